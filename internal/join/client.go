@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto"
-	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -19,8 +18,6 @@ import (
 
 	"pulley/internal/pki"
 )
-
-var randomness io.Reader = rand.Reader
 
 // DefaultTimeout bounds one request to one server. A join may be slow at the server: etcd rebuilds its permissions.
 const DefaultTimeout = 30 * time.Second
@@ -126,7 +123,7 @@ func (c *Client) Leave(ctx context.Context) error {
 // Progress reports a step; token is "" for a machine with a certificate. After a RefusedError the machine must not
 // continue: another one has its name.
 func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
-	return c.post(ctx, PathProgress, always(Told{token, p}), nil)
+	return c.post(ctx, PathProgress, always(ProgressRequest{token, p}), nil)
 }
 
 // CA reads the trusted CA certificates, as PEM.
@@ -218,7 +215,7 @@ func (s server) do(req *http.Request) ([]byte, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the whole answer: %w", err)
+		return nil, fmt.Errorf("cannot read the answer: %w", err)
 	}
 	if len(body) > MaxBody {
 		return nil, errors.New("the answer is too long")

@@ -1,9 +1,16 @@
+// Package join turns a machine into a node, and a person into an operator. It owns the protocol of both sides, and the
+// client. Package server below it is the other side, which pulley-agent does not link.
+//
+// A key never leaves its machine. A request carries a join token and a signing request (CSR), and is bound to its TLS
+// connection: a captured request is useless on another one. The client must never send a token to a server whose chain
+// does not lead to a CA with one of the given pins: see pki.Pinned.
 package join
 
 import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/tls"
@@ -23,7 +30,7 @@ const (
 	PathRenew    = Root + "/renew"    // Renewal → Answer; with the expiring certificate
 	PathRegister = Root + "/register" // Machine → nothing; with certificate
 	PathLeave    = Root + "/leave"    // nothing; with certificate
-	PathProgress = Root + "/progress" // Told → nothing; with certificate or token
+	PathProgress = Root + "/progress" // ProgressRequest → nothing; with certificate or token
 	PathCA       = Root + "/ca"       // GET: all trusted CA certificates, as PEM
 )
 
@@ -82,8 +89,8 @@ type Progress struct {
 	Finished    bool        `json:"finished,omitempty"` // the complete first boot is done
 }
 
-// Told is a Progress on the wire; the token is "" for a machine with a certificate.
-type Told struct {
+// ProgressRequest is a Progress on the wire; the token is "" for a machine with a certificate.
+type ProgressRequest struct {
 	Token string `json:"token,omitempty"`
 	Progress
 }
@@ -129,7 +136,7 @@ func prove(key crypto.Signer, statement []byte) ([]byte, error) {
 		return key.Sign(nil, statement, crypto.Hash(0))
 	}
 	sum := sha256.Sum256(statement)
-	return key.Sign(randomness, sum[:], crypto.SHA256)
+	return key.Sign(rand.Reader, sum[:], crypto.SHA256)
 }
 
 // CheckProof reports whether proof is a signature over statement by the key pub.

@@ -1,18 +1,17 @@
 package join
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
 )
 
-// Reason is the code of a refusal. Versions compare codes. Sentence and Remedy make the text.
+// Reason is the code of a refusal. Versions compare codes. Sentence and Hint make the text.
 type Reason string
 
 // The reasons of final refusals.
@@ -91,16 +90,10 @@ type Params struct {
 	Problem     agent.Prose `json:"problem,omitempty"` // of a library
 }
 
-// LogValue returns the parameters that are set, for the log.
+// LogValue returns the parameters that are set, as JSON.
 func (p Params) LogValue() slog.Value {
 	b, _ := json.Marshal(p) // plain fields: it can't fail
-	var set map[string]any
-	_ = json.Unmarshal(b, &set)
-	var attrs []slog.Attr
-	for _, key := range slices.Sorted(maps.Keys(set)) {
-		attrs = append(attrs, slog.Any(key, set[key]))
-	}
-	return slog.GroupValue(attrs...)
+	return slog.StringValue(string(b))
 }
 
 // RefusedError is a refusal by serve. It is final: a retry, or another server, changes nothing.
@@ -111,116 +104,77 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return "pulley serve refuses: " + Sentence(e.Reason, e.Params) }
 
-// Hint returns the remedy.
-func (e *RefusedError) Hint() string { return Remedy(e.Reason, e.Params) }
+// Hint returns the remedy, or "" if there is none.
+func (e *RefusedError) Hint() string { return explain(e.Reason, e.Params).remedy }
 
 // Sentence renders a reason. A code of a newer version renders as itself.
 func Sentence(r Reason, p Params) string {
-	text, details := describe(r, p)
-	for _, d := range details {
-		if d != "" {
-			text += ": " + d
-		}
+	x := explain(r, p)
+	text := cmp.Or(x.text, string(r))
+	if x.detail != "" {
+		text += ": " + x.detail
 	}
 	return text
 }
 
-func describe(r Reason, p Params) (text string, details []string) {
-	claims := ""
+// explanation is what a person reads about a reason. Detail and remedy may be "".
+type explanation struct{ text, detail, remedy string }
+
+func explain(r Reason, p Params) explanation {
+	const newToken = "make another token: pulley token create"
+	claims, environment, node := "", newToken, "pulley token create --node "+p.Node
 	if p.Claimed != "" {
-		claims = "the machine claims " + p.Claimed
+		claims, environment = "the machine claims "+p.Claimed, "make a token: pulley token create -e "+p.Claimed
 	}
-	switch r {
-	case BadRequest:
-		return "the request is not valid", []string{p.field()}
-	case BadCSR:
-		return "the certificate signing request is not valid", []string{string(p.Problem)}
-	case CSRHasName:
-		return "the certificate signing request contains a name or extensions", nil
-	case NotThisTransport:
-		return "the request was made for another connection", nil
-	case MalformedToken:
-		return "the join token is not complete", nil
-	case UnknownToken:
-		return "the join token does not exist", nil
-	case ForgedToken:
-		return "the secret of the join token is wrong", nil
-	case RevokedToken:
-		return "the join token was revoked", nil
-	case ExpiredToken:
-		return "the join token has expired", []string{fmt.Sprintf("at %s, and the server's clock shows %s", stamp(p.At), stamp(p.Server))}
-	case UsedUpToken:
-		return "the join token has no uses left", []string{fmt.Sprintf("used: %d", p.Used)}
-	case WrongEnvironment:
-		return "the join token is for another environment", []string{claims}
-	case WrongRole:
-		if p.Node != "" {
-			return "the join token is for another role", []string{p.Node + " has role " + p.Role}
-		}
-		return "the join token is for another role", []string{claims}
-	case WrongNode:
-		return "the join token is for another node", []string{claims}
-	case OperatorToken:
-		return "the join token is for an operator", nil
-	case OtherToken:
-		return "this machine has joined with another token", nil
-	case TooManyMachines:
-		return "too many machines are in their first boot with this token", nil
+	switch {
+	case r == BadRequest && p.Field == FieldMachine:
+		return explanation{"the request is not valid", p.field(), "check /etc/machine-id; operators log in with a token of `pulley token create --operator NAME`"}
+	case r == WrongRole && p.Node != "":
+		claims = p.Node + " has role " + p.Role
+	case r == WasRemoved && p.Operator != "":
+		return explanation{"this operator was revoked", p.Operator, newToken}
+	case r == WrongCertificate && p.Operator != "":
+		node = newToken + " --operator " + p.Operator
+	case r == WrongCertificate:
+		node = "to add this machine again, make a new token: " + node
 	}
-	return describeName(r, p)
-}
-
-func describeName(r Reason, p Params) (text string, details []string) {
-	switch r {
-	case NoEnvironment:
-		return "the environment does not exist", []string{p.Environment}
-	case NoRole:
-		return "the environment has no such role", []string{p.Role + " in " + p.Environment}
-	case NoName:
-		return "neither the token nor the machine names the node", []string{fmt.Sprintf("hostname %q is no node's", p.Claimed)}
-	case NotCalledFor:
-		return "the environment does not contain this node", []string{p.Node}
-	case AllTaken:
-		return "every number of this role is taken", []string{fmt.Sprintf("role %s of %s has %d", p.Role, p.Environment, p.Limit)}
-	case NameTaken:
-		return "this node has joined already", []string{p.holder()}
-	case HeldByAnother:
-		return "another machine has this node's name", []string{p.holder()}
-	case LockedByAnother:
-		return "another machine is in its first boot under this node's name", []string{p.holder(), "step " + p.Step}
-	case WasRemoved:
-		if p.Operator != "" {
-			return "this operator was revoked", []string{p.Operator}
-		}
-		return "this node was removed from the fleet", []string{p.removal()}
-	}
-	return describeSender(r, p)
-}
-
-func describeSender(r Reason, p Params) (text string, details []string) {
-	switch r {
-	case NoCertificate:
-		return "this request needs a certificate", nil
-	case WrongKind:
-		return "this request needs the certificate of a node", []string{"the certificate is of kind " + p.Claimed}
-	case UntrustedCertificate:
-		return "the certificate's CA or fleet is not trusted here", nil
-	case WrongCertificate:
-		return "the certificate is not the current one", []string{p.Node + p.Operator + " has a newer one, or was revoked"}
-	case WrongMachine:
-		return "another machine has joined as this node", []string{p.holder(), "this machine has id " + p.Sender}
-	case TooManyRefused:
-		return "too many requests from this address were refused", nil
-	case TooOften:
-		return "too many requests", nil
-	case TooBusy:
-		return "too many machines join at this moment", nil
-	case NoEtcd:
-		return "etcd does not answer", nil
-	case Broken:
-		return "pulley serve has an internal error; its log contains the details", nil
-	}
-	return string(r), nil
+	return map[Reason]explanation{
+		BadRequest:           {"the request is not valid", p.field(), ""},
+		BadCSR:               {"the certificate signing request is not valid", string(p.Problem), ""},
+		CSRHasName:           {"the certificate signing request contains a name or extensions", "", "make the request without subject and extensions: pulley serve chooses the name"},
+		NotThisTransport:     {"the request was made for another connection", "", ""},
+		MalformedToken:       {"the join token is not complete", "", "copy the complete output of `pulley token create`"},
+		UnknownToken:         {"the join token does not exist", "", newToken},
+		ForgedToken:          {"the secret of the join token is wrong", "", "copy the complete output of `pulley token create`"},
+		RevokedToken:         {"the join token was revoked", "", newToken},
+		ExpiredToken:         {"the join token has expired", fmt.Sprintf("at %s, and the server's clock shows %s", stamp(p.At), stamp(p.Server)), newToken},
+		UsedUpToken:          {"the join token has no uses left", fmt.Sprintf("used: %d", p.Used), newToken},
+		WrongEnvironment:     {"the join token is for another environment", claims, environment},
+		WrongRole:            {"the join token is for another role", claims, newToken},
+		WrongNode:            {"the join token is for another node", claims, newToken},
+		OperatorToken:        {"the join token is for an operator", "", newToken},
+		OtherToken:           {"this machine has joined with another token", "", ""},
+		TooManyMachines:      {"too many machines are in their first boot with this token", "", newToken},
+		NoEnvironment:        {"the environment does not exist", p.Environment, "store the environment: pulley env apply"},
+		NoRole:               {"the environment has no such role", p.Role + " in " + p.Environment, "add the role to the environment: pulley env apply"},
+		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is no node's", p.Claimed), "name the node or the role in the machine's userdata"},
+		NotCalledFor:         {"the environment does not contain this node", p.Node, "raise the cardinality of its role or add it to the role's members with `pulley env apply`, or run `pulley nodes add`"},
+		AllTaken:             {"every number of this role is taken", fmt.Sprintf("role %s of %s has %d", p.Role, p.Environment, p.Limit), "raise the role's cardinality with `pulley env apply`, or remove nodes with `pulley nodes remove`"},
+		NameTaken:            {"this node has joined already", p.holder(), "if the machine was installed again, make a new token for it: " + node},
+		HeldByAnother:        {"another machine has this node's name", p.holder(), "if this machine replaces it, make a new token for it: " + node},
+		LockedByAnother:      {"another machine is in its first boot under this node's name", p.holder() + ": step " + p.Step, "wait until it has finished, or free the name: pulley nodes unlock " + p.Node + " -m REASON"},
+		WasRemoved:           {"this node was removed from the fleet", p.removal(), "to add it again, make a new token: " + node},
+		NoCertificate:        {"this request needs a certificate", "", "a machine without a certificate joins with a token"},
+		WrongKind:            {"this request needs the certificate of a node", "the certificate is of kind " + p.Claimed, ""},
+		UntrustedCertificate: {"the certificate's CA or fleet is not trusted here", "", "join again with a new token"},
+		WrongCertificate:     {"the certificate is not the current one", p.Node + p.Operator + " has a newer one, or was revoked", node},
+		WrongMachine:         {"another machine has joined as this node", p.holder() + ": this machine has id " + p.Sender, "a copy of a machine needs its own token; remove /var/lib/pulley/identity on the copy first"},
+		TooManyRefused:       {"too many requests from this address were refused", "", ""},
+		TooOften:             {"too many requests", "", ""},
+		TooBusy:              {"too many machines join at this moment", "", ""},
+		NoEtcd:               {"etcd does not answer", "", ""},
+		Broken:               {"pulley serve has an internal error; its log contains the details", "", ""},
+	}[r]
 }
 
 func (p Params) field() string {
@@ -267,59 +221,3 @@ func (p Params) removal() string {
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-// Remedy renders the remedy, or "" if there is none.
-func Remedy(r Reason, p Params) string {
-	node := func(verb string) string { return verb + ": pulley token create --node " + p.Node }
-	switch r {
-	case BadRequest:
-		if p.Field == FieldMachine {
-			return "check /etc/machine-id; operators log in with a token of `pulley token create --operator NAME`"
-		}
-		return ""
-	case CSRHasName:
-		return "make the request without subject and extensions: pulley serve chooses the name"
-	case MalformedToken, ForgedToken:
-		return "copy the whole output of `pulley token create`"
-	case UnknownToken, RevokedToken, ExpiredToken, UsedUpToken, WrongRole, WrongNode, OperatorToken, TooManyMachines:
-		return "make another token: pulley token create"
-	case WrongEnvironment:
-		if p.Claimed != "" {
-			return "make a token: pulley token create -e " + p.Claimed
-		}
-		return "make another token: pulley token create"
-	case NoEnvironment:
-		return "store the environment: pulley env apply"
-	case NoRole:
-		return "add the role to the environment: pulley env apply"
-	case NoName:
-		return "name the node or the role in the machine's userdata"
-	case NotCalledFor:
-		return "raise the cardinality of its role or add it to the role's members with `pulley env apply`, or run `pulley nodes add`"
-	case AllTaken:
-		return "raise the role's cardinality with `pulley env apply`, or remove nodes with `pulley nodes remove`"
-	case NameTaken:
-		return node("if the machine was installed again, make a new token for it")
-	case HeldByAnother:
-		return node("if this machine replaces it, make a new token for it")
-	case LockedByAnother:
-		return "wait until it has finished, or free the name: pulley nodes unlock " + p.Node + " -m REASON"
-	case WasRemoved:
-		if p.Operator != "" {
-			return "make another token: pulley token create"
-		}
-		return node("to add it again, make a new token")
-	case NoCertificate:
-		return "a machine without a certificate joins with a token"
-	case UntrustedCertificate:
-		return "join again with a new token"
-	case WrongCertificate:
-		if p.Operator != "" {
-			return "make another token: pulley token create --operator " + p.Operator
-		}
-		return node("to add this machine again, make a new token")
-	case WrongMachine:
-		return "a copy of a machine needs its own token; remove /var/lib/pulley/identity on the copy first"
-	}
-	return ""
-}

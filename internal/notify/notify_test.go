@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/observe"
 )
 
 // receiver is a receiver of notices.
@@ -37,33 +37,6 @@ func open(t *testing.T) *store.Store {
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	return st
-}
-
-// logged is a log that a test can read while it is written.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }
 
 func newReceiver(t *testing.T, fails int) *receiver {
@@ -118,10 +91,10 @@ func finished(machine string) store.FirstBoot {
 }
 
 // run starts a notifier like one serve. stop ends it.
-func run(t *testing.T, st *store.Store, urls ...string) (n *Notifier, log *logged, stop func()) {
+func run(t *testing.T, st *store.Store, urls ...string) (n *Notifier, log *observe.Log, stop func()) {
 	t.Helper()
-	log = &logged{}
-	n, err := New(Config{Store: st, URLs: urls, Now: time.Now, Log: slog.New(slog.NewTextHandler(log, nil))})
+	log = &observe.Log{}
+	n, err := New(Config{Store: st, URLs: urls, Now: time.Now, Log: log.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +123,7 @@ func TestEachNoticeArrivesOnceFromSeveralServes(t *testing.T) {
 	one.FirstBoot(dev, failed)
 	two.FirstBoot(dev, failed)
 	one.FirstBoot(dev, store.FirstBoot{Machine: "y", Step: "puppet", State: store.BootStarted}) // no event
-	eventually(t, "all are sent", func() bool { return notices(t, st)[store.NoticeSent] == 21 })
+	observe.Eventually(t, "all are sent", func() bool { return notices(t, st)[store.NoticeSent] == 21 })
 	all, twice := r.messages()
 	if len(all) != 21 || len(twice) > 0 {
 		t.Errorf("%d of 21 messages arrived; more than once: %q", len(all), twice)
@@ -171,14 +144,14 @@ func TestNoticesAreRetriedAndThenFail(t *testing.T) {
 	good, soon, never := newReceiver(t, 0), newReceiver(t, 2), newReceiver(t, 1000)
 	n, log, stop := run(t, st, good.url(), soon.url())
 	n.FirstBoot(dev, finished("a"))
-	eventually(t, "the second receiver accepts the third attempt", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
+	observe.Eventually(t, "the second receiver accepts the third attempt", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
 	if all, twice := good.messages(); len(all) != 1 || len(twice) > 0 {
 		t.Errorf("the first receiver got %d messages, more than once: %q", len(all), twice)
 	}
 	stop()
 	n, other, _ := run(t, st, never.url())
 	n.FirstBoot(dev, finished("b"))
-	eventually(t, "the notice fails", func() bool { return notices(t, st)[store.NoticeFailed] == 1 })
+	observe.Eventually(t, "the notice fails", func() bool { return notices(t, st)[store.NoticeFailed] == 1 })
 	never.mu.Lock()
 	defer never.mu.Unlock()
 	if never.tries != sendAttempts {
@@ -206,7 +179,7 @@ func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
 	n, log, stop := run(t, st, down.url())
 	n.firstRetry = time.Hour
 	n.FirstBoot(dev, finished("a"))
-	eventually(t, "the first attempt fails", func() bool { return strings.Contains(log.String(), "cannot send a notice") })
+	observe.Eventually(t, "the first attempt fails", func() bool { return strings.Contains(log.String(), "cannot send a notice") })
 	stop()
 	if got := notices(t, st); got[store.NoticeFailed] != 1 {
 		t.Errorf("the notices are %v", got)
@@ -215,7 +188,7 @@ func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
 	n, _, stop = run(t, st, up.url())
 	n.FirstBoot(dev, finished("a"))
 	n.FirstBoot(dev, finished("b"))
-	eventually(t, "the other notice is sent", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
+	observe.Eventually(t, "the other notice is sent", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
 	stop()
 	if all, _ := up.messages(); len(all) != 1 || !strings.Contains(all[0], "computeb") {
 		t.Errorf("the messages are %q", all)

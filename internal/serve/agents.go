@@ -1,15 +1,14 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/content"
+	"pulley/internal/join/server"
 	"pulley/internal/store"
 )
 
@@ -80,7 +80,7 @@ func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
 		files: map[string]agentFile{}, of: map[string]int{}, reading: make(chan struct{}, 1),
 	}
 	for _, f := range files {
-		digest, err := a.digest(f)
+		digest, err := a.digestLocked(f)
 		if err != nil {
 			return nil, fmt.Errorf("cannot serve the agent %s: %w", f, err)
 		}
@@ -153,7 +153,7 @@ func (p *paced) Write(b []byte) (int, error) {
 
 // enter reserves a transfer, in total and for the address. It returns nil if there is none left.
 func (a *Agents) enter(r *http.Request) (done func()) {
-	from := partyOf(r)
+	from := server.PartyOf(r)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.of[from] >= maxOfOne {
@@ -173,20 +173,6 @@ func (a *Agents) enter(r *http.Request) (done func()) {
 			delete(a.of, from)
 		}
 	}
-}
-
-// partyOf returns the part of an address that identifies one party: a complete IPv4 address, or an IPv6 /64.
-func partyOf(r *http.Request) string {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || from.Addr().Unmap().Is4() {
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		return host
-	}
-	p, err := from.Addr().WithZone("").Prefix(64)
-	if err != nil {
-		return from.Addr().String()
-	}
-	return p.String()
 }
 
 func busy(w http.ResponseWriter, says string) {
@@ -293,17 +279,11 @@ func (a *Agents) drop(but string) {
 		}
 		return 0
 	}
-	slices.SortFunc(entries, func(x, y os.DirEntry) int { return int(min(max(age(x)-age(y), -1), 1)) })
+	slices.SortFunc(entries, func(x, y os.DirEntry) int { return cmp.Compare(age(x), age(y)) })
 	for len(entries) >= maxKept {
 		_ = os.Remove(filepath.Join(a.dir, entries[0].Name()))
 		entries = entries[1:]
 	}
-}
-
-func (a *Agents) digest(path string) (string, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.digestLocked(path)
 }
 
 // digestLocked returns the current digest of a file. It returns "" for anything but a regular file.

@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/store"
+	"pulley/internal/testbed/observe"
 )
 
 // A client must not be able to block the agent for new machines. It could hold every transfer, or request unknown
@@ -56,7 +57,7 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "this address has all its places", func() bool {
+	observe.Eventually(t, "this address has all its places", func() bool {
 		agents.mu.Lock()
 		defer agents.mu.Unlock()
 		return agents.of["127.0.0.1"] == maxOfOne
@@ -74,7 +75,7 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 	if code := ask("10.0.0.1:1"); code != http.StatusOK {
 		t.Errorf("another address: %d", code)
 	}
-	eventually(t, "those that do not read are cut off", func() bool { return ask("127.0.0.1:1") == http.StatusOK })
+	observe.Eventually(t, "those that do not read are cut off", func() bool { return ask("127.0.0.1:1") == http.StatusOK })
 }
 
 // serve writes a node's boot ID into keys: the node must not choose its length.

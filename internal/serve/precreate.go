@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -91,13 +90,8 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 	if err != nil || spec == nil {
 		return left, err
 	}
-	// Pre-created users before identities: a user that becomes an identity meanwhile is seen twice, not never.
-	reserves, _, err := t.Store.Identities.Precreated(ctx, ref)
-	if err != nil {
-		return left, err
-	}
-	identities, damaged, err := t.Store.Identities.List(ctx, ref)
-	if err != nil || len(damaged) > 0 {
+	reserves, identities, damaged, err := t.recordsOf(ctx, ref)
+	if err != nil || damaged {
 		return left, err // a node whose identity is not readable may have joined
 	}
 	missing, superfluous := plan(spec, reserves, identities, left)
@@ -111,30 +105,32 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 		}
 	}
 	for i := 0; i < len(missing); i++ {
-		joined, err := t.precreateUser(ctx, ref, missing[i])
-		if err != nil {
-			return left, err
-		}
-		if joined {
+		err := t.rested(ctx, func() error {
+			_, _, err := t.Store.Identities.Precreate(ctx, ref, missing[i], t.Now().UTC())
+			return err
+		})
+		switch {
+		case errors.Is(err, store.ErrJoined): // since the plan
 			i += skipAfterJoin // machines that join now take the lowest numbers
-			continue
+		case err != nil:
+			return left, err
+		default:
+			made++
+			waiting.Set(float64(made))
 		}
-		made++
-		waiting.Set(float64(made))
 	}
 	return left, nil
 }
 
-// precreateUser creates one user unless the node has joined since the plan.
-func (t *Tasks) precreateUser(ctx context.Context, ref environments.Ref, node string) (joined bool, err error) {
-	err = t.rested(ctx, func() error {
-		_, _, err := t.Store.Identities.Precreate(ctx, ref, node, t.Now().UTC())
-		if joined = errors.Is(err, store.ErrJoined); joined {
-			return nil
-		}
-		return err
-	})
-	return joined, err
+// recordsOf reads the holders of an environment's names. It reads pre-created users before identities: a user that
+// becomes an identity meanwhile is seen twice, not never.
+func (t *Tasks) recordsOf(ctx context.Context, ref environments.Ref) (p map[string]store.Precreated, i map[string]store.Identity, damaged bool, err error) {
+	p, bad, err := t.Store.Identities.Precreated(ctx, ref)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	i, worse, err := t.Store.Identities.List(ctx, ref)
+	return p, i, len(bad)+len(worse) > 0, err
 }
 
 // plan returns the nodes with missing users, at most most, and the nodes with superfluous users. A removed node gets
@@ -163,27 +159,36 @@ func plan(spec *environments.Environment, reserves map[string]store.Precreated, 
 	return missing, superfluous
 }
 
-// dropStrays deletes the users of nodes and operators that no identity names. An interrupted join or removal left
-// them.
+// dropStrays deletes the users of nodes and operators that no record names. An interrupted join or removal left them.
 func (t *Tasks) dropStrays(ctx context.Context) error {
-	users, err := t.Store.Access.Users(ctx) // before the identities: an identity is written before its user is created
+	users, err := t.Store.Access.Users(ctx) // before the records: each is written before its user is created
 	if err != nil {
 		return err
 	}
-	known, err := t.knownUsers(ctx)
+	operators, damaged, err := t.Store.Identities.Operators(ctx)
 	if err != nil {
 		return err
 	}
+	owned := map[string]func(node string) (_ store.Owners, readable bool){}
 	for _, user := range users {
 		name, err := pki.ParseName(user)
-		if known[user] || err != nil || name.Prefix != t.Store.Prefix() {
+		if err != nil || name.Prefix != t.Store.Prefix() {
 			continue
 		}
-		stray, err := t.isStray(ctx, name)
-		if err != nil {
-			return err
+		var owners store.Owners
+		readable := len(damaged) == 0
+		if o, ok := operators[name.Subject]; ok && name.Kind == pki.KindOperator {
+			owners.Operator = &o
 		}
-		if !stray {
+		if name.Kind == pki.KindNode {
+			if owned[name.Environment] == nil {
+				if owned[name.Environment], err = t.ownersIn(ctx, name.Environment); err != nil {
+					return err
+				}
+			}
+			owners, readable = owned[name.Environment](name.Subject)
+		}
+		if !readable || owners.Own(name) {
 			continue
 		}
 		t.Log.Info("removing a user without an identity", "user", user)
@@ -194,76 +199,22 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 	return nil
 }
 
-// knownUsers returns the users of operators, and of the nodes of all environments that have a spec. A user that a newer
-// incarnation replaced is not among them.
-func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
-	names, err := t.Store.Environments.List(ctx)
+// ownersIn reads the owners of the names of an environment, which may have no spec. Unreadable records name any user.
+func (t *Tasks) ownersIn(ctx context.Context, env string) (func(node string) (_ store.Owners, readable bool), error) {
+	ref, err := environments.ParseRef(env)
 	if err != nil {
-		return nil, err
+		return func(string) (store.Owners, bool) { return store.Owners{}, false }, nil
 	}
-	known := map[string]bool{}
-	for _, name := range names {
-		ref, err := environments.ParseRef(name)
-		if err != nil {
-			continue
-		}
-		reserves, _, err := t.Store.Identities.Precreated(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		identities, _, err := t.Store.Identities.List(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range reserves {
-			known[r.User] = true
-		}
-		for _, i := range identities {
-			if i.Live() {
-				known[i.User] = true
-			}
-		}
-	}
-	operators, _, err := t.Store.Identities.Operators(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range operators {
-		if o.Live() {
-			known[o.User] = true
-		}
-	}
-	return known, nil
-}
-
-// isStray reads the records of one name, also of an environment without a spec. A name with unreadable records is no
-// stray.
-func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
-	var owners store.Owners
-	switch name.Kind {
-	case pki.KindOperator:
-		o, _, err := t.Store.Identities.Operator(ctx, name.Subject)
-		if err != nil {
-			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
-		}
-		owners.Operator = o
-	case pki.KindNode:
-		ref, err := environments.ParseRef(name.Environment)
-		if err != nil {
-			return false, nil
-		}
-		precreated, damaged, err := t.Store.Identities.Precreated(ctx, ref)
-		if err != nil || len(damaged) > 0 {
-			return false, err
-		}
-		if p, ok := precreated[name.Subject]; ok {
+	precreated, identities, damaged, err := t.recordsOf(ctx, ref)
+	return func(node string) (owners store.Owners, readable bool) {
+		if p, ok := precreated[node]; ok {
 			owners.Precreated = &p
 		}
-		if owners.Identity, _, err = t.Store.Identities.Get(ctx, ref, name.Subject); err != nil {
-			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
+		if i, ok := identities[node]; ok {
+			owners.Identity = &i
 		}
-	}
-	return !owners.Own(name), nil
+		return owners, !damaged
+	}, err
 }
 
 // rested runs one piece of work, and then rests in proportion to its duration.

@@ -7,6 +7,7 @@ import (
 
 	"pulley/internal/pki"
 	"pulley/internal/store"
+	"pulley/internal/testbed/observe"
 )
 
 // A crash of serve during a login or a join must not leave a stolen certificate valid.
@@ -44,7 +45,7 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 	want := []string{ann, node, admin.User, s.Certificates.User(), "root"}
 	slices.Sort(want)
 	startTasks(t, s)
-	eventually(t, "the users are those who are somebody", func() bool {
+	observe.Eventually(t, "the users are those who are somebody", func() bool {
 		users, err := st.Access.Users(ctx)
 		return err == nil && slices.Equal(users, want)
 	})
@@ -64,7 +65,7 @@ func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
 	}
 	pin := s.Certificates.CA.Fingerprints()[0]
 	startTasks(t, s)
-	eventually(t, "it has a certificate of the CA that signs now", func() bool {
+	observe.Eventually(t, "it has a certificate of the CA that signs now", func() bool {
 		o, _, err := st.Identities.Operator(t.Context(), "admin")
 		return err == nil && o.CA == pin && o.Key != before.Key && o.User == before.User
 	})

@@ -19,36 +19,19 @@ import (
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
+	"pulley/internal/testbed/observe"
 
 	"go.uber.org/zap/zapcore"
 )
 
 var dev = environments.Ref{Environment: "dev"}
 
-// logged is a log that a test can read while it is written.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // startTasks runs the tasks of one serve until the test ends, or stop is called.
-func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, log *logged, stop func()) {
+func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, log *observe.Log, stop func()) {
 	t.Helper()
-	log = &logged{}
+	log = &observe.Log{}
 	k, err := NewTasks(TasksConfig{
-		Store: connect(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: slog.New(slog.NewTextHandler(log, nil)), Notify: notify,
+		Store: connect(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: log.Logger(), Notify: notify,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -91,16 +74,6 @@ func connect(t *testing.T, c store.Config) *store.Store {
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	return st
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }
 
 func apply(t *testing.T, st *store.Store, roles string) {
@@ -164,7 +137,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 		}
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 3}\n")
-	eventually(t, "four users are made, and the one that nobody knows is gone", ready("controller1", "compute1", "compute2", "compute3"))
+	observe.Eventually(t, "four users are made, and the one that nobody knows is gone", ready("controller1", "compute1", "compute2", "compute3"))
 	// A pre-created user already has its node's permissions: the join changes nothing.
 	all, _, err := st.Identities.Precreated(t.Context(), dev)
 	if err != nil {
@@ -189,7 +162,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 		t.Errorf("a node whose user was made ahead may not report: %v", err)
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 1}\n")
-	eventually(t, "users that no environment calls for are gone", ready("controller1", "compute1"))
+	observe.Eventually(t, "users that no environment calls for are gone", ready("controller1", "compute1"))
 }
 
 // Users for joined or removed nodes would be open accesses. Too many users would slow etcd for all clients.
@@ -223,7 +196,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
 	// A watch that begins a moment later sees only later writes. The flood therefore continues, like real floods.
 	rounds := 0
-	eventually(t, "the flood is noted", func() bool {
+	observe.Eventually(t, "the flood is noted", func() bool {
 		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +214,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 		}
 		return all["compute1"].Bytes > FloodBytes
 	})
-	eventually(t, "both serves log it", func() bool {
+	observe.Eventually(t, "both serves log it", func() bool {
 		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +299,7 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 		return f.Holds[store.Scope{Node: node}]
 	}
 	boots := 0
-	eventually(t, "the node is frozen", func() bool {
+	observe.Eventually(t, "the node is frozen", func() bool {
 		boots++
 		says("compute2", fmt.Sprint("restarted-", boots)) // a machine that only restarts
 		says("compute1", []string{"boot-a", "boot-b"}[boots%2])
@@ -335,7 +308,7 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 	if hold("compute2").Mode != "" {
 		t.Errorf("a machine that was restarted was frozen: %+v", hold("compute2"))
 	}
-	eventually(t, "it is noted with the identity", func() bool {
+	observe.Eventually(t, "it is noted with the identity", func() bool {
 		i, _, err := st.Identities.Get(t.Context(), dev, "compute1")
 		return err == nil && i.Clone != nil && i.Clone.Machine == "m1"
 	})
@@ -366,7 +339,7 @@ func TestStalledFirstBootSendsNotice(t *testing.T) {
 	if err := tasks.checkBoots(context.WithoutCancel(t.Context())); err != nil { // the task does the same, a second time
 		t.Fatal(err)
 	}
-	eventually(t, "the notice is sent", func() bool {
+	observe.Eventually(t, "the notice is sent", func() bool {
 		all, _, err := st.Notices.List(t.Context())
 		return err == nil && len(all) == 1 && all[0].State == store.NoticeSent
 	})

@@ -58,7 +58,7 @@ func (l *limiter) filled(b *bucket, now time.Time) float64 {
 func (l *limiter) blocked(party string, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b, ok := l.buckets[network(party)]; ok {
+	if b, ok := l.buckets[party]; ok {
 		return l.wait(b, now)
 	}
 	return 0
@@ -95,12 +95,11 @@ func (l *limiter) take(b *bucket, now time.Time) {
 }
 
 func (l *limiter) bucket(party string, now time.Time) *bucket {
-	key := network(party)
-	b, ok := l.buckets[key]
+	b, ok := l.buckets[party]
 	if !ok {
 		l.makeRoom(now)
 		b = &bucket{left: l.burst, at: now}
-		l.buckets[key] = b
+		l.buckets[party] = b
 	}
 	return b
 }
@@ -126,42 +125,47 @@ func (l *limiter) makeRoom(now time.Time) {
 
 // inTurn makes a request wait for a slot. Joins have slots of their own, and progress reports do not delay them. The
 // body is read before the wait: a slow sender occupies no slot.
-func (d *Server) inTurn(do func(context.Context, *caller) (any, error)) func(context.Context, *caller) (any, error) {
+func (g gate) inTurn(do func(context.Context, *caller) (any, error)) func(context.Context, *caller) (any, error) {
 	return func(ctx context.Context, c *caller) (any, error) {
-		b, err := io.ReadAll(c.Body)
-		c.Body = io.NopCloser(io.MultiReader(bytes.NewReader(b), failing{err}))
-		select {
-		case d.othersWaiting <- struct{}{}:
-		default:
-			return nil, &busyError{join.TooBusy, 5 * time.Second}
+		b, err := c.body()
+		if err != nil {
+			return nil, err
 		}
-		select {
-		case d.othersTurn <- struct{}{}:
-			<-d.othersWaiting
-			defer func() { <-d.othersTurn }()
-			return do(ctx, c)
-		case <-ctx.Done():
-			<-d.othersWaiting
-			return nil, &busyError{join.TooBusy, 5 * time.Second}
+		c.Body = io.NopCloser(bytes.NewReader(b))
+		leave, err := g.others.enter(ctx)
+		if err != nil {
+			return nil, err
 		}
+		defer leave()
+		return do(ctx, c)
 	}
-}
-
-// failing ends a body with the error of its reader.
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) {
-	if f.err == nil {
-		return 0, io.EOF
-	}
-	return 0, f.err
 }
 
 // within refuses a request beyond the party's budget.
-func (d *Server) within(party string) error {
-	wait := d.asked.ask(party, d.Now())
-	if wait == 0 {
-		return nil
+func (g gate) within(party string) error {
+	if wait := g.asked.ask(party, g.now()); wait > 0 {
+		return &busyError{join.TooOften, wait}
 	}
-	return &busyError{join.TooOften, wait}
+	return nil
+}
+
+// slots bound concurrent work, and the requests that wait for it.
+type slots struct{ turn, waiting chan struct{} }
+
+func newSlots() slots { return slots{make(chan struct{}, maxJoins), make(chan struct{}, maxWaiting)} }
+
+// enter waits for a slot.
+func (s slots) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.waiting <- struct{}{}:
+	default:
+		return nil, busy(5 * time.Second)
+	}
+	defer func() { <-s.waiting }()
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn }, nil
+	case <-ctx.Done():
+		return nil, busy(5 * time.Second)
+	}
 }

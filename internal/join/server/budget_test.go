@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"pulley/internal/join"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/observe"
 )
 
 // A broken node, or the holder of a stolen certificate, must not fill etcd with leases and revisions through serve.
@@ -202,7 +202,7 @@ func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 1000 {
-		s.limits.spend("127.0.0.1", s.Now())
+		s.gate.refused.spend("127.0.0.1", s.Now())
 	}
 	if err := m.Leave(t.Context()); err == nil || errors.As(err, new(*join.RefusedError)) {
 		t.Fatalf("the address is not turned away: %v", err)
@@ -210,7 +210,7 @@ func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
 	if _, err := w.joined(m, a, s).Renew(t.Context(), w.key(), m.is); err != nil {
 		t.Errorf("a good certificate is: %v", err)
 	}
-	if wait := s.limits.blocked("127.0.0.1", s.Now()); wait > 2*time.Minute {
+	if wait := s.gate.refused.blocked("127.0.0.1", s.Now()); wait > 2*time.Minute {
 		t.Errorf("the address waits for %s", wait)
 	}
 }
@@ -249,10 +249,10 @@ func TestStepsHaveNames(t *testing.T) {
 
 // A request that makes serve panic must be answered and logged.
 func TestAPanicLeavesATrace(t *testing.T) {
-	log := &logged{}
-	d := New(Config{Log: newLog(log)})
+	log := &observe.Log{}
+	d := New(Config{Log: log.Logger()})
 	answer := httptest.NewRecorder()
-	d.answer(func(context.Context, *caller) (any, error) { panic("out of luck") })(answer, httptest.NewRequest(http.MethodPost, join.PathLeave, &bytes.Buffer{}))
+	d.gate.answer(func(context.Context, *caller) (any, error) { panic("out of luck") })(answer, httptest.NewRequest(http.MethodPost, join.PathLeave, &bytes.Buffer{}))
 	if answer.Code != http.StatusInternalServerError {
 		t.Errorf("it answers %d", answer.Code)
 	}
@@ -260,5 +260,3 @@ func TestAPanicLeavesATrace(t *testing.T) {
 		t.Errorf("the log has %q", text)
 	}
 }
-
-func newLog(to *logged) *slog.Logger { return slog.New(slog.NewTextHandler(to, nil)) }

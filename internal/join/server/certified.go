@@ -2,10 +2,7 @@ package server
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"slices"
 
 	"pulley/environments"
 	"pulley/internal/join"
@@ -32,17 +29,10 @@ func (d *Server) nameIn(c *caller) (pki.Name, error) {
 		return pki.Name{}, no(join.UntrustedCertificate, join.Params{})
 	}
 	c.about("user", name.String())
-	if !d.trusted(leaf) {
+	if !d.issuer.trusts(leaf) {
 		return pki.Name{}, no(join.UntrustedCertificate, join.Params{})
 	}
 	return name, nil
-}
-
-// trusted reports whether a currently trusted CA signed a certificate. The listener checked that when the connection
-// began, and a connection may outlive its CA.
-func (d *Server) trusted(leaf *x509.Certificate) bool {
-	cas, err := pki.ParseCertificates(d.CA.Bundle())
-	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return leaf.CheckSignatureFrom(ca) == nil })
 }
 
 // node returns the node of a request. A certificate that is older than the node's last join or removal is refused.
@@ -100,38 +90,32 @@ func (d *Server) renew(ctx context.Context, c *caller) (any, error) {
 		return nil, err
 	}
 	d.metrics.renewals.Inc()
-	d.log.Info("certificate renewed", append(c.say, "from", c.from)...)
+	d.Log.Info("certificate renewed", append(c.say, "from", c.from)...)
 	return answer, nil
 }
 
-func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key string) (join.Answer, error) {
+func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key string) (answer join.Answer, err error) {
 	machine, refused := tidy(r.Machine)
-	for attempt := range maxAttempts {
+	err = retry(ctx, func(int) error {
 		who, err := d.node(ctx, c)
 		if err != nil {
-			return join.Answer{}, err
+			return err
 		}
 		if refused != nil {
-			return join.Answer{}, refused
+			return refused
 		}
-		if machine.ID != who.identity.Machine {
-			d.clone(ctx, who.ref, who.identity.Node, machine, c.from)
-			return join.Answer{}, wrongMachine(who, machine.ID)
+		if err := d.sameMachine(ctx, c, who, machine); err != nil {
+			return err
 		}
 		now := d.Now().UTC()
-		who.identity.Key, who.identity.Issued, who.identity.Until, who.identity.CA = key, now, now.Add(d.NodeLifetime), d.pin()
-		err = d.Store.Identities.Put(ctx, who.ref, *who.identity, who.revision)
-		if err == nil {
-			return d.signNode(who.ref, r.CSR, *who.identity)
+		who.identity.Key, who.identity.Issued, who.identity.Until, who.identity.CA = key, now, now.Add(d.NodeLifetime), d.issuer.pin()
+		if err := d.Store.Identities.Put(ctx, who.ref, *who.identity, who.revision); err != nil {
+			return err
 		}
-		if !errors.Is(err, store.ErrConflict) {
-			return join.Answer{}, err
-		}
-		if err := pause(ctx, attempt); err != nil {
-			return join.Answer{}, err
-		}
-	}
-	return join.Answer{}, store.ErrConflict
+		answer, err = d.issuer.node(who.ref, r.CSR, *who.identity)
+		return err
+	})
+	return answer, err
 }
 
 func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key string) (join.Answer, error) {
@@ -143,15 +127,20 @@ func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key stri
 		return join.Answer{}, no(join.WrongCertificate, join.Params{Operator: name.Subject})
 	}
 	now := d.Now().UTC()
-	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(d.OperatorLifetime), d.pin()
+	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(d.OperatorLifetime), d.issuer.pin()
 	if err := d.Store.Identities.PutOperator(ctx, *o, revision); err != nil {
 		return join.Answer{}, fmt.Errorf("cannot renew the certificate of operator %s: %w", o.Name, err)
 	}
-	return d.signOperator(csr, *o)
+	return d.issuer.operator(csr, *o)
 }
 
-func wrongMachine(who certified, id string) *join.RefusedError {
-	return no(join.WrongMachine, join.Params{Node: who.identity.Node, Machine: begin(who.identity.Machine), Sender: id})
+// sameMachine refuses and records a machine other than the one that joined under the name.
+func (d *Server) sameMachine(ctx context.Context, c *caller, who certified, m join.Machine) error {
+	if m.ID == who.identity.Machine {
+		return nil
+	}
+	d.noteDuplicate(ctx, who.ref, who.identity.Node, m, c.from)
+	return no(join.WrongMachine, join.Params{Node: who.identity.Node, Machine: begin(who.identity.Machine), Sender: m.ID})
 }
 
 // register writes the hostname and addresses of a node's machine into the host list.
@@ -168,9 +157,8 @@ func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	if refused != nil {
 		return nil, refused
 	}
-	if m.ID != who.identity.Machine {
-		d.clone(ctx, who.ref, who.identity.Node, m, c.from)
-		return nil, wrongMachine(who, m.ID)
+	if err := d.sameMachine(ctx, c, who, m); err != nil {
+		return nil, err
 	}
 	return nil, d.Store.Identities.UpdateHost(ctx, who.ref, *who.identity, who.revision, m.Hostname, m.Addresses, d.Now().UTC())
 }
@@ -181,20 +169,20 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.log.Info("node leaves", append(c.say, "from", c.from)...)
+	d.Log.Info("node leaves", append(c.say, "from", c.from)...)
 	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
 }
 
-// clone records a duplicate machine under a taken name. A failure to record it must not change the answer.
-func (d *Server) clone(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) {
-	d.metrics.clones.Inc()
+// noteDuplicate records a duplicate machine under a taken name. A failure to record it must not change the answer.
+func (d *Server) noteDuplicate(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) {
+	d.metrics.duplicates.Inc()
 	m, refused := tidy(m)
 	if refused != nil {
 		return
 	}
 	noted := store.Clone{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
 	if err := d.Store.Identities.NoteDuplicate(ctx, ref, node, noted); err != nil {
-		d.log.Warn("a second machine could not be noted", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
+		d.Log.Warn("cannot record a duplicate machine", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
 	}
 	if d.OnDuplicate != nil {
 		d.OnDuplicate(ref, node, noted)

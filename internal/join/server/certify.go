@@ -2,11 +2,16 @@ package server
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -21,7 +26,6 @@ const certifyTime = time.Minute
 func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
 	defer cancel()
-	env := ref.String()
 	failed := d.makeUser(ctx, ref, i)
 	// The node may have been removed, or have joined again, while its user was created. The removal then found no user
 	// to delete.
@@ -30,7 +34,11 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 		return join.Answer{}, err
 	}
 	if !now.Live() || now.User != i.User {
-		if err := errors.Join(d.Store.Access.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node), d.Store.Access.DropSharedRole(ctx, ref)); err != nil {
+		err := d.Store.Access.DropUser(ctx, i.User)
+		if !now.Live() {
+			err = errors.Join(err, d.Store.Access.DropNodeRole(ctx, ref.String(), i.Node))
+		}
+		if err = errors.Join(err, d.Store.Access.DropSharedRole(ctx, ref)); err != nil {
 			return join.Answer{}, err
 		}
 		return join.Answer{}, no(join.WasRemoved, join.Params{Node: i.Node})
@@ -44,7 +52,7 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 			return join.Answer{}, err
 		}
 	}
-	return d.signNode(ref, a.CSR, i.Identity)
+	return d.issuer.node(ref, a.CSR, i.Identity)
 }
 
 // makeUser creates the user, and the shared role of its environment. After an interruption, any part of them may
@@ -53,11 +61,11 @@ func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) e
 	ctx, cancel := context.WithTimeout(ctx, certifyTime)
 	defer cancel()
 	env := ref.String()
-	err := d.sharedRole(ctx, env)
+	err := d.roles.ensure(ctx, env, rolesLastFor)
 	if err == nil && !i.ready { // the user is deleted after its entry, which the join saw
 		err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
 		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed and created again
-			if err = d.lookAgain(ctx, env); err == nil {
+			if err = d.roles.ensure(ctx, env, 0); err == nil {
 				err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
 			}
 		}
@@ -68,60 +76,90 @@ func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) e
 	return err
 }
 
-// dropRole removes the role of a name without an owner.
-func (d *Server) dropRole(ctx context.Context, env string, now *store.Identity, node string) error {
-	if now.Live() {
-		return nil
+// issuer signs the certificates of recorded identities.
+type issuer struct{ Config }
+
+// pin returns the fingerprint of the CA that signs now.
+func (i issuer) pin() string {
+	if pins := i.CA.Fingerprints(); len(pins) > 0 {
+		return pins[0]
 	}
-	return d.Store.Access.DropNodeRole(ctx, env, node)
+	return ""
 }
 
-func (d *Server) signNode(ref environments.Ref, csr string, i store.Identity) (join.Answer, error) {
-	name, err := pki.ParseName(i.User)
-	if err != nil {
-		return join.Answer{}, err
-	}
-	answer, err := d.sign(csr, name, d.NodeLifetime)
-	answer.Environment, answer.Node, answer.Role = ref.String(), i.Node, i.Role
+func (i issuer) node(ref environments.Ref, csr string, of store.Identity) (join.Answer, error) {
+	answer, err := i.sign(csr, of.User, i.NodeLifetime)
+	answer.Environment, answer.Node, answer.Role = ref.String(), of.Node, of.Role
 	return answer, err
 }
 
-// sign issues a certificate of a name for the key of a signing request.
-func (d *Server) sign(csr string, name pki.Name, lifetime time.Duration) (join.Answer, error) {
+func (i issuer) operator(csr string, o store.OperatorIdentity) (join.Answer, error) {
+	answer, err := i.sign(csr, o.User, i.OperatorLifetime)
+	answer.Operator, answer.As = o.Name, string(o.As)
+	return answer, err
+}
+
+// sign issues the certificate of a user for the key of a signing request.
+func (i issuer) sign(csr, user string, lifetime time.Duration) (join.Answer, error) {
+	name, err := pki.ParseName(user)
+	if err != nil {
+		return join.Answer{}, err
+	}
 	request, refused := parseCSR(csr)
 	if refused != nil {
 		return join.Answer{}, refused
 	}
-	cert, err := d.CA.IssueClient(request.PublicKey, name, lifetime)
+	cert, err := i.CA.IssueClient(request.PublicKey, name, lifetime)
 	if err != nil {
 		return join.Answer{}, fmt.Errorf("cannot sign the certificate of %s: %w", name.Subject, err)
 	}
 	return join.Answer{
-		Certificate: string(cert), CA: string(d.CA.Bundle()), Endpoints: d.Endpoints, Prefix: "/" + d.Store.Prefix(),
+		Certificate: string(cert), CA: string(i.CA.Bundle()), Endpoints: i.Endpoints, Prefix: "/" + i.Store.Prefix(),
 	}, nil
 }
 
-// sharedRole checks the shared role of an environment's nodes from time to time, and creates or repairs it.
-func (d *Server) sharedRole(ctx context.Context, env string) error {
-	d.mu.Lock()
-	looked, now := d.roles[env], d.Now()
-	d.mu.Unlock()
-	if now.Sub(looked) < rolesLastFor {
-		return nil
-	}
-	if err := d.Store.Access.EnsureEnvironment(ctx, env); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	d.roles[env] = now
-	d.mu.Unlock()
-	return nil
+// trusts reports whether a currently trusted CA signed a certificate. The listener checked that when the connection
+// began, and a connection may outlive its CA.
+func (i issuer) trusts(leaf *x509.Certificate) bool {
+	cas, err := pki.ParseCertificates(i.CA.Bundle())
+	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return leaf.CheckSignatureFrom(ca) == nil })
 }
 
-// lookAgain is sharedRole without the pause.
-func (d *Server) lookAgain(ctx context.Context, env string) error {
-	d.mu.Lock()
-	delete(d.roles, env)
-	d.mu.Unlock()
-	return d.sharedRole(ctx, env)
+// parseCSR reads a signing request. It refuses one with a name, because its sender would not get that name.
+func parseCSR(text string) (*x509.CertificateRequest, *join.RefusedError) {
+	r, err := pki.ParseCSR([]byte(text))
+	switch {
+	case err != nil:
+		return nil, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+	case r.Subject.String() != "" || len(r.DNSNames)+len(r.IPAddresses)+len(r.EmailAddresses)+len(r.URIs)+len(r.Extensions) > 0:
+		return nil, no(join.CSRHasName, join.Params{})
+	}
+	return r, nil
+}
+
+// sharedRoles are the roles that the nodes of each environment share.
+type sharedRoles struct {
+	store *store.Store
+	now   func() time.Time
+
+	mu      sync.Mutex
+	checked map[string]time.Time // time of the last check, by environment
+}
+
+// ensure creates or repairs the role of an environment unless it was checked a moment ago.
+func (r *sharedRoles) ensure(ctx context.Context, env string, moment time.Duration) error {
+	now := r.now()
+	r.mu.Lock()
+	checked := r.checked[env]
+	r.mu.Unlock()
+	if now.Sub(checked) < moment {
+		return nil
+	}
+	if err := r.store.Access.EnsureEnvironment(ctx, env); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.checked[env] = now
+	r.mu.Unlock()
+	return nil
 }

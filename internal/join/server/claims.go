@@ -18,6 +18,9 @@ const namesLast = time.Second
 
 // claims assigns numbers. Concurrent requests at this serve do not compete for the same one.
 type claims struct {
+	store *store.Store
+	now   func() time.Time
+
 	mu    sync.Mutex
 	roles map[string]*roleClaims
 }
@@ -67,8 +70,8 @@ type claimed struct {
 // claim picks the lowest free number of a role. before is the number of the last conflicting attempt ("" for none). If
 // another serve got that number, claim also considers higher ones: otherwise two serves would keep competing for the
 // same number.
-func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
-	e, _, err := d.Store.Environments.Spec(ctx, ref)
+func (c *claims) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
+	e, _, err := c.store.Environments.Spec(ctx, ref)
 	if err != nil {
 		return claimed{}, err
 	}
@@ -79,19 +82,19 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 	if !ok {
 		return claimed{}, no(join.NoRole, join.Params{Role: clip.Text(role, maxSaid), Environment: ref.String()})
 	}
-	r := d.claims.role(ref, role)
+	r := c.role(ref, role)
 	select {
 	case r.lock <- struct{}{}:
 	case <-ctx.Done():
-		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
+		return claimed{}, busy(3 * time.Second)
 	}
 	defer func() { <-r.lock }()
-	begun := d.Now()
+	begun := c.now()
 	if attempt > 0 {
 		r.read = time.Time{} // the cache was wrong
 	}
 	for {
-		if err := d.readNames(ctx, r, ref, role); err != nil {
+		if err := c.readNames(ctx, r, ref, role); err != nil {
 			return claimed{}, err
 		}
 		if node := r.pick(e, of, attempt, before); node != "" {
@@ -103,19 +106,19 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 		r.read = time.Time{} // one may have become free
 	}
 	if r.handedOut() > 0 { // one of them may become free
-		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
+		return claimed{}, busy(3 * time.Second)
 	}
 	return claimed{}, no(join.AllTaken, join.Params{Role: role, Environment: ref.String(), Limit: of.Cardinality})
 }
 
 // readNames reads the taken names unless the cache is fresh.
-func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.Ref, role string) error {
-	now := d.Now()
+func (c *claims) readNames(ctx context.Context, r *roleClaims, ref environments.Ref, role string) error {
+	now := c.now()
 	if age := now.Sub(r.read); age >= 0 && age < namesLast {
 		return nil
 	}
 	// This read includes every earlier write. Numbers that are assigned but not yet written stay pending.
-	names, err := d.Store.Identities.TakenNames(ctx, ref, role)
+	names, err := c.store.Identities.TakenNames(ctx, ref, role)
 	if err != nil {
 		return err
 	}

@@ -94,9 +94,9 @@ func TestANumberIsSkippedOnlyWhenAnotherGotIt(t *testing.T) {
 	w := newWorld(t, role("compute", 9))
 	s := w.serve(nil)
 	for attempt := range 10 {
-		c, err := s.claim(t.Context(), dev, "compute", attempt, "compute1")
+		c, err := s.claims.claim(t.Context(), dev, "compute", attempt, "compute1")
 		if err != nil || c.node != "compute1" {
-			t.Fatalf("attempt %d gets %q (%v), and nobody has compute1", attempt, c.node, err)
+			t.Fatalf("attempt %d gets %q (%v), and compute1 is free", attempt, c.node, err)
 		}
 		c.free(false)
 	}

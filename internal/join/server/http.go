@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/agent"
 	"pulley/internal/clip"
@@ -20,7 +24,7 @@ import (
 type caller struct {
 	*http.Request
 	from  string // its address
-	party string // the owner of its budget: the certificate's name, else the address
+	party string // the owner of its budget: the certificate's name, else PartyOf
 	say   []any  // attributes for slog
 }
 
@@ -45,22 +49,41 @@ type busyError struct {
 
 func (e *busyError) Error() string { return string(e.reason) }
 
+func busy(after time.Duration) error { return &busyError{join.TooBusy, after} }
+
+// gate bounds what callers can do to a server, and answers them.
+type gate struct {
+	now     func() time.Time
+	log     *slog.Logger
+	metrics metrics
+	refused *limiter // on refused requests
+	asked   *limiter // on requests of authenticated parties
+	joins   slots
+	others  slots // of requests that are no joins
+}
+
+func newGate(now func() time.Time, log *slog.Logger, m metrics) gate {
+	return gate{
+		now: now, log: log, metrics: m, refused: newLimiter(refusedBurst, refusedEvery), asked: newLimiter(askedBurst, askedEvery),
+		joins: newSlots(), others: newSlots(),
+	}
+}
+
 // answer wraps the work of a request into a handler with bounds and time limits. It counts and logs refusals.
-func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
+func (g gate) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &caller{Request: r, from: addressOf(r)}
-		c.party = c.from
-		defer d.recover(w, c)
+		c := &caller{Request: r, from: addressOf(r), party: PartyOf(r)}
+		defer g.recover(w, c)
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // other clients at the same address must not slow it down
 			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
-			if wait := d.asked.ask(c.party, d.Now()); wait > 0 {
-				d.metrics.turnedAway.Inc()
-				tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooOften}, wait)
+			if wait := g.asked.ask(c.party, g.now()); wait > 0 {
+				g.metrics.turnedAway.Inc()
+				writeRefusal(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooOften}, wait)
 				return
 			}
-		} else if wait := d.limits.blocked(c.party, d.Now()); wait > 0 {
-			d.metrics.turnedAway.Inc()
-			tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooManyRefused}, wait)
+		} else if wait := g.refused.blocked(c.party, g.now()); wait > 0 {
+			g.metrics.turnedAway.Inc()
+			writeRefusal(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooManyRefused}, wait)
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), requestTime)
@@ -76,23 +99,23 @@ func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.Han
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(value)
 		case errors.As(err, &refused):
-			d.refuse(c, refused)
-			tell(w, http.StatusForbidden, refused, 0)
+			g.refuse(c, refused)
+			writeRefusal(w, http.StatusForbidden, refused, 0)
 		case errors.As(err, &busy):
-			d.metrics.turnedAway.Inc()
-			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason}, busy.after)
+			g.metrics.turnedAway.Inc()
+			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason}, busy.after)
 		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
-			d.log.Warn("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
-			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)
+			g.log.Warn("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
+			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)
 		default:
-			d.log.Error("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
-			tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
+			g.log.Error("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
+			writeRefusal(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
 		}
 	}
 }
 
 // recover answers a request that panicked, and logs the stack.
-func (d *Server) recover(w http.ResponseWriter, c *caller) {
+func (g gate) recover(w http.ResponseWriter, c *caller) {
 	what := recover()
 	if what == nil {
 		return
@@ -100,11 +123,11 @@ func (d *Server) recover(w http.ResponseWriter, c *caller) {
 	if what == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 		panic(what)
 	}
-	d.log.Error("a request ended in a panic", append(c.say, "path", c.URL.Path, "from", c.from, "panic", what, "stack", string(debug.Stack()))...)
-	tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
+	g.log.Error("a request ended in a panic", append(c.say, "path", c.URL.Path, "from", c.from, "panic", what, "stack", string(debug.Stack()))...)
+	writeRefusal(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
 }
 
-func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Duration) {
+func writeRefusal(w http.ResponseWriter, status int, e *join.RefusedError, after time.Duration) {
 	w.Header().Set("Content-Type", "application/json")
 	if after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
@@ -113,20 +136,33 @@ func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Du
 	_ = json.NewEncoder(w).Encode(e)
 }
 
-// read decodes a request's body, or refuses it.
-func (c *caller) read(into any) error {
+// body reads a request's body, or refuses it.
+func (c *caller) body() ([]byte, error) {
 	b, err := io.ReadAll(c.Body)
-	if err == nil {
-		err = json.Unmarshal(b, into)
-	}
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		return no(join.BadRequest, join.Params{Field: join.FieldBody, Limit: int(long.Limit)})
+		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody, Limit: int(long.Limit)})
 	case err != nil:
-		return no(join.BadRequest, join.Params{Field: join.FieldBody})
+		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
-	return nil
+	return b, nil
+}
+
+// read decodes a request's body, or refuses it.
+func (c *caller) read(into any) error {
+	b, err := c.body()
+	if err == nil && json.Unmarshal(b, into) != nil {
+		err = no(join.BadRequest, join.Params{Field: join.FieldBody})
+	}
+	return err
+}
+
+// refuse counts and logs a refusal.
+func (g gate) refuse(c *caller, e *join.RefusedError) {
+	g.refused.spend(c.party, g.now())
+	g.metrics.refusals.WithLabelValues(string(e.Reason)).Inc()
+	g.log.Warn("refused", append(c.say, "path", c.URL.Path, "from", c.from, "reason", string(e.Reason), "params", e.Params)...)
 }
 
 func addressOf(r *http.Request) string {
@@ -135,4 +171,46 @@ func addressOf(r *http.Request) string {
 		return r.RemoteAddr
 	}
 	return host
+}
+
+// PartyOf returns the part of a sender's address that identifies one party: a complete IPv4 address, or an IPv6 /64.
+func PartyOf(r *http.Request) string {
+	from := addressOf(r)
+	a, err := netip.ParseAddr(from)
+	if err != nil || a.Unmap().Is4() {
+		return from
+	}
+	return netip.PrefixFrom(a.WithZone(""), 64).Masked().String()
+}
+
+// metrics are the counters and gauges of a Server.
+type metrics struct {
+	joins      *prometheus.CounterVec // by kind: new, again, rejoin, operator
+	refusals   *prometheus.CounterVec // by reason
+	turnedAway prometheus.Counter
+	renewals   prometheus.Counter
+	conflicts  prometheus.Counter
+	duplicates prometheus.Counter
+	seconds    prometheus.Histogram
+	atWork     prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer) metrics {
+	m := metrics{
+		joins:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pulley_joins_total", Help: "Issued certificates of joins."}, []string{"kind"}),
+		refusals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pulley_join_refusals_total", Help: "Refused requests to join, renew, register, leave or report progress."}, []string{"reason"}),
+		turnedAway: prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_join_turned_away_total", Help: "Requests that were asked to retry: too many at a time, or from an address with many refusals."}),
+		renewals:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_renewals_total", Help: "Renewed certificates."}),
+		conflicts:  prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_join_conflicts_total", Help: "Attempts of joins that lost against another join."}),
+		duplicates: prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_duplicates_total", Help: "Requests of another machine for a name that is taken."}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "pulley_join_seconds", Help: "Time from a request to join to its certificate.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25},
+		}),
+		atWork: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pulley_joins_at_work", Help: "Joins in progress."}),
+	}
+	if r != nil {
+		r.MustRegister(m.joins, m.refusals, m.turnedAway, m.renewals, m.conflicts, m.duplicates, m.seconds, m.atWork)
+	}
+	return m
 }

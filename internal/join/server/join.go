@@ -19,15 +19,17 @@ import (
 // join answers a machine, or a person, with a token.
 func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	begun := d.Now()
-	a, err := d.ask(c)
+	a, err := readAsk(c)
 	if err != nil {
 		return nil, err
 	}
-	done, err := d.enter(ctx)
+	leave, err := d.gate.joins.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer leave()
+	d.metrics.atWork.Inc()
+	defer d.metrics.atWork.Dec()
 	t, err := d.Store.Tokens.Find(ctx, a.id)
 	if err != nil {
 		return nil, err
@@ -48,29 +50,12 @@ func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	took := d.Now().Sub(begun)
 	d.metrics.joins.WithLabelValues(kind).Inc()
 	d.metrics.seconds.Observe(took.Seconds())
-	d.log.Info("joined", append(c.say, "kind", kind, "from", c.from, "took", took)...)
+	d.Log.Info("joined", append(c.say, "kind", kind, "from", c.from, "took", took)...)
 	return answer, nil
 }
 
-// enter waits for a slot.
-func (d *Server) enter(ctx context.Context) (done func(), err error) {
-	select {
-	case d.waiting <- struct{}{}:
-	default:
-		return nil, &busyError{join.TooBusy, 5 * time.Second}
-	}
-	defer func() { <-d.waiting }()
-	select {
-	case d.turn <- struct{}{}:
-		d.metrics.atWork.Inc()
-		return func() { d.metrics.atWork.Dec(); <-d.turn }, nil
-	case <-ctx.Done():
-		return nil, &busyError{join.TooBusy, 5 * time.Second}
-	}
-}
-
-// ask reads a request. It refuses a request without a proof for this connection by the holder of the key.
-func (d *Server) ask(c *caller) (ask, error) {
+// readAsk reads a request. It refuses a request without a proof for this connection by the holder of the key.
+func readAsk(c *caller) (ask, error) {
 	var e join.Envelope
 	if err := c.read(&e); err != nil {
 		return ask{}, err
@@ -175,43 +160,42 @@ type placed struct {
 }
 
 // place decides the machine's node and stores it, even under many concurrent requests.
-func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a ask) (placed, error) {
+func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a ask) (p placed, err error) {
 	before := ""
-	for attempt := range maxAttempts {
+	err = retry(ctx, func(attempt int) error {
 		claim := claimed{node: a.node, free: func(bool) {}}
+		var err error
 		if a.claimed {
-			var err error
-			if claim, err = d.claim(ctx, ref, role, attempt, before); err != nil {
-				return placed{}, err
+			if claim, err = d.claims.claim(ctx, ref, role, attempt, before); err != nil {
+				return err
 			}
 			before = claim.node
 		}
-		p, lost, err := d.try(ctx, ref, a, claim)
-		if !lost && !errors.Is(err, store.ErrConflict) {
-			if a.claimed {
-				c.about("node", claim.node)
-			}
-			return p, err
+		p, err = d.try(ctx, ref, a, claim)
+		switch {
+		case errors.Is(err, store.ErrConflict):
+			d.metrics.conflicts.Inc()
+		case a.claimed:
+			c.about("node", claim.node)
 		}
-		d.metrics.conflicts.Inc()
-		if err := pause(ctx, attempt); err != nil {
-			break
-		}
-	}
-	return placed{}, &busyError{join.TooBusy, 3 * time.Second}
+		return err
+	})
+	return p, err
 }
 
-// try settles a claim, and always releases it. lost means that another serve took the number meanwhile. That is no
-// reason to refuse: there may be a next number.
-func (d *Server) try(ctx context.Context, ref environments.Ref, a ask, claim claimed) (p placed, lost bool, err error) {
+// try settles a claim, and always releases it. Another serve may have taken the number meanwhile. That is a conflict and
+// no reason to refuse: there may be a next number.
+func (d *Server) try(ctx context.Context, ref environments.Ref, a ask, claim claimed) (p placed, err error) {
 	taken := false
 	defer func() { claim.free(taken) }()
 	a.node = claim.node
 	p, err = d.settle(ctx, ref, a)
 	var refused *join.RefusedError
-	lost = a.claimed && errors.As(err, &refused) && nameIsTaken(refused.Reason)
-	taken = err == nil || lost
-	return p, lost, err
+	if a.claimed && errors.As(err, &refused) && nameIsTaken(refused.Reason) {
+		taken, err = true, store.ErrConflict
+	}
+	taken = taken || err == nil
+	return p, err
 }
 
 func nameIsTaken(r join.Reason) bool {
@@ -236,7 +220,7 @@ func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (strin
 func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (placed, error) {
 	unlock, err := d.tokens.lock(ctx, a.id)
 	if err != nil {
-		return placed{}, &busyError{join.TooBusy, 3 * time.Second}
+		return placed{}, busy(3 * time.Second)
 	}
 	defer unlock()
 	f, err := d.Store.Joins.Facts(ctx, a.id, ref, a.node, a.Machine.ID)
@@ -246,8 +230,8 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (place
 	now := d.Now().UTC()
 	a.env = ref.String()
 	v := judge(a, f, now)
-	if v.clone && !a.claimed {
-		d.clone(ctx, ref, a.node, a.Machine, a.from)
+	if v.duplicate && !a.claimed {
+		d.noteDuplicate(ctx, ref, a.node, a.Machine, a.from)
 	}
 	if v.refused != nil {
 		return placed{}, v.refused
@@ -276,7 +260,7 @@ func (d *Server) newIdentity(ref environments.Ref, a ask, f store.JoinFacts, rol
 	}
 	i := store.Identity{
 		Node: a.node, Role: role, User: name.String(), Incarnation: name.Incarnation, Machine: a.Machine.ID, Boot: a.Machine.Boot,
-		Key: a.key, Joined: now, Revision: f.Revision, Issued: now, Until: now.Add(d.NodeLifetime), CA: d.pin(),
+		Key: a.key, Joined: now, Revision: f.Revision, Issued: now, Until: now.Add(d.NodeLifetime), CA: d.issuer.pin(),
 		Token: a.id, By: f.Token.By,
 	}
 	if !f.Identity.Live() {
@@ -284,12 +268,4 @@ func (d *Server) newIdentity(ref environments.Ref, a ask, f store.JoinFacts, rol
 	}
 	i.Replaces = f.Identity.User
 	return i, "rejoin"
-}
-
-// pin returns the fingerprint of the CA that signs now.
-func (d *Server) pin() string {
-	if pins := d.CA.Fingerprints(); len(pins) > 0 {
-		return pins[0]
-	}
-	return ""
 }

@@ -22,10 +22,10 @@ type ask struct {
 
 // verdict is the decision on a request.
 type verdict struct {
-	refused *join.RefusedError // nil: it joins
-	role    string
-	again   bool // the same key under the same name: its answer was lost
-	clone   bool // another machine holds the name
+	refused   *join.RefusedError // nil: it joins
+	role      string
+	again     bool // the same key under the same name: its answer was lost
+	duplicate bool // another machine holds the name
 }
 
 func no(reason join.Reason, p join.Params) *join.RefusedError {
@@ -162,13 +162,13 @@ func judgeTaken(a ask, f store.JoinFacts, fresh bool) verdict {
 		return verdict{again: true}
 	case !own && f.Holder.Locks():
 		holder.Step = f.Holder.Step
-		return verdict{clone: true, refused: no(join.LockedByAnother, holder)}
+		return verdict{duplicate: true, refused: no(join.LockedByAnother, holder)}
 	case fresh:
 		return verdict{}
 	case own:
 		return verdict{refused: no(join.NameTaken, holder)}
 	}
-	return verdict{clone: true, refused: no(join.HeldByAnother, holder)}
+	return verdict{duplicate: true, refused: no(join.HeldByAnother, holder)}
 }
 
 // begin returns the first digits of a machine ID: a refused machine must not learn an ID with which it could join.

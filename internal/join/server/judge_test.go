@@ -30,17 +30,17 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 	unlocked := &store.FirstBoot{Machine: "other", Node: "controller1", Unlocked: &store.Revoked{By: "ann"}}
 	over := &store.FirstBoot{Machine: "other", Node: "controller1", Finished: noon}
 	for name, c := range map[string]struct {
-		exact    bool
-		minted   int64
-		usedUp   bool
-		claimed  bool
-		identity *store.Identity
-		host     *agent.Host
-		holder   *store.FirstBoot
-		was      *store.Past
-		want     join.Reason // "" joins
-		again    bool
-		clone    bool
+		exact     bool
+		minted    int64
+		usedUp    bool
+		claimed   bool
+		identity  *store.Identity
+		host      *agent.Host
+		holder    *store.FirstBoot
+		was       *store.Past
+		want      join.Reason // "" joins
+		again     bool
+		duplicate bool
 	}{
 		"nobody has it":                                   {minted: 10},
 		"nobody has it, used up":                          {minted: 10, usedUp: true, want: join.UsedUpToken},
@@ -50,13 +50,13 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 		"its own, another key, a token for the role":      {minted: 60, identity: held("me", "old"), want: join.NameTaken},
 		"its own, another key, a new token for it":        {exact: true, minted: 60, identity: held("me", "old")},
 		"the same, used up":                               {exact: true, minted: 60, usedUp: true, identity: held("me", "old"), want: join.UsedUpToken},
-		"another's, the token for the role":               {minted: 60, identity: held("other", "x"), want: join.HeldByAnother, clone: true},
-		"another's, the same key: a copied disk":          {minted: 60, identity: held("other", "key"), want: join.HeldByAnother, clone: true},
-		"another's, a token from before":                  {exact: true, minted: 10, identity: held("other", "x"), want: join.HeldByAnother, clone: true},
+		"another's, the token for the role":               {minted: 60, identity: held("other", "x"), want: join.HeldByAnother, duplicate: true},
+		"another's, the same key: a copied disk":          {minted: 60, identity: held("other", "key"), want: join.HeldByAnother, duplicate: true},
+		"another's, a token from before":                  {exact: true, minted: 10, identity: held("other", "x"), want: join.HeldByAnother, duplicate: true},
 		"another's, a new token for it":                   {exact: true, minted: 60, identity: held("other", "x"), holder: over},
-		"another's in its first boot, a new token for it": {exact: true, minted: 60, identity: held("other", "x"), holder: inBoot, want: join.LockedByAnother, clone: true},
+		"another's in its first boot, a new token for it": {exact: true, minted: 60, identity: held("other", "x"), holder: inBoot, want: join.LockedByAnother, duplicate: true},
 		"the same, unlocked":                              {exact: true, minted: 60, identity: held("other", "x"), holder: unlocked},
-		"the same, unlocked, with the token for the role": {minted: 60, identity: held("other", "x"), holder: unlocked, want: join.HeldByAnother, clone: true},
+		"the same, unlocked, with the token for the role": {minted: 60, identity: held("other", "x"), holder: unlocked, want: join.HeldByAnother, duplicate: true},
 		"removed, the old token":                          {minted: 10, identity: removed("me", false), want: join.WasRemoved},
 		"removed, an old token for it":                    {exact: true, minted: 10, identity: removed("me", false), want: join.WasRemoved},
 		"removed, a new token":                            {minted: 60, identity: removed("me", false)},
@@ -94,8 +94,8 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 			if v.refused != nil {
 				got = v.refused.Reason
 			}
-			if got != c.want || v.again != c.again || v.clone != c.clone {
-				t.Errorf("got %q, again %t, clone %t; want %q, %t, %t", got, v.again, v.clone, c.want, c.again, c.clone)
+			if got != c.want || v.again != c.again || v.duplicate != c.duplicate {
+				t.Errorf("got %q, again %t, duplicate %t; want %q, %t, %t", got, v.again, v.duplicate, c.want, c.again, c.duplicate)
 			}
 			if v.refused != nil && v.refused.Hint() == "" {
 				t.Error("it does not say what to do")

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"time"
 
 	"pulley/agent"
 	"pulley/internal/clip"
@@ -20,21 +19,12 @@ func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Tok
 		return join.Answer{}, "", no(join.OperatorToken, join.Params{})
 	}
 	var o store.OperatorIdentity
-	for attempt := range maxAttempts {
-		var err error
+	err := retry(ctx, func(int) (err error) {
 		o, err = d.settleOperator(ctx, a, t.Operator)
-		if errors.Is(err, store.ErrConflict) {
-			if err = pause(ctx, attempt); err == nil {
-				continue
-			}
-		}
-		if err != nil {
-			return join.Answer{}, "", err
-		}
-		break
-	}
-	if o.User == "" {
-		return join.Answer{}, "", &busyError{join.TooBusy, 3 * time.Second}
+		return err
+	})
+	if err != nil {
+		return join.Answer{}, "", err
 	}
 	answer, err := d.certifyOperator(ctx, a, o)
 	return answer, "operator", err
@@ -65,7 +55,7 @@ func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.
 	}
 	o := store.OperatorIdentity{
 		Name: name, As: f.Token.As, User: user.String(), Incarnation: user.Incarnation, Key: a.key,
-		Joined: now, Issued: now, Until: now.Add(d.OperatorLifetime), CA: d.pin(), Token: a.id, By: f.Token.By,
+		Joined: now, Issued: now, Until: now.Add(d.OperatorLifetime), CA: d.issuer.pin(), Token: a.id, By: f.Token.By,
 	}
 	if f.Operator.Live() {
 		o.Replaces = f.Operator.User
@@ -103,15 +93,5 @@ func (d *Server) certifyOperator(ctx context.Context, a ask, o store.OperatorIde
 			return join.Answer{}, err
 		}
 	}
-	return d.signOperator(a.CSR, o)
-}
-
-func (d *Server) signOperator(csr string, o store.OperatorIdentity) (join.Answer, error) {
-	name, err := pki.ParseName(o.User)
-	if err != nil {
-		return join.Answer{}, err
-	}
-	answer, err := d.sign(csr, name, d.OperatorLifetime)
-	answer.Operator, answer.As = o.Name, string(o.As)
-	return answer, err
+	return d.issuer.operator(a.CSR, o)
 }

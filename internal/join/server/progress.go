@@ -2,10 +2,8 @@ package server
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"regexp"
-	"sync"
 	"time"
 
 	"pulley/agent"
@@ -34,7 +32,7 @@ const sameLasts = 10 * time.Second
 // progress records a step of a first boot. It refuses a machine while another one is in its first boot under the same
 // name.
 func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
-	var p join.Told
+	var p join.ProgressRequest
 	if err := c.read(&p); err != nil {
 		return nil, err
 	}
@@ -45,80 +43,70 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldStep})
 	}
 	c.about("machine", p.Machine, "step", p.Step)
-	who, err := d.teller(ctx, c, p)
+	who, err := d.reporter(ctx, c, p)
 	if err != nil {
 		return nil, err
 	}
-	for attempt := range maxAttempts {
-		err := d.note(ctx, who, p.Progress)
-		if !errors.Is(err, store.ErrConflict) {
-			return nil, err
-		}
-		if err := pause(ctx, attempt); err != nil {
-			return nil, err
-		}
-	}
-	return nil, store.ErrConflict
+	return nil, retry(ctx, func(int) error { return d.note(ctx, who, p.Progress) })
 }
 
-// teller is the sender of a progress report.
-type teller struct {
+// reporter is the sender of a progress report.
+type reporter struct {
 	ref   environments.Ref
 	token store.Token // zero for a sender with a certificate
 	node  string      // "" while it is not known
 	role  string
 }
 
-func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, error) {
+func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest) (reporter, error) {
 	if p.Token == "" {
 		who, err := d.node(ctx, c)
 		if err != nil {
-			return teller{}, err
+			return reporter{}, err
 		}
-		if p.Machine != who.identity.Machine {
-			d.clone(ctx, who.ref, who.identity.Node, join.Machine{ID: p.Machine, Hostname: p.Hostname}, c.from)
-			return teller{}, wrongMachine(who, p.Machine)
+		if err := d.sameMachine(ctx, c, who, join.Machine{ID: p.Machine, Hostname: p.Hostname}); err != nil {
+			return reporter{}, err
 		}
-		return teller{ref: who.ref, node: who.identity.Node, role: who.identity.Role}, nil
+		return reporter{ref: who.ref, node: who.identity.Node, role: who.identity.Role}, nil
 	}
 	id, secret, err := store.ParseToken(p.Token)
 	if err != nil {
-		return teller{}, no(join.MalformedToken, join.Params{})
+		return reporter{}, no(join.MalformedToken, join.Params{})
 	}
 	c.about("token", id)
 	t, err := d.Store.Tokens.Find(ctx, id)
 	if err != nil {
-		return teller{}, err
+		return reporter{}, err
 	}
 	if refused := judgeToken(t, secret, d.Now()); refused != nil {
-		return teller{}, refused
+		return reporter{}, refused
 	}
-	if err := d.within("token " + id + " machine " + p.Machine); err != nil { // mayBegin bounds the number of machines
-		return teller{}, err
+	if err := d.gate.within("token " + id + " machine " + p.Machine); err != nil { // mayBegin bounds the number of machines
+		return reporter{}, err
 	}
 	if t.Operator != "" {
-		return teller{}, no(join.OperatorToken, join.Params{})
+		return reporter{}, no(join.OperatorToken, join.Params{})
 	}
 	c.about("env", t.Environment)
 	if refused := judgeScope(*t, join.Request{Environment: p.Environment, Node: p.Node, Role: p.Role}); refused != nil {
-		return teller{}, refused
+		return reporter{}, refused
 	}
 	ref, err := environments.ParseRef(t.Environment)
 	if err != nil {
-		return teller{}, err
+		return reporter{}, err
 	}
-	who := teller{ref: ref, token: *t, node: t.Node, role: t.Role}
+	who := reporter{ref: ref, token: *t, node: t.Node, role: t.Role}
 	if who.node == "" && p.Node != "" {
 		n, err := environments.ParseNode(p.Node)
 		if err == nil && t.Role != "" && n.Role != t.Role {
 			if member, err := d.isMember(ctx, ref, p.Node, t.Role); err != nil {
-				return teller{}, err
+				return reporter{}, err
 			} else if !member {
-				return teller{}, no(join.WrongRole, join.Params{Node: p.Node, Role: n.Role})
+				return reporter{}, no(join.WrongRole, join.Params{Node: p.Node, Role: n.Role})
 			}
 		}
 		if err := environments.CheckMember(p.Node); err != nil {
-			return teller{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+			return reporter{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 		}
 		who.node = p.Node
 	}
@@ -139,7 +127,7 @@ func (d *Server) isMember(ctx context.Context, ref environments.Ref, node, role 
 }
 
 // note writes one report. After a conflict the caller repeats it.
-func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
+func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error {
 	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, p.Machine)
 	if err != nil {
 		return err
@@ -147,63 +135,63 @@ func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
 	now := d.Now().UTC()
 	byToken := who.token.ID != ""
 	if byToken {
-		if ignored, err := d.mayTell(ctx, who, p.Machine, b); err != nil || ignored {
+		if ignored, err := d.mayReport(ctx, who, p.Machine, b); err != nil || ignored {
 			return err
 		}
 	}
 	if b == nil || byToken && !b.Finished.IsZero() { // a new first boot, or a repeated one
 		b = &store.FirstBoot{Machine: p.Machine, Started: now, Token: who.token.ID}
 	}
-	word := *b
+	next := *b
 	if byToken {
-		word.Token = who.token.ID
+		next.Token = who.token.ID
 	}
 	if who.node != "" {
-		word.Node = who.node
+		next.Node = who.node
 	}
 	if who.role != "" {
-		word.Role = who.role
+		next.Role = who.role
 	}
-	word.Hostname, word.Heard = p.Hostname, now
-	if word.Step != p.Step {
-		word.Step, word.Since, word.Attempts, word.Error = p.Step, now, 0, ""
+	next.Hostname, next.Heard = p.Hostname, now
+	if next.Step != p.Step {
+		next.Step, next.Since, next.Attempts, next.Error = p.Step, now, 0, ""
 	}
-	switch word.State = store.BootState(p.State); word.State {
+	switch next.State = store.BootState(p.State); next.State {
 	case store.BootStarted:
-		word.Attempts++
+		next.Attempts++
 	case store.BootFailed:
-		word.Error = p.Error
+		next.Error = p.Error
 	case store.BootDone:
-		word.Error = ""
+		next.Error = ""
 	default:
 		return no(join.BadRequest, join.Params{Field: join.FieldState})
 	}
-	if p.Finished && word.Finished.IsZero() {
-		word.Finished = now
+	if p.Finished && next.Finished.IsZero() {
+		next.Finished = now
 	}
-	if revision != 0 && says(*b, word) && now.Sub(b.Heard) < sameLasts {
+	if revision != 0 && says(*b, next) && now.Sub(b.Heard) < sameLasts {
 		return nil
 	}
-	if err := d.Store.FirstBoots.Put(ctx, who.ref, word, revision); err != nil {
+	if err := d.Store.FirstBoots.Put(ctx, who.ref, next, revision); err != nil {
 		return err
 	}
-	d.boots.put(who.ref, word)
-	if d.OnFirstBoot != nil && (word.State == store.BootFailed || !word.Finished.Equal(b.Finished)) {
-		d.OnFirstBoot(who.ref, word)
+	d.boots.change(who.ref, func(all map[string]store.FirstBoot) { all[next.Machine] = next })
+	if d.OnFirstBoot != nil && (next.State == store.BootFailed || !next.Finished.Equal(b.Finished)) {
+		d.OnFirstBoot(who.ref, next)
 	}
 	return nil
 }
 
 // says reports whether a report has no news. A repeated start of a step within a moment is no news.
-func says(before, word store.FirstBoot) bool {
-	word.Heard, word.Attempts = before.Heard, before.Attempts
-	return reflect.DeepEqual(before, word)
+func says(before, next store.FirstBoot) bool {
+	next.Heard, next.Attempts = before.Heard, before.Attempts
+	return reflect.DeepEqual(before, next)
 }
 
-// mayTell decides whether a token may report about a machine with record b. The machine must not have joined, and a
+// mayReport decides whether a token may report about a machine with record b. The machine must not have joined, and a
 // join with this token must be able to get its name. ignored means that the report changes nothing and is no mistake.
 // Then the machine has joined and its answer may be lost, or an operator allowed a new join.
-func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *store.FirstBoot) (ignored bool, err error) {
+func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b *store.FirstBoot) (ignored bool, err error) {
 	if b != nil && b.Joined && b.Finished.IsZero() {
 		if b.Token != who.token.ID { // a joined machine would report with its certificate
 			return true, no(join.OtherToken, join.Params{})
@@ -217,7 +205,8 @@ func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *sto
 	if goesOn && (who.node == "" || who.node == b.Node) {
 		return false, nil
 	}
-	if joined, err := d.boots.joined(ctx, d, who.ref, machine); err != nil || joined {
+	joined := false
+	if err := d.joined.use(ctx, who.ref, bootsLast, func(machines map[string]bool) { joined = machines[machine] }); err != nil || joined {
 		return true, err
 	}
 	if who.node != "" {
@@ -243,10 +232,10 @@ func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *sto
 
 // mayBegin refuses a machine whose token has too many first boots, or whose name is locked. The cache may miss a
 // record of another serve: the join decides on the name. A refusal needs a fresh read.
-func (d *Server) mayBegin(ctx context.Context, who teller, machine string) error {
+func (d *Server) mayBegin(ctx context.Context, who reporter, machine string) error {
 	var refused *join.RefusedError
 	for _, age := range []time.Duration{bootsLast, 0} {
-		err := d.boots.read(ctx, d, who.ref, age, func(all map[string]store.FirstBoot) { refused = who.mayBegin(all, machine) })
+		err := d.boots.use(ctx, who.ref, age, func(all map[string]store.FirstBoot) { refused = who.mayBegin(all, machine) })
 		if err != nil || refused == nil {
 			return err
 		}
@@ -254,7 +243,7 @@ func (d *Server) mayBegin(ctx context.Context, who teller, machine string) error
 	return refused
 }
 
-func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join.RefusedError {
+func (who reporter) mayBegin(all map[string]store.FirstBoot, machine string) *join.RefusedError {
 	most := maxMachines
 	if who.token.Uses > 0 {
 		most = min(who.token.Uses-who.token.Used+spareMachines, maxMachines)
@@ -274,75 +263,6 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 		}
 	}
 	return nil
-}
-
-// boots caches the first boots of environments for a moment, because hundreds of machines may begin at the same time.
-type boots struct {
-	mu  sync.Mutex
-	all map[string]*bootView
-
-	whoMu sync.Mutex
-	who   map[string]*joinedView
-}
-
-// joinedView is the machines of an environment that hold a name.
-type joinedView struct {
-	at       time.Time
-	machines map[string]bool
-}
-
-// joined reports whether a machine holds a name in an environment. The data is at most bootsLast old.
-func (b *boots) joined(ctx context.Context, d *Server, ref environments.Ref, machine string) (bool, error) {
-	b.whoMu.Lock()
-	defer b.whoMu.Unlock() // other callers wait for the same read
-	now := d.Now()
-	v := b.who[ref.String()]
-	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= bootsLast {
-		all, _, err := d.Store.Identities.List(ctx, ref)
-		if err != nil {
-			return false, err
-		}
-		v = &joinedView{now, map[string]bool{}}
-		for _, i := range all {
-			if i.Live() {
-				v.machines[i.Machine] = true
-			}
-		}
-		b.who[ref.String()] = v
-	}
-	return v.machines[machine], nil
-}
-
-type bootView struct {
-	at  time.Time
-	all map[string]store.FirstBoot
-}
-
-// read calls look with the first boots of an environment. The data is at most age old.
-func (b *boots) read(ctx context.Context, d *Server, ref environments.Ref, age time.Duration, look func(map[string]store.FirstBoot)) error {
-	b.mu.Lock()
-	defer b.mu.Unlock() // other callers wait for the same read
-	now := d.Now()
-	v := b.all[ref.String()]
-	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= age {
-		all, _, err := d.Store.FirstBoots.List(ctx, ref)
-		if err != nil {
-			return err
-		}
-		v = &bootView{now, all}
-		b.all[ref.String()] = v
-	}
-	look(v.all)
-	return nil
-}
-
-// put adds a record that this serve wrote.
-func (b *boots) put(ref environments.Ref, word store.FirstBoot) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if v := b.all[ref.String()]; v != nil {
-		v.all[word.Machine] = word
-	}
 }
 
 // bootOf returns the first-boot record of a joining machine.

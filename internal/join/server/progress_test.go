@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -145,9 +146,10 @@ func TestWhoIsRefusedAllTheTimeWaits(t *testing.T) {
 	if l.blocked("10.0.0.2", noon) > 0 || l.blocked("10.0.0.1", noon.Add(2*refusedEvery)) > 0 {
 		t.Error("others wait, or it waits for ever")
 	}
-	l.spend("2001:db8::1", noon)
-	if _, ok := l.buckets["2001:db8::/64"]; !ok {
-		t.Error("each address of one network has a bucket of its own")
+	for from, want := range map[string]string{"10.0.0.1:443": "10.0.0.1", "[2001:db8::1]:443": "2001:db8::/64", "[fe80::1%eth0]:443": "fe80::/64", "@": "@"} {
+		if got := PartyOf(&http.Request{RemoteAddr: from}); got != want {
+			t.Errorf("%s has the bucket of %s, not of %s", from, got, want)
+		}
 	}
 	for i := range 3 * maxBuckets {
 		l.spend(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), noon)

@@ -1,8 +1,14 @@
+// Package server issues certificates to machines and operators in `pulley serve`. A pure function judges each request
+// (judge.go). The server then records the identity in one transaction, and creates its user in etcd.
+//
+// It must never accept a request that it cannot judge, create anything for a refused request, or issue a name twice.
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -63,21 +69,13 @@ type Config struct {
 type Server struct {
 	Config
 	metrics metrics
-	log     *slog.Logger
-
-	turn    chan struct{} // a slot for each concurrent join
-	waiting chan struct{}
+	gate    gate
 	tokens  stripes // one join for each token at a time, because joins compete for its count
 	claims  claims
-	boots   boots
-	limits  *limiter // on refused requests
-	asked   *limiter // on requests of authenticated parties
-
-	othersTurn    chan struct{} // a slot for each concurrent request that is no join
-	othersWaiting chan struct{}
-
-	mu    sync.Mutex
-	roles map[string]time.Time // time of the last check of each environment's role
+	roles   sharedRoles
+	issuer  issuer
+	boots   cache[map[string]store.FirstBoot] // by machine
+	joined  cache[map[string]bool]            // machines that hold a name
 }
 
 // New returns a server of joins.
@@ -88,30 +86,39 @@ func New(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.NodeLifetime <= 0 {
-		c.NodeLifetime = DefaultNodeLifetime
+	c.NodeLifetime, c.OperatorLifetime = cmp.Or(c.NodeLifetime, DefaultNodeLifetime), cmp.Or(c.OperatorLifetime, DefaultOperatorLifetime)
+	m := newMetrics(c.Metrics)
+	d := &Server{
+		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(),
+		claims: claims{store: c.Store, now: c.Now, roles: map[string]*roleClaims{}},
+		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c},
 	}
-	if c.OperatorLifetime <= 0 {
-		c.OperatorLifetime = DefaultOperatorLifetime
-	}
-	return &Server{
-		Config: c, log: c.Log, metrics: newMetrics(c.Metrics),
-		turn: make(chan struct{}, maxJoins), waiting: make(chan struct{}, maxWaiting), tokens: newStripes(),
-		claims: claims{roles: map[string]*roleClaims{}}, boots: boots{all: map[string]*bootView{}, who: map[string]*joinedView{}},
-		limits: newLimiter(refusedBurst, refusedEvery), asked: newLimiter(askedBurst, askedEvery),
-		othersTurn: make(chan struct{}, maxJoins), othersWaiting: make(chan struct{}, maxWaiting), roles: map[string]time.Time{},
-	}
+	d.boots = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]store.FirstBoot, error) {
+		all, _, err := c.Store.FirstBoots.List(ctx, ref)
+		return all, err
+	})
+	d.joined = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]bool, error) {
+		all, _, err := c.Store.Identities.List(ctx, ref)
+		machines := map[string]bool{}
+		for _, i := range all {
+			if i.Live() {
+				machines[i.Machine] = true
+			}
+		}
+		return machines, err
+	})
+	return d
 }
 
 // Handler answers below /v1/. Its listener must request client certificates (tls.VerifyClientCertIfGiven), and verify
 // them against the CA's bundle.
 func (d *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+join.PathJoin, d.answer(d.join))
-	mux.HandleFunc("POST "+join.PathRenew, d.answer(d.inTurn(d.renew)))
-	mux.HandleFunc("POST "+join.PathRegister, d.answer(d.inTurn(d.register)))
-	mux.HandleFunc("POST "+join.PathLeave, d.answer(d.inTurn(d.leave)))
-	mux.HandleFunc("POST "+join.PathProgress, d.answer(d.inTurn(d.progress)))
+	mux.HandleFunc("POST "+join.PathJoin, d.gate.answer(d.join))
+	mux.HandleFunc("POST "+join.PathRenew, d.gate.answer(d.gate.inTurn(d.renew)))
+	mux.HandleFunc("POST "+join.PathRegister, d.gate.answer(d.gate.inTurn(d.register)))
+	mux.HandleFunc("POST "+join.PathLeave, d.gate.answer(d.gate.inTurn(d.leave)))
+	mux.HandleFunc("POST "+join.PathProgress, d.gate.answer(d.gate.inTurn(d.progress)))
 	mux.HandleFunc("GET "+join.PathCA, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(d.CA.Bundle())
@@ -119,17 +126,23 @@ func (d *Server) Handler() http.Handler {
 	return mux
 }
 
-// pause waits before another attempt. The duration grows and is random: otherwise two servers would conflict again.
-func pause(ctx context.Context, attempt int) error {
-	longest := min(firstPause<<min(attempt, 10), longestPause)
-	timer := time.NewTimer(rand.N(longest) + time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
+// retry repeats a try that lost against another writer. The pause in between grows and is random: otherwise two servers
+// would conflict again.
+func retry(ctx context.Context, try func(attempt int) error) error {
+	for attempt := range maxAttempts {
+		if err := try(attempt); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		timer := time.NewTimer(rand.N(min(firstPause<<min(attempt, 10), longestPause)) + time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			break
+		}
 	}
+	return busy(3 * time.Second)
 }
 
 // stripes are locks; a context can end the wait for one.
@@ -150,5 +163,50 @@ func (s stripes) lock(ctx context.Context, name string) (unlock func(), err erro
 		return func() { <-one }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// cache holds a value of each environment for a moment, because hundreds of machines may begin at the same time.
+type cache[T any] struct {
+	now  func() time.Time
+	read func(context.Context, environments.Ref) (T, error)
+
+	mu *sync.Mutex
+	of map[environments.Ref]cached[T]
+}
+
+type cached[T any] struct {
+	at    time.Time
+	value T
+}
+
+func newCache[T any](now func() time.Time, read func(context.Context, environments.Ref) (T, error)) cache[T] {
+	return cache[T]{now: now, read: read, mu: &sync.Mutex{}, of: map[environments.Ref]cached[T]{}}
+}
+
+// use calls do with the value of an environment, which is at most age old.
+func (c cache[T]) use(ctx context.Context, ref environments.Ref, age time.Duration, do func(T)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock() // other callers wait for the same read
+	now := c.now()
+	v, known := c.of[ref]
+	if since := now.Sub(v.at); !known || since < 0 || since >= age {
+		value, err := c.read(ctx, ref)
+		if err != nil {
+			return err
+		}
+		v = cached[T]{now, value}
+		c.of[ref] = v
+	}
+	do(v.value)
+	return nil
+}
+
+// change calls do with the value of an environment if it is in the cache.
+func (c cache[T]) change(ref environments.Ref, do func(T)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v, known := c.of[ref]; known {
+		do(v.value)
 	}
 }

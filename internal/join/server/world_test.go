@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/observe"
 )
 
 var dev = environments.Ref{Environment: "dev"}
@@ -38,26 +37,8 @@ type world struct {
 type serve struct {
 	*Server
 	url      string
-	log      *logged
+	log      *observe.Log
 	counters *prometheus.Registry
-}
-
-// logged is a log that a test reads while it is written.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func newWorld(t *testing.T, roles ...environments.Role) *world {
@@ -78,9 +59,9 @@ func newWorld(t *testing.T, roles ...environments.Role) *world {
 
 func (w *world) serve(change func(*Config)) *serve {
 	w.t.Helper()
-	s := &serve{log: &logged{}, counters: prometheus.NewRegistry()}
+	s := &serve{log: &observe.Log{}, counters: prometheus.NewRegistry()}
 	c := Config{
-		Store: w.etcd.Admin(), CA: w.ca, Log: slog.New(slog.NewTextHandler(s.log, nil)), Metrics: s.counters,
+		Store: w.etcd.Admin(), CA: w.ca, Log: s.log.Logger(), Metrics: s.counters,
 		Endpoints: []string{w.etcd.Endpoint},
 	}
 	if change != nil {

@@ -105,11 +105,11 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	if IsSecured(c.Dir) {
 		return nil, errSecured(c.Dir)
 	}
-	lock, err := lockFolder(c.Dir)
+	release, err := lockFolder(c.Dir)
 	if err != nil {
 		return nil, err
 	}
-	e, err := c.start(ctx, c.embedded(c.clientURL(secure), peersOnLoopback()), lock.Close)
+	e, err := c.start(ctx, c.embedded(c.clientURL(secure), peersOnLoopback()), release)
 	if err == nil && !secure && e.server.Server.AuthStore().IsAuthEnabled() {
 		e.Close()
 		return nil, errSecured(c.Dir)
@@ -161,23 +161,32 @@ func (c EtcdConfig) notReady(ctx context.Context) error {
 	return fmt.Errorf("cannot start etcd: it was not ready within %s\ndoes another program have %s open?", startTimeout, c.Dir)
 }
 
-// lockFolder creates the data folder and excludes every other `pulley serve` from it until the file is closed.
-func lockFolder(dir string) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the data folder: %w", err)
-	}
+// KeepOut excludes every `pulley serve` from a data folder until release is called. It fails while one serves the
+// folder's etcd. It does not notice a serve for another etcd.
+func KeepOut(dir string) (release func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = fmt.Errorf("another pulley serve uses %s\nend it first, or give this one a folder of its own with --data-dir", dir)
+		err = fmt.Errorf("another pulley serve uses %s", dir)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), f.Close())
+		return nil, errors.Join(err, f.Close())
 	}
-	return f, nil
+	return f.Close, nil
+}
+
+// lockFolder creates the data folder and locks it.
+func lockFolder(dir string) (release func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the data folder: %w", err)
+	}
+	if release, err = KeepOut(dir); err != nil {
+		return nil, fmt.Errorf("cannot start etcd: %w\nstop it first, or give this one a folder of its own with --data-dir", err)
+	}
+	return release, nil
 }
 
 // peersOnLoopback returns the peer address of a member without peers: port 0 avoids conflicts, and loopback hides it.

@@ -2,9 +2,16 @@ package member
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -60,16 +67,16 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 	if err := errors.Join(c.Limits(), CheckListen(c.Listen, true)); err != nil {
 		return nil, err
 	}
-	lock, err := lockFolder(c.Dir)
+	unlock, err := lockFolder(c.Dir)
 	if err != nil {
 		return nil, err
 	}
 	run, err := makeRun()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot make a folder for sockets: %w", err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("cannot make a folder for sockets: %w", err), unlock())
 	}
 	s := &Secured{run: run}
-	release := func() error { return errors.Join(os.RemoveAll(run), lock.Close()) }
+	release := func() error { return errors.Join(os.RemoveAll(run), unlock()) }
 	if err := s.prepare(ctx, c); err != nil {
 		return nil, errors.Join(err, release())
 	}
@@ -154,7 +161,7 @@ func keepsCA(dir string) error {
 	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("cannot serve %s: the CA of its fleet, %s, is missing\nbring %s back from a backup: with a new CA no node and no operator of this fleet would be known any more",
+	return fmt.Errorf("cannot serve %s: the CA of its fleet, %s, is missing\nrestore %s from a backup: a new CA would know no node and no operator of this fleet",
 		dir, filepath.Join(pkiDir, "ca.pem"), pkiDir)
 }
 
@@ -169,24 +176,52 @@ func (c SecureConfig) hosts() []string {
 
 // setUp runs the first phase.
 func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
-	own, err := makeThrowaway(s.run)
+	cert, key, err := throwaway(s.run)
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot make a certificate for the start: %w", err)
 	}
-	defer own.remove()
+	defer func() { _ = errors.Join(os.Remove(cert), os.Remove(key)) }() // the folder is deleted at the end anyway
+	socket := filepath.Join(s.run, "localhost")                         // the server's name in the certificate
 	member := c.EtcdConfig
-	member.Cert, member.Key, member.CACert, member.Advertise = own.server, own.server, own.ca, nil
-	e, err := member.start(ctx, member.embedded(url.URL{Scheme: "unixs", Path: own.socket}, s.peers()), func() error { return nil })
+	member.Cert, member.Key, member.CACert, member.Advertise = cert, key, cert, nil
+	e, err := member.start(ctx, member.embedded(url.URL{Scheme: "unixs", Path: socket}, s.peers()), func() error { return nil })
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	st, err := store.Open(store.Config{
-		Endpoints: []string{"unixs://" + own.socket}, CACert: own.ca, Cert: own.root, Key: own.root, Prefix: c.Prefix, Timeout: c.Timeout,
+		Endpoints: []string{"unixs://" + socket}, CACert: cert, Cert: cert, Key: key, Prefix: c.Prefix, Timeout: c.Timeout,
 	})
 	if err != nil {
 		return err
 	}
 	s.Admin, err = s.Certificates.SetUpUsers(ctx, st)
 	return errors.Join(err, st.Close())
+}
+
+// throwaway writes the certificate of the first phase into a folder that only this user can read. The member and its
+// only client, etcd's user root, share it. The member later trusts it no more, and its key exists for a moment.
+func throwaway(dir string) (certFile, keyFile string, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", "", err
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		return "", "", err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return "", "", err
+	}
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	return certFile, keyFile, errors.Join(
+		os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600))
 }

@@ -44,18 +44,18 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	_, err = copied.Renew(t.Context(), w.key(), copied.is)
 	want(t, err, join.WrongMachine)
 	want(t, copied.Progress(t.Context(), "", join.Progress{Machine: "copy", Step: "puppet", State: "started"}), join.WrongMachine)
-	_, err = w.machine("stranger", s).join(t.Context(), token, "controller1")
+	_, err = w.machine("unknown", s).join(t.Context(), token, "controller1")
 	want(t, err, join.LockedByAnother)
 
 	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
-	if err != nil || i.Clone == nil || i.Clone.Machine != "stranger" || i.Clone.From != "127.0.0.1" || i.Machine != "original" {
+	if err != nil || i.Clone == nil || i.Clone.Machine != "unknown" || i.Clone.From != "127.0.0.1" || i.Machine != "original" {
 		t.Errorf("its identity is %+v (%v)", i, err)
 	}
 	if hosts, err := w.st.Fleet.Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
 		t.Errorf("the list of hosts has %+v (%v)", hosts, err)
 	}
 	mu.Lock()
-	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 copy", "dev controller1 stranger"}; !slices.Equal(told, wanted) {
+	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 copy", "dev controller1 unknown"}; !slices.Equal(told, wanted) {
 		t.Errorf("told were %q, want %q", told, wanted)
 	}
 	mu.Unlock()
