@@ -90,8 +90,8 @@ func (d *Disk) Lock() (*os.File, error) {
 func (d *Disk) Load() (State, error) {
 	var s State
 	found, err := d.load(stateFile, &s)
-	if s.Format > StateFormat { // check this first: a newer state may look damaged
-		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, StateFormat)
+	if s.Format > stateFormat { // check this first: a newer state may look damaged
+		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, stateFormat)
 	}
 	if err != nil {
 		return State{}, err
@@ -99,7 +99,7 @@ func (d *Disk) Load() (State, error) {
 	if !found {
 		return d.empty(), nil
 	}
-	s.Format = StateFormat
+	s.Format = stateFormat
 	return s, nil
 }
 
@@ -113,7 +113,7 @@ func (d *Disk) Afresh() (State, error) {
 
 // empty continues the numbering of the runs on disk. With a lower number, the newest run would count as the oldest.
 func (d *Disk) empty() State {
-	s := State{Format: StateFormat}
+	s := State{Format: stateFormat}
 	for _, dir := range []string{runsDir, resultsDir, spoolDir} {
 		names, _ := d.list(dir) // without them, numbering restarts
 		for _, name := range names {

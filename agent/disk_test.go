@@ -230,9 +230,9 @@ func TestAStateComesBackAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the state of a new node", empty, State{Format: StateFormat})
+	same(t, "the state of a new node", empty, State{Format: stateFormat})
 	want := State{
-		Format: StateFormat, LastGood: verA, LastGoodData: "x", Enforcing: verB, Before: verA, OpenRun: "r-7",
+		Format: stateFormat, LastGood: verA, LastGoodData: "x", Enforcing: verB, Before: verA, OpenRun: "r-7",
 		Attempts: []Attempt{{Target: verB, Started: 2, Finished: 1, Open: true, Last: start, Kind: Between, Problem: Problem{Code: HookFailed, Text: "…"}}},
 		Refusal:  &Refusal{Target: verC, Error: *refusedFor("it"), At: start},
 		Holds:    []Hold{freeze, stop}, RanAt: start, Outcome: Failed, LastRun: "r-6", Sequence: 7,

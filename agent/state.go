@@ -29,8 +29,8 @@ type State struct {
 	Retire string  `json:"retire,omitempty"` // request of the retirement; the node runs nothing until it is cancelled
 }
 
-// StateFormat is the version of state.json that this agent writes; it reads no newer one.
-const StateFormat = 1
+// stateFormat is the version of state.json that this agent writes; it reads no newer one.
+const stateFormat = 1
 
 // Reported is the content that this node last wrote to etcd. It may be lost: the next tick then writes to etcd again.
 type Reported struct {

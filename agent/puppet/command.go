@@ -129,7 +129,7 @@ func (p *Puppet) prepare(job agent.Job) error {
 	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
 		return fmt.Errorf("cannot prepare run %s: release %q is no folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
 	}
-	release, err := ReadReleaseSettings(job.Tree)
+	release, err := readReleaseSettings(job.Tree)
 	if err != nil {
 		return err
 	}

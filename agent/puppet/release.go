@@ -39,9 +39,9 @@ func (e *ReleaseError) Unwrap() error { return e.Err }
 // maxReleaseSettings limits pulley.yaml, in bytes.
 const maxReleaseSettings = 64 << 10
 
-// ReadReleaseSettings reads pulley.yaml of the release in dir. A missing file means the defaults. An unknown or invalid
+// readReleaseSettings reads pulley.yaml of the release in dir. A missing file means the defaults. An unknown or invalid
 // entry is a *ReleaseError.
-func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
+func readReleaseSettings(dir string) (ReleaseSettings, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return ReleaseSettings{}, fmt.Errorf("cannot open the release: %w", err)

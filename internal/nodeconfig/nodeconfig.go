@@ -99,7 +99,7 @@ type Config struct {
 
 // The defaults and limits of a configuration.
 const (
-	DefaultVerifyTimeout = 30 * time.Second
+	defaultVerifyTimeout = 30 * time.Second
 	MaxFileBytes         = 1 << 20
 	mirrorTimeout        = 20 * time.Second             // of one request; etcd is the fallback
 	AgentPath            = "usr/local/bin/pulley-agent" // below the root; cron starts it there
@@ -132,11 +132,6 @@ func (c Config) UpgradeFolder() upgrade.Folder {
 // Joined reports whether the node uses the identity of a join.
 func (c Config) Joined() bool { return c.Store.Cert != "" && c.Store.Cert == c.IdentityFile() }
 
-// FilePath is the path of agent.yaml.
-func (f Flags) FilePath() string {
-	return cmp.Or(f.Path, filepath.Join(f.Root, "etc/pulley/agent.yaml"))
-}
-
 // Load reads agent.yaml, and applies the variables and the flags.
 func (f Flags) Load(env cli.Env) (Config, error) {
 	root, err := filepath.Abs(f.Root)
@@ -144,8 +139,7 @@ func (f Flags) Load(env cli.Env) (Config, error) {
 		return Config{}, fmt.Errorf("cannot use root %s: %w", f.Root, err)
 	}
 	named := f.Path != ""
-	f.Root = root
-	c := Config{Root: root, Path: f.FilePath()}
+	c := Config{Root: root, Path: cmp.Or(f.Path, filepath.Join(root, "etc/pulley/agent.yaml"))}
 	b, err := bounded.ReadFile(c.Path, MaxFileBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && (!named || f.Optional):
@@ -295,7 +289,7 @@ func (c *Config) limits() error {
 		c.Settings.MaxAttempts = c.MaxAttempts
 	}
 	if c.VerifyTimeout == 0 {
-		c.VerifyTimeout = DefaultVerifyTimeout
+		c.VerifyTimeout = defaultVerifyTimeout
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func TestLimitsComeFromTheFile(t *testing.T) {
 		c.VerifyTimeout != 9*time.Second || c.Store.Timeout != 3*time.Second || c.Puppet.Deadline != 2*time.Hour || c.Puppet.Program != "/opt/p" {
 		t.Errorf("%+v", c)
 	}
-	if c, err = load(t, "node: controller1\nenvironment: dev\n", nil, nil); err != nil || c.Settings.EnforceInterval != 30*time.Minute || c.VerifyTimeout != DefaultVerifyTimeout {
+	if c, err = load(t, "node: controller1\nenvironment: dev\n", nil, nil); err != nil || c.Settings.EnforceInterval != 30*time.Minute || c.VerifyTimeout != defaultVerifyTimeout {
 		t.Errorf("defaults: %+v, %v", c.Settings, err)
 	}
 }

@@ -27,8 +27,8 @@ type Folder struct {
 // CrashPoints are the points at which tests kill an upgrade, in order.
 var CrashPoints = []string{"upgrade:fetched", "upgrade:tested", "upgrade:on-probation", "upgrade:credited", "upgrade:previous-kept", "upgrade:in-place", "upgrade:taken-over"}
 
-// Format is the version of state.json that this agent writes. It reads no newer one.
-const Format = 1
+// format is the version of state.json that this agent writes. It reads no newer one.
+const format = 1
 
 const (
 	stateFile    = "state.json"
@@ -40,8 +40,8 @@ const (
 // Candidate returns the path of a candidate's program.
 func (f Folder) Candidate(digest string) string { return filepath.Join(f.Dir, digest, programFile) }
 
-// Previous returns the path of the program that was in place before.
-func (f Folder) Previous() string { return filepath.Join(f.Dir, previousFile) }
+// previous returns the path of the program that was in place before.
+func (f Folder) previous() string { return filepath.Join(f.Dir, previousFile) }
 
 // Lock prevents a second agent from upgrading at the same time, or returns agent.ErrLocked. The open file holds the
 // lock.
@@ -69,7 +69,7 @@ func (f Folder) Load() (State, error) {
 	path := filepath.Join(f.Dir, stateFile)
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return State{Format: Format}, nil
+		return State{Format: format}, nil
 	}
 	var b []byte
 	if err == nil {
@@ -87,7 +87,7 @@ func (f Folder) Load() (State, error) {
 		if err := os.Rename(path, path+".damaged"); err != nil {
 			return State{}, fmt.Errorf("cannot rename the damaged %s: %w", path, err)
 		}
-		return State{Format: Format}, nil
+		return State{Format: format}, nil
 	}
 	if s.Installed != nil && s.Installed.File != fileOf(f.Installed) {
 		s.Installed = nil
@@ -103,7 +103,7 @@ func parseState(b []byte) (State, error) {
 	}
 	var s State
 	err := json.Unmarshal(b, &s)
-	if s.Format > Format { // check this first: a newer state may look damaged
+	if s.Format > format { // check this first: a newer state may look damaged
 		return State{}, errNewer
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func parseState(b []byte) (State, error) {
 	if c := s.Candidate; c != nil && (!isDigest(c.Digest) || c.Good < 0 || c.Doubts < 0) {
 		return State{}, errors.New("its candidate is not valid")
 	}
-	s.Format = Format
+	s.Format = format
 	return s, nil
 }
 
@@ -195,7 +195,7 @@ func (f Folder) TakeOver(s State, own string, now time.Time) (State, error) {
 	if have, err := Digest(f.Candidate(c.Digest)); err != nil || have != c.Digest {
 		return fail(fmt.Errorf("its program on disk is damaged (%w)", errors.Join(err, errors.New("found "+have))))
 	}
-	digest, err := copyProgram(f.Installed, f.Previous())
+	digest, err := copyProgram(f.Installed, f.previous())
 	if err != nil {
 		return fail(err)
 	}
@@ -245,15 +245,15 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 	fail := func(err error) (State, error) {
 		return s, fmt.Errorf("cannot restore the previous agent: %w", err)
 	}
-	previous, err := Digest(f.Previous())
+	previous, err := Digest(f.previous())
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("%s does not exist", f.Previous()))
+		return fail(fmt.Errorf("%s does not exist", f.previous()))
 	}
 	if err != nil {
 		return fail(err)
 	}
 	if s.Previous != nil && s.Previous.Digest != previous {
-		return fail(fmt.Errorf("%s was changed since it was stored", f.Previous()))
+		return fail(fmt.Errorf("%s was changed since it was stored", f.previous()))
 	}
 	have, err := Digest(f.Installed)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -274,7 +274,7 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 	if err := f.Save(s); err != nil {
 		return fail(err)
 	}
-	if _, err := copyProgram(f.Previous(), f.Installed); err != nil {
+	if _, err := copyProgram(f.previous(), f.Installed); err != nil {
 		return fail(err)
 	}
 	s.Installed = nil

@@ -62,7 +62,7 @@ func TestTakeOverAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads(t, f.Installed, "new")
-	reads(t, f.Previous(), "old")
+	reads(t, f.previous(), "old")
 	loaded, err := f.Load()
 	if err != nil || loaded.Installed == nil || loaded.Installed.Version != "2.0.0" || loaded.Candidate != nil || loaded.Previous.Version != "1.0.0" {
 		t.Errorf("%+v, %v", loaded, err)
@@ -95,7 +95,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	if move := s.Next(agent.AgentChoice{Version: "2.0.0", Try: 10}, now); move != Fetch {
 		t.Errorf("once it is to be tried again: %s", move)
 	}
-	if err := os.Remove(f.Previous()); err != nil {
+	if err := os.Remove(f.previous()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Back(s, "1.0.0", unavailable("by hand"), now); err == nil {
@@ -120,7 +120,7 @@ func TestADamagedProgramIsNeverPutInPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(f.Previous(), []byte("ol"), 0o755); err != nil {
+	if err := os.WriteFile(f.previous(), []byte("ol"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Back(s, "2.0.0", unavailable("by hand"), now); err == nil {

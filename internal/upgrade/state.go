@@ -103,7 +103,7 @@ const (
 	FirstStepLimit = 60 * time.Second
 	StepLimit      = 5 * time.Minute
 	SlowLimit      = 30 * time.Minute
-	EndLimit       = 30 * time.Second // from its final message to its exit
+	endLimit       = 30 * time.Second // from its final message to its exit
 	GoodTicks      = 3
 	MaxDoubts      = 3               // in a row; then the candidate is dropped
 	SelfTests      = 3               // of one candidate; then it is dropped

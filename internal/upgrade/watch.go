@@ -172,7 +172,7 @@ func (p Proof) of(step string) time.Duration {
 	case startStep:
 		return p.FirstStep
 	case endStep:
-		return EndLimit
+		return endLimit
 	case "apply":
 		return p.Apply
 	case "stage", "verify":
