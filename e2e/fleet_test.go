@@ -22,8 +22,10 @@ import (
 // bin is the folder of the released commands.
 var bin string
 
-// patience limits each wait for an expected change, on a busy machine.
-const patience = 15 * time.Minute
+const (
+	patience = 15 * time.Minute // limits each command, on a busy machine
+	waiting  = 5 * time.Minute  // limits each wait for a tick, which cron starts each minute
+)
 
 func TestMain(m *testing.M) {
 	local.MaybeInit()
@@ -63,13 +65,6 @@ type fleet struct {
 }
 
 const agentPath = "/usr/local/bin/pulley-agent"
-
-// of returns the same fleet for a subtest. Failures are reported to the subtest.
-func (f *fleet) of(t *testing.T) *fleet {
-	g := *f
-	g.t = t
-	return &g
-}
 
 // newFleet starts a server with the environment dev and the published release 1.0.0, and no machines.
 func newFleet(t *testing.T) *fleet {
@@ -252,6 +247,20 @@ func (f *fleet) expect(node, state, release, outcome string) {
 	s := f.status(node)
 	if s.State != state || s.Release != release || s.Outcome != outcome {
 		f.t.Fatalf("%s is %s on %s, %s (%s); want %s on %s, %s", node, s.State, s.Release, s.Outcome, s.Reason, state, release, outcome)
+	}
+}
+
+// until polls for a condition. The text is the present state.
+func (f *fleet) until(what string, ok func() (bool, string)) {
+	f.t.Helper()
+	for end := time.Now().Add(waiting); ; time.Sleep(500 * time.Millisecond) {
+		is, now := ok()
+		if is {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("waited %s for %s: %s", waiting, what, now)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 const siteHalf = `node default {
@@ -14,16 +13,6 @@ const siteHalf = `node default {
   -> exec { '/bin/false': unless => '/bin/test -e /etc/ready' }
 }
 `
-
-// until polls for a condition.
-func (f *fleet) until(what string, ok func() bool) {
-	f.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(500 * time.Millisecond) {
-		if time.Now().After(end) {
-			f.t.Fatalf("waited %s for %s", patience, what)
-		}
-	}
-}
 
 // Without etcd, a node must enforce its target, obey the hold that it read last, give its reason, and report later.
 func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
@@ -44,9 +33,9 @@ func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 	f.down()
 	f.write("controller1", "/etc/half-new", "vandal")
 	f.write("controller1", "/etc/ready", "")
-	f.until("the new target to be enforced offline", func() bool {
+	f.until("the new target to be enforced offline", func() (bool, string) {
 		out, _ := f.machines["controller1"].Command(t.Context(), agentPath, "run", "--force").CombinedOutput()
-		return strings.Contains(string(out), "changed on 1.1.0")
+		return strings.Contains(string(out), "changed on 1.1.0"), string(out)
 	})
 	contains(t, f.read("controller1", "/etc/half-new"), "new")
 	out := f.agent("controller1", 3, "run", "--force")

@@ -56,7 +56,10 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 	f.in("controller1", 0, "sed", "-i", "s/run --splay/run/", "/etc/cron.d/pulley-agent")
 	f.in("controller1", 0, "rm", "-f", "/root/old")
 	f.in("controller1", 0, "/usr/sbin/cron")
-	f.until("cron to converge the node", func() bool { return f.status("controller1").State == "converged" })
+	f.until("cron to converge the node", func() (bool, string) {
+		s := f.status("controller1")
+		return s.State == "converged", s.State + " " + s.Reason
+	})
 	f.in("controller1", 0, "test", "!", "-e", "/root/old")
 	f.expect("controller1", "converged", "1.0.0", "changed")
 

@@ -103,21 +103,13 @@ func the(t *testing.T, p *driver.Provider, name string) machines.Machine {
 	return of[0]
 }
 
-// until polls until missing returns "".
-func until(t *testing.T, what string, missing func() string) {
+// eventually waits for a condition of a driver's machine.
+func eventually(t *testing.T, what string, missing func() string) {
 	t.Helper()
-	for start := time.Now(); ; time.Sleep(pollInterval) {
-		why := missing()
-		if why == "" {
-			return
-		}
-		if time.Since(start) > patience {
-			t.Fatalf("%s is not reached in %s: %s", what, patience, why)
-		}
-	}
+	until(t, what, func() (string, bool) { return missing(), true }, func() string { return "" })
 }
 
-// in is a condition for until: the state of a machine.
+// in is a condition for eventually: the state of a machine.
 func in(t *testing.T, p *driver.Provider, name string, want machines.State) func() string {
 	return func() string {
 		if m := the(t, p, name); m.State != want {
@@ -127,7 +119,7 @@ func in(t *testing.T, p *driver.Provider, name string, want machines.State) func
 	}
 }
 
-// has is a condition for until: the text of a file on a machine's disk.
+// has is a condition for eventually: the text of a file on a machine's disk.
 func has(c driver.Config, name, file, text string) func() string {
 	return func() string {
 		got, err := os.ReadFile(filepath.Join(c.Folder, c.Mark.Owner, c.Mark.Fleet, name, "upper", file))
@@ -188,8 +180,8 @@ func TestMachineLivesAndEnds(t *testing.T) {
 	began := time.Now()
 	m := create(t, p, order("compute1-t42"))
 	t.Logf("created in %s: %+v", time.Since(began).Round(time.Millisecond), m)
-	until(t, "running", in(t, p, m.Name, machines.Running))
-	until(t, "the userdata", has(c, m.Name, "root/seed", "compute1-t42 ran\n"))
+	eventually(t, "running", in(t, p, m.Name, machines.Running))
+	eventually(t, "the userdata", has(c, m.Name, "root/seed", "compute1-t42 ran\n"))
 	if err := ping(m.Addresses[0]); err != nil {
 		t.Errorf("the machine does not answer: %v", err)
 	}
@@ -205,14 +197,14 @@ func TestMachineLivesAndEnds(t *testing.T) {
 	}
 
 	inside(t, c, m.Name, "systemctl", "--no-block", "reboot")
-	until(t, "a second boot", func() string {
+	eventually(t, "a second boot", func() string {
 		text, _ := os.ReadFile(filepath.Join(c.Folder, "test/dev", m.Name, "state.json"))
 		if !strings.Contains(string(text), `"boots":2`) || !strings.Contains(string(text), `"running"`) {
 			return string(text)
 		}
 		return ""
 	})
-	until(t, "its address", func() string {
+	eventually(t, "its address", func() string {
 		if err := ping(m.Addresses[0]); err != nil {
 			return err.Error()
 		}
@@ -225,14 +217,14 @@ func TestMachineLivesAndEnds(t *testing.T) {
 		t.Errorf("after a reboot: %s", why)
 	}
 
-	until(t, "systemd", func() string {
+	eventually(t, "systemd", func() string {
 		if _, err := os.Stat(filepath.Join(machineGroup(t, c, m.Name), "machine/payload/system.slice/dbus.service")); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	inside(t, c, m.Name, "systemctl", "--no-block", "poweroff")
-	until(t, "off", in(t, p, m.Name, machines.Stopped))
+	eventually(t, "off", in(t, p, m.Name, machines.Stopped))
 	if err := p.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -258,8 +250,8 @@ func TestMachineEndsWithItsSupervisor(t *testing.T) {
 	c := newConfig(t)
 	p := newDriver(t, c)
 	m := create(t, p, order("compute1"))
-	until(t, "running", in(t, p, m.Name, machines.Running))
-	until(t, "its address", func() string {
+	eventually(t, "running", in(t, p, m.Name, machines.Running))
+	eventually(t, "its address", func() string {
 		if err := ping(m.Addresses[0]); err != nil {
 			return err.Error()
 		}
@@ -269,8 +261,8 @@ func TestMachineEndsWithItsSupervisor(t *testing.T) {
 	if err := unix.Kill(firstIn(t, filepath.Join(group, "supervisor")), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "off", in(t, p, m.Name, machines.Stopped))
-	until(t, "the end of all its processes", func() string {
+	eventually(t, "off", in(t, p, m.Name, machines.Stopped))
+	eventually(t, "the end of all its processes", func() string {
 		events, _ := os.ReadFile(filepath.Join(group, "cgroup.events"))
 		if strings.Contains(string(events), "populated 1") {
 			return string(events)
@@ -298,11 +290,11 @@ func TestMachineIsPoweredOffWithItsHost(t *testing.T) {
 	c := newConfig(t)
 	p := newDriver(t, c)
 	m := create(t, p, order("compute1"))
-	until(t, "the userdata", has(c, m.Name, "root/seed", "compute1 ran\n"))
+	eventually(t, "the userdata", has(c, m.Name, "root/seed", "compute1 ran\n"))
 	if err := unix.Kill(firstIn(t, filepath.Join(machineGroup(t, c, m.Name), "supervisor")), unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "off", in(t, p, m.Name, machines.Stopped))
+	eventually(t, "off", in(t, p, m.Name, machines.Stopped))
 	if now := the(t, p, m.Name); now.Problem != "it was powered off" {
 		t.Errorf("the machine is %+v", now)
 	}
@@ -319,7 +311,7 @@ func TestUnbootableMachineFailsWithCause(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, p, o)
-	until(t, "failed", in(t, p, o.Name, machines.Failed))
+	eventually(t, "failed", in(t, p, o.Name, machines.Failed))
 	if m := the(t, p, o.Name); !strings.Contains(m.Problem, "os-release") && !strings.Contains(m.Problem, "init") {
 		t.Errorf("the problem does not name the cause: %+v", m)
 	}

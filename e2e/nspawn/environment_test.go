@@ -20,7 +20,7 @@ import (
 )
 
 // A changed number in an environment file must create complete machines, converge them, and retire and delete them,
-// unattended. TestEnvironmentBecomesLocalMachines does the same with more changes.
+// unattended.
 func TestEnvironmentBecomesMachines(t *testing.T) {
 	t.Parallel()
 	f := newServer(t)
@@ -131,7 +131,7 @@ func (m madeFleet) story() {
 	if !m.t.Failed() {
 		return
 	}
-	for _, name := range []string{"console", "state.json", "upper/var/log/cloud-init-output.log", "upper/var/log/pulley-first-boot.log", "upper/var/log/pulley-bootstrap.log", "upper/var/lib/pulley/first-boot.json"} {
+	for _, name := range []string{"log", "state.json", "upper/var/log/cloud-init-output.log", "upper/var/log/pulley-first-boot.log", "upper/var/log/pulley-bootstrap.log", "upper/var/lib/pulley/first-boot.json"} {
 		paths, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*", name))
 		for _, path := range paths {
 			text, _ := os.ReadFile(path)

@@ -58,7 +58,7 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	t.Parallel()
 	f := NewFleet(t, 2)
 	same := f.Userdata("--group", "compute", "--format", "multipart")
-	group := []*Machine{NewMachine(t), NewMachine(t)}
+	group := []*Machine{NewMachineWithPuppet(t), NewMachineWithPuppet(t)}
 	done := takeSlots(t, len(group))
 	for _, m := range group {
 		m.Seed(map[string]string{"user-data": same})
@@ -97,7 +97,7 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	one.Boot()
 	one.Wait("a tick after the reboot", func() string { return one.Tick() + f.Converged("compute1", "1.0.0")() })
 
-	next := NewMachine(t)
+	next := NewMachineWithPuppet(t)
 	next.Seed(map[string]string{"user-data": same})
 	next.BecomeNode()
 	if is := f.Host("compute2"); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != next.Address {
@@ -112,7 +112,7 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 	seed := f.Path("seed")
 	f.Userdata("compute1", "--format", "nocloud", "--to", seed)
 	again := f.Userdata("compute1", "--format", "cloud-config") // with its own token, created before the removal
-	m := NewMachine(t)
+	m := NewMachineWithPuppet(t)
 	m.Seed(f.FromSeed(seed))
 	m.BecomeNode()
 
@@ -126,7 +126,7 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 	})
 	m.Cut()
 
-	reinstalled := NewMachine(t)
+	reinstalled := NewMachineWithPuppet(t)
 	reinstalled.Seed(map[string]string{"user-data": again})
 	done := takeSlots(t, 1)
 	reinstalled.Boot()
@@ -149,7 +149,7 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 func TestDuplicateMachineIsRefused(t *testing.T) {
 	t.Parallel()
 	f := NewFleet(t, 1)
-	m := NewMachine(t)
+	m := NewMachineWithPuppet(t)
 	m.Seed(map[string]string{"user-data": f.Userdata("compute1")})
 	m.BecomeNode()
 	m.Wait("release 1.0.0", func() string { return m.Tick() + f.Converged("compute1", "1.0.0")() })

@@ -90,7 +90,7 @@ func TestKilledCreateLeavesMachineOrNone(t *testing.T) {
 		} else {
 			made++
 		}
-		until(t, o.Name, in(t, p, o.Name, machines.Running))
+		eventually(t, o.Name, in(t, p, o.Name, machines.Running))
 		if err := p.Delete(t.Context(), machines.Ref{Name: o.Name, ID: m.ID}); err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 
 const (
 	patience     = 15 * time.Minute // limits each wait for an expected change, on a busy machine
+	standstill   = 5 * time.Minute  // limits the time without any change: cron starts something each minute, and no step takes longer
 	pollInterval = 50 * time.Millisecond
 	pollLongest  = time.Second // conditions start programs, which compete for processor time
 )
@@ -55,6 +56,7 @@ type Machine struct {
 
 	t       *testing.T
 	dir     string // upper, work, root (the merged view), console
+	lower   string // the layers below upper
 	group   string // control group of its processes
 	user    string // etcd's user in the identity
 	ticked  string // output of the last Tick
@@ -64,10 +66,52 @@ type Machine struct {
 }
 
 // NewMachine returns a machine that was never booted. The end of the test powers it off and removes it.
-func NewMachine(t *testing.T) *Machine {
+func NewMachine(t *testing.T) *Machine { t.Helper(); return newMachine(t, imageDir) }
+
+// NewMachineWithPuppet returns a machine whose image has Puppet, for tests that do not need its installation.
+func NewMachineWithPuppet(t *testing.T) *Machine {
+	t.Helper()
+	layer, err := puppetLayer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newMachine(t, layer+":"+imageDir)
+}
+
+// puppetLayer returns a layer over the image in which Puppet is installed. It is made once.
+var puppetLayer = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "puppet-")
+	if err != nil {
+		return "", err
+	}
+	upper, work, root := filepath.Join(dir, "upper"), filepath.Join(dir, "work"), filepath.Join(dir, "root")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(upper, 0o755), os.Mkdir(work, 0o755), os.Mkdir(root, 0o755)); err != nil {
+		return "", err
+	}
+	if err := unix.Mount("overlay", root, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", imageDir, upper, work)); err != nil {
+		return "", fmt.Errorf("cannot mount %s: %w", root, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	script := `set -eu
+export DEBIAN_FRONTEND=noninteractive
+mount -t proc proc "$1/proc"
+echo '` + packages + `' >"$1/etc/apt/sources.list"
+chroot "$1" apt-get -qq update
+chroot "$1" apt-get -qq -o Dpkg::Options::=--force-unsafe-io install puppet-agent
+: >"$1/etc/apt/sources.list"
+find "$1/var/lib/apt/lists" -type f -delete`
+	out, err := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", root).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("cannot install Puppet in %s: %w: %s", root, err, tail(string(out), 30))
+	}
+	return upper, errors.Join(err, unix.Unmount(root, 0))
+})
+
+func newMachine(t *testing.T, lower string) *Machine {
 	t.Helper()
 	n := machineNumber()
-	m := &Machine{Name: fmt.Sprintf("m%d", n), Address: fmt.Sprintf("10.77.1.%d", n), t: t, dir: t.TempDir()}
+	m := &Machine{Name: fmt.Sprintf("m%d", n), Address: fmt.Sprintf("10.77.1.%d", n), t: t, dir: t.TempDir(), lower: lower}
 	m.group = filepath.Join(groupRoot, os.Getenv(groupEnv), m.Name)
 	m.mount()
 	t.Cleanup(func() {
@@ -87,7 +131,7 @@ func (m *Machine) mount() {
 			m.t.Fatal(err)
 		}
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", imageDir, m.upper(), filepath.Join(m.dir, "work"))
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.lower, m.upper(), filepath.Join(m.dir, "work"))
 	if err := unix.Mount("overlay", m.root(), "overlay", 0, options); err != nil {
 		m.t.Fatalf("cannot mount %s: %v", m.root(), err)
 	}
@@ -104,7 +148,7 @@ func (m *Machine) Duplicate() *Machine {
 	if m.process != nil {
 		m.t.Fatal("cannot copy the disk of a machine that is on")
 	}
-	c := NewMachine(m.t)
+	c := newMachine(m.t, m.lower)
 	if err := unix.Unmount(c.root(), 0); err != nil {
 		m.t.Fatal(err)
 	}
@@ -404,18 +448,33 @@ func rel(name string) string { return strings.TrimPrefix(name, "/") }
 // off, the test fails.
 func (m *Machine) Wait(what string, missing func() string) {
 	m.t.Helper()
-	start, pause := time.Now(), pollInterval
-	for ; ; time.Sleep(pause) {
-		pause = min(pause*3/2, pollLongest)
+	until(m.t, m.Name+": "+what, func() (string, bool) {
 		on := m.On()
-		why := missing()
+		return missing(), on
+	}, m.Story)
+}
+
+// until polls until missing returns "". The test fails when the condition can no longer hold: missing reports that it cannot, or returns
+// the same text for too long.
+func until(t *testing.T, what string, missing func() (why string, possible bool), story func() string) {
+	t.Helper()
+	began, changed, last := time.Now(), time.Now(), ""
+	for pause := pollInterval; ; time.Sleep(pause) {
+		pause = min(pause*3/2, pollLongest)
+		why, possible := missing()
+		if why != last {
+			changed, last = time.Now(), why
+		}
+		now := time.Now()
 		switch {
 		case why == "":
 			return
-		case !on:
-			m.t.Fatalf("%s is off, and %s is not reached: %s\n%s", m.Name, what, why, m.Story())
-		case time.Since(start) > patience:
-			m.t.Fatalf("%s: %s is not reached in %s: %s\n%s", m.Name, what, patience, why, m.Story())
+		case !possible:
+			t.Fatalf("%s is not reached, and cannot be any more: %s\n%s", what, why, story())
+		case now.Sub(changed) > standstill:
+			t.Fatalf("%s is not reached, and nothing has changed for %s: %s\n%s", what, standstill, why, story())
+		case now.Sub(began) > patience:
+			t.Fatalf("%s is not reached in %s: %s\n%s", what, patience, why, story())
 		}
 	}
 }

@@ -61,11 +61,7 @@ func outer() (int, error) {
 			return 1, fmt.Errorf("cannot boot machines: %w\ninstall it with: e2e/packages debootstrap systemd-container iproute2 genisoimage curl", err)
 		}
 	}
-	base := filepath.Join(os.TempDir(), "pulley-nspawn")
-	if _, err := local.Sweep(base); err != nil { // files of killed runs
-		return 1, err
-	}
-	scratch, err := local.NewScratch(base)
+	scratch, err := local.NewScratch(filepath.Join(os.TempDir(), "pulley-nspawn"))
 	if err != nil {
 		return 1, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -48,6 +49,9 @@ type Machine struct {
 	Addresses []string  `json:"addresses,omitempty"`
 	Created   time.Time `json:"created,omitzero"`
 }
+
+// Hostname matches one label of a hostname (RFC 1123, 2.1), in lower case.
+var Hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // Order is an order for one machine.
 type Order struct {

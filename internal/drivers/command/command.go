@@ -1,3 +1,9 @@
+// Package command makes machines by a command of the user: a program that reads one request as JSON and prints one answer as JSON.
+// docs/providers.md has the contract.
+//
+// It owns the format of requests and answers, and the process of one request. It must never use a part of an answer of which
+// another part is wrong, never pass more of this program's environment than the listed variables, and never leave a process of a
+// request running.
 package command
 
 import (
@@ -7,7 +13,6 @@ import (
 	"log/slog"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"pulley/internal/machines"
@@ -63,12 +68,9 @@ func (p *Provider) List(ctx context.Context) ([]machines.Machine, error) {
 	return a.machines, err
 }
 
-// hostname matches one label (RFC 1123, 2.1), in lower case.
-var hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
 // Create orders a machine.
 func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
-	if !hostname.MatchString(o.Name) { // the command may be a shell script
+	if !machines.Hostname.MatchString(o.Name) { // the command may be a shell script
 		return machines.Machine{}, fmt.Errorf("%w: %q is not a hostname of one label", machines.ErrRefused, o.Name)
 	}
 	a, err := p.ask(ctx, request{Do: doCreate, Machine: &ordered{o, o.Userdata}})
@@ -80,7 +82,7 @@ func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machi
 
 // Delete deletes a machine.
 func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
-	if !hostname.MatchString(v.Name) {
+	if !machines.Hostname.MatchString(v.Name) {
 		return nil // Create refuses the name
 	}
 	_, err := p.ask(ctx, request{Do: doDelete, Victim: &v})

@@ -1,3 +1,8 @@
+// Package conform checks that a driver does what machines.Provider promises, with real machines or with models, for `pulley
+// provider test` and for tests (package conformtest).
+//
+// It owns the checks, their order and their names. It works in fleets of its own, under a new owner. It must never leave a machine,
+// or touch machines that it did not make.
 package conform
 
 import (
@@ -114,15 +119,6 @@ func Clean(ctx context.Context, config Config, owner string) error {
 		return fmt.Errorf("cannot clean up: %w", err)
 	}
 	return s.cleanUp(ctx)
-}
-
-// Checks returns the names of all checks, in their order.
-func Checks() []string {
-	names := make([]string, len(checks))
-	for i, c := range checks {
-		names[i] = c.name
-	}
-	return names
 }
 
 // errSkip ends a check that cannot run. The wrapping error has the cause.

@@ -3,7 +3,6 @@ package conform_test
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -32,8 +31,6 @@ type view struct {
 	*model
 	mark machines.Mark
 }
-
-var hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func (v view) sees(m *modelled) bool {
 	switch v.fault {
@@ -101,7 +98,7 @@ func (v view) Create(ctx context.Context, o machines.Order) (machines.Machine, e
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !hostname.MatchString(o.Name) && v.fault != "takes any name and cuts it" {
+	if !machines.Hostname.MatchString(o.Name) && v.fault != "takes any name and cuts it" {
 		return machines.Machine{}, fmt.Errorf("%w: %q is no hostname", machines.ErrRefused, o.Name)
 	}
 	if o.Flavor+o.Image != "" && v.fault != "makes any flavor" {

@@ -1,7 +1,8 @@
-// Package folder keeps the records of machines that a driver makes on this host: a machine is the folder <root>/<owner>/<fleet>/<name>.
+// Package folder is the part that all drivers of this host share: a machine is the folder <root>/<owner>/<fleet>/<name>, and a
+// supervisor, a process that keeps the machine and outlives the program that started it.
 //
-// The package owns the paths, the locks, and the files that all such drivers have. It must never return a folder without the
-// fleet's mark as a machine, and never use a root that other users may write to.
+// The package owns the paths, the locks, the records, and the start and end of supervisors. It must never return a folder without the
+// fleet's mark as a machine, never use a root that other users may write to, and never leave a machine without a supervisor running.
 package folder
 
 import (
@@ -13,7 +14,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -27,29 +27,26 @@ import (
 const (
 	AboutFile = "machine.json"
 	StateFile = "state.json"
-	HeldFile  = "held" // locked for as long as anything of the machine lives
+	LogFile   = "log"  // output of the supervisor and of the machine
+	heldFile  = "held" // locked for as long as anything of the machine lives
 
 	newPrefix  = ".new."
 	gonePrefix = ".gone."
 )
 
-// Hostname matches one label of a hostname (RFC 1123, 2.1), in lower case.
-var Hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
-// About is what every driver records of a machine. It never changes.
+// About is what is recorded of a machine.
 type About struct {
-	ID      string            `json:"id"`
-	Mark    machines.Mark     `json:"mark"`
-	Name    string            `json:"name"`
-	Node    string            `json:"node"`
-	Role    string            `json:"role"`
-	Labels  map[string]string `json:"labels,omitempty"`
-	Created time.Time         `json:"created"`
-}
-
-// NewAbout returns the record of an ordered machine.
-func NewAbout(id string, mark machines.Mark, o machines.Order) About {
-	return About{ID: id, Mark: mark, Name: o.Name, Node: o.Node, Role: o.Role, Labels: o.Labels, Created: time.Now().UTC().Truncate(time.Second)}
+	ID        string            `json:"id"`
+	Mark      machines.Mark     `json:"mark"`
+	Name      string            `json:"name"`
+	Node      string            `json:"node"`
+	Role      string            `json:"role"`
+	Flavor    string            `json:"flavor,omitempty"`
+	Image     string            `json:"image,omitempty"`
+	Addresses []string          `json:"addresses,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Created   time.Time         `json:"created"`
+	Group     string            `json:"group,omitempty"` // control group of all its processes, where it has its own
 }
 
 // State is what a machine's supervisor last wrote of it.
@@ -59,25 +56,29 @@ type State struct {
 	Boots   int            `json:"boots,omitempty"`
 }
 
-// Fleet is the folder of one fleet's machines.
+// Fleet is the machines of one fleet. With Create of a driver it is a machines.Provider. Its errors name the cause: callers name the
+// call.
 type Fleet struct {
-	Root string // of all fleets, an absolute path
-	Mark machines.Mark
+	Driver string // its name in an environment file
+	Root   string // folder of all fleets, an absolute path
+	Mark   machines.Mark
+	// Free releases the control group of a machine without a supervisor; nil for a driver without groups.
+	Free func(ctx context.Context, group string) error
 }
 
-// NewFleet checks root and mark. It does not read the host.
-func NewFleet(root string, mark machines.Mark) (Fleet, error) {
-	if !filepath.IsAbs(root) {
-		return Fleet{}, fmt.Errorf("cannot keep machines in %q: not an absolute path", root)
+// Validate checks root and mark. It does not read the host.
+func (f Fleet) Validate() error {
+	if !filepath.IsAbs(f.Root) {
+		return fmt.Errorf("cannot keep machines in %q: not an absolute path", f.Root)
 	}
-	if mark.Owner == "" || mark.Fleet == "" {
-		return Fleet{}, fmt.Errorf("cannot keep machines with the mark %q: a part is empty", mark)
+	if f.Mark.Owner == "" || f.Mark.Fleet == "" {
+		return fmt.Errorf("cannot keep machines with the mark %q: a part is empty", f.Mark)
 	}
-	return Fleet{root, mark}, nil
+	return nil
 }
 
-// Path returns the fleet's folder. Owner and fleet may be any text: each is one escaped segment.
-func (f Fleet) Path() string {
+// path returns the fleet's folder. Owner and fleet may be any text: each is one escaped segment.
+func (f Fleet) path() string {
 	return filepath.Join(f.Root, segment(f.Mark.Owner), segment(f.Mark.Fleet))
 }
 
@@ -89,28 +90,24 @@ func segment(name string) string {
 	return name
 }
 
-// Machine returns the folder of a machine.
-func (f Fleet) Machine(name string) string { return filepath.Join(f.Path(), name) }
+func (f Fleet) machine(name string) string { return filepath.Join(f.path(), name) }
 
-// New returns the folder in which a machine is made before it has its place.
-func (f Fleet) New(name, id string) string { return filepath.Join(f.Path(), newPrefix+name+"."+id) }
+// new returns the folder in which a machine is made before it has its place.
+func (f Fleet) new(name, id string) string { return filepath.Join(f.path(), newPrefix+name+"."+id) }
 
-// IsNew reports whether a folder's name is one of New.
-func IsNew(name string) bool { return strings.HasPrefix(name, newPrefix) }
-
-// Place moves the folder of a new machine to its place, from a process that works in it. It fails where the place is taken.
-func Place(name, id string) error {
-	return unix.Renameat2(unix.AT_FDCWD, filepath.Join("..", newPrefix+name+"."+id), unix.AT_FDCWD, filepath.Join("..", name), unix.RENAME_NOREPLACE)
+// place moves the folder of a new machine to its place, from a process that works in it. It fails where the place is taken.
+func place(a About) error {
+	return unix.Renameat2(unix.AT_FDCWD, filepath.Join("..", newPrefix+a.Name+"."+a.ID), unix.AT_FDCWD, filepath.Join("..", a.Name), unix.RENAME_NOREPLACE)
 }
 
-// Discard moves a machine's folder aside for its removal. From then on it is no machine.
-func (f Fleet) Discard(name, id string) (aside string, err error) {
-	aside = filepath.Join(f.Path(), gonePrefix+name+"."+id)
-	return aside, os.Rename(f.Machine(name), aside)
+// discard moves a machine's folder aside for its removal. From then on it is no machine.
+func (f Fleet) discard(name, id string) (aside string, err error) {
+	aside = filepath.Join(f.path(), gonePrefix+name+"."+id)
+	return aside, os.Rename(f.machine(name), aside)
 }
 
-// CheckOwner refuses a root in which other users could create what would count as machines.
-func (f Fleet) CheckOwner() error {
+// checkOwner refuses a root in which other users could create what would count as machines.
+func (f Fleet) checkOwner() error {
 	if err := CheckOwner(f.Root); err != nil {
 		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	}
@@ -131,12 +128,12 @@ func CheckOwner(path string) error {
 	return nil
 }
 
-// Lock creates the root for this user only, and takes its lock: no other program makes or deletes machines until it is closed.
-func (f Fleet) Lock(ctx context.Context) (*os.File, error) {
+// lock creates the root for this user only, and takes its lock: no other program makes or deletes machines until it is closed.
+func (f Fleet) lock(ctx context.Context) (*os.File, error) {
 	if err := os.MkdirAll(f.Root, 0o700); err != nil {
 		return nil, err
 	}
-	if err := f.CheckOwner(); err != nil {
+	if err := f.checkOwner(); err != nil {
 		return nil, err
 	}
 	lock, err := Lock(ctx, filepath.Join(f.Root, ".lock"))
@@ -146,51 +143,31 @@ func (f Fleet) Lock(ctx context.Context) (*os.File, error) {
 	return lock, err
 }
 
-// Names returns the names of the fleet's folders that may be machines.
-func (f Fleet) Names() ([]string, error) {
-	entries, err := os.ReadDir(f.Path())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// look returns the machine of a folder. ok is false where the folder is no machine of the fleet. A machine without a supervisor is
+// stopped.
+func (f Fleet) look(name string) (m machines.Machine, ok bool, err error) {
+	var a About
+	dir := f.machine(name)
+	if err := ReadJSON(filepath.Join(dir, AboutFile), &a); err != nil {
+		return m, false, unlessAbsent(err)
 	}
-	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%w\nrun the same command as root, for example with sudo", err)
+	if a.Mark != f.Mark || a.Name != name {
+		return m, false, nil
 	}
-	if err == nil {
-		err = f.CheckOwner()
-	}
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
-}
-
-// Look reads the records of a machine into about, whose common part is also given. ok is false where the folder is no machine
-// of the fleet. A machine without a supervisor is stopped.
-func (f Fleet) Look(name string, about any, common *About) (s State, ok bool, err error) {
-	dir := f.Machine(name)
-	if err := ReadJSON(filepath.Join(dir, AboutFile), about); err != nil {
-		return s, false, unlessAbsent(err)
-	}
-	if common.Mark != f.Mark || common.Name != name {
-		return s, false, nil
-	}
-	held, err := Held(filepath.Join(dir, HeldFile)) // before the state, which its supervisor writes last
+	var s State
+	held, err := isHeld(dir) // before the state, which its supervisor writes last
 	if err == nil {
 		err = ReadJSON(filepath.Join(dir, StateFile), &s)
 	}
 	if err != nil { // absent: another program is deleting the machine
-		return s, false, unlessAbsent(err)
+		return m, false, unlessAbsent(err)
 	}
 	if !held && (s.State == machines.Building || s.State == machines.Running) {
 		s.State, s.Problem = machines.Stopped, "its supervisor was killed, or this host was restarted"
 	}
-	return s, true, nil
+	return machines.Machine{
+		Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Flavor: a.Flavor, Image: a.Image, Addresses: a.Addresses, Created: a.Created,
+	}, true, nil
 }
 
 func unlessAbsent(err error) error {
@@ -198,30 +175,6 @@ func unlessAbsent(err error) error {
 		return nil
 	}
 	return err
-}
-
-// Leftovers returns the folders that are being made or removed, or that a killed program left so. isNew reports whether a folder
-// is of a new machine of that name.
-func (f Fleet) Leftovers(name string, each func(dir string, isNew bool) error) error {
-	entries, err := os.ReadDir(f.Path())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the fleet's last machine was deleted
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), newPrefix) || strings.HasPrefix(e.Name(), gonePrefix) {
-			if err := each(filepath.Join(f.Path(), e.Name()), strings.HasPrefix(e.Name(), newPrefix+name+".")); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// RemoveEmpty removes the folders of fleet and owner where they are empty. The caller holds the lock.
-func (f Fleet) RemoveEmpty() {
-	if os.Remove(f.Path()) == nil {
-		_ = os.Remove(filepath.Dir(f.Path()))
-	}
 }
 
 // ReadJSON reads a record.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,24 +16,20 @@ const PollInterval = 20 * time.Millisecond
 // Lock opens a file, creates it where it is missing, and waits for its lock until ctx ends. Closing the file, or the end of all
 // processes that have it open, releases the lock.
 func Lock(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := Flock(ctx, f, unix.LOCK_EX); err != nil {
-		_ = f.Close()
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
-	}
-	return f, nil
+	return open(path, func(f *os.File) error { return Flock(ctx, f, unix.LOCK_EX) })
 }
 
 // TryLock is Lock without waiting: where another process has the lock, the error is unix.EWOULDBLOCK.
 func TryLock(path string) (*os.File, error) {
+	return open(path, func(f *os.File) error { return flock(f, unix.LOCK_EX) })
+}
+
+func open(path string, lock func(*os.File) error) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(f, unix.LOCK_EX); err != nil {
+	if err := lock(f); err != nil {
 		_ = f.Close()
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
@@ -58,9 +55,9 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// Held reports whether a process holds the lock of a file. A missing file is not held.
-func Held(path string) (bool, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+// isHeld reports whether a process holds the lock of a machine's folder. A missing lock is not held.
+func isHeld(dir string) (bool, error) {
+	f, err := os.OpenFile(filepath.Join(dir, heldFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -73,6 +70,28 @@ func Held(path string) (bool, error) {
 		return true, nil
 	}
 	return false, err
+}
+
+// identify takes a second lock of a supervisor's folder: the kernel reports its holder, and processes do not inherit it. Closing any
+// descriptor of the file releases it: nothing else in this process may open the file.
+func identify(held uintptr) error {
+	err := unix.FcntlFlock(held, unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	return os.NewSyscallError("fcntl", err)
+}
+
+// holder returns the number of the process that has identified itself, 0 where none has.
+func holder(file *os.File) (pid int, err error) {
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, &lock); err != nil {
+		return 0, &os.PathError{Op: "lock", Path: file.Name(), Err: err}
+	}
+	switch {
+	case lock.Type == unix.F_UNLCK:
+		return 0, nil
+	case lock.Pid <= 0:
+		return 0, errors.New("its supervisor is in another PID namespace\nrun the same command where the machine was made")
+	}
+	return int(lock.Pid), nil
 }
 
 // Poll calls done until it returns true or an error, or until ctx ends.

@@ -2,24 +2,38 @@ package folder
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
+	"time"
 )
 
-// OldSuffix ends the name of a file that has the end of a trimmed log.
-const OldSuffix = ".old"
+const (
+	maxLog    = 8 << 20
+	keptLog   = 1 << 20
+	trimEvery = time.Second // a machine may write as fast as the host can
+	oldSuffix = ".old"
+)
 
-// Trim empties a log that has more than most bytes, and keeps its last bytes in <path>.old. The writer appends, and so continues
-// at the beginning.
-func Trim(path string, most, kept int64) error {
+// keepSmall keeps a log from filling the host's disk, until the program ends.
+func keepSmall(path string) {
+	for range time.Tick(trimEvery) {
+		if err := trim(path); err != nil {
+			fmt.Fprintf(os.Stderr, "cannot trim the log: %v\n", err)
+		}
+	}
+}
+
+// trim empties a log that is too large, and keeps its last bytes in <path>.old. The writer appends, and so continues at the beginning.
+func trim(path string) error {
 	info, err := os.Stat(path)
-	if err != nil || info.Size() <= most {
+	if err != nil || info.Size() <= maxLog {
 		return err
 	}
-	text, err := end(path, kept)
+	text, err := end(path, keptLog)
 	if err == nil {
-		err = os.WriteFile(path+OldSuffix, text, 0o600)
+		err = os.WriteFile(path+oldSuffix, text, 0o600)
 	}
 	// Emptied in any case: on a full disk this is what frees room.
 	return errors.Join(err, os.Truncate(path, 0))

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,30 +66,20 @@ func state(t *testing.T, p *Provider) machines.Machine {
 	return machines[0]
 }
 
-// insideOf returns the host's path of the root of a machine.
-func insideOf(dir string) (string, error) {
-	file, err := os.Open(filepath.Join(dir, supervisorFile))
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	supervisor, err := holder(file)
-	if err != nil {
-		return "", err
-	}
-	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", supervisor))
-	if err != nil {
-		return "", err
-	}
-	for _, file := range children {
-		text, _ := os.ReadFile(file)
-		for _, pid := range strings.Fields(string(text)) {
-			if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(line, []byte(argInit)) {
-				return "/proc/" + pid + "/root", nil
-			}
+// folderOf returns the folder of a machine.
+func folderOf(p *Provider, name string) string {
+	return filepath.Join(p.Root, p.Mark.Owner, p.Mark.Fleet, name)
+}
+
+// insideOf returns the host's path of the root of the only machine of that name.
+func insideOf(name string) (string, error) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range lines {
+		if line, _ := os.ReadFile(file); string(line) == argInit+"\x00"+name+"\x00" {
+			return filepath.Join(filepath.Dir(file), "root"), nil
 		}
 	}
-	return "", errors.New("no first process")
+	return "", errors.Join(errors.New("no first process"), err)
 }
 
 // The driver must pass the checks of every driver.
@@ -106,7 +95,7 @@ func TestLocalConforms(t *testing.T) {
 			return NewProvider(ProviderConfig{Folder: root, Agent: "/bin/true", Mark: mark})
 		},
 		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
-			root, err := insideOf(filepath.Join(placeOf(ours), m.Name))
+			root, err := insideOf(m.Name)
 			if err != nil {
 				return nil, err
 			}
@@ -114,7 +103,7 @@ func TestLocalConforms(t *testing.T) {
 		},
 		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine removes it
 		Labels: func(_ context.Context, m machines.Machine) (map[string]string, error) {
-			var a about
+			var a folder.About
 			err := folder.ReadJSON(filepath.Join(placeOf(ours), m.Name, folder.AboutFile), &a)
 			return a.Labels, err
 		},
@@ -165,12 +154,8 @@ func TestMachineOutlivesProgramAndEndsWithDelete(t *testing.T) {
 	if m := state(t, p); m.State != machines.Running || m.Problem != "" || m.Name != "compute1-t42" || m.ID == "" {
 		t.Errorf("%+v", m)
 	}
-	dir := filepath.Join(p.fleet.Path(), "compute1-t42")
-	eventually(t, "the userdata is removed", func() bool {
-		_, err := os.Stat(filepath.Join(dir, userdataFile))
-		return errors.Is(err, os.ErrNotExist)
-	})
-	inside, err := insideOf(dir)
+	dir := folderOf(p, "compute1-t42")
+	inside, err := insideOf("compute1-t42")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +163,7 @@ func TestMachineOutlivesProgramAndEndsWithDelete(t *testing.T) {
 		_, err := os.Stat(inside + userdataInside)
 		return errors.Is(err, os.ErrNotExist)
 	})
-	for path, mode := range map[string]os.FileMode{root + "/" + testMark.Owner: 0o700, dir: 0o700, dir + "/" + logFile: 0o600, dir + "/" + folder.AboutFile: 0o600} {
+	for path, mode := range map[string]os.FileMode{root + "/" + testMark.Owner: 0o700, dir: 0o700, dir + "/" + folder.LogFile: 0o600, dir + "/" + folder.AboutFile: 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
@@ -200,8 +185,8 @@ func TestKilledSupervisorStopsMachine(t *testing.T) {
 	p, word := provider(t, t.TempDir()), marker(t)
 	create(t, p, order("compute1", "setsid sh -c 'while :; do sleep 1; done' "+word+" >/dev/null 2>&1 </dev/null &"))
 	eventually(t, "its program runs", func() bool { return len(processes(word)) > 0 })
-	dir := filepath.Join(p.fleet.Path(), "compute1")
-	if err := killSupervisor(dir); err != nil {
+	dir := folderOf(p, "compute1")
+	if err := folder.Kill(dir); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is stopped", func() bool { return state(t, p).State == machines.Stopped })
@@ -250,7 +235,7 @@ func TestEndedAgentIsReported(t *testing.T) {
 func TestLeftoversAreRemoved(t *testing.T) {
 	p := provider(t, t.TempDir())
 	for _, name := range []string{".new.compute1.1", ".gone.compute1.2"} {
-		if err := os.MkdirAll(filepath.Join(p.fleet.Path(), name), 0o700); err != nil {
+		if err := os.MkdirAll(folderOf(p, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -258,76 +243,18 @@ func TestLeftoversAreRemoved(t *testing.T) {
 		t.Errorf("listed: %+v, %v", machines, err)
 	}
 	create(t, p, order("compute1", "exit 0"))
-	if left, _ := filepath.Glob(p.fleet.Path() + "/.*.compute1.*"); len(left) > 0 {
+	if left, _ := filepath.Glob(folderOf(p, ".*.compute1.*")); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 	// The deletion of the last machine removes leftovers, too.
-	if err := os.MkdirAll(filepath.Join(p.fleet.Path(), ".gone.compute2.3"), 0o700); err != nil {
+	if err := os.MkdirAll(folderOf(p, ".gone.compute2.3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(p.fleet.Path()); !errors.Is(err, os.ErrNotExist) {
+	if left, err := os.ReadDir(folderOf(p, "")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left: %v, %v", left, err)
-	}
-}
-
-// unsupervised writes the folder of a machine without a supervisor.
-func unsupervised(t *testing.T, p *Provider, name string) {
-	t.Helper()
-	dir := filepath.Join(p.fleet.Path(), name)
-	if err := errors.Join(
-		os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, folder.HeldFile), nil, 0o600),
-		folder.WriteJSON(filepath.Join(dir, folder.StateFile), folder.State{State: machines.Running}),
-		folder.WriteJSON(filepath.Join(dir, folder.AboutFile), about{About: folder.About{ID: name, Name: name, Mark: testMark}})); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A changed flavor in the file must not make an apply fail for machines that already run.
-func TestExistingMachineIsReturned(t *testing.T) {
-	p := provider(t, t.TempDir())
-	unsupervised(t, p, "compute1")
-	o := order("compute1", "exit 0")
-	o.Flavor, o.Image = "small", "debian"
-	if m := create(t, p, o); m.ID != "compute1" {
-		t.Errorf("%+v", m)
-	}
-}
-
-// Users who may write to the folder could make root delete files.
-func TestWritableFolderIsRefused(t *testing.T) {
-	root := t.TempDir()
-	p := provider(t, root)
-	unsupervised(t, p, "compute1")
-	if err := os.Chmod(root, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.Chmod(root, 0o700) })
-	_, listErr := p.List(t.Context())
-	_, createErr := p.Create(t.Context(), order("compute2", "exit 0"))
-	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), machines.Ref{Name: "compute1"})} {
-		if !errors.Is(err, machines.ErrRefused) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(p.fleet.Path(), "compute1", folder.AboutFile)); err != nil {
-		t.Error(err)
-	}
-	// Nothing is created in such a folder.
-	other := filepath.Join(root, "deeper")
-	if err := errors.Join(os.Mkdir(other, 0o700), os.Chmod(other, 0o777)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := provider(t, other).Create(t.Context(), order("compute1", "exit 0")); !errors.Is(err, machines.ErrRefused) {
-		t.Error(err)
-	}
-	if made, _ := os.ReadDir(other); len(made) > 0 {
-		t.Errorf("made: %v", made)
-	}
-	if err := os.Chmod(other, 0o700); err != nil {
-		t.Fatal(err)
 	}
 }
 

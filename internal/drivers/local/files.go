@@ -1,132 +1,61 @@
 package local
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
-	"pulley/internal/atomicfile"
-
-	"golang.org/x/sys/unix"
+	"strings"
+	"time"
 )
 
-// ReadFile reads a file in the machine. Errors wrap os.ErrNotExist and similar.
+// fileDeadline bounds a read or write of a file: sh in the machine does it.
+const fileDeadline = time.Minute
+
+// Exit codes of the scripts.
+const (
+	exitMissing    = 3
+	exitNotRegular = 4
+)
+
+// ReadFile reads a file in the machine. Errors wrap os.ErrNotExist where the file is missing.
 func (m *Machine) ReadFile(path string) ([]byte, error) {
-	data, err := m.readFile(path)
+	text, err := m.sh(nil, `[ -e "$1" ] || exit 3; [ -f "$1" ] || exit 4; exec cat "$1"`, path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s in machine %s: %w", path, m.hostname, err)
 	}
-	return data, nil
+	return text, nil
 }
 
 // WriteFile writes a file in the machine, whole or not at all, owned by root, and creates its folders. It replaces a link at the
 // path.
 func (m *Machine) WriteFile(path string, data []byte, mode os.FileMode) error {
-	if err := m.writeFile(path, data, mode); err != nil {
+	_, err := m.sh(data, `[ ! -d "$1" ] || exit 4; umask 022; mkdir -p "$(dirname "$1")"; umask 077; cat >"$1.new"; chmod "$2" "$1.new"; mv -T "$1.new" "$1"`,
+		path, fmt.Sprintf("%o", mode))
+	if err != nil {
 		return fmt.Errorf("cannot write %s in machine %s: %w", path, m.hostname, err)
 	}
 	return nil
 }
 
-func (m *Machine) readFile(path string) ([]byte, error) {
-	root, err := m.root()
-	if err != nil {
+// sh runs a script in the machine.
+func (m *Machine) sh(stdin []byte, script string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fileDeadline)
+	defer cancel()
+	cmd := m.Command(ctx, "sh", append([]string{"-euc", script, "sh"}, args...)...)
+	var stderr strings.Builder
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), &stderr
+	out, err := cmd.Output()
+	switch {
+	case err == nil:
+		return out, nil
+	case cmd.ProcessState == nil: // the machine has ended
 		return nil, err
-	}
-	defer root.Close()
-	// O_NONBLOCK: a FIFO at the path is an error.
-	file, err := openIn(root, path, unix.O_RDONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
+	case cmd.ProcessState.ExitCode() == exitMissing:
+		return nil, os.ErrNotExist
+	case cmd.ProcessState.ExitCode() == exitNotRegular:
 		return nil, errors.New("not a regular file")
 	}
-	return io.ReadAll(file)
-}
-
-func (m *Machine) writeFile(path string, data []byte, mode os.FileMode) error {
-	if filepath.Base(path) == "/" || filepath.Base(path) == "." {
-		return errors.New("not the path of a file")
-	}
-	root, err := m.root()
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	parent, err := mkdirIn(root, filepath.Dir(filepath.Clean(path)))
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	dir, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", parent.Fd()))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return atomicfile.WriteIn(dir, filepath.Base(path), mode, false, func(f *os.File) error {
-		_, err := f.Write(data)
-		return err
-	})
-}
-
-// removeFile removes a file or link in the machine, where it exists.
-func (m *Machine) removeFile(path string) error {
-	root, err := m.root()
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	parent, err := openIn(root, filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY)
-	if err == nil {
-		defer parent.Close()
-		err = unix.Unlinkat(int(parent.Fd()), filepath.Base(path), 0)
-	}
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// root opens the machine's root folder.
-func (m *Machine) root() (*os.File, error) {
-	root, err := os.OpenFile(fmt.Sprintf("/proc/%d/root", m.Pid()), unix.O_PATH|unix.O_DIRECTORY, 0)
-	// The process is alive after its number was used: the number is its own.
-	if err != nil || unix.PidfdSendSignal(int(m.pidfd.Fd()), 0, nil, 0) != nil {
-		if root != nil {
-			root.Close()
-		}
-		return nil, errors.New("the machine has ended")
-	}
-	return root, nil
-}
-
-// mkdirIn opens a folder below the root, and creates it and its parents where they are missing.
-func mkdirIn(root *os.File, dir string) (*os.File, error) {
-	file, err := openIn(root, dir, unix.O_PATH|unix.O_DIRECTORY)
-	if !errors.Is(err, os.ErrNotExist) || dir == "/" || dir == "." {
-		return file, err
-	}
-	parent, err := mkdirIn(root, filepath.Dir(dir))
-	if err != nil {
-		return nil, err
-	}
-	defer parent.Close()
-	if err := unix.Mkdirat(int(parent.Fd()), filepath.Base(dir), 0o755); err != nil && err != unix.EEXIST {
-		return nil, &os.PathError{Op: "mkdir", Path: dir, Err: err}
-	}
-	return openIn(root, dir, unix.O_PATH|unix.O_DIRECTORY)
-}
-
-// openIn opens a path as a process with that root does: links lead to the machine's files, never to the host's.
-func openIn(root *os.File, path string, flags uint64) (*os.File, error) {
-	fd, err := unix.Openat2(int(root.Fd()), path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 }

@@ -45,7 +45,7 @@ func MaybeInit() {
 	case argRun:
 		os.Exit(report(runCommand(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	case argSupervise:
-		os.Exit(report(runSupervisor(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
+		os.Exit(report(runSupervisor())) //nolint:forbidigo // this is the whole program of a part of a machine
 	}
 }
 

@@ -23,21 +23,17 @@ const (
 	offDeadline  = 90 * time.Second // from the signal to power off; the host's own power-off waits for it
 	restDeadline = time.Minute      // until the kernel has removed the rest of a machine
 	writeAgain   = 5 * time.Second  // until a failed write of the state is repeated
-
-	maxConsole  = 8 << 20     // a longer console is trimmed
-	keptConsole = 1 << 20     // bytes of it that are kept
-	trimEvery   = time.Second // a guest may write as fast as the host can
 )
 
 // live boots a machine, and again when it reboots. It returns the state of the machine when it is off.
 func live(h handover, stop <-chan os.Signal) folder.State {
 	return liveBy(stop, func(s *folder.State) (again bool, err error) {
-		fmt.Fprintf(os.Stdout, "--- boot %d of %s\n", s.Boots, h.About.Name)
+		fmt.Fprintf(os.Stdout, "--- boot %d of %s\n", s.Boots, h.about.Name)
 		again, err = boot(h, stop, func() error {
 			s.State = machines.Running
 			return folder.WriteJSON(folder.StateFile, s)
 		})
-		if restErr := rest(h.About); err == nil {
+		if restErr := rest(h.about); err == nil {
 			err = restErr
 		}
 		return again, err
@@ -92,7 +88,7 @@ func pauseAfter(lived, before time.Duration, boots int) time.Duration {
 
 // boot runs the machine until it is off. again reports a reboot.
 func boot(h handover, stop <-chan os.Signal, running func() error) (again bool, err error) {
-	dir := filepath.Join(groupMount, h.About.Group, "machine")
+	dir := filepath.Join(groupMount, h.about.Group, "machine")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return false, fmt.Errorf("cannot create its control group: %w", err)
 	}
@@ -102,7 +98,7 @@ func boot(h handover, stop <-chan os.Signal, running func() error) (again bool, 
 	}
 	defer group.Close()
 	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot", "--directory="+keptRoot, "--settings=no",
-		"--machine="+container(h.About.ID), "--hostname="+h.About.Name, "--network-bridge="+h.Bridge,
+		"--machine="+container(h.about.ID), "--hostname="+h.about.Name, "--network-bridge="+h.Bridge,
 		"--register=no", "--keep-unit", "--console=pipe", "--resolv-conf=off", "--timezone=off", "--link-journal=no")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
@@ -172,11 +168,11 @@ func judge(err error) (again bool, _ error) {
 	case errors.As(err, &exit) && exit.ExitCode() == exitReboot:
 		return true, nil
 	}
-	return false, fmt.Errorf("systemd-nspawn ended: %w: %s", err, folder.LastLine(consoleFile))
+	return false, fmt.Errorf("systemd-nspawn ended: %w: %s", err, folder.LastLine(folder.LogFile))
 }
 
 // rest ends the rest of a machine, and waits until the names that its next boot uses are free.
-func rest(a about) error {
+func rest(a folder.About) error {
 	if err := removeGroup(context.Background(), filepath.Join(a.Group, "machine")); err != nil {
 		return err
 	}
@@ -200,13 +196,4 @@ func container(id string) string { return "p" + id }
 func populated(group string) bool {
 	text, err := os.ReadFile(filepath.Join(group, "cgroup.events"))
 	return err == nil && strings.Contains(string(text), "populated 1\n")
-}
-
-// trimConsole keeps a machine's console from filling the host's disk, until the program ends.
-func trimConsole() {
-	for range time.Tick(trimEvery) {
-		if err := folder.Trim(consoleFile, maxConsole, keptConsole); err != nil {
-			fmt.Fprintf(os.Stderr, "cannot trim the console: %v\n", err)
-		}
-	}
 }

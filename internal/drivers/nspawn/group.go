@@ -72,12 +72,17 @@ func groupFor(id string) (name string, bySystemd bool, err error) {
 	return filepath.Join(parent, groupPrefix+id), false, nil
 }
 
-func makeGroup(name string) error {
+// makeGroup makes a group and opens it.
+func makeGroup(name string) (*os.File, error) {
 	root, err := groupsRoot()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.Mkdir(filepath.Join(root, name), 0o755)
+	dir := filepath.Join(root, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	return os.Open(dir)
 }
 
 // scope lets systemd move a process into a scope of its own, which outlives the service or session of this process. It returns the
@@ -129,24 +134,7 @@ func groupDir(root, group string) (string, error) {
 	return filepath.Join(root, group), nil
 }
 
-// killGroup kills all processes of a group and of those below it at once. A missing group has none.
-func killGroup(group string) error {
-	root, err := groupsRoot()
-	if err != nil {
-		return err
-	}
-	dir, err := groupDir(root, group)
-	if err != nil {
-		return err
-	}
-	err = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // removed, or being removed
-		return nil
-	}
-	return err
-}
-
-// removeGroup kills the processes of a group, and removes the group and those below it.
+// removeGroup kills all processes of a group and of those below it, and removes them. A missing group has no processes.
 func removeGroup(ctx context.Context, group string) error {
 	root, err := groupsRoot()
 	if err != nil {
@@ -156,7 +144,8 @@ func removeGroup(ctx context.Context, group string) error {
 	if err != nil {
 		return err
 	}
-	if err := killGroup(group); err != nil {
+	err = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // removed, or being removed
 		return err
 	}
 	if strings.HasSuffix(dir, scopeSuffix) && underSystemd() {

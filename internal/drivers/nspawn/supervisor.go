@@ -1,28 +1,20 @@
 package nspawn
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/drivers/folder"
-	"pulley/internal/machines"
 )
 
 // argSupervise is the name under which a program runs itself again as a machine's supervisor.
 const argSupervise = "pulley-nspawn-supervise"
-
-const (
-	inherited     = 3 // the first descriptor beyond stdio: the connection to the starter; then locks
-	setUpDeadline = 5 * time.Minute
-)
 
 // Mount points in the supervisor's own mount namespace.
 const (
@@ -30,52 +22,45 @@ const (
 	groupMount = "/sys/fs/cgroup"
 )
 
+// handover is what a supervisor is told.
+type handover struct {
+	Image  string `json:"image"`
+	Bridge string `json:"bridge"`
+	Files  []file `json:"files"`
+
+	about folder.About // as recorded
+}
+
 // MaybeInit must be the first call of main. It returns at once in a program that a user started. In a program that this package
 // started as a supervisor, it never returns.
 func MaybeInit() {
 	if os.Args[0] != argSupervise {
 		return
 	}
-	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // the machine must not inherit the supervisor's locks
 	code := 0
-	if err := keep(); err != nil {
+	if err := supervise(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code) //nolint:forbidigo // this is the whole program of a supervisor
 }
 
-// keep is the main function of a supervisor. Its working folder is the machine's. All paths are relative, because the folder moves.
-func keep() error {
-	var stat unix.Stat_t
-	if os.Getpid() != 1 || unix.Fstat(inherited, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return errors.New("cannot keep a machine: not started for that")
-	}
+// supervise is the main function of a supervisor.
+func supervise() error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM) // the host is powered off
-	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
-	talk := os.NewFile(inherited, "starter")
 	var h handover
-	if err := json.NewDecoder(talk).Decode(&h); err != nil {
-		return fmt.Errorf("cannot read which machine to keep: %w", err) // the starter was killed: there is no machine
-	}
-	var a answer
-	err := setUp(h)
-	if err != nil {
-		a.Problem = err.Error()
-	}
-	_ = json.NewEncoder(talk).Encode(a) // nobody reads it where the starter was killed
-	_ = talk.Close()
-	if err != nil {
+	if err := folder.Supervise(&h, func(a folder.About) error { h.about = a; return setUp(h) }); err != nil {
 		return err
 	}
-	go trimConsole()
-	s := live(h, stop)
-	return folder.WriteJSON(folder.StateFile, s)
+	return folder.WriteJSON(folder.StateFile, live(h, stop))
 }
 
-// setUp prepares the machine and moves its folder to its place. After a failure the kernel drops the mounts.
+// setUp prepares the machine. After a failure the kernel drops the mounts.
 func setUp(h handover) error {
+	if os.Getpid() != 1 { // of its PID namespace: its mounts would be the host's
+		return errors.New("cannot supervise a machine: not in a namespace of its own")
+	}
 	lower := ""
 	for _, step := range []struct {
 		what string
@@ -100,9 +85,7 @@ func setUp(h handover) error {
 		{"mount /tmp", func() error { return mount("tmpfs", "/tmp") }},
 		{"mount the disk", func() error { return mountDisk(lower) }},
 		{"write onto the disk", func() error { return writeDisk(h.Files) }},
-		{"enter its control group", func() error { return enterGroup(h.About.Group) }},
-		{"write its state", func() error { return folder.WriteJSON(folder.StateFile, folder.State{State: machines.Building}) }},
-		{"move its folder", func() error { return folder.Place(h.About.Name, h.About.ID) }},
+		{"enter its control group", func() error { return enterGroup(h.about.Group) }},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("cannot %s: %w", step.what, err)

@@ -24,10 +24,7 @@ const (
 	maxValueBytes    = 255   // of metadata
 )
 
-var (
-	hostnamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	keyPattern      = regexp.MustCompile(`^[a-zA-Z0-9-_:. ]{1,255}$`) // of metadata, as Nova's schema has it
-)
+var keyPattern = regexp.MustCompile(`^[a-zA-Z0-9-_:. ]{1,255}$`) // of metadata, as Nova's schema has it
 
 // request is the body of "Create Server", of the oldest microversion.
 type request struct {
@@ -92,7 +89,7 @@ func (d *Driver) Create(ctx context.Context, o machines.Order) (machines.Machine
 // check refuses an order that Nova would refuse or change.
 func check(o machines.Order) error {
 	switch {
-	case !hostnamePattern.MatchString(o.Name):
+	case !machines.Hostname.MatchString(o.Name):
 		return errors.New("the name is not a hostname: lower-case letters, digits and hyphens, 63 at most")
 	case o.Flavor == "":
 		return errors.New("the flavor is empty\nset `flavor` of the role")

@@ -118,11 +118,12 @@ func TestStatusesBecomeStates(t *testing.T) {
 // A failed machine must have the cloud's message.
 func TestFaultIsReported(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Build: 20 * time.Millisecond})
-	cloud.Doom("No valid host was found. There are not enough hosts available.")
 	d := open(t, file)
-	if m := create(t, d, order("compute1")); m.State != machines.Building {
+	m := create(t, d, order("compute1"))
+	if m.State != machines.Building {
 		t.Errorf("the first state is %s", m.State)
 	}
+	cloud.Set(m.ID, func(s *novatest.Server) { s.Fault = "No valid host was found. There are not enough hosts available." })
 	eventually(t, "failed, and why", func() bool {
 		m := list(t, d)[0]
 		return m.State == machines.Failed && strings.HasPrefix(m.Problem, "No valid host was found.")

@@ -1,17 +1,20 @@
 package etcdtest
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"os"
 	"path/filepath"
-	"pulley/internal/serve/member"
+	"slices"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )
 
@@ -37,7 +40,7 @@ type AuthOptions struct {
 func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	t.Helper()
 	a := &Auth{PKI: NewPKI(t), issued: map[string][2]string{}, clients: map[string]*clientv3.Client{}}
-	c := member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey}
+	c := member.EtcdConfig{Dir: t.TempDir(), CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey}
 	own, err := os.ReadFile(a.PKI.CA)
 	if err == nil {
 		err = os.WriteFile(c.CACert, append(own, o.Trusted...), 0o600)
@@ -45,10 +48,7 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.QuotaBytes == 0 {
-		o.QuotaBytes = member.DefaultQuota
-	}
-	a.Server = startWith(t, c, o.QuotaBytes)
+	a.Server = start(t, c, cmp.Or(o.QuotaBytes, member.DefaultQuota))
 	if err := a.Admin().Access.SetUpAuth(t.Context(), Serve); err != nil {
 		t.Fatal(err)
 	}
@@ -104,4 +104,41 @@ func (a *Auth) ClientOf(user string) *clientv3.Client {
 	a.t.Cleanup(func() { _ = c.Close() })
 	a.clients[user] = c
 	return c
+}
+
+// Everything lists all keys with their values, all users with their roles, all roles with their grants, and the number
+// of leases: one line each, in order. Tests compare two moments with it.
+func (a *Auth) Everything() []string {
+	a.t.Helper()
+	ctx, c := a.t.Context(), a.ClientOf(Serve)
+	fail := func(err error) {
+		if err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	keys, err := c.Get(ctx, "", clientv3.WithFromKey())
+	fail(err)
+	var all []string
+	for _, kv := range keys.Kvs {
+		all = append(all, fmt.Sprintf("key %s at %d: %s", kv.Key, kv.ModRevision, kv.Value))
+	}
+	users, err := c.UserList(ctx)
+	fail(err)
+	for _, u := range users.Users {
+		user, err := c.UserGet(ctx, u)
+		fail(err)
+		all = append(all, fmt.Sprintf("user %s: %v", u, user.Roles))
+	}
+	roles, err := c.RoleList(ctx)
+	fail(err)
+	for _, r := range roles.Roles {
+		role, err := c.RoleGet(ctx, r)
+		fail(err)
+		all = append(all, fmt.Sprintf("role %s: %v", r, role.Perm))
+	}
+	leases, err := c.Leases(ctx)
+	fail(err)
+	all = append(all, fmt.Sprintf("%d leases", len(leases.Leases)))
+	slices.Sort(all)
+	return all
 }

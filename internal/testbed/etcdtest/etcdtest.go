@@ -4,16 +4,20 @@ package etcdtest
 
 import (
 	"context"
+	"io"
 	"net"
 	"path/filepath"
-	"pulley/internal/serve/member"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"pulley/internal/serve/member"
 )
 
 // Server is one member.
@@ -27,24 +31,20 @@ type Server struct {
 // Start runs a member until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	return start(t, member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	return start(t, member.EtcdConfig{Dir: t.TempDir()}, member.DefaultQuota)
 }
 
 // StartTLS runs a member that accepts only clients with a certificate of the CA in p.
 func StartTLS(t testing.TB, p PKI) *Server {
 	t.Helper()
-	return start(t, member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
+	return start(t, member.EtcdConfig{Dir: t.TempDir(), CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey}, member.DefaultQuota)
 }
 
-func start(t testing.TB, c member.EtcdConfig) *Server {
+func start(t testing.TB, c member.EtcdConfig, quotaBytes int64) *Server {
 	t.Helper()
-	return startWith(t, c, member.DefaultQuota)
-}
-
-func startWith(t testing.TB, c member.EtcdConfig, quotaBytes int64) *Server {
-	t.Helper()
+	c.Listen = "127.0.0.1:0"
 	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, member.DefaultRetention, true
-	c.Log = zapcore.AddSync(discard{})
+	c.Log = zapcore.AddSync(io.Discard)
 	s := &Server{t: t, config: c}
 	s.Up()
 	t.Cleanup(s.Down)
@@ -107,6 +107,38 @@ func (s *Server) Keys() []string {
 	return keys
 }
 
-type discard struct{}
+// Full makes the server refuse writes, like a server whose quota is used up, or accept them again.
+func (s *Server) Full(ctx context.Context, full bool) error {
+	action := etcdserverpb.AlarmRequest_DEACTIVATE
+	if full {
+		action = etcdserverpb.AlarmRequest_ACTIVATE
+	}
+	members, err := s.Client().MemberList(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = etcdserverpb.NewMaintenanceClient(s.Client().ActiveConnection()).Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: action, MemberID: members.Members[0].ID, Alarm: etcdserverpb.AlarmType_NOSPACE,
+	})
+	return err
+}
 
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
+// Requests returns the number of gRPC requests that etcd has begun to serve in this process, over all members. It
+// reads etcd's metric grpc_server_started_total.
+func (s *Server) Requests() int {
+	s.t.Helper()
+	families, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	total := 0.0
+	for _, f := range families {
+		if f.GetName() != "grpc_server_started_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			total += m.GetCounter().GetValue()
+		}
+	}
+	return int(total)
+}

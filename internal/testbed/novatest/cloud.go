@@ -1,6 +1,13 @@
+// Package novatest is a fake cloud for tests. It models Keystone, Nova, Glance and Neutron to the extent needed to
+// create, list and delete servers. It follows their API references and not the driver's requests: Debian's OpenStack
+// client works with it too (e2e/providers). It answers 501 for everything that it does not model, to keep tests from
+// relying on it.
+//
+// It owns the model of the cloud and its faults. It must never be linked into a program.
 package novatest
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,12 +17,11 @@ import (
 
 // Config is the configuration of a cloud. The zero value is a cloud of one project, without delays and limits.
 type Config struct {
-	Build     time.Duration // from a server's creation request until ACTIVE
-	Deletion  time.Duration // from a deletion request until the deletion
-	TokenLife time.Duration // 0 means an hour
-	Quota     int           // instances of a project; 0 means no limit
-	MaxLimit  int           // servers on a page; 0 means 1000, Nova's default
-	Newest    int           // 96 means microversion 2.96; so does 0
+	Build    time.Duration // from a server's creation request until ACTIVE
+	Deletion time.Duration // from a deletion request until the deletion
+	Quota    int           // instances of a project; 0 means no limit
+	MaxLimit int           // servers on a page; 0 means 1000, Nova's default
+	Newest   int           // 96 means microversion 2.96; so does 0
 
 	Flavors, Images, Networks []Thing // nil means one of each, as the driver's tests expect: see New
 	Groups                    []Thing // server groups
@@ -42,7 +48,6 @@ type Cloud struct {
 	servers []*Server // in the order of creation
 	tokens  map[string]token
 	faults  []*Fault
-	doomed  []string // faults of the next servers, which become ERROR
 	down    map[string]bool
 	asked   []string
 }
@@ -58,15 +63,7 @@ func New(c Config) *Cloud {
 	if c.Networks == nil {
 		c.Networks = []Thing{{"e2ba8c3f-8ed2-4c71-a94d-1d7f3c2a9d0e", "front"}}
 	}
-	if c.TokenLife == 0 {
-		c.TokenLife = time.Hour
-	}
-	if c.MaxLimit == 0 {
-		c.MaxLimit = 1000
-	}
-	if c.Newest == 0 {
-		c.Newest = 96
-	}
+	c.MaxLimit, c.Newest = cmp.Or(c.MaxLimit, 1000), cmp.Or(c.Newest, 96)
 	cloud := &Cloud{config: c, mux: http.NewServeMux(), tokens: map[string]token{}, down: map[string]bool{}}
 	cloud.routes()
 	return cloud

@@ -1,27 +1,37 @@
 package novatest
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 )
 
-// order is the validated body of "Create Server".
+// order is the body of "Create Server", with what is modelled of its schema (nova/api/openstack/compute/schemas/servers.py).
 type order struct {
 	Server struct {
 		Name        string            `json:"name"`
 		Flavor      string            `json:"flavorRef"`
 		Image       string            `json:"imageRef"`
 		Metadata    map[string]string `json:"metadata"`
-		Userdata    string            `json:"user_data"`
+		Userdata    *string           `json:"user_data"`
 		Zone        string            `json:"availability_zone"`
 		KeyName     string            `json:"key_name"`
-		ConfigDrive any               `json:"config_drive"`
-		Networks    json.RawMessage   `json:"networks"`
-		Groups      []struct {
+		ConfigDrive bool              `json:"config_drive"`
+		MinCount    int               `json:"min_count"`
+		MaxCount    int               `json:"max_count"`
+		Networks    []struct {
+			UUID string `json:"uuid"`
+		} `json:"networks"`
+		Groups []struct {
 			Name string `json:"name"`
 		} `json:"security_groups"`
 	} `json:"server"`
@@ -30,36 +40,83 @@ type order struct {
 	} `json:"os:scheduler_hints"`
 }
 
+var (
+	uuid        = regexp.MustCompile(`^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$`)
+	metadataKey = regexp.MustCompile(`^[a-zA-Z0-9-_:. ]{1,255}$`)
+)
+
+// readOrder reads and validates the form of an order.
+func readOrder(body io.Reader) (o order, userdata []byte, err error) {
+	const most = 114688 // 112 KiB, oslo's default
+	raw, err := io.ReadAll(io.LimitReader(body, most+1))
+	if err != nil || len(raw) > most {
+		return o, nil, errors.New("Request is too large.")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&o); err != nil {
+		return o, nil, fmt.Errorf("Malformed request body: %w", err)
+	}
+	invalid := func(field string, value any) (order, []byte, error) {
+		return o, nil, fmt.Errorf("Invalid input for field/attribute %s. Value: %v.", field, value)
+	}
+	s := o.Server
+	unprintable := strings.ContainsFunc(s.Name, func(r rune) bool { return !unicode.IsPrint(r) })
+	if n := len([]rune(s.Name)); n < 1 || n > 255 || unprintable || strings.TrimSpace(s.Name) != s.Name {
+		return invalid("name", s.Name)
+	}
+	if s.Image != "" && !uuid.MatchString(s.Image) {
+		return invalid("imageRef", s.Image)
+	}
+	if o.Hints.Group != "" && !uuid.MatchString(o.Hints.Group) {
+		return invalid("group", o.Hints.Group)
+	}
+	if s.MinCount > 1 || s.MaxCount > 1 {
+		return o, nil, errors.New("novatest makes one server at a time")
+	}
+	for key, value := range s.Metadata {
+		if !metadataKey.MatchString(key) || len([]rune(value)) > 255 {
+			return invalid("metadata", value)
+		}
+	}
+	for _, n := range s.Networks {
+		if !uuid.MatchString(n.UUID) {
+			return invalid("uuid", n.UUID)
+		}
+	}
+	if s.Userdata != nil {
+		if userdata, err = base64.StdEncoding.DecodeString(*s.Userdata); err != nil || len(*s.Userdata) > 65535 {
+			return invalid("user_data", "…")
+		}
+	}
+	return o, userdata, nil
+}
+
 // createServer is "Create Server". Like Nova, it answers before the build. A later error sets the server's status to
 // ERROR.
-func (c *Cloud) createServer(w http.ResponseWriter, r *http.Request, project string, micro int) {
-	raw, problem := readForm(r.Body, micro)
-	if problem != "" {
-		fail(w, http.StatusBadRequest, problem)
-		return
-	}
-	var o order
-	if err := json.Unmarshal(raw, &o); err != nil {
+func (c *Cloud) createServer(w http.ResponseWriter, r *http.Request, project string, _ int) {
+	o, userdata, err := readOrder(r.Body)
+	if err != nil {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, status, problem := c.make(o, project, micro)
+	s, status, problem := c.make(o, project)
 	if problem != "" {
 		fail(w, status, problem)
 		return
 	}
+	s.Userdata = userdata
 	c.servers = append(c.servers, s)
 	w.Header().Set("Location", base(r)+"/compute/v2.1/servers/"+s.ID)
 	answer(w, http.StatusAccepted, map[string]any{"server": map[string]any{
-		"id": s.ID, "links": []any{map[string]any{"rel": "self", "href": base(r) + "/compute/v2.1/servers/" + s.ID}},
-		"OS-DCF:diskConfig": "MANUAL", "security_groups": []any{map[string]any{"name": "default"}}, "adminPass": "S5wqy9sPYUvU",
+		"id": s.ID, "links": []any{map[string]any{"rel": "self", "href": base(r) + "/compute/v2.1/servers/" + s.ID}}, "adminPass": "S5wqy9sPYUvU",
 	}})
 }
 
 // make checks that the named objects exist. Its messages are those of nova.exception.
-func (c *Cloud) make(o order, project string, micro int) (*Server, int, string) {
+func (c *Cloud) make(o order, project string) (*Server, int, string) {
 	ask := o.Server
 	has := func(things []Thing, id string) int {
 		return slices.IndexFunc(things, func(t Thing) bool { return t.ID == id })
@@ -83,55 +140,30 @@ func (c *Cloud) make(o order, project string, micro int) (*Server, int, string) 
 	}
 	var groups []string
 	for _, g := range ask.Groups {
-		i := slices.IndexFunc(securityGroups, func(t Thing) bool { return g.Name == t.ID || g.Name == t.Name })
-		if i < 0 {
+		if g.Name != "default" && g.Name != "cluster" {
 			return nil, http.StatusBadRequest, "Security group " + g.Name + " not found for project " + projectID(project) + "."
 		}
-		groups = append(groups, securityGroups[i].Name)
+		groups = append(groups, g.Name)
 	}
-	networks, status, problem := c.networksOf(ask.Networks, micro)
-	if problem != "" {
-		return nil, status, problem
+	var networks []string
+	for _, n := range ask.Networks {
+		if has(c.config.Networks, n.UUID) < 0 {
+			return nil, http.StatusBadRequest, "Network " + n.UUID + " could not be found."
+		}
+		networks = append(networks, n.UUID)
+	}
+	switch {
+	case networks == nil && len(c.config.Networks) > 1:
+		return nil, http.StatusConflict, "Multiple possible networks found, use a Network ID to be more specific."
+	case networks == nil:
+		networks = []string{c.config.Networks[0].ID}
 	}
 	if used := c.count(project); c.config.Quota > 0 && used >= c.config.Quota {
 		return nil, http.StatusForbidden, fmt.Sprintf("Quota exceeded for instances: Requested 1, but already used %d of %d instances", used, c.config.Quota)
 	}
-	userdata, _ := base64.StdEncoding.DecodeString(ask.Userdata) // readForm has validated it
-	s := &Server{
+	return &Server{
 		ID: newUUID(), Name: ask.Name, Project: project, Flavor: c.config.Flavors[flavor], Image: ask.Image, Networks: networks,
-		Metadata: ask.Metadata, Userdata: userdata, Created: time.Now().Truncate(time.Second), built: time.Now().Add(c.config.Build),
-		Group: o.Hints.Group, Zone: ask.Zone, KeyName: ask.KeyName, ConfigDrive: ask.ConfigDrive == true || ask.ConfigDrive == "True", Groups: groups,
-	}
-	if len(c.doomed) > 0 {
-		s.Fault, c.doomed = c.doomed[0], c.doomed[1:]
-	}
-	return s, 0, ""
-}
-
-// networksOf returns the networks of a server. Without a choice, it is the only network.
-func (c *Cloud) networksOf(raw json.RawMessage, micro int) ([]string, int, string) {
-	var word string
-	var list []struct {
-		UUID string `json:"uuid"`
-	}
-	if raw != nil && json.Unmarshal(raw, &word) != nil {
-		_ = json.Unmarshal(raw, &list) // readForm has validated it
-	}
-	if word == "none" {
-		return nil, 0, ""
-	}
-	if len(list) == 0 {
-		if len(c.config.Networks) > 1 {
-			return nil, http.StatusConflict, "Multiple possible networks found, use a Network ID to be more specific."
-		}
-		return []string{c.config.Networks[0].ID}, 0, ""
-	}
-	var ids []string
-	for _, n := range list {
-		if !slices.ContainsFunc(c.config.Networks, func(t Thing) bool { return t.ID == n.UUID }) {
-			return nil, http.StatusBadRequest, "Network " + n.UUID + " could not be found."
-		}
-		ids = append(ids, n.UUID)
-	}
-	return ids, 0, ""
+		Metadata: ask.Metadata, Created: time.Now().Truncate(time.Second), built: time.Now().Add(c.config.Build),
+		Group: o.Hints.Group, Zone: ask.Zone, KeyName: ask.KeyName, ConfigDrive: ask.ConfigDrive, Groups: groups,
+	}, 0, ""
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // handler handles one request to Nova, with its project and microversion (the minor number).
@@ -24,20 +25,18 @@ func (c *Cloud) nova() {
 		})
 	}
 	for route, do := range map[string]handler{
-		"GET /servers":              c.listServers(false),
-		"GET /servers/detail":       c.listServers(true),
-		"POST /servers":             c.createServer,
-		"GET /servers/{id}":         c.showServer,
-		"DELETE /servers/{id}":      c.deleteServer,
-		"POST /servers/{id}/action": c.actOnServer,
-		"GET /flavors":              c.listFlavors,
-		"GET /flavors/detail":       c.listFlavors,
-		"GET /flavors/{id}":         c.showFlavor,
-		"GET /os-server-groups":     c.listGroups,
+		"GET /servers":          c.listServers(false),
+		"GET /servers/detail":   c.listServers(true),
+		"POST /servers":         c.createServer,
+		"GET /servers/{id}":     c.showServer,
+		"DELETE /servers/{id}":  c.deleteServer,
+		"GET /flavors":          c.listFlavors,
+		"GET /flavors/detail":   c.listFlavors,
+		"GET /flavors/{id}":     c.showFlavor,
+		"GET /os-server-groups": c.listGroups,
 		"GET /flavors/{id}/os-extra_specs": func(w http.ResponseWriter, _ *http.Request, _ string, _ int) {
 			answer(w, http.StatusOK, map[string]any{"extra_specs": map[string]any{}})
 		},
-		"GET /limits": c.limits,
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		c.mux.HandleFunc(method+" /compute/v2.1"+path, c.allowed(c.inMicroversion(do)))
@@ -138,16 +137,6 @@ func (c *Cloud) listGroups(w http.ResponseWriter, _ *http.Request, _ string, _ i
 	answer(w, http.StatusOK, map[string]any{"server_groups": groups})
 }
 
-func (c *Cloud) limits(w http.ResponseWriter, _ *http.Request, project string, _ int) {
-	most := c.config.Quota
-	if most == 0 {
-		most = -1
-	}
-	answer(w, http.StatusOK, map[string]any{"limits": map[string]any{"rate": []any{}, "absolute": map[string]any{
-		"maxTotalInstances": most, "totalInstancesUsed": c.used(project),
-	}}})
-}
-
 // limit returns the number of entries on a page.
 func (c *Cloud) limit(w http.ResponseWriter, r *http.Request) (int, bool) {
 	text := r.URL.Query().Get("limit")
@@ -170,4 +159,52 @@ func next(r *http.Request, marker string) []any {
 	query := r.URL.Query()
 	query.Set("marker", marker)
 	return []any{map[string]any{"rel": "next", "href": base(r) + r.URL.Path + "?" + query.Encode()}}
+}
+
+// find returns a project's server. It does not find servers of other projects.
+func (c *Cloud) find(project, id string) *Server {
+	c.settle()
+	i := slices.IndexFunc(c.servers, func(s *Server) bool { return s.ID == id && s.Project == project })
+	if i < 0 {
+		return nil
+	}
+	return c.servers[i]
+}
+
+func notFound(w http.ResponseWriter, id string) {
+	fail(w, http.StatusNotFound, "Instance "+id+" could not be found.")
+}
+
+func (c *Cloud) showServer(w http.ResponseWriter, r *http.Request, project string, micro int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.find(project, r.PathValue("id"))
+	switch {
+	case s == nil:
+		notFound(w, r.PathValue("id"))
+	case !c.down[s.ID]:
+		answer(w, http.StatusOK, map[string]any{"server": s.view()})
+	case micro >= 69:
+		answer(w, http.StatusOK, map[string]any{"server": s.partial(true)})
+	default:
+		fail(w, http.StatusInternalServerError, "Unexpected API Error. Please report this at http://bugs.launchpad.net/nova/ and attach the Nova API log if possible.")
+	}
+}
+
+// deleteServer is "Delete Server": 204, and the server keeps the task "deleting" until it is deleted.
+func (c *Cloud) deleteServer(w http.ResponseWriter, r *http.Request, project string, _ int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.find(project, r.PathValue("id"))
+	switch {
+	case s == nil:
+		notFound(w, r.PathValue("id"))
+		return
+	case s.Locked:
+		fail(w, http.StatusConflict, "Instance "+s.ID+" is locked")
+		return
+	case s.ends.IsZero():
+		s.ends = time.Now().Add(c.config.Deletion)
+	}
+	w.WriteHeader(http.StatusNoContent)
 }

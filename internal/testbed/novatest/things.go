@@ -42,3 +42,36 @@ func image(t Thing, project string) map[string]any {
 		"self": "/v2/images/" + t.ID, "schema": "/v2/schemas/image",
 	}
 }
+
+// neutron serves the part of the Networking API that finds networks.
+func (c *Cloud) neutron() {
+	c.mux.HandleFunc("GET /network/{$}", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"versions": []any{version(base(r)+"/network/v2.0", "v2.0", "CURRENT", "", "")}})
+	})
+	view := func(t Thing, project string) map[string]any {
+		return map[string]any{
+			"id": t.ID, "name": t.Name, "status": "ACTIVE", "admin_state_up": true, "shared": true, "router:external": false,
+			"project_id": projectID(project), "tenant_id": projectID(project), "subnets": []string{}, "mtu": 1500,
+		}
+	}
+	c.mux.HandleFunc("GET /network/v2.0/networks", c.allowed(func(w http.ResponseWriter, r *http.Request, project string) {
+		found := []any{}
+		for _, t := range c.config.Networks {
+			if name := r.URL.Query().Get("name"); name == "" || name == t.Name {
+				found = append(found, view(t, project))
+			}
+		}
+		answer(w, http.StatusOK, map[string]any{"networks": found})
+	}))
+	c.mux.HandleFunc("GET /network/v2.0/networks/{id}", c.allowed(func(w http.ResponseWriter, r *http.Request, project string) {
+		id := r.PathValue("id")
+		i := slices.IndexFunc(c.config.Networks, func(t Thing) bool { return t.ID == id })
+		if i < 0 {
+			answer(w, http.StatusNotFound, map[string]any{"NeutronError": map[string]any{
+				"type": "NotFound", "message": "Network " + id + " could not be found.", "detail": "",
+			}})
+			return
+		}
+		answer(w, http.StatusOK, map[string]any{"network": view(c.config.Networks[i], project)})
+	}))
+}
