@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -22,7 +23,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/drivers/local"
 	driver "pulley/internal/drivers/nspawn"
 )
 
@@ -61,12 +61,12 @@ func outer() (int, error) {
 			return 1, fmt.Errorf("cannot boot machines: %w\ninstall it with: e2e/packages debootstrap systemd-container iproute2 genisoimage curl", err)
 		}
 	}
-	scratch, err := local.NewScratch(filepath.Join(os.TempDir(), "pulley-nspawn"))
+	bin, err := newBin()
 	if err != nil {
 		return 1, err
 	}
-	defer scratch.Close()
-	build := exec.Command("go", "build", "-trimpath", "-o", scratch.Dir+"/", "../../cmd/pulley", "../../cmd/pulley-agent")
+	defer os.RemoveAll(bin)
+	build := exec.Command("go", "build", "-trimpath", "-o", bin+"/", "../../cmd/pulley", "../../cmd/pulley-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("cannot build the commands: %w\n%s", err, out)
@@ -81,12 +81,25 @@ func outer() (int, error) {
 		return 1, err
 	}
 	defer group.remove()
-	code, err := group.enter(scratch.Dir, debian.Dir)
+	code, err := group.enter(bin, debian.Dir)
 	if left := group.processes(); left != "" {
 		err = errors.Join(err, fmt.Errorf("these processes are left: %s", left))
 		code = 1
 	}
 	return code, err
+}
+
+// newBin returns a folder for the commands, and removes those of killed runs.
+func newBin() (string, error) {
+	base := filepath.Join(os.TempDir(), "pulley-nspawn-")
+	old, err := filepath.Glob(base + "[0-9]*")
+	for _, dir := range old {
+		if !exists(filepath.Join("/proc", strings.TrimPrefix(dir, base))) {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	bin := base + strconv.Itoa(os.Getpid())
+	return bin, errors.Join(err, os.Mkdir(bin, 0o700))
 }
 
 // group is a control group of the host, for the inner process and all machines.

@@ -106,24 +106,16 @@ func (f Fleet) discard(name, id string) (aside string, err error) {
 	return aside, os.Rename(f.machine(name), aside)
 }
 
-// checkOwner refuses a root in which other users could create what would count as machines.
+// checkOwner refuses a root in which other users could create what would count as machines. A missing root passes.
 func (f Fleet) checkOwner() error {
-	if err := CheckOwner(f.Root); err != nil {
-		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
-	}
-	return nil
-}
-
-// CheckOwner refuses a folder that users other than this one may write to. A folder that does not exist passes.
-func CheckOwner(path string) error {
 	var stat unix.Stat_t
-	if err := unix.Lstat(path, &stat); errors.Is(err, unix.ENOENT) {
+	if err := unix.Lstat(f.Root, &stat); errors.Is(err, unix.ENOENT) {
 		return nil
 	} else if err != nil {
-		return &os.PathError{Op: "lstat", Path: path, Err: err}
+		return &os.PathError{Op: "lstat", Path: f.Root, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("%s is not a folder that only this user may write to\nremove it, or choose another folder", path)
+		return fmt.Errorf("%w: %s is not a folder that only this user may write to\nremove it, or choose another folder", machines.ErrRefused, f.Root)
 	}
 	return nil
 }
@@ -136,11 +128,11 @@ func (f Fleet) lock(ctx context.Context) (*os.File, error) {
 	if err := f.checkOwner(); err != nil {
 		return nil, err
 	}
-	lock, err := Lock(ctx, filepath.Join(f.Root, ".lock"))
+	held, err := lock(ctx, filepath.Join(f.Root, ".lock"))
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("another program makes or deletes machines in %s: %w", f.Root, ctx.Err())
 	}
-	return lock, err
+	return held, err
 }
 
 // look returns the machine of a folder. ok is false where the folder is no machine of the fleet. A machine without a supervisor is

@@ -13,23 +13,14 @@ import (
 // PollInterval is the pause between two looks of Poll.
 const PollInterval = 20 * time.Millisecond
 
-// Lock opens a file, creates it where it is missing, and waits for its lock until ctx ends. Closing the file, or the end of all
+// lock opens a file, creates it where it is missing, and waits for its lock until ctx ends. Closing the file, or the end of all
 // processes that have it open, releases the lock.
-func Lock(ctx context.Context, path string) (*os.File, error) {
-	return open(path, func(f *os.File) error { return Flock(ctx, f, unix.LOCK_EX) })
-}
-
-// TryLock is Lock without waiting: where another process has the lock, the error is unix.EWOULDBLOCK.
-func TryLock(path string) (*os.File, error) {
-	return open(path, func(f *os.File) error { return flock(f, unix.LOCK_EX) })
-}
-
-func open(path string, lock func(*os.File) error) (*os.File, error) {
+func lock(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(f); err != nil {
+	if err := Flock(ctx, f, unix.LOCK_EX); err != nil {
 		_ = f.Close()
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}

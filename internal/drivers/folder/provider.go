@@ -119,7 +119,7 @@ func (f Fleet) start(ctx context.Context, o machines.Order, start func(*New) (*S
 		return err
 	}
 	var err error
-	if n.held, err = Lock(ctx, filepath.Join(n.Dir, heldFile)); err != nil {
+	if n.held, err = lock(ctx, filepath.Join(n.Dir, heldFile)); err != nil {
 		return err
 	}
 	defer n.held.Close() // the supervisor has it, too

@@ -14,10 +14,9 @@ import (
 
 // Names under which this test binary runs itself again.
 const (
-	argOwner   = "test-owner"   // owns a machine until it is killed
-	argScratch = "test-scratch" // owns a scratch folder until it is killed
-	argCheck   = "test-check"   // calls Check
-	argMaker   = "test-maker"   // makes a machine that outlives it, and is killed
+	argOwner = "test-owner" // owns a machine until it is killed
+	argCheck = "test-check" // calls Check
+	argMaker = "test-maker" // makes a machine that outlives it, and is killed
 )
 
 func TestMain(m *testing.M) {
@@ -25,8 +24,6 @@ func TestMain(m *testing.M) {
 	switch os.Args[0] {
 	case argOwner:
 		os.Exit(report(own(os.Args[1])))
-	case argScratch:
-		os.Exit(report(keepScratch(os.Args[1])))
 	case argMaker:
 		os.Exit(report(makeOne(os.Args[1], os.Args[2])))
 	case argCheck:
