@@ -173,14 +173,14 @@ func (s *serveOptions) printIdentity(r serve.Ready) {
 	}
 }
 
-func (s *serveOptions) printMembers(all []store.Health) {
+func (s *serveOptions) printMembers(all []store.MemberState) {
 	for _, h := range all {
 		fmt.Fprintf(s.env.Stdout, "etcd %s answers at %s: %s stored, %s in use%s\n",
-			h.Version, h.Endpoint, cli.Bytes(h.DBBytes), cli.Bytes(h.InUseBytes), alarms(h))
+			h.Version, h.Endpoint, cli.Bytes(h.Stored), cli.Bytes(h.Used), alarms(h))
 	}
 }
 
-func alarms(h store.Health) string {
+func alarms(h store.MemberState) string {
 	if len(h.Alarms) == 0 {
 		return ""
 	}

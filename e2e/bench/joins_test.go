@@ -391,7 +391,7 @@ func benchSize(t *testing.T, n int) {
 		t.Fatal(err)
 	}
 	for i := range sampled {
-		if _, _, err := d.st.Identities.Precreate(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
+		if _, err := d.st.Identities.Precreate(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

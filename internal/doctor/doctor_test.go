@@ -104,7 +104,7 @@ func TestDoctorFindsNothingInAHealthyFleet(t *testing.T) {
 	if err := st.Identities.Put(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := st.Identities.Precreate(ctx, dev, "controller2", at); err != nil {
+	if _, err := st.Identities.Precreate(ctx, dev, "controller2", at); err != nil {
 		t.Fatal(err)
 	}
 	d := examine(t, server, etcdtest.Serve, false)

@@ -420,7 +420,7 @@ func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
 // unused checks the objects that no release uses: leftovers, and objects of a running publish.
 func (a *audit) unused(ctx context.Context) error {
 	var rest []string
-	err := a.store.Releases.Objects(ctx, false, func(hash string, _ int64) error {
+	err := a.store.Releases.Objects(ctx, func(hash string) error {
 		if !a.checked["content/"+hash] && a.byKey["content/"+hash] == nil {
 			rest = append(rest, hash)
 		}

@@ -243,7 +243,7 @@ func (b *build) complete(ctx context.Context, r content.Record) error {
 		return err
 	}
 	there := map[string]bool{}
-	if err := b.store.Releases.Objects(ctx, false, func(hash string, _ int64) error { there[hash] = true; return nil }); err != nil {
+	if err := b.store.Releases.Objects(ctx, func(hash string) error { there[hash] = true; return nil }); err != nil {
 		return err
 	}
 	for _, o := range objects {

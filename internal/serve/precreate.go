@@ -106,7 +106,7 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 	}
 	for i := 0; i < len(missing); i++ {
 		err := t.rested(ctx, func() error {
-			_, _, err := t.Store.Identities.Precreate(ctx, ref, missing[i], t.Now().UTC())
+			_, err := t.Store.Identities.Precreate(ctx, ref, missing[i], t.Now().UTC())
 			return err
 		})
 		switch {

@@ -62,7 +62,7 @@ type Config struct {
 	Log      *slog.Logger
 
 	Ready   func(Ready)                     // called once, when all parts serve
-	Members func([]store.Health)            // called when a cluster answers again
+	Members func([]store.MemberState)            // called when a cluster answers again
 	Warn    func(error)                     // called for errors that do not stop serve
 	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
 }
@@ -70,7 +70,7 @@ type Config struct {
 // Ready describes a running serve.
 type Ready struct {
 	EndedHolds int            // holds that ended while etcd was down
-	Members    []store.Health // of a cluster
+	Members    []store.MemberState // of a cluster
 
 	HTTPS       string // address of the web listener; "" is none
 	Joins       bool
@@ -79,7 +79,7 @@ type Ready struct {
 	Agents      map[string]string // digests by path
 
 	Etcd          *member.Etcd  // the embedded etcd; nil is none
-	Health        *store.Health // of the embedded etcd; nil is unknown
+	Health        *store.MemberState // of the embedded etcd; nil is unknown
 	Endpoints     []string      // of etcd, for nodes
 	NewAdmin      string        // identity file of the first administrator, if this start created it
 	Certificates  *fleetca.Certificates

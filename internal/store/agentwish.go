@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store/etcd"
@@ -79,66 +77,22 @@ func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
 
 // AgentWish reads an environment's document and the revision of its last write, or 0 if there is none.
 func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
-	key := s.db.Keys.Env(ref.String()).AgentChoice()
-	resp, err := s.db.Get(ctx, key)
-	if err != nil {
-		return AgentWish{}, 0, fmt.Errorf("cannot read which agent %s is to run: %w", ref, err)
+	stored, revision, err := etcd.Single[AgentWish](ctx, s.db, s.db.Env(ref).AgentChoice())
+	if stored != nil {
+		w = *stored
 	}
-	for _, kv := range resp.Kvs {
-		if err := etcd.Decode(key, kv.Value, &w); err != nil {
-			return AgentWish{}, kv.ModRevision, err
-		}
-		revision = kv.ModRevision
-	}
-	return w, revision, nil
+	return w, revision, etcd.Wrap(err, "cannot read the agent versions of %s", ref)
 }
 
 // PutAgentWish stores the document. If the document was written since revision, the error wraps ErrConflict.
 func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
-	fail := func(err error) error { return fmt.Errorf("cannot say which agent %s is to run: %w", ref, err) }
 	value, err := etcd.Encode(w)
-	if err != nil {
-		return fail(err)
+	if err == nil && len(value) > maxWishBytes {
+		err = fmt.Errorf("with so many nodes and roles of their own it has %d bytes, and every node reads it in each tick; "+
+			"the limit is %d\npin roles, not nodes", len(value), maxWishBytes)
 	}
-	if len(value) > maxWishBytes {
-		return fail(fmt.Errorf("with so many nodes and roles of their own it has %d bytes, and every node reads it with each tick; there may be %d\npin roles, not nodes", len(value), maxWishBytes))
+	if err == nil {
+		_, err = s.db.Replace(ctx, s.db.Env(ref).AgentChoice(), w, revision)
 	}
-	key := s.db.Keys.Env(ref.String()).AgentChoice()
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
-	}
-	if err != nil {
-		return fail(err)
-	}
-	return nil
-}
-
-// Status returns a node's last status, and whether the node ever reported.
-func (s *Node) Status(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
-	key := s.db.Keys.Env(id.Environment).Status(id.Node)
-	resp, err := s.db.Get(ctx, key)
-	if err != nil || len(resp.Kvs) == 0 {
-		return agent.Status{}, false, err
-	}
-	return st, true, etcd.Decode(key, resp.Kvs[0].Value, &st)
-}
-
-// RepeatStatus writes a node's own status again, byte for byte. Success proves that the node can report. A node
-// without a status repeats nothing, which is no error.
-func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
-	key := s.db.Keys.Env(id.Environment).Status(id.Node)
-	resp, err := s.db.Get(ctx, key)
-	if err != nil {
-		return fmt.Errorf("cannot read the node's own status: %w", err)
-	}
-	for _, kv := range resp.Kvs {
-		// A failed guard means that a tick reported at this moment. The write was allowed, which is all that this call
-		// tests.
-		_, err = s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write the node's own status: %w", err)
-	}
-	return nil
+	return etcd.Wrap(err, "cannot store the agent versions of %s", ref)
 }

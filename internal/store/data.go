@@ -46,25 +46,25 @@ func (s *Targets) Generation(ctx context.Context, env string, n agent.Generation
 	if len(resp.Kvs) == 0 {
 		return SignedGeneration{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, etcd.ErrNotFound)
 	}
-	return s.decodeGeneration(env, key, resp.Kvs[0].Value)
+	return s.decodeGeneration(env, resp.Kvs[0])
 }
 
 // decodeGeneration reads a generation's document. A document that was copied from another key is unreadable. A
 // document without an environment is from an early Pulley. A node with allowed signers refuses it.
-func (s *Targets) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
-	var g SignedGeneration
-	var err error
-	g.Record, g.Signatures = trust.Split(value)
-	if g.Generation, err = hieradata.DecodeGeneration(g.Record); err != nil {
-		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: err.Error()}
+func (s *Targets) decodeGeneration(env string, kv *etcd.KV) (g SignedGeneration, err error) {
+	g.Record, g.Signatures = trust.Split(kv.Value)
+	problem := ""
+	switch g.Generation, err = hieradata.DecodeGeneration(g.Record); {
+	case err != nil:
+		problem = err.Error()
+	case g.Environment != "" && g.Environment != env:
+		problem = fmt.Sprintf("it is data of environment %.64q", g.Environment)
+	case s.db.Keys.Env(env).Generation(agent.Generation(g.Number)) != string(kv.Key):
+		problem = fmt.Sprintf("it is data generation %d", g.Number)
+	default:
+		return g, nil
 	}
-	if g.Environment != "" && g.Environment != env {
-		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is data of environment %.64q", g.Environment)}
-	}
-	if s.db.Keys.Env(env).Generation(agent.Generation(g.Number)) != key {
-		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is data generation %d", g.Number)}
-	}
-	return g, nil
+	return SignedGeneration{}, &etcd.UnreadableError{Key: string(kv.Key), Problem: problem}
 }
 
 // Layer reads a layer's bytes by their digest, and verifies the digest.
@@ -89,20 +89,16 @@ func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error)
 // Data reads the generation of d's default target, on which a change is based. Without one it returns the zero
 // generation.
 func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
-	env, key := ref.String(), s.db.Keys.Env(ref.String()).DataHead()
-	resp, err := s.db.Get(ctx, key)
+	var data Data
+	head, revision, err := etcd.Single[dataHead](ctx, s.db, s.db.Env(ref).DataHead())
 	if err != nil {
 		return Data{}, err
 	}
-	var data Data
-	if len(resp.Kvs) > 0 {
-		data.rev = resp.Kvs[0].ModRevision
-		if err := etcd.Decode(key, resp.Kvs[0].Value, &data.head); err != nil {
-			return Data{}, err
-		}
+	if head != nil {
+		data.head, data.rev = *head, revision
 	}
 	if n := d.Default.Data; n > 0 {
-		g, err := s.Generation(ctx, env, n)
+		g, err := s.Generation(ctx, ref.String(), n)
 		if err != nil {
 			return Data{}, err
 		}
@@ -115,12 +111,11 @@ func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Da
 // becomes the data of the default target. One transaction writes the layers, the generation signed by a, its head, the
 // target, the gate and the history record.
 func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
-	env := ref.String()
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
 		return Change{}, err
 	}
-	next.Environment = env
+	next.Environment = ref.String()
 	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never reused
 	record, err := next.Encode()
 	if err != nil {
@@ -131,25 +126,19 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 		return Change{}, fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
 	}
 	number := agent.Generation(next.Number)
-	head, err := etcd.Encode(dataHead{Newest: number})
-	if err != nil {
-		return Change{}, err
-	}
-	ops := []clientv3.Op{
-		clientv3.OpPut(s.db.Keys.Env(env).Generation(number), document),
-		clientv3.OpPut(s.db.Keys.Env(env).DataHead(), head),
-	}
+	k := s.db.Env(ref)
+	b := etcd.If(etcd.Same(k.DataHead(), data.rev), etcd.Same(k.Generation(number), 0))
+	b.Put(k.DataHead(), dataHead{Newest: number}).Op(clientv3.OpPut(k.Generation(number), document))
 	for _, bytes := range layers {
 		if len(bytes) > 0 {
 			// Immutable and named by its hash: another write changes nothing.
-			ops = append(ops, clientv3.OpPut(s.db.Keys.Env(env).Layer(hieradata.Digest(bytes)), string(bytes)))
+			b.Op(clientv3.OpPut(k.Layer(hieradata.Digest(bytes)), string(bytes)))
 		}
 	}
-	cmps := []clientv3.Cmp{etcd.Same(s.db.Keys.Env(env).DataHead(), data.rev), etcd.Same(s.db.Keys.Env(env).Generation(number), 0)}
 	after := d.Default
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
 	c := Change{Kind: DataChange, Before: d.Default, After: after}
-	return s.change(ctx, ref, d, c, a, cmps, ops)
+	return s.change(ctx, b, ref, d, c, a)
 }
 
 // SortedLayers lists the layers of the generation: nodes, roles, environment, common; within each by name.

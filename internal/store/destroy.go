@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Bounds of a destruction.
@@ -25,23 +27,13 @@ type Destroyed struct {
 	Roles int
 }
 
-// DestroyEnvironment deletes every key of an environment, and the etcd users and roles of its nodes. It deletes
-// nothing else in etcd. It refuses while a machine record exists: machines are retired first. Unless hosts is set, it
-// also refuses while the host list has entries. After an interruption, the next call resumes.
+// Destroy deletes every key of an environment, and the etcd users and roles of its nodes. It deletes nothing else in
+// etcd. It refuses while a machine record exists: machines are retired first. Unless hosts is set, it also refuses
+// while the host list has entries. After an interruption, the next call resumes. No apply is possible afterwards.
 //
 // It deletes the environment and its join tokens first: from then on no machine joins. An old certificate stays
 // invalid even if an environment of this name is created again: its user is deleted, and the node's next user has
 // another incarnation.
-func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
-	a, err := s.BeginApply(ctx, ref, by)
-	if err != nil {
-		return Destroyed{}, err
-	}
-	d, err := a.Destroy(ctx, hosts)
-	return d, errors.Join(err, a.Close())
-}
-
-// Destroy is DestroyEnvironment for the holder of the apply lock. No apply is possible afterwards.
 func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err error) {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
@@ -49,98 +41,92 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 		err = a.destroyable(ctx, hosts)
 	}
 	for round := 0; err == nil; round++ {
-		var again bool
-		if again, err = a.destroy(ctx, &d); !again {
+		before := d
+		if err = a.destroy(ctx, &d); d == before {
 			break
 		}
-		if round == destroyRounds {
-			err = errors.New("something keeps writing\nstop the agents on its machines, and do it again")
+		if err == nil && round == destroyRounds {
+			err = errors.New("something keeps writing\nstop the agents on its machines, and run this command again")
 		}
 	}
-	if err != nil {
-		return d, fmt.Errorf("cannot destroy environment %s: %w", a.ref, a.ended(err))
-	}
-	return d, nil
+	return d, etcd.Wrap(a.ended(err), "cannot destroy environment %s", a.ref)
 }
 
 // destroyable refuses to forget existing machines.
 func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
-	for _, is := range []struct {
-		prefix, what, next string
-		passed             bool
-	}{
-		{a.machines.db.Keys.Env(a.ref.String()).MachineRecords(), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
-		{a.machines.db.Keys.Env(a.ref.String()).Hosts(), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or agree to that with --forget-hosts", hosts},
-	} {
-		resp, err := a.machines.db.Get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	count := func(prefix string) (int64, error) {
+		resp, err := a.db.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if resp.Count > 0 && !is.passed {
-			return fmt.Errorf("there are still %s: %d\n%s", is.what, resp.Count, is.next)
+		return resp.Count, nil
+	}
+	records, err := count(a.keys.MachineRecords())
+	if err != nil {
+		return err
+	}
+	if records > 0 {
+		return fmt.Errorf("it still has %d machines that pulley created\n`pulley env destroy` retires them first, and names them", records)
+	}
+	listed, err := count(a.keys.Hosts())
+	if err != nil || listed == 0 || hosts {
+		return err
+	}
+	return fmt.Errorf("its host list still has %d hosts\n"+
+		"they would run on unknown: remove them with `pulley nodes remove`, or accept that with --forget-hosts", listed)
+}
+
+// destroy deletes each part of an environment once.
+func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
+	env, k, s := a.ref.String(), a.keys, a.machines
+	below := func(prefix string) func() error { return func() error { return a.deleteBelow(ctx, d, prefix) } }
+	listed := func(list func(context.Context, string) ([]string, error)) func() error {
+		return func() error {
+			keys, err := list(ctx, env)
+			if err != nil {
+				return err
+			}
+			return a.deleteKeys(ctx, d, keys...)
+		}
+	}
+	steps := []func() error{
+		func() error { return a.deleteKeys(ctx, d, k.Spec()) },
+		listed(s.tokens.of),
+		below(k.Precreated("")),
+		below(k.Identities()), // before the users: a join that creates a user later finds no identity, and deletes it
+		func() error { return a.destroyUsers(ctx, d) },
+	}
+	for _, prefix := range reportedBy(k) {
+		steps = append(steps, below(prefix))
+	}
+	steps = append(steps, listed(s.notices.of), below(k.Root())) // last: a resumed destroy needs these keys
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// destroy deletes each part of an environment once, and reports whether there was any.
-func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err error) {
-	before := *d
-	env, k := a.ref.String(), a.machines.db.Keys
-	steps := []func() error{
-		func() error { return a.deleteKeys(ctx, d, k.Env(env).Spec()) },
-		func() error { return a.destroyTokens(ctx, d) },
-		func() error { return a.deleteBelow(ctx, d, k.Env(env).Precreated("")) },
-		// Before the users: a join that creates a user later finds no identity for it, and deletes the user.
-		func() error { return a.deleteBelow(ctx, d, k.Env(env).Identities()) },
-		func() error { return a.destroyUsers(ctx, d) },
-	}
-	for _, prefix := range reportedBy(k, env) {
-		steps = append(steps, func() error { return a.deleteBelow(ctx, d, prefix) })
-	}
-	steps = append(steps,
-		func() error { return a.destroyNotices(ctx, d) },
-		func() error { return a.deleteBelow(ctx, d, k.Env(env).Root()) }, // last: a resumed destroy needs these keys
-	)
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return false, err
-		}
-	}
-	return *d != before, nil
-}
-
-func (a *Applying) destroyTokens(ctx context.Context, d *Destroyed) error {
-	keys, err := a.machines.tokens.tokensOf(ctx, a.ref.String())
-	if err != nil {
-		return err
-	}
-	return a.deleteKeys(ctx, d, keys...)
-}
-
-func (a *Applying) destroyNotices(ctx context.Context, d *Destroyed) error {
-	keys, err := a.machines.notices.noticesOf(ctx, a.ref.String())
-	if err != nil {
-		return err
-	}
-	return a.deleteKeys(ctx, d, keys...)
-}
-
 // destroyUsers deletes the users of all the environment's nodes, then each node's role, then the shared role.
 func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
-	s := a.machines
-	users, roles, err := s.access.accountsOf(ctx, a.ref.String())
+	access, env := a.machines.access, a.ref.String()
+	users, err := access.usersOf(ctx, env, "")
 	if err != nil {
 		return err
 	}
 	for _, user := range users {
-		if err := s.access.DropUser(ctx, user); err != nil {
+		if err := access.DropUser(ctx, user.String()); err != nil {
 			return err
 		}
 		d.Users++
 	}
+	roles, err := access.rolesOfNodes(ctx, env)
+	if err != nil {
+		return err
+	}
 	for _, role := range roles {
-		if err := s.access.dropRole(ctx, role); err != nil {
+		if err := access.dropRole(ctx, role); err != nil {
 			return err
 		}
 		d.Roles++
@@ -150,12 +136,8 @@ func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
 
 // deleteKeys deletes keys without comparing their contents.
 func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string) error {
-	for batch := range slices.Chunk(keys, maxOps-1) {
-		ops := make([]clientv3.Op, len(batch))
-		for i, key := range batch {
-			ops[i] = clientv3.OpDelete(key)
-		}
-		if err := a.delete(ctx, d, ops...); err != nil {
+	for batch := range slices.Chunk(keys, etcd.MaxOps-1) {
+		if err := a.delete(ctx, d, etcd.If().Delete(batch...)); err != nil {
 			return err
 		}
 	}
@@ -177,20 +159,20 @@ func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string)
 // deleteRange deletes the keys from from to before end in batches: etcd answers no request during a deletion.
 func (a *Applying) deleteRange(ctx context.Context, d *Destroyed, from, end string) error {
 	for {
-		resp, err := a.machines.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
+		resp, err := a.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
 		if err != nil || len(resp.Kvs) == 0 {
 			return err
 		}
 		next := string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
-		if err := a.delete(ctx, d, clientv3.OpDelete(from, clientv3.WithRange(next))); err != nil {
+		if err := a.delete(ctx, d, etcd.If().Op(clientv3.OpDelete(from, clientv3.WithRange(next)))); err != nil {
 			return err
 		}
 		from = next
 	}
 }
 
-func (a *Applying) delete(ctx context.Context, d *Destroyed, ops ...clientv3.Op) error {
-	resp, err := a.write(ctx, nil, ops...)
+func (a *Applying) delete(ctx context.Context, d *Destroyed, b *etcd.Batch) error {
+	resp, err := a.run(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -198,4 +180,36 @@ func (a *Applying) delete(ctx context.Context, d *Destroyed, ops ...clientv3.Op)
 		d.Keys += r.GetResponseDeleteRange().Deleted
 	}
 	return nil
+}
+
+// AnythingOf reports whether etcd contains any part of an environment that a destruction deletes. This includes an
+// environment that is not stored, or was destroyed in part. Users and roles count if this connection may read them.
+func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
+	env, k := ref.String(), s.db.Env(ref)
+	allowed := func(n int, err error) (bool, error) {
+		if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil
+		}
+		return n > 0, err
+	}
+	looks := []func() (bool, error){
+		func() (bool, error) { keys, err := s.tokens.of(ctx, env); return len(keys) > 0, err },
+		func() (bool, error) { keys, err := s.notices.of(ctx, env); return len(keys) > 0, err },
+		func() (bool, error) { users, err := s.access.usersOf(ctx, env, ""); return allowed(len(users), err) },
+		func() (bool, error) { roles, err := s.access.rolesOfNodes(ctx, env); return allowed(len(roles), err) },
+	}
+	for _, prefix := range append(reportedBy(k), k.Root(), k.Precreated(""), k.Identities()) {
+		looks = append(looks, func() (bool, error) { return s.db.Exists(ctx, prefix) })
+	}
+	for _, look := range looks {
+		if any, err := look(); err != nil || any {
+			return any, etcd.Wrap(err, "cannot look for the parts of %s", ref)
+		}
+	}
+	return false, nil
+}
+
+// reportedBy lists the prefixes of the nodes' reports in an environment, and of notes about the nodes.
+func reportedBy(k etcd.EnvKeys) []string {
+	return []string{k.Statuses(), k.NodesRuns(), k.FirstBoots(), k.Past(""), k.Flood("")}
 }

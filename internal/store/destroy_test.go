@@ -154,14 +154,14 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 			t.Errorf("it is destroyed: %+v, %v", d, err)
 		}
 	}
-	refused(true, "still machines that pulley had made: 1")
+	refused(true, "still has 1 machines that pulley created")
 	if gone, come := differ(before, server.Everything()); len(gone)+len(come) > 0 {
 		t.Errorf("refused, and yet %q went and %q came", gone, come)
 	}
 	if err := a.Drop(ctx, r); err != nil {
 		t.Fatal(err)
 	}
-	refused(false, "still hosts on its list: 1")
+	refused(false, "host list still has 1 hosts")
 	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
 		t.Errorf("while somebody applies: %v", err)
 	}

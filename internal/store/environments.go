@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -35,19 +36,23 @@ func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
 
 // Spec reads an environment and the revision of its last write. It returns nil and 0 if there is none.
 func (s *Environments) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
-	key := s.db.Keys.Env(ref.String()).Spec()
-	resp, err := s.db.Get(ctx, key)
+	resp, err := s.db.Get(ctx, s.db.Env(ref).Spec())
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, 0, err
+	}
+	e, err := decodeSpec(resp.Kvs[0])
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(resp.Kvs) == 0 {
-		return nil, 0, nil
-	}
-	e, err := environments.Decode(resp.Kvs[0].Value)
-	if err != nil {
-		return nil, 0, &etcd.UnreadableError{Key: key, Problem: err.Error()}
-	}
 	return e, resp.Kvs[0].ModRevision, nil
+}
+
+func decodeSpec(kv *etcd.KV) (*environments.Environment, error) {
+	e, err := environments.Decode(kv.Value)
+	if err != nil {
+		return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: err.Error()}
+	}
+	return e, nil
 }
 
 // MustSpec is Spec for an environment that must exist.
@@ -74,32 +79,41 @@ func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment,
 	if err != nil {
 		return err
 	}
-	key := s.db.Keys.Env(e.Ref().String()).Spec()
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
-	}
-	if err != nil {
-		return fmt.Errorf("cannot store environment %s: %w", e.Ref(), err)
-	}
-	return nil
+	key := s.db.Env(e.Ref()).Spec()
+	err = s.db.Commit(ctx, etcd.If(etcd.Same(key, revision)).Op(clientv3.OpPut(key, string(b))))
+	return etcd.Wrap(err, "cannot store environment %s", e.Ref())
 }
 
 // List returns the environments that have a spec, in order.
-func (s *Environments) List(ctx context.Context) ([]string, error) {
+func (s *Environments) List(ctx context.Context) (names []string, err error) {
 	all, err := s.db.Segments(ctx, s.db.Keys.Environments())
-	if err != nil {
-		return nil, fmt.Errorf("cannot list environments: %w", err)
-	}
-	var names []string
-	for _, name := range all {
-		spec, err := s.db.Get(ctx, s.db.Keys.Env(name).Spec(), clientv3.WithCountOnly())
-		if err != nil {
-			return nil, fmt.Errorf("cannot list environments: %w", err)
-		}
-		if spec.Count > 0 {
-			names = append(names, name)
+	for i := 0; err == nil && i < len(all); i++ {
+		var stored bool
+		if stored, err = s.hasSpec(ctx, all[i]); stored {
+			names = append(names, all[i])
 		}
 	}
-	return names, nil
+	return names, etcd.Wrap(err, "cannot list environments")
+}
+
+func (s *Environments) hasSpec(ctx context.Context, env string) (bool, error) {
+	return s.db.Exists(ctx, s.db.Keys.Env(env).Spec())
+}
+
+// Watch calls each when any environment was written, until ctx ends or the watch breaks.
+func (s *Environments) Watch(ctx context.Context, each func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	spec := strings.TrimPrefix(s.db.Keys.Env("").Spec(), s.db.Keys.Environments()) // "/spec"
+	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
+		if err := resp.Err(); err != nil {
+			return fmt.Errorf("cannot watch environments: %w", s.db.Explain(err))
+		}
+		for _, e := range resp.Events {
+			if strings.HasSuffix(string(e.Kv.Key), spec) {
+				each()
+			}
+		}
+	}
+	return watchEnd(ctx.Err())
 }

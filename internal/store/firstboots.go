@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -60,16 +58,13 @@ func (f *FirstBoot) Locks() bool {
 
 // List lists the first boots of an environment, by machine ID. damaged names the unreadable ones.
 func (s *FirstBoots) List(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.db, s.db.Keys.Env(ref.String()).FirstBoots())
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the first boots of %s: %w", ref, err)
-	}
-	return all, damaged, nil
+	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoots())
+	return all, damaged, etcd.Wrap(err, "cannot list the first boots of %s", ref)
 }
 
 // Get reads the progress of a machine, and the revision of its last write. It returns nil and 0 if there is none.
 func (s *FirstBoots) Get(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
-	return etcd.Single[FirstBoot](ctx, s.db, s.db.Keys.Env(ref.String()).FirstBoot(machine))
+	return etcd.Single[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoot(machine))
 }
 
 // Lifetime of a first boot's record, by etcd's leases: of an unfinished one since its last report, and of a finished
@@ -87,99 +82,51 @@ const (
 
 // Put writes the progress of a machine. It returns ErrConflict if the progress was written since revision. It leaves
 // no unused lease, because a machine may report often.
-func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
-	put, l, err := s.putFirstBoot(ctx, ref, b, revision)
-	if err != nil {
-		return err
+func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, boot FirstBoot, revision int64) error {
+	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Machine), revision))
+	l, err := s.put(ctx, b, ref, boot, revision)
+	if err == nil {
+		err = s.db.Commit(ctx, b)
+		s.db.SettleLease(ctx, l, err)
 	}
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(s.db.Keys.Env(ref.String()).FirstBoot(b.Machine), revision)}, []clientv3.Op{put}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
-	}
-	s.db.SettleLease(ctx, l, err)
 	return err
 }
 
-// putFirstBoot returns the write for a transaction that compares revision. The caller then calls SettleLease. A lease
-// ends the record.
-func (s *FirstBoots) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, etcd.LeaseSwap, error) {
-	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), agent.Prose(clip.Text(string(b.Error), maxBootError))
-	value, err := etcd.Encode(b)
-	if err != nil {
-		return clientv3.Op{}, etcd.LeaseSwap{}, err
-	}
-	fail := func(err error) (clientv3.Op, etcd.LeaseSwap, error) {
-		return clientv3.Op{}, etcd.LeaseSwap{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
-	}
-	key := s.db.Keys.Env(ref.String()).FirstBoot(b.Machine)
-	lasts, l := firstBootKept, etcd.LeaseSwap{}
-	if revision != 0 {
-		keep := b.Finished.IsZero()
-		if !keep { // replaces its lease by a shorter one, once
-			resp, err := s.db.Get(ctx, key)
-			if err != nil {
-				return fail(err)
-			}
-			if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != revision {
-				return clientv3.Op{}, etcd.LeaseSwap{}, etcd.ErrConflict
-			}
-			var before FirstBoot
-			if err := etcd.Decode(key, resp.Kvs[0].Value, &before); err != nil {
-				return fail(err)
-			}
-			keep, l.Old = !before.Finished.IsZero(), clientv3.LeaseID(resp.Kvs[0].Lease)
-		}
-		if keep {
-			return clientv3.OpPut(key, value, clientv3.WithIgnoreLease()), etcd.LeaseSwap{}, nil
-		}
-	}
-	if !b.Finished.IsZero() {
+// put adds the write to a batch, which compares revision. The caller then calls SettleLease. A lease ends the record.
+func (s *FirstBoots) put(ctx context.Context, b *etcd.Batch, ref environments.Ref, boot FirstBoot, revision int64) (l etcd.LeaseSwap, err error) {
+	boot.Hostname, boot.Step = clip.Text(boot.Hostname, maxBootWord), clip.Text(boot.Step, maxBootWord)
+	boot.Error = agent.Prose(clip.Text(string(boot.Error), maxBootError))
+	key, lasts := s.db.Env(ref).FirstBoot(boot.Machine), firstBootKept
+	keep := revision != 0
+	if !boot.Finished.IsZero() {
 		lasts = finishedKept
+		if keep { // it replaces its lease by a shorter one, once
+			if keep, l.Old, err = s.finished(ctx, key, revision); err != nil {
+				return l, err
+			}
+		}
+	}
+	if keep {
+		b.Put(key, boot, clientv3.WithIgnoreLease())
+		return etcd.LeaseSwap{}, nil
 	}
 	if l.Fresh, err = s.db.Grant(ctx, lasts); err != nil {
-		return fail(err)
+		return l, fmt.Errorf("cannot write the progress of machine %s: %w", boot.Machine, err)
 	}
-	return clientv3.OpPut(key, value, clientv3.WithLease(l.Fresh)), l, nil
+	b.Put(key, boot, clientv3.WithLease(l.Fresh))
+	return l, nil
 }
 
-// Unlock frees a node's name from the machine that is in its first boot under it. It also deletes the note of a
-// duplicate machine under the name, which needs an administrator. It returns ErrNotFound if there was neither.
-func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
-	var freed []FirstBoot
-	all, _, err := s.boots.List(ctx, ref)
+// finished reports whether the record at a revision is of a finished first boot, and returns its lease.
+func (s *FirstBoots) finished(ctx context.Context, key string, revision int64) (bool, clientv3.LeaseID, error) {
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
-		return nil, err
+		return false, 0, err
 	}
-	for machine, b := range all {
-		for b.Node == node && b.Locks() {
-			now, revision, err := s.boots.Get(ctx, ref, machine)
-			if err == nil && now.Locks() && now.Node == node {
-				now.Unlocked = &r
-				if err = s.boots.Put(ctx, ref, *now, revision); errors.Is(err, etcd.ErrConflict) {
-					continue // it reported at this moment
-				}
-				freed = append(freed, *now)
-			}
-			if err != nil {
-				return freed, fmt.Errorf("cannot free the name %s: %w", node, err)
-			}
-			break
-		}
+	if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != revision {
+		return false, 0, etcd.ErrConflict
 	}
-	i, revision, err := s.identities.Get(ctx, ref, node)
-	switch {
-	case err != nil:
-	case i != nil && i.Clone != nil:
-		i.Clone = nil
-		err = s.identities.Put(ctx, ref, *i, revision)
-		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
-			err = nil // the operator's part is done; only an administrator can delete the note of the duplicate machine
-		}
-	case len(freed) == 0:
-		err = etcd.ErrNotFound
-	}
-	if err != nil {
-		return freed, fmt.Errorf("cannot free the name %s: %w", node, err)
-	}
-	return freed, nil
+	var before FirstBoot
+	err = etcd.Into(&before)(resp.Kvs[0])
+	return !before.Finished.IsZero(), clientv3.LeaseID(resp.Kvs[0].Lease), err
 }

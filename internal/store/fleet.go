@@ -2,13 +2,16 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/machines"
 	"pulley/internal/store/etcd"
 )
 
@@ -26,48 +29,44 @@ type FleetState struct {
 
 // State reads an environment's view: five ranges in one or more pages.
 func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
-	f := FleetState{}
-	var err error
-	if f.Spec, _, err = s.specs.Spec(ctx, ref); err != nil {
+	spec, _, err := s.specs.Spec(ctx, ref)
+	if err != nil {
 		return FleetState{}, err
 	}
-	if f.Desires, err = s.targets.Desires(ctx, ref); err != nil {
+	d, err := s.targets.Desires(ctx, ref)
+	if err != nil {
 		return FleetState{}, err
 	}
-	f.Revision, f.Damaged = f.Desires.Revision, f.Desires.Damaged
-	said, err := s.fleetOf(ctx, ref, &f)
+	f := FleetState{Spec: spec, Desires: d, Revision: d.Revision, Damaged: d.Damaged}
+	unread, err := s.fleetOf(ctx, ref, &f)
 	if err != nil {
 		return FleetState{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
 	}
-	f.Damaged = append(f.Damaged, said...)
+	f.Damaged = append(f.Damaged, unread...)
 	return f, nil
 }
 
 // fleetOf reads the ranges of a fleet. It returns unreadable statuses separately, because each affects one node.
 func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
-	env := ref.String()
+	k, damaged := s.db.Env(ref), [3][]string{}
 	f.Holds = map[etcd.Scope]agent.Hold{}
-	var damaged []string
-	if f.Hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(env).Hosts(), more...); err != nil {
-		return nil, err
+	f.Hosts, damaged[0], err = etcd.ReadAll[agent.Host](ctx, s.db, k.Hosts(), more...)
+	if err == nil {
+		damaged[1], err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+			if scope, ok := etcd.ScopeOf(rest, "all"); ok {
+				f.Holds[scope] = h
+			} else {
+				f.Damaged = append(f.Damaged, etcd.UnknownKey(k.Holds()+rest))
+			}
+		}, more...)
 	}
-	f.Damaged = append(f.Damaged, damaged...)
-	damaged, err = etcd.Collect(ctx, s.db, s.db.Keys.Env(env).Holds(), func(rest string, h agent.Hold) {
-		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
-			f.Holds[scope] = h
-		} else {
-			f.Damaged = append(f.Damaged, etcd.UnknownKey(s.db.Keys.Env(env).Holds()+rest))
-		}
-	}, more...)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		f.Assigned, damaged[2], err = etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""), more...)
 	}
-	f.Damaged = append(f.Damaged, damaged...)
-	if f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, s.db.Keys.Env(env).Assignment(""), more...); err != nil {
-		return nil, err
+	if err == nil {
+		f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, k.Statuses(), more...)
 	}
-	f.Damaged = append(f.Damaged, damaged...)
-	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, s.db.Keys.Env(env).Statuses(), more...)
+	f.Damaged = append(f.Damaged, slices.Concat(damaged[:]...)...)
 	return unread, err
 }
 
@@ -102,18 +101,25 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 
 // HostList is Hosts, and names the unreadable entries.
 func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, damaged []string, err error) {
-	return etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
+	hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, s.db.Env(ref).Hosts())
+	return hosts, damaged, etcd.Wrap(err, "cannot list the hosts of %s", ref)
+}
+
+// Hosts returns the host list.
+func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
+	hosts, _, err := s.HostList(ctx, ref)
+	return hosts, err
 }
 
 // ReportedKeys counts the keys that each node wrote: its status and runs.
 func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[string]int64, error) {
-	counts, k := map[string]int64{}, s.db.Keys.Env(ref.String())
+	counts, k := map[string]int64{}, s.db.Env(ref)
 	for _, prefix := range []string{k.Statuses(), k.NodesRuns()} {
-		_, err := s.db.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+		err := s.db.Scan(ctx, prefix, func(rest string, _ *etcd.KV) error {
 			node, _, _ := strings.Cut(rest, "/")
 			counts[etcd.Unescape(node)]++
 			return nil
-		}, clientv3.WithKeysOnly())
+		}, clientv3.WithKeysOnly(), clientv3.WithLimit(2000))
 		if err != nil {
 			return nil, err
 		}
@@ -121,20 +127,10 @@ func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[str
 	return counts, nil
 }
 
-// Hosts returns the host list.
-func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
-	hosts, _, err := etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the hosts of %s: %w", ref, err)
-	}
-	return hosts, nil
-}
-
 // Runs lists a node's run records, oldest first. damaged names the unreadable ones.
 func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
-	prefix := s.db.Keys.Env(ref.String()).Runs(node)
-	_, err = s.db.Scan(ctx, prefix, func(rest string, b []byte) error {
-		r, _, err := agent.DecodeRun(b)
+	err = s.db.Scan(ctx, s.db.Env(ref).Runs(node), func(rest string, kv *etcd.KV) error {
+		r, _, err := agent.DecodeRun(kv.Value)
 		if err != nil {
 			damaged = append(damaged, fmt.Sprintf("%s: %v", etcd.Unescape(rest), err))
 			return nil
@@ -142,40 +138,77 @@ func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (ru
 		runs = append(runs, r)
 		return nil
 	})
+	return runs, damaged, etcd.Wrap(err, "cannot list the runs of %s", node)
+}
+
+// roleOf returns a node's role by the host list, else by its status, else by its name.
+func (f FleetState) roleOf(node string) string {
+	if h, ok := f.Hosts[node]; ok && h.Role != "" {
+		return h.Role
+	}
+	if st, ok := f.Statuses[node]; ok && st.Role != "" {
+		return st.Role
+	}
+	n, err := environments.ParseNode(node)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the runs of %s: %w", node, err)
+		return ""
 	}
-	return runs, damaged, nil
+	return n.Role
 }
 
-// Health is the state of one etcd member.
-type Health struct {
-	Endpoint, Version   string
-	DBBytes, InUseBytes int64
-	Alarms              []string
-}
-
-// Health reads the version and size of each endpoint.
-func (s *Cluster) Health(ctx context.Context) ([]Health, error) {
-	var all []Health
-	endpoints := s.db.Client.Endpoints()
-	if len(endpoints) == 0 { // in etcd's own process
-		endpoints = []string{s.db.Endpoints}
-	}
-	for _, e := range endpoints {
-		one, cancel := context.WithTimeout(ctx, s.db.Timeout)
-		st, err := s.db.Client.Status(one, e)
-		cancel()
-		if err != nil {
-			return all, s.db.Explain(err)
+// Register adds a node to the host list. The entry has no lease, because a powered-off host stays on the list.
+// Register keeps a pending request to the node.
+func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
+	k := s.db.Keys.Env(env)
+	return etcd.Retry(ctx, func() error {
+		old, revision, err := etcd.Single[agent.Host](ctx, s.db, k.Host(h.Node))
+		if err != nil && !errors.As(err, new(*etcd.UnreadableError)) { // an unreadable entry is overwritten
+			return err
 		}
-		all = append(all, Health{Endpoint: e, Version: st.Version, DBBytes: st.DbSize, InUseBytes: st.DbSizeInUse, Alarms: st.Errors})
-	}
-	return all, nil
+		h.Request = askedBefore(old, h)
+		return s.db.Commit(ctx, etcd.If(etcd.Same(k.Host(h.Node), revision)).Put(k.Host(h.Node), h).Touch(k.HostsHead()))
+	})
 }
 
-// Ping reads one key, which need not exist.
-func (s *Cluster) Ping(ctx context.Context) error {
-	_, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly())
-	return err
+// askedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
+// machine.
+func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
+	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
+		return nil
+	}
+	return old.Request
+}
+
+// Request stores a one-time request to a node in its entry of the host list. It returns machines.ErrNotListed for a
+// node outside the list, and ErrRetires for a node with a retirement request, whose author waits for the answer. It
+// does not touch the head of the list: the list itself is unchanged.
+func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
+	err := s.ask(ctx, ref, node, r, s.db.Commit, func(h agent.Host) error {
+		if h.Request != nil && h.Request.Do == agent.RequestRetire {
+			return ErrRetires
+		}
+		return nil
+	})
+	return etcd.Wrap(err, "cannot ask node %s", node)
+}
+
+// ErrRetires means that a node has a retirement request, and accepts no other request meanwhile.
+var ErrRetires = errors.New("it is being retired")
+
+// ask changes the current entry if may allows it. A join of the node may write the same entry.
+func (s *Fleet) ask(
+	ctx context.Context, ref environments.Ref, node string, r agent.Request, commit func(context.Context, *etcd.Batch) error, may func(agent.Host) error,
+) error {
+	key := s.db.Env(ref).Host(node)
+	return etcd.Update(ctx, s.db, key, commit, func(h *agent.Host, b *etcd.Batch) error {
+		if h == nil {
+			return machines.ErrNotListed
+		}
+		if err := may(*h); err != nil {
+			return err
+		}
+		h.Request = &r
+		b.Put(key, h)
+		return nil
+	})
 }

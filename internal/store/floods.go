@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -24,85 +25,102 @@ type Flood struct {
 
 // Floods lists the nodes of an environment with a recent flood. damaged names the unreadable ones.
 func (s *Fleet) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[Flood](ctx, s.db, s.db.Keys.Env(ref.String()).Flood(""))
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the nodes of %s that flood: %w", ref, err)
-	}
-	return all, damaged, nil
+	all, damaged, err = etcd.ReadAll[Flood](ctx, s.db, s.db.Env(ref).Flood(""))
+	return all, damaged, etcd.Wrap(err, "cannot list the nodes of %s that flood", ref)
 }
 
 // NoteFlood stores that a node flooded within the last minute, and adds to an earlier note. first is true if there was
 // none: of several serves that see the same flood, one gets true. There is no lease, because a full etcd grants none.
 // ForgetFlood deletes the note.
 func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
-	key := s.db.Keys.Env(ref.String()).Flood(now.Node)
-	for {
-		old, revision, err := etcd.Single[Flood](ctx, s.db, key)
-		if err != nil {
-			return false, err
-		}
+	key := s.db.Env(ref).Flood(now.Node)
+	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Flood, b *etcd.Batch) error {
 		sum := now
-		if old != nil {
-			sum.First = old.First
-			sum.Bytes, sum.Writes = max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes)
+		if first = old == nil; !first {
+			sum.First, sum.Bytes, sum.Writes = old.First, max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes)
 		}
-		if _, err := s.db.Replace(ctx, key, sum, revision); !errors.Is(err, etcd.ErrConflict) {
-			if err != nil {
-				err = fmt.Errorf("cannot note that node %s floods: %w", now.Node, err)
+		b.Put(key, sum)
+		return nil
+	})
+	return first && err == nil, etcd.Wrap(err, "cannot note that node %s floods", now.Node)
+}
+
+// ForgetFlood deletes the note unless the node flooded after it. A flood that continues is noted again.
+func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
+	key := s.db.Env(ref).Flood(node)
+	return etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Flood, b *etcd.Batch) error {
+		if old != nil && !old.Last.After(last) {
+			b.Delete(key)
+		}
+		return nil
+	})
+}
+
+// NodeWrite is one write of a node, as a watch reports it.
+type NodeWrite struct {
+	Ref    environments.Ref
+	Node   string
+	Bytes  int64         // of the key and of the value
+	Status *agent.Status // nil if the write is no readable status
+}
+
+// Watch calls each with the writes of all nodes from now on: statuses and runs. It returns when ctx ends or the watch
+// breaks. The caller begins again and misses the writes in between.
+func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Without a leader the watch ends instead of staying silent. Large answers come in parts.
+	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithFilterDelete()}
+	need := clientv3.WithRequireLeader(ctx)
+	statuses := s.db.Client.Watch(need, s.db.Keys.AllStatuses(), opts...)
+	runs := s.db.Client.Watch(need, s.db.Keys.AllRuns(), opts...)
+	for {
+		var resp clientv3.WatchResponse
+		var open bool
+		select {
+		case resp, open = <-statuses:
+		case resp, open = <-runs:
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := resp.Err(); err != nil || !open {
+			return fmt.Errorf("cannot watch what nodes write: %w", s.db.Explain(watchEnd(err)))
+		}
+		for _, e := range resp.Events {
+			if w, ok := s.nodeWrite(e); ok {
+				each(w)
 			}
-			return old == nil, err
 		}
 	}
 }
 
-// ForgetFlood deletes the note unless the node flooded after it. It needs no other guard: a flood that continues is
-// noted again.
-func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
-	key := s.db.Keys.Env(ref.String()).Flood(node)
-	old, revision, err := etcd.Single[Flood](ctx, s.db, key)
-	if err != nil || old == nil || old.Last.After(last) {
-		return err
+// watchEnd returns the error of an ended watch if etcd gives no reason.
+func watchEnd(err error) error {
+	if err == nil {
+		return errors.New("etcd ended the watch")
 	}
-	_, err = s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	return err
 }
 
-// HoldUnlessHeld sets a hold on a scope without a hold of its own, and reports whether it did. An operator's hold
-// stays.
-func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
-	key := s.db.Keys.Env(ref.String()).Hold(scope)
-	h.Scope = scope.Segment("all")
-	value, err := etcd.Encode(h)
+// nodeWrite reads the writer from its key: <kind>/<env>/<node>[/…].
+func (s *Fleet) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
+	key := string(e.Kv.Key)
+	rest, ours := strings.CutPrefix(key, s.db.Keys.Root())
+	parts := strings.SplitN(rest, "/", 4)
+	if !ours || len(parts) < 3 {
+		return NodeWrite{}, false
+	}
+	ref, err := environments.ParseRef(etcd.Unescape(parts[1]))
 	if err != nil {
-		return false, err
+		return NodeWrite{}, false
 	}
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
-	if err != nil {
-		return false, fmt.Errorf("cannot hold %s: %w", scope, err)
-	}
-	return resp.Succeeded, nil
-}
-
-// NoteDuplicateBoot stores that two machines run under a node's name with one machine's identity, as their boot IDs
-// show. It reports whether this is new: of several serves that see the same, one gets true.
-func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
-	for {
-		i, revision, err := s.Get(ctx, ref, node)
-		if err != nil || !i.Live() {
-			return false, err
-		}
-		old := i.Clone
-		c.First, c.Times = c.At, 1
-		if old != nil && old.Boot == c.Boot {
-			c.First, c.Times = old.First, old.Times+1
-		}
-		i.Clone = &c
-		err = s.Put(ctx, ref, *i, revision)
-		if err == nil {
-			return old == nil, nil
-		}
-		if !errors.Is(err, etcd.ErrConflict) {
-			return false, fmt.Errorf("cannot note that two machines run as node %s: %w", node, err)
+	w := NodeWrite{Ref: ref, Node: etcd.Unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
+	if parts[0]+"/" == strings.TrimPrefix(s.db.Keys.AllStatuses(), s.db.Keys.Root()) {
+		var st agent.Status
+		if etcd.Decode(key, e.Kv.Value, &st) == nil {
+			w.Status = &st
 		}
 	}
+	return w, true
 }

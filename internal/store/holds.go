@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,36 +16,37 @@ import (
 // Hold sets a hold on a scope; a second one on the same scope replaces the first. With lasts > 0 a lease of etcd ends
 // it, which depends on no client's clock. It needs no guard: the operator's newest decision counts.
 func (s *Fleet) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold, lasts time.Duration) error {
-	key := s.db.Keys.Env(ref.String()).Hold(scope)
-	h.Scope = scope.Segment("all")
-	value, err := etcd.Encode(h)
-	if err != nil {
-		return err
-	}
 	var opts []clientv3.OpOption
 	if lasts > 0 {
-		lease, err := s.db.Lease(ctx, lasts)
+		lease, err := s.db.Grant(ctx, lasts)
 		if err != nil {
 			return fmt.Errorf("cannot set a hold that ends: %w", err)
 		}
-		opts = append(opts, lease)
+		opts = append(opts, clientv3.WithLease(lease))
 	}
-	if _, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpPut(key, value, opts...)}, nil); err != nil {
-		return fmt.Errorf("cannot hold %s: %w", scope, err)
+	h.Scope = scope.Segment("all")
+	return etcd.Wrap(s.db.Commit(ctx, etcd.If().Put(s.db.Env(ref).Hold(scope), h, opts...)), "cannot hold %s", scope)
+}
+
+// HoldUnlessHeld sets a hold on a scope without a hold of its own, and reports whether it did. An operator's hold
+// stays.
+func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
+	h.Scope = scope.Segment("all")
+	_, err := s.db.Replace(ctx, s.db.Env(ref).Hold(scope), h, 0)
+	if errors.Is(err, etcd.ErrConflict) {
+		return false, nil
 	}
-	return nil
+	return err == nil, etcd.Wrap(err, "cannot hold %s", scope)
 }
 
 // Unhold removes a scope's hold. It returns ErrNotFound if there is none.
 func (s *Fleet) Unhold(ctx context.Context, ref environments.Ref, scope etcd.Scope) error {
-	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.db.Keys.Env(ref.String()).Hold(scope))}, nil)
-	if err != nil {
-		return fmt.Errorf("cannot end the hold on %s: %w", scope, err)
+	key := s.db.Env(ref).Hold(scope)
+	err := s.db.Commit(ctx, etcd.If(etcd.Exists(key)).Delete(key))
+	if errors.Is(err, etcd.ErrConflict) {
+		err = etcd.ErrNotFound
 	}
-	if resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-		return fmt.Errorf("cannot end the hold on %s: %w", scope, etcd.ErrNotFound)
-	}
-	return nil
+	return etcd.Wrap(err, "cannot end the hold on %s", scope)
 }
 
 // EndHolds corrects the holds of all environments after a restart of etcd: a starting member gives every lease its
@@ -68,18 +70,18 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 			op := clientv3.OpDelete(string(kv.Key))
 			left := h.Until.Sub(now)
 			if left > 0 {
-				lease, err := s.db.Lease(ctx, left)
+				lease, err := s.db.Grant(ctx, left)
 				if err != nil {
 					return ended, fmt.Errorf("cannot renew the hold on %s: %w", h.Scope, err)
 				}
-				op = clientv3.OpPut(string(kv.Key), string(kv.Value), lease)
+				op = clientv3.OpPut(string(kv.Key), string(kv.Value), clientv3.WithLease(lease))
 			}
-			// A failed guard means that an operator set or ended the hold at this moment, which counts.
-			done, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(string(kv.Key), kv.ModRevision)}, []clientv3.Op{op}, nil)
-			if err != nil {
+			// A conflict means that an operator set or ended the hold at this moment, which counts.
+			err := s.db.Commit(ctx, etcd.If(etcd.Same(string(kv.Key), kv.ModRevision)).Op(op))
+			switch {
+			case err != nil && !errors.Is(err, etcd.ErrConflict):
 				return ended, fmt.Errorf("cannot end the hold on %s: %w", h.Scope, err)
-			}
-			if done.Succeeded && left <= 0 {
+			case err == nil && left <= 0:
 				ended++
 			}
 		}

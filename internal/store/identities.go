@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -60,26 +61,6 @@ type Removal struct {
 	Left bool        `json:"left,omitempty"` // it left by itself: it may return with its token
 }
 
-// OperatorIdentity is the holder of an operator's name.
-type OperatorIdentity struct {
-	Name        string       `json:"name"`
-	As          OperatorRole `json:"as"`
-	User        string       `json:"user,omitempty"` // in etcd; "" once revoked
-	Incarnation string       `json:"incarnation,omitempty"`
-	Replaces    string       `json:"replaces,omitempty"` // as of Identity
-	Key         string       `json:"key,omitempty"`
-	Joined      time.Time    `json:"joined,omitzero"`
-	Issued      time.Time    `json:"issued,omitzero"`
-	Until       time.Time    `json:"until,omitzero"`
-	CA          string       `json:"ca,omitempty"`
-	Token       string       `json:"token,omitempty"`
-	By          string       `json:"by,omitempty"`
-	Revoked     *Revoked     `json:"revoked,omitempty"`
-}
-
-// Live reports whether certificates of this operator can still be valid.
-func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && o.User != "" }
-
 // Owners are the records that may name a user of etcd: those of the node or operator in its name, nil if missing.
 type Owners struct {
 	Identity   *Identity
@@ -103,42 +84,18 @@ func (o Owners) Own(user pki.Name) bool {
 
 // List lists the identities of an environment's nodes, including removed nodes. damaged names the unreadable ones.
 func (s *Identities) List(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[Identity](ctx, s.db, s.db.Keys.Env(ref.String()).Identities())
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the identities of %s: %w", ref, err)
-	}
-	return all, damaged, nil
+	all, damaged, err = etcd.ReadAll[Identity](ctx, s.db, s.db.Env(ref).Identities())
+	return all, damaged, etcd.Wrap(err, "cannot list the identities of %s", ref)
 }
 
 // Get reads the holder of a node's name, and the revision of its last write. It returns nil and 0 if there is none.
 func (s *Identities) Get(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
-	return etcd.Single[Identity](ctx, s.db, s.db.Keys.Env(ref.String()).Identity(node))
+	return etcd.Single[Identity](ctx, s.db, s.db.Env(ref).Identity(node))
 }
 
 // Put replaces an identity. It returns ErrConflict if the identity was written since revision.
 func (s *Identities) Put(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
-	_, err := s.db.Replace(ctx, s.db.Keys.Env(ref.String()).Identity(i.Node), i, revision)
-	return err
-}
-
-// Operators lists the holders of operators' names.
-func (s *Identities) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[OperatorIdentity](ctx, s.db, s.db.Keys.Operators())
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list operators: %w", err)
-	}
-	return all, damaged, nil
-}
-
-// Operator reads the holder of an operator's name, and the revision of its last write. It returns nil and 0 if there
-// is none.
-func (s *Identities) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
-	return etcd.Single[OperatorIdentity](ctx, s.db, s.db.Keys.Operator(name))
-}
-
-// PutOperator replaces an operator. It returns ErrConflict if the operator was written since revision.
-func (s *Identities) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
-	_, err := s.db.Replace(ctx, s.db.Keys.Operator(o.Name), o, revision)
+	_, err := s.db.Replace(ctx, s.db.Env(ref).Identity(i.Node), i, revision)
 	return err
 }
 
@@ -168,9 +125,8 @@ func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, no
 // UpdateHost writes a machine's new hostname and addresses into the host list. A request to the previous machine does
 // not carry over to another machine. It returns ErrConflict if the identity was written since revision.
 func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
-	env := ref.String()
-	key := s.db.Keys.Env(env).Host(i.Node)
-	old, listed, err := etcd.Single[agent.Host](ctx, s.db, key)
+	k := s.db.Env(ref)
+	old, listed, err := etcd.Single[agent.Host](ctx, s.db, k.Host(i.Node))
 	if err != nil {
 		return err
 	}
@@ -183,14 +139,170 @@ func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Ide
 	}
 	h.Hostname, h.Addresses, h.MachineID, h.At = hostname, addresses, i.Machine, now
 	h.Request = askedBefore(old, h)
-	value, err := etcd.Encode(h)
+	b := etcd.If(etcd.Same(k.Host(i.Node), listed), etcd.Same(k.Identity(i.Node), revision))
+	return s.db.Commit(ctx, b.Put(k.Host(i.Node), h).Touch(k.HostsHead()))
+}
+
+// NoteDuplicateBoot stores that two machines run under a node's name with one machine's identity, as their boot IDs
+// show. It reports whether this is new: of several serves that see the same, one gets true.
+func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Clone) (first bool, err error) {
+	key := s.db.Env(ref).Identity(node)
+	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(i *Identity, b *etcd.Batch) error {
+		first = false
+		if !i.Live() {
+			return nil
+		}
+		first, c.First, c.Times = i.Clone == nil, c.At, 1
+		if old := i.Clone; old != nil && old.Boot == c.Boot {
+			c.First, c.Times = old.First, old.Times+1
+		}
+		i.Clone = &c
+		b.Put(key, i)
+		return nil
+	})
+	return first && err == nil, etcd.Wrap(err, "cannot note that two machines run as node %s", node)
+}
+
+// TakenNames reads the taken names of a role, by a live identity or by an entry of the host list.
+func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role string) (map[string]bool, error) {
+	k, taken := s.db.Env(ref), map[string]bool{}
+	damaged, err := etcd.Collect(ctx, s.db, k.Identities(), func(rest string, i Identity) {
+		if i.Live() {
+			taken[etcd.Unescape(rest)] = true
+		}
+	})
+	if err == nil && len(damaged) > 0 { // an unreadable name may be taken
+		err = errors.New(damaged[0])
+	}
+	if err == nil {
+		err = s.db.Scan(ctx, k.Host(role), func(_ string, kv *etcd.KV) error {
+			taken[etcd.Unescape(strings.TrimPrefix(string(kv.Key), k.Hosts()))] = true
+			return nil
+		}, clientv3.WithKeysOnly(), clientv3.WithLimit(2000))
+	}
+	return taken, etcd.Wrap(err, "cannot read the taken names of %s", ref)
+}
+
+// DropFormer deletes the users of all incarnations of a node except user. Interrupted joins may have left several. If
+// the node now has another user, or none, nothing happens.
+func (s *Identities) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
+	// Users first, then the records that may claim them. A later join creates or takes a user outside this list, or
+	// changes the records.
+	users, err := s.access.usersOf(ctx, ref.String(), node)
 	if err != nil {
 		return err
 	}
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, listed), etcd.Same(s.db.Keys.Env(env).Identity(i.Node), revision)},
-		[]clientv3.Op{clientv3.OpPut(key, value), etcd.Touch(s.db.Keys.Env(env).HostsHead())}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
+	reserve, _, err := etcd.Single[Precreated](ctx, s.db, s.db.Env(ref).Precreated(node))
+	if err != nil {
+		return err
 	}
-	return err
+	i, _, err := s.Get(ctx, ref, node)
+	if err != nil || !i.Live() || i.User != user {
+		return err
+	}
+	former := slices.DeleteFunc(users, func(n pki.Name) bool { return reserve != nil && n.String() == reserve.User })
+	return s.access.dropUsers(ctx, former, user)
+}
+
+// Precreated is the etcd user that is pre-created for a node, under its future incarnation.
+type Precreated struct {
+	User        string    `json:"user"`
+	Incarnation string    `json:"incarnation"`
+	Ready       bool      `json:"ready,omitempty"` // the user is complete
+	At          time.Time `json:"at"`
+}
+
+// Precreated lists the pre-created users of an environment's nodes.
+func (s *Identities) Precreated(ctx context.Context, ref environments.Ref) (all map[string]Precreated, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[Precreated](ctx, s.db, s.db.Env(ref).Precreated(""))
+	return all, damaged, etcd.Wrap(err, "cannot list the pre-created users of %s", ref)
+}
+
+// ErrJoined means that a machine joined as the node, even if it was removed since.
+var ErrJoined = errors.New("a machine has joined as this node")
+
+// Precreate ensures that a node has a pre-created user that is ready, and returns it. It returns
+// ErrJoined if a machine has already joined. It writes the entry before it creates the user: after a crash no unknown
+// user remains, and the next call resumes. Two concurrent calls end with the same user. It does not change the shared
+// role of the environment's nodes: see EnsureEnvironment.
+func (s *Identities) Precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (p Precreated, err error) {
+	err = etcd.Retry(ctx, func() (err error) {
+		p, err = s.precreate(ctx, ref, node, now)
+		return err
+	})
+	return p, etcd.Wrap(err, "cannot create the etcd user of node %s", node)
+}
+
+func (s *Identities) precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, error) {
+	env := ref.String()
+	key := s.db.Env(ref).Precreated(node)
+	old, revision, err := etcd.Single[Precreated](ctx, s.db, key)
+	if err != nil {
+		return Precreated{}, err
+	}
+	if old == nil {
+		name := pki.Name{Prefix: s.db.Prefix(), Kind: pki.KindNode, Environment: env, Subject: node, Incarnation: pki.NewIncarnation()}
+		old = &Precreated{User: name.String(), Incarnation: name.Incarnation, At: now}
+		if revision, err = s.reserve(ctx, env, node, *old); err != nil {
+			return Precreated{}, err
+		}
+	}
+	if old.Ready {
+		return *old, nil
+	}
+	if err := s.access.EnsureNode(ctx, env, node, old.User); err != nil {
+		return Precreated{}, err
+	}
+	old.Ready = true
+	if _, err = s.db.Replace(ctx, key, *old, revision); err == nil {
+		return *old, nil
+	}
+	// A join took the pre-created user meanwhile, or it was dropped. A user without an owner must not stay: it might
+	// belong to a node that was removed a moment ago.
+	if now, _, readErr := s.Get(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
+		if r, _, readErr := etcd.Single[Precreated](ctx, s.db, key); readErr == nil && (r == nil || r.User != old.User) {
+			if dropErr := s.access.DropUser(ctx, old.User); dropErr != nil {
+				return Precreated{}, dropErr
+			}
+		}
+	}
+	return Precreated{}, err
+}
+
+// reserve writes the entry of a pre-created user if there is none. It refuses if the environment does not exist: after
+// a concurrent destruction the user would stay for good. It also refuses if a machine has joined: no join would take
+// the user.
+func (s *Identities) reserve(ctx context.Context, env, node string, p Precreated) (int64, error) {
+	k := s.db.Keys.Env(env)
+	b := etcd.If(etcd.Same(k.Precreated(node), 0), etcd.Same(k.Identity(node), 0), etcd.Exists(k.Spec())).Put(k.Precreated(node), p)
+	resp, err := s.db.Run(ctx, b, clientv3.OpGet(k.Spec(), clientv3.WithCountOnly()), clientv3.OpGet(k.Identity(node), clientv3.WithCountOnly()))
+	switch {
+	case err != nil:
+		return 0, err
+	case resp.Succeeded:
+		return resp.Header.Revision, nil
+	case resp.Responses[0].GetResponseRange().Count == 0:
+		return 0, fmt.Errorf("there is no environment %s: %w", env, etcd.ErrNotFound)
+	case resp.Responses[1].GetResponseRange().Count > 0:
+		return 0, ErrJoined
+	}
+	return 0, etcd.ErrConflict
+}
+
+// DropPrecreated deletes a node's pre-created user and its entry. The user goes last: a machine that joins with it
+// meanwhile keeps it.
+func (s *Identities) DropPrecreated(ctx context.Context, ref environments.Ref, node string) error {
+	key := s.db.Env(ref).Precreated(node)
+	p, revision, err := etcd.Single[Precreated](ctx, s.db, key)
+	if err != nil || p == nil {
+		return err
+	}
+	err = s.db.Commit(ctx, etcd.If(etcd.Same(key, revision)).Delete(key))
+	if errors.Is(err, etcd.ErrConflict) {
+		return nil
+	}
+	if err == nil {
+		err = s.access.DropUser(ctx, p.User)
+	}
+	return etcd.Wrap(err, "cannot delete the pre-created user of node %s", node)
 }

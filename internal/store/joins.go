@@ -2,17 +2,13 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/pki"
 	"pulley/internal/store/etcd"
 )
 
@@ -41,92 +37,50 @@ type JoinFacts struct {
 // Facts reads the input of a join: the token of this ID, the environment, the name and the machine. Commit fails if
 // any of it has changed since.
 func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
-	env := ref.String()
+	k := s.db.Env(ref)
 	f := JoinFacts{token: s.db.Keys.NodeToken(token), guards: map[string]int64{}}
-	err := s.joinPoints(ctx, &f, []joinPoint{
-		{f.token, func(kv *mvccpb.KeyValue) error {
-			t, err := s.tokens.decodeToken(string(kv.Key), kv.Value)
-			f.Minted, f.Token = kv.CreateRevision, &t
+	revision, err := s.db.Read(ctx, f.guards,
+		etcd.Point{Key: f.token, Read: func(kv *etcd.KV) (err error) {
+			f.Minted = kv.CreateRevision
+			f.Token, err = s.tokens.decodeToken(kv)
 			return err
 		}},
-		{s.db.Keys.Env(env).Spec(), func(kv *mvccpb.KeyValue) (err error) {
-			if f.Spec, err = environments.Decode(kv.Value); err != nil {
-				err = &etcd.UnreadableError{Key: string(kv.Key), Problem: err.Error()}
-			}
+		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
+			f.Spec, err = decodeSpec(kv)
 			return err
 		}},
-		{s.db.Keys.Env(env).Identity(node), func(kv *mvccpb.KeyValue) error {
-			f.Changed = kv.ModRevision
-			return etcd.Decode(string(kv.Key), kv.Value, &f.Identity)
-		}},
-		{s.db.Keys.Env(env).Host(node), func(kv *mvccpb.KeyValue) error {
-			f.Listed = kv.ModRevision
-			return etcd.Decode(string(kv.Key), kv.Value, &f.Host)
-		}},
-		{s.db.Keys.Env(env).FirstBoot(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Machine) }},
-		{s.db.Keys.Env(env).Precreated(node), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Reserve) }},
-		{s.db.Keys.Env(env).Past(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.mine) }},
-	})
+		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&f.Identity)},
+		etcd.Point{Key: k.Host(node), Read: etcd.Into(&f.Host)},
+		etcd.Point{Key: k.FirstBoot(machine), Read: etcd.Into(&f.Machine)},
+		etcd.Point{Key: k.Precreated(node), Read: etcd.Into(&f.Reserve)},
+		etcd.Point{Key: k.Past(machine), Read: etcd.Into(&f.mine)},
+	)
 	var before *Identity // of the machine's last name, if it is another one
 	if err == nil {
 		// Read a moment later. The write of the join compares it with the rest.
-		var more []joinPoint
-		other := f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine
-		if other && f.Identity.Live() {
-			more = append(more, joinPoint{s.db.Keys.Env(env).FirstBoot(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
-				return etcd.Decode(string(kv.Key), kv.Value, &f.Holder)
-			}})
-		}
-		if other {
-			more = append(more, joinPoint{s.db.Keys.Env(env).Past(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
-				return etcd.Decode(string(kv.Key), kv.Value, &f.theirs)
-			}})
-		}
-		if f.mine != nil && f.mine.Node != node {
-			more = append(more, joinPoint{s.db.Keys.Env(env).Identity(f.mine.Node), func(kv *mvccpb.KeyValue) error {
-				return etcd.Decode(string(kv.Key), kv.Value, &before)
-			}})
-		}
-		if len(more) > 0 {
-			err = s.joinPoints(ctx, &f, more)
-		}
-	}
-	if err != nil {
-		return JoinFacts{}, fmt.Errorf("cannot read what a join of %s rests on: %w", node, err)
-	}
-	f.Was = f.mine.removal().newest(f.Identity.removalOf(machine, node, f.Changed))
-	if f.mine != nil {
-		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[s.db.Keys.Env(env).Identity(f.mine.Node)]))
-	}
-	return f, nil
-}
-
-// joinPoint is one key of a join, and the reader of its value.
-type joinPoint struct {
-	key  string
-	read func(*mvccpb.KeyValue) error
-}
-
-func (s *Joins) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint) error {
-	ops := make([]clientv3.Op, len(points))
-	for i, p := range points {
-		ops[i] = clientv3.OpGet(p.key)
-	}
-	resp, err := s.db.Txn(ctx, nil, ops, nil)
-	if err != nil {
-		return err
-	}
-	f.Revision = resp.Header.Revision
-	for i, p := range points {
-		f.guards[p.key] = 0
-		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
-			f.guards[p.key] = kvs[0].ModRevision
-			if err := p.read(kvs[0]); err != nil {
-				return err
+		var more []etcd.Point
+		if f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine {
+			more = append(more, etcd.Point{Key: k.Past(f.Identity.Machine), Read: etcd.Into(&f.theirs)})
+			if f.Identity.Live() {
+				more = append(more, etcd.Point{Key: k.FirstBoot(f.Identity.Machine), Read: etcd.Into(&f.Holder)})
 			}
 		}
+		if f.mine != nil && f.mine.Node != node {
+			more = append(more, etcd.Point{Key: k.Identity(f.mine.Node), Read: etcd.Into(&before)})
+		}
+		if len(more) > 0 {
+			revision, err = s.db.Read(ctx, f.guards, more...)
+		}
 	}
-	return nil
+	if err != nil {
+		return JoinFacts{}, fmt.Errorf("cannot read the input of the join of %s: %w", node, err)
+	}
+	f.Revision, f.Changed, f.Listed = revision, f.guards[k.Identity(node)], f.guards[k.Host(node)]
+	f.Was = f.mine.removal().newest(f.Identity.removalOf(machine, node, f.Changed))
+	if f.mine != nil {
+		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[k.Identity(f.mine.Node)]))
+	}
+	return f, nil
 }
 
 // Join is the write of a join, in one transaction.
@@ -140,230 +94,91 @@ type Join struct {
 // Commit writes a join if its input is unchanged since facts were read. Otherwise it returns ErrConflict. It deletes
 // the node's pre-created user entry: the identity now names that user.
 func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
-	env, node := ref.String(), j.Identity.Node
-	var cmps []clientv3.Cmp
-	for key, revision := range facts.guards {
-		cmps = append(cmps, etcd.Same(key, revision))
-	}
-	boot, lease, err := s.boots.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.db.Keys.Env(env).FirstBoot(j.Machine.Machine)])
-	if err != nil {
-		return err
-	}
-	pasts, pastLease, err := s.putPasts(ctx, env, facts, j.Identity)
-	if err != nil {
-		return err
-	}
+	k, node := s.db.Env(ref), j.Identity.Node
 	j.Host.Request = askedBefore(facts.Host, j.Host)
-	ops := append(pasts, boot, clientv3.OpDelete(s.db.Keys.Env(env).Precreated(node)), etcd.Touch(s.db.Keys.Env(env).HostsHead()))
-	for _, put := range []struct {
-		key   string
-		value any
-	}{{facts.token, j.Token}, {s.db.Keys.Env(env).Identity(node), j.Identity}, {s.db.Keys.Env(env).Host(node), j.Host}} {
-		value, err := etcd.Encode(put.value)
-		if err != nil {
-			return err
-		}
-		ops = append(ops, clientv3.OpPut(put.key, value))
+	b := etcd.If(etcd.Unchanged(facts.guards)...).Put(facts.token, j.Token).Put(k.Identity(node), j.Identity).Put(k.Host(node), j.Host)
+	b.Delete(k.Precreated(node)).Touch(k.HostsHead())
+	boot, err := s.boots.put(ctx, b, ref, j.Machine, facts.guards[k.FirstBoot(j.Machine.Machine)])
+	if err != nil {
+		return err
 	}
-	resp, err := s.db.Txn(ctx, cmps, ops, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
+	past, err := s.putPasts(ctx, b, k, facts, j.Identity)
+	if err != nil {
+		return err
 	}
-	s.db.SettleLease(ctx, lease, err)
-	s.db.SettleLease(ctx, pastLease, err)
+	err = s.db.Commit(ctx, b)
+	s.db.SettleLease(ctx, boot, err)
+	s.db.SettleLease(ctx, past, err)
 	return err
 }
 
-// CommitOperator writes an operator's join. It returns ErrConflict if the token or the operator was written since
-// facts were read.
-func (s *Joins) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
-	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
-		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
-	}
-	token, err := etcd.Encode(t)
-	if err != nil {
-		return err
-	}
-	operator, err := etcd.Encode(o)
-	if err != nil {
-		return err
-	}
-	key, name := s.db.Keys.OperatorToken(facts.Token.ID), s.db.Keys.Operator(o.Name)
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, facts.token), etcd.Same(name, facts.operator)},
-		[]clientv3.Op{clientv3.OpPut(key, token), clientv3.OpPut(name, operator)}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
-	}
-	return err
+// removalKept is the time that a machine's removal is kept after another machine took its name. It equals the longest
+// lifetime of a token that was created before.
+const removalKept = 90 * 24 * time.Hour
+
+// Past is the history of a machine by its machine ID: its last node, and its newest removal. The node's identity
+// contains the removal until another machine takes the name. From then on this record contains it.
+type Past struct {
+	Node     string   `json:"node"`
+	Removed  *Removal `json:"removed,omitempty"`
+	As       string   `json:"as,omitempty"`       // the node at its removal
+	Revision int64    `json:"revision,omitempty"` // of etcd, of the removal: a later token permits a new join
 }
 
-// OperatorFacts is the input of an operator's join.
-type OperatorFacts struct {
-	Token    *Token
-	Operator *OperatorIdentity
-
-	token, operator int64
+// removal returns p if it contains a removal, else nil.
+func (p *Past) removal() *Past {
+	if p == nil || p.Removed == nil {
+		return nil
+	}
+	return p
 }
 
-// OperatorFacts reads the input of an operator's join. The write of the join compares the second read.
-func (s *Joins) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
-	key := s.db.Keys.OperatorToken(token)
-	resp, err := s.db.Get(ctx, key)
-	if err == nil && len(resp.Kvs) > 0 {
-		var t Token
-		t, err = s.tokens.decodeToken(key, resp.Kvs[0].Value)
-		f.Token, f.token = &t, resp.Kvs[0].ModRevision
+func (p *Past) newest(other *Past) *Past {
+	if p == nil || other != nil && other.Revision > p.Revision {
+		return other
 	}
-	if err == nil {
-		f.Operator, f.operator, err = s.identities.Operator(ctx, name)
-	}
-	if err != nil {
-		return OperatorFacts{}, fmt.Errorf("cannot read what the join of operator %s rests on: %w", name, err)
-	}
-	return f, nil
+	return p
 }
 
-// Precreated is the etcd user that is pre-created for a node, under its future incarnation.
-type Precreated struct {
-	User        string    `json:"user"`
-	Incarnation string    `json:"incarnation"`
-	Ready       bool      `json:"ready,omitempty"` // the user is complete
-	At          time.Time `json:"at"`
-}
-
-// Precreated lists the pre-created users of an environment's nodes.
-func (s *Identities) Precreated(ctx context.Context, ref environments.Ref) (all map[string]Precreated, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[Precreated](ctx, s.db, s.db.Keys.Env(ref.String()).Precreated(""))
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the users made ahead in %s: %w", ref, err)
+// removalOf returns a machine's removal from the identity of a node, last written at revision. It returns nil if the
+// machine left by itself.
+func (i *Identity) removalOf(machine, node string, revision int64) *Past {
+	if i == nil || i.Removed == nil || i.Removed.Left || i.Machine != machine {
+		return nil
 	}
-	return all, damaged, nil
+	return &Past{Node: node, Removed: i.Removed, As: node, Revision: revision}
 }
 
-// ErrJoined means that a machine joined as the node, even if it was removed since.
-var ErrJoined = errors.New("a machine has joined as this node")
-
-// Precreate ensures that a node has a pre-created user that is ready, and returns it with its revision. It returns
-// ErrJoined if a machine has already joined. It writes the entry before it creates the user: after a crash no unknown
-// user remains, and the next call resumes. Two concurrent calls end with the same user. It does not change the shared
-// role of the environment's nodes: see EnsureEnvironment.
-func (s *Identities) Precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, int64, error) {
-	for {
-		r, revision, err := s.readyReserve(ctx, ref, node, now)
-		if !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil {
-			if err != nil {
-				err = fmt.Errorf("cannot make the etcd user of node %s: %w", node, err)
-			}
-			return r, revision, err
+// putPasts writes the machine's current node, and carries over the history of the previous holder of the name. The
+// caller then calls SettleLease.
+func (s *Joins) putPasts(ctx context.Context, b *etcd.Batch, k etcd.EnvKeys, f JoinFacts, i Identity) (l etcd.LeaseSwap, err error) {
+	var mine Past
+	if f.Was != nil {
+		mine = *f.Was
+	}
+	mine.Node = i.Node
+	b.Put(k.Past(i.Machine), mine)
+	if f.Identity == nil || f.Identity.Machine == "" || f.Identity.Machine == i.Machine {
+		return l, nil
+	}
+	key, last := k.Past(f.Identity.Machine), i.Node
+	if f.theirs != nil {
+		last = f.theirs.Node
+	}
+	was := f.theirs.removal().newest(f.Identity.removalOf(f.Identity.Machine, i.Node, f.Changed))
+	if was == nil {
+		if last == i.Node {
+			b.Delete(key)
 		}
+		return l, nil
 	}
-}
-
-func (s *Identities) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, int64, error) {
-	env := ref.String()
-	key := s.db.Keys.Env(env).Precreated(node)
-	old, revision, err := etcd.Single[Precreated](ctx, s.db, key)
-	if err != nil {
-		return Precreated{}, 0, err
+	theirs := *was
+	theirs.Node = last
+	var opts []clientv3.OpOption
+	if last == i.Node { // the machine has no name any more
+		l.Fresh, err = s.db.Grant(ctx, removalKept)
+		opts = append(opts, clientv3.WithLease(l.Fresh))
 	}
-	if old == nil {
-		name := pki.Name{Prefix: s.db.Prefix(), Kind: pki.KindNode, Environment: env, Subject: node, Incarnation: pki.NewIncarnation()}
-		old = &Precreated{User: name.String(), Incarnation: name.Incarnation, At: now}
-		if revision, err = s.reserve(ctx, env, node, *old); err != nil {
-			return Precreated{}, 0, err
-		}
-	}
-	if old.Ready {
-		return *old, revision, nil
-	}
-	if err := s.access.EnsureNode(ctx, env, node, old.User); err != nil {
-		return Precreated{}, 0, err
-	}
-	old.Ready = true
-	if revision, err = s.db.Replace(ctx, key, *old, revision); err == nil {
-		return *old, revision, nil
-	}
-	// A join took the pre-created user meanwhile, or it was dropped. A user without an owner must not stay: it might
-	// belong to a node that was removed a moment ago.
-	if now, _, readErr := s.Get(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
-		if r, _, readErr := etcd.Single[Precreated](ctx, s.db, key); readErr == nil && (r == nil || r.User != old.User) {
-			if dropErr := s.access.DropUser(ctx, old.User); dropErr != nil {
-				return Precreated{}, 0, dropErr
-			}
-		}
-	}
-	return Precreated{}, 0, err
-}
-
-// reserve writes the entry of a pre-created user if there is none. It refuses if the environment does not exist: after
-// a concurrent destruction the user would stay for good. It also refuses if a machine has joined: no join would take
-// the user.
-func (s *Identities) reserve(ctx context.Context, env, node string, r Precreated) (int64, error) {
-	value, err := etcd.Encode(r)
-	if err != nil {
-		return 0, err
-	}
-	key, spec, identity := s.db.Keys.Env(env).Precreated(node), s.db.Keys.Env(env).Spec(), s.db.Keys.Env(env).Identity(node)
-	cmps := []clientv3.Cmp{etcd.Same(key, 0), etcd.Same(identity, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
-	is := []clientv3.Op{clientv3.OpGet(spec, clientv3.WithCountOnly()), clientv3.OpGet(identity, clientv3.WithCountOnly())}
-	resp, err := s.db.Txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, is)
-	switch {
-	case err != nil:
-		return 0, err
-	case resp.Succeeded:
-		return resp.Header.Revision, nil
-	case resp.Responses[0].GetResponseRange().Count == 0:
-		return 0, fmt.Errorf("there is no environment %s: %w", env, etcd.ErrNotFound)
-	case resp.Responses[1].GetResponseRange().Count > 0:
-		return 0, ErrJoined
-	}
-	return 0, etcd.ErrConflict
-}
-
-// DropPrecreated deletes a node's pre-created user and its entry. The user goes last: a machine that joins with it
-// meanwhile keeps it.
-func (s *Identities) DropPrecreated(ctx context.Context, ref environments.Ref, node string) error {
-	key := s.db.Keys.Env(ref.String()).Precreated(node)
-	r, revision, err := etcd.Single[Precreated](ctx, s.db, key)
-	if err != nil || r == nil {
-		return err
-	}
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
-	if err == nil && resp.Succeeded {
-		err = s.access.DropUser(ctx, r.User)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot drop the user made ahead for node %s: %w", node, err)
-	}
-	return nil
-}
-
-// Names lists the taken names of a role, by a live identity or by an entry of the host list.
-type Names struct {
-	Taken map[string]bool
-}
-
-// TakenNames reads the taken names of a role.
-func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role string) (Names, error) {
-	env := ref.String()
-	n := Names{map[string]bool{}}
-	unread, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).Identities(), func(rest string, i Identity) {
-		if i.Live() {
-			n.Taken[etcd.Unescape(rest)] = true
-		}
-	})
-	if err == nil {
-		prefix := s.db.Keys.Env(env).Host(role)
-		_, err = s.db.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
-			n.Taken[etcd.Unescape(strings.TrimPrefix(prefix+rest, s.db.Keys.Env(env).Hosts()))] = true
-			return nil
-		}, clientv3.WithKeysOnly())
-	}
-	if err != nil {
-		return Names{}, fmt.Errorf("cannot read which names of %s are taken: %w", ref, err)
-	}
-	for _, damaged := range unread { // an unreadable name may be taken
-		return Names{}, fmt.Errorf("cannot tell which names of %s are taken: %s", ref, damaged)
-	}
-	return n, nil
+	b.Put(key, theirs, opts...)
+	return l, err
 }

@@ -2,10 +2,9 @@ package store
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -66,62 +65,60 @@ type Notice struct {
 
 // Add claims a notice for the caller, who then sends it. It returns false if the notice exists: another serve sends
 // it.
-func (s *Notices) Add(ctx context.Context, n Notice) (bool, error) {
-	n.State, n.Hostname, n.Step, n.Problem = NoticeSending, clip.Text(n.Hostname, maxBootWord), clip.Text(n.Step, maxBootWord), agent.Prose(clip.Text(string(n.Problem), maxBootError))
-	value, err := etcd.Encode(n)
-	if err != nil {
-		return false, err
-	}
+func (s *Notices) Add(ctx context.Context, n Notice) (added bool, err error) {
+	n.State, n.Hostname, n.Step = NoticeSending, clip.Text(n.Hostname, maxBootWord), clip.Text(n.Step, maxBootWord)
+	n.Problem = agent.Prose(clip.Text(string(n.Problem), maxBootError))
 	key := s.db.Keys.Notice(n.ID)
-	there, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
-	if err == nil && there.Count > 0 {
+	exists, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
+	if err == nil && exists.Count > 0 {
 		return false, nil // before it creates a lease in vain
 	}
-	if err != nil {
-		return false, fmt.Errorf("cannot store a notice: %w", err)
+	var lease clientv3.LeaseID
+	if err == nil {
+		lease, err = s.db.Grant(ctx, noticesKept)
 	}
-	lease, err := s.db.Grant(ctx, noticesKept)
-	if err != nil {
-		return false, fmt.Errorf("cannot store a notice: %w", err)
+	if err == nil {
+		err = s.db.Commit(ctx, etcd.If(etcd.Same(key, 0)).Put(key, n, clientv3.WithLease(lease)))
+		s.db.SettleLease(ctx, etcd.LeaseSwap{Fresh: lease}, err)
 	}
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
-	if err != nil {
-		return false, fmt.Errorf("cannot store a notice: %w", err)
+	if errors.Is(err, etcd.ErrConflict) {
+		return false, nil
 	}
-	if !resp.Succeeded {
-		s.db.SettleLease(ctx, etcd.LeaseSwap{Fresh: lease}, etcd.ErrConflict)
-	}
-	return resp.Succeeded, nil
+	return err == nil, etcd.Wrap(err, "cannot store a notice")
 }
 
 // List lists all notices. damaged names the unreadable ones.
 func (s *Notices) List(ctx context.Context) (all []Notice, damaged []string, err error) {
-	prefix := s.db.Keys.Notices()
-	_, err = s.db.Entries(ctx, prefix, etcd.PageKeys, func(kv *mvccpb.KeyValue) error {
+	err = s.db.Scan(ctx, s.db.Keys.Notices(), func(_ string, kv *etcd.KV) error {
 		n := Notice{Revision: kv.ModRevision}
-		if err := etcd.Decode(string(kv.Key), kv.Value, &n); err != nil {
+		if err := etcd.Into(&n)(kv); err != nil {
 			damaged = append(damaged, err.Error())
 			return nil
 		}
 		all = append(all, n)
 		return nil
 	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list notices: %w", err)
-	}
-	return all, damaged, nil
+	return all, damaged, etcd.Wrap(err, "cannot list notices")
 }
 
 // End stores the outcome of sending a notice. The caller's claim is its guard: no other serve writes the key.
 func (s *Notices) End(ctx context.Context, n Notice) error {
 	n.Error = agent.Prose(clip.Text(string(n.Error), 256))
-	value, err := etcd.Encode(n)
-	if err == nil {
-		key := s.db.Keys.Notice(n.ID) // a concurrent destruction of the environment deleted its notices
-		_, err = s.db.Txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
+	key := s.db.Keys.Notice(n.ID)
+	err := s.db.Commit(ctx, etcd.If(etcd.Exists(key)).Put(key, n, clientv3.WithIgnoreLease()))
+	if errors.Is(err, etcd.ErrConflict) { // a concurrent destruction of the environment deleted its notices
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("cannot store the outcome of a notice: %w", err)
+	return etcd.Wrap(err, "cannot store the outcome of a notice")
+}
+
+// of returns the keys of the notices of an environment.
+func (s *Notices) of(ctx context.Context, env string) (keys []string, err error) {
+	all, _, err := s.List(ctx)
+	for _, n := range all {
+		if n.Environment == env {
+			keys = append(keys, s.db.Keys.Notice(n.ID))
+		}
 	}
-	return nil
+	return keys, err
 }

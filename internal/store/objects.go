@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -59,11 +60,11 @@ func (s *Releases) PutObject(ctx context.Context, hash string, b []byte) (bool, 
 		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
 	}
 	key := s.db.Keys.Object(hash)
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
-	if err != nil {
-		return false, fmt.Errorf("cannot store content %.12s: %w", hash, err)
+	err := s.db.Commit(ctx, etcd.If(etcd.Same(key, 0)).Op(clientv3.OpPut(key, string(b))))
+	if errors.Is(err, etcd.ErrConflict) {
+		return false, nil
 	}
-	return resp.Succeeded, nil
+	return err == nil, etcd.Wrap(err, "cannot store content %.12s", hash)
 }
 
 // Deltas reads the deltas of a line to the positions from..to, in order. A missing delta is an error that wraps
@@ -115,47 +116,37 @@ type DeltaKey struct {
 	Seq  int64  `json:"seq"`
 }
 
-// DeltaKeys lists the taken positions of all lines, by line and position.
-func (s *Releases) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
+// deltaKeys lists the taken positions of all lines, by line and position.
+func (s *Releases) deltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	var all []DeltaKey
-	prefix := s.db.Keys.Deltas()
-	_, err := s.db.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+	err := s.db.Scan(ctx, s.db.Keys.Deltas(), func(rest string, kv *etcd.KV) error {
 		line, position, _ := strings.Cut(rest, "/")
 		seq, err := strconv.ParseInt(position, 10, 64)
 		k := DeltaKey{Line: etcd.Unescape(line), Seq: seq}
-		if err != nil || s.db.Keys.Delta(k.Line, k.Seq) != prefix+rest {
-			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+		if err != nil || s.db.Keys.Delta(k.Line, k.Seq) != string(kv.Key) {
+			return notOurs(kv)
 		}
 		all = append(all, k)
 		return nil
-	}, clientv3.WithKeysOnly())
+	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
 	if err != nil {
 		return nil, fmt.Errorf("cannot list deltas: %w", err)
 	}
 	return all, nil
 }
 
-// Objects lists the hashes of all objects, in order. Etcd returns the size of a value only with the value. Sizes are
-// therefore -1 unless sizes is set, which reads every byte, page by page.
-func (s *Releases) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
-	prefix := s.db.Keys.Objects()
-	page, opts := int64(1000), []clientv3.OpOption{clientv3.WithKeysOnly()}
-	if sizes {
-		page, opts = answerBytes/MaxValueBytes, nil
-	}
-	_, err := s.db.Pages(ctx, prefix, page, func(rest string, value []byte) error {
+// Objects lists the hashes of all objects, in order.
+func (s *Releases) Objects(ctx context.Context, each func(hash string) error) error {
+	err := s.db.Scan(ctx, s.db.Keys.Objects(), func(rest string, kv *etcd.KV) error {
 		hash := etcd.Unescape(rest)
-		if s.db.Keys.Object(hash) != prefix+rest {
-			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+		if s.db.Keys.Object(hash) != string(kv.Key) {
+			return notOurs(kv)
 		}
-		size := int64(-1)
-		if sizes {
-			size = int64(len(value))
-		}
-		return each(hash, size)
-	}, opts...)
-	if err != nil {
-		return fmt.Errorf("cannot list objects: %w", err)
-	}
-	return nil
+		return each(hash)
+	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
+	return etcd.Wrap(err, "cannot list objects")
+}
+
+func notOurs(kv *etcd.KV) error {
+	return &etcd.UnreadableError{Key: string(kv.Key), Problem: "it is no key of pulley's"}
 }

@@ -1,13 +1,16 @@
 package store_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"pulley/internal/store"
+	"pulley/internal/store/etcd"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -59,42 +62,37 @@ func TestDeltasComeInPages(t *testing.T) {
 	if _, err := st.Releases.Deltas(ctx, "1.0.0", 200, 201); err == nil || !strings.Contains(err.Error(), "position 201:") {
 		t.Errorf("behind the end: %v", err)
 	}
-	keys, err := st.Releases.DeltaKeys(ctx)
+	facts, err := st.Releases.PruneFacts(ctx)
+	keys := facts.Deltas
 	if err != nil || len(keys) != 199+200+10 || keys[200] != (store.DeltaKey{Line: "1.0.0", Seq: 1}) {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
 }
 
 // A prune depends on the list of objects: no single answer may contain them all.
-func TestObjectsAreListedWithTheirSizesWhenAsked(t *testing.T) {
+func TestObjectsAreListedPageByPage(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
-	ctx := t.Context()
-	want := map[string]int64{}
-	for i := range 1203 {
-		hash := fmt.Sprintf("%064x", i)
-		want[hash] = int64(i%7 + 1)
-		if _, err := st.Releases.PutObject(ctx, hash, bytes.Repeat([]byte("x"), i%7+1)); err != nil {
+	ctx, raw := t.Context(), server.Client()
+	const all = 1203
+	var puts []clientv3.Op
+	for i := range all {
+		puts = append(puts, clientv3.OpPut(fmt.Sprintf("/pulley/v1/content/%064x", i), "x"))
+	}
+	for batch := range slices.Chunk(puts, etcd.MaxOps) {
+		if _, err := raw.Txn(ctx).Then(batch...).Commit(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, sizes := range []bool{false, true} {
-		seen := map[string]bool{}
-		err := st.Releases.Objects(ctx, sizes, func(hash string, size int64) error {
-			if seen[hash] = true; sizes && size != want[hash] || !sizes && size != -1 {
-				t.Errorf("%s has %d bytes", hash, size)
-			}
-			return nil
-		})
-		if err != nil || len(seen) != len(want) {
-			t.Errorf("%d objects, %v", len(seen), err)
-		}
+	seen := map[string]bool{}
+	if err := st.Releases.Objects(ctx, func(hash string) error { seen[hash] = true; return nil }); err != nil || len(seen) != all {
+		t.Errorf("%d objects, %v", len(seen), err)
 	}
-	if _, err := server.Client().Put(ctx, "/pulley/v1/content/a/b", "x"); err != nil {
+	if _, err := raw.Put(ctx, "/pulley/v1/content/a/b", "x"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Releases.Objects(ctx, false, func(string, int64) error { return nil }); err == nil || !strings.Contains(err.Error(), "content/a/b") {
+	if err := st.Releases.Objects(ctx, func(string) error { return nil }); err == nil || !strings.Contains(err.Error(), "content/a/b") {
 		t.Errorf("a key that is not Pulley's: %v", err)
 	}
 }

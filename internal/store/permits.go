@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -25,7 +27,8 @@ const (
 // Permits calls more with the rollback permits, newest first, page by page, until more has enough. It skips a permit
 // that is unreadable or was copied from another key: such a permit permits nothing, and must not hide valid ones.
 func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
-	from := s.db.Keys.Env(env).Permits()
+	k := s.db.Keys.Env(env)
+	from := k.Permits()
 	end := clientv3.GetPrefixRangeEnd(from)
 	for range mostPermits / permitPage {
 		resp, err := s.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
@@ -36,7 +39,7 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 		for _, kv := range resp.Kvs {
 			var p trust.SignedPermit
 			p.Record, p.Signatures = trust.Split(kv.Value)
-			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.db.Keys.Env(env).Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
+			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && k.Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
 				page = append(page, p)
 			}
 			end = string(kv.Key) // older permits come before it
@@ -48,29 +51,29 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 	return nil
 }
 
-// permit returns the operation that permits nodes to follow c to a lower target. It returns none if no target is
-// lower, or without sign. A node without allowed signers needs no permit, and a node with them accepts no unsigned
-// one.
-func (s *Targets) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
+// permit adds the permit for nodes to follow c to a lower target. It adds none if no target is lower, or without sign.
+// A node without allowed signers needs no permit, and a node with them accepts no unsigned one.
+func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c *Change, sign Sign) error {
 	env := ref.String()
 	p, lower, err := s.permitOf(ctx, env, d, *c)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !lower || sign == nil {
 		c.Unsigned = lower
-		return nil, nil
+		return nil
 	}
 	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, string(c.Why), c.At
 	record, err := p.Encode()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	document, err := sign.document(ctx, trust.Rollback, record)
 	if err != nil {
-		return nil, fmt.Errorf("cannot sign the permit to go back: %w", err)
+		return fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
-	return []clientv3.Op{clientv3.OpPut(s.db.Keys.Env(env).Permit(c.Epoch), document)}, nil
+	b.Op(clientv3.OpPut(s.db.Env(ref).Permit(c.Epoch), document))
+	return nil
 }
 
 // Permitted reports whether nodes at a higher target may follow a scope to its target. Either no part is lower than
@@ -111,15 +114,12 @@ func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change)
 
 // roleOf returns a node's role by the host list, else by its name, else "".
 func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) {
-	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Host(node))
-	if err != nil {
+	h, _, err := etcd.Single[agent.Host](ctx, s.db, s.db.Keys.Env(env).Host(node))
+	if err != nil && !errors.As(err, new(*etcd.UnreadableError)) {
 		return "", err
 	}
-	if len(resp.Kvs) > 0 {
-		var h agent.Host
-		if etcd.Decode(string(resp.Kvs[0].Key), resp.Kvs[0].Value, &h) == nil && h.Role != "" {
-			return h.Role, nil
-		}
+	if h != nil && h.Role != "" {
+		return h.Role, nil
 	}
 	n, err := environments.ParseNode(node)
 	if err != nil {
@@ -132,25 +132,44 @@ func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) 
 // skips an unreadable change, which must not block operators from the next change.
 func (s *Targets) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
 	all := []agent.Target{d.Default}
-	for _, t := range d.Roles {
-		all = append(all, t)
-	}
-	for _, t := range d.Nodes {
-		all = append(all, t)
-	}
-	var at []clientv3.OpOption
-	if d.Revision != 0 {
-		at = append(at, clientv3.WithRev(d.Revision))
-	}
-	_, err := s.db.Pages(ctx, s.db.Keys.Env(env).History(), 500, func(rest string, value []byte) error {
-		var c Change
-		if etcd.Decode(rest, value, &c) == nil {
-			all = append(all, c.Before, c.After)
-		}
-		return nil
-	}, at...)
+	all = slices.AppendSeq(all, maps.Values(d.Roles))
+	all = slices.AppendSeq(all, maps.Values(d.Nodes))
+	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
+		all = append(all, c.Before, c.After)
+	}, clientv3.WithRev(d.Revision))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		err = etcd.ErrConflict
 	}
 	return all, err
+}
+
+// permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and
+// data, whichever changed. A node that missed the permit of an earlier change then needs only this one.
+func permitFor(to agent.Target, named []agent.Target) (p trust.Permit, lower bool) {
+	highest, newest := "", agent.Generation(0)
+	for _, t := range named {
+		newest = max(newest, t.Data)
+		if _, err := ParseVersion(t.Release); err == nil && (highest == "" || CompareVersions(t.Release, highest) > 0) {
+			highest = t.Release
+		}
+	}
+	if _, err := ParseVersion(to.Release); err == nil && highest != "" && CompareVersions(to.Release, highest) < 0 {
+		p.Release = &trust.ReleaseStep{From: highest, To: to.Release, Tree: to.Tree}
+	}
+	if to.Data < newest {
+		p.Data = &trust.DataStep{From: int64(newest), To: int64(to.Data), Digest: to.DataDigest}
+	}
+	return p, p.Release != nil || p.Data != nil
+}
+
+// after returns the target of the change's scope after the change, for nodes without a closer target.
+func (d Desires) after(c Change, role string) agent.Target {
+	t := c.After
+	if c.Node != "" {
+		t = t.Overlay(d.Roles[role])
+	}
+	if c.Scope() != (etcd.Scope{}) {
+		t = t.Overlay(d.Default)
+	}
+	return t
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -16,10 +14,44 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-const (
-	pruneBatch    = 100             // deletions in a transaction
-	compactWithin = 5 * time.Minute // etcd may rewrite gigabytes
-)
+// Publishing is a publish in progress. While it is held, no prune runs and the content that it found in etcd stays.
+type Publishing struct{ lock *etcd.Lock }
+
+// Close ends the publish.
+func (p *Publishing) Close() error { return p.lock.Close() }
+
+// lockHint is the remedy if another lock conflicts.
+const lockHint = "try again after that; the lock of a killed program ends within a minute"
+
+// BeginPublish begins a publish; Close ends it. During a prune it fails with an error that names the prune's author.
+func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, error) {
+	pruning := s.db.Keys.Pruning()
+	l, err := s.lock(ctx, etcd.LockSpec{
+		Key: s.db.Keys.Publishing, Kind: etcd.LockPublish, By: by, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
+	})
+	return &Publishing{l}, err
+}
+
+// BeginPrune blocks publishers until Close. It fails during a publish.
+func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
+	l, err := s.lock(ctx, etcd.LockSpec{
+		Key: func(string) string { return s.db.Keys.Pruning() }, Kind: etcd.LockPrune, By: by,
+		Free:  etcd.NothingBelow(s.db.Keys.Publishings()),
+		Rival: clientv3.OpGet(s.db.Keys.Publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)),
+	})
+	return &Pruning{l, s}, err
+}
+
+func (s *Releases) lock(ctx context.Context, spec etcd.LockSpec) (*etcd.Lock, error) {
+	spec.Lasts = etcd.LockLasts
+	l, holder, err := s.db.Lock(ctx, spec)
+	if err == nil && l == nil {
+		return nil, fmt.Errorf("cannot %s while %s\n%s", spec.Kind, holder, lockHint)
+	}
+	return l, etcd.Wrap(err, "cannot begin to %s", spec.Kind)
+}
+
+const pruneBatch = 100 // deletions in a transaction
 
 // PruneFacts is the input of a prune.
 type PruneFacts struct {
@@ -125,15 +157,6 @@ type Pruning struct {
 	s    *Releases
 }
 
-// BeginPrune blocks publishers until Close. It fails during a publish.
-func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
-	lock, err := s.beginPrune(ctx, by)
-	if err != nil {
-		return nil, err
-	}
-	return &Pruning{lock, s}, nil
-}
-
 // Close unblocks publishers.
 func (p *Pruning) Close() error { return p.lock.Close() }
 
@@ -141,13 +164,9 @@ func (p *Pruning) Close() error { return p.lock.Close() }
 // each. It fails with ErrConflict when a target changed since the facts were read.
 func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, removed func(key string)) error {
 	for batch := range slices.Chunk(set.keys(p.s.db.Keys), pruneBatch) {
-		ops := make([]clientv3.Op, len(batch))
-		for i, key := range batch {
-			ops[i] = clientv3.OpDelete(key)
-		}
 		// The keys themselves are not compared: they are immutable, and the two guards cover their uses.
-		resp, err := p.s.db.Txn(ctx, []clientv3.Cmp{p.lock.Standing(), etcd.Same(p.s.db.Keys.Targets(), facts.targets)}, ops,
-			[]clientv3.Op{clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly())})
+		b := etcd.If(p.lock.Standing(), etcd.Same(p.s.db.Keys.Targets(), facts.targets)).Delete(batch...)
+		resp, err := p.s.db.Run(ctx, b, clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly()))
 		switch {
 		case err != nil:
 			return err
@@ -165,24 +184,6 @@ func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, re
 	return nil
 }
 
-// Compact makes etcd drop all overwritten and deleted values, and reuse their space.
-func (s *Cluster) Compact(ctx context.Context) error {
-	resp, err := s.db.Get(ctx, s.db.Keys.Pruning(), clientv3.WithCountOnly())
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, compactWithin)
-		defer cancel()
-		_, err = s.db.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
-		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
-			err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
-		}
-		err = s.db.Explain(err)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot compact etcd: %w\nremoved values take up room until then; `pulley serve` compacts regularly", err)
-	}
-	return nil
-}
-
 // PruneFacts reads the input of a prune. An unreadable value is an error: its needs are unknown.
 func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	resp, err := s.db.Get(ctx, s.db.Keys.Targets()) // first: Remove notices a later change
@@ -195,14 +196,13 @@ func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	if f.Releases, err = s.List(ctx); err != nil {
 		return f, err
 	}
-	if f.Deltas, err = s.DeltaKeys(ctx); err != nil {
+	if f.Deltas, err = s.deltaKeys(ctx); err != nil {
 		return f, err
 	}
 	if f.Agents, err = s.Agents(ctx); err != nil {
 		return f, err
 	}
-	err = s.Objects(ctx, false, func(hash string, _ int64) error { f.Objects = append(f.Objects, hash); return nil })
-	if err != nil {
+	if err = s.Objects(ctx, func(hash string) error { f.Objects = append(f.Objects, hash); return nil }); err != nil {
 		return f, err
 	}
 	// An environment without a spec may have targets, and one without targets may have nodes.
@@ -210,11 +210,11 @@ func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	if err != nil {
 		return f, err
 	}
-	spoke, err := s.db.Segments(ctx, s.db.Keys.AllStatuses())
+	reported, err := s.db.Segments(ctx, s.db.Keys.AllStatuses())
 	if err != nil {
 		return f, err
 	}
-	names = append(names, spoke...)
+	names = append(names, reported...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		e, err := s.pruneEnvironment(ctx, name)
@@ -227,59 +227,56 @@ func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 }
 
 func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvironment, error) {
-	f := PruneEnvironment{Name: env}
+	f, k := PruneEnvironment{Name: env}, s.db.Keys.Env(env)
 	d, err := s.targets.desires(ctx, env)
 	if err != nil {
 		return f, err
 	}
-	if len(d.Damaged) > 0 {
-		return f, errors.New(d.Damaged[0])
-	}
-	f.add(d.Default, UseDesired, Scope{})
-	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
-		f.add(d.Roles[role], UseDesired, Scope{Role: role})
-	}
-	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
-		f.add(d.Nodes[node], UseDesired, Scope{Node: node})
+	for _, scope := range d.scopes() {
+		f.add(d.Target(scope), UseDesired, scope)
 	}
 	if f.History, err = s.targets.history(ctx, env); err != nil {
 		return f, err
 	}
-	err = etcd.Each(ctx, s.db, s.db.Keys.Env(env).Assignment(""), func(node string, a agent.Assignment) {
-		f.add(a.Target, UseAssigned, Scope{Node: node})
-	})
-	if err == nil {
-		err = etcd.Each(ctx, s.db, s.db.Keys.Env(env).Statuses(), func(node string, st agent.Status) {
-			f.add(st.Enforcing, UseEnforced, Scope{Node: node})
-			f.add(st.LastGood, UseLastGood, Scope{Node: node})
-			f.add(st.Target, UseNext, Scope{Node: node})
-			if st.Attempt != nil {
-				f.add(st.Attempt.Target, UseTried, Scope{Node: node})
-			}
-		})
-	}
+	assigned, unassigned, err := etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""))
 	if err != nil {
 		return f, err
+	}
+	for _, node := range slices.Sorted(maps.Keys(assigned)) {
+		f.add(assigned[node].Target, UseAssigned, Scope{Node: node})
+	}
+	statuses, unread, err := etcd.ReadAll[agent.Status](ctx, s.db, k.Statuses())
+	if err != nil {
+		return f, err
+	}
+	for _, node := range slices.Sorted(maps.Keys(statuses)) {
+		st, scope := statuses[node], Scope{Node: node}
+		f.add(st.Enforcing, UseEnforced, scope)
+		f.add(st.LastGood, UseLastGood, scope)
+		f.add(st.Target, UseNext, scope)
+		if st.Attempt != nil {
+			f.add(st.Attempt.Target, UseTried, scope)
+		}
+	}
+	if damaged := slices.Concat(d.Damaged, unassigned, unread); len(damaged) > 0 {
+		return f, errors.New(damaged[0])
 	}
 	const few = 4 // of up to MaxGenerationBytes
-	prefix := s.db.Keys.Env(env).Generations()
-	_, err = s.db.Pages(ctx, prefix, few, func(rest string, value []byte) error {
-		g, err := s.targets.decodeGeneration(env, prefix+rest, value)
+	err = s.db.Scan(ctx, k.Generations(), func(_ string, kv *etcd.KV) error {
+		g, err := s.targets.decodeGeneration(env, kv)
 		f.Generations = append(f.Generations, g.Generation)
 		return err
-	})
+	}, clientv3.WithLimit(few))
 	if err != nil {
 		return f, err
 	}
-	prefix = s.db.Keys.Env(env).Layers()
-	_, err = s.db.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+	return f, s.db.Scan(ctx, k.Layers(), func(rest string, kv *etcd.KV) error {
 		f.Layers = append(f.Layers, etcd.Unescape(rest))
-		if s.db.Keys.Env(env).Layer(etcd.Unescape(rest)) != prefix+rest {
-			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+		if k.Layer(etcd.Unescape(rest)) != string(kv.Key) {
+			return notOurs(kv)
 		}
 		return nil
-	}, clientv3.WithKeysOnly())
-	return f, err
+	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
 }
 
 func (f *PruneEnvironment) add(t agent.Target, kind UseKind, scope Scope) {

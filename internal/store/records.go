@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -21,9 +20,6 @@ type booked struct {
 	Off int64 `json:"off,omitempty"`
 }
 
-// forgetTries is the number of attempts when the node reports at the same moment.
-const forgetTries = 10
-
 // Put writes a node's machine record if the stored one is was (nil: none). Otherwise it returns ErrChanged. A record
 // that is already stored is no error, because the answer to an earlier write may have been lost. If the claim of
 // another machine replaces a retired one, Put also deletes the node's reports, like Drop.
@@ -34,27 +30,21 @@ func (a *Applying) Put(ctx context.Context, r machines.Record, was *machines.Rec
 // Order writes a node's machine record like Put, with the token of its userdata. The token admits one machine as that
 // node. Order revokes the token of the previous record.
 func (a *Applying) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
-	err := a.rewrite(ctx, r.Node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
-		switch {
-		case now.is(&r): // then its token is stored, too
-			return a.putting(ctx, r, now, revision)
-		case !now.is(was):
-			return nil, nil, machines.ErrChanged
+	err := update(ctx, a, a.keys.MachineRecord(r.Node), func(now *booked, b *etcd.Batch) error {
+		stored := now.is(&r) // then its token is stored, too
+		if !stored && !now.is(was) {
+			return machines.ErrChanged
 		}
-		cmps, ops, err := a.putting(ctx, r, now, revision)
-		if err != nil || t.ID == "" {
-			return cmps, ops, err
+		err := a.putting(ctx, b, r, now)
+		if err == nil && t.ID != "" && !stored {
+			err = a.lettingIn(ctx, b, r.Node, t)
 		}
-		guards, puts, err := a.lettingIn(ctx, r.Node, t)
-		return append(cmps, guards...), append(ops, puts...), err
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("cannot write the record of the machine of %s: %w", r.Node, err)
-	}
-	return nil
+	return etcd.Wrap(err, "cannot write the record of the machine of %s", r.Node)
 }
 
-func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+func (a *Applying) putting(ctx context.Context, b *etcd.Batch, r machines.Record, now *booked) error {
 	next := booked{Record: clipped(r)}
 	if now != nil && now.Phase == machines.Made && r.Phase == machines.Made && now.ID == r.ID {
 		next.Joined = r.Joined || now.Joined // another client may have written it
@@ -64,111 +54,78 @@ func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, 
 		case machines.Retiring:
 			next.Off = now.Off
 		case machines.Making:
-			if cmps, ops, err = a.forgetting(ctx, *now); err != nil {
-				return nil, nil, err
+			if err := a.forgetting(ctx, b, *now); err != nil {
+				return err
 			}
 		}
 	}
 	if now != nil && now.Token != next.Token {
-		guards, puts, err := a.revoking(ctx, now.Record)
+		t, key, err := a.unused(ctx, b, now.Record)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		cmps, ops = append(cmps, guards...), append(ops, puts...)
+		if t != nil {
+			t.Revoked = &Revoked{At: a.now(), By: a.by, Why: "the machine that it was for is made anew"}
+			b.Put(key, t)
+		}
 	}
-	value, err := etcd.Encode(next)
-	key := a.machines.db.Keys.Env(a.ref.String()).MachineRecord(r.Node)
-	return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
+	b.Put(a.keys.MachineRecord(r.Node), next)
+	return nil
 }
 
 // Drop deletes a node's machine record if it is was. Otherwise it returns ErrChanged. A missing record is no error.
 // Drop also deletes the record's token if it is unused. For a retired node, it deletes the node's status, runs and
 // facts, and only the acts remain. These reports stay if the node reported after it left the host list, or is on the
-// list again: then it still runs.
+// list again: then it still runs. Drop contains no put: a full etcd accepts it.
 func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
-	err := a.rewrite(ctx, was.Node, func(now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+	err := update(ctx, a, a.keys.MachineRecord(was.Node), func(now *booked, b *etcd.Batch) error {
 		switch {
 		case now == nil:
-			return nil, nil, nil
+			return nil
 		case !now.is(&was):
-			return nil, nil, machines.ErrChanged
+			return machines.ErrChanged
 		case now.Phase == machines.Retiring:
-			if cmps, ops, err = a.forgetting(ctx, *now); err != nil {
-				return nil, nil, err
+			if err := a.forgetting(ctx, b, *now); err != nil {
+				return err
 			}
 		}
-		guards, puts, err := a.dropping(ctx, now.Record)
-		if err != nil {
-			return nil, nil, err
+		t, key, err := a.unused(ctx, b, now.Record)
+		if t != nil {
+			b.Delete(key)
 		}
-		cmps, ops = append(cmps, guards...), append(ops, puts...)
-		key := a.machines.db.Keys.Env(a.ref.String()).MachineRecord(was.Node)
-		return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpDelete(key)), nil
+		b.Delete(a.keys.MachineRecord(was.Node))
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("cannot delete the record of the machine of %s: %w", was.Node, err)
-	}
-	return nil
+	return etcd.Wrap(err, "cannot delete the record of the machine of %s", was.Node)
 }
 
-// forgetting returns the operations that delete a retired node's reports, and the guards against a new report. It
-// returns neither if the node still runs.
-func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, []clientv3.Op, error) {
-	env, k := a.ref.String(), a.machines.db.Keys
-	host, status := k.Env(env).Host(now.Node), k.Env(env).Status(now.Node)
-	resp, err := a.machines.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(host, clientv3.WithKeysOnly()), clientv3.OpGet(status, clientv3.WithKeysOnly())}, nil)
-	if err != nil {
-		return nil, nil, err
+// forgetting deletes a retired node's reports, guarded against a new report. It does nothing if the node still runs.
+func (a *Applying) forgetting(ctx context.Context, b *etcd.Batch, now booked) error {
+	host, status := a.keys.Host(now.Node), a.keys.Status(now.Node)
+	read, exists := map[string]int64{}, func(*etcd.KV) error { return nil }
+	_, err := a.db.Read(ctx, read, etcd.Point{Key: host, Read: exists}, etcd.Point{Key: status, Read: exists})
+	if err != nil || read[host] != 0 || now.Off != 0 && read[status] > now.Off {
+		return err
 	}
-	listed, said := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
-	if len(listed) > 0 || len(said) > 0 && now.Off != 0 && said[0].ModRevision > now.Off {
-		return nil, nil, nil
-	}
-	saidAt := int64(0)
-	if len(said) > 0 {
-		saidAt = said[0].ModRevision
-	}
-	return []clientv3.Cmp{etcd.Same(host, 0), etcd.Same(status, saidAt)},
-		[]clientv3.Op{clientv3.OpDelete(status), clientv3.OpDelete(k.Env(env).Runs(now.Node), clientv3.WithPrefix())}, nil
+	b.If(etcd.Unchanged(read)...).Delete(status).Op(clientv3.OpDelete(a.keys.Runs(now.Node), clientv3.WithPrefix()))
+	return nil
 }
 
 // off stores in the record of a retiring node, if any, that the node left the host list. fresh means that this call
 // removed it. Otherwise off keeps the earlier revision.
 func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
-	return a.rewrite(ctx, node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
+	key := a.keys.MachineRecord(node)
+	return update(ctx, a, key, func(now *booked, b *etcd.Batch) error {
 		if now == nil || now.Phase != machines.Retiring || now.Off != 0 && !fresh {
-			return nil, nil, nil
+			return nil
 		}
-		key := a.machines.db.Keys.Env(a.ref.String()).MachineRecord(node)
-		resp, err := a.machines.db.Get(ctx, key, clientv3.WithCountOnly())
-		if err != nil {
-			return nil, nil, err
+		resp, err := a.db.Get(ctx, key, clientv3.WithCountOnly())
+		if err == nil {
+			now.Off = resp.Header.Revision
+			b.Put(key, now)
 		}
-		now.Off = resp.Header.Revision
-		value, err := etcd.Encode(*now)
-		return []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+		return err
 	})
-}
-
-// rewrite reads a node's record, calls change for the new contents, and writes them. It retries when a compared key
-// was written at the same moment.
-func (a *Applying) rewrite(ctx context.Context, node string, change func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error)) error {
-	ctx, cancel := a.Context(ctx)
-	defer cancel()
-	for try := 0; ; try++ {
-		now, revision, err := etcd.Single[booked](ctx, a.machines.db, a.machines.db.Keys.Env(a.ref.String()).MachineRecord(node))
-		if err != nil {
-			return a.ended(err)
-		}
-		cmps, ops, err := change(now, revision)
-		if err != nil {
-			return a.ended(err)
-		}
-		_, err = a.write(ctx, cmps, ops...)
-		if !errors.Is(err, machines.ErrChanged) || try == forgetTries {
-			return err
-		}
-	}
 }
 
 // is reports whether the stored record is r. It compares the stored form: a time in memory and a long problem differ
@@ -192,18 +149,46 @@ func clipped(r machines.Record) machines.Record {
 
 // Record reads the machine record of a node. It returns nil if the node has none.
 func (s *Machines) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
-	r, _, err := etcd.Single[machines.Record](ctx, s.db, s.db.Keys.Env(ref.String()).MachineRecord(node))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
-	}
-	return r, nil
+	r, _, err := etcd.Single[machines.Record](ctx, s.db, s.db.Env(ref).MachineRecord(node))
+	return r, etcd.Wrap(err, "cannot read the record of the machine of %s", node)
 }
 
 // Records reads the machine records of an environment, by node. damaged names the unreadable ones.
 func (s *Machines) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.db, s.db.Keys.Env(ref.String()).MachineRecords())
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
+	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.db, s.db.Env(ref).MachineRecords())
+	return all, damaged, etcd.Wrap(err, "cannot list the machines of %s", ref)
+}
+
+// lettingIn stores the token of a machine's userdata. If this token exists already, an earlier write succeeded and only
+// its answer was lost. Then the guards fail, and the record is read again.
+func (a *Applying) lettingIn(ctx context.Context, b *etcd.Batch, node string, t machines.Token) error {
+	found, err := a.machines.tokens.Find(ctx, t.ID)
+	switch {
+	case errors.As(err, new(*etcd.UnreadableError)), found != nil && found.Hash != t.Hash:
+		return machines.ErrTokenTaken
+	case err != nil:
+		return err
 	}
-	return all, damaged, nil
+	return a.machines.tokens.put(b, Token{
+		ID: t.ID, Hash: t.Hash, Environment: a.ref.String(), Node: node, Uses: 1, Created: t.Created, Expires: t.Expires, By: a.by, Why: "pulley env apply",
+	})
+}
+
+// unused returns the token of a node's record if it could still admit a machine, with its key, and guards the batch by
+// its revision. It returns nil if the token was used, revoked, deleted, or belongs to another record.
+func (a *Applying) unused(ctx context.Context, b *etcd.Batch, r machines.Record) (t *Token, key string, err error) {
+	if r.Token == "" {
+		return nil, "", nil
+	}
+	key = a.db.Keys.NodeToken(r.Token)
+	resp, err := a.db.Get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, key, err
+	}
+	t, err = a.machines.tokens.decodeToken(resp.Kvs[0])
+	if err != nil || t.Revoked != nil || t.UsedUp() || t.Environment != a.ref.String() || t.Node != r.Node {
+		return nil, key, nil //nolint:nilerr // an unreadable token admits no machine
+	}
+	b.If(etcd.Same(key, resp.Kvs[0].ModRevision))
+	return t, key, nil
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	version "github.com/hashicorp/go-version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -60,42 +63,62 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	if _, err := ParseVersion(r.Version); err != nil {
 		return false, err
 	}
-	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot publish %s: %w", r.Version, err) }
 	chain := r.Content.Chain
 	switch {
 	case (delta == nil) != (chain.Delta == nil):
-		return fail(errors.New("its record and its delta don't belong together"))
+		return false, fmt.Errorf("cannot publish %s: its record and its delta don't belong together", r.Version)
 	case len(delta) > MaxValueBytes:
-		return fail(fmt.Errorf("its delta's %d bytes are more than the %d of one value", len(delta), MaxValueBytes))
+		return false, fmt.Errorf("cannot publish %s: its delta's %d bytes are more than the %d of one value", r.Version, len(delta), MaxValueBytes)
 	}
-	key, position := s.db.Keys.Release(r.Version), s.db.Keys.Delta(chain.Line, chain.Seq)
+	b := etcd.If()
+	if chain.Seq > 0 { // also without a delta: two releases at one position would be indistinguishable
+		position := s.db.Keys.Delta(chain.Line, chain.Seq)
+		b.If(etcd.Same(position, 0)).Op(clientv3.OpPut(position, string(delta)))
+	} else { // a pruned version may be published again, but its line must not continue from another tree
+		b.If(etcd.NothingBelow(s.db.Keys.Line(chain.Line)))
+	}
+	created, err = s.publish(ctx, p, b, s.db.Keys.Release(r.Version), trust.Release, r, sign, func(kv *etcd.KV) error {
+		have, err := s.decodeRelease(kv)
+		if err == nil && have.Content.Tree != r.Content.Tree {
+			err = fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n"+
+				"a release never changes: publish this one under a new version", have.Content.Tree, r.Content.Tree)
+		}
+		return err
+	})
+	if errors.Is(err, etcd.ErrConflict) {
+		err = fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, err)
+		if chain.Seq == 0 {
+			err = errors.New("a release of this version was pruned, and others that follow it are still there\npublish this one under a new version")
+		}
+	}
+	return created, etcd.Wrap(err, "cannot publish %s", r.Version)
+}
+
+// publish adds a signed record at a key to a batch, and commits it while p is held. It does nothing if there is a
+// record: published then judges that one. ErrConflict means that another guard of the batch failed.
+func (s *Releases) publish(
+	ctx context.Context, p *Publishing, b *etcd.Batch, key string, ns trust.Namespace, record any, sign Sign, published func(*etcd.KV) error,
+) (created bool, err error) {
 	there, err := s.db.Get(ctx, key)
 	if err != nil {
-		return fail(err)
+		return false, err
 	}
 	if len(there.Kvs) > 0 { // before a hardware key is touched in vain
-		return false, s.published(key, there.Kvs[0].Value, r)
+		return false, published(there.Kvs[0])
 	}
-	record, err := etcd.Encode(r)
+	text, err := etcd.Encode(record)
 	if err != nil {
-		return fail(err)
+		return false, err
 	}
-	document, err := sign.document(ctx, trust.Release, []byte(record))
+	document, err := sign.document(ctx, ns, []byte(text))
 	if err != nil {
-		return fail(err)
+		return false, err
 	}
 	if len(document) > MaxValueBytes {
-		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
+		return false, fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes)
 	}
-	cmps := []clientv3.Cmp{etcd.Same(key, 0), p.lock.Standing()}
-	ops := []clientv3.Op{clientv3.OpPut(key, document)}
-	if chain.Seq > 0 { // also without a delta: two releases at one position would be indistinguishable
-		cmps = append(cmps, etcd.Same(position, 0))
-		ops = append(ops, clientv3.OpPut(position, string(delta)))
-	} else { // a pruned version may be published again, but its line must not continue from another tree
-		cmps = append(cmps, etcd.NothingBelow(s.db.Keys.Line(chain.Line)))
-	}
-	resp, err := s.db.Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly())})
+	b.If(etcd.Same(key, 0), p.lock.Standing()).Op(clientv3.OpPut(key, document))
+	resp, err := s.db.Run(ctx, b, clientv3.OpGet(key), clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly()))
 	if errors.Is(err, agent.ErrUnreachable) {
 		if there, again := s.db.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
@@ -104,39 +127,23 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	}
 	switch {
 	case err != nil:
-		return fail(err)
+		return false, err
 	case resp.Succeeded:
 		return true, nil
 	}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		return false, s.published(key, kvs[0].Value, r)
+		return false, published(kvs[0])
 	}
 	if resp.Responses[1].GetResponseRange().Count == 0 {
-		return fail(errors.New("etcd had no sign of life from this publish for a minute, so what it found there may be pruned\npublish it again"))
+		return false, errors.New("etcd had no sign of life from this publish for a minute, so what it found there may be pruned\npublish it again")
 	}
-	if chain.Seq == 0 {
-		return fail(errors.New("a release of this version was pruned, and others that follow it are still there\npublish this one under a new version"))
-	}
-	return fail(fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, etcd.ErrConflict))
-}
-
-// published returns nil if a release's key already contains that release.
-func (s *Releases) published(key string, value []byte, r Release) error {
-	have, err := s.decodeRelease(key, value)
-	if err != nil {
-		return err
-	}
-	if have.Content.Tree != r.Content.Tree {
-		return fmt.Errorf("cannot publish %s: it is published already, with another tree (%.12s, not %.12s)\na release never changes: publish this one under a new version",
-			r.Version, have.Content.Tree, r.Content.Tree)
-	}
-	return nil
+	return false, etcd.ErrConflict
 }
 
 // decodeRelease reads a release's document. A record that was copied from another version's key is unreadable.
-func (s *Releases) decodeRelease(key string, value []byte) (SignedRelease, error) {
-	var r SignedRelease
-	r.Record, r.Signatures = trust.Split(value)
+func (s *Releases) decodeRelease(kv *etcd.KV) (SignedRelease, error) {
+	key, r := string(kv.Key), SignedRelease{Revision: kv.ModRevision}
+	r.Record, r.Signatures = trust.Split(kv.Value)
 	err := etcd.Decode(key, r.Record, &r.Release)
 	if err == nil && s.db.Keys.Release(r.Version) != key {
 		err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of release %.64q", r.Version)}
@@ -158,11 +165,7 @@ type UnreadableReleases struct {
 }
 
 func (e *UnreadableReleases) Error() string {
-	texts := make([]string, len(e.Errors))
-	for i, err := range e.Errors {
-		texts[i] = err.Error()
-	}
-	return "cannot list all releases: " + strings.Join(texts, "; ")
+	return "cannot list all releases: " + strings.ReplaceAll(errors.Join(e.Errors...).Error(), "\n", "; ")
 }
 
 func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
@@ -190,10 +193,9 @@ func (s *Releases) GetWithDelta(ctx context.Context, v, line string, seq int64) 
 	if len(kvs) == 0 {
 		return SignedRelease{}, nil, fmt.Errorf("cannot find release %s: %w\n`pulley releases` lists what is published", v, etcd.ErrNotFound)
 	}
-	if r, err = s.decodeRelease(key, kvs[0].Value); err != nil {
+	if r, err = s.decodeRelease(kvs[0]); err != nil {
 		return SignedRelease{}, nil, err
 	}
-	r.Revision = kvs[0].ModRevision
 	if line != "" {
 		if kvs := resp.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 && len(kvs[0].Value) > 0 {
 			delta = kvs[0].Value
@@ -202,13 +204,13 @@ func (s *Releases) GetWithDelta(ctx context.Context, v, line string, seq int64) 
 	return r, delta, nil
 }
 
-// List lists every release in the order of versions; see SortReleases. With unreadable records it returns the others
+// List lists every release in the order of versions. With unreadable records it returns the others
 // and *UnreadableReleases. A caller that needs all releases, such as a prune, must stop there.
 func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
 	var unreadable UnreadableReleases
-	_, err := s.db.Scan(ctx, s.db.Keys.Releases(), func(rest string, value []byte) error {
-		r, err := s.decodeRelease(s.db.Keys.Releases()+rest, value)
+	err := s.db.Scan(ctx, s.db.Keys.Releases(), func(rest string, kv *etcd.KV) error {
+		r, err := s.decodeRelease(kv)
 		if err != nil {
 			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, etcd.Unescape(rest)), append(unreadable.Errors, err)
 			return nil
@@ -219,7 +221,7 @@ func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list releases: %w", err)
 	}
-	SortReleases(all)
+	slices.SortStableFunc(all, func(a, b SignedRelease) int { return CompareVersions(a.Version, b.Version) })
 	if len(unreadable.Errors) > 0 {
 		return all, &unreadable
 	}
@@ -233,37 +235,102 @@ func (s *Releases) Sign(ctx context.Context, v string, sign Sign, add bool) erro
 	if err != nil {
 		return err
 	}
-	fail := func(err error) error { return fmt.Errorf("cannot sign release %s: %w", v, err) }
-	signatures, err := sign(ctx, trust.Release, r.Record)
-	if err != nil {
-		return fail(err)
-	}
-	earlier := r.Signatures
+	earlier, hint := r.Signatures, "\n--replace takes them away"
 	if !add {
-		earlier = nil
+		earlier, hint = nil, ""
+	}
+	err = s.sign(ctx, s.db.Keys.Release(v), r.Revision, trust.Release, r.Record, earlier, sign, hint)
+	return etcd.Wrap(err, "cannot sign release %s", v)
+}
+
+// sign adds a signature to the earlier ones of a record. An error about those ends with hint.
+func (s *Releases) sign(
+	ctx context.Context, key string, revision int64, ns trust.Namespace, record, earlier []byte, sign Sign, hint string,
+) error {
+	signatures, err := sign(ctx, ns, record)
+	if err != nil {
+		return err
 	}
 	if signatures, err = trust.AddSignatures(earlier, signatures); err != nil {
-		if add {
-			err = fmt.Errorf("%w\n--replace takes them away", err)
-		}
-		return fail(err)
+		return fmt.Errorf("%w%s", err, hint)
 	}
-	document := trust.Join(r.Record, signatures)
+	document := trust.Join(record, signatures)
 	if len(document) > MaxValueBytes {
-		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
+		return fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes)
 	}
-	key := s.db.Keys.Release(v)
-	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
-	}
-	if err != nil {
-		return fail(err)
-	}
-	return nil
+	return s.db.Commit(ctx, etcd.If(etcd.Same(key, revision)).Op(clientv3.OpPut(key, string(document))))
 }
 
 // Target returns the release as part of a target.
 func (r Release) Target() agent.Target {
 	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
+}
+
+// CompareVersions orders two versions like hashicorp/go-version. It orders any other string by its bytes.
+func CompareVersions(a, b string) int {
+	va, errA := ParseVersion(a)
+	vb, errB := ParseVersion(b)
+	if errA != nil || errB != nil {
+		return strings.Compare(a, b)
+	}
+	return va.Compare(vb)
+}
+
+// Resolve returns the newest published release that fits an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`).
+// The target records the resolved version: a constraint never reaches a node.
+func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
+	_, err := ParseVersion(wish)
+	if err == nil {
+		return s.Get(ctx, wish)
+	}
+	if _, isVersion := version.NewVersion(wish); isVersion == nil {
+		return SignedRelease{}, err // 1.0 as a constraint would mean "exactly 1.0.0": report it instead of guessing
+	}
+	constraint, err := version.NewConstraint(wish)
+	if err != nil {
+		return SignedRelease{}, fmt.Errorf("cannot use %q: it is neither a version like 1.4.0 nor a constraint like '~> 1.4'", wish)
+	}
+	all, err := s.List(ctx)
+	var unreadable *UnreadableReleases
+	if errors.As(err, &unreadable) { // it may be the newest fit
+		return SignedRelease{}, fmt.Errorf("cannot find the newest release for %q: %w\nan exact version can be promoted all the same", wish, unreadable.Errors[0])
+	}
+	if err != nil {
+		return SignedRelease{}, err
+	}
+	for _, r := range slices.Backward(all) {
+		if v, err := ParseVersion(r.Version); err == nil && constraint.Check(v) {
+			return r, nil
+		}
+	}
+	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, etcd.ErrNotFound, len(all))
+}
+
+// canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata.
+// Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
+var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?$`)
+
+const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
+
+// ParseVersion parses a release's version as hashicorp/go-version orders it. A version over 64 bytes or not in
+// canonical spelling is an error.
+func ParseVersion(v string) (*version.Version, error) {
+	if len(v) > 64 {
+		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
+	}
+	parsed, err := version.NewVersion(v)
+	if err == nil && canonical.MatchString(v) {
+		return parsed, nil
+	}
+	hint := ""
+	if err == nil && len(parsed.Segments()) == 3 {
+		meant := parsed.Core().String()
+		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
+			meant += "-" + pre
+		}
+		if canonical.MatchString(meant) {
+			hint = "\ndid you mean " + meant + "?"
+		}
+	}
+	return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1%s", v, hint)
 }

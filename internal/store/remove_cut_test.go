@@ -24,11 +24,11 @@ func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	reserve, _, err := st.Identities.Precreate(ctx, dev, "compute1", time.Now())
+	reserve, err := st.Identities.Precreate(ctx, dev, "compute1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := store.ShutOut(st, ctx, "dev", "compute1"); err != nil || !found {
+	if found, err := store.ShutOut(st, ctx, dev, "compute1"); err != nil || !found {
 		t.Fatalf("shut out: %t, %v", found, err)
 	}
 	users, err := st.Access.Users(ctx)

@@ -78,27 +78,28 @@ func (s *Targets) Desires(ctx context.Context, ref environments.Ref) (Desires, e
 }
 
 func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
-	prefix := s.db.Keys.Env(env).Desired()
-	all := append([]clientv3.OpOption{clientv3.WithPrefix()}, more...)
-	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.db.Keys.Env(env).Gate(), more...), clientv3.OpGet(prefix, all...)}, nil)
+	k := s.db.Keys.Env(env)
+	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
+		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Desired(), append(more, clientv3.WithPrefix())...),
+	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
 	}
 	d := Desires{Revision: resp.Header.Revision, Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		d.gateRevision = kv.ModRevision
-		if err := etcd.Decode(string(kv.Key), kv.Value, &d.Gate); err != nil {
+		if err := etcd.Into(&d.Gate)(kv); err != nil {
 			return Desires{}, err
 		}
 	}
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
-		scope, ok := etcd.ScopeOf(strings.TrimPrefix(string(kv.Key), prefix), "default")
+		scope, ok := etcd.ScopeOf(strings.TrimPrefix(string(kv.Key), k.Desired()), "default")
 		if !ok {
 			d.Damaged = append(d.Damaged, etcd.UnknownKey(string(kv.Key)))
 			continue
 		}
 		var t agent.Target
-		if err := etcd.Decode(string(kv.Key), kv.Value, &t); err != nil {
+		if err := etcd.Into(&t)(kv); err != nil {
 			return Desires{}, err
 		}
 		d.revisions[string(kv.Key)] = kv.ModRevision
@@ -119,83 +120,74 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 // does not exist: a prune may have deleted it after the lookup.
 func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
-	return s.change(ctx, ref, d, c, a, s.there(ref.String(), after), nil)
+	return s.change(ctx, s.there(ref, after), ref, d, c, a)
 }
 
-// change writes a target, the gate and the history record in one transaction. It adds the permit for nodes that go to
-// a lower release, and its caller's operations.
-func (s *Targets) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
-	env, scope := ref.String(), c.Scope()
+// change adds a target, the gate, the history record, and the permit for nodes that go to a lower release to a batch,
+// and commits it.
+func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c Change, a Author) (Change, error) {
+	k, scope := s.db.Env(ref), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
+	fail := func(err error) (Change, error) {
+		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
+	}
+	record, err := etcd.Encode(c)
+	if err != nil {
+		return fail(err)
+	}
+	key := k.Target(scope)
+	b.If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(key, d.revisions[key]))
+	if c.After == (agent.Target{}) {
+		b.Delete(key)
+	} else {
+		b.Put(key, c.After)
+	}
 	// A promotion opens the gate. It is the newest decision of an operator, and the new epoch voids an older pause or
 	// abort.
-	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At}
-	gateValue, err := etcd.Encode(gate)
-	if err != nil {
-		return Change{}, err
+	b.Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At})
+	b.Op(clientv3.OpPut(k.Change(c.Epoch), record)).Touch(s.db.Keys.Targets())
+	if err := s.permit(ctx, b, ref, d, &c, a.Sign); err != nil {
+		return fail(err)
 	}
-	changeValue, err := etcd.Encode(c)
-	if err != nil {
-		return Change{}, err
-	}
-	key := s.db.Keys.Env(env).Target(scope)
-	put := clientv3.OpDelete(key)
-	if c.After != (agent.Target{}) {
-		value, err := etcd.Encode(c.After)
-		if err != nil {
-			return Change{}, err
-		}
-		put = clientv3.OpPut(key, value)
-	}
-	permit, err := s.permit(ctx, ref, d, &c, a.Sign)
-	if err != nil {
-		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
-	}
-	cmps = append(cmps, etcd.Same(s.db.Keys.Env(env).Gate(), d.gateRevision), etcd.Same(key, d.revisions[key]))
-	ops = append(ops, put, clientv3.OpPut(s.db.Keys.Env(env).Gate(), gateValue), clientv3.OpPut(s.db.Keys.Env(env).Change(c.Epoch), changeValue))
-	ops = append(append(ops, permit...), etcd.Touch(s.db.Keys.Targets()))
-	resp, err := s.db.Txn(ctx, cmps, ops, nil)
+	err = s.db.Commit(ctx, b)
 	switch {
 	case errors.Is(err, agent.ErrUnreachable):
-		err = s.outcome(ctx, s.db.Keys.Env(env).Change(c.Epoch), changeValue, err)
-	case err == nil && !resp.Succeeded && c.Kind == RolledBack:
-		if pruned := s.pruned(ctx, env, c.After); pruned != nil {
+		err = s.outcome(ctx, k.Change(c.Epoch), record, err)
+	case errors.Is(err, etcd.ErrConflict) && c.Kind == RolledBack:
+		if pruned := s.pruned(ctx, ref, c.After); pruned != nil {
 			return Change{}, pruned
 		}
-		err = etcd.ErrConflict
-	case err == nil && !resp.Succeeded:
-		err = etcd.ErrConflict
 	}
 	if err != nil {
-		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
+		return fail(err)
 	}
 	return c, nil
 }
 
 // there guards that the contents of a target exist. A prune may have deleted them after the lookup.
-func (s *Targets) there(env string, t agent.Target) []clientv3.Cmp {
-	var cmps []clientv3.Cmp
+func (s *Targets) there(ref environments.Ref, t agent.Target) *etcd.Batch {
+	b := etcd.If()
 	if t.Release != "" {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.db.Keys.Release(t.Release)), ">", 0))
+		b.If(etcd.Exists(s.db.Keys.Release(t.Release)))
 	}
 	if t.Data != 0 {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.db.Keys.Env(env).Generation(t.Data)), ">", 0))
+		b.If(etcd.Exists(s.db.Env(ref).Generation(t.Data)))
 	}
-	return cmps
+	return b
 }
 
 // pruned returns an error that names the missing contents of a target. It returns nil if nothing is missing, or if
 // etcd cannot be read.
-func (s *Targets) pruned(ctx context.Context, env string, t agent.Target) error {
-	if t.Release != "" {
-		if resp, err := s.db.Get(ctx, s.db.Keys.Release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
-			return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
-		}
+func (s *Targets) pruned(ctx context.Context, ref environments.Ref, t agent.Target) error {
+	missing := func(key string) bool {
+		resp, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
+		return err == nil && resp.Count == 0
 	}
-	if t.Data != 0 {
-		if resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Generation(t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
-			return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset its values again with `pulley data set`", t.Data, env)
-		}
+	switch {
+	case t.Release != "" && missing(s.db.Keys.Release(t.Release)):
+		return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
+	case t.Data != 0 && missing(s.db.Env(ref).Generation(t.Data)):
+		return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset its values again with `pulley data set`", t.Data, ref)
 	}
 	return nil
 }
@@ -236,7 +228,7 @@ func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOp
 	}
 	changes := make([]Change, len(resp.Kvs))
 	for i, kv := range resp.Kvs {
-		if err := etcd.Decode(string(kv.Key), kv.Value, &changes[i]); err != nil {
+		if err := etcd.Into(&changes[i])(kv); err != nil {
 			return nil, err
 		}
 	}
@@ -267,7 +259,7 @@ func Undo(history []Change) (Change, bool) {
 // contents of the previous target.
 func (s *Targets) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
-	return s.change(ctx, ref, d, c, a, s.there(ref.String(), c.After), nil)
+	return s.change(ctx, s.there(ref, c.After), ref, d, c, a)
 }
 
 // Target returns the scope's own target, without inheritance.
@@ -281,20 +273,21 @@ func (d Desires) Target(s etcd.Scope) agent.Target {
 	return d.Default
 }
 
-// Pinned lists the roles and nodes with a release of their own, roles first, in order.
-func (d Desires) Pinned() []etcd.Scope {
-	var scopes []etcd.Scope
+// scopes lists the scopes with a target of their own: all nodes, then roles and nodes, each in order.
+func (d Desires) scopes() []etcd.Scope {
+	all := []etcd.Scope{{}}
 	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
-		if !d.Roles[role].IsZero() {
-			scopes = append(scopes, etcd.Scope{Role: role})
-		}
+		all = append(all, etcd.Scope{Role: role})
 	}
 	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
-		if !d.Nodes[node].IsZero() {
-			scopes = append(scopes, etcd.Scope{Node: node})
-		}
+		all = append(all, etcd.Scope{Node: node})
 	}
-	return scopes
+	return all
+}
+
+// Pinned lists the roles and nodes with a release of their own, roles first, in order.
+func (d Desires) Pinned() []etcd.Scope {
+	return slices.DeleteFunc(d.scopes()[1:], func(s etcd.Scope) bool { return d.Target(s).IsZero() })
 }
 
 // Reaches reports whether a node gets a release that is promoted for a scope.

@@ -14,8 +14,6 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/store/etcd"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // tokenMark begins every join token, for secret scanners: plt_<id: 8 hex digits>_<secret: 64>.
@@ -102,115 +100,105 @@ func NewToken(t Token) (text string, made Token) {
 // Create also deletes tokens that ended long before t.Created.
 func (s *Tokens) Create(ctx context.Context, t Token) (text string, made Token, err error) {
 	text, t = NewToken(t)
-	ofOperators := t.Operator != ""
-	free, put, err := s.puttingToken(t)
-	if err != nil {
+	b := etcd.If()
+	if err := s.put(b, t); err != nil {
 		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
 	}
-	resp, err := s.db.Txn(ctx, free, []clientv3.Op{put}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
-	}
-	if err != nil {
+	if err := s.db.Commit(ctx, b); err != nil {
 		return "", Token{}, fmt.Errorf("cannot store a join token: %w", err)
 	}
-	if err := s.forgetTokens(ctx, ofOperators, t.Created); err != nil {
-		return "", Token{}, fmt.Errorf("cannot delete join tokens that ended: %w", err)
-	}
-	return text, t, nil
+	return text, t, s.forget(ctx, t.Operator != "", t.Created)
 }
 
-// puttingToken returns the operation that stores a new token, and its guards: an ID that two tokens share is invalid.
-func (s *Tokens) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
+// put adds a new token to a batch. An ID that two tokens share is invalid.
+func (s *Tokens) put(b *etcd.Batch, t Token) error {
 	nodes, operators := s.db.Keys.NodeToken(t.ID), s.db.Keys.OperatorToken(t.ID)
 	key := nodes
 	if t.Operator != "" {
 		key = operators
 	}
-	value, err := etcd.Encode(t)
-	if err == nil {
-		_, err = s.decodeToken(key, []byte(value))
-	}
-	return []clientv3.Cmp{etcd.Same(nodes, 0), etcd.Same(operators, 0)}, clientv3.OpPut(key, value), err
+	b.If(etcd.Same(nodes, 0), etcd.Same(operators, 0)).Put(key, t)
+	_, err := s.check(key, t)
+	return err
 }
 
-// decodeToken reads the token at key. Only the key determines its ID and scope: operators may write any value below
-// the tokens of nodes, but nothing below those of operators.
-func (s *Tokens) decodeToken(key string, b []byte) (Token, error) {
+// decodeToken reads the token at a key.
+func (s *Tokens) decodeToken(kv *etcd.KV) (*Token, error) {
 	var t Token
-	if err := etcd.Decode(key, b, &t); err != nil {
-		return Token{}, err
+	err := etcd.Into(&t)(kv)
+	if err == nil {
+		t.ID, err = s.check(string(kv.Key), t)
 	}
-	rest, ofOperators := strings.CutPrefix(key, s.db.Keys.OperatorTokens())
+	if err != nil {
+		return nil, err
+	}
+	return &t, nil
+}
+
+// check returns the ID of the token at a key. Only the key determines its ID and scope: operators may write any value
+// below the tokens of nodes, but nothing below those of operators.
+func (s *Tokens) check(key string, t Token) (id string, err error) {
+	id, ofOperators := strings.CutPrefix(key, s.db.Keys.OperatorTokens())
 	if !ofOperators {
-		rest = strings.TrimPrefix(key, s.db.Keys.NodeTokens())
+		id = strings.TrimPrefix(key, s.db.Keys.NodeTokens())
 	}
-	t.ID = rest
+	problem := ""
 	switch {
-	case !isHex(rest, tokenIDBytes):
-		return Token{}, &etcd.UnreadableError{Key: key, Problem: "its name is no id of a token: it counts for nobody"}
+	case !isHex(id, tokenIDBytes):
+		problem = "its name is no ID of a token: it counts for nobody"
 	case ofOperators && (t.Operator == "" || t.As == "" || t.Environment != "" || t.Role != "" || t.Node != ""):
-		return Token{}, &etcd.UnreadableError{Key: key, Problem: "it is not a token for an operator: it counts for nobody"}
+		problem = "it is not a token for an operator: it counts for nobody"
 	case !ofOperators && (t.Environment == "" || t.Operator != "" || t.As != ""):
-		return Token{}, &etcd.UnreadableError{Key: key, Problem: "it is not a token for nodes: it counts for nobody"}
+		problem = "it is not a token for nodes: it counts for nobody"
+	default:
+		return id, nil
 	}
-	return t, nil
+	return "", &etcd.UnreadableError{Key: key, Problem: problem}
 }
 
 // Find reads a token of nodes or of operators. It returns nil if the ID is unknown, or if both kinds have a token of
 // this ID.
 func (s *Tokens) Find(ctx context.Context, id string) (*Token, error) {
-	keys := []string{s.db.Keys.NodeToken(id), s.db.Keys.OperatorToken(id)}
-	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
-	if err != nil {
+	var found []*etcd.KV
+	note := func(kv *etcd.KV) error { found = append(found, kv); return nil }
+	_, err := s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Keys.NodeToken(id), Read: note}, etcd.Point{Key: s.db.Keys.OperatorToken(id), Read: note})
+	switch {
+	case err != nil || len(found) == 0:
 		return nil, err
+	case len(found) == 1:
+		return s.decodeToken(found[0])
 	}
-	nodes, operators := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
-	found := append(nodes, operators...)
-	switch len(found) {
-	case 0:
-		return nil, nil
-	case 1:
-		t, err := s.decodeToken(string(found[0].Key), found[0].Value)
-		if err != nil {
-			return nil, err
-		}
-		return &t, nil
+	return nil, &etcd.UnreadableError{
+		Key: string(found[0].Key), Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id,
 	}
-	return nil, &etcd.UnreadableError{Key: keys[0], Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id}
 }
 
 // DeleteEnded deletes all tokens that ended long before now.
 func (s *Tokens) DeleteEnded(ctx context.Context, now time.Time) error {
-	if err := errors.Join(s.forgetTokens(ctx, false, now), s.forgetTokens(ctx, true, now)); err != nil {
-		return fmt.Errorf("cannot delete join tokens that ended: %w", err)
-	}
-	return nil
+	return errors.Join(s.forget(ctx, false, now), s.forget(ctx, true, now))
 }
 
-// forgetTokens needs no guard: an ended token never becomes valid again.
-func (s *Tokens) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
-	var ops []clientv3.Op
-	_, err := s.eachToken(ctx, ofOperators, func(key string, t Token) {
+// forget deletes the tokens of a kind that ended long before now. It needs no guard: an ended token never becomes
+// valid again.
+func (s *Tokens) forget(ctx context.Context, ofOperators bool, now time.Time) error {
+	var ended []string
+	_, err := s.each(ctx, ofOperators, func(key string, t Token) {
 		if now.Sub(t.Expires) > tokenKept {
-			ops = append(ops, clientv3.OpDelete(key))
+			ended = append(ended, key)
 		}
 	})
-	if err != nil {
-		return err
-	}
-	for some := range slices.Chunk(ops, maxOps) {
-		if _, err := s.db.Txn(ctx, nil, some, nil); err != nil {
-			return err
+	for some := range slices.Chunk(ended, etcd.MaxOps) {
+		if err == nil {
+			err = s.db.Commit(ctx, etcd.If().Delete(some...))
 		}
 	}
-	return nil
+	return etcd.Wrap(err, "cannot delete join tokens that ended")
 }
 
 // List lists the tokens of nodes and of operators, the newest first. damaged names the unreadable ones.
 func (s *Tokens) List(ctx context.Context) (all []Token, damaged []string, err error) {
 	for _, ofOperators := range []bool{false, true} {
-		bad, err := s.eachToken(ctx, ofOperators, func(_ string, t Token) { all = append(all, t) })
+		bad, err := s.each(ctx, ofOperators, func(_ string, t Token) { all = append(all, t) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("cannot list join tokens: %w", err)
 		}
@@ -220,71 +208,70 @@ func (s *Tokens) List(ctx context.Context) (all []Token, damaged []string, err e
 	return all, damaged, nil
 }
 
-// eachToken calls each with every token of a kind and its key.
-func (s *Tokens) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
+// each calls do with every token of a kind and its key. damaged names the unreadable ones.
+func (s *Tokens) each(ctx context.Context, ofOperators bool, do func(key string, t Token)) (damaged []string, err error) {
 	prefix := s.db.Keys.NodeTokens()
 	if ofOperators {
 		prefix = s.db.Keys.OperatorTokens()
 	}
-	_, err = s.db.Scan(ctx, prefix, func(rest string, b []byte) error {
-		t, err := s.decodeToken(prefix+rest, b)
+	err = s.db.Scan(ctx, prefix, func(_ string, kv *etcd.KV) error {
+		t, err := s.decodeToken(kv)
 		if err != nil {
 			damaged = append(damaged, err.Error())
 			return nil
 		}
-		each(prefix+rest, t)
+		do(string(kv.Key), *t)
 		return nil
 	})
 	return damaged, err
 }
 
 // Revoke ends a token. It returns ErrNotFound for an unknown ID. Nodes and operators that joined with the token stay.
-func (s *Tokens) Revoke(ctx context.Context, id string, r Revoked) (Token, error) {
-	for {
-		t, err := s.revokeToken(ctx, id, r)
-		if err == nil || !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil { // a join changed it first
-			if err != nil {
-				err = fmt.Errorf("cannot revoke join token %s: %w", id, err)
-			}
-			return t, err
-		}
-	}
-}
-
-// revokeToken continues if one of two tokens with this ID is unreadable: it must not keep the other one valid.
-func (s *Tokens) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
+// If one of two tokens with this ID is unreadable, it must not keep the other one valid.
+func (s *Tokens) Revoke(ctx context.Context, id string, r Revoked) (t Token, err error) {
 	err = etcd.ErrNotFound
 	for _, key := range []string{s.db.Keys.NodeToken(id), s.db.Keys.OperatorToken(id)} {
 		revoked, failed := s.revokeAt(ctx, key, r)
-		var unreadable *etcd.UnreadableError
 		switch {
 		case failed == nil:
-			t, err = revoked, nil
+			t, err = *revoked, nil
 		case errors.Is(failed, etcd.ErrNotFound):
-		case errors.As(failed, &unreadable):
+		case errors.As(failed, new(*etcd.UnreadableError)):
 			if t.ID == "" {
 				err = failed
 			}
 		default:
-			return Token{}, failed
+			return Token{}, fmt.Errorf("cannot revoke join token %s: %w", id, failed)
 		}
 	}
+	return t, etcd.Wrap(err, "cannot revoke join token %s", id)
+}
+
+func (s *Tokens) revokeAt(ctx context.Context, key string, r Revoked) (t *Token, err error) {
+	err = etcd.Retry(ctx, func() error { // after a join with the token
+		resp, err := s.db.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		if len(resp.Kvs) == 0 {
+			return etcd.ErrNotFound
+		}
+		if t, err = s.decodeToken(resp.Kvs[0]); err != nil || t.Revoked != nil {
+			return err
+		}
+		t.Revoked = &r
+		_, err = s.db.Replace(ctx, key, t, resp.Kvs[0].ModRevision)
+		return err
+	})
 	return t, err
 }
 
-func (s *Tokens) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
-	resp, err := s.db.Get(ctx, key)
-	if err != nil {
-		return Token{}, err
-	}
-	if len(resp.Kvs) == 0 {
-		return Token{}, etcd.ErrNotFound
-	}
-	t, err := s.decodeToken(key, resp.Kvs[0].Value)
-	if err != nil || t.Revoked != nil {
-		return t, err
-	}
-	t.Revoked = &r
-	_, err = s.db.Replace(ctx, key, t, resp.Kvs[0].ModRevision)
-	return t, err
+// of returns the keys of the tokens for an environment's nodes, including ended tokens.
+func (s *Tokens) of(ctx context.Context, env string) (keys []string, err error) {
+	_, err = s.each(ctx, false, func(key string, t Token) {
+		if t.Environment == env {
+			keys = append(keys, key)
+		}
+	})
+	return keys, err
 }

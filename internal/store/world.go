@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -18,11 +17,15 @@ import (
 // FleetReader reads the input of plans of one fleet.
 type FleetReader struct {
 	machines *Machines
+	db       *etcd.DB
 	ref      environments.Ref
+	keys     etcd.EnvKeys
 }
 
 // FleetReader returns the reader of a fleet.
-func (s *Machines) FleetReader(ref environments.Ref) FleetReader { return FleetReader{s, ref} }
+func (s *Machines) FleetReader(ref environments.Ref) FleetReader {
+	return FleetReader{s, s.db, ref, s.db.Env(ref)}
+}
 
 // World reads the input of a plan from etcd, at the current revision. It needs no lock.
 func (r FleetReader) World(ctx context.Context) (machines.World, error) {
@@ -32,11 +35,11 @@ func (r FleetReader) World(ctx context.Context) (machines.World, error) {
 // Unchanged reports whether the stored environment, the host list, the inventory and the holds equal those of a World.
 // A hold that has ended since does not count: its end only permits more.
 func (r FleetReader) Unchanged(ctx context.Context, w machines.World) (bool, error) {
-	k := r.machines.db.Keys.Env(r.ref.String())
+	k := r.keys
 	older := func(prefix string) clientv3.Cmp {
 		return clientv3.Compare(clientv3.ModRevision(prefix), "<", w.Revision+1).WithPrefix()
 	}
-	resp, err := r.machines.db.Txn(ctx,
+	resp, err := r.db.Txn(ctx,
 		[]clientv3.Cmp{etcd.Same(k.Spec(), w.OldRevision), older(k.Hosts()), older(k.MachineRecords()), older(k.Holds())},
 		[]clientv3.Op{
 			clientv3.OpGet(k.Hosts(), clientv3.WithPrefix(), clientv3.WithCountOnly()),
@@ -67,37 +70,32 @@ func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Tim
 		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a concurrent prune
 			continue
 		}
-		if err != nil {
-			err = fmt.Errorf("cannot read the state of %s: %w", ref, err)
-		}
-		return w, err
+		return w, etcd.Wrap(err, "cannot read the state of %s", ref)
 	}
 }
 
 func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
-	env := ref.String()
+	k := s.db.Env(ref)
 	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]agent.Hold{}}
-	key := s.db.Keys.Env(env).Spec()
-	resp, err := s.db.Get(ctx, key)
+	guards := map[string]int64{}
+	var err error
+	w.Revision, err = s.db.Read(ctx, guards, etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
+		w.Old, err = decodeSpec(kv)
+		return err
+	}})
 	if err != nil {
 		return w, err
 	}
-	for _, kv := range resp.Kvs {
-		w.OldRevision = kv.ModRevision
-		if w.Old, err = environments.Decode(kv.Value); err != nil {
-			return w, &etcd.UnreadableError{Key: key, Problem: err.Error()}
-		}
-	}
-	w.Revision = resp.Header.Revision
+	w.OldRevision = guards[k.Spec()]
 	at := clientv3.WithRev(w.Revision)
 	var f FleetState
-	if f.Desires, err = s.targets.desires(ctx, env, at); err != nil {
+	if f.Desires, err = s.targets.desires(ctx, ref.String(), at); err != nil {
 		return w, err
 	}
 	if _, err = s.fleet.fleetOf(ctx, ref, &f, at); err != nil {
 		return w, err
 	}
-	records, damaged, err := etcd.ReadAll[machines.Record](ctx, s.db, s.db.Keys.Env(env).MachineRecords(), at)
+	records, damaged, err := etcd.ReadAll[machines.Record](ctx, s.db, k.MachineRecords(), at)
 	if err != nil {
 		return w, err
 	}
@@ -116,21 +114,6 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	}
 	f.held(&w)
 	return w, nil
-}
-
-// roleOf returns a node's role by the host list, else by its status, else by its name.
-func (f FleetState) roleOf(node string) string {
-	if h, ok := f.Hosts[node]; ok && h.Role != "" {
-		return h.Role
-	}
-	if st, ok := f.Statuses[node]; ok && st.Role != "" {
-		return st.Role
-	}
-	n, err := environments.ParseNode(node)
-	if err != nil {
-		return ""
-	}
-	return n.Role
 }
 
 // held finds the holds of existing nodes, and of nodes that the environment requires.

@@ -50,9 +50,7 @@ func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.st.Machines.DestroyEnvironment(t.Context(), dev, "ann", true); err != nil {
-		t.Fatal(err)
-	}
+	w.destroy(dev)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var others sync.WaitGroup

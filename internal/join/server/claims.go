@@ -9,7 +9,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
-	"pulley/internal/store"
 )
 
 // namesLast is the cache time of a role's taken names. A number that becomes free meanwhile is assigned a moment
@@ -31,7 +30,7 @@ type roleClaims struct {
 	read time.Time     // time of the last read of names
 
 	mu      sync.Mutex // guards the fields below
-	names   store.Names
+	names   map[string]bool
 	pending map[string]bool // assigned, not yet written
 }
 
@@ -41,7 +40,7 @@ func (r *roleClaims) free(node string, taken bool) {
 	defer r.mu.Unlock()
 	delete(r.pending, node)
 	if taken {
-		r.names.Taken[node] = true
+		r.names[node] = true
 	}
 }
 
@@ -134,13 +133,13 @@ func (r *roleClaims) pick(e *environments.Environment, of environments.Role, att
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	skip := 0
-	if attempt > 0 && r.names.Taken[before] {
+	if attempt > 0 && r.names[before] {
 		skip = rand.N(2 * attempt)
 	}
 	last := ""
 	for num := 1; num <= of.Cardinality; num++ {
 		node := environments.Node{Role: of.Name, Num: num, Stack: e.Stack}.String()
-		if r.names.Taken[node] || r.pending[node] {
+		if r.names[node] || r.pending[node] {
 			continue
 		}
 		if last = node; skip == 0 {

@@ -39,7 +39,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 	must(err)
 	is := w.joined(m, answer, s)
 	must(is.Progress(ctx, "", join.Progress{Environment: ref.String(), Node: node, Role: "controller", Machine: is.is.ID, Step: "puppet", State: "started"}))
-	_, _, err = w.st.Identities.Precreate(ctx, ref, environments.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
+	_, err = w.st.Identities.Precreate(ctx, ref, environments.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
 	must(err)
 	i, _, err := w.st.Identities.Get(ctx, ref, node)
 	must(err)
@@ -58,9 +58,7 @@ func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 	own := func(lines []string) []string {
 		return slices.DeleteFunc(lines, func(line string) bool { return strings.HasSuffix(line, " leases") })
 	}
-	if _, err := w.st.Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
-		t.Fatal(err)
-	}
+	w.destroy(ref)
 	if after := w.etcd.Everything(); !slices.Equal(own(after), own(before)) {
 		t.Errorf("etcd has\n%s\nand had, before there was this stack,\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
@@ -100,9 +98,7 @@ func TestWhoJoinsWhileItsEnvironmentIsDestroyedLeavesNothing(t *testing.T) {
 	if err := <-joining; err != nil {
 		t.Log(err)
 	}
-	if _, err := w.st.Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
-		t.Fatal(err)
-	}
+	w.destroy(ref)
 	for range 19 {
 		if err := <-joining; err != nil {
 			t.Log(err)

@@ -102,7 +102,7 @@ func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.all()
-	if r, _, err := w.st.Identities.Precreate(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, store.ErrJoined) {
+	if r, err := w.st.Identities.Precreate(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, store.ErrJoined) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	same(t, before, w.all())
@@ -115,7 +115,7 @@ func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
 	if err := w.st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := w.st.Identities.Precreate(t.Context(), dev, "controller1", time.Now())
+	r, err := w.st.Identities.Precreate(t.Context(), dev, "controller1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
 	if err := w.st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.st.Identities.Precreate(ctx, dev, "compute1", time.Now()); err != nil {
+	if _, err := w.st.Identities.Precreate(ctx, dev, "compute1", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	c := w.etcd.ClientOf(etcdtest.Serve)

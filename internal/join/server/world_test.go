@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -31,6 +32,19 @@ type world struct {
 	etcd *etcdtest.Auth
 	st   *store.Store
 	ca   *pki.CA
+}
+
+// destroy destroys an environment.
+func (w *world) destroy(ref environments.Ref) {
+	w.t.Helper()
+	a, err := w.st.Machines.BeginApply(w.t.Context(), ref, "ann")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, err = a.Destroy(w.t.Context(), true)
+	if err := errors.Join(err, a.Close()); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // serve is one server of joins behind a listener.

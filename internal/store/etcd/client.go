@@ -1,19 +1,20 @@
+// Package etcd is the lowest layer of the store. It owns the connection, the codec of values, the keys, transactions,
+// pages, leases and locks. Only keys.go spells keys.
+//
+// It must never know a subject of Pulley, and never decide. Every call has a deadline. Every write is guarded by
+// ModRevision, or a comment says why it needs no guard.
 package etcd
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"pulley/agent"
 )
 
 // DefaultTimeout bounds every call to etcd.
@@ -66,7 +67,14 @@ func Open(c Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
 	}
-	return &DB{Client: client, Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","), CallerName: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}, nil
+	db := &DB{
+		Client: client, Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","),
+		CallerName: "a client without a certificate", user: userOf(tlsConfig), peer: seen,
+	}
+	if db.user != "" {
+		db.CallerName = "the certificate of " + strconv.Quote(db.user)
+	}
+	return db, nil
 }
 
 // Over returns a connection over the client of an embedded member in the same process.
@@ -76,6 +84,9 @@ func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duratio
 	}
 	return &DB{Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve"}
 }
+
+// Env returns the keys of an environment.
+func (s *DB) Env(ref fmt.Stringer) EnvKeys { return s.Keys.Env(ref.String()) }
 
 // Prefix returns the first part of every key, without surrounding slashes. Names of users and roles begin with it.
 func (s *DB) Prefix() string { return s.Keys.Prefix() }
@@ -97,72 +108,4 @@ func (s *DB) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*c
 	defer cancel()
 	resp, err := s.Client.Get(ctx, key, opts...)
 	return resp, s.Explain(err)
-}
-
-// unreachable is the error that etcd did not answer.
-type unreachable struct {
-	endpoints string
-	cause     error
-}
-
-func (u *unreachable) Error() string {
-	return fmt.Sprintf("etcd is unreachable at %s: %v", u.endpoints, u.cause)
-}
-func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
-
-// Explain distinguishes a missing answer from a refusal by etcd.
-func (s *DB) Explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` says who fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
-		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
-		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
-		return &unreachable{s.Endpoints, PlainCause(err)}
-	}
-	code := status.Code(err)
-	var ofEtcd rpctypes.EtcdError
-	if errors.As(err, &ofEtcd) {
-		code = ofEtcd.Code()
-	}
-	switch {
-	case code == codes.Unavailable || code == codes.DeadlineExceeded:
-		return &unreachable{s.Endpoints, PlainCause(err)}
-	case notEtcd(err, code):
-		return &unreachable{s.Endpoints, errors.New("what answers at " + s.Endpoints + " does not answer as etcd")}
-	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
-		return s.refused(err)
-	}
-	return err
-}
-
-// notEtcd reports whether another server than etcd answered. gRPC then reports an HTTP error or an unknown method.
-func notEtcd(err error, code codes.Code) bool {
-	return code == codes.Unimplemented || strings.Contains(err.Error(), "unexpected HTTP status code") || strings.Contains(err.Error(), "unexpected content-type")
-}
-
-// PlainCause reduces gRPC's wording to the cause.
-func PlainCause(err error) error {
-	text := err.Error()
-	if _, cause, ok := strings.Cut(text, "transport: "); ok {
-		text = strings.TrimSuffix(cause, `"`)
-	}
-	if text == context.DeadlineExceeded.Error() {
-		text = "no answer within the deadline"
-	}
-	return errors.New(text)
-}
-
-// NothingBelow guards that no key begins with prefix. For a range without keys etcd compares 0. For any other range it
-// compares each key's revision, which is never 0.
-func NothingBelow(prefix string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
-}
-
-// Same guards that the key is unchanged since it was read at modRevision. Revision 0 means that the key did not exist.
-func Same(key string, modRevision int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", modRevision)
 }

@@ -12,6 +12,45 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// Grant creates a lease, which ends its keys after a time. Etcd's own clock counts, and it stands still while etcd is
+// down.
+func (s *DB) Grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
+	id, _, err := s.grantFor(ctx, lasts)
+	return id, err
+}
+
+// grantFor also returns the duration of the lease: etcd may grant more than was requested.
+func (s *DB) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	lease, err := s.Client.Grant(ctx, int64((lasts+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, 0, s.Explain(err)
+	}
+	return lease.ID, time.Duration(lease.TTL) * time.Second, nil
+}
+
+// LeaseSwap is the lease that a write uses, and the lease that it replaces.
+type LeaseSwap struct{ Fresh, Old clientv3.LeaseID }
+
+// SettleLease revokes the unused lease after a write that returned err. After a write of unknown outcome both leases
+// stay: revoking one could delete the value.
+func (s *DB) SettleLease(ctx context.Context, l LeaseSwap, err error) {
+	idle := l.Old
+	switch {
+	case errors.Is(err, ErrConflict):
+		idle = l.Fresh
+	case err != nil:
+		return
+	}
+	if idle == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
+	defer cancel()
+	_, _ = s.Client.Revoke(ctx, idle) // otherwise it ends by itself
+}
+
 // LockLasts is the time that a lock outlives a killed program.
 const LockLasts = time.Minute
 
@@ -127,9 +166,6 @@ func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error)
 	go l.live(asked, lasts)
 	return l, LockHolder{}, nil
 }
-
-// DB returns the connection that holds the lock.
-func (l *Lock) DB() *DB { return l.db }
 
 // Key returns the lock's key.
 func (l *Lock) Key() string { return l.key }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 )
@@ -90,10 +89,10 @@ func (c Config) Certificate() (tls.Certificate, error) {
 	return tls.X509KeyPair(both, both)
 }
 
-// identityOf returns the user that etcd derives from a connection: the common name of its certificate.
-func identityOf(t *tls.Config) string {
+// userOf returns the user that etcd derives from a connection: the common name of its certificate, "" without one.
+func userOf(t *tls.Config) string {
 	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
-		return "a client without a certificate"
+		return ""
 	}
-	return "the certificate of " + strconv.Quote(t.Certificates[0].Leaf.Subject.CommonName)
+	return t.Certificates[0].Leaf.Subject.CommonName
 }

@@ -1,8 +1,9 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -10,46 +11,84 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrNotFound is wrapped by errors about a value that is known to be absent.
-var ErrNotFound = errors.New("not found")
+// valueFormat is the version of the values that this program writes. It reads no newer version.
+const valueFormat = 1
 
-// ErrConflict is wrapped when another client changed the same value first.
-var ErrConflict = errors.New("somebody else changed it at the same moment")
-
-// PageKeys is the number of keys in one read.
-const PageKeys = 500
-
-// Scan reads a prefix page by page at one revision. The size of one response does not grow with the fleet.
-func (s *DB) Scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
-	return s.Pages(ctx, prefix, PageKeys, each)
+// Encode writes a value as a JSON object that begins with its format: {"v":1,…}.
+func Encode(value any) (string, error) {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("cannot encode %T: %w", value, err)
+	}
+	head := fmt.Sprintf(`{"v":%d`, valueFormat)
+	if len(b) > 2 {
+		head += ","
+	}
+	return head + string(b[1:]), nil
 }
 
-// Pages is Scan with another page size, for large values, and with further options.
-func (s *DB) Pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {
-	return s.Entries(ctx, prefix, page, func(kv *mvccpb.KeyValue) error {
-		return each(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
-	}, more...)
+// UnreadableError is the error of a value that is damaged, not Pulley's, or from a newer Pulley.
+type UnreadableError struct {
+	Key, Problem string
+	Next         string // remedy, if it is not obvious
+
+	Newer bool // a newer Pulley wrote it
 }
 
-// Entries is Pages for readers that need the revision of each value.
-func (s *DB) Entries(ctx context.Context, prefix string, page int64, each func(*mvccpb.KeyValue) error, more ...clientv3.OpOption) (revision int64, err error) {
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+// Hint returns the remedy.
+func (e *UnreadableError) Hint() string { return e.Next }
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("cannot read key %s: %s", e.Key, e.Problem)
+}
+
+// Decode reads the result of Encode. It ignores unknown fields. A newer Pulley must raise the format if older versions
+// would misread its values.
+func Decode(key string, b []byte, into any) error {
+	var head struct {
+		V *int `json:"v"`
+	}
+	if err := json.Unmarshal(b, &head); err != nil {
+		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}
+	}
+	switch {
+	case head.V == nil || !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")):
+		return &UnreadableError{Key: key, Problem: "its value was not written by pulley"}
+	case *head.V > valueFormat:
+		return &UnreadableError{Key: key, Problem: fmt.Sprintf("its format %d is newer than this program's %d; upgrade pulley here", *head.V, valueFormat), Newer: true}
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}
+	}
+	return nil
+}
+
+// KV is a key with its value and revisions.
+type KV = mvccpb.KeyValue
+
+// pageKeys is the number of keys in one response.
+const pageKeys = 500
+
+// Scan reads the keys of a prefix page by page at one revision, and calls each with the rest of every key. The size of
+// a response does not grow with the fleet. WithLimit sets another page size, for large values or for keys alone.
+func (s *DB) Scan(ctx context.Context, prefix string, each func(rest string, kv *KV) error, more ...clientv3.OpOption) error {
+	from, end, revision := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
 	for {
-		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision)}
+		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(revision)}
 		resp, err := s.Get(ctx, from, append(opts, more...)...)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if revision == 0 {
 			revision = resp.Header.Revision
 		}
 		for _, kv := range resp.Kvs {
-			if err := each(kv); err != nil {
-				return 0, err
+			if err := each(strings.TrimPrefix(string(kv.Key), prefix), kv); err != nil {
+				return err
 			}
 		}
 		if !resp.More {
-			return revision, nil
+			return nil
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
@@ -78,7 +117,14 @@ func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 	}
 }
 
-// Single reads one value and its revision. It returns nil and 0 if the key does not exist.
+// Exists reports whether any key begins with prefix.
+func (s *DB) Exists(ctx context.Context, prefix string) (bool, error) {
+	resp, err := s.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	return err == nil && resp.Count > 0, err
+}
+
+// Single reads one value and its revision. It returns nil and 0 if the key does not exist. With an UnreadableError it
+// returns the revision as well.
 func Single[T any](ctx context.Context, s *DB, key string) (*T, int64, error) {
 	resp, err := s.Get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
@@ -86,9 +132,42 @@ func Single[T any](ctx context.Context, s *DB, key string) (*T, int64, error) {
 	}
 	var value T
 	if err := Decode(key, resp.Kvs[0].Value, &value); err != nil {
-		return nil, 0, err
+		return nil, resp.Kvs[0].ModRevision, err
 	}
 	return &value, resp.Kvs[0].ModRevision, nil
+}
+
+// Point is one key of a read, and the reader of its value.
+type Point struct {
+	Key  string
+	Read func(*KV) error
+}
+
+// Into returns the reader of a value that Encode wrote.
+func Into(value any) func(*KV) error {
+	return func(kv *KV) error { return Decode(string(kv.Key), kv.Value, value) }
+}
+
+// Read reads points at one revision, in one request. It adds the revision of each key to guards, 0 for a missing key.
+func (s *DB) Read(ctx context.Context, guards map[string]int64, points ...Point) (revision int64, err error) {
+	ops := make([]clientv3.Op, len(points))
+	for i, p := range points {
+		ops[i] = clientv3.OpGet(p.Key)
+	}
+	resp, err := s.Txn(ctx, nil, ops, nil)
+	if err != nil {
+		return 0, err
+	}
+	for i, p := range points {
+		guards[p.Key] = 0
+		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+			guards[p.Key] = kv.ModRevision
+			if err := p.Read(kv); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return resp.Header.Revision, nil
 }
 
 // ReadAll reads all values below a prefix, by name. damaged names the unreadable ones.
@@ -100,9 +179,9 @@ func ReadAll[T any](ctx context.Context, s *DB, prefix string, more ...clientv3.
 
 // Collect calls each with all values below a prefix. damaged names the unreadable ones.
 func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest string, value T), more ...clientv3.OpOption) (damaged []string, err error) {
-	_, err = s.Pages(ctx, prefix, PageKeys, func(rest string, b []byte) error {
+	err = s.Scan(ctx, prefix, func(rest string, kv *KV) error {
 		var value T
-		if err := Decode(prefix+rest, b, &value); err != nil {
+		if err := Decode(string(kv.Key), kv.Value, &value); err != nil {
 			damaged = append(damaged, err.Error())
 			return nil
 		}
@@ -110,44 +189,4 @@ func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest st
 		return nil
 	}, more...)
 	return damaged, err
-}
-
-// Each calls do with all values below a prefix. An unreadable value is an error.
-func Each[T any](ctx context.Context, s *DB, prefix string, do func(name string, value T)) error {
-	_, err := s.Scan(ctx, prefix, func(rest string, b []byte) error {
-		var value T
-		if err := Decode(prefix+rest, b, &value); err != nil {
-			return err
-		}
-		do(Unescape(rest), value)
-		return nil
-	})
-	return err
-}
-
-// Replace writes one key and returns the new revision. It returns ErrConflict if the key was written since revision.
-func (s *DB) Replace(ctx context.Context, key string, value any, revision int64) (int64, error) {
-	b, err := Encode(value)
-	if err != nil {
-		return 0, err
-	}
-	return s.swap(ctx, key, b, revision)
-}
-
-// swap is Replace for bytes.
-func (s *DB) swap(ctx context.Context, key, value string, revision int64) (int64, error) {
-	resp, err := s.Txn(ctx, []clientv3.Cmp{Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
-	if err != nil {
-		return 0, err
-	}
-	if !resp.Succeeded {
-		return 0, ErrConflict
-	}
-	return resp.Header.Revision, nil
-}
-
-// Touch announces a change with an unguarded put in the transaction of the change. Readers use the key's ModRevision.
-// A compare would make concurrent changes conflict.
-func Touch(key string) clientv3.Op {
-	return clientv3.OpPut(key, fmt.Sprintf(`{"v":%d}`, valueFormat))
 }

@@ -2,10 +2,34 @@ package store
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
 )
+
+// BeginApplyFor is BeginApply with a lock that lasts as long as the test needs.
+func BeginApplyFor(ctx context.Context, s *Store, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
+	return s.Machines.beginApply(ctx, ref, by, lasts)
+}
+
+// DestroyEnvironment destroys an environment in an apply of its own.
+func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
+	a, err := s.BeginApply(ctx, ref, by)
+	if err != nil {
+		return Destroyed{}, err
+	}
+	d, err := a.Destroy(ctx, hosts)
+	return d, errors.Join(err, a.Close())
+}
+
+// ShutOut is the first part of a removal. Tests interrupt the removal after it.
+var ShutOut = func(s *Store, ctx context.Context, ref environments.Ref, node string) (bool, error) {
+	return s.Joins.shutOut(ctx, ref, node)
+}
 
 // CancelAfter runs do with a store that calls cancel before its call to etcd of this number.
 func CancelAfter(s *Store, calls int32, cancel context.CancelFunc, do func(*Store)) {

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"fmt"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -67,4 +69,16 @@ func (s *Access) OperatorGrants(r OperatorRole) []Grant {
 // below returns a grant of all keys that begin with a prefix.
 func below[P ~int32](prefix string, may P) Grant {
 	return Grant{prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(may)}
+}
+
+// String renders a grant, for example "read all below /pulley/v1/releases/".
+func (g Grant) String() string {
+	what := map[int32]string{0: "read", 1: "write", 2: "read and write"}[int32(g.May)]
+	switch {
+	case g.End == "":
+		return what + " " + g.Key
+	case below(g.Key, g.May).End == g.End:
+		return what + " all below " + g.Key
+	}
+	return fmt.Sprintf("%s from %s to %q", what, g.Key, g.End)
 }

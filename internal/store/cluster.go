@@ -1,0 +1,251 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/internal/store/etcd"
+)
+
+// MemberState is the state that one etcd member reports.
+type MemberState struct {
+	Endpoint, Version   string
+	Stored, Used, Quota int64 // bytes; quota 0: etcd does not report it
+	Alarms              []string
+
+	leader bool
+}
+
+// Member reads the state of the member at an endpoint. Its error is only the cause.
+func (s *Cluster) Member(ctx context.Context, endpoint string) (MemberState, error) {
+	m, err := s.member(ctx, endpoint)
+	if err != nil {
+		err = etcd.PlainCause(err)
+	}
+	return m, err
+}
+
+func (s *Cluster) member(ctx context.Context, endpoint string) (MemberState, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
+	defer cancel()
+	st, err := s.db.Client.Status(ctx, endpoint)
+	if err != nil {
+		return MemberState{Endpoint: endpoint}, err
+	}
+	return MemberState{
+		Endpoint: endpoint, Version: st.Version, Stored: st.DbSize, Used: st.DbSizeInUse, Quota: st.DbSizeQuota,
+		Alarms: st.Errors, leader: st.Leader == st.Header.MemberId,
+	}, nil
+}
+
+// Health reads the state of each endpoint.
+func (s *Cluster) Health(ctx context.Context) ([]MemberState, error) {
+	return s.membersAt(ctx, s.endpoints())
+}
+
+func (s *Cluster) endpoints() []string {
+	if endpoints := s.db.Client.Endpoints(); len(endpoints) > 0 {
+		return endpoints
+	}
+	return []string{s.db.Endpoints} // in etcd's own process
+}
+
+func (s *Cluster) membersAt(ctx context.Context, endpoints []string) (all []MemberState, err error) {
+	for _, endpoint := range endpoints {
+		m, err := s.member(ctx, endpoint)
+		if err != nil {
+			return all, s.db.Explain(err)
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// Ping reads one key, which need not exist.
+func (s *Cluster) Ping(ctx context.Context) error {
+	_, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly())
+	return err
+}
+
+// Alarm is an alarm of etcd.
+type Alarm string
+
+// The alarms of etcd.
+const (
+	AlarmNoSpace Alarm = "no_space"
+	AlarmCorrupt Alarm = "corrupt"
+)
+
+// Alarms lists the alarms that etcd has raised.
+func (s *Cluster) Alarms(ctx context.Context) (alarms []Alarm, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
+	defer cancel()
+	resp, err := s.db.Client.AlarmList(ctx)
+	if err != nil {
+		return nil, s.db.Explain(err)
+	}
+	for _, a := range resp.Alarms {
+		switch a.Alarm {
+		case etcdserverpb.AlarmType_NOSPACE:
+			alarms = append(alarms, AlarmNoSpace)
+		case etcdserverpb.AlarmType_CORRUPT:
+			alarms = append(alarms, AlarmCorrupt)
+		}
+	}
+	return alarms, nil
+}
+
+// Bounds of etcd's maintenance, which may rewrite gigabytes.
+const (
+	compactWithin    = 5 * time.Minute
+	defragmentWithin = 5 * time.Minute // of one member
+)
+
+// Compact makes etcd drop all overwritten and deleted values, and reuse their space.
+func (s *Cluster) Compact(ctx context.Context) error {
+	resp, err := s.db.Get(ctx, s.db.Keys.Pruning(), clientv3.WithCountOnly())
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, compactWithin)
+		defer cancel()
+		_, err = s.db.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
+		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
+		}
+		err = s.db.Explain(err)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot compact etcd: %w\nremoved values take up room until then; `pulley serve` compacts regularly", err)
+	}
+	return nil
+}
+
+// makeRoom compacts etcd, defragments its members one after the other, the leader last, and clears the alarm about
+// missing space. It returns the freed bytes. A member answers no request during its defragmentation. It needs an
+// admin.
+func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
+	if err := s.Compact(ctx); err != nil {
+		return 0, err
+	}
+	members, err := s.members(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("cannot make room in etcd: %w", err)
+	}
+	for _, before := range members {
+		one, cancel := context.WithTimeout(ctx, defragmentWithin)
+		_, err := s.db.Client.Defragment(one, before.Endpoint)
+		cancel()
+		var after MemberState
+		if err == nil {
+			after, err = s.member(ctx, before.Endpoint)
+		}
+		if err != nil {
+			return freed, fmt.Errorf("cannot make room in etcd at %s: %w", before.Endpoint, s.db.Explain(err))
+		}
+		freed += before.Stored - after.Stored
+	}
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
+	defer cancel()
+	// Without a member, this lists every alarm. An alarm about damaged data must stay.
+	alarms, err := s.db.Client.AlarmList(within)
+	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
+		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
+			_, err = s.db.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
+		}
+	}
+	return freed, etcd.Wrap(s.db.Explain(err), "cannot have etcd accept writes again")
+}
+
+// members returns the members of the cluster that a client can reach, the leader last. A single member is the one that
+// answers, at any address.
+func (s *Cluster) members(ctx context.Context) ([]MemberState, error) {
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
+	defer cancel()
+	list, err := s.db.Client.MemberList(within)
+	if err != nil {
+		return nil, s.db.Explain(err)
+	}
+	endpoints := s.endpoints()[:1]
+	if len(list.Members) > 1 {
+		endpoints = nil
+		for _, m := range list.Members {
+			if len(m.ClientURLs) == 0 {
+				return nil, errors.New("a member has not started: " + m.Name)
+			}
+			endpoints = append(endpoints, m.ClientURLs[0])
+		}
+	}
+	members, err := s.membersAt(ctx, endpoints)
+	rank := map[bool]int{true: 1}
+	slices.SortStableFunc(members, func(a, b MemberState) int {
+		return cmp.Or(rank[a.leader]-rank[b.leader], strings.Compare(a.Endpoint, b.Endpoint))
+	})
+	return members, err
+}
+
+// installationBytes is the length of an installation's ID before hex encoding.
+const installationBytes = 8
+
+// installation is the value of the key.
+type installation struct {
+	ID string    `json:"id"`
+	By string    `json:"by,omitempty"`
+	At time.Time `json:"at"`
+}
+
+// Installation reads the ID that marks this installation's machines at providers: 16 hex digits, or "" if it does not
+// exist yet.
+func (s *Cluster) Installation(ctx context.Context) (string, error) {
+	key := s.db.Keys.Installation()
+	i, _, err := etcd.Single[installation](ctx, s.db, key)
+	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
+		err = &etcd.UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "machines are known by it: write it as it was before, from a backup"}
+	}
+	if err != nil || i == nil {
+		return "", etcd.Wrap(err, "cannot read this installation's id")
+	}
+	return i.ID, nil
+}
+
+// InstallationID returns the ID and creates it if it is missing. Concurrent callers get the same ID. With etcd
+// authentication the creation needs an admin. The setup of users already creates it.
+func (s *Cluster) InstallationID(ctx context.Context, by string) (string, error) {
+	id, err := s.Installation(ctx)
+	if err != nil || id != "" {
+		return id, err
+	}
+	random := make([]byte, installationBytes)
+	_, _ = rand.Read(random) // it never fails
+	fresh := installation{ID: hex.EncodeToString(random), By: by, At: time.Now().UTC().Truncate(time.Second)}
+	_, err = s.db.Replace(ctx, s.db.Keys.Installation(), fresh, 0)
+	switch {
+	case err == nil:
+		return fresh.ID, nil
+	case errors.Is(err, etcd.ErrConflict):
+		return s.Installation(ctx)
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return "", fmt.Errorf("cannot create the ID of this installation: etcd allows only an admin to do this, not %s\n"+
+			"nothing was done; `pulley serve` creates it when it starts, and an admin's `pulley doctor --fix` in another etcd", s.db.CallerName)
+	}
+	return "", fmt.Errorf("cannot write this installation's id: %w", err)
+}
+
+// EnsureInstallation creates the ID before the first apply, because an operator may not create it. A damaged ID or a
+// full etcd does not stop the rest of the setup: a later apply reports either.
+func (s *Cluster) EnsureInstallation(ctx context.Context, by string) error {
+	_, err := s.InstallationID(ctx, by)
+	if errors.As(err, new(*etcd.UnreadableError)) || errors.Is(err, etcd.ErrFull) {
+		return nil
+	}
+	return err
+}

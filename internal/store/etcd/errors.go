@@ -1,0 +1,123 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"pulley/agent"
+	"pulley/internal/pki"
+)
+
+// Wrap adds the action that failed to an error: "cannot list operators". It returns nil for nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}
+
+// ErrNotFound is wrapped by errors about a value that is known to be absent.
+var ErrNotFound = errors.New("not found")
+
+// ErrConflict is wrapped when another client changed the same value first.
+var ErrConflict = errors.New("somebody else changed it at the same moment")
+
+// ErrRevoked means that etcd has no user for a certificate. The node was removed, the operator was revoked, or either
+// joined again under another incarnation. The certificate never becomes valid again.
+var ErrRevoked = errors.New("etcd has no such user (any more)")
+
+// ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
+var ErrFull = rpctypes.ErrNoSpace
+
+// ErrNoRole means that a user was granted a role that does not exist.
+var ErrNoRole = rpctypes.ErrRoleNotFound
+
+// unreachable is the error that etcd did not answer.
+type unreachable struct {
+	endpoints string
+	cause     error
+}
+
+func (u *unreachable) Error() string {
+	return fmt.Sprintf("etcd is unreachable at %s: %v", u.endpoints, u.cause)
+}
+func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
+
+// Explain distinguishes a missing answer from a refusal by etcd.
+func (s *DB) Explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` says who fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
+		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
+		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
+		return &unreachable{s.Endpoints, PlainCause(err)}
+	}
+	code := status.Code(err)
+	var ofEtcd rpctypes.EtcdError
+	if errors.As(err, &ofEtcd) {
+		code = ofEtcd.Code()
+	}
+	switch {
+	case code == codes.Unavailable || code == codes.DeadlineExceeded:
+		return &unreachable{s.Endpoints, PlainCause(err)}
+	case notEtcd(err, code):
+		return &unreachable{s.Endpoints, errors.New("what answers at " + s.Endpoints + " does not answer as etcd")}
+	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
+		return s.refused(err)
+	}
+	return err
+}
+
+// notEtcd reports whether another server than etcd answered. gRPC then reports an HTTP error or an unknown method.
+func notEtcd(err error, code codes.Code) bool {
+	return code == codes.Unimplemented || strings.Contains(err.Error(), "unexpected HTTP status code") || strings.Contains(err.Error(), "unexpected content-type")
+}
+
+// PlainCause reduces gRPC's wording to the cause.
+func PlainCause(err error) error {
+	text := err.Error()
+	if _, cause, ok := strings.Cut(text, "transport: "); ok {
+		text = strings.TrimSuffix(cause, `"`)
+	}
+	if text == context.DeadlineExceeded.Error() {
+		text = "no answer within the deadline"
+	}
+	return errors.New(text)
+}
+
+// refused adds the remedy to a request that etcd refused. It makes one more request, to see whether the user still
+// exists: every user may read itself.
+func (s *DB) refused(err error) error {
+	advice := "ask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is"
+	switch name, notPulleys := pki.ParseName(s.user); {
+	case s.user == "" || notPulleys != nil:
+	case !s.revoked():
+		if name.Kind == pki.KindOperator {
+			advice = "this needs an operator with another role: `pulley operators list` shows who is an admin"
+		}
+	case name.Kind == pki.KindNode:
+		return fmt.Errorf("etcd refuses %s: %w\nthis node was removed or its certificate was revoked; to bring it back, give it a new token: "+
+			"`pulley token create -e %s --node %s`, and boot it anew with that", s.CallerName, ErrRevoked, name.Environment, name.Subject)
+	default:
+		return fmt.Errorf("etcd refuses %s: %w\nthis certificate was revoked, or there is a newer one; ask an admin for a token, and `pulley login` with it", s.CallerName, ErrRevoked)
+	}
+	return fmt.Errorf("etcd refuses %s: %w\n%s", s.CallerName, err, advice)
+}
+
+// revoked asks etcd whether this connection's user still exists. Without an answer it returns false.
+func (s *DB) revoked() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	defer cancel()
+	_, err := s.Client.UserGet(ctx, s.user)
+	return errors.Is(err, rpctypes.ErrUserNotFound)
+}
