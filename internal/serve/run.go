@@ -62,14 +62,14 @@ type Config struct {
 	Log      *slog.Logger
 
 	Ready   func(Ready)                     // called once, when all parts serve
-	Members func([]store.MemberState)            // called when a cluster answers again
+	Members func([]store.MemberState)       // called when a cluster answers again
 	Warn    func(error)                     // called for errors that do not stop serve
 	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
 }
 
 // Ready describes a running serve.
 type Ready struct {
-	EndedHolds int            // holds that ended while etcd was down
+	EndedHolds int                 // holds that ended while etcd was down
 	Members    []store.MemberState // of a cluster
 
 	HTTPS       string // address of the web listener; "" is none
@@ -78,10 +78,10 @@ type Ready struct {
 	Until       time.Time
 	Agents      map[string]string // digests by path
 
-	Etcd          *member.Etcd  // the embedded etcd; nil is none
+	Etcd          *member.Etcd       // the embedded etcd; nil is none
 	Health        *store.MemberState // of the embedded etcd; nil is unknown
-	Endpoints     []string      // of etcd, for nodes
-	NewAdmin      string        // identity file of the first administrator, if this start created it
+	Endpoints     []string           // of etcd, for nodes
+	NewAdmin      string             // identity file of the first administrator, if this start created it
 	Certificates  *fleetca.Certificates
 	Authenticates bool // the embedded etcd authenticates its users
 }
