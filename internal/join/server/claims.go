@@ -9,6 +9,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/store"
 )
 
 // namesLast is the cache time of a role's taken names. A number that becomes free meanwhile is assigned a moment
