@@ -12,20 +12,19 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
-	"pulley/internal/testbed/machinestest"
 )
 
 // nth returns a fault for the nth call of a kind, repeated for the given number of times.
-func nth(call string, n, times int, f machinestest.Fault) func(string) machinestest.Fault {
+func nth(call string, n, times int, f Fault) func(string) Fault {
 	count := 0
-	return func(c string) machinestest.Fault {
+	return func(c string) Fault {
 		if c != call {
-			return machinestest.None
+			return None
 		}
 		if count++; count >= n && count < n+times {
 			return f
 		}
-		return machinestest.None
+		return None
 	}
 }
 
@@ -35,20 +34,20 @@ func TestApplySurvivesProviderFaults(t *testing.T) {
 		say   string
 		call  string
 		times int
-		fault machinestest.Fault
+		fault Fault
 		made  int // machines, including failed ones
 	}{
-		{"a create is not answered", "create", 4, machinestest.FailBefore, 3},
-		{"the answer of a create is lost", "create", 1, machinestest.FailAfter, 3},
-		{"the cloud asks to wait, nineteen times", "create", 19, machinestest.Throttle, 3},
-		{"a machine ends in error, twice", "create", 2, machinestest.ErrorEnd, 5},
-		{"a machine is lost", "create", 1, machinestest.LoseIt, 4},
-		{"a list is not answered", "list", 3, machinestest.FailBefore, 3},
-		{"a list asks to wait", "list", 4, machinestest.Throttle, 3},
-		{"etcd is away for some seconds", "world", 4, machinestest.FailBefore, 3},
-		{"the answer of a write is lost", "put", 2, machinestest.FailAfter, 3},
-		{"the answer to the order in the inventory is lost", "order", 1, machinestest.FailAfter, 3},
-		{"an environment is stored without an answer", "put spec", 1, machinestest.FailAfter, 3},
+		{"a create is not answered", "create", 4, FailBefore, 3},
+		{"the answer of a create is lost", "create", 1, FailAfter, 3},
+		{"the cloud asks to wait, nineteen times", "create", 19, Throttle, 3},
+		{"a machine ends in error, twice", "create", 2, ErrorEnd, 5},
+		{"a machine is lost", "create", 1, LoseIt, 4},
+		{"a list is not answered", "list", 3, FailBefore, 3},
+		{"a list asks to wait", "list", 4, Throttle, 3},
+		{"etcd is away for some seconds", "world", 4, FailBefore, 3},
+		{"the answer of a write is lost", "put", 2, FailAfter, 3},
+		{"the answer to the order in the inventory is lost", "order", 1, FailAfter, 3},
+		{"an environment is stored without an answer", "put spec", 1, FailAfter, 3},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -86,22 +85,22 @@ func TestOrderRetriesTakenToken(t *testing.T) {
 func TestApplyFailsOnPermanentErrors(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault machinestest.Fault
+		fault Fault
 		tries int // number of creates
 		says  string
 	}{
-		{"no answer ever", machinestest.FailBefore, 5, "cannot create web1: tried 5 times: no answer"},
-		{"it is refused", machinestest.Refuse, 1, "cannot create web1: the provider refuses the request: not accepted"},
-		{"it fails each time", machinestest.ErrorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
-		{"it never stops to ask to wait", machinestest.Throttle, 25, "too many requests"},
+		{"no answer ever", FailBefore, 5, "cannot create web1: tried 5 times: no answer"},
+		{"it is refused", Refuse, 1, "cannot create web1: the provider refuses the request: not accepted"},
+		{"it fails each time", ErrorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
+		{"it never stops to ask to wait", Throttle, 25, "too many requests"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
 				tries := 0
-				o.site.Trouble = func(call string) machinestest.Fault {
+				o.site.Trouble = func(call string) Fault {
 					if call != "create" {
-						return machinestest.None
+						return None
 					}
 					tries++
 					return c.fault
@@ -110,7 +109,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || tries != c.tries {
 					t.Fatalf("after %d tries: %v", tries, err)
 				}
-				if r := o.site.Records()["web1"]; c.fault != machinestest.ErrorEnd && r.Problem == "" {
+				if r := o.site.Records()["web1"]; c.fault != ErrorEnd && r.Problem == "" {
 					t.Errorf("the books don't say why: %+v", r)
 				}
 				o.innocent()
@@ -192,13 +191,13 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 func TestDestroyErrorsNameDestroy(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault machinestest.Fault
+		fault Fault
 		says  string
 		cut   time.Duration
 	}{
-		{"it was interrupted", machinestest.HookHang, "what was begun is recorded: destroy again to resume", time.Minute},
-		{"hooks fail", machinestest.HookFail, "fix that and destroy again, with --no-drain", time.Hour},
-		{"hooks hang", machinestest.HookHang, "check it and destroy again, with --no-drain", time.Hour},
+		{"it was interrupted", HookHang, "what was begun is recorded: destroy again to resume", time.Minute},
+		{"hooks fail", HookFail, "fix that and destroy again, with --no-drain", time.Hour},
+		{"hooks hang", HookHang, "check it and destroy again, with --no-drain", time.Hour},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -320,7 +319,7 @@ func TestApplyRequestsRunsOfReactingNodes(t *testing.T) {
 		if r := o.well(fleet(lb, role("web", 2))); asked() != 2 || len(r.Notes) > 0 {
 			t.Errorf("%d were asked, %q", asked(), notes(r))
 		}
-		o.site.Trouble = nth("ask", 1, 1, machinestest.HookHang)
+		o.site.Trouble = nth("ask", 1, 1, HookHang)
 		if r, err := o.apply(fleet(lb, role("web", 3))); err != nil || len(r.Notes) != 1 || !strings.Contains(notes(r), "not answered within 10m: lb") {
 			t.Errorf("%v, %q", err, notes(r))
 		}

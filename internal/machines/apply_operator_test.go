@@ -13,22 +13,21 @@ import (
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
-	"pulley/internal/testbed/machinestest"
 )
 
 // operator applies files to a site, as `pulley env apply --yes` does.
 type operator struct {
 	t    testing.TB
-	site *machinestest.Sim
+	site *Sim
 	set  func(*apply.Applier) // more settings
 	said []apply.Event
-	dies func(*machinestest.Session, apply.Event) // may crash the program at an event
+	dies func(*Session, apply.Event) // may crash the program at an event
 }
 
 var dev = environments.Ref{Environment: "dev"}
 
 func newOperator(t testing.TB) *operator {
-	site := machinestest.NewSim(dev, time.Now)
+	site := NewSim(dev, time.Now)
 	site.Latency = 50 * time.Millisecond
 	return &operator{t: t, site: site}
 }
@@ -63,7 +62,7 @@ func reactsTo(roles ...string) func(*environments.Role) {
 
 // attempt is one start of the program: its lock, provider and fleet.
 type attempt struct {
-	session *machinestest.Session
+	session *Session
 	applier *apply.Applier
 	ctx     context.Context
 	end     context.CancelFunc
@@ -109,7 +108,7 @@ func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 	if err != nil {
 		return apply.Result{}, err
 	}
-	x.session.Aims(machinestest.Aim{Want: want})
+	x.session.Aims(Aim{Want: want})
 	x.session.JudgePlan(p.Plan)
 	x.session.Approve(p.Deleted())
 	return x.applier.Apply(x.ctx, p, p.Deleted())

@@ -18,7 +18,6 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/watch"
-	"pulley/internal/testbed/machinestest"
 )
 
 // player plays a story.
@@ -66,14 +65,14 @@ func (p *player) play() error {
 }
 
 // trouble is called by the site, one call at a time.
-func (p *player) trouble(call string) machinestest.Fault {
+func (p *player) trouble(call string) Fault {
 	p.calls[call]++
 	for _, i := range p.story.Incidents {
 		if i.Call == call && i.Nth == p.calls[call] {
 			return i.Fault
 		}
 	}
-	return machinestest.None
+	return None
 }
 
 func (p *player) move(m move) error {
@@ -145,7 +144,7 @@ func (p *player) move(m move) error {
 }
 
 // ours returns the machines with the fleet's mark and names of nodes.
-func (p *player) ours() (all []machinestest.Seen) {
+func (p *player) ours() (all []Seen) {
 	for _, m := range p.site.Machines() {
 		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.Mark() && n.Stack == p.story.Stack {
 			all = append(all, m)
@@ -192,7 +191,7 @@ func (p *player) try(y try) (failed error, broken error) {
 	p.mu.Unlock()
 	defer x.end()
 	began := time.Now()
-	x.session.Aims(machinestest.Aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
+	x.session.Aims(Aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
 	plan, err := x.applier.Look(x.ctx, want, y.options)
 	if err != nil {
 		return err, nil
@@ -232,7 +231,7 @@ func (p *player) look() {
 	}
 	x := p.begin("pulley env watch")
 	defer x.end()
-	x.session.Aims(machinestest.Aim{Want: spec, Budget: watch.DefaultBudget})
+	x.session.Aims(Aim{Want: spec, Budget: watch.DefaultBudget})
 	_, _ = lookOnce(x.ctx, &p.watcher, x.applier)
 }
 
@@ -351,7 +350,7 @@ func (p *player) judge() error {
 			return fmt.Errorf("%s is machine %q, in the books %+v, on the list %+v", node, id, r, h)
 		}
 		role, _ := p.want.RoleOf(node)
-		i := slices.IndexFunc(p.ours(), func(m machinestest.Seen) bool { return m.Name == name })
+		i := slices.IndexFunc(p.ours(), func(m Seen) bool { return m.Name == name })
 		if m := p.ours()[i]; m.Flavor != role.Flavor && role.Flavor != "" {
 			return fmt.Errorf("%s is of flavor %q, not %q", node, m.Flavor, role.Flavor)
 		}
@@ -365,7 +364,7 @@ func (p *player) judge() error {
 	}
 	all := p.site.Machines()
 	for _, f := range p.foreign {
-		if !slices.ContainsFunc(all, func(m machinestest.Seen) bool { return m.ID == f.ID && m.State == f.State }) {
+		if !slices.ContainsFunc(all, func(m Seen) bool { return m.ID == f.ID && m.State == f.State }) {
 			return fmt.Errorf("machine %q (%s) of somebody else is not what it was", f.Name, f.ID)
 		}
 	}
@@ -386,7 +385,7 @@ func TestAppliesConvergeWhateverHappens(t *testing.T) {
 		s := drawStory(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) {
-			p := &player{operator: &operator{t: t, site: machinestest.NewSim(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
+			p := &player{operator: &operator{t: t, site: NewSim(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
 			if err = p.play(); err != nil {
 				err = fmt.Errorf("%w\n%s\nthe story: %+v", err, strings.Join(p.site.Past(), "\n"), p.story)
 			}

@@ -12,7 +12,6 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
-	"pulley/internal/testbed/machinestest"
 )
 
 // planned makes a plan, lets something happen, and applies the plan.
@@ -24,7 +23,7 @@ func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	x.session.Aims(machinestest.Aim{Want: p.Spec})
+	x.session.Aims(Aim{Want: p.Spec})
 	x.session.Approve(p.Deleted())
 	happen()
 	return x.applier.Apply(x.ctx, p, p.Deleted())
@@ -82,7 +81,7 @@ func TestRetireStopsWhenCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
-		o.site.Trouble = nth("ask", 1, 1, machinestest.HookHang)
+		o.site.Trouble = nth("ask", 1, 1, HookHang)
 		time.AfterFunc(time.Minute, func() {
 			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.RequestRun, At: time.Now()})
 		})
@@ -100,7 +99,7 @@ func TestApplyCancelsRetirement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
-		o.site.Trouble = nth("ask", 1, 1, machinestest.HookFail)
+		o.site.Trouble = nth("ask", 1, 1, HookFail)
 		if _, err := o.apply(fleet(role("web", 1))); err == nil {
 			t.Fatal("its hooks did not fail")
 		}
@@ -137,7 +136,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		first, began := "", time.Now()
-		o.dies = func(_ *machinestest.Session, e apply.Event) {
+		o.dies = func(_ *Session, e apply.Event) {
 			if e.State == apply.Waits && first == "" {
 				first = e.Node
 			}
@@ -145,18 +144,18 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 				t.Errorf("%s waited for %s, for %s", e.Node, first, time.Since(began))
 			}
 		}
-		o.site.Trouble = nth("create", 1, 3, machinestest.Busy)
+		o.site.Trouble = nth("create", 1, 3, Busy)
 		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 1, apply.WaitNone }
 		if _, err := o.apply(fleet(role("web", 1))); err != nil || time.Since(began) < time.Minute {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}
 		busy := true
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call == "create" && busy {
 				busy = false
-				return machinestest.Busy
+				return Busy
 			}
-			return machinestest.None
+			return None
 		}
 		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 2, apply.WaitNone }
 		first, began = "", time.Now()
@@ -174,11 +173,11 @@ func TestApplyKeepsRecords(t *testing.T) {
 		o.well(fleet(role("web", 1)))
 		o.kill(machines.Failed, "web1")
 		var calls []string
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call != "world" && call != "list" {
 				calls = append(calls, call)
 			}
-			return machinestest.None
+			return None
 		}
 		o.well(fleet(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, order, create, note, put, put" {
@@ -210,7 +209,7 @@ func TestRetireWaitsOnlyForItsMachine(t *testing.T) {
 		if err := roles(2, 2, 2); err != nil {
 			t.Fatal(err)
 		}
-		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, machinestest.Refuse) }
+		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, Refuse) }
 		refuse(1)
 		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "not begun (retire web2): nothing is retired before the new machines are healthy, and db3 failed") {
 			t.Error(said)
@@ -249,7 +248,7 @@ func TestApplyOrdersNoSecondMachineOfJoinedNode(t *testing.T) {
 		o.well(fleet(role("web", 1)))
 		host := o.site.Hosts()["web1"]
 		o.site.Unlist("web1")
-		o.site.Hide(machinestest.All, time.Hour)
+		o.site.Hide(All, time.Hour)
 		o.site.Forget("web1")
 		_, err := o.planned(1, func() { o.site.Take("web1", host.MachineID) })
 		if err == nil || !strings.Contains(err.Error(), "the node is registered, and the provider does not list its machine") || len(o.site.Machines()) != 1 {

@@ -8,7 +8,6 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/machines"
-	"pulley/internal/testbed/machinestest"
 )
 
 // A move is one event of a story, drawn before it begins.
@@ -22,37 +21,37 @@ type move struct {
 	In      time.Duration             // kill, interrupt: after this time, during another event
 	Name    string                    // plant
 	NoDrain bool
-	Lost    bool               // apply: the operator confirms that machines are gone
-	Skew    time.Duration      // apply: error of the operator's clock
-	Hides   machinestest.Hides // hide
+	Lost    bool          // apply: the operator confirms that machines are gone
+	Skew    time.Duration // apply: error of the operator's clock
+	Hides   Hides         // hide
 }
 
 // An incident is a fault of the nth call of a kind.
 type incident struct {
 	Call  string
 	Nth   int
-	Fault machinestest.Fault
+	Fault Fault
 }
 
 // incidents are the possible faults of each kind of call.
-var incidents = map[string][]machinestest.Fault{
+var incidents = map[string][]Fault{
 	"create": {
-		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Busy, machinestest.Quota,
-		machinestest.Refuse, machinestest.Late, machinestest.MakesTwo, machinestest.ErrorEnd, machinestest.LoseIt, machinestest.NoBoot, machinestest.NoRun,
+		FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Busy, Quota,
+		Refuse, Late, MakesTwo, ErrorEnd, LoseIt, NoBoot, NoRun,
 	},
 	"delete": {
-		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Slow, machinestest.Deaf,
+		FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Slow, Deaf,
 	},
-	"list":  {machinestest.FailBefore, machinestest.Throttle, machinestest.CrashBefore},
-	"world": {machinestest.FailBefore, machinestest.CrashBefore},
-	"ask":   {machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.HookFail, machinestest.HookHang},
+	"list":  {FailBefore, Throttle, CrashBefore},
+	"world": {FailBefore, CrashBefore},
+	"ask":   {FailBefore, FailAfter, CrashBefore, CrashAfter, HookFail, HookHang},
 }
 
 func drawIncident(t *rapid.T) incident {
 	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "order", "hold", "release", "remove", "acts"}).Draw(t, "call")
 	faults := incidents[call]
 	if faults == nil {
-		faults = []machinestest.Fault{machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter}
+		faults = []Fault{FailBefore, FailAfter, CrashBefore, CrashAfter}
 	}
 	return incident{call, rapid.IntRange(1, 14).Draw(t, "nth"), rapid.SampledFrom(faults).Draw(t, "fault")}
 }
@@ -105,7 +104,7 @@ func drawMove(t *rapid.T) move {
 	case "unlist", "watch":
 		m.Pick = rapid.IntRange(0, 9).Draw(t, "pick")
 	case "hide":
-		m.Hides = rapid.SampledFrom([]machinestest.Hides{machinestest.All, machinestest.Half, machinestest.Lags}).Draw(t, "hides")
+		m.Hides = rapid.SampledFrom([]Hides{All, Half, Lags}).Draw(t, "hides")
 		m.In = rapid.SampledFrom([]time.Duration{30 * time.Second, 4 * time.Minute, time.Hour}).Draw(t, "for")
 	case "rivals":
 		m.Next = pause.Draw(t, "next")

@@ -9,7 +9,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
-	"pulley/internal/testbed/machinestest"
 )
 
 // An operator must be able to make, grow, change, shrink and destroy a fleet.
@@ -26,7 +25,7 @@ func TestApplyMakesFleetMatchFile(t *testing.T) {
 			t.Errorf("%+v", r.Done)
 		}
 		for _, m := range o.site.Machines() {
-			same := slices.ContainsFunc(before, func(b machinestest.Seen) bool { return b.ID == m.ID })
+			same := slices.ContainsFunc(before, func(b Seen) bool { return b.ID == m.ID })
 			if isController := strings.HasPrefix(m.Name, "controller"); same == isController || isController && m.Flavor != "large" {
 				t.Errorf("%+v was there before: %v", m, same)
 			}
@@ -119,13 +118,13 @@ func TestApplyStopsFailingRole(t *testing.T) {
 		o := newOperator(t)
 		made := 0
 		o.set = func(a *apply.Applier) { a.Parallel = 1 }
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call == "create" {
 				if made++; made <= 2 {
-					return machinestest.NoBoot
+					return NoBoot
 				}
 			}
-			return machinestest.None
+			return None
 		}
 		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
 		_, err := o.apply(want)

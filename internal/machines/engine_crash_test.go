@@ -12,7 +12,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
-	"pulley/internal/testbed/machinestest"
 )
 
 // scene is a situation in which an apply has work to do.
@@ -20,15 +19,15 @@ type scene struct {
 	say    string
 	was    *environments.Environment
 	want   *environments.Environment
-	happen func(*machinestest.Sim) // before the apply
+	happen func(*Sim) // before the apply
 }
 
 func scenes() []scene {
 	web := func(n int, more ...func(*environments.Role)) *environments.Environment {
 		return fleet(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
 	}
-	kill := func(state machines.State) func(*machinestest.Sim) {
-		return func(s *machinestest.Sim) {
+	kill := func(state machines.State) func(*Sim) {
+		return func(s *Sim) {
 			for _, m := range s.Machines() {
 				if m.Name == "web1" {
 					s.Kill(m.ID, state)
@@ -36,7 +35,7 @@ func scenes() []scene {
 			}
 		}
 	}
-	lose := func(s *machinestest.Sim) {
+	lose := func(s *Sim) {
 		kill("")(s)
 		pass(30 * time.Minute) // until then it counts as alive
 	}
@@ -48,9 +47,9 @@ func scenes() []scene {
 		{"a machine is off", web(2), web(2), kill(machines.Stopped)},
 		{"a machine is lost", web(2), web(2), lose},
 		{"a lost machine is not wanted any more", web(2), web(0), lose},
-		{"a retiring is taken back", web(2), web(2), func(s *machinestest.Sim) { s.Retiring("web2") }},
-		{"a machine without a machine record", web(2), web(2), func(s *machinestest.Sim) { s.Forget("web1") }},
-		{"a machine that is there twice", web(2), web(2), func(s *machinestest.Sim) { s.Plant("web1", s.Mark()) }},
+		{"a retiring is taken back", web(2), web(2), func(s *Sim) { s.Retiring("web2") }},
+		{"a machine without a machine record", web(2), web(2), func(s *Sim) { s.Forget("web1") }},
+		{"a machine that is there twice", web(2), web(2), func(s *Sim) { s.Plant("web1", s.Mark()) }},
 	}
 }
 
@@ -81,7 +80,7 @@ func endOf(o *operator) string {
 		line("machine %s of %s: %s %s, joined %v, %d", m.Name, m.Mark, m.State, m.Flavor, m.Joined, names[id])
 	}
 	for _, r := range o.site.Records() {
-		there := slices.ContainsFunc(o.site.Machines(), func(m machinestest.Seen) bool { return m.ID == r.ID && m.Name == r.Name })
+		there := slices.ContainsFunc(o.site.Machines(), func(m Seen) bool { return m.ID == r.ID && m.Name == r.Name })
 		line("record %s: %s %s %s %s, machine is there %v, problem %q", r.Node, r.Name, r.Phase, r.Driver, r.Flavor, there, r.Problem)
 	}
 	for node, h := range o.site.Hosts() {
@@ -134,7 +133,7 @@ func TestApplyResumesAfterCrashAtStep(t *testing.T) {
 					}
 					crash := sc.set(t)
 					died := false
-					crash.dies = func(s *machinestest.Session, now apply.Event) {
+					crash.dies = func(s *Session, now apply.Event) {
 						if now.Node == e.Node && now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
 							died = true
 							s.Crash()
@@ -171,21 +170,21 @@ func TestApplyResumesAfterCrashAtCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := sc.set(t)
 				calls := 0
-				o.site.Trouble = func(string) machinestest.Fault { calls++; return machinestest.None }
+				o.site.Trouble = func(string) Fault { calls++; return None }
 				if _, err := o.apply(sc.want); err != nil {
 					t.Fatal(err)
 				}
 				calm := endOf(o)
 				for k := 1; k <= calls; k++ {
-					for _, how := range []machinestest.Fault{machinestest.CrashBefore, machinestest.CrashAfter} {
+					for _, how := range []Fault{CrashBefore, CrashAfter} {
 						n, reads := 0, false
 						crash := sc.set(t)
-						crash.site.Trouble = func(call string) machinestest.Fault {
+						crash.site.Trouble = func(call string) Fault {
 							if n++; n == k {
 								reads = call == "world" || call == "list"
 								return how
 							}
-							return machinestest.None
+							return None
 						}
 						_, _ = crash.apply(sc.want)
 						crashes++

@@ -11,18 +11,17 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
-	"pulley/internal/testbed/machinestest"
 )
 
 // A node must not be switched off with work on it while its hooks run, or after they failed.
 func TestRetireWaitsForTheHooks(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault machinestest.Fault
+		fault Fault
 		says  string
 	}{
-		{"they fail", machinestest.HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
-		{"they hang", machinestest.HookHang, "cannot retire web2: its retire hooks did not finish within 10m0s"},
+		{"they fail", HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
+		{"they hang", HookHang, "cannot retire web2: its retire hooks did not finish within 10m0s"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -34,7 +33,7 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.has("web1", "web2")
-				if c.fault == machinestest.HookFail { // repaired, and requested again
+				if c.fault == HookFail { // repaired, and requested again
 					o.well(fleet(role("web", 1)))
 				} else {
 					o.set = func(a *apply.Applier) { a.NoDrain = true }
@@ -52,11 +51,11 @@ func TestRetireGoesStepByStep(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
 		var calls []string
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call != "world" && call != "list" {
 				calls = append(calls, call)
 			}
-			return machinestest.None
+			return None
 		}
 		o.well(fleet(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put spec, put, hold, put, ask, put, remove, note, delete, drop" {
@@ -71,19 +70,19 @@ func TestRetireSendsOneRequest(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
 		asks := 0
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call == "ask" {
 				asks++
-				return machinestest.CrashAfter
+				return CrashAfter
 			}
-			return machinestest.None
+			return None
 		}
 		_, _ = o.apply(fleet(role("web", 1)))
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call == "ask" {
 				asks++
 			}
-			return machinestest.None
+			return None
 		}
 		o.well(fleet(role("web", 1)))
 		if asks != 1 {
@@ -213,7 +212,7 @@ func TestRetireWaitsForNewMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("old", 2)))
-		o.site.Trouble = nth("create", 1, 1, machinestest.Refuse)
+		o.site.Trouble = nth("create", 1, 1, Refuse)
 		_, err := o.apply(fleet(role("new", 1)))
 		if err == nil || !strings.Contains(err.Error(), "(retire old2, retire old1): nothing is retired before the new machines are healthy, and new1 failed") {
 			t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/watch"
-	"pulley/internal/testbed/machinestest"
 )
 
 // watchScene is a situation in which a watch has work to do for web1.
@@ -26,7 +25,7 @@ func watchScenes() []watchScene {
 		{"an order was cut off, and its machine is there", func(o *operator) {
 			o.kill("", "web1")
 			w := o.watching()
-			o.site.Trouble = nth("create", 1, 1, machinestest.CrashAfter)
+			o.site.Trouble = nth("create", 1, 1, CrashAfter)
 			o.once(w)
 			o.site.Trouble = nil
 		}},
@@ -130,7 +129,7 @@ func TestWatchResumesAfterCrashAtStep(t *testing.T) {
 					points[e.Task+" "+string(e.State)] = true
 					crash := sc.set(t)
 					w := crash.watching()
-					crash.dies = func(s *machinestest.Session, now apply.Event) {
+					crash.dies = func(s *Session, now apply.Event) {
 						if now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
 							s.Crash()
 						}
@@ -173,21 +172,21 @@ func TestWatchResumesAfterCrashAtCall(t *testing.T) {
 				o := sc.set(t)
 				w := o.watching()
 				calls := 0
-				o.site.Trouble = func(string) machinestest.Fault { calls++; return machinestest.None }
+				o.site.Trouble = func(string) Fault { calls++; return None }
 				o.once(w)
 				o.site.Trouble = nil
 				calm := calmEnd(o, w)
 				for k := 1; k <= calls; k++ {
-					for _, how := range []machinestest.Fault{machinestest.CrashBefore, machinestest.CrashAfter} {
+					for _, how := range []Fault{CrashBefore, CrashAfter} {
 						crash := sc.set(t)
 						w := crash.watching()
 						n, reads := 0, false
-						crash.site.Trouble = func(call string) machinestest.Fault {
+						crash.site.Trouble = func(call string) Fault {
 							if n++; n == k {
 								reads = call == "world" || call == "list" || call == "acts"
 								return how
 							}
-							return machinestest.None
+							return None
 						}
 						crash.once(w)
 						crashes++
@@ -212,12 +211,12 @@ func TestWatchRetriesLater(t *testing.T) {
 		o := watchScenes()[1].set(t)
 		w := o.watching()
 		creates := 0
-		o.site.Trouble = func(call string) machinestest.Fault {
+		o.site.Trouble = func(call string) Fault {
 			if call != "create" {
-				return machinestest.None
+				return None
 			}
 			creates++
-			return machinestest.Quota
+			return Quota
 		}
 		o.once(w)
 		for range 9 {
@@ -246,7 +245,7 @@ func TestWatchKeepsRevivedMachine(t *testing.T) {
 		for _, at := range []string{"hold", "remove", "delete"} {
 			o := watchScenes()[0].set(t)
 			w := o.watching()
-			o.dies = func(s *machinestest.Session, e apply.Event) {
+			o.dies = func(s *Session, e apply.Event) {
 				if e.Task == at && e.State == apply.Begins {
 					s.Crash()
 				}

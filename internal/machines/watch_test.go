@@ -14,7 +14,6 @@ import (
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
 	"pulley/internal/machines/watch"
-	"pulley/internal/testbed/machinestest"
 )
 
 // fallsSilent is the time after which a dead node counts as silent.
@@ -185,11 +184,11 @@ func TestWatchBudgetCountsInterruptedWork(t *testing.T) {
 			w := watch.Watcher{Budget: 1}
 			o.look(&w)
 			pass(6 * time.Minute)
-			o.site.Trouble = func(call string) machinestest.Fault {
+			o.site.Trouble = func(call string) Fault {
 				if call == at {
-					return machinestest.CrashAfter
+					return CrashAfter
 				}
-				return machinestest.None
+				return None
 			}
 			x := o.start()
 			if d, err := lookOnce(x.ctx, &w, x.applier); err == nil {

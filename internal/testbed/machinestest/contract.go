@@ -1,3 +1,6 @@
+// Package machinestest owns the contract of a fleet: the rules of its records, locks and nodes that applies rely on. The
+// fleet in etcd and the simulation in the tests of package machines must both keep it. It must never make anything that
+// outlives a test.
 package machinestest
 
 import (

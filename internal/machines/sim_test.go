@@ -1,10 +1,4 @@
-// Package machinestest is the test bed of package machines: a provider and a fleet in memory. Their machines boot,
-// join, converge and die as time passes, with every known fault. It also owns the contract tests that this fleet and
-// the real one in etcd must pass.
-//
-// It is for tests only. It must never make anything that outlives a test, and never be more tolerant than the systems
-// that it replaces.
-package machinestest
+package machines_test
 
 import (
 	"context"
@@ -19,8 +13,9 @@ import (
 	"pulley/internal/machines"
 )
 
-// Sim is a fleet: its keys in etcd, and a provider with its machines and foreign ones. Each call first advances the
-// machines to the present.
+// Sim is a fleet in memory: its keys in etcd, and a provider with its machines and foreign ones. Machines boot, join,
+// converge and die as time passes, with every known fault: each call first advances them to the present. Sim must never
+// be more tolerant than the systems that it replaces: TestSimKeepsContract, TestSimIsConformingProvider.
 type Sim struct{ model }
 
 // model is the state of a Sim; its methods need the lock.
@@ -265,12 +260,6 @@ func (x *Session) Approve(refs []machines.Ref) {
 
 // Crash ends the program: each later call fails without effect.
 func (x *Session) Crash() { x.site.locked(x.crash) }
-
-// Crashed reports whether the program has crashed.
-func (x *Session) Crashed() (dead bool) {
-	x.site.locked(func() { dead = x.crashed })
-	return dead
-}
 
 func (x *Session) crash() {
 	x.crashed = true

@@ -1,4 +1,4 @@
-package machinestest
+package machines_test
 
 import (
 	"cmp"

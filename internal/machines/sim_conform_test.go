@@ -1,4 +1,4 @@
-package machinestest
+package machines_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
+	"pulley/internal/testbed/machinestest"
 )
 
 // Tests with the provider in memory would not hold for real ones if it were more tolerant.
@@ -67,5 +68,15 @@ func TestSimIsConformingProvider(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Tests with the fleet in memory would not hold for the one in etcd if the two differed.
+func TestSimKeepsContract(t *testing.T) {
+	machinestest.FleetContract(t, func(*testing.T) machinestest.Subject {
+		s := NewSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
+		s.Demote()
+		admits := func(token string) bool { return s.Tokens()[token] != "" }
+		return machinestest.Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Report: s.Report, Admits: admits, LoseLock: func() { s.Open("bob", nil) }}
 	})
 }
