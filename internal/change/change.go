@@ -149,9 +149,6 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 	return made(f, c), nil
 }
 
-// ErrNothingToUndo reports that there is no change to roll back.
-var ErrNothingToUndo = errors.New("no change is left to roll back")
-
 // NextRollback returns the newest change in force. Rollback reverts this change.
 func NextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (store.Change, error) {
 	_, undo, err := nextRollback(ctx, s, ref)
@@ -172,7 +169,7 @@ func nextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (st
 	}
 	undo, ok := store.Undo(history)
 	if !ok {
-		return store.FleetState{}, store.Change{}, fmt.Errorf("cannot roll %s back: %w", ref, ErrNothingToUndo)
+		return store.FleetState{}, store.Change{}, fmt.Errorf("cannot roll %s back: no change is left to roll back", ref)
 	}
 	return f, undo, nil
 }

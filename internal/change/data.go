@@ -13,17 +13,6 @@ import (
 	"pulley/internal/store"
 )
 
-// LayerOf returns the layer of live data for a scope.
-func LayerOf(scope Scope) hieradata.Layer {
-	switch {
-	case scope.Node != "":
-		return hieradata.ForNode(scope.Node)
-	case scope.Role != "":
-		return hieradata.ForRole(scope.Role)
-	}
-	return hieradata.Environment
-}
-
 // DataEdit is a change of one key in one layer of live data.
 type DataEdit struct {
 	Scope  Scope
@@ -33,10 +22,15 @@ type DataEdit struct {
 }
 
 func (e DataEdit) layer() hieradata.Layer {
-	if e.Common {
+	switch {
+	case e.Common:
 		return hieradata.Common
+	case e.Scope.Node != "":
+		return hieradata.ForNode(e.Scope.Node)
+	case e.Scope.Role != "":
+		return hieradata.ForRole(e.Scope.Role)
 	}
-	return LayerOf(e.Scope)
+	return hieradata.Environment
 }
 
 func (e DataEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {

@@ -104,7 +104,6 @@ type engine struct {
 	calls  context.Context // ends when calls in flight must end
 	give   context.CancelCauseFunc
 	cut    context.CancelCauseFunc // ends calls
-	caller context.Context         // the caller's; its end is an interrupt
 	ending func()
 
 	throttling sync.Mutex // guards until
@@ -119,7 +118,7 @@ type engine struct {
 const grace = 30 * time.Second
 
 func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) *engine {
-	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, caller: ctx, outcomes: map[int]Outcome{}}
+	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, outcomes: map[int]Outcome{}}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -185,7 +184,7 @@ func (e *engine) cutOff(err error) bool {
 
 // interrupted reports whether the caller stopped the apply.
 func (e *engine) interrupted() bool {
-	return e.caller.Err() != nil && !isLost(context.Cause(e.caller))
+	return e.over() != nil && !isLost(e.over())
 }
 
 func (e *engine) tell(ev Event) {

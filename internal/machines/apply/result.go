@@ -38,7 +38,7 @@ type Outcome struct {
 // result collects the outcomes.
 func (e *engine) result() Result {
 	r := Result{Notes: e.notes, Stopped: e.over(), Destroys: e.draft.Destroys}
-	r.Interrupted = r.Stopped != nil && e.interrupted()
+	r.Interrupted = e.interrupted()
 	for i, s := range e.draft.Steps {
 		if tasksOf(s) == nil {
 			continue

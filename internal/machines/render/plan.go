@@ -48,7 +48,7 @@ func rows(p plan.Plan) (all []row) {
 				r.why += "; deletes " + Machines(s.Deletes)
 			}
 			if s.Blocked != nil {
-				r.hints = []string{Reason(*s.Blocked), Remedy(*s.Blocked, p.Destroys)}
+				r.hints = []string{Reason(*s.Blocked), remedy(*s.Blocked, p.Destroys)}
 			}
 			all = append(all, r)
 		}
@@ -155,18 +155,18 @@ func Refused(p plan.Plan, all []plan.Refusal) error {
 	if len(all) == 0 {
 		return nil
 	}
-	var whys, remedies []string
+	var whys, advices []string
 	for _, r := range all {
-		why, remedy := fmt.Sprintf("nobody approved the deletion of machine %s", clean(r.Machine.String())), "look at a new plan"
+		why, advice := fmt.Sprintf("nobody approved the deletion of machine %s", clean(r.Machine.String())), "look at a new plan"
 		if r.Machine == (machines.Ref{}) {
-			why, remedy = Reason(*r.Step.Blocked), Remedy(*r.Step.Blocked, p.Destroys)
+			why, advice = Reason(*r.Step.Blocked), remedy(*r.Step.Blocked, p.Destroys)
 		}
 		whys = append(whys, fmt.Sprintf("%s %s: %s", r.Step.Verb, clean(r.Step.Node), why))
-		if !slices.Contains(remedies, remedy) {
-			remedies = append(remedies, remedy)
+		if !slices.Contains(advices, advice) {
+			advices = append(advices, advice)
 		}
 	}
-	return fmt.Errorf("cannot %s %s: %s\n%s\nnothing was done", Deed(p.Destroys), p.Fleet, strings.Join(whys, "; "), strings.Join(remedies, "\n"))
+	return fmt.Errorf("cannot %s %s: %s\n%s\nnothing was done", Deed(p.Destroys), p.Fleet, strings.Join(whys, "; "), strings.Join(advices, "\n"))
 }
 
 // Changed returns the differences of a plan from the approved or stored one, as an error; nil without differences.

@@ -175,8 +175,8 @@ var remedies = map[machines.Code]string{
 	machines.TooFewListed:     checkProvider + "; confirm with --accept-lost that the others are gone",
 }
 
-// Remedy returns what to do about a blocked step; "" for a reason that blocks nothing.
-func Remedy(r machines.Reason, destroys bool) string {
+// remedy returns what to do about a blocked step; "" for a reason that blocks nothing.
+func remedy(r machines.Reason, destroys bool) string {
 	if r.Code == machines.DriverBlind && destroys {
 		return expand("destroy with a file that has `provider: $was`", r)
 	}
@@ -200,7 +200,7 @@ func param(r machines.Reason, name string) string {
 	case "node":
 		return clean(r.Node)
 	case "nodes":
-		return Names(r.Nodes)
+		return names(r.Nodes)
 	case "role":
 		return clean(r.Role)
 	case "env":
@@ -284,19 +284,19 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// Names joins the first few names.
-func Names(all []string) string {
+// names joins the first few names.
+func names(all []string) string {
 	const most = 5
 	more := ""
 	if len(all) > most {
 		more = fmt.Sprintf(" and %d more", len(all)-most)
 		all = all[:most]
 	}
-	names := make([]string, len(all))
+	shown := make([]string, len(all))
 	for i, n := range all {
-		names[i] = clean(n)
+		shown[i] = clean(n)
 	}
-	return strings.Join(names, ", ") + more
+	return strings.Join(shown, ", ") + more
 }
 
 // view returns a node's state, with its reason if known. A converged node needs none.
