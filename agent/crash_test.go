@@ -17,7 +17,7 @@ import (
 // A machine loses power, or its agent is killed, before and after every step. The next run must end like a run without
 // the crash: in the node's state, in `current`, on the machine, and in etcd. Only an interrupted run may count as
 // interrupted.
-func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
+func TestTickResumesAfterAnyCrash(t *testing.T) {
 	scenarios := []struct {
 		say    string
 		target Target

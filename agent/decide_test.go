@@ -663,7 +663,7 @@ func reasons(t *testing.T) (found []Reason) {
 }
 
 // Without growing gaps with jitter, a complete fleet compiles a broken release simultaneously, again and again.
-func TestAttemptsKeepGrowingDistance(t *testing.T) {
+func TestGapsBetweenAttemptsGrow(t *testing.T) {
 	gap := func(node string, started int) time.Duration {
 		o, d := onA()
 		o.Node, d.Default = node, verB
@@ -700,7 +700,7 @@ func TestAttemptsKeepGrowingDistance(t *testing.T) {
 }
 
 // A wait must never exceed the operator's enforce interval.
-func TestAShortEnforceIntervalBoundsTheGaps(t *testing.T) {
+func TestEnforceIntervalLimitsGaps(t *testing.T) {
 	o, d := onA()
 	d.Default = verB
 	o.Settings.EnforceInterval = 3 * time.Minute
@@ -809,7 +809,7 @@ func drawDesired(t *rapid.T) Desired {
 }
 
 // Properties beyond the table: a decision must not panic, contradict itself, or take an unwanted target.
-func TestDecisionsNeverDoWhatIsForbidden(t *testing.T) {
+func TestDecisionsKeepInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		coherent(t, drawObserved(t), drawDesired(t), drawTime(t, "now"))
 	})
@@ -908,7 +908,7 @@ func explained(t rapid.TB, d Decision) {
 }
 
 // A splay that changes between ticks would synchronise a fleet. One above its limit would skip ticks.
-func TestSplayIsStableAndSpreadsAFleet(t *testing.T) {
+func TestSplayIsConstantAndUniform(t *testing.T) {
 	const limit = 4 * time.Minute
 	buckets := make([]int, 8)
 	for n := range 8000 {

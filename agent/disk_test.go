@@ -88,7 +88,7 @@ func openDisk(t testing.TB, dir string) *Disk {
 }
 
 // Two agents at the same time start two Puppets at the same time.
-func TestASecondLockIsRefusedUntilTheFirstIsLetGo(t *testing.T) {
+func TestSecondLockIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	first, second := openDisk(t, dir), openDisk(t, dir)
 	lock, err := first.Lock()
@@ -111,7 +111,7 @@ func TestASecondLockIsRefusedUntilTheFirstIsLetGo(t *testing.T) {
 }
 
 // The Puppet of a killed agent must keep the lock against the next agent.
-func TestAChildHoldsTheLockAfterItsParentLetGo(t *testing.T) {
+func TestChildKeepsInheritedLock(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
 	lock, err := d.Lock()
@@ -141,7 +141,7 @@ func TestAChildHoldsTheLockAfterItsParentLetGo(t *testing.T) {
 }
 
 // A child that is not Puppet (a validate script, a daemon of a package) must not keep the node locked.
-func TestOnlyAChildThatIsGivenTheLockInheritsIt(t *testing.T) {
+func TestOtherChildrenDoNotInheritLock(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
 	lock, err := d.Lock()
@@ -167,7 +167,7 @@ func TestOnlyAChildThatIsGivenTheLockInheritsIt(t *testing.T) {
 }
 
 // cron, an operator and a daemon may all start an agent in the same second.
-func TestFiftyAgentsAtOnceGoOneAtATime(t *testing.T) {
+func TestFiftyAgentsRunOneAtATime(t *testing.T) {
 	dir := t.TempDir()
 	openDisk(t, dir)
 	outcomes := make(chan int, 100)
@@ -224,7 +224,7 @@ func TestFiftyAgentsAtOnceGoOneAtATime(t *testing.T) {
 	}
 }
 
-func TestAStateComesBackAsItWas(t *testing.T) {
+func TestStateRoundTrip(t *testing.T) {
 	d := openDisk(t, t.TempDir())
 	empty, err := d.Load()
 	if err != nil {
@@ -248,7 +248,7 @@ func TestAStateComesBackAsItWas(t *testing.T) {
 }
 
 // A power cut that damages one file must not need an operator: the node applies its target again.
-func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
+func TestDamagedStateIsRenamedAndNodeRecovers(t *testing.T) {
 	for _, damage := range []string{"", "{", `{"v": 1, "attempts": 7}`, "\x00\x00\x00\x00", "[]", `"state"`} {
 		w := fleetOn(t, verA)
 		file := filepath.Join(w.dir, "node", stateFile)
@@ -277,7 +277,7 @@ func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
 }
 
 // An older agent must not discard a newer agent's state: the machine may be between two targets.
-func TestAStateOfANewerAgentIsRefusedAndKept(t *testing.T) {
+func TestNewerStateIsRefusedAndKept(t *testing.T) {
 	for _, newer := range []string{`{"v": 2, "enforcing": {"tree": "aa"}}`, `{"v": 2, "attempts": {"by": "tree"}}`, `{"attempts": 7, "v": 2}`} {
 		dir := t.TempDir()
 		d := openDisk(t, dir)
@@ -296,7 +296,7 @@ func TestAStateOfANewerAgentIsRefusedAndKept(t *testing.T) {
 }
 
 // A failed write (disk full, read-only, a folder at the path) must return an error and keep the old file intact.
-func TestAnUnwritableFolderIsAnErrorThatNamesTheFile(t *testing.T) {
+func TestErrorNamesUnwritableFile(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
 	if err := d.Save(State{LastGood: verA}); err != nil {
@@ -323,7 +323,7 @@ func TestAnUnwritableFolderIsAnErrorThatNamesTheFile(t *testing.T) {
 }
 
 // On a disk without writes, a tick must not start Puppet: a crash would look like an unchanged machine.
-func TestAnUnwritableStateStopsATickBeforePuppet(t *testing.T) {
+func TestUnwritableStateStopsTickBeforePuppet(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	if err := os.MkdirAll(filepath.Join(w.dir, "node", atomicfile.Temporary(stateFile), "in the way"), 0o700); err != nil {
@@ -343,7 +343,7 @@ func TestAnUnwritableStateStopsATickBeforePuppet(t *testing.T) {
 	w.stands(t, verB, verB)
 }
 
-func TestHowARunEndedIsTold(t *testing.T) {
+func TestResultOfRunOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
 	told := func(want Result, wantBegan, wantEnded bool) {
@@ -370,7 +370,7 @@ func TestHowARunEndedIsTold(t *testing.T) {
 }
 
 // The agent's files must not fill the machine's disk over the years.
-func TestOldRunsAndSpooledRecordsAreBounded(t *testing.T) {
+func TestRunsAndSpoolOnDiskAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
 	name := func(i int) string { return fmt.Sprintf("20260304T%06dZ-%d", i, i) }
@@ -439,7 +439,7 @@ func TestOldRunsAndSpooledRecordsAreBounded(t *testing.T) {
 }
 
 // The record of the last report may be lost: the node then reports again.
-func TestADamagedReportedFileCostsOneReport(t *testing.T) {
+func TestDamagedReportedFileCostsOneReport(t *testing.T) {
 	w := fleetOn(t, verA)
 	if err := os.WriteFile(filepath.Join(w.dir, "node", reportedFile), []byte(`{"fingerprint": "x", "runs": 7}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -451,7 +451,7 @@ func TestADamagedReportedFileCostsOneReport(t *testing.T) {
 	same(t, "calls", w.etcd.calls, []string{"desire"})
 }
 
-func TestDisabledKeepsItsReason(t *testing.T) {
+func TestDisableStoresReason(t *testing.T) {
 	d := openDisk(t, t.TempDir())
 	for _, c := range []struct{ given, want string }{{"kernel debugging", "kernel debugging"}, {"", defaultDisabled}, {" \n", defaultDisabled}} {
 		if err := d.Disable(c.given); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // If an agent and its content change together, the cause of a broken machine is unknown.
-func TestOnlyACalmTickMayChangeTheAgent(t *testing.T) {
+func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
 	open := Desired{Gate: Gate{State: GateOpen}}
 	for _, c := range []struct {
 		name string
@@ -44,7 +44,7 @@ func TestOnlyACalmTickMayChangeTheAgent(t *testing.T) {
 
 // With a candidate on probation, a read that changes the state would have its effect twice. If Peek and Tick differ,
 // the new agent runs a tick that belongs to the old one.
-func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
+func TestPeekDecidesLikeTick(t *testing.T) {
 	w := newWorld(t)
 	look := func(action Action, reason Reason) {
 		t.Helper()
@@ -72,7 +72,7 @@ func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
 }
 
 // A new target must not be the first work of a new agent on probation: the cause of a broken machine would be unknown.
-func TestAnAgentOnProbationTakesNothingNew(t *testing.T) {
+func TestProbationTakesNoNewTarget(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, version("1.0.0"))
 	w.good(t)

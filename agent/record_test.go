@@ -39,7 +39,7 @@ func sampleRun() Run {
 }
 
 // `pulley runs` must show the run as it happened, if the record fits.
-func TestARunComesBackAsItWas(t *testing.T) {
+func TestRunRoundTrip(t *testing.T) {
 	want := sampleRun()
 	e, err := EncodeRun(want)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestARunComesBackAsItWas(t *testing.T) {
 }
 
 // A run with a huge log must neither fill etcd nor lose its failures and their causes.
-func TestARunRecordHasABoundHoweverMuchPuppetSaid(t *testing.T) {
+func TestRunRecordIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := sampleRun()
 		seed := rapid.Uint64().Draw(t, "seed")
@@ -97,7 +97,7 @@ func TestARunRecordHasABoundHoweverMuchPuppetSaid(t *testing.T) {
 }
 
 // Operators need the first failed resource.
-func TestATruncatedRunKeepsItsFirstResources(t *testing.T) {
+func TestTruncatedRunKeepsFirstResources(t *testing.T) {
 	r := sampleRun()
 	for i := range 500 {
 		r.Log = append(r.Log, LogLine{Level: "notice", Message: noise(uint64(i), 200)})
@@ -127,7 +127,7 @@ func packed(t testing.TB, text string) []byte {
 }
 
 // A stolen node identity can write anything under its own runs. It must not crash the operator's program.
-func TestARunRecordThatIsNoneIsAnError(t *testing.T) {
+func TestInvalidRunRecordIsAnError(t *testing.T) {
 	whole := packed(t, `{"v":1}`)
 	for want, b := range map[string][]byte{
 		"cannot unpack run record":            []byte("not gzip"),
@@ -169,7 +169,7 @@ func FuzzDecodeRun(f *testing.F) {
 
 // Every fleet view reads the status of every node. A status above the limit would be rejected, and the node would look
 // silent.
-func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
+func TestStatusSizeIsBounded(t *testing.T) {
 	words := rapid.Custom(func(t *rapid.T) string {
 		word := rapid.OneOf(
 			rapid.String(),
@@ -225,7 +225,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 }
 
 // In a healthy fleet of ten thousand nodes, etcd stores ten thousand of these every five minutes.
-func TestAStatusOfANodeThatIsWellIsSmall(t *testing.T) {
+func TestStatusOfConvergedNodeIsSmall(t *testing.T) {
 	w := fleetOn(t, version("1.24.3"))
 	w.agent.Identity.Node, w.agent.Identity.Role = "controller12_stage", "controller"
 	w.idle(t)
@@ -236,7 +236,7 @@ func TestAStatusOfANodeThatIsWellIsSmall(t *testing.T) {
 }
 
 // A typical failure must keep its text, not only its names.
-func TestAStatusKeepsTheWordsOfAnOrdinaryFailure(t *testing.T) {
+func TestStatusKeepsTextOfOrdinaryFailure(t *testing.T) {
 	w := fleetOn(t, version("1.24.3"))
 	w.promote(t, halfway)
 	w.tick(t)
@@ -251,7 +251,7 @@ func TestAStatusKeepsTheWordsOfAnOrdinaryFailure(t *testing.T) {
 }
 
 // A node's records in etcd are limited by bytes: a node that changes something in every tick must not fill etcd.
-func TestANodesRunsInEtcdAreBounded(t *testing.T) {
+func TestRunsInEtcdAreBounded(t *testing.T) {
 	w := fleetOn(t, verA)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 60 {
@@ -287,7 +287,7 @@ func TestANodesRunsInEtcdAreBounded(t *testing.T) {
 }
 
 // A record that is sent twice must be counted once. Otherwise the node deletes it and still counts its bytes.
-func TestARecordThatIsSentTwiceCountsOnce(t *testing.T) {
+func TestRecordSentTwiceCountsOnce(t *testing.T) {
 	var told Reported
 	etcd := map[string]bool{}
 	for i := range 3 * maxRunsKept {

@@ -12,7 +12,7 @@ var refusedB = version("refused-2.0.0")
 
 // An attacker in etcd who sets a release of his own must not get it onto any node. Every node must keep its target and
 // report the cause.
-func TestARefusedTargetIsNotTakenAndTheOldOneStaysEnforced(t *testing.T) {
+func TestRefusedTargetIsNotTaken(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
 	r := w.idle(t)
@@ -43,7 +43,7 @@ func TestARefusedTargetIsNotTakenAndTheOldOneStaysEnforced(t *testing.T) {
 }
 
 // A node must find a later signature by itself: there is no event for ten thousand nodes.
-func TestATargetThatIsSignedLaterIsTakenAtTheNextTick(t *testing.T) {
+func TestTargetSignedLaterIsTaken(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	signed := w.content.refuses
@@ -67,7 +67,7 @@ func TestATargetThatIsSignedLaterIsTakenAtTheNextTick(t *testing.T) {
 }
 
 // Between two checks of a signature, a node reads from etcd once, like any other node.
-func TestBetweenTwoLooksARefusedTargetCostsOneRead(t *testing.T) {
+func TestRefusedTargetCostsOneReadBetweenChecks(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.agent.Settings.Heartbeat = time.Hour
 	looked := 0
@@ -89,7 +89,7 @@ func TestBetweenTwoLooksARefusedTargetCostsOneRead(t *testing.T) {
 	}
 }
 
-func TestForceLooksAtARefusedTargetAtOnce(t *testing.T) {
+func TestForceChecksRefusedTarget(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
 	w.idle(t)
@@ -109,7 +109,7 @@ func TestForceLooksAtARefusedTargetAtOnce(t *testing.T) {
 }
 
 // A noop run evaluates a release as root: an unauthentic release must not get that far.
-func TestANoopOfARefusedTargetRunsNoPuppet(t *testing.T) {
+func TestNoopOfRefusedTargetRunsNoPuppet(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
 	for range 2 { // the second time, the refusal is known
@@ -132,7 +132,7 @@ func TestANoopOfARefusedTargetRunsNoPuppet(t *testing.T) {
 }
 
 // A loss of etcd during a check of a signature is not a refusal.
-func TestARefusalAndAnUnreachableEtcdAreTwoThings(t *testing.T) {
+func TestUnreachableEtcdIsNoRefusal(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
 	w.idle(t)
@@ -159,7 +159,7 @@ func TestARefusalAndAnUnreachableEtcdAreTwoThings(t *testing.T) {
 }
 
 // After a promotion of another target, the status must not mention the refusal of the old one.
-func TestARefusalIsForgottenWithItsTarget(t *testing.T) {
+func TestRefusalIsDeletedWithItsTarget(t *testing.T) {
 	for name, next := range map[string]func(*world){
 		"promoted something else":      func(w *world) { w.promote(t, verC) },
 		"promoted what is in place":    func(w *world) { w.promote(t, verA) },
@@ -183,7 +183,7 @@ func TestARefusalIsForgottenWithItsTarget(t *testing.T) {
 func full(Target) error { return fmt.Errorf("no space left") }
 
 // With a refused first target, the machine must stay unchanged after any number of ticks.
-func TestAFirstTargetThatIsRefusedLeavesTheMachineAlone(t *testing.T) {
+func TestRefusedFirstTargetChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, refusedB)
 	for _, opts := range []Options{{}, {Force: true}, {}} {
@@ -197,7 +197,7 @@ func TestAFirstTargetThatIsRefusedLeavesTheMachineAlone(t *testing.T) {
 
 // A node between two targets has no complete target to return to. If the way back is refused, it stays there and
 // retries.
-func TestANodeBetweenTargetsStaysThereWhenTheWayBackIsRefused(t *testing.T) {
+func TestNodeBetweenTargetsStaysWhenReturnIsRefused(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, halfway)
 	w.tick(t)

@@ -8,7 +8,7 @@ import (
 )
 
 // A requested run must be answered, and it must not run twice.
-func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
+func TestRequestedRunHappensOnce(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRun))
 	if run := w.good(t); run.Reason != ReasonAsked || run.Target != verA {
@@ -20,7 +20,7 @@ func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
 }
 
 // A failed run must be answered too: the operator must not wait forever.
-func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
+func TestFailedRequestedRunIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRun))
 	w.puppet.result = func(Job) (Result, error) {
@@ -35,7 +35,7 @@ func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
 }
 
 // A node that cannot execute a request must answer with the cause immediately: a hold may last for weeks.
-func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
+func TestImpossibleRequestIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		say  string
 		do   RequestKind
@@ -75,7 +75,7 @@ func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 
 // A node that was disabled when its retirement was requested, and never drained, must be enforced again after it is
 // enabled.
-func TestADisabledNodeThatWasAskedToRetireLivesOnOnceItIsEnabled(t *testing.T) {
+func TestDisabledNodeDeclinesRetirement(t *testing.T) {
 	w := fleetOn(t, verA)
 	must(t, w.disk.Disable("kernel debugging"))
 	w.request(t, askedFor(RequestRetire))
@@ -107,7 +107,7 @@ func must(t testing.TB, err error) {
 }
 
 // If a drained node runs Puppet again, its service comes back while its machine is deleted.
-func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
+func TestRetiredNodeRunsNothing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.etcd.operator(t, func(d *Desired) { d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(RequestRetire) })
 	w.machine.during = func() error {
@@ -150,7 +150,7 @@ func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
 }
 
 // After a cancelled retirement, the node must work again and restore the changes of the hooks.
-func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
+func TestCancelledRetirementIsDeleted(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
 	w.idle(t)
@@ -167,7 +167,7 @@ func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
 }
 
 // The operator decides about failed hooks: the node reports the failure once and does not retry.
-func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
+func TestFailedHooksAreAnsweredOnce(t *testing.T) {
 	clings := version("clings-1.0.0")
 	w := fleetOn(t, clings)
 	w.request(t, askedFor(RequestRetire))
@@ -190,7 +190,7 @@ func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
 }
 
 // A node without a release has no hooks. It must answer before the deadline.
-func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
+func TestNodeWithoutReleaseRetires(t *testing.T) {
 	w := newWorld(t)
 	w.request(t, askedFor(RequestRetire))
 	w.idle(t)
@@ -200,7 +200,7 @@ func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
 }
 
 // A request that is cancelled between the read and the run must not be executed.
-func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
+func TestWithdrawnRequestIsNotExecuted(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
 	w.etcd.onAdmit = func() error {
@@ -217,7 +217,7 @@ func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
 }
 
 // Without etcd, a retirement must not start. An answer that etcd cannot take must be kept.
-func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
+func TestRetirementWithoutEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
 	w.etcd.onAdmit = func() error { w.etcd.cut(); return w.etcd.onReport() }
@@ -236,7 +236,7 @@ func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
 }
 
 // A machine that shuts down during its hooks must continue them after the boot.
-func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
+func TestStoppedHooksAreNotAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 }
 
 // A missing release, on disk and on all sources, must be answered without a wait.
-func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
+func TestMissingTreeIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
 	w.content.onStage = func(Target) error { return &DamagedError{name: "tree", err: context.DeadlineExceeded} }
@@ -270,7 +270,7 @@ func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
 }
 
 // An agent on probation must not retire a node: hooks may take longer than its limit.
-func TestAnAgentOnProbationDoesNotRetire(t *testing.T) {
+func TestProbationDoesNotRetire(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
 	w.idle(t, Options{Keep: true})

@@ -30,7 +30,7 @@ func fleetOn(t testing.TB, target Target) *world {
 	return w
 }
 
-func TestANewTargetIsTakenVerifiedCommittedAndReported(t *testing.T) {
+func TestNewTargetIsAppliedAndReported(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, verA)
 	w.puppet.during = func(job Job) {
@@ -67,7 +67,7 @@ func TestANewTargetIsTakenVerifiedCommittedAndReported(t *testing.T) {
 }
 
 // After the promotion of a target that does not compile, every machine must stay unchanged and enforced.
-func TestATargetThatDoesNotCompileLeavesTheOldOneEnforced(t *testing.T) {
+func TestUncompilableTargetKeepsOldOne(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
 	if r := w.tick(t); r.Run == nil || r.Run.Kind != Untouched || r.Err != nil {
@@ -84,7 +84,7 @@ func TestATargetThatDoesNotCompileLeavesTheOldOneEnforced(t *testing.T) {
 
 // Runs that enforce the old target must not reset the attempts at a bad one. Otherwise the nodes compile a broken
 // release every minute and never report that they are stuck.
-func TestABrokenTargetIsTriedRarelyForHoursWhileTheOldOneIsEnforced(t *testing.T) {
+func TestBrokenTargetIsRetriedRarely(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
 	tried := map[Target][]time.Duration{}
@@ -121,7 +121,7 @@ func TestABrokenTargetIsTriedRarelyForHoursWhileTheOldOneIsEnforced(t *testing.T
 }
 
 // A run that failed in the middle changed the machine. Continuing is safer than a mixture of two releases.
-func TestAFailureInTheMiddleKeepsTheNodeOnTheNewTarget(t *testing.T) {
+func TestPartialRunStaysOnNewTarget(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, halfway)
 	w.tick(t)
@@ -154,7 +154,7 @@ func TestAFailureInTheMiddleKeepsTheNodeOnTheNewTarget(t *testing.T) {
 }
 
 // A data change for one role must not start Puppet on every machine of the fleet.
-func TestATargetOfTheSameLayersNeedsNoPuppet(t *testing.T) {
+func TestTargetWithSameLayersNeedsNoPuppet(t *testing.T) {
 	w := newWorld(t)
 	w.content.concerns = func(Target) string { return "the layers of web1" }
 	w.promote(t, verA)
@@ -181,7 +181,7 @@ func TestATargetOfTheSameLayersNeedsNoPuppet(t *testing.T) {
 }
 
 // A node between two targets is on neither: equal layers prove nothing.
-func TestBetweenTargetsTheSameLayersAreAppliedAllTheSame(t *testing.T) {
+func TestNodeBetweenTargetsAppliesSameLayers(t *testing.T) {
 	w := newWorld(t)
 	w.content.concerns = func(Target) string { return "the layers of web1" }
 	w.promote(t, verA)
@@ -198,7 +198,7 @@ func TestBetweenTargetsTheSameLayersAreAppliedAllTheSame(t *testing.T) {
 }
 
 // An abort during a download must reach the node before Puppet starts.
-func TestWhatChangedMeanwhileStopsATickBeforeAnythingHappened(t *testing.T) {
+func TestChangedDesireStopsTickBeforeApply(t *testing.T) {
 	for _, open := range []Target{verB, verA} { // take, enforce
 		w := fleetOn(t, verA)
 		w.promote(t, open)
@@ -265,7 +265,7 @@ func TestEtcdLostBeforeAdmission(t *testing.T) {
 }
 
 // A write that times out has an unknown outcome: etcd may contain "running" for a node that gave up.
-func TestANodeThatGaveUpDoesNotStayRunningInEtcd(t *testing.T) {
+func TestStuckNodeIsNotRunningInEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	for range 3 {
@@ -280,7 +280,7 @@ func TestANodeThatGaveUpDoesNotStayRunningInEtcd(t *testing.T) {
 }
 
 // After an outage of etcd, operators need the runs that happened meanwhile.
-func TestRunsThatEtcdCouldNotTakeAreSentLaterOldestFirst(t *testing.T) {
+func TestSpooledRunsAreSentOldestFirst(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.etcd.cut()
 	var ids []string
@@ -323,7 +323,7 @@ func TestRunsThatEtcdCouldNotTakeAreSentLaterOldestFirst(t *testing.T) {
 	}
 }
 
-func TestAReportThatFailsLosesNothing(t *testing.T) {
+func TestFailedReportLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, verA)
 	w.etcd.onReport = func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) }
@@ -343,7 +343,7 @@ func TestAReportThatFailsLosesNothing(t *testing.T) {
 }
 
 // With 10,000 nodes, each unnecessary call adds a thousand calls a second in etcd.
-func TestNothingToDoCostsOneReadAndAHeartbeatCostsOneWrite(t *testing.T) {
+func TestIdleTickCostsOneReadAndHeartbeatOneWrite(t *testing.T) {
 	w := newWorld(t)
 	w.agent.Settings.EnforceInterval = 100 * time.Hour
 	w.promote(t, verA)
@@ -364,7 +364,7 @@ func TestNothingToDoCostsOneReadAndAHeartbeatCostsOneWrite(t *testing.T) {
 }
 
 // A hold that is lost with the network would let Puppet run on a machine that an operator is repairing.
-func TestAHoldThatWasSeenCountsOfflineUntilItIsSeenGone(t *testing.T) {
+func TestHoldCountsWithoutEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
 	hold := func(holds ...Hold) { w.etcd.operator(t, func(d *Desired) { d.Holds = holds }) }
 	hold(stop)
@@ -397,7 +397,7 @@ func TestAHoldThatWasSeenCountsOfflineUntilItIsSeenGone(t *testing.T) {
 }
 
 // A release that fails its own checks must not become the last good one.
-func TestARunThatDoesNotVerifyIsNotTheLastGoodOne(t *testing.T) {
+func TestUnverifiedRunIsNotLastGood(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, unverified)
 	r := w.tick(t)
@@ -411,7 +411,7 @@ func TestARunThatDoesNotVerifyIsNotTheLastGoodOne(t *testing.T) {
 }
 
 // A release that blocks the connection to etcd must not become the last good one: the node could take no other.
-func TestATargetThatCutsTheNodeOffIsNotTheLastGoodOne(t *testing.T) {
+func TestTargetThatCutsOffEtcdIsNotLastGood(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.puppet.during = func(Job) { w.etcd.cut() }
@@ -431,7 +431,7 @@ func TestATargetThatCutsTheNodeOffIsNotTheLastGoodOne(t *testing.T) {
 }
 
 // A full disk must neither stop enforcement nor cause a retry every minute.
-func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
+func TestFailedStageCountsAndChangesNothing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.content.onStage = func(target Target) error {
@@ -466,7 +466,7 @@ func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
 }
 
 // A daemon stopped during a download proves nothing about the release.
-func TestAStageThatWasToldToStopIsNoAttempt(t *testing.T) {
+func TestStoppedStageIsNoAttempt(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -479,7 +479,7 @@ func TestAStageThatWasToldToStopIsNoAttempt(t *testing.T) {
 }
 
 // If a machine shuts down while its agent reads etcd, the agent must not start Puppet, kill it and count a failure.
-func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
+func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 	for _, at := range []string{"desire", "admit"} {
 		w := fleetOn(t, verA)
 		w.now = w.now.Add(time.Hour)
@@ -510,7 +510,7 @@ func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
 
 // A failed run may damage as much as a successful one. The agent must restore the damage after any run. If it was
 // killed, the next agent must.
-func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
+func TestDamageOfAnyRunIsRestored(t *testing.T) {
 	spoiled := errors.New("the list is gone (it was put back)")
 	for name, kind := range map[string]Kind{"2.0.0": Between, "halfway": Between, "syntax": Untouched} {
 		w := fleetOn(t, verA)
@@ -542,7 +542,7 @@ func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
 }
 
 // A stop during verification proves nothing about the release: the next tick repeats the run.
-func TestAStopDuringVerificationLeavesTheRunOpen(t *testing.T) {
+func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 	for _, at := range []string{"its own checks", "etcd's answer"} {
 		w := fleetOn(t, verA)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -571,7 +571,7 @@ func TestAStopDuringVerificationLeavesTheRunOpen(t *testing.T) {
 	}
 }
 
-func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
+func TestMissingTreeWithoutEtcdIsNoAttempt(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.content.onStage = func(Target) error { return fmt.Errorf("chunk 3: %w", ErrUnreachable) }
@@ -583,7 +583,7 @@ func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
 }
 
 // A release that a slow link cannot download in time must not prevent enforcement of the target in place.
-func TestWhatCannotBeFetchedStopsNoEnforcing(t *testing.T) {
+func TestUnfetchableTargetKeepsEnforcing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.content.onStage = func(target Target) error {
@@ -604,7 +604,7 @@ func TestWhatCannotBeFetchedStopsNoEnforcing(t *testing.T) {
 }
 
 // A rollback after a day of failed releases must need no download: the previous good release stays on disk.
-func TestThePreviousGoodOneIsKept(t *testing.T) {
+func TestPreviousGoodTargetIsKept(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.good(t)
@@ -619,7 +619,7 @@ func TestThePreviousGoodOneIsKept(t *testing.T) {
 }
 
 // Puppet's own corrective_change is not set under apply. Without this check, manual edits of files stay unnoticed.
-func TestDriftIsSeen(t *testing.T) {
+func TestDriftIsReported(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.now = w.now.Add(time.Hour)
 	if run := w.good(t); run.Drift || run.Outcome != Unchanged {
@@ -639,7 +639,7 @@ func TestDriftIsSeen(t *testing.T) {
 }
 
 // A change by a run between two targets is progress, not drift.
-func TestARetryThatChangesSomethingIsNoDrift(t *testing.T) {
+func TestRetryIsNoDrift(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, halfway)
 	w.tick(t)
@@ -679,7 +679,7 @@ func TestANoopNeverCommits(t *testing.T) {
 	}
 }
 
-func TestForceForgetsFailedAttempts(t *testing.T) {
+func TestForceResetsAttempts(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
 	w.tick(t)
@@ -699,7 +699,7 @@ func TestForceForgetsFailedAttempts(t *testing.T) {
 	}
 }
 
-func TestADisabledNodeIsLeftAloneAndSaysWhy(t *testing.T) {
+func TestDisabledNodeReportsReason(t *testing.T) {
 	w := fleetOn(t, verA)
 	if err := w.disk.Disable("kernel debugging"); err != nil {
 		t.Fatal(err)
@@ -722,7 +722,7 @@ func TestADisabledNodeIsLeftAloneAndSaysWhy(t *testing.T) {
 	w.stands(t, verB, verB)
 }
 
-func TestPuppetThatCanNotBeStartedIsAnUntouchedFailure(t *testing.T) {
+func TestUnstartablePuppetIsUntouchedFailure(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.puppet.result = func(Job) (Result, error) { return Result{}, errors.New("cannot find puppet: install it") }
@@ -734,7 +734,7 @@ func TestPuppetThatCanNotBeStartedIsAnUntouchedFailure(t *testing.T) {
 }
 
 // Operators rely on `current` in a manual recovery.
-func TestALostLinkOrTreeComesBack(t *testing.T) {
+func TestLostLinkOrTreeIsRestored(t *testing.T) {
 	w := fleetOn(t, verA)
 	link := filepath.Join(w.dir, "current")
 	if err := os.Remove(link); err != nil {
@@ -750,7 +750,7 @@ func TestALostLinkOrTreeComesBack(t *testing.T) {
 }
 
 // A node with an unreadable state must not report that it has no release.
-func TestANodeThatCanNotReadItsStateClaimsNothing(t *testing.T) {
+func TestNodeWithUnreadableStateReportsNothing(t *testing.T) {
 	w := fleetOn(t, verA)
 	before := w.etcd.status(t)
 	if err := os.WriteFile(filepath.Join(w.dir, "node", stateFile), []byte(`{"v": 99}`), 0o600); err != nil {
@@ -764,7 +764,7 @@ func TestANodeThatCanNotReadItsStateClaimsNothing(t *testing.T) {
 	same(t, "what etcd was told", w.etcd.status(t), before)
 }
 
-func TestAValueThatCanNotBeReadLetsEnforcingGoOnAndIsReported(t *testing.T) {
+func TestUnreadableValueIsReported(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.now = w.now.Add(time.Hour)
 	w.etcd.onDesire = func() error { return errors.New("the gate of dev is of format 9; upgrade the agent") }
@@ -778,7 +778,7 @@ func TestAValueThatCanNotBeReadLetsEnforcingGoOnAndIsReported(t *testing.T) {
 }
 
 // After one run with the clock a year ahead, the node must continue to work.
-func TestAClockThatWasAYearAheadDoesNotStopTheNode(t *testing.T) {
+func TestClockYearAheadDoesNotStopNode(t *testing.T) {
 	w := newWorld(t)
 	w.now = start.Add(365 * 24 * time.Hour)
 	w.promote(t, verA)
@@ -798,7 +798,7 @@ func TestAClockThatWasAYearAheadDoesNotStopTheNode(t *testing.T) {
 }
 
 // With a future time in reported.json, the node would be silent until then.
-func TestAHeartbeatThatWasSentAYearFromNowIsSentAgain(t *testing.T) {
+func TestHeartbeatFromTheFutureIsRepeated(t *testing.T) {
 	w := fleetOn(t, verA)
 	told, err := w.disk.LoadReported()
 	if err != nil {
@@ -815,7 +815,7 @@ func TestAHeartbeatThatWasSentAYearFromNowIsSentAgain(t *testing.T) {
 }
 
 // If the agent is killed during a Puppet run, the extent of the changes is unknown: the run must be repeated.
-func TestARunThatWasCutOffInPuppetIsDoneAgain(t *testing.T) {
+func TestInterruptedRunIsRepeated(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	w.puppet.during = func(Job) { panic("killed") }

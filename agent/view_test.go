@@ -123,7 +123,7 @@ func TestLook(t *testing.T) {
 }
 
 // A node without any report is either new or lost.
-func TestLookAtANodeThatNeverReported(t *testing.T) {
+func TestLookWithoutStatus(t *testing.T) {
 	for _, c := range []struct {
 		host *Host
 		want NodeState
@@ -140,7 +140,7 @@ func TestLookAtANodeThatNeverReported(t *testing.T) {
 }
 
 // `pulley explain` repeats the node's own decision on the operator's machine: the two must be equal.
-func TestAStatusIsEnoughToExplainTheNode(t *testing.T) {
+func TestStatusExplainsNode(t *testing.T) {
 	for _, c := range decisions {
 		o, d := onA()
 		c.when(&o, &d)

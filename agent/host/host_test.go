@@ -6,7 +6,7 @@ import (
 )
 
 // If a crontab that does not start the agent counts as its schedule, the node never runs again.
-func TestWhichLinesOfACrontabRunTheAgent(t *testing.T) {
+func TestAgentJobs(t *testing.T) {
 	for line, want := range map[string][]CronJob{
 		"*/5 * * * * root /usr/local/bin/pulley-agent run --splay":                          {{}},
 		"0-59/5 1,2 * jan mon root cd / && pulley-agent run --root=/srv --config /a.yaml\n": {{"/a.yaml", "/srv"}},

@@ -38,7 +38,7 @@ func keeps(f trust.Files) keptSigners {
 }
 
 // A list without any valid signer would make its release the last one that the node takes.
-func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
+func TestReleaseThatDamagesSignersFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after [2]string // allowed, revoked
 		bad           string
@@ -125,7 +125,7 @@ func holds(t *testing.T, path, want string) {
 }
 
 // A run that is killed after it damaged the list or the schedule must not be the node's last one.
-func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
+func TestDamageOfInterruptedRunIsRestored(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
 	if err := m.Remember(); err != nil {
@@ -145,7 +145,7 @@ func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 }
 
 // If an operator revokes every key by hand, the next run must not restore them.
-func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
+func TestChangesByPeopleStay(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
 	if err := errors.Join(m.Remember(), m.Restore()); err != nil {
@@ -165,7 +165,7 @@ func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 }
 
 // A failed restore must be retried later. The damaged files must not replace the copies.
-func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
+func TestFailedRestoreIsRetried(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
 	if err := m.Remember(); err != nil {
@@ -198,7 +198,7 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 }
 
 // A damaged file of copies must neither stop the node forever nor stay unnoticed.
-func TestWhatWasKeptAndIsDamagedIsKeptAnew(t *testing.T) {
+func TestDamagedCopiesAreReplaced(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
 	spoil(t, m.kept, "{")

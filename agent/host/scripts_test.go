@@ -14,7 +14,7 @@ import (
 )
 
 // A check that is interrupted by the agent's stop is not a failure of the release.
-func TestAStoppedCheckIsNotBlamedOnTheRelease(t *testing.T) {
+func TestStoppedCheckIsNoFailure(t *testing.T) {
 	s := scripts{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -51,7 +51,7 @@ func TestHooksRunInOrderUntilOneFails(t *testing.T) {
 }
 
 // A hook that hangs must neither prevent a retirement nor leave child processes.
-func TestAHookThatHangsIsEnded(t *testing.T) {
+func TestHangingHookIsEnded(t *testing.T) {
 	tree := t.TempDir()
 	script(t, filepath.Join(tree, "retire.d", "10-hangs"), "echo busy; sleep 1000 & wait", 0o755)
 	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: 200 * time.Millisecond}

@@ -16,7 +16,7 @@ import (
 )
 
 // Only a run in progress may be reported as one. Another failure of the lock must be an error.
-func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
+func TestLockOfEndedRunIsTaken(t *testing.T) {
 	dir := t.TempDir()
 	disk, err := agent.OpenDisk(dir)
 	if err != nil {

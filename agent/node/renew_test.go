@@ -171,7 +171,7 @@ func TestNodeRenewsWhenItIsDue(t *testing.T) {
 }
 
 // After an outage of serve, not every tick of every node may retry, and operators must learn of the failure in time.
-func TestRenewalThatFailsIsToldAndTriedAgain(t *testing.T) {
+func TestFailedRenewalIsReportedAndRetried(t *testing.T) {
 	w := newRenewing(t)
 	w.server.Close()
 	due := renewingLife * 3 / 4
@@ -193,7 +193,7 @@ func TestRenewalThatFailsIsToldAndTriedAgain(t *testing.T) {
 }
 
 // A new certificate that would lock the node out must not replace a working one.
-func TestRenewalRefusesWhatWouldShutItOut(t *testing.T) {
+func TestRenewalRefusesForeignCertificates(t *testing.T) {
 	other, err := pki.OpenCA(filepath.Join(t.TempDir(), "other"), pki.Options{})
 	if err != nil {
 		t.Fatal(err)

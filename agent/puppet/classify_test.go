@@ -103,7 +103,7 @@ func TestConsoleIsSearchedInFull(t *testing.T) {
 }
 
 // The cause of a failed run must be kept, whatever else the run printed.
-func TestBoundedKeepsErrors(t *testing.T) {
+func TestLimitedLogKeepsErrors(t *testing.T) {
 	var lines []agent.LogLine
 	for i := range 2000 {
 		level := "notice"
@@ -131,7 +131,7 @@ func TestBoundedKeepsErrors(t *testing.T) {
 }
 
 // The environment of the process that starts the agent must not reach Puppet.
-func TestEnvironmentIsOurs(t *testing.T) {
+func TestEnvironmentIsHermetic(t *testing.T) {
 	for _, name := range []string{"RUBYOPT", "RUBYLIB", "FACTER_role", "PUPPET_CONFDIR", "GEM_HOME", "LD_PRELOAD"} {
 		t.Setenv(name, "leak")
 	}

@@ -97,7 +97,7 @@ func TestInstallWithApt(t *testing.T) {
 }
 
 // A power cut while dpkg unpacks must not prevent the installation forever. The states are from real interruptions.
-func TestInstallMendsWhatWasCutOff(t *testing.T) {
+func TestInstallRepairsInterruptedInstallation(t *testing.T) {
 	const (
 		fix       = "apt-get --no-install-recommends --no-remove --fix-broken install"
 		query     = `dpkg-query -W -f ${db:Status-Eflag} ${binary:Package}\n`
@@ -114,7 +114,7 @@ func TestInstallMendsWhatWasCutOff(t *testing.T) {
 }
 
 // At first boot, the network is late and another apt holds the lock: a few retries are normal, endless ones are not.
-func TestInstallTriesAgain(t *testing.T) {
+func TestInstallRetries(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get")
 	b.out["policy puppet-agent"] = candidate
 	b.fail["update"] = 2
@@ -130,7 +130,7 @@ func TestInstallTriesAgain(t *testing.T) {
 }
 
 // If Puppet cannot be installed, the error must contain the remedy.
-func TestInstallSaysWhatIsWrong(t *testing.T) {
+func TestInstallErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(b *bare)
 		want    string

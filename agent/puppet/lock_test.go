@@ -33,7 +33,7 @@ func TestDisabledMachineRunsNothing(t *testing.T) {
 }
 
 // A lock that Pulley set against puppet agent must not stop Pulley. Any other lock must, in every folder.
-func TestOwnLockStopsNobody(t *testing.T) {
+func TestOwnLockDoesNotForbidRuns(t *testing.T) {
 	const own = "taken over by Pulley on 2026-03-04T05:06:07Z: see pulley-agent takeover"
 	for content, stops := range map[string]bool{
 		`{"disabled_message":"` + own + `"}`:          false,
@@ -184,7 +184,7 @@ func running(pid int) bool {
 }
 
 // The record of a process that has exited, or of another boot, must not block a machine.
-func TestReapForgetsWhatIsGone(t *testing.T) {
+func TestReapDeletesRecordOfEndedPuppet(t *testing.T) {
 	other := sleeper(t, "puppet")
 	for _, record := range []string{"", "{", `{"pid":4194305,"start":1,"deadline":1}`, `{"pid":-1}`, `{"pid":1}`,
 		`{"pid":` + strconv.Itoa(other.Process.Pid) + `,"start":1,"boot":"x","deadline":1}`} {

@@ -16,7 +16,7 @@ import (
 )
 
 // On a machine without Puppet, the error must contain the remedy.
-func TestMissingPuppetSaysWhatToDo(t *testing.T) {
+func TestMissingPuppetErrorHasRemedy(t *testing.T) {
 	_, p, job := machine(t, "")
 	p.Program = filepath.Join(t.TempDir(), "puppet")
 	_, err := p.Apply(t.Context(), job)
@@ -29,7 +29,7 @@ func TestMissingPuppetSaysWhatToDo(t *testing.T) {
 }
 
 // A name from etcd or a file must not become a path, an option or a line of puppet.conf.
-func TestNamesThatAreNoNamesAreRefused(t *testing.T) {
+func TestInvalidNamesAreRefused(t *testing.T) {
 	for what, spoil := range map[string]func(p *puppet.Puppet, job *agent.Job){
 		"id with a slash": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "../../etc" }, "no id": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "" },
 		"environment":      func(_ *puppet.Puppet, j *agent.Job) { j.PuppetEnvironment = "dev-1" },
@@ -50,7 +50,7 @@ func TestNamesThatAreNoNamesAreRefused(t *testing.T) {
 }
 
 // Before a run, nothing that Puppet can see may change: prepare must not write into the release.
-func TestRunWritesNothingIntoTheRelease(t *testing.T) {
+func TestRunDoesNotChangeRelease(t *testing.T) {
 	dir, p, job := machine(t, "")
 	write(t, filepath.Join(dir, "tree", "manifests", "site.pp"), "# fake: file "+dir+"/motd hello\n")
 	list := func() (names []string) {
@@ -94,7 +94,7 @@ func TestExtraFilesStayOpenInPuppet(t *testing.T) {
 }
 
 // `pulley-agent puppet -- …` must use the settings of a run, and options without a subcommand must work.
-func TestCommandPutsSettingsBehindTheSubcommand(t *testing.T) {
+func TestSettingsFollowSubcommand(t *testing.T) {
 	_, p, job := machine(t, "")
 	cmd, err := p.Command(t.Context(), job, "lookup", "x", "--explain")
 	if err != nil {

@@ -46,7 +46,7 @@ func listed(t *testing.T, allowed, revoked string, change func(*nodeconfig.Confi
 }
 
 // A node that loses its list of signers, by accident or by an attack, must not take an unsigned release.
-func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
+func TestLostSignersRefuseNewTargets(t *testing.T) {
 	named := func(c *nodeconfig.Config) {
 		c.AllowedSigners, c.RevokedSigners = filepath.Join(c.Root, "allowed"), filepath.Join(c.Root, "revoked")
 	}
@@ -117,7 +117,7 @@ func (d *deltas) Deltas(_ context.Context, line string, from, to int64) ([][]byt
 }
 
 // The delta that comes with the record is mostly all that ten thousand nodes need. A second read would double the load.
-func TestWhatWasReadAlreadyIsNotAskedForAgain(t *testing.T) {
+func TestRecordsAreReadOnce(t *testing.T) {
 	have := ahead{line: "1.0.0", seq: 5, bytes: []byte{'1', 5}}
 	for name, c := range map[string]struct {
 		have     ahead
@@ -145,7 +145,7 @@ func TestWhatWasReadAlreadyIsNotAskedForAgain(t *testing.T) {
 }
 
 // If the delta that comes with the record is damaged, an intact one must come from a mirror.
-func TestADeltaThatWasReadAheadAndIsNoGoodComesFromAMirror(t *testing.T) {
+func TestDamagedDeltaComesFromMirror(t *testing.T) {
 	etcd, mirrors := &deltas{}, &deltas{}
 	src := ahead{line: "1.0.0", seq: 5, bytes: []byte("damaged")}.or(etcd, mirrors)
 	for _, want := range []string{"damaged", "1\x05"} {

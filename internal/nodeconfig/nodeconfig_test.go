@@ -44,7 +44,7 @@ func load(t *testing.T, text string, vars map[string]string, change func(*Flags)
 }
 
 // A node with the wrong identity applies another node's catalog.
-func TestWhoThisNodeIs(t *testing.T) {
+func TestIdentityOfNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
 		vars   map[string]string
@@ -82,7 +82,7 @@ func TestWhoThisNodeIs(t *testing.T) {
 }
 
 // A limit that silently falls back to its default would be found only in an outage.
-func TestLimitsComeFromTheFile(t *testing.T) {
+func TestLimitsOfFile(t *testing.T) {
 	c, err := load(t, "node: controller1\nenvironment: dev\nenforce_interval: 10m\nheartbeat: 1m\nmax_attempts: 2\nverify_timeout: 9s\ntimeout: 3s\npuppet: {deadline: 2h, grace: 5s, program: /opt/p}\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestLimitsComeFromTheFile(t *testing.T) {
 }
 
 // A node that reads its signers from the wrong path verifies no signature, or refuses every release.
-func TestWhereSignersAndMirrorsAre(t *testing.T) {
+func TestSignersAndMirrors(t *testing.T) {
 	const text = "node: controller1\nenvironment: dev\nallowed_signers: /a\nrevoked_signers: /r\nmirrors: ['https://m1.example', 'https://m2.example/x/']\n"
 	flags := func(o *Flags) {
 		o.AllowedSigners, o.RevokedSigners, o.Mirrors = "/b", "/s", []string{"https://m3.example"}
@@ -136,7 +136,7 @@ func TestWhereSignersAndMirrorsAre(t *testing.T) {
 }
 
 // A node that has joined must use its identity: etcd refuses it otherwise. An etcd in plain text needs none.
-func TestTheIdentityOfTheJoinIsUsed(t *testing.T) {
+func TestIdentityOfJoinIsUsed(t *testing.T) {
 	for say, c := range map[string]struct {
 		text   string
 		joined bool

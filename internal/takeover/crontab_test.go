@@ -8,7 +8,7 @@ import (
 )
 
 // A missed line keeps running the old agent. A wrong match stops another job, for example a backup.
-func TestWhatStartsPuppetAgent(t *testing.T) {
+func TestLinesThatStartPuppetAgent(t *testing.T) {
 	for line, want := range map[string]struct{ system, own bool }{
 		"*/30 * * * * root puppet agent -t":                            {true, true},
 		"*/30 * * * * root /opt/puppetlabs/bin/puppet agent --onetime": {true, true},
@@ -40,7 +40,7 @@ func TestWhatStartsPuppetAgent(t *testing.T) {
 }
 
 // A restored crontab must be equal to the original, byte by byte.
-func TestCrontabsComeBack(t *testing.T) {
+func TestCrontabsAreRestored(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		line := rapid.SampledFrom([]string{"*/5 * * * * root puppet agent -t", "@reboot ann puppet agent", "# a word", "X=1", "", "1 1 1 1 1 root true", " # pulley", "\r"})
 		text := strings.Join(rapid.SliceOf(line).Draw(t, "lines"), "\n") + rapid.SampledFrom([]string{"", "\n", "\n\n"}).Draw(t, "end")

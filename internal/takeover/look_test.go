@@ -19,7 +19,7 @@ const line = "*/30 * * * * root puppet agent -t\n"
 
 // A missed agent keeps running beside Pulley. A backup file that is mistaken for a crontab leaves a new machine
 // unmanaged.
-func TestWhatCronReads(t *testing.T) {
+func TestFilesThatCronReads(t *testing.T) {
 	t.Parallel()
 	for under, want := range map[string]struct{ debian, other bool }{
 		"etc/crontab":                        {true, true},
@@ -60,7 +60,7 @@ func TestWhatCronReads(t *testing.T) {
 }
 
 // cron also reads a crontab that is a link. The target must be changed, and the link must stay.
-func TestACrontabThatIsALink(t *testing.T) {
+func TestCrontabBehindLink(t *testing.T) {
 	t.Parallel()
 	for say, to := range map[string]string{"absolute": "/opt/site/crontab.txt", "relative": "../../opt/site/crontab.txt", "a link to a link": "/opt/site/link"} {
 		f := newFixture(t)

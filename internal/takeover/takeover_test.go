@@ -186,7 +186,7 @@ func TestDisableAndRemove(t *testing.T) {
 }
 
 // An undo must restore the original machine, whatever was interrupted before.
-func TestUndoBringsBackExactlyWhatWas(t *testing.T) {
+func TestUndoRestoresEverything(t *testing.T) {
 	t.Parallel()
 	commands := map[string]func(*fixture, *testing.T) error{"disable": (*fixture).disable, "remove": (*fixture).remove, "undo": (*fixture).undo}
 	for _, path := range [][]string{{"disable", "undo"}, {"disable", "remove", "undo"}} {
@@ -230,7 +230,7 @@ func TestUndoBringsBackExactlyWhatWas(t *testing.T) {
 }
 
 // An undo during an interrupted step must also restore everything.
-func TestUndoOfWhatWasCutOff(t *testing.T) {
+func TestUndoOfInterruptedTakeover(t *testing.T) {
 	t.Parallel()
 	for cutAt := 1; ; cutAt++ {
 		f := newFixture(t)
@@ -253,7 +253,7 @@ func TestUndoOfWhatWasCutOff(t *testing.T) {
 }
 
 // An operator who disabled the agent had a reason that Pulley does not know.
-func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
+func TestTakeoverRefusesDisabledAgent(t *testing.T) {
 	f := newFixture(t)
 	f.write(t, "var/cache/puppet/state/agent_disabled.lock", `{"disabled_message":"moving the rack"}`, 0o644)
 	before := f.all(t)
@@ -276,7 +276,7 @@ func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
 }
 
 // Later edits of a crontab must stay.
-func TestWhatWasEditedMeanwhileStays(t *testing.T) {
+func TestUndoKeepsLaterEdits(t *testing.T) {
 	t.Parallel()
 	const more = "1 2 3 4 5 root /usr/local/bin/backup\n"
 	for _, removed := range []bool{false, true} {
@@ -299,7 +299,7 @@ func TestWhatWasEditedMeanwhileStays(t *testing.T) {
 }
 
 // A command in the wrong order must do nothing.
-func TestOrder(t *testing.T) {
+func TestTakeoverStepsInOrder(t *testing.T) {
 	f := newFixture(t)
 	before := f.all(t)
 	for say, do := range map[string]func(*testing.T) error{"cannot undo: nothing was taken over": f.undo, "it has to be disabled first": f.remove} {
@@ -323,7 +323,7 @@ func TestOrder(t *testing.T) {
 }
 
 // An unreadable record of the old agent must not be lost or treated as empty.
-func TestADamagedMemoryStopsEverything(t *testing.T) {
+func TestDamagedTakeoverRecordStopsEverything(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.disable(t))
 	for text, want := range map[string]string{"{": "it is damaged", `{"v":9}`: "its format 9 is newer"} {
@@ -340,7 +340,7 @@ func TestADamagedMemoryStopsEverything(t *testing.T) {
 }
 
 // A unit that lies at the path of a mask is disabled. It can still be removed and restored.
-func TestAUnitOfTheMachinesOwn(t *testing.T) {
+func TestTakeoverOfAdministratorsUnit(t *testing.T) {
 	f := newFixture(t)
 	must(t, os.Rename(f.path("usr/lib/systemd/system/puppet.service"), f.path("etc/systemd/system/puppet.service")))
 	link := f.path("etc/systemd/system/multi-user.target.wants/puppet.service")
@@ -384,7 +384,7 @@ func TestInCharge(t *testing.T) {
 
 // An interrupted takeover that is repeated without flags must keep its schedule. Otherwise the old agent is off, and
 // nothing starts Pulley.
-func TestAScheduleThatWasChosenOutlivesACut(t *testing.T) {
+func TestChosenScheduleSurvivesInterruption(t *testing.T) {
 	t.Parallel()
 	for say, c := range map[string]struct {
 		found *string // schedule requested at first boot; nil: no agent found

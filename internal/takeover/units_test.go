@@ -85,7 +85,7 @@ func (f *fixture) units(t *testing.T, files map[string]string) {
 }
 
 // A unit must be restored exactly: `systemctl enable` creates only the links that the unit itself names.
-func TestTakingOverFromUnits(t *testing.T) {
+func TestTakeoverOfUnits(t *testing.T) {
 	t.Parallel()
 	const (
 		etc   = "etc/systemd/system/"
@@ -129,7 +129,7 @@ func TestTakingOverFromUnits(t *testing.T) {
 }
 
 // If the package was removed meanwhile, nothing is restored, and no dangling link is created.
-func TestAUnitThatIsGoneStaysGone(t *testing.T) {
+func TestRemovedUnitStaysRemoved(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	must(t, f.disable(t))

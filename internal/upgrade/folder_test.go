@@ -105,7 +105,7 @@ func TestTakeOverAndBack(t *testing.T) {
 }
 
 // A file that a power cut or a bad disk damaged must never become the agent.
-func TestADamagedProgramIsNeverPutInPlace(t *testing.T) {
+func TestDamagedProgramIsNeverInstalled(t *testing.T) {
 	f, s := onProbation(t)
 	if err := os.WriteFile(f.Candidate(newDigest), []byte("ne"), 0o755); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestPlaceRefusesOtherBytes(t *testing.T) {
 }
 
 // A damaged state must prevent neither ticks nor upgrades. The state of a newer agent must stay unchanged.
-func TestAStateThatCantBeRead(t *testing.T) {
+func TestUnreadableUpgradeState(t *testing.T) {
 	f, _ := onProbation(t)
 	path := filepath.Join(f.Dir, stateFile)
 	for _, text := range []string{"", "{", "null garbage", `{"v":1,"candidate":{"digest":"../../x"}}`, `{"v":1,"candidate":{"digest":"` + newDigest + `","good":-1}}`} {
@@ -181,7 +181,7 @@ func TestAStateThatCantBeRead(t *testing.T) {
 }
 
 // A program that was installed by hand differs from the compared one, whose record is then void.
-func TestAnotherProgramInPlaceIsComparedAnew(t *testing.T) {
+func TestReplacedProgramIsComparedAgain(t *testing.T) {
 	f, s := onProbation(t)
 	if loaded, err := f.Load(); err != nil || loaded.Installed == nil {
 		t.Fatalf("%+v, %v", loaded, err)

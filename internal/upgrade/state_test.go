@@ -22,7 +22,7 @@ func program(version string) Program {
 
 // A version that failed on a node must not be retried every five minutes. It must be retried after a repair or on
 // request.
-func TestWhatADroppedVersionWaitsFor(t *testing.T) {
+func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
 	dropped := State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now)
 	for _, c := range []struct {
 		name string
@@ -59,7 +59,7 @@ func TestWhatADroppedVersionWaitsFor(t *testing.T) {
 }
 
 // An agent that is installed too early was not watched for long enough to crash.
-func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
+func TestCandidateNeedsTicksAndTime(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
 	s := State{}.Tested(program("2.0.0"), 0, now)
 	for i, c := range []struct {
@@ -94,7 +94,7 @@ func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
 }
 
 // Operators see only in this status why a node does not run the wanted version.
-func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
+func TestUpgradeInStatus(t *testing.T) {
 	want := agent.AgentChoice{Version: "2.0.0"}
 	for _, c := range []struct {
 		name  string
@@ -124,7 +124,7 @@ func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
 }
 
 // The output of a broken agent is stored and shown: a megabyte of it must not fill a status.
-func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
+func TestStoredProblemIsBounded(t *testing.T) {
 	s := State{}.Drop(program("2.0.0"), 0, unavailable(agent.Prose(strings.Repeat("ä", 1<<20))), now)
 	if text := string(s.Dropped.Problem.Text); len(text) > maxText || !strings.HasSuffix(text, "ä…") {
 		t.Errorf("%d bytes are kept", len(text))
@@ -133,7 +133,7 @@ func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
 
 // A candidate that breaks Puppet every half hour must not be installed because of idle ticks in between. One bad minute
 // must not drop a good one.
-func TestOneDoubtIsNotEnough(t *testing.T) {
+func TestOneDoubtDropsNothing(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
 	s := State{}.Tested(program("2.0.0"), 0, now.Add(-time.Hour))
 	var condemned, proven bool
@@ -166,7 +166,7 @@ func TestOneDoubtIsNotEnough(t *testing.T) {
 }
 
 // A choice in an unknown format must not make every node delete its record of dropped versions and crash once more.
-func TestAWishThatCantBeReadTakesNothingBack(t *testing.T) {
+func TestUnreadableChoiceKeepsCandidate(t *testing.T) {
 	unknown := agent.AgentChoice{Unknown: true}
 	for _, s := range []State{
 		State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now), State{}.Tested(program("2.0.0"), 3, now), {},

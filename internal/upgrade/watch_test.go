@@ -80,7 +80,7 @@ func quick() Proof {
 }
 
 // If a candidate's messages are lost, a good candidate is dropped.
-func TestWatchTakesDownWhatACandidateSays(t *testing.T) {
+func TestWatchRecordsCandidate(t *testing.T) {
 	t.Setenv("CANDIDATE", "good")
 	trial := Watch(t.Context(), command(io.Discard), quick())
 	if got := strings.Join(trial.Steps, " "); got != "observe desire report" || trial.Ending == nil || trial.Code != 0 || trial.Late != "" {
@@ -92,7 +92,7 @@ func TestWatchTakesDownWhatACandidateSays(t *testing.T) {
 }
 
 // A Puppet with the inherited pipe would make the agent wait for a candidate that has exited.
-func TestWhatACandidateStartsDoesNotGetThePipe(t *testing.T) {
+func TestChildrenDoNotInheritPipe(t *testing.T) {
 	t.Setenv("CANDIDATE", "child")
 	if trial := Watch(t.Context(), command(io.Discard), quick()); trial.Code != 1 || trial.Ending == nil {
 		t.Errorf("%+v", trial)
@@ -100,7 +100,7 @@ func TestWhatACandidateStartsDoesNotGetThePipe(t *testing.T) {
 }
 
 // A candidate that hangs and ignores SIGTERM must not prevent the node's ticks.
-func TestWatchEndsWhatStandsStill(t *testing.T) {
+func TestWatchEndsHangingCandidate(t *testing.T) {
 	t.Setenv("CANDIDATE", "gentle")
 	limits := quick()
 	limits.Step = 200 * time.Millisecond
@@ -120,7 +120,7 @@ func TestWatchEndsWhatStandsStill(t *testing.T) {
 }
 
 // An agent that is signalled to stop must end itself and the candidate, without a doubt about the candidate.
-func TestWatchEndsWhenItIsToldTo(t *testing.T) {
+func TestWatchEndsOnSignal(t *testing.T) {
 	t.Setenv("CANDIDATE", "gentle")
 	ctx, cancel := context.WithCancel(t.Context())
 	trial := Watch(ctx, command(calls(cancel)), quick())
@@ -138,7 +138,7 @@ func (c calls) Write(b []byte) (int, error) {
 }
 
 // A candidate that hangs after its watcher was killed would hold the node's lock until an operator ends it.
-func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
+func TestCandidateDoesNotOutliveWatcher(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
 }
 
 // The lines of a broken candidate must neither block it nor fill the agent's memory.
-func TestListenSurvivesNonsense(t *testing.T) {
+func TestListenSkipsInvalidLines(t *testing.T) {
 	words := make(chan word)
 	text := "step a\n" + strings.Repeat("x", 3*maxLine) + "\nend {\nnew words 1\n\nstep b\nend {\"code\":3}\nstep c"
 	go listen(strings.NewReader(text), words)
@@ -199,7 +199,7 @@ func TestListenSurvivesNonsense(t *testing.T) {
 }
 
 // A message to a descriptor that is not a pipe would be written into another file.
-func TestATellerWantsAPipe(t *testing.T) {
+func TestTellerNeedsPipe(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestATellerWantsAPipe(t *testing.T) {
 }
 
 // A self-test that hangs or fails must end the trial of a version with its cause.
-func TestSelfTestSaysWhyItFailed(t *testing.T) {
+func TestSelfTestProblems(t *testing.T) {
 	for _, c := range []struct{ script, says string }{
 		{"exit 0", ""}, {"echo 'panic: many goroutines' >&2; seq 20000 >&2; exit 2", "the self-test failed: exit status 2: panic: many goroutines"}, {"echo 'panic: oh no' >&2; exit 2", "the self-test failed: exit status 2: panic: oh no"}, {"sleep 1000 & sleep 1000", "took longer than"},
 	} {
@@ -225,7 +225,7 @@ func TestSelfTestSaysWhyItFailed(t *testing.T) {
 }
 
 // A shutdown signals all processes in no order: a candidate that exits first must not be dropped.
-func TestAShutdownThatTellsTheCandidateFirst(t *testing.T) {
+func TestShutdownThatReachesCandidateFirst(t *testing.T) {
 	t.Setenv("CANDIDATE", "shot")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -240,7 +240,7 @@ func TestAShutdownThatTellsTheCandidateFirst(t *testing.T) {
 }
 
 // A machine without memory, or a file system that forbids execution, must not drop a good version.
-func TestSelfTestTellsTheMachinesFaults(t *testing.T) {
+func TestSelfTestOnFaultyMachine(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
@@ -257,7 +257,7 @@ func TestSelfTestTellsTheMachinesFaults(t *testing.T) {
 }
 
 // A self-test that hangs after its watcher was killed would run until an operator ends it.
-func TestASelfTestDoesNotOutliveItsWatcher(t *testing.T) {
+func TestSelfTestDoesNotOutliveWatcher(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
