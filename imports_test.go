@@ -69,7 +69,7 @@ func matches(path string, patterns []string) bool {
 
 // listed is one package of `go list`.
 type listed struct {
-	ImportPath, Doc                          string
+	ImportPath, Dir, Doc, Export             string
 	Imports, TestImports, XTestImports, Deps []string
 	GoFiles                                  []string
 }
@@ -83,7 +83,12 @@ var list = sync.OnceValues(func() ([]listed, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := exec.Command("go", "list", "-tags", "e2e failpoint bench", "-json=ImportPath,Imports,TestImports,XTestImports,Deps,Doc,GoFiles", "./...").Output()
+	return goList("list", "-tags", "e2e failpoint bench", "-json=ImportPath,Dir,Imports,TestImports,XTestImports,Deps,Doc,GoFiles", "./...")
+})
+
+// goList runs `go list -json` with these arguments.
+func goList(args ...string) ([]listed, error) {
+	out, err := exec.Command("go", args...).Output()
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +104,7 @@ var list = sync.OnceValues(func() ([]listed, error) {
 		}
 		all = append(all, p)
 	}
-})
+}
 
 func packages(t *testing.T) []listed {
 	t.Helper()

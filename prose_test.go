@@ -1,8 +1,6 @@
 package pulley_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/constant"
@@ -12,7 +10,6 @@ import (
 	"go/types"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,59 +19,93 @@ import (
 // with "".
 func TestNoCodeBranchesOnProse(t *testing.T) {
 	t.Parallel()
-	type listed struct {
-		ImportPath, Dir, Export string
-		GoFiles                 []string
-		Module                  *struct{ Path string }
-	}
-	out, err := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module", "./...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	exports, ours := map[string]string{}, []listed{}
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p listed
-		if err := d.Decode(&p); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		exports[p.ImportPath] = p.Export
-		if p.Module != nil && p.Module.Path == "pulley" {
-			ours = append(ours, p)
-		}
-	}
-	fset := token.NewFileSet()
-	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	l := newLoader(t)
 	proses := 0
-	for _, p := range ours {
-		var files []*ast.File
-		for _, name := range p.GoFiles {
-			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files = append(files, f)
-		}
-		info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
-		if _, err := (&types.Config{Importer: imports}).Check(p.ImportPath, fset, files, info); err != nil {
+	for path := range l.ours {
+		if _, err := l.Import(path); err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range files {
-			ast.Inspect(f, func(n ast.Node) bool {
-				if e, ok := n.(ast.Expr); ok && isProse(info, e) {
-					proses++
-				}
-				if what := branch(info, n); what != "" {
-					t.Errorf("%s: %s of agent.Prose: compare a code instead", fset.Position(n.Pos()), what)
-				}
-				return true
-			})
-		}
+	}
+	for _, f := range l.files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if e, ok := n.(ast.Expr); ok && isProse(l.info, e) {
+				proses++
+			}
+			if what := branch(l.info, n); what != "" {
+				t.Errorf("%s: %s of agent.Prose: compare a code instead", l.fset.Position(n.Pos()), what)
+			}
+			return true
+		})
 	}
 	if proses < 50 {
 		t.Errorf("only %d expressions of type agent.Prose were found: this test looks for the wrong type", proses)
 	}
+}
+
+// loader finds the types of this module. It reads this module from source and the standard library from its export data. All
+// other imports are empty packages: to compile them takes minutes, and none has a value of type agent.Prose.
+type loader struct {
+	fset    *token.FileSet
+	ours    map[string]listed
+	checked map[string]*types.Package
+	files   []*ast.File
+	info    *types.Info
+	library types.Importer
+}
+
+func newLoader(t *testing.T) *loader {
+	t.Helper()
+	l := &loader{
+		fset: token.NewFileSet(), ours: map[string]listed{}, checked: map[string]*types.Package{"unsafe": types.Unsafe},
+		info: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}},
+	}
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export", "--"}
+	for _, p := range packages(t) {
+		l.ours[p.ImportPath] = p
+		for _, path := range p.Imports {
+			if !ours(path) && path != "C" {
+				args = append(args, path)
+			}
+		}
+	}
+	exports := map[string]string{}
+	library, err := goList(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range library {
+		exports[p.ImportPath] = p.Export
+	}
+	l.library = importer.ForCompiler(l.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	return l
+}
+
+// Import implements types.Importer.
+func (l *loader) Import(path string) (*types.Package, error) {
+	if p := l.checked[path]; p != nil {
+		return p, nil
+	}
+	p, isOurs := l.ours[path]
+	if !isOurs {
+		if !ours(path) {
+			return l.library.Import(path)
+		}
+		l.checked[path] = types.NewPackage(path, filepath.Base(path))
+		l.checked[path].MarkComplete()
+		return l.checked[path], nil
+	}
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		f, err := parser.ParseFile(l.fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	l.files = append(l.files, files...)
+	config := types.Config{Importer: l, Error: func(error) {}} // the names of empty packages are unknown
+	l.checked[path], _ = config.Check(path, l.fset, files, l.info)
+	return l.checked[path], nil
 }
 
 // isProse reports whether an expression has the type agent.Prose, also behind a conversion to string.

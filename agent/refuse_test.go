@@ -137,7 +137,7 @@ func TestUnreachableEtcdIsNoRefusal(t *testing.T) {
 	w.promote(t, refusedB)
 	w.idle(t)
 	known := w.state(t)
-	w.etcd.cut()
+	w.etcd.disconnect()
 	w.now = start.Add(31 * time.Minute)
 	if run := w.good(t); run.Target != verA {
 		t.Errorf("without etcd it ran %s", run.Target)
@@ -145,7 +145,7 @@ func TestUnreachableEtcdIsNoRefusal(t *testing.T) {
 	w.stands(t, verA, verA)
 	same(t, "what it knows of the refusal", w.state(t).Refusal, known.Refusal)
 
-	w.etcd.mend()
+	w.etcd.reconnect()
 	w.content.onStage, w.content.refuses = func(Target) error { return fmt.Errorf("record: %w", ErrUnreachable) }, nil
 	before := w.state(t)
 	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Reason != ReasonUnreachable || r.Err != nil {

@@ -136,14 +136,14 @@ func TestRetiredNodeRunsNothing(t *testing.T) {
 		t.Errorf("it says of itself %+v", s)
 	}
 
-	away := func() { w.etcd.cut() }
+	away := func() { w.etcd.disconnect() }
 	for say, when := range map[string]func(){
-		"nothing changed": func() {}, "etcd is away": away, "it is off the list": func() { w.etcd.mend(); w.etcd.operator(t, func(d *Desired) { d.Host = nil }) },
+		"nothing changed": func() {}, "etcd is away": away, "it is off the list": func() { w.etcd.reconnect(); w.etcd.operator(t, func(d *Desired) { d.Host = nil }) },
 	} {
 		when()
 		w.now = w.now.Add(time.Hour)
 		w.idle(t, Options{Force: true})
-		if w.etcd.mend(); len(w.machine.retired) != 1 {
+		if w.etcd.reconnect(); len(w.machine.retired) != 1 {
 			t.Errorf("%s: its hooks ran again", say)
 		}
 	}
@@ -158,7 +158,7 @@ func TestCancelledRetirementIsDeleted(t *testing.T) {
 	if run := w.good(t); run.Target != verA || w.puppet.applied() != verA.Release {
 		t.Errorf("it ran %s, and the machine is %q", run.Target, w.puppet.applied())
 	}
-	w.etcd.cut()
+	w.etcd.disconnect()
 	w.now = w.now.Add(time.Hour)
 	w.tick(t)
 	if len(w.puppet.jobs) != 1 {
@@ -220,15 +220,15 @@ func TestWithdrawnRequestIsNotExecuted(t *testing.T) {
 func TestRetirementWithoutEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
-	w.etcd.onAdmit = func() error { w.etcd.cut(); return w.etcd.onReport() }
+	w.etcd.onAdmit = func() error { w.etcd.disconnect(); return w.etcd.onReport() }
 	w.idle(t)
 	if len(w.machine.retired) != 0 || w.state(t).Retire != "" {
 		t.Error("it retired without leave")
 	}
-	w.etcd.mend()
-	w.machine.during = func() error { w.etcd.cut(); return nil }
+	w.etcd.reconnect()
+	w.machine.during = func() error { w.etcd.disconnect(); return nil }
 	w.idle(t)
-	w.etcd.mend()
+	w.etcd.reconnect()
 	w.idle(t)
 	if a := w.etcd.status(t).Answer; len(w.machine.retired) != 1 || a == nil || a.Failed() {
 		t.Errorf("its hooks ran %d times and it answers %+v", len(w.machine.retired), a)
@@ -248,10 +248,10 @@ func TestStoppedHooksAreNotAnswered(t *testing.T) {
 		t.Fatalf("it answers %+v", a)
 	}
 	w.machine.during = nil
-	w.etcd.cut()
+	w.etcd.disconnect()
 	w.now = w.now.Add(time.Hour)
 	w.idle(t) // waits for etcd
-	w.etcd.mend()
+	w.etcd.reconnect()
 	w.idle(t)
 	if a := w.etcd.status(t).Answer; a == nil || a.Failed() || len(w.machine.retired) != 2 {
 		t.Errorf("it answers %+v after %d times", a, len(w.machine.retired))

@@ -130,7 +130,7 @@ func TestPartialRunStaysOnNewTarget(t *testing.T) {
 		t.Errorf("it says of itself %+v", s)
 	}
 
-	w.etcd.cut()
+	w.etcd.disconnect()
 	w.now = w.now.Add(2 * time.Minute)
 	r := w.tick(t)
 	if !r.Unreachable || r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != ReasonUnreachable {
@@ -141,7 +141,7 @@ func TestPartialRunStaysOnNewTarget(t *testing.T) {
 		t.Errorf("its attempts are %+v", a)
 	}
 
-	w.etcd.mend()
+	w.etcd.reconnect()
 	w.promote(t, verA)
 	if run := w.good(t); run.Target != verA || run.Reason != ReasonReturn || run.Drift {
 		t.Errorf("the way back was %+v", run)
@@ -222,7 +222,7 @@ func TestChangedDesireStopsTickBeforeApply(t *testing.T) {
 		if s := w.etcd.status(t); s.Phase != Idle || s.Attempt != nil {
 			t.Errorf("it says of itself %+v", s)
 		}
-		w.etcd.mend()
+		w.etcd.reconnect()
 		if run := w.good(t); run.Target != verC {
 			t.Errorf("the next tick took %s", run.Target)
 		}
@@ -256,7 +256,7 @@ func TestEtcdLostBeforeAdmission(t *testing.T) {
 				t.Errorf("taking something new ended with %+v", r)
 			}
 			same(t, "the state", w.state(t), before)
-			w.etcd.mend()
+			w.etcd.reconnect()
 			if run := w.good(t); run.Target != verB {
 				t.Errorf("afterwards it took %s", run.Target)
 			}
@@ -282,7 +282,7 @@ func TestStuckNodeIsNotRunningInEtcd(t *testing.T) {
 // After an outage of etcd, operators need the runs that happened meanwhile.
 func TestSpooledRunsAreSentOldestFirst(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.etcd.cut()
+	w.etcd.disconnect()
 	var ids []string
 	for range maxSpooled + 10 {
 		w.now = w.now.Add(31 * time.Minute)
@@ -296,7 +296,7 @@ func TestSpooledRunsAreSentOldestFirst(t *testing.T) {
 		t.Fatalf("%d records are spooled from %s on: %v", len(kept), kept[0].ID, err)
 	}
 
-	w.etcd.mend()
+	w.etcd.reconnect()
 	var sent []string
 	for range maxSpooled / spooledPerTick {
 		had := w.etcd.load().Runs
@@ -331,7 +331,7 @@ func TestFailedReportLosesNothing(t *testing.T) {
 	if r.Err != nil || !r.Unreachable || r.Run.Outcome != Changed {
 		t.Fatalf("%+v", r)
 	}
-	w.etcd.mend()
+	w.etcd.reconnect()
 	w.now = w.now.Add(time.Second)
 	w.idle(t)
 	if s := w.etcd.status(t); s.LastRun != r.Run.ID || s.Outcome != Changed || s.Phase != Idle {
@@ -372,22 +372,22 @@ func TestHoldCountsWithoutEtcd(t *testing.T) {
 	if s := w.etcd.status(t); s.Reason != ReasonStopped || s.Hold == nil || s.Hold.Why != stop.Why {
 		t.Errorf("it says of itself %+v", s)
 	}
-	w.etcd.cut()
+	w.etcd.disconnect()
 	w.now = w.now.Add(time.Hour)
 	if r := w.idle(t, Options{Force: true}); r.Decision.Reason != ReasonStopped {
 		t.Errorf("offline: %s", r.Decision.Reason)
 	}
-	w.etcd.mend()
+	w.etcd.reconnect()
 	hold(freeze)
 	w.promote(t, verB)
 	if run := w.good(t); run.Target != verA {
 		t.Errorf("frozen, it ran %s", run.Target)
 	}
-	w.etcd.cut()
+	w.etcd.disconnect()
 	w.now = w.now.Add(time.Hour)
 	w.good(t)
 	w.stands(t, verA, verA)
-	w.etcd.mend()
+	w.etcd.reconnect()
 	hold()
 	w.good(t)
 	w.stands(t, verB, verB)
@@ -414,7 +414,7 @@ func TestUnverifiedRunIsNotLastGood(t *testing.T) {
 func TestTargetThatCutsOffEtcdIsNotLastGood(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.puppet.during = func(Job) { w.etcd.cut() }
+	w.puppet.during = func(Job) { w.etcd.disconnect() }
 	r := w.tick(t)
 	if !r.Unreachable || r.Run.Kind != Between || !strings.Contains(r.Run.Problem.String(), "etcd answered before the run") {
 		t.Fatalf("%+v", r)
@@ -424,7 +424,7 @@ func TestTargetThatCutsOffEtcdIsNotLastGood(t *testing.T) {
 		t.Errorf("%d records are spooled", len(runs))
 	}
 	w.puppet.during = nil
-	w.etcd.mend()
+	w.etcd.reconnect()
 	w.now = w.now.Add(2 * time.Minute)
 	w.good(t)
 	w.stands(t, verB, verB)
@@ -503,7 +503,7 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 			t.Errorf("told to stop during %s, it says of itself %+v", at, now)
 		}
 		w.etcd.afterAdmit = nil
-		w.etcd.mend()
+		w.etcd.reconnect()
 		w.good(t)
 	}
 }
@@ -563,7 +563,7 @@ func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 			t.Errorf("during %s: its attempts are %+v", at, a)
 		}
 		w.machine.during, w.puppet.during = nil, nil
-		w.etcd.mend()
+		w.etcd.reconnect()
 		if run := w.good(t); run.Target != verB {
 			t.Errorf("afterwards it ran %s", run.Target)
 		}

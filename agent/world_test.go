@@ -289,13 +289,13 @@ func (e *fakeEtcd) count(name string) int {
 	return n
 }
 
-// cut and mend disconnect etcd and reconnect it.
-func (e *fakeEtcd) cut() {
+// disconnect makes every call fail, and reconnect ends that.
+func (e *fakeEtcd) disconnect() {
 	away := func() error { return fmt.Errorf("no route to host: %w", ErrUnreachable) }
 	e.onDesire, e.onAdmit, e.onReport = away, away, away
 }
 
-func (e *fakeEtcd) mend() { e.onDesire, e.onAdmit, e.onReport = nil, nil, nil }
+func (e *fakeEtcd) reconnect() { e.onDesire, e.onAdmit, e.onReport = nil, nil, nil }
 
 // fakeContent stores each tree as a file, and uses the real link.
 type fakeContent struct {

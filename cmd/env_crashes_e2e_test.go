@@ -144,11 +144,11 @@ func (f *applyFleet) waitsForTheLock(t *testing.T) {
 	_, since, found := strings.Cut(out, "cannot apply "+c.env+" while ann applies, since ")
 	at, parsed := time.Parse(time.RFC3339, strings.SplitN(since, "\n", 2)[0])
 	if err == nil || !found || parsed != nil || at.Before(began) || at.After(time.Now()) || !strings.Contains(out, "the lock of a killed program ends within a minute") {
-		t.Fatalf("the next apply is told: %v\n%s", err, out)
+		t.Fatalf("the next apply reports: %v\n%s", err, out)
 	}
 	for ; c.locked(); time.Sleep(200 * time.Millisecond) {
 		if time.Since(died) > 90*time.Second {
-			t.Fatal("nobody else can ever begin")
+			t.Fatal("no later apply can begin")
 		}
 	}
 	out = c.must("env", "apply", c.env+".yaml", "--yes")

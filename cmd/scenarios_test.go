@@ -68,13 +68,13 @@ func play(t *testing.T, dir string) {
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Setup:               setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"etcd": etcd, "put": put, "drop": drop, "spoil": spoil, "mend": mend,
+			"etcd": etcd, "put": put, "delete": deleteKeys, "damage": damage, "restore": restore,
 			"release": release, "node": node, "fleet": fleet,
 			"starts": starts, "code": code, "until": until, "appears": appears, "running": running,
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "machine": machine,
-			"dump": dump, "aged": aged, "keep": keep, "replay": replay, "change": change, "flip": flip,
+			"dump": dump, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
 }

@@ -33,13 +33,13 @@ func TestUpgradeCrashes(t *testing.T) {
 	f.write("R/manifests/site.pp", "node default { }\n")
 	f.must("pulley", "publish", "R", "--version", "1.0.0")
 	f.must("pulley", "promote", "1.0.0")
-	old, fresh := programOf(t, "1.0.0"), programOf(t, "1.1.0")
 	for _, name := range append([]string{"good1"}, names...) {
 		f.join(name)
 		f.write(name+"/etc/pulley/agent.yaml", f.read(name+"/etc/pulley/agent.yaml")+"upgrade: {probation: 1ms}\n")
-		install(t, old, f.installed(name))
+		install(t, "1.0.0", f.installed(name))
 	}
-	f.must("pulley", "agents", "publish", fresh)
+	install(t, "1.1.0", filepath.Join(f.dir, "new", "pulley-agent"))
+	f.must("pulley", "agents", "publish", filepath.Join("new", "pulley-agent"))
 	f.must("pulley", "agents", "promote", "1.1.0")
 	f.upgrade(t, "good1")
 	want := f.upgraded(t, "good1")
@@ -57,18 +57,10 @@ func TestUpgradeCrashes(t *testing.T) {
 	}
 }
 
-func programOf(t *testing.T, version string) string {
+// install writes a pulley-agent of this version.
+func install(t *testing.T, version, to string) {
 	t.Helper()
-	program, err := buildAgent(version, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
-}
-
-func install(t *testing.T, program, to string) {
-	t.Helper()
-	b, err := os.ReadFile(program)
+	b, err := agentOf(version, "")
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(to), 0o755)
 	}

@@ -1,6 +1,7 @@
 package cmd_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -56,17 +58,17 @@ func put(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// drop PREFIX deletes keys. At least one must exist.
-func drop(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg || len(args) != 1, "drop PREFIX")
+// delete PREFIX deletes keys. At least one must exist.
+func deleteKeys(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "delete PREFIX")
 	if serverOf(ts).Drop(args[0]) == 0 {
 		ts.Fatalf("no key begins with %s", args[0])
 	}
 }
 
-// spoil KEY truncated|newer|foreign damages an existing value, and stores the original in a file.
-func spoil(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg || len(args) != 2, "spoil KEY truncated|newer|foreign")
+// damage KEY truncated|newer|foreign damages an existing value, and stores the original in a file.
+func damage(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 2, "damage KEY truncated|newer|foreign")
 	client := serverOf(ts).Client()
 	resp, err := client.Get(context.Background(), args[0])
 	ts.Check(err)
@@ -87,9 +89,9 @@ func spoil(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// mend KEY restores the value that spoil damaged.
-func mend(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg || len(args) != 1, "mend KEY")
+// restore KEY restores the value that damage changed.
+func restore(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "restore KEY")
 	_, err := serverOf(ts).Client().Put(context.Background(), args[0], ts.ReadFile(keptFile(ts, args[0])))
 	ts.Check(err)
 }
@@ -292,4 +294,241 @@ func fieldNames(v any) []string {
 	}
 	walk("", v)
 	return slices.Sorted(maps.Keys(names))
+}
+
+// dump FILE [WITHOUT] writes the content of etcd to a file, key by key, except keys that contain WITHOUT.
+func dump(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) < 1 || len(args) > 2, "dump FILE [WITHOUT]")
+	var b strings.Builder
+	for _, key := range serverOf(ts).Keys() {
+		if len(args) == 2 && strings.Contains(key, args[1]) {
+			continue
+		}
+		resp, err := serverOf(ts).Client().Get(context.Background(), key)
+		ts.Check(err)
+		for _, kv := range resp.Kvs {
+			fmt.Fprintf(&b, "%s %q\n", key, kv.Value)
+		}
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(b.String()), 0o600))
+}
+
+// age DURATION makes all machine records in the inventory older: a plan waits for young machines.
+func age(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "age DURATION")
+	by, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	for _, key := range serverOf(ts).Keys() {
+		if !strings.Contains(key, "/machines/") || !strings.Contains(key, "/environments/") {
+			continue
+		}
+		resp, err := serverOf(ts).Client().Get(context.Background(), key)
+		ts.Check(err)
+		for _, kv := range resp.Kvs {
+			var record map[string]any
+			ts.Check(json.Unmarshal(kv.Value, &record))
+			at, err := time.Parse(time.RFC3339, record["at"].(string))
+			ts.Check(err)
+			record["at"] = at.Add(-by).Format(time.RFC3339)
+			b, err := json.Marshal(record)
+			ts.Check(err)
+			_, err = serverOf(ts).Client().Put(context.Background(), key, string(b))
+			ts.Check(err)
+		}
+	}
+}
+
+// agent VERSION FILE [FAULT] writes a pulley-agent that reports this version. With a fault, it fails in that way
+// (testdata/badagent).
+func agentProgram(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) < 2 || len(args) > 3, "agent VERSION FILE [FAULT]")
+	b, err := agentOf(args[0], strings.Join(args[2:], ""))
+	ts.Check(err)
+	to := ts.MkAbs(args[1])
+	ts.Check(os.MkdirAll(filepath.Dir(to), 0o755))
+	ts.Check(os.WriteFile(to+".new", b, 0o755))
+	ts.Check(os.Rename(to+".new", to))
+}
+
+// The texts in a build that agentOf replaces by others of the same length: a build for each version takes minutes.
+const (
+	versionMark = "7.9.3"
+	faultMark   = "_________fault__________"
+)
+
+var (
+	goodAgent = sync.OnceValues(func() ([]byte, error) { return buildAgent("./pulley-agent", "") })
+	badAgent  = sync.OnceValues(func() ([]byte, error) {
+		return buildAgent("./testdata/badagent", " -X main.fault="+faultMark+" -X main.real="+filepath.Join(bin, "pulley-agent"))
+	})
+)
+
+func buildAgent(from, flags string) ([]byte, error) {
+	program := filepath.Join(bin, "agents", filepath.Base(from))
+	cmd := exec.Command("go", "build", "-tags", "failpoint", "-ldflags", "-X main.version="+versionMark+flags, "-o", program, from)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("cannot build %s: %w\n%s", from, err, out)
+	}
+	return os.ReadFile(program)
+}
+
+// agentOf returns a pulley-agent of this version, with a fault unless it is "".
+func agentOf(version, fault string) ([]byte, error) {
+	build := goodAgent
+	if fault != "" {
+		build = badAgent
+	}
+	b, err := build()
+	if err != nil {
+		return nil, err
+	}
+	if len(version) != len(versionMark) || len(fault) > len(faultMark) {
+		return nil, fmt.Errorf("cannot make agent %s %s: the version must have %d characters, the fault at most %d", version, fault, len(versionMark), len(faultMark))
+	}
+	b = bytes.ReplaceAll(b, []byte(versionMark), []byte(version))
+	return bytes.ReplaceAll(b, []byte(faultMark), fmt.Appendf(nil, "%-*s", len(faultMark), fault)), nil
+}
+
+var (
+	exports   = regexp.MustCompile(`(?m)^export (PULLEY_\w+=.*)$`)
+	joinsAt   = regexp.MustCompile(`serve at (https://[0-9.:]+) with`)
+	firstPins = regexp.MustCompile(`fingerprints? (?:are|is) (sha256:[0-9a-f]{64})`)
+)
+
+// secured runs `pulley serve --auth` until the script ends, beside the scenario's own etcd, and sets the operators'
+// variables to it. From here on the script is its administrator. $SERVE is the address for joins, $PIN its CA.
+func secured(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) > 0, "secured")
+	log := ts.MkAbs("secured.log")
+	out, err := os.Create(log)
+	ts.Check(err)
+	cmd := exec.CommandContext(context.Background(), "sh", "-c", `exec pulley serve --auth --data-dir "$0" --listen 127.0.0.1:0 --listen-https 127.0.0.1:0`, ts.MkAbs("secured"))
+	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME")}, out, out
+	ts.Check(cmd.Start())
+	ts.Defer(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+		out.Close()
+	})
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		text := ts.ReadFile(log)
+		at, pin := joinsAt.FindStringSubmatch(text), firstPins.FindStringSubmatch(text)
+		if at != nil && pin != nil && strings.Contains(text, "PULLEY_ENDPOINTS=") {
+			ts.Setenv("SERVE", at[1])
+			ts.Setenv("PIN", pin[1])
+			for _, m := range exports.FindAllStringSubmatch(text, -1) {
+				name, value, _ := strings.Cut(m[1], "=")
+				ts.Setenv(name, value)
+			}
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("serve does not come up:\n%s", text)
+		}
+	}
+}
+
+// machine NAME [LINE …] creates the root of a machine in $WORK/NAME, with the scripted Puppet. The lines are the plan
+// of its first boot. Its agent starts as under cron and systemd: `env -i PATH=$PATH pulley-agent … --root NAME`.
+func machine(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) == 0, "machine NAME [LINE ...]")
+	plan := strings.Join(append(args[1:], "steps: {schedule: \"off\"}"), "\n") + "\n"
+	for name, text := range map[string]string{
+		"etc/machine-id":             fmt.Sprintf("%x%032d", args[0], 0)[:32] + "\n",
+		"etc/pulley/agent.yaml":      "timeout: 2s\nverify_timeout: 2s\npuppet:\n  program: " + ts.MkAbs("fake/puppet") + "\n  state_dirs: [" + ts.MkAbs("fake/var/state") + "]\n",
+		"etc/pulley/first-boot.yaml": plan,
+	} {
+		path := ts.MkAbs(filepath.Join(args[0], name))
+		ts.Check(os.MkdirAll(filepath.Dir(path), 0o755))
+		ts.Check(os.WriteFile(path, []byte(text), 0o600))
+	}
+}
+
+// signWith NAME|none selects the operators' signing key from here on. The first use creates the key: NAME and
+// NAME.pub.
+func signWith(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "sign-with NAME|none")
+	if args[0] == "none" {
+		ts.Setenv("PULLEY_SIGN_KEY", "")
+		return
+	}
+	publicKey(ts, args[0])
+	ts.Setenv("PULLEY_SIGN_KEY", ts.MkAbs(args[0]))
+}
+
+// publicKey returns a person's public key, in the format of its file.
+func publicKey(ts *testscript.TestScript, name string) string {
+	file := ts.MkAbs(name)
+	if _, err := os.Stat(file); err != nil {
+		ts.Check(ts.Exec("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", file))
+	}
+	return strings.TrimSpace(ts.ReadFile(file + ".pub"))
+}
+
+var person = regexp.MustCompile(`\{(\w+)\}`)
+
+// signers NODE [LINE …] writes a node's list of allowed signers. {NAME} stands for that person's public key.
+func signers(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) == 0, "signers NODE [LINE ...]")
+	writeKeys(ts, args[0], "allowed_signers", args[1:])
+}
+
+// revoked NODE [LINE …] writes a node's list of revoked keys.
+func revoked(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) == 0, "revoked NODE [LINE ...]")
+	writeKeys(ts, args[0], "revoked_signers", args[1:])
+}
+
+func writeKeys(ts *testscript.TestScript, node, name string, lines []string) {
+	text := person.ReplaceAllStringFunc(strings.Join(append(lines, ""), "\n"), func(s string) string { return publicKey(ts, s[1:len(s)-1]) })
+	dir := ts.MkAbs(node + "/etc/pulley")
+	ts.Check(os.MkdirAll(dir, 0o755))
+	ts.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+}
+
+// keep KEY FILE stores the present value of a key in a file.
+func keep(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 2, "keep KEY FILE")
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(valueOf(ts, args[0])), 0o600))
+}
+
+// replay KEY FILE writes a stored value to etcd.
+func replay(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 2, "replay KEY FILE")
+	put(ts, false, []string{args[0], ts.ReadFile(args[1])})
+}
+
+// change KEY OLD NEW replaces the first occurrence of a text in a value.
+func change(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 3, "change KEY OLD NEW")
+	value := valueOf(ts, args[0])
+	if !strings.Contains(value, args[1]) {
+		ts.Fatalf("%s has no %q:\n%s", args[0], args[1], value)
+	}
+	put(ts, false, []string{args[0], strings.Replace(value, args[1], args[2], 1)})
+}
+
+// flip KEY changes one character of the last signature under a value.
+func flip(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "flip KEY")
+	value := []byte(valueOf(ts, args[0]))
+	at := strings.LastIndex(string(value), "\n-----END SSH SIGNATURE-----") - 20
+	if at < 0 {
+		ts.Fatalf("%s is not signed:\n%s", args[0], value)
+	}
+	was := value[at]
+	if value[at] = 'A'; was == 'A' {
+		value[at] = 'B'
+	}
+	put(ts, false, []string{args[0], string(value)})
+}
+
+func valueOf(ts *testscript.TestScript, key string) string {
+	resp, err := serverOf(ts).Client().Get(context.Background(), key)
+	ts.Check(err)
+	if len(resp.Kvs) != 1 {
+		ts.Fatalf("there is no key %s", key)
+	}
+	return string(resp.Kvs[0].Value)
 }

@@ -1,16 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
@@ -19,33 +21,8 @@ import (
 )
 
 func newAgents(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "agents", Short: "Publish and promote versions of pulley-agent",
-		Args: arguments(0, 0, "takes one of its verbs"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newAgentsPublish(o), newAgentsList(o), newAgentsShow(o), newAgentsPromote(o), newAgentsUnpin(o), newAgentsRetry(o))
-	return cmd
-}
-
-// listedAgent is one version of pulley-agent in the JSON output.
-type listedAgent struct {
-	Version    string           `json:"version"`
-	Published  bool             `json:"published"`
-	Platforms  []listedPlatform `json:"platforms"`
-	Message    string           `json:"message"`
-	Author     string           `json:"author"`
-	At         *time.Time       `json:"at"`
-	Signatures []signature      `json:"signatures"`
-	Nodes      int              `json:"nodes"`  // number of nodes that last reported it
-	Wanted     []string         `json:"wanted"` // scopes that want it: "everybody in dev"
-}
-
-type listedPlatform struct {
-	Platform string `json:"platform"`
-	SHA256   string `json:"sha256"`
-	Size     int64  `json:"size"`
-	Stored   int64  `json:"stored"`
+	return group("agents", "Publish and promote versions of pulley-agent", "",
+		newAgentsPublish(o), newAgentsList(o), newAgentsShow(o), newAgentsPromote(o), newAgentsUnpin(o), newAgentsRetry(o))
 }
 
 func newAgentsList(o *options) *cobra.Command {
@@ -59,7 +36,7 @@ func newAgentsList(o *options) *cobra.Command {
 }
 
 func (o *options) agents(ctx context.Context, s *store.Store) error {
-	all, err := listAgents(ctx, s)
+	all, err := change.Versions(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -70,10 +47,13 @@ func (o *options) agents(ctx context.Context, s *store.Store) error {
 		}
 		t.Row("VERSION", "PLATFORMS", "STORED", "SIGNED", "NODES", "WANTED BY", "PUBLISHED", "BY", "MESSAGE")
 		for _, a := range all {
-			var platforms []string
+			var platforms, wanted []string
 			var stored int64
 			for _, p := range a.Platforms {
 				platforms, stored = append(platforms, p.Platform), stored+p.Stored
+			}
+			for _, w := range a.Wanted {
+				wanted = append(wanted, w.Of.String()+" in "+w.Environment)
 			}
 			size, signed, since := "", "", "not published"
 			if a.Published {
@@ -82,62 +62,211 @@ func (o *options) agents(ctx context.Context, s *store.Store) error {
 			if len(a.Signatures) > 0 {
 				signed = "yes"
 			}
-			t.Row(a.Version, strings.Join(platforms, " "), size, signed, strconv.Itoa(a.Nodes), strings.Join(a.Wanted, ", "), since, a.Author, a.Message)
+			t.Row(a.Version, strings.Join(platforms, " "), size, signed, strconv.Itoa(a.Nodes), strings.Join(wanted, ", "), since, a.Author, string(a.Message))
 		}
 		return nil
 	})
 }
 
-// listAgents combines the published, wanted and running versions, newest first.
-func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
-	published, err := s.Releases.Agents(ctx)
+func newAgentsShow(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show -e ENVIRONMENT", Short: "Show the desired and the running agent of each node",
+		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, o.showAgents) },
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *options) showAgents(ctx context.Context, s *store.Store, ref environments.Ref) error {
+	v, err := change.VersionsOf(ctx, s, ref)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	byVersion := map[string]*listedAgent{}
-	of := func(version string) *listedAgent {
-		if byVersion[version] == nil {
-			byVersion[version] = &listedAgent{Version: version, Platforms: []listedPlatform{}, Signatures: []signature{}, Wanted: []string{}}
+	return o.out.Print(o.env, v, func(t *cli.Table) error {
+		if len(v.Wanted) == 0 {
+			fmt.Fprintf(o.env.Stdout, "%s: every node keeps its version; to change it: `pulley agents promote VERSION`\n", ref)
 		}
-		return byVersion[version]
-	}
-	for _, r := range published {
-		a := of(r.Version)
-		a.Published, a.Message, a.Author, a.At, a.Signatures = true, string(r.Message), r.Author, &r.At, signaturesOf(r.Signatures)
-		for _, name := range slices.Sorted(maps.Keys(r.Platforms)) {
-			p := r.Platforms[name]
-			a.Platforms = append(a.Platforms, listedPlatform{name, p.SHA256, p.Size, p.Stored()})
+		for _, w := range v.Wanted {
+			fmt.Fprintf(o.env.Stdout, "wanted for %s: %s\n", w.Of, w.Version)
 		}
+		if v.At != nil {
+			cli.Cleanf(o.env.Stdout, "last promotion: %s, by %s%s\n", cli.Ago(o.env.Now(), *v.At), v.By, because(string(v.Why)))
+		}
+		counts := map[agent.UpgradePhase]int{}
+		for _, n := range v.Nodes {
+			counts[n.Phase]++
+		}
+		for _, phase := range slices.Sorted(maps.Keys(counts)) {
+			if phase != "" {
+				fmt.Fprintf(o.env.Stdout, "%s: %s\n", phase, cli.Count(counts[phase], "node"))
+			}
+		}
+		t.Row("NODE", "RUNS", "WANTED", "PHASE", "PROBLEM")
+		for _, n := range v.Nodes {
+			t.Row(n.Node, n.Runs, n.Wanted, string(n.Phase), n.Problem.String())
+		}
+		return nil
+	})
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
 	}
-	names, err := s.Environments.List(ctx)
+	return ": " + why
+}
+
+type agentsPublishOptions struct {
+	*options
+	version string
+}
+
+func newAgentsPublish(o *options) *cobra.Command {
+	p := agentsPublishOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "publish FILE ...",
+		Short: "Publish a version of pulley-agent, one program for each platform",
+		Long: `publish stores builds of one version of pulley-agent, one for each platform, as a version that never changes. The files name
+their platforms. publish starts the file that runs on this machine with --version for its version. Nothing reaches a node
+until the version is promoted.
+
+EXIT STATUS
+  0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(1, 16, "takes the files of one version, one for each platform"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := p.sign.check(p.env); err != nil {
+				return err
+			}
+			if p.version != "" {
+				if _, err := store.ParseVersion(p.version); err != nil {
+					return cli.Usagef("%v", err)
+				}
+			}
+			programs, err := publish.ReadPrograms(c.Context(), args, p.version)
+			if errors.Is(err, publish.ErrNoVersion) {
+				return cli.Usagef("%v\ngive --version 1.4.0", err)
+			}
+			if err != nil {
+				return err
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, programs) })
+		},
+	}
+	cmd.Flags().StringVar(&p.version, "version", "", "version, like 1.4.0 (default: that of the file that runs on this machine)")
+	p.addMessage(cmd, "description")
+	p.sign.add(cmd)
+	return cmd
+}
+
+func (p *agentsPublishOptions) publish(ctx context.Context, s *store.Store, programs publish.Programs) error {
+	r, progress := p.reporter()
+	defer progress.Done()
+	done, err := publish.Program(ctx, s, programs, publish.Wish{
+		Version: programs.Version, Message: p.message, By: p.env.User, At: p.env.Now(), Key: p.sign.key(p.env),
+	}, r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, name := range names {
-		ref, err := environments.ParseRef(name)
-		if err != nil {
-			return nil, err
-		}
-		w, _, err := s.Fleet.AgentWish(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range change.Choices(w) {
-			a := of(c.Version)
-			a.Wanted = append(a.Wanted, c.Scope.String()+" in "+name)
-		}
-		f, err := s.Fleet.State(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		for _, st := range f.Statuses {
-			of(publish.PlainVersion(st.Version)).Nodes++
-		}
+	progress.Done()
+	switch {
+	case !done.Created:
+		fmt.Fprintf(p.env.Stdout, "agent %s is published already with these programs%s\n", programs.Version, signedNow(done.Signed, done.SignedBy))
+	default:
+		fmt.Fprintf(p.env.Stdout, "agent %s is published for %s, %s in etcd\n%s\n", programs.Version,
+			cli.Count(len(programs.Files), "platform"), cli.Bytes(done.Stored), signedOrNot(done.Signed))
 	}
-	all := make([]listedAgent, 0, len(byVersion))
-	for _, a := range byVersion {
-		all = append(all, *a)
+	return nil
+}
+
+func newAgentsPromote(o *options) *cobra.Command {
+	var downgrade bool
+	cmd := &cobra.Command{
+		Use:   "promote VERSION -e ENVIRONMENT",
+		Short: "Set the version of pulley-agent for an environment, a role or a node",
+		Long: `promote sets the wanted version. Each node of the scope fetches it after a tick without other work, tests it, and watches it
+for some time before it takes over. If the version fails on a node, the node keeps its old one.
+
+EXIT STATUS
+  0 done, or it was wanted already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(1, 1, "takes one version"),
+		RunE: func(c *cobra.Command, args []string) error {
+			sc, err := o.scope.value()
+			if err != nil {
+				return err
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				done, err := change.PromoteAgent(ctx, s, ref, sc, args[0], downgrade, o.changing())
+				if err != nil {
+					return err
+				}
+				if !done.Made {
+					fmt.Fprintf(o.env.Stdout, "agent %s is the version for %s in %s already\n", done.After, sc, ref)
+					return nil
+				}
+				fmt.Fprintf(o.env.Stdout, "%s in %s: agent %s → %s; %s, each after a tick without other work\n",
+					sc, ref, cmp.Or(done.Before, "any"), done.After, takers(done.Takes, "tries", "try"))
+				for _, c := range done.Pinned {
+					fmt.Fprintf(o.env.Stdout, "  %s keeps its own version %s; to remove it: `pulley agents unpin`\n", c.Scope, c.Version)
+				}
+				return nil
+			})
+		},
 	}
-	slices.SortFunc(all, func(a, b listedAgent) int { return store.CompareVersions(b.Version, a.Version) })
-	return all, nil
+	o.fleet.AddFlag(cmd.Flags())
+	o.scope.add(cmd, "only the agent")
+	cmd.Flags().BoolVar(&downgrade, "allow-downgrade", false, "let nodes go back to it from a newer version")
+	o.addMessage(cmd, "reason")
+	return cmd
+}
+
+func newAgentsUnpin(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "unpin -e ENVIRONMENT",
+		Short: "Unset the wanted version of an environment, a role or a node",
+		Args:  arguments(0, 0, "takes no arguments; give --role or --node"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			sc, err := o.scope.value()
+			if err != nil {
+				return err
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				done, err := change.UnpinAgent(ctx, s, ref, sc, o.changing())
+				switch {
+				case err != nil:
+					return err
+				case !done.Made:
+					fmt.Fprintf(o.env.Stdout, "%s in %s has no version of its own\n", sc, ref)
+				default:
+					fmt.Fprintf(o.env.Stdout, "%s in %s: agent %s → %s\n", sc, ref, done.Before, cmp.Or(done.After, "any"))
+				}
+				return nil
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.scope.add(cmd, "the version")
+	o.addMessage(cmd, "reason")
+	return cmd
+}
+
+func newAgentsRetry(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "retry -e ENVIRONMENT",
+		Short: "Let nodes try versions again that failed on them",
+		Args:  arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				if err := change.RetryAgent(ctx, s, ref, o.changing()); err != nil {
+					return err
+				}
+				fmt.Fprintf(o.env.Stdout, "nodes of %s try versions again that failed on them\n", ref)
+				return nil
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.addMessage(cmd, "reason")
+	return cmd
 }

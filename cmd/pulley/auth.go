@@ -20,15 +20,9 @@ import (
 const memberLifetime = 365 * 24 * time.Hour
 
 func newAuth(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "auth", Short: "Set up authentication in your own etcd cluster", Args: arguments(0, 0, "takes the verb certificate or setup"),
-		Long: `Prepare an etcd cluster of your own for joins. certificate makes the members' server certificates from the CA that nodes
+	return group("auth", "Set up authentication in your own etcd cluster", `Prepare an etcd cluster of your own for joins. certificate makes the members' server certificates from the CA that nodes
 trust. setup makes roles and users, and enables etcd's authentication. pulley serve --auth does all of this for its embedded
-etcd.`,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newAuthCertificate(o), newAuthSetup(o))
-	return cmd
+etcd.`, newAuthCertificate(o), newAuthSetup(o))
 }
 
 // authFlags select the CA.

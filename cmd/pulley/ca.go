@@ -17,24 +17,12 @@ import (
 )
 
 func newCA(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "ca", Short: "Show, rotate and retire the CA of a fleet", Args: arguments(0, 0, "takes a verb: show, rotate or retire"),
-		Long: `Work on the CA in the data folder of pulley serve, on the machine of pulley serve. A running serve notices the changes.
+	return group("ca", "Show, rotate and retire the CA of a fleet", `Work on the CA in the data folder of pulley serve, on the machine of pulley serve. A running serve notices the changes.
 
-Everybody trusts two CAs from the first day: the current CA signs, and the next CA takes its place at a rotation. After a
-rotation, everybody trusts the previous CA until it is retired.
+All machines trust two CAs from the first day: the current CA signs, and the next CA replaces it at a rotation. After a
+rotation, all machines trust the previous CA until it is retired.
 
-The verbs ask etcd who has which certificate. By default they use the identity and the CA of the same folder.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage`,
-		Example: `  pulley ca show --data-dir pulley-data
-  pulley ca rotate --data-dir pulley-data
-  pulley ca retire --data-dir pulley-data`,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newCAShow(o), newCARotate(o), newCARetire(o))
-	return cmd
+The verbs read the certificates in use from etcd. By default they use the identity and the CA of the same folder.`, newCAShow(o), newCARotate(o), newCARetire(o))
 }
 
 // caFlags select the CA of a verb.
@@ -86,11 +74,7 @@ func newCAShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show", Short: "Show the trusted CAs and the holders of their certificates", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Show the fingerprints of the CAs for new machines, the end of each CA, and what blocks a rotation. If etcd does not
-answer, show the contents of the folder only.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage`,
-		Example: `  pulley ca show --data-dir pulley-data`,
+answer, show the contents of the folder only.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ca, n, err := f.open(c.Context())
 			if err != nil {
@@ -141,7 +125,7 @@ func (s shownCA) table(t *cli.Table) {
 	for _, a := range s.Authorities {
 		key := "missing"
 		if a.Key {
-			key = "at hand"
+			key = "present"
 		} else if a.Part == pki.PartPrevious {
 			key = "-"
 		}
@@ -151,7 +135,7 @@ func (s shownCA) table(t *cli.Table) {
 
 func (o *options) printBlockers(s shownCA, n fleetca.Census) {
 	if n.Problem != nil {
-		cli.Complain(o.env, program, fmt.Errorf("cannot ask etcd who has which certificate: %w", n.Problem))
+		cli.Complain(o.env, program, fmt.Errorf("cannot list the certificates in use: %w", n.Problem))
 		return
 	}
 	if s.Others != nil && *s.Others > 0 {
@@ -173,14 +157,11 @@ func newCARotate(o *options) *cobra.Command {
 		Long: `Make the next CA the current one, and create a new next CA. The former CA stays trusted. Servers get certificates of the
 new CA within seconds. Nodes renew by themselves within hours.
 
-The command refuses while somebody would lose access: nodes and operators with certificates older than the next CA, and an
-etcd that was started before the next CA existed. With --force it rotates anyway. Who loses access must join again.
+The command refuses if a node or an operator would lose access: their certificates are older than the next CA, or etcd was
+started before the next CA existed. With --force it rotates anyway. Nodes and operators that lose access must join again.
 
 With --stolen the former CA is no longer trusted: the thief of its key must not get a certificate of the new CA. Stop serve
-first. All nodes and operators must join again. If next.key may be stolen too, run the command twice.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage`,
+first. All nodes and operators must join again. If next.key may be stolen too, run the command twice.`,
 		Example: `  pulley ca rotate --data-dir pulley-data
   pulley ca rotate --data-dir pulley-data --stolen`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -204,7 +185,7 @@ EXIT STATUS
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "rotate also if somebody loses access, or etcd does not answer")
+	cmd.Flags().BoolVar(&force, "force", false, "rotate even if nodes or operators lose access, or etcd does not answer")
 	cmd.Flags().BoolVar(&stolen, "stolen", false, "remove the trust in the current CA, whose key was stolen")
 	return cmd
 }
@@ -229,7 +210,7 @@ func (f *caFlags) replaceStolen() (err error) {
 	}
 	fmt.Fprintf(f.env.Stdout, "%s is no longer trusted here\n", stolen)
 	f.printSigner(ca)
-	fmt.Fprintln(f.env.Stdout, "if next.key may be stolen too, run this again; then start `pulley serve` on loopback only, and revoke all tokens before anybody joins")
+	fmt.Fprintln(f.env.Stdout, "if next.key may be stolen too, run this again; then start `pulley serve` on loopback only, and revoke all tokens first")
 	return nil
 }
 
@@ -239,11 +220,7 @@ func newCARetire(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retire", Short: "End the trust in the previous CA", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Remove the previous CA from the trusted CAs. The HTTPS listener of serve follows at once, etcd at its next start, and
-each node at its next renewal. The command refuses while somebody has a certificate of that CA, except with --force.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage`,
-		Example: `  pulley ca retire --data-dir pulley-data`,
+each node at its next renewal. The command refuses while a node or an operator has a certificate of that CA, except with --force.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ca, n, err := f.open(c.Context())
 			if err != nil {
@@ -265,7 +242,7 @@ EXIT STATUS
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "retire also if somebody loses access, or etcd does not answer")
+	cmd.Flags().BoolVar(&force, "force", false, "retire even if nodes or operators lose access, or etcd does not answer")
 	return cmd
 }
 

@@ -15,49 +15,34 @@ import (
 )
 
 func newData(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "data", Short: "Get and set live Hiera data", Args: arguments(0, 0, "takes a verb: set, get or unset"),
-		Long: `Live data overrides the data of the release, in four layers: node, role, environment, common. Each change is a new generation
+	return group("data", "Get and set live Hiera data", `Live data overrides the data of the release, in four layers: node, role, environment, common. Each change is a new generation
 of the environment's data, and the target of its nodes becomes the pair of release and generation. A change that breaks
-compilation leaves nodes on their last good pair; ` + "`pulley rollback`" + ` takes it back. Nodes with allowed signers take only
-generations that --sign-key signed.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newDataSet(o), newDataUnset(o), newDataGet(o))
-	return cmd
+compilation leaves nodes on their last good pair; `+"`pulley rollback`"+` takes it back. Nodes with allowed signers take only
+generations that --sign-key signed.`, newDataSet(o), newDataUnset(o), newDataGet(o))
 }
 
 // dataOptions are the flags of the verbs for one layer.
 type dataOptions struct {
 	*options
-	fleet   cli.EnvironmentFlag
-	flags   scopeFlags
-	scope   store.Scope
-	sign    signFlag
-	common  bool
-	message string
+	layer  store.Scope
+	common bool
 }
 
 func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *store.Store, environments.Ref, []string) error) *cobra.Command {
 	d.fleet.AddFlag(cmd.Flags())
-	d.flags.add(cmd, "the layer")
+	d.scope.add(cmd, "the layer")
 	cmd.Flags().BoolVar(&d.common, "common", false, "the lowest layer, below the environment's")
 	cmd.RunE = func(c *cobra.Command, args []string) (err error) {
-		if d.scope, err = d.flags.scope(); err != nil {
+		if d.layer, err = d.scope.value(); err != nil {
 			return err
 		}
-		if d.common && d.scope != (store.Scope{}) {
+		if d.common && d.layer != (store.Scope{}) {
 			return cli.Usagef("--common excludes --role and --node")
 		}
-		if c.Flags().Lookup("sign-key") != nil {
-			if err := d.sign.check(d.env); err != nil {
-				return err
-			}
+		if err := d.sign.check(d.env); err != nil && c.Flags().Lookup("sign-key") != nil {
+			return err
 		}
-		return d.inFleet(c, d.fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return run(ctx, s, ref, args) })
+		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
 }
@@ -75,9 +60,9 @@ EXIT STATUS
 		Args: arguments(2, 2, "takes a key and a YAML value"),
 	}
 	d.sign.add(cmd)
-	cmd.Flags().StringVarP(&d.message, "message", "m", "", "reason")
+	d.addMessage(cmd, "reason")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-		err := d.edit(ctx, s, ref, change.DataEdit{Scope: d.scope, Common: d.common, Key: args[0], Value: &args[1]})
+		err := d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0], Value: &args[1]})
 		for _, remark := range hieradata.Remarks(args[1]) {
 			fmt.Fprintf(d.env.Stderr, "%s: note: %s\n", program, cli.Clean(remark))
 		}
@@ -96,14 +81,14 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes a key"),
 	}
 	d.sign.add(cmd)
-	cmd.Flags().StringVarP(&d.message, "message", "m", "", "reason")
+	d.addMessage(cmd, "reason")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-		return d.edit(ctx, s, ref, change.DataEdit{Scope: d.scope, Common: d.common, Key: args[0]})
+		return d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0]})
 	})
 }
 
 func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments.Ref, e change.DataEdit) error {
-	done, err := change.EditData(ctx, s, ref, e, d.changing(d.message, d.sign))
+	done, err := change.EditData(ctx, s, ref, e, d.changing())
 	if err != nil {
 		return err
 	}
@@ -133,10 +118,10 @@ func (d *dataOptions) warnOfShadows(key string, done change.Data) {
 	}
 	s := done.Shadows
 	if len(s.Hides) > 0 {
-		warn("shadows layer %s", layerNames(s.Hides))
+		warn("shadows layer %s", joined(s.Hides))
 	}
 	if len(s.HiddenBy) > 0 {
-		warn("is itself shadowed by layer %s, for its nodes", layerNames(s.HiddenBy))
+		warn("is itself shadowed by layer %s, for its nodes", joined(s.HiddenBy))
 	}
 	if s.Err != nil { // the change is stored
 		cli.Complain(d.env, program, fmt.Errorf("warning: cannot list the data that it shadows: %w", s.Err))
@@ -148,14 +133,6 @@ func (d *dataOptions) warnOfShadows(key string, done change.Data) {
 	default:
 		warn("shadows %s of release %s", strings.Join(s.Places, ", "), s.Release)
 	}
-}
-
-func layerNames(layers []hieradata.Layer) string {
-	names := make([]string, len(layers))
-	for i, l := range layers {
-		names[i] = string(l)
-	}
-	return strings.Join(names, ", ")
 }
 
 func newDataGet(o *options) *cobra.Command {
@@ -170,7 +147,7 @@ EXIT STATUS
 	}
 	o.out.AddFlags(cmd.Flags())
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-		values, err := change.ReadData(ctx, s, ref, d.scope, d.common, strings.Join(args, ""))
+		values, err := change.ReadData(ctx, s, ref, d.layer, d.common, strings.Join(args, ""))
 		if err != nil {
 			return err
 		}

@@ -39,9 +39,9 @@ func newDoctor(o *options) *cobra.Command {
 		Use: "doctor", Short: "Check etcd, access, certificates and nodes, and report problems with their remedies",
 		Long: `doctor checks etcd (answers, version, quota, alarms, TLS, users and roles), certificates that end, and nodes: floods,
 duplicate machines, stalled first boots, and what removed nodes left behind. It prints problems and warnings, each with its remedy;
---all prints also what is fine. It works with the embedded etcd and with any other. As an admin it can check everything.
+--all prints also passed checks. It works with the embedded etcd and with any other. As an admin it can check everything.
 
-With --fix it first repairs grants of roles that differ from what they should be, and deletes etcd users that belong to nobody.
+With --fix it first repairs grants of roles that differ from what they should be, and deletes orphaned etcd users.
 
 EXIT STATUS
   0 no problem (warnings are possible), 1 a problem, 2 wrong usage, 3 etcd unreachable`,
@@ -63,9 +63,9 @@ EXIT STATUS
 		},
 	}
 	o.out.AddFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&fix, "fix", false, "first repair grants of roles, and delete users that belong to nobody")
+	cmd.Flags().BoolVar(&fix, "fix", false, "first repair grants of roles, and delete orphaned users")
 	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data folder of pulley serve: also check that etcd refuses a certificate of its CA without a user")
-	cmd.Flags().BoolVar(&all, "all", false, "show also what is fine")
+	cmd.Flags().BoolVar(&all, "all", false, "show also passed checks")
 	return cmd
 }
 

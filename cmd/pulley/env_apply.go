@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +18,13 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/drivers"
 	"pulley/internal/firstboot/plans"
+	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/progress"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"
+	"pulley/userdata"
 )
 
 // machineFlags are the flags for creating and retiring machines.
@@ -172,7 +175,7 @@ func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes b
 	case n > 0:
 		return cli.Confirm(ctx, o.env, preview, question+fmt.Sprintf("Type %d to continue: ", n), fmt.Sprint(n))
 	case made > 0:
-		return cli.Confirm(ctx, o.env, preview, fmt.Sprintf("%s will be made. Continue? [y/N] ", cli.Count(made, "machine")), "y", "yes")
+		return cli.Confirm(ctx, o.env, preview, fmt.Sprintf("%s will be created. Continue? [y/N] ", cli.Count(made, "machine")), "y", "yes")
 	}
 	return nil
 }
@@ -204,7 +207,7 @@ func newEnvApply(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply FILE | ENVIRONMENT | --plan PLAN", Short: "Store an environment, and create or retire machines to match it",
 		Long: `Stores the environment of a file. With a name, the file is environments/NAME.yaml in the current folder. If the environment has a
-provider, apply then makes, replaces and retires machines until they match the file. It works role by role, and waits until each
+provider, apply then creates, replaces and retires machines until they match the file. It works role by role, and waits until each
 role is converged.
 
 apply lists the machines that it deletes, and asks for their number as confirmation; --yes skips the question. Run apply again to
@@ -212,7 +215,7 @@ resume after an interrupt or a failure. --plan applies exactly the plan that ` +
 plan would differ now.
 
 First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
-stored with the environment: a machine that is made again boots as the first one did. Omitting the flag does not remove stored
+stored with the environment: a recreated machine boots as the first one did. Omitting the flag does not remove stored
 allowed signers; --allowed-signers none does.
 
 EXIT STATUS
@@ -274,7 +277,7 @@ const maxPlanFile = 64 << 20
 // wanted reads the environment from its file or from a stored plan. It also returns that plan.
 func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *plans.Connection, error) {
 	if a.plan == "" {
-		e, err := a.readEnvironment(c, args[0], a.file)
+		e, err := a.readEnvironment(args[0], a.file)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -351,7 +354,7 @@ EXIT STATUS
   with --detailed-exitcodes: 0 nothing to do, 4 something to do`,
 		Args: arguments(1, 1, "takes an environment file"),
 		RunE: func(c *cobra.Command, args []string) error {
-			want, err := o.readEnvironment(c, args[0], file)
+			want, err := o.readEnvironment(args[0], file)
 			if err == nil {
 				_, err = boot.completed(c, want)
 			}
@@ -398,4 +401,126 @@ func writePlan(path string, p plan.Plan) error {
 		return fmt.Errorf("cannot write the plan to %s: %w", path, err)
 	}
 	return nil
+}
+
+// completed adds the settings of the flags that the environment does not set itself. It returns the machine settings of
+// the operator's connection.
+func (u *firstBootFlags) completed(c *cobra.Command, e *environments.Environment) (*plans.Connection, error) {
+	if u.signers == noSigners {
+		u.signers, u.unsigned = "", true
+	}
+	boot, err := u.connectionOnly()
+	if err == nil {
+		err = u.read(c, e.Ref())
+	}
+	if err != nil {
+		return boot, err
+	}
+	return boot, boot.Complete(e, u.plan.Settings)
+}
+
+// noSigners is the value of --allowed-signers for machines that verify no signatures.
+const noSigners = "none"
+
+// checkBoots refuses a plan whose machines could never become nodes, or would verify no signatures without the
+// operator's confirmation. For a stored plan, the operator confirmed it when the plan was made.
+func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.Plan, stored bool) error {
+	if p.Driver == environments.DriverNone {
+		return nil
+	}
+	if err := u.checkJoins(ctx, s, p); err != nil || stored || u.unsigned {
+		return err
+	}
+	was, _, err := s.Environments.Spec(ctx, p.Fleet)
+	if err != nil {
+		return err
+	}
+	if role := plans.UnsignedRole(was, p.Spec); role != "" {
+		return fmt.Errorf("cannot apply %s: new machines of %s would verify no signatures: the stored environment has allowed_signers, the file and the flags have none\n"+
+			"give --allowed-signers FILE, or `allowed_signers:` in the file's userdata\nfor machines without signature checks, give --allowed-signers %s", p.Fleet, role, noSigners)
+	}
+	return nil
+}
+
+// checkJoins refuses to create machines that could not reach etcd: they get a certificate only when they join.
+func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.Plan) error {
+	i := slices.IndexFunc(p.Steps, func(step plan.Step) bool { return step.Creates && plans.NeedsJoin(p.Spec, step.Role) })
+	if i < 0 {
+		return nil
+	}
+	if u.connection.Cert == "" {
+		if auth, err := s.Access.AuthEnabled(ctx); err != nil || !auth {
+			return err
+		}
+	}
+	return fmt.Errorf("cannot apply %s: new machines of %s cannot join: etcd authenticates its users, and no server that issues certificates is set\n"+
+		"set `servers:` in the file's userdata, or give --servers https://HOST:8443; set `endpoints:` if machines have certificates of their own", p.Fleet, p.Steps[i].Role)
+}
+
+// connectionOnly returns the machine settings of the operator's connection.
+func (u *firstBootFlags) connectionOnly() (*plans.Connection, error) {
+	u.connection.Fill(u.env)
+	config := u.connection.Config()
+	boot := &plans.Connection{Prefix: config.Prefix, Endpoints: config.Endpoints}
+	if config.CACert == "" {
+		return boot, nil
+	}
+	return boot, boot.ReadCACert(config.CACert)
+}
+
+var _ machines.Fleet = (*fleetOf)(nil)
+
+// tokenSpare is the margin of a token's lifetime beyond the time that its machine may take.
+const tokenSpare = time.Hour
+
+// fleetOf is the fleet of an apply: the inventory in etcd, and the userdata of machines.
+type fleetOf struct {
+	*store.Applying
+	boot *plans.Connection
+	want *environments.Environment
+	now  func() time.Time
+}
+
+// newFleet returns the fleet for a provision.Applier. Its lifetime is that of the apply a. want is the environment to
+// apply. form is the provider's form of userdata, or "" without a provider. newFleet checks first that a machine of
+// every role could boot: nothing is changed and no token created by then.
+func (o *options) newFleet(a *store.Applying, want *environments.Environment, form userdata.Form, boot *plans.Connection) (*fleetOf, error) {
+	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
+	if form == "" {
+		return f, nil
+	}
+	for _, r := range want.Roles {
+		if r.Cardinality == 0 {
+			continue
+		}
+		n := environments.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the node with the longest name
+		p, err := boot.ForMachine(want, r, n.String(), n.Hostname(), f.now())
+		if err == nil {
+			_, err = userdata.Render(p, form)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot make userdata of role %s: %w", r.Name, err)
+		}
+	}
+	return f, nil
+}
+
+// Userdata creates the userdata of a machine. A machine that joins gets a token, which is valid for the time that the
+// machine may take, and a margin.
+func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form userdata.Form) ([]byte, machines.Token, error) {
+	var t store.Token
+	p, err := f.boot.ForMachine(f.want, r, o.Node, o.Name, f.now())
+	if err == nil && len(p.Servers) > 0 {
+		p.Token, t = store.NewToken(t)
+		t.Created = f.now().UTC().Truncate(time.Second)
+		t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenSpare)
+	}
+	var text []byte
+	if err == nil {
+		text, err = userdata.Render(p, form)
+	}
+	if err != nil {
+		return nil, machines.Token{}, fmt.Errorf("cannot make userdata of %s: %w", o.Node, err)
+	}
+	return text, machines.Token{ID: t.ID, Hash: t.Hash, Created: t.Created, Expires: t.Expires}, nil
 }

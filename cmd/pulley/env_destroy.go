@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -56,7 +57,7 @@ EXIT STATUS
 }
 
 func (d *destroyOptions) run(c *cobra.Command, arg string) error {
-	ref, provider, err := d.named(c, arg)
+	ref, provider, err := d.named(arg)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 		return err
 	}
 	return d.withStore(c, func(ctx context.Context, s *store.Store) error {
-		want, err := d.stored(ctx, c, s, ref, provider)
+		want, err := d.stored(ctx, s, ref, provider)
 		if err == nil && !d.dry {
 			err = s.Access.MayRemove(ctx)
 		}
@@ -84,36 +85,27 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 }
 
 // named returns the environment that an argument names, and its provider if the argument is a file.
-func (d *destroyOptions) named(c *cobra.Command, arg string) (environments.Ref, *environments.Provider, error) {
+func (d *destroyOptions) named(arg string) (environments.Ref, *environments.Provider, error) {
 	if namesFile(arg) {
-		e, err := d.readEnvironment(c, arg, d.file)
+		e, err := d.readEnvironment(arg, d.file)
 		if err != nil {
 			return environments.Ref{}, nil, err
 		}
 		return e.Ref(), &e.Provider, nil
 	}
-	ref, err := environments.ParseRef(arg)
-	if err == nil && d.file.stack != "" {
-		if ref.Stack != "" && ref.Stack != d.file.stack {
-			return ref, nil, cli.Usagef("%s is of stack %s, and --stack names %s", ref, ref.Stack, d.file.stack)
-		}
-		ref, err = environments.ParseRef(ref.Environment + "@" + d.file.stack)
-	}
-	if err != nil {
-		return ref, nil, cli.Usagef("%v", err)
-	}
-	return ref, nil, nil
+	ref, err := d.file.ref(arg)
+	return ref, nil, err
 }
 
 // stored returns the stored environment with the provider of its file. If an earlier destroy deleted it already, it is
 // empty.
-func (d *destroyOptions) stored(ctx context.Context, c *cobra.Command, s *store.Store, ref environments.Ref, provider *environments.Provider) (*environments.Environment, error) {
+func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref environments.Ref, provider *environments.Provider) (*environments.Environment, error) {
 	want, _, err := s.Environments.Spec(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if provider == nil && (want == nil || want.Driver() != environments.DriverNone) && exists(environmentFile(ref)) {
-		e, err := d.readEnvironment(c, environmentFile(ref), d.file.of(ref))
+	if _, missing := os.Stat(environmentFile(ref)); provider == nil && (want == nil || want.Driver() != environments.DriverNone) && missing == nil {
+		e, err := d.readEnvironment(ref.String(), d.file)
 		if err != nil {
 			return nil, err
 		}

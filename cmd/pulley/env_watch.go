@@ -30,11 +30,11 @@ type watchFlags struct {
 func (w *watchFlags) check() error {
 	switch {
 	case w.budget < 1:
-		return cli.Usagef("cannot use a budget of %d machines an hour: it must be at least 1", w.budget)
+		return cli.Usagef("cannot use a budget of %d: give at least 1", w.budget)
 	case w.patience <= 0:
-		return cli.Usagef("cannot wait for %s: use --patience with a time above 0, as in 5m", w.patience)
+		return cli.Usagef("cannot use a patience of %s: give a time above 0, as in 5m", w.patience)
 	case w.interval < time.Second:
-		return cli.Usagef("cannot look every %s: use --interval with at least 1s", w.interval)
+		return cli.Usagef("cannot use an interval of %s: give at least 1s", w.interval)
 	}
 	return nil
 }
@@ -48,13 +48,12 @@ const (
 const watchInterval = 30 * time.Second
 
 func newEnvWatch(o *options) *cobra.Command {
-	var fleet cli.EnvironmentFlag
 	var file envFileFlags
 	var w watchFlags
 	cmd := &cobra.Command{
-		Use: "watch FILE | -e ENVIRONMENT", Short: "Make machines again that died or never joined",
-		Long: `Watches a stored environment until it is stopped, and makes machines again that died, were powered off or never joined. A machine
-has to be dead for --patience; at most --budget machines are made again in an hour. watch never touches protected roles or nodes
+		Use: "watch FILE | -e ENVIRONMENT", Short: "Recreate machines that died or never joined",
+		Long: `Watches a stored environment until it is stopped, and recreates machines that died, were powered off or never joined. A
+machine must be dead for --patience. watch recreates at most --budget machines in an hour. watch never touches protected roles or nodes
 under a hold, and does nothing if most machines look dead at once. ` + "`pulley env history`" + ` shows each act with its reason. Several
 watches may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
 
@@ -69,13 +68,13 @@ EXIT STATUS
 				return err
 			}
 			if len(args) == 0 {
-				ref, err := fleet.Ref(o.env)
+				ref, err := o.fleet.Ref(o.env)
 				if err != nil {
 					return err
 				}
-				args, file = []string{environmentFile(ref)}, file.of(ref)
+				args = []string{ref.String()}
 			}
-			e, err := o.readEnvironment(c, args[0], file)
+			e, err := o.readEnvironment(args[0], file)
 			if err != nil {
 				return err
 			}
@@ -97,11 +96,11 @@ EXIT STATUS
 		},
 	}
 	file.add(cmd)
-	fleet.AddFlag(cmd.Flags())
+	o.fleet.AddFlag(cmd.Flags())
 	f := cmd.Flags()
-	f.IntVar(&w.budget, "budget", watch.DefaultBudget, "machines that are made again in an hour, at most")
-	f.DurationVar(&w.patience, "patience", watch.DefaultPatience, "how long a machine has to be dead")
-	f.DurationVar(&w.interval, "interval", watchInterval, "time between two looks")
+	f.IntVar(&w.budget, "budget", watch.DefaultBudget, "limit of recreated machines in an hour")
+	f.DurationVar(&w.patience, "patience", watch.DefaultPatience, "how long a machine must be dead before it is recreated")
+	f.DurationVar(&w.interval, "interval", watchInterval, "time between two checks")
 	return cmd
 }
 
@@ -149,9 +148,9 @@ func (s watched) Begin(ctx context.Context, want *environments.Environment) (*ap
 }
 
 // readWatched reads the files of the environments that serve watches, before serve starts.
-func (s *serveOptions) readWatched(c *cobra.Command) (all []*environments.Environment, err error) {
+func (s *serveOptions) readWatched() (all []*environments.Environment, err error) {
 	for _, name := range s.watched {
-		e, err := s.readEnvironment(c, name, envFileFlags{cloud: s.watchCloud})
+		e, err := s.readEnvironment(name, envFileFlags{cloud: s.watchCloud})
 		if err != nil {
 			return nil, fmt.Errorf("cannot watch machines: %w", err)
 		}

@@ -17,8 +17,6 @@ import (
 const maxHold = 366 * 24 * time.Hour
 
 func newHold(o *options) *cobra.Command {
-	var fleet cli.EnvironmentFlag
-	var scope scopeFlags
 	var stop bool
 	var lasts time.Duration
 	var why string
@@ -26,10 +24,7 @@ func newHold(o *options) *cobra.Command {
 		Use:   "hold -e ENVIRONMENT --why REASON",
 		Short: "Freeze an environment, a role or a node on its target, or stop Puppet there",
 		Long: `hold freezes nodes: they stay on their target and keep enforcing it. With --stop Puppet does not run on them. With --for etcd
-ends the hold, and no node's clock matters. A node that cannot reach etcd obeys the last hold that it read.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+ends the hold, and no node's clock matters. A node that cannot reach etcd obeys the last hold that it read.`,
 		Args: arguments(0, 0, "takes no arguments; --role or --node limits the hold"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if why == "" {
@@ -38,8 +33,8 @@ EXIT STATUS
 			if c.Flags().Changed("for") && (lasts < time.Second || lasts > maxHold) {
 				return cli.Usagef("cannot hold for %s: give at least 1s and at most a year, as in --for 4h", lasts)
 			}
-			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				_, sc, err := scope.find(ctx, s, ref)
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				_, sc, err := o.scope.find(ctx, s, ref)
 				if err != nil {
 					return err
 				}
@@ -60,8 +55,8 @@ EXIT STATUS
 			})
 		},
 	}
-	fleet.AddFlag(cmd.Flags())
-	scope.add(cmd, "the nodes")
+	o.fleet.AddFlag(cmd.Flags())
+	o.scope.add(cmd, "the nodes")
 	cmd.Flags().BoolVar(&stop, "stop", false, "do not run Puppet at all (default: stay on the target and enforce it)")
 	cmd.Flags().DurationVar(&lasts, "for", 0, "duration of the hold, as in 4h (default: until unhold)")
 	cmd.Flags().StringVar(&why, "why", "", "reason, shown with the hold")
@@ -69,26 +64,24 @@ EXIT STATUS
 }
 
 func newUnhold(o *options) *cobra.Command {
-	var fleet cli.EnvironmentFlag
-	var scope scopeFlags
 	cmd := &cobra.Command{
 		Use: "unhold -e ENVIRONMENT", Short: "End a hold", Args: arguments(0, 0, "takes no arguments; --role or --node names the hold"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if scope.role != "" && scope.node != "" {
-				return cli.Usagef("--role and --node exclude each other")
+			sc, err := o.scope.value()
+			if err != nil {
+				return err
 			}
-			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				// Not checked against the environment: a hold of a removed role must stay removable.
-				sc := store.Scope{Role: scope.role, Node: scope.node}
 				if err := s.Fleet.Unhold(ctx, ref, sc); err != nil {
 					return err
 				}
-				fmt.Fprintf(o.env.Stdout, "%s in %s: not held any more\n", sc, ref)
+				fmt.Fprintf(o.env.Stdout, "%s in %s: hold ended\n", sc, ref)
 				return nil
 			})
 		},
 	}
-	fleet.AddFlag(cmd.Flags())
-	scope.add(cmd, "the hold")
+	o.fleet.AddFlag(cmd.Flags())
+	o.scope.add(cmd, "the hold")
 	return cmd
 }

@@ -33,10 +33,7 @@ func newLogin(o *options) *cobra.Command {
 $XDG_CONFIG_HOME/pulley or ~/.config/pulley). A file beside it (operator-ca.pem) gets the fleet's CA certificates. The command
 prints the variables that all verbs read. If the answer is lost, run the same command again: it continues with the same key.
 
-With --renew, get a new certificate with the one in FILE, which must be valid.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage`,
+With --renew, get a new certificate with the one in FILE, which must be valid.`,
 		Example: `  eval "$(pulley login --servers https://10.0.0.1:8443 --ca sha256:… --token-file token)"
   pulley login --renew --servers https://10.0.0.1:8443`,
 		Args: arguments(0, 1, "takes at most one file"),

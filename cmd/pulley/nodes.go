@@ -18,15 +18,14 @@ import (
 )
 
 func newNodes(o *options) *cobra.Command {
-	var env cli.EnvironmentFlag
 	cmd := &cobra.Command{
 		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
-		Long: `nodes lists every node that the environment calls for or that is registered, and every machine in its first boot.`,
-		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, env, o.nodes) },
+		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot.`,
+		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, o.nodes) },
 	}
-	env.AddFlag(cmd.PersistentFlags())
+	o.fleet.AddFlag(cmd.PersistentFlags())
 	o.out.AddFlags(cmd.Flags())
-	cmd.AddCommand(newNodesAdd(o, &env), newNodesRemove(o, &env), newNodesRun(o, &env), newNodesUnlock(o, &env))
+	cmd.AddCommand(newNodesAdd(o), newNodesRemove(o), newNodesRun(o), newNodesUnlock(o))
 	return cmd
 }
 
@@ -62,12 +61,12 @@ func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Re
 	})
 }
 
-func newNodesAdd(o *options, env *cli.EnvironmentFlag) *cobra.Command {
+func newNodesAdd(o *options) *cobra.Command {
 	var role string
 	cmd := &cobra.Command{
 		Use: "add NODE -e ENVIRONMENT", Short: "Add a node to the host list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				e, _, err := s.Environments.MustSpec(ctx, ref)
 				if err != nil {
 					return err
@@ -89,9 +88,8 @@ func newNodesAdd(o *options, env *cli.EnvironmentFlag) *cobra.Command {
 	return cmd
 }
 
-func newNodesRemove(o *options, env *cli.EnvironmentFlag) *cobra.Command {
+func newNodesRemove(o *options) *cobra.Command {
 	var forget bool
-	var why string
 	cmd := &cobra.Command{
 		Use: "remove NODE -e ENVIRONMENT", Short: "Remove a node from the fleet and reject its certificate from now on",
 		Long: `remove makes etcd reject the node's certificate from the next request on. Then it deletes the node's entry in the host
@@ -102,13 +100,13 @@ With etcd authentication this needs an administrator. A removed node can join ag
 it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(why)}, forget)
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)}, forget)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&forget, "forget", false, "also delete its last status and its runs")
-	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown to the machine if it returns")
+	o.addMessage(cmd, "reason, shown to the machine if it returns")
 	return cmd
 }
 
@@ -144,8 +142,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 	return err
 }
 
-func newNodesRun(o *options, env *cli.EnvironmentFlag) *cobra.Command {
-	var why string
+func newNodesRun(o *options) *cobra.Command {
 	var wait time.Duration
 	var cancelRetirement bool
 	cmd := &cobra.Command{
@@ -165,8 +162,8 @@ EXIT STATUS
 			if wait < 0 {
 				return cli.Usagef("cannot wait for %s: give a duration above 0, as in --wait 10m", wait)
 			}
-			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				node, r := args[0], nodes.NewRun(o.env.User, why, o.env.Now())
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				node, r := args[0], nodes.NewRun(o.env.User, o.message, o.env.Now())
 				if cancelRetirement {
 					hold, err := nodes.CancelRetirement(ctx, s, ref, node, r)
 					if hold != nil {
@@ -191,25 +188,24 @@ EXIT STATUS
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown with the run")
+	o.addMessage(cmd, "reason, shown with the run")
 	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "end the node's retirement first")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the answer, up to this long, as in 10m (default: don't wait)")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the answer, up to this long, as in 10m (default: do not wait)")
 	return cmd
 }
 
-func newNodesUnlock(o *options, env *cli.EnvironmentFlag) *cobra.Command {
-	var why string
+func newNodesUnlock(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unlock NODE -e ENVIRONMENT -m REASON", Short: "Free a node's name from a machine in its first boot", Args: arguments(1, 1, "takes one node"),
 		Long: `unlock is for a machine that will never finish its first boot: another machine can then join under the name, with a
 token for this node. It also forgets a duplicate machine that used the name, which takes an administrator of etcd. The
 machine itself may continue until another one has joined.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if why == "" {
+			if o.message == "" {
 				return cli.Usagef("cannot unlock %s without a reason: give -m REASON", args[0])
 			}
-			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(why)})
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
 				if errors.Is(err, store.ErrNotFound) {
 					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
 				}
@@ -223,6 +219,6 @@ machine itself may continue until another one has joined.`,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, kept with the machine's first boot")
+	o.addMessage(cmd, "reason, kept with the machine's first boot")
 	return cmd
 }

@@ -15,15 +15,10 @@ import (
 )
 
 func newOperators(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "operators", Short: "List and revoke operators", Args: arguments(0, 0, "takes the verb list or revoke"),
-		Long: `Work on operators: people with certificates of their own, in a fleet whose etcd authenticates its users. A viewer reads
+	return group("operators", "List and revoke operators", `Work on operators: people with certificates of their own, in a fleet whose etcd authenticates its users. A viewer reads
 everything. An operator also publishes, promotes, holds, and makes tokens for nodes. An admin has all rights. Operators log in
 with a token that an admin makes: pulley token create --operator NAME --as ROLE.`,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newOperatorsList(o), newOperatorsRevoke(o))
-	return cmd
+		newOperatorsList(o), newOperatorsRevoke(o))
 }
 
 func newOperatorsList(o *options) *cobra.Command {
@@ -56,9 +51,7 @@ func (o *options) operators(ctx context.Context, s *store.Store) error {
 		i := all[name]
 		listed = append(listed, listedOperator{name, i.As, i.User, i.Joined, i.Until, i.By, i.Revoked})
 	}
-	for _, problem := range damaged {
-		cli.Cleanf(o.env.Stderr, "%s: %s\n", program, problem)
-	}
+	o.warn(damaged)
 	return o.out.Print(o.env, listed, func(t *cli.Table) error {
 		t.Row("OPERATOR", "AS", "JOINED", "UNTIL", "BY", "NOTE")
 		for _, l := range listed {
@@ -82,14 +75,13 @@ func (o *options) operators(ctx context.Context, s *store.Store) error {
 }
 
 func newOperatorsRevoke(o *options) *cobra.Command {
-	var why string
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke an operator's certificate at once", Args: arguments(1, 1, "takes one operator"),
 		Long: `End an operator's access: etcd refuses the certificate from the next request on. An open connection that only watches
 receives events until it is closed. To restore access, make a new token. The command needs an admin.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(why)})
+				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)})
 				if err != nil {
 					return err
 				}
@@ -98,6 +90,6 @@ receives events until it is closed. To restore access, make a new token. The com
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown by operators list")
+	o.addMessage(cmd, "reason, shown by operators list")
 	return cmd
 }

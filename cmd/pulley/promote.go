@@ -14,11 +14,7 @@ import (
 )
 
 func newPromote(o *options) *cobra.Command {
-	var fleet cli.EnvironmentFlag
-	var scope scopeFlags
-	var sign signFlag
 	var inherit bool
-	var message string
 	cmd := &cobra.Command{
 		Use:   "promote VERSION -e ENVIRONMENT",
 		Short: "Make a release the target of an environment, a role or a node",
@@ -35,7 +31,7 @@ EXIT STATUS
 			if inherit != (len(args) == 0) {
 				return cli.Usagef("give a version, or --inherit with --role or --node")
 			}
-			sc, err := scope.scope()
+			sc, err := o.scope.value()
 			if err != nil {
 				return err
 			}
@@ -45,13 +41,13 @@ EXIT STATUS
 			} else if sc == (store.Scope{}) {
 				return cli.Usagef("--inherit needs --role or --node: an environment has nothing to inherit from")
 			}
-			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				done, err := change.Promote(ctx, s, ref, sc, version, o.changing(message, sign))
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				done, err := change.Promote(ctx, s, ref, sc, version, o.changing())
 				if err != nil {
 					return err
 				}
 				if !done.Made {
-					fmt.Fprintf(o.env.Stdout, "%s in %s is on %s already\n", sc, ref, describeTarget(done.After))
+					fmt.Fprintf(o.env.Stdout, "the target of %s in %s is %s already\n", sc, ref, describeTarget(done.After))
 					return nil
 				}
 				o.announce(ref, done)
@@ -59,17 +55,17 @@ EXIT STATUS
 			})
 		},
 	}
-	fleet.AddFlag(cmd.Flags())
-	scope.add(cmd, "only the target")
-	sign.add(cmd)
+	o.fleet.AddFlag(cmd.Flags())
+	o.scope.add(cmd, "only the target")
+	o.sign.add(cmd)
 	cmd.Flags().BoolVar(&inherit, "inherit", false, "remove the target of the role or node")
-	cmd.Flags().StringVarP(&message, "message", "m", "", "reason")
+	o.addMessage(cmd, "reason")
 	return cmd
 }
 
 // changing returns the author of a change.
-func (o *options) changing(why string, sign signFlag) change.Author {
-	return change.Author{Author: store.Author{By: o.env.User, Why: why, At: o.env.Now()}, Key: sign.key(o.env)}
+func (o *options) changing() change.Author {
+	return change.Author{Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now()}, Key: o.sign.key(o.env)}
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.
@@ -80,10 +76,10 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  to sign it, promote the same target again with --sign-key\n", program)
 	}
 	for _, pin := range t.Pinned {
-		fmt.Fprintf(o.env.Stdout, "  %s stays on its own %s (to remove it: promote --inherit)\n", pin.Scope, describeTarget(pin.Target))
+		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit`\n", pin.Scope, describeTarget(pin.Target))
 	}
 	if t.Hold != nil {
-		fmt.Fprintf(o.env.Stdout, "  a hold on everybody is in force (%s, by %s): nothing moves until it ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
+		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): nothing moves until it ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
 	}
 }
 
@@ -98,7 +94,7 @@ func takers(n int, one, more string) string {
 func describeTarget(t agent.Target) string {
 	switch {
 	case t == agent.Target{}:
-		return "nothing of its own"
+		return "none"
 	case t.IsZero():
 		return fmt.Sprintf("data %d", t.Data)
 	}

@@ -17,12 +17,7 @@ import (
 )
 
 func newProvider(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "provider", Short: "List the machines of a provider, and test a provider", Args: arguments(0, 0, "takes a verb: list or test"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newProviderList(o), newProviderTest(o))
-	return cmd
+	return group("provider", "List the machines of a provider, and test a provider", "", newProviderList(o), newProviderTest(o))
 }
 
 func newProviderList(o *options) *cobra.Command {
@@ -33,7 +28,7 @@ func newProviderList(o *options) *cobra.Command {
 		Long: `Lists all machines with the mark of the environment's fleet at its provider, including machines without a record. The settings of
 the provider are those of the file, not the stored ones.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			e, err := o.readEnvironment(c, args[0], file)
+			e, err := o.readEnvironment(args[0], file)
 			if err != nil {
 				return err
 			}
@@ -73,9 +68,6 @@ the provider are those of the file, not the stored ones.`,
 }
 
 func showMachines(o *options, all []machines.Machine) error {
-	if all == nil {
-		all = []machines.Machine{}
-	}
 	return o.out.Print(o.env, all, func(t *cli.Table) error {
 		t.Row("NAME", "ID", "STATE", "FLAVOR", "IMAGE", "ADDRESSES", "AGE", "PROBLEM")
 		for _, m := range all {
@@ -150,23 +142,20 @@ func (t *providerTest) openMark(c *cobra.Command, args []string) (func(machines.
 			return command.New(command.Config{Command: args, Timeout: t.call, Mark: mark, Environ: os.Environ(), Log: t.opener().Log})
 		}, nil
 	}
-	e, err := t.readEnvironment(c, t.file, t.sets)
+	e, err := t.readEnvironment(t.file, t.sets)
 	if err != nil {
 		return nil, err
 	}
 	if len(e.Roles) > 0 {
-		r := e.Roles[0]
-		for _, word := range []struct {
-			flag string
-			set  func()
-		}{
-			{"flavor", func() { t.order.Flavor = e.FlavorOf(r) }},
-			{"image", func() { t.order.Image = e.ImageOf(r) }},
-			{"network", func() { t.order.Networks = e.NetworksOf(r) }},
-		} {
-			if !c.Flags().Changed(word.flag) {
-				word.set()
-			}
+		r, given := e.Roles[0], c.Flags().Changed
+		if !given("flavor") {
+			t.order.Flavor = e.FlavorOf(r)
+		}
+		if !given("image") {
+			t.order.Image = e.ImageOf(r)
+		}
+		if !given("network") {
+			t.order.Networks = e.NetworksOf(r)
 		}
 	}
 	return func(mark machines.Mark) (machines.Provider, error) {
@@ -202,11 +191,11 @@ func (t *providerTest) cleanUp(ctx context.Context, open func(machines.Mark) (ma
 func (t *providerTest) run(ctx context.Context, open func(machines.Mark) (machines.Provider, error)) error {
 	config := t.config(open)
 	config.Owner = conform.NewOwner()
-	told := t.env.Stdout
+	to := t.env.Stdout
 	if !t.out.ForPeople() {
-		told = t.env.Stderr
+		to = t.env.Stderr
 	}
-	fmt.Fprintf(told, "owner %s: after a kill, the same command with --clean %[1]s deletes the machines\n", config.Owner)
+	fmt.Fprintf(to, "owner %s: after a kill, the same command with --clean %[1]s deletes the machines\n", config.Owner)
 	results := []checked{}
 	err := conform.Run(ctx, config, func(r conform.Result) {
 		c := checked{Check: r.Check, Outcome: "passed", Seconds: int(r.Took.Seconds())}

@@ -22,12 +22,9 @@ import (
 
 type publishOptions struct {
 	*options
-	version, message string
-	ref, puppetfile  string
-	deadline         time.Duration // of resolving a Puppetfile
-	sign             signFlag
-	noValidate       bool
-	dryRun           bool
+	version, ref, puppetfile string
+	deadline                 time.Duration // of resolving a Puppetfile
+	noValidate, dryRun       bool
 }
 
 func newPublish(o *options) *cobra.Command {
@@ -35,11 +32,11 @@ func newPublish(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish DIR --version VERSION",
 		Short: "Publish a folder of Puppet content as an immutable release",
-		Long: `publish reads the folder, or with --git-ref the tree of a commit, resolves its Puppetfile, validates it (without Puppet),
-packs what the release before has not, stores what etcd lacks, and then the record of the release. What .pulleyignore in
-the folder names is left out. Nothing is written in the folder, and nothing reaches a node until the release is promoted.
-The same tree under the same version again changes nothing, but for a signature that it lacks and --sign-key makes; another
-tree under it is an error.
+		Long: `publish reads the folder, or with --git-ref the tree of a commit. It resolves the Puppetfile, validates the content without
+Puppet, and stores in etcd what the previous release does not contain. The file .pulleyignore in the folder lists paths to
+leave out. publish writes nothing into the folder. Nothing reaches a node until the release is promoted.
+
+If the version is published already with the same tree, publish adds only a missing signature. With another tree, it fails.
 
 EXIT STATUS
   0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -55,13 +52,13 @@ EXIT STATUS
 		},
 	}
 	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0")
-	cmd.Flags().StringVarP(&p.message, "message", "m", "", "what is in it (default: the subject of the git commit)")
+	p.addMessage(cmd, "description (default: the subject of the git commit)")
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
-	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "what resolves a Puppetfile: auto, g10k, r10k or ignore")
+	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, g10k, r10k or ignore")
 	cmd.Flags().DurationVar(&p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it may take")
 	p.sign.add(cmd)
 	cmd.Flags().BoolVar(&p.noValidate, "no-validate", false, "publish although validate finds errors")
-	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "list what would be published and what is left out, and publish nothing")
+	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "list the files to publish and to leave out, and publish nothing")
 	return cmd
 }
 
@@ -69,11 +66,11 @@ EXIT STATUS
 func (p publishOptions) check(c *cobra.Command) error {
 	switch {
 	case p.version == "" && !p.dryRun:
-		return cli.Usagef("which version? give --version 1.0.0")
+		return cli.Usagef("missing version: give --version 1.0.0")
 	case c.Flags().Changed("git-ref") && p.ref == "": // --git-ref "$UNSET" must not publish the work tree
-		return cli.Usagef("which commit? --git-ref needs a branch, a tag or a commit")
+		return cli.Usagef("--git-ref is empty: give a branch, a tag or a commit")
 	case p.deadline <= 0:
-		return cli.Usagef("cannot resolve a Puppetfile in that time: give --puppetfile-timeout a time above 0, like 10m")
+		return cli.Usagef("cannot use --puppetfile-timeout %s: give a time above 0, as in 10m", p.deadline)
 	}
 	if _, err := source.ParseResolver(p.puppetfile); err != nil {
 		return cli.Usagef("%v", err)
@@ -107,7 +104,7 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 	defer progress.Done()
 	defer func() {
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-			err = fmt.Errorf("cannot publish %s: interrupted\nrun the command again: it uses what it has sent already", p.version)
+			err = fmt.Errorf("cannot publish %s: interrupted\nrun the command again: it continues with the objects that are in etcd", p.version)
 		}
 	}()
 	folder, err := p.read(ctx, dir, r, progress)
@@ -147,7 +144,7 @@ func shownProgress(p publish.Progress) string {
 	case p.Step == publish.Verifying:
 		line += fmt.Sprintf(": %s, %s", cli.Count(p.Values, "value"), cli.Bytes(p.Bytes))
 	case p.Values > 0:
-		line += fmt.Sprintf(": %s, %s new to etcd", cli.Count(p.Values, "object"), cli.Bytes(p.Bytes))
+		line += fmt.Sprintf(": %s, %s new in etcd", cli.Count(p.Values, "object"), cli.Bytes(p.Bytes))
 	}
 	return line
 }
@@ -231,54 +228,56 @@ func describeSource(f source.Facts) string {
 			about += " (" + f.Ref + ")"
 		}
 		if f.Dirty {
-			about += " with changes that are in no commit"
+			about += " with uncommitted changes"
 		}
 		parts = append(parts, about)
 	}
 	if f.Modules != "" {
-		parts = append(parts, "modules by "+string(f.Modules))
+		parts = append(parts, "modules resolved by "+string(f.Modules))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// signedNow describes the result of signing a release that already existed.
-func signedNow(done publish.Result) string {
+// signedNow describes the signature of what was published before.
+func signedNow(now bool, by string) string {
 	switch {
-	case done.SignedBy != "":
-		return "; it has a signature by " + done.SignedBy
-	case done.Signed:
+	case by != "":
+		return "; it has a signature by " + by
+	case now:
 		return "; signed now"
 	}
 	return ""
+}
+
+func signedOrNot(signed bool) string {
+	if signed {
+		return "signed"
+	}
+	return "unsigned: nodes with allowed signers will refuse it; to sign it, publish it again with --sign-key"
 }
 
 // report prints the published release, its download size for a node, and whether nodes will accept it.
 func (p publishOptions) report(done publish.Result) {
 	r := done.Release
 	if !done.Created {
-		fmt.Fprintf(p.env.Stdout, "%s is published already, with this very tree %.12s%s\n", r.Version, r.Content.Tree, signedNow(done))
+		fmt.Fprintf(p.env.Stdout, "%s is published already with this tree %.12s%s\n", r.Version, r.Content.Tree, signedNow(done.Signed, done.SignedBy))
 		return
 	}
 	sent := cli.Count(done.Sent, "new object")
 	if r.Content.Chain.Delta != nil {
 		sent += " and a delta"
 	}
-	fmt.Fprintf(p.env.Stdout, "published %s: %s, %s, tree %.12s; %s, %s, went to etcd\n",
+	fmt.Fprintf(p.env.Stdout, "published %s: %s, %s, tree %.12s; %s, %s, sent to etcd\n",
 		r.Version, cli.Count(r.Content.Files, "file"), cli.Bytes(r.Content.Bytes), r.Content.Tree, sent, cli.Bytes(done.SentBytes))
 	if r.Content.Chain.Delta != nil && done.Parent != "" {
 		fmt.Fprintf(p.env.Stdout, "nodes on %s fetch %s, others up to %s\n", done.Parent, cli.Bytes(r.Content.Chain.Delta.Size), cli.Bytes(r.Content.Cold()))
 	} else {
-		fmt.Fprintf(p.env.Stdout, "it begins a line: nodes fetch up to %s\n", cli.Bytes(r.Content.Cold()))
+		fmt.Fprintf(p.env.Stdout, "it starts a new line: nodes fetch up to %s\n", cli.Bytes(r.Content.Cold()))
 	}
 	if r.Dirty {
-		fmt.Fprintln(p.env.Stdout, "it has changes that are in no commit")
+		fmt.Fprintln(p.env.Stdout, "it contains uncommitted changes")
 	}
-	if done.Signed {
-		fmt.Fprintln(p.env.Stdout, "signed")
-	} else {
-		fmt.Fprintln(p.env.Stdout, "unsigned: nodes with allowed signers will refuse it")
-	}
-	fmt.Fprintf(p.env.Stdout, "next: pulley promote %s -e ENVIRONMENT\n", r.Version)
+	fmt.Fprintf(p.env.Stdout, "%s\nnext: pulley promote %s -e ENVIRONMENT\n", signedOrNot(done.Signed), r.Version)
 }
 
 // signFlag is the flag --sign-key.
@@ -300,14 +299,6 @@ func (f signFlag) key(e cli.Env) *trust.Key {
 func (f signFlag) check(e cli.Env) error {
 	if key := f.key(e); key != nil {
 		return key.Check()
-	}
-	return nil
-}
-
-// sign returns the signing function, or nil without a key.
-func (f signFlag) sign(e cli.Env) store.Sign {
-	if key := f.key(e); key != nil {
-		return key.Sign
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestInterruptedPublishSaysWhatToDo(t *testing.T) {
 	var out, said bytes.Buffer
 	env := cli.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said, Getenv: func(string) string { return "" }, Now: time.Now, User: "ann"}
 	code := Main(ctx, env, []string{"publish", dir, "--version", "12.0.0", "--endpoints", "http://127.0.0.1:1"})
-	want := "pulley: cannot publish 12.0.0: interrupted\n  run the command again: it uses what it has sent already\n"
+	want := "pulley: cannot publish 12.0.0: interrupted\n  run the command again: it continues with the objects that are in etcd\n"
 	if code != cli.ExitFailed || said.String() != want {
 		t.Errorf("exit code %d:\n%s", code, said.String())
 	}

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,10 +63,8 @@ func (p pruneOptions) check() error {
 	switch {
 	case p.keep < 0 || p.history <= 0 || p.changes <= 0:
 		return cli.Usagef("give --keep at least 0, and --history and --changes more than 0")
-	case p.dryRun || p.yes:
-		return nil
-	case !p.env.Terminal || !p.env.ErrTerminal || !p.out.ForPeople():
-		return cli.Usagef("cannot ask for confirmation: no terminal\ngive --yes, or --dry-run to see the plan")
+	case !p.out.ForPeople() && !p.yes && !p.dryRun:
+		return cli.Usagef("cannot ask for confirmation with -o %s\ngive --yes, or --dry-run to see the plan", p.out.Format)
 	}
 	return nil
 }
@@ -84,10 +79,12 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 			return err
 		}
 	}
-	result := pruned{PrunePlan: listsOf(plan)}
+	result := pruned{PrunePlan: plan}
 	if !p.dryRun && !plan.Empty() {
-		if !p.yes && !p.confirmed() {
-			return fmt.Errorf("cannot prune: not confirmed")
+		if !p.yes {
+			if err := cli.Confirm(ctx, p.env, "`pulley releases prune --dry-run`", "Remove all of this? [y/N] ", "y", "yes"); err != nil {
+				return err
+			}
 		}
 		if result.Freed, err = publish.ApplyPrune(ctx, s, plan); err != nil {
 			if result.Freed > 0 {
@@ -103,20 +100,6 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 		}
 		return nil
 	})
-}
-
-// listsOf replaces null lists by empty ones.
-func listsOf(p publish.PrunePlan) publish.PrunePlan {
-	p.Releases, p.Objects, p.Deltas = list(p.Releases), list(p.Objects), list(p.Deltas)
-	p.Generations, p.Layers, p.Kept = list(p.Generations), list(p.Layers), list(p.Kept)
-	return p
-}
-
-func list[T any](all []T) []T {
-	if all == nil {
-		return []T{}
-	}
-	return all
 }
 
 func (p pruneOptions) show(plan publish.PrunePlan) error {
@@ -143,15 +126,4 @@ func (p pruneOptions) show(plan publish.PrunePlan) error {
 		cli.Count(len(plan.Releases), "release"), cli.Count(len(plan.Deltas), "delta"), cli.Count(len(plan.Objects), "object"),
 		cli.Count(len(plan.Generations), "generation"), cli.Count(len(plan.Layers), "layer"), cli.Bytes(plan.Bytes))
 	return nil
-}
-
-// confirmed asks on the terminal. Every reply except yes means no.
-func (p pruneOptions) confirmed() bool {
-	fmt.Fprint(p.env.Stderr, "remove all of this? [y/N] ")
-	answer, err := bufio.NewReader(io.LimitReader(p.env.Stdin, 100)).ReadString('\n')
-	if err != nil && answer == "" {
-		return false
-	}
-	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes"
 }

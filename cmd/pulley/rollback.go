@@ -17,14 +17,11 @@ import (
 
 type rollbackOptions struct {
 	*options
-	sign    signFlag
-	message string
-	dryRun  bool
+	dryRun bool
 }
 
 func newRollback(o *options) *cobra.Command {
 	r := rollbackOptions{options: o}
-	var fleet cli.EnvironmentFlag
 	var to int64
 	cmd := &cobra.Command{
 		Use:   "rollback -e ENVIRONMENT",
@@ -44,7 +41,7 @@ EXIT STATUS
 			if to < 0 {
 				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history` lists, or 0 for the state before the first", to)
 			}
-			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if !c.Flags().Changed("to") {
 					return r.rollback(ctx, s, ref)
 				}
@@ -52,10 +49,10 @@ EXIT STATUS
 			})
 		},
 	}
-	fleet.AddFlag(cmd.Flags())
+	o.fleet.AddFlag(cmd.Flags())
 	cmd.Flags().Int64Var(&to, "to", 0, "go back until this epoch is in force")
 	r.sign.add(cmd)
-	cmd.Flags().StringVarP(&r.message, "message", "m", "", "reason")
+	r.addMessage(cmd, "reason")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "only print the change that would be rolled back")
 	return cmd
 }
@@ -66,11 +63,11 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 		if err != nil {
 			return err
 		}
-		cli.Cleanf(r.env.Stdout, "would roll back epoch %d (%s by %s): %s in %s goes from %s to %s\n",
+		cli.Cleanf(r.env.Stdout, "would roll back epoch %d (%s by %s): %s in %s: %s → %s\n",
 			undo.Epoch, undo.Kind, undo.By, undo.Scope(), ref, describeTarget(undo.After), describeTarget(undo.Before))
 		return nil
 	}
-	done, err := change.Rollback(ctx, s, ref, r.changing(r.message, r.sign))
+	done, err := change.Rollback(ctx, s, ref, r.changing())
 	if err != nil {
 		return err
 	}
@@ -98,17 +95,13 @@ func (r rollbackOptions) rollbackTo(ctx context.Context, s *store.Store, ref env
 }
 
 func newHistory(o *options) *cobra.Command {
-	var fleet cli.EnvironmentFlag
 	var limit int64
 	cmd := &cobra.Command{
 		Use: "history -e ENVIRONMENT", Short: "List the changes of targets, newest first",
-		Long: `history lists the changes of an environment's targets, newest first. Each is an epoch for ` + "`pulley rollback --to`" + `.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Long: `history lists the changes of an environment's targets, newest first. Each is an epoch for ` + "`pulley rollback --to`" + `.`,
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
 					return err
 				}
@@ -127,7 +120,7 @@ EXIT STATUS
 			})
 		},
 	}
-	fleet.AddFlag(cmd.Flags())
+	o.fleet.AddFlag(cmd.Flags())
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().Int64Var(&limit, "limit", 50, "number of changes; 0 for all")
 	return cmd

@@ -30,11 +30,15 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 	return cli.Exit(env, program, root.ExecuteContext(ctx))
 }
 
-// options are the common options of every verb.
+// options are the flags that several verbs share. Each verb adds those that it reads.
 type options struct {
 	env        cli.Env
 	connection cli.Connection
 	out        cli.Output
+	fleet      cli.EnvironmentFlag
+	scope      scopeFlags
+	sign       signFlag
+	message    string
 }
 
 func newRoot(env cli.Env) *cobra.Command {
@@ -43,17 +47,14 @@ func newRoot(env cli.Env) *cobra.Command {
 		Use:   program,
 		Short: "Keep fleets of machines on the Puppet code and data that their operators want",
 		Long: `Nodes pull: operators publish a release once and promote it. Every node fetches the missing parts, runs Puppet and reports
-the result. The only server that a node needs is etcd.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+the result. The only server that a node needs is etcd.`,
 		Version: env.Version,
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+		PersistentPreRunE: func(*cobra.Command, []string) error {
 			o.out.Fill(o.env)
-			return errors.Join(o.out.Check(), checkMessage(c))
+			return errors.Join(o.out.Check(), o.checkMessage())
 		},
 	}
 	o.connection.AddFlags(root.PersistentFlags())
@@ -63,12 +64,22 @@ EXIT STATUS
 		newEnv(o), newProvider(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newCA(o), newAgents(o),
 	)
-	tellExitCodes(root)
+	addExitCodes(root)
 	return root
 }
 
-// tellExitCodes adds the usual exit codes to the help of every verb that does not list its own.
-func tellExitCodes(c *cobra.Command) {
+// group returns a command that only has verbs.
+func group(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: arguments(0, 0, ""),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	cmd.AddCommand(verbs...)
+	return cmd
+}
+
+// addExitCodes adds the usual exit codes to the help of every verb that does not list its own.
+func addExitCodes(c *cobra.Command) {
 	if c.Long == "" {
 		c.Long = c.Short
 	}
@@ -76,17 +87,21 @@ func tellExitCodes(c *cobra.Command) {
 		c.Long += "\n\nEXIT STATUS\n  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable"
 	}
 	for _, sub := range c.Commands() {
-		tellExitCodes(sub)
+		addExitCodes(sub)
 	}
 }
 
 // maxMessageBytes limits the -m of a verb, because each change of a fleet stores it.
 const maxMessageBytes = 1 << 10
 
+func (o *options) addMessage(c *cobra.Command, usage string) {
+	c.Flags().StringVarP(&o.message, "message", "m", "", usage)
+}
+
 // checkMessage rejects a long message before anything is read or sent.
-func checkMessage(c *cobra.Command) error {
-	if m := c.Flags().Lookup("message"); m != nil && len(m.Value.String()) > maxMessageBytes {
-		return cli.Usagef("cannot use a message of %s: give -m at most %s", cli.Bytes(int64(len(m.Value.String()))), cli.Bytes(maxMessageBytes))
+func (o *options) checkMessage() error {
+	if n := len(o.message); n > maxMessageBytes {
+		return cli.Usagef("cannot use a message of %s: give -m at most %s", cli.Bytes(int64(n)), cli.Bytes(maxMessageBytes))
 	}
 	return nil
 }
@@ -126,8 +141,8 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 }
 
 // inFleet is withStore for a verb of one environment.
-func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(context.Context, *store.Store, environments.Ref) error) error {
-	ref, err := fleet.Ref(o.env)
+func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Store, environments.Ref) error) error {
+	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return err
 	}
@@ -141,6 +156,15 @@ func (o *options) warn(damaged []string) {
 	}
 }
 
+// joined lists values for people.
+func joined[T any](values []T) string {
+	all := make([]string, len(values))
+	for i, v := range values {
+		all[i] = fmt.Sprint(v)
+	}
+	return strings.Join(all, ", ")
+}
+
 func quoted(s string) string { return `"` + cli.Clean(s) + `"` }
 
 // scopeFlags are the flags --role and --node.
@@ -151,8 +175,8 @@ func (f *scopeFlags) add(c *cobra.Command, what string) {
 	c.Flags().StringVar(&f.node, "node", "", what+" of one node")
 }
 
-// scope returns the scope that the flags name.
-func (f *scopeFlags) scope() (store.Scope, error) {
+// value returns the scope that the flags name.
+func (f *scopeFlags) value() (store.Scope, error) {
 	if f.role != "" && f.node != "" {
 		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
 	}
@@ -161,7 +185,7 @@ func (f *scopeFlags) scope() (store.Scope, error) {
 
 // find returns the scope that the flags name, checked against the environment.
 func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Scope, error) {
-	scope, err := f.scope()
+	scope, err := f.value()
 	if err != nil {
 		return store.FleetState{}, scope, err
 	}

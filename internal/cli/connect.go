@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,7 @@ func (c *Connection) Fill(e Env) {
 // Check rejects invalid values. Programs call it after Fill, before any other work.
 func (c *Connection) Check() error {
 	if c.Timeout < 0 {
-		return Usagef("cannot wait that long for etcd: give --timeout or PULLEY_TIMEOUT a time above 0, like 5s")
+		return Usagef("cannot use this timeout: give --timeout or PULLEY_TIMEOUT a time above 0, as in 5s")
 	}
 	return nil
 }
@@ -96,24 +97,25 @@ func (c *Connection) Config() store.Config {
 
 // EnvironmentFlag is the flag -e/--environment.
 type EnvironmentFlag struct {
-	Name string
-	flag *pflag.Flag
+	Name  string
+	flags []*pflag.Flag // one for each command that has it
 }
 
 // AddFlag adds the flag.
 func (v *EnvironmentFlag) AddFlag(f *pflag.FlagSet) {
 	f.StringVarP(&v.Name, "environment", "e", "", "environment, or environment@stack [PULLEY_ENVIRONMENT]")
-	v.flag = f.Lookup("environment")
+	v.flags = append(v.flags, f.Lookup("environment"))
 }
 
 // Ref returns the chosen environment. A missing flag is a usage error.
 func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 	name := v.Name
-	if name == "" && (v.flag == nil || !v.flag.Changed) { // -e "$UNSET" must not select another fleet
+	given := slices.ContainsFunc(v.flags, func(f *pflag.Flag) bool { return f.Changed })
+	if name == "" && !given { // -e "$UNSET" must not select another fleet
 		name = e.Getenv("PULLEY_ENVIRONMENT")
 	}
 	if name == "" {
-		return environments.Ref{}, Usagef("which environment? give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them")
+		return environments.Ref{}, Usagef("missing environment: give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them")
 	}
 	return environments.ParseRef(name)
 }

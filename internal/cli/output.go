@@ -15,28 +15,29 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Output contains the flags -o table|json|yaml and --no-color.
+// Output contains the flag -o table|json|yaml.
 type Output struct {
-	Format  string // "" means table
-	NoColor bool   // no output is coloured yet; the flag exists for scripts
+	Format string // "" means table
 }
 
-// AddFlags adds the flags.
+// AddFlags adds the flag.
 func (o *Output) AddFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.Format, "output", "o", "", "table, json or yaml [PULLEY_OUTPUT] (default table)")
-	f.BoolVar(&o.NoColor, "no-color", false, "no colours, also on a terminal [PULLEY_NO_COLOR, NO_COLOR]")
 }
 
-// Fill sets unset flags from the environment.
+// Fill sets an unset flag from the environment.
 func (o *Output) Fill(e Env) {
 	if o.Format == "" {
 		o.Format = e.Getenv("PULLEY_OUTPUT")
 	}
-	o.NoColor = o.NoColor || e.Getenv("PULLEY_NO_COLOR") != "" || e.Getenv("NO_COLOR") != ""
 }
 
-// Print writes value as JSON or YAML, or calls table for people. JSON and YAML use the same field names.
+// Print writes value as JSON or YAML, or calls table for people. JSON and YAML use the same field names. A list without
+// elements is [], never null.
 func (o *Output) Print(e Env, value any, table func(w *Table) error) error {
+	if v := reflect.ValueOf(value); v.Kind() == reflect.Slice && v.IsNil() {
+		value = []any{}
+	}
 	switch o.Format {
 	case "json":
 		enc := json.NewEncoder(e.Stdout)
@@ -77,7 +78,7 @@ func (o *Output) Check() error {
 	case "json", "yaml", "table", "":
 		return nil
 	}
-	return Usagef("cannot print as %q: there are table, json and yaml", o.Format)
+	return Usagef("cannot print as %q: give table, json or yaml", o.Format)
 }
 
 // Table aligns columns. The first row is the heading.

@@ -114,7 +114,7 @@ func (r *reading) look(repo fs.FS, name string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	head, err := io.ReadAll(io.LimitReader(f, 256))
 	if err == nil && privateKey.Match(head) {
-		r.add(Finding{File: name, Severity: Error, Problem: "it is a private key, and everybody who reads etcd could read it", Hint: "keep it outside of the control repository"})
+		r.add(Finding{File: name, Severity: Error, Problem: "it is a private key, and every reader of etcd could read it", Hint: "keep it outside of the control repository"})
 	}
 	return err
 }

@@ -53,7 +53,7 @@ type KeptRelease struct {
 	Version     string      `json:"version"`
 	Reason      KeptReason  `json:"reason"`
 	Environment string      `json:"environment,omitempty"`
-	Scope       string      `json:"scope,omitempty"` // everybody, role R or node N
+	Scope       string      `json:"scope,omitempty"` // all nodes, role R or node N
 	Epoch       agent.Epoch `json:"epoch,omitempty"`
 	Place       int         `json:"place,omitempty"` // from 1
 }
@@ -174,7 +174,9 @@ func (o PruneOptions) filled() (PruneOptions, error) {
 
 // planPrune selects the values to remove. References returns the objects of a release's base; its error stops the plan.
 func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references func(content.Record) ([]content.Object, error)) (PrunePlan, error) {
-	p := PrunePlan{options: o, now: now}
+	p := PrunePlan{options: o, now: now, Kept: []KeptRelease{}, PruneSet: store.PruneSet{
+		Releases: []string{}, Deltas: []store.DeltaKey{}, Objects: []string{}, Generations: []store.GenerationKey{}, Layers: []store.LayerKey{},
+	}}
 	kept := map[string]KeptRelease{} // by version
 	keep := func(k KeptRelease) {
 		if _, known := kept[k.Version]; k.Version != "" && !known {

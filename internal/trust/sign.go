@@ -217,7 +217,7 @@ func (k Key) Among(signatures []byte) string {
 		return ""
 	}
 	own := k.Fingerprint()
-	if slices.ContainsFunc(SignedBy(signatures), func(s Signature) bool { return s.Fingerprint == own }) {
+	if slices.ContainsFunc(SignedBy(signatures), func(s Signature) bool { return s.Key == own }) {
 		return own
 	}
 	return ""

@@ -46,18 +46,23 @@ func (s *Signers) Verify(ns Namespace, environment string, record, signatures []
 
 // Signature is the unverified key of a signature.
 type Signature struct {
-	Fingerprint string // of the key, as ssh-keygen -l prints it; "" if unreadable
-	Type        string // of the key
+	Key  string `json:"key"`  // its fingerprint, as ssh-keygen -l prints it; "unreadable" without a type
+	Type string `json:"type"` // of the key
 }
 
 // SignedBy lists the signatures of a document for display. It verifies nothing.
 func SignedBy(signatures []byte) []Signature {
+	if len(signatures) == 0 {
+		return []Signature{}
+	}
+	unreadable := Signature{Key: "unreadable"}
 	blocks, err := unarmor(signatures)
 	if err != nil {
-		return []Signature{{}}
+		return []Signature{unreadable}
 	}
 	all := make([]Signature, len(blocks))
 	for i, block := range blocks {
+		all[i] = unreadable
 		if sig, err := parseSignature(block); err == nil {
 			all[i] = Signature{ssh.FingerprintSHA256(sig.PublicKey), sig.PublicKey.Type()}
 		}

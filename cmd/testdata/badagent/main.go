@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Set by the linker: the reported version, the fault, and a real agent for all correct behaviour.
-var version, how, real string
+// Set by the linker: the reported version, the fault with spaces around it, and a real agent for all correct behaviour.
+var version, fault, real string
 
 func main() {
 	if slices.Contains(os.Args, "--version") {
 		fmt.Println("pulley-agent version " + version)
 		return
 	}
-	verb := os.Args[1]
+	verb, how := os.Args[1], strings.TrimSpace(fault)
 	watched := slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "--supervised-by") })
 	switch verb + " " + how {
 	case "selftest crash-at-start", "run crash-at-start":
@@ -32,13 +32,13 @@ func main() {
 		hang()
 	}
 	if verb == "run" && watched {
-		bad()
+		bad(how)
 	}
 	exec()
 }
 
 // bad fails a tick that another agent watches.
-func bad() {
+func bad(how string) {
 	pipe := os.NewFile(3, "pipe")
 	switch how {
 	case "crash":

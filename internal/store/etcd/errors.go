@@ -26,7 +26,7 @@ func Wrap(err error, format string, args ...any) error {
 var ErrNotFound = errors.New("not found")
 
 // ErrConflict is wrapped when another client changed the same value first.
-var ErrConflict = errors.New("somebody else changed it at the same moment")
+var ErrConflict = errors.New("another command changed it at the same time")
 
 // ErrRevoked means that etcd has no user for a certificate. The node was removed, the operator was revoked, or either
 // joined again under another incarnation. The certificate never becomes valid again.

@@ -153,7 +153,7 @@ func (k EnvKeys) Flood(node string) string { return k.of.prefix + "floods/" + k.
 // Scope is one node, one role, or all nodes: the scope of a target or a hold.
 type Scope struct{ Role, Node string }
 
-// String renders a scope for people and records: everybody, role compute, node compute1.
+// String renders a scope for people: all nodes, role compute, node compute1.
 func (s Scope) String() string {
 	switch {
 	case s.Node != "":
@@ -161,28 +161,29 @@ func (s Scope) String() string {
 	case s.Role != "":
 		return "role " + s.Role
 	}
-	return "everybody"
+	return "all nodes"
 }
 
-func (s Scope) Segment(everybody string) string {
+// Segment renders a scope as a part of a key, and as a code: nodes/N, roles/R, or all for all nodes.
+func (s Scope) Segment(all string) string {
 	switch {
 	case s.Node != "":
 		return "nodes/" + Escape(s.Node)
 	case s.Role != "":
 		return "roles/" + Escape(s.Role)
 	}
-	return everybody
+	return all
 }
 
 // ScopeOf parses the result of Segment. ok is false for any other segment. Such a segment must apply to no node.
-func ScopeOf(segment, everybody string) (s Scope, ok bool) {
+func ScopeOf(segment, all string) (s Scope, ok bool) {
 	switch kind, name, _ := strings.Cut(segment, "/"); kind {
 	case "nodes":
 		s.Node = Unescape(name)
 	case "roles":
 		s.Role = Unescape(name)
 	}
-	return s, s.Segment(everybody) == segment
+	return s, s.Segment(all) == segment
 }
 
 // UnknownKey describes a key of unknown meaning, for Fleet.Damaged.

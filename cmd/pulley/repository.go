@@ -12,6 +12,25 @@ import (
 	"pulley/internal/controlrepo"
 )
 
+func newInit(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "init DIR",
+		Short: "Write a small control repository to start from",
+		Long: `init writes environments/dev.yaml, hieradata, hiera.yaml, manifests/site.pp and the module that keeps the agent's
+schedule into DIR, which has to be empty or missing.`,
+		Args: arguments(1, 1, "takes the folder to write"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			files, err := controlrepo.Init(args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(o.env.Stdout, "wrote %d files to %s\nnext: pulley validate %s; pulley publish %s --version 1.0.0\n",
+				len(files), args[0], args[0], args[0])
+			return nil
+		},
+	}
+}
+
 // validateDeadline limits `puppet parser validate` for a complete repository.
 const validateDeadline = 5 * time.Minute
 
@@ -20,11 +39,11 @@ func newValidate(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate DIR",
 		Short: "Check a control repository before it is published",
-		Long: `validate checks the environments, all YAML and, where Puppet is installed, the manifests, and points at what Puppet
-can't do without a server: exported resources, puppetdb_query, file-server mounts.
+		Long: `validate checks the environments, all YAML and, if Puppet is installed, the manifests. It reports features of Puppet that
+need a server: exported resources, puppetdb_query, file-server mounts.
 
 EXIT STATUS
-  0 no errors (warnings don't count), 1 errors, 2 wrong usage`,
+  0 no errors (warnings are possible), 1 errors, 2 wrong usage`,
 		Args: arguments(1, 1, "takes the folder of a control repository"),
 		RunE: func(c *cobra.Command, args []string) error {
 			report, puppet, err := o.validate(c.Context(), args[0], noPuppet)
@@ -39,7 +58,7 @@ EXIT STATUS
 		},
 	}
 	o.out.AddFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&noPuppet, "no-puppet", false, "don't parse manifests, also where Puppet is installed")
+	cmd.Flags().BoolVar(&noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
 	return cmd
 }
 
@@ -63,7 +82,7 @@ func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (repo
 func parsedBy(puppet string, noPuppet bool) string {
 	switch {
 	case noPuppet:
-		return "manifests not parsed, as --no-puppet says"
+		return "manifests not parsed: --no-puppet"
 	case puppet == "":
 		return "manifests not parsed: Puppet is not installed here"
 	}

@@ -1,0 +1,165 @@
+package change
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/publish"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// Version is one version of pulley-agent that is published, wanted or running.
+type Version struct {
+	Version    string            `json:"version"`
+	Published  bool              `json:"published"`
+	Platforms  []Platform        `json:"platforms"`
+	Message    agent.Prose       `json:"message"`
+	Author     string            `json:"author"`
+	At         *time.Time        `json:"at"`
+	Signatures []trust.Signature `json:"signatures"`
+	Nodes      int               `json:"nodes"` // number of nodes that last reported it
+	Wanted     []Want            `json:"wanted"`
+}
+
+// Platform is one program of a version.
+type Platform struct {
+	Platform string `json:"platform"`
+	SHA256   string `json:"sha256"`
+	Size     int64  `json:"size"`
+	Stored   int64  `json:"stored"`
+}
+
+// Want is the version that is wanted for one scope.
+type Want struct {
+	Environment string `json:"environment"`
+	Scope       string `json:"scope"` // default, roles/R or nodes/N
+	Version     string `json:"version"`
+	Downgrade   bool   `json:"downgrade"`
+	Of          Scope  `json:"-"`
+}
+
+func wants(ref environments.Ref, w store.AgentWish) []Want {
+	all := []Want{}
+	for _, c := range Choices(w) {
+		own, _ := w.Choice(c.Scope)
+		all = append(all, Want{ref.String(), c.Scope.Segment("default"), own.Version, own.Downgrade, c.Scope})
+	}
+	return all
+}
+
+// Versions combines the published, wanted and running versions, the newest first.
+func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
+	published, err := s.Releases.Agents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byVersion := map[string]*Version{}
+	of := func(version string) *Version {
+		if byVersion[version] == nil {
+			byVersion[version] = &Version{Version: version, Platforms: []Platform{}, Signatures: []trust.Signature{}, Wanted: []Want{}}
+		}
+		return byVersion[version]
+	}
+	for _, r := range published {
+		v := of(r.Version)
+		v.Published, v.Message, v.Author, v.At, v.Signatures = true, r.Message, r.Author, &r.At, trust.SignedBy(r.Signatures)
+		for _, name := range slices.Sorted(maps.Keys(r.Platforms)) {
+			p := r.Platforms[name]
+			v.Platforms = append(v.Platforms, Platform{name, p.SHA256, p.Size, p.Stored()})
+		}
+	}
+	names, err := s.Environments.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			return nil, err
+		}
+		w, _, err := s.Fleet.AgentWish(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		for _, want := range wants(ref, w) {
+			v := of(want.Version)
+			v.Wanted = append(v.Wanted, want)
+		}
+		f, err := s.Fleet.State(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		for _, st := range f.Statuses {
+			of(publish.PlainVersion(st.Version)).Nodes++
+		}
+	}
+	all := make([]Version, 0, len(byVersion))
+	for _, v := range byVersion {
+		all = append(all, *v)
+	}
+	slices.SortFunc(all, func(a, b Version) int { return store.CompareVersions(b.Version, a.Version) })
+	return all, nil
+}
+
+// FleetVersions are the wanted and the running agents of an environment.
+type FleetVersions struct {
+	Environment string        `json:"environment"`
+	Wanted      []Want        `json:"wanted"`
+	By          string        `json:"by"`
+	Why         agent.Prose   `json:"why"`
+	At          *time.Time    `json:"at"`
+	Nodes       []NodeVersion `json:"nodes"`
+}
+
+// NodeVersion is the state of one node's agent, from its last report.
+type NodeVersion struct {
+	Node    string             `json:"node"`
+	Runs    string             `json:"runs"`   // "" before the first report
+	Wanted  string             `json:"wanted"` // "" if none is wanted
+	Phase   agent.UpgradePhase `json:"phase"`  // "" if it runs the wanted version
+	Problem agent.Problem      `json:"problem,omitzero"`
+}
+
+// VersionsOf returns the wanted and the running agents of an environment.
+func VersionsOf(ctx context.Context, s *store.Store, ref environments.Ref) (FleetVersions, error) {
+	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+		return FleetVersions{}, err
+	}
+	w, _, err := s.Fleet.AgentWish(ctx, ref)
+	if err != nil {
+		return FleetVersions{}, err
+	}
+	f, err := s.Fleet.State(ctx, ref)
+	if err != nil {
+		return FleetVersions{}, err
+	}
+	v := FleetVersions{Environment: ref.String(), By: w.By, Why: w.Why, Wanted: wants(ref, w), Nodes: []NodeVersion{}}
+	if !w.At.IsZero() {
+		v.At = &w.At
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), fleet.CompareNatural) {
+		v.Nodes = append(v.Nodes, versionOf(name, f, w))
+	}
+	return v, nil
+}
+
+func versionOf(name string, f store.FleetState, w store.AgentWish) NodeVersion {
+	st, reported := f.Statuses[name]
+	v := NodeVersion{Node: name, Runs: publish.PlainVersion(st.Version)}
+	v.Wanted = w.For(cmp.Or(f.Hosts[name].Role, st.Role), name).Version
+	switch {
+	case v.Wanted == "" || !reported:
+	case st.Agent != nil && st.Agent.Wanted == v.Wanted:
+		v.Phase, v.Problem = st.Agent.Phase, st.Agent.Problem
+	case v.Runs != v.Wanted:
+		v.Phase = agent.UpgradeWaiting
+	}
+	return v
+}

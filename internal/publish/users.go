@@ -1,0 +1,86 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+
+	"pulley/environments"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// Listed is a published release with facts that its record does not contain.
+type Listed struct {
+	store.Release
+	Cold       int64             `json:"cold"` // download size for a node without any release, in bytes
+	Signatures []trust.Signature `json:"signatures"`
+}
+
+// List describes a release.
+func List(r store.SignedRelease) Listed {
+	return Listed{Release: r.Release, Cold: r.Content.Cold(), Signatures: trust.SignedBy(r.Signatures)}
+}
+
+// Added returns the bytes that a release added to etcd: its delta, and its own base if any.
+func (r Listed) Added() int64 {
+	var n int64
+	if r.Content.Chain.Delta != nil {
+		n = r.Content.Chain.Delta.Size
+	}
+	if r.Content.Base.Seq == r.Content.Chain.Seq {
+		n += r.Content.Base.Stored
+	}
+	return n
+}
+
+// Shown is a release and its users.
+type Shown struct {
+	Listed
+	Users []User `json:"users"`
+}
+
+// User is an environment that wants a release, or that has nodes with it.
+type User struct {
+	Environment string        `json:"environment"`
+	Desired     []string      `json:"desired"` // default, roles/R, nodes/N
+	Nodes       int           `json:"nodes"`   // number of nodes that run it
+	Scopes      []store.Scope `json:"-"`       // those of Desired
+}
+
+// Show reads a release and finds its users.
+func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
+	r, err := s.Releases.Get(ctx, version)
+	if err != nil {
+		return Shown{}, err
+	}
+	names, err := s.Environments.List(ctx)
+	if err != nil {
+		return Shown{}, err
+	}
+	shown := Shown{List(r), []User{}}
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			return Shown{}, fmt.Errorf("cannot find the users of release %s: %w", r.Version, err)
+		}
+		f, err := s.Fleet.State(ctx, ref)
+		if err != nil {
+			return Shown{}, err
+		}
+		u := User{Environment: name, Desired: []string{}}
+		for _, scope := range append([]store.Scope{{}}, f.Desires.Pinned()...) {
+			if f.Desires.Target(scope).Release == r.Version {
+				u.Desired, u.Scopes = append(u.Desired, scope.Segment("default")), append(u.Scopes, scope)
+			}
+		}
+		for _, st := range f.Statuses {
+			if st.Enforcing.Release == r.Version && st.Enforcing.Tree == r.Content.Tree {
+				u.Nodes++
+			}
+		}
+		if len(u.Desired) > 0 || u.Nodes > 0 {
+			shown.Users = append(shown.Users, u)
+		}
+	}
+	return shown, nil
+}
