@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -100,7 +98,7 @@ func (r *Region) answer(req *http.Request) (any, *awsError) {
 	form.Del("Action")
 	form.Del("Version")
 	do := map[string]func(url.Values) (any, *awsError){
-		"RunInstances": r.run, "DescribeInstances": r.describe, "TerminateInstances": r.terminate, "StopInstances": r.stop,
+		"RunInstances": r.run, "DescribeInstances": r.describe, "TerminateInstances": r.terminate,
 	}[action]
 	if do == nil {
 		return nil, bad("InvalidAction", "The action %s is not valid for this web service.", action)
@@ -154,20 +152,4 @@ func (r *Region) Add(name string, tags ...Tag) Instance {
 	i := &Instance{ID: newID("i-"), Image: Image, Type: Type, Tags: append([]Tag{{"Name", name}}, tags...), Launched: time.Now().Add(-time.Hour)}
 	r.instances = append(r.instances, i)
 	return *i
-}
-
-// find returns the instances of IDs, or an error that names a missing one.
-func (r *Region) find(ids []string) ([]*Instance, *awsError) {
-	var found []*Instance
-	for _, id := range ids {
-		i := slices.IndexFunc(r.instances, func(i *Instance) bool { return i.ID == id })
-		switch {
-		case !strings.HasPrefix(id, "i-"):
-			return nil, bad("InvalidInstanceID.Malformed", "Invalid id: %q", id)
-		case i < 0:
-			return nil, bad("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
-		}
-		found = append(found, r.instances[i])
-	}
-	return found, nil
 }

@@ -19,11 +19,9 @@ type Instance struct {
 	Userdata               []byte
 	Launched               time.Time
 
-	runs    time.Time
-	listed  time.Time
-	stopped bool
-	ended   bool
-	gone    time.Time // time of its termination
+	runs   time.Time
+	listed time.Time
+	gone   time.Time // time of its termination; zero before its deletion
 }
 
 // Tag is a tag.
@@ -42,12 +40,10 @@ func newID(prefix string) string {
 func (i *Instance) State() (string, int) {
 	now := time.Now()
 	switch {
-	case i.ended && now.Before(i.gone):
+	case now.Before(i.gone):
 		return "shutting-down", 32
-	case i.ended:
+	case !i.gone.IsZero():
 		return "terminated", 48
-	case i.stopped:
-		return "stopped", 80
 	case now.Before(i.runs):
 		return "pending", 0
 	}
@@ -85,16 +81,8 @@ func (i *Instance) reservation() reservation {
 	return reservation{ID: "r-" + i.ID[2:], Owner: "123456789012", Instances: []item{view}}
 }
 
-// describe is DescribeInstances. If the region has a page size, it uses pages even if the client did not request them.
+// describe is DescribeInstances with filters. If the region has a page size, it uses pages even if the client did not request them.
 func (r *Region) describe(form url.Values) (any, *awsError) {
-	size := r.config.PageSize
-	if most := take(form, "MaxResults"); most != "" {
-		n, err := strconv.Atoi(most)
-		if err != nil || n < 5 || n > 1000 {
-			return nil, bad("InvalidParameterValue", "Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and 1000.", most)
-		}
-		size = min(size, n)
-	}
 	start := 0
 	if token := take(form, "NextToken"); token != "" {
 		n, err := strconv.Atoi(strings.TrimPrefix(token, "page-"))
@@ -103,17 +91,11 @@ func (r *Region) describe(form url.Values) (any, *awsError) {
 		}
 		start = n
 	}
-	found, problem := r.find(list(form, "InstanceId"))
-	if problem != nil {
-		return nil, problem
-	}
-	if found == nil {
-		found = slices.Clone(r.instances)
-	}
+	found := slices.DeleteFunc(slices.Clone(r.instances), func(i *Instance) bool { return time.Now().Before(i.listed) })
 	for n := 1; form.Has("Filter." + strconv.Itoa(n) + ".Name"); n++ {
 		name := take(form, "Filter."+strconv.Itoa(n)+".Name")
 		values := list(form, "Filter."+strconv.Itoa(n)+".Value")
-		if !strings.HasPrefix(name, "tag:") && !slices.Contains([]string{"instance-id", "instance-state-name", "client-token"}, name) {
+		if !strings.HasPrefix(name, "tag:") && name != "client-token" {
 			return nil, bad("InvalidParameterValue", "The filter '%s' is invalid", name)
 		}
 		found = slices.DeleteFunc(found, func(i *Instance) bool { return !i.matches(name, values) })
@@ -121,7 +103,6 @@ func (r *Region) describe(form url.Values) (any, *awsError) {
 	if problem := rest(form); problem != nil {
 		return nil, problem
 	}
-	found = slices.DeleteFunc(found, func(i *Instance) bool { return time.Now().Before(i.listed) })
 	answer := struct {
 		XMLName      xml.Name      `xml:"http://ec2.amazonaws.com/doc/2016-11-15/ DescribeInstancesResponse"`
 		RequestID    string        `xml:"requestId"`
@@ -129,7 +110,7 @@ func (r *Region) describe(form url.Values) (any, *awsError) {
 		Next         string        `xml:"nextToken,omitempty"`
 	}{}
 	for n := min(start, len(found)); n < len(found); n++ {
-		if n == start+size {
+		if n == start+r.config.PageSize {
 			answer.Next = "page-" + strconv.Itoa(n)
 			break
 		}
@@ -140,30 +121,13 @@ func (r *Region) describe(form url.Values) (any, *awsError) {
 
 // matches reports whether an instance passes a filter. * and ? in its values are wildcards, as in file names.
 func (i *Instance) matches(name string, values []string) bool {
-	var has []string
-	switch state, _ := i.State(); name {
-	case "instance-id":
-		has = []string{i.ID}
-	case "instance-state-name":
-		has = []string{state}
-	case "client-token":
-		has = []string{i.Token}
-	default:
-		for _, t := range i.Tags {
-			if t.Key == strings.TrimPrefix(name, "tag:") {
-				has = append(has, t.Value)
-			}
-		}
-	}
-	for _, value := range has {
-		if slices.ContainsFunc(values, func(pattern string) bool {
-			ok, err := path.Match(strings.ReplaceAll(pattern, "[", `\[`), value)
-			return ok && err == nil || pattern == value
-		}) {
-			return true
-		}
-	}
-	return false
+	tags := append([]Tag{{"client-token", i.Token}}, i.Tags...)
+	return slices.ContainsFunc(tags, func(t Tag) bool {
+		return t.Key == strings.TrimPrefix(name, "tag:") && slices.ContainsFunc(values, func(pattern string) bool {
+			ok, err := path.Match(strings.ReplaceAll(pattern, "[", `\[`), t.Value)
+			return ok && err == nil || pattern == t.Value
+		})
+	})
 }
 
 type change struct {
@@ -174,37 +138,26 @@ type change struct {
 
 // terminate is TerminateInstances. A terminated instance is not an error.
 func (r *Region) terminate(form url.Values) (any, *awsError) {
-	return r.change(form, "TerminateInstancesResponse", func(i *Instance) {
-		if !i.ended {
-			i.ended, i.gone = true, time.Now().Add(r.config.ShuttingDown)
-		}
-	})
-}
-
-func (r *Region) stop(form url.Values) (any, *awsError) {
-	return r.change(form, "StopInstancesResponse", func(i *Instance) { i.stopped = true })
-}
-
-func (r *Region) change(form url.Values, response string, do func(*Instance)) (any, *awsError) {
-	found, problem := r.find(list(form, "InstanceId"))
-	if problem == nil && found == nil {
-		problem = bad("MissingParameter", "The request must contain the parameter InstanceId")
-	}
-	if problem == nil {
-		problem = rest(form)
-	}
-	if problem != nil {
+	ids := list(form, "InstanceId")
+	if problem := rest(form); problem != nil {
 		return nil, problem
 	}
 	answer := struct {
-		XMLName xml.Name
+		XMLName xml.Name `xml:"http://ec2.amazonaws.com/doc/2016-11-15/ TerminateInstancesResponse"`
 		Changes []change `xml:"instancesSet>item"`
-	}{XMLName: xml.Name{Space: "http://ec2.amazonaws.com/doc/2016-11-15/", Local: response}}
-	for _, i := range found {
+	}{}
+	for _, id := range ids {
+		n := slices.IndexFunc(r.instances, func(i *Instance) bool { return i.ID == id })
+		if n < 0 {
+			return nil, bad("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
+		}
+		i := r.instances[n]
 		name, code := i.State()
-		do(i)
+		if i.gone.IsZero() {
+			i.gone = time.Now().Add(r.config.ShuttingDown)
+		}
 		now, nowCode := i.State()
-		answer.Changes = append(answer.Changes, change{i.ID, state{nowCode, now}, state{code, name}})
+		answer.Changes = append(answer.Changes, change{id, state{nowCode, now}, state{code, name}})
 	}
 	return answer, nil
 }
