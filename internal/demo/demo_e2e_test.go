@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Whoever types `make demo` in a fresh clone must see it succeed, and find the computer unchanged.
+// `make demo` in a new checkout must succeed, and leave the computer unchanged.
 func TestDemoPlaysThroughAndLeavesNothing(t *testing.T) {
 	before := hashEtc(t)
 	d := startDemo(t)
@@ -47,7 +47,7 @@ func TestDemoPlaysThroughAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// Whoever stops the demo must not have to clean up after it.
+// A stopped demo must need no cleanup.
 func TestDemoLeavesNothingHoweverItEnds(t *testing.T) {
 	t.Parallel()
 	const puppet = "Puppet runs"

@@ -68,7 +68,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// programs returns a folder of this test's own with the two commands: processes are told apart by it.
+// programs returns a folder of this test's own with the two commands: they distinguish its processes.
 func programs(t *testing.T) string {
 	t.Helper()
 	bin, err := os.MkdirTemp("", "pulley-demo-bin-")

@@ -32,7 +32,7 @@ type stage struct {
 	etcd     *exec.Cmd
 	gone     <-chan struct{} // closed when etcd has ended
 	closing  atomic.Bool
-	broke    chan error // the first end of a part that nobody ended
+	broke    chan error // the first part that ended by itself
 }
 
 const (

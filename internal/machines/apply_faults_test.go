@@ -76,7 +76,7 @@ func TestOrderRetriesTakenToken(t *testing.T) {
 		o.well(fleet(role("web", 1)))
 		o.has("web1")
 		if left := o.site.Tokens(); len(left) != 1 || left["token-1"] != "db1" || o.site.Records()["web1"].Token != "token-2" {
-			t.Errorf("tokens: %v, the books: %+v", left, o.site.Records())
+			t.Errorf("tokens: %v, records: %+v", left, o.site.Records())
 		}
 	})
 }
@@ -110,9 +110,9 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 					t.Fatalf("after %d tries: %v", tries, err)
 				}
 				if r := o.site.Records()["web1"]; c.fault != ErrorEnd && r.Problem == "" {
-					t.Errorf("the books don't say why: %+v", r)
+					t.Errorf("the record has no cause: %+v", r)
 				}
-				o.innocent()
+				o.noViolations()
 				o.site.Trouble = nil
 				o.well(fleet(role("web", 1)))
 			})
@@ -161,18 +161,18 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 			t.Errorf("%v, %+v", err, r)
 		}
 		if len(r.Failed) > 0 || len(r.Cut) == 0 || len(o.order(apply.Fails, "order")) > 0 {
-			t.Errorf("what was interrupted is told as failed: %+v", r)
+			t.Errorf("an interrupted step counts as failed: %+v", r)
 		}
 		for _, c := range r.Cut {
-			if !slices.ContainsFunc(o.said, func(e apply.Event) bool {
+			if !slices.ContainsFunc(o.events, func(e apply.Event) bool {
 				return e.Node == c.Node && e.Task == c.Task && e.State == apply.Notes && machines.Has(e.Reasons, machines.ApplyInterrupted)
 			}) {
-				t.Errorf("nobody is told that %s was interrupted", c.Node)
+				t.Errorf("no event reports that %s was interrupted", c.Node)
 			}
 		}
 		for _, m := range o.site.Machines() {
 			if _, ok := o.site.Records()[m.Name]; !ok {
-				t.Errorf("nobody knows of %s", m.Name)
+				t.Errorf("%s has no record", m.Name)
 			}
 		}
 		made := o.site.Made()
@@ -238,7 +238,7 @@ func TestApplyStopsWithoutLock(t *testing.T) {
 		made := 0
 		time.AfterFunc(time.Minute, func() { made = o.site.Made(); o.site.Open("bob", nil) })
 		r, err := x.applier.Apply(x.ctx, p, nil)
-		if !errors.Is(err, machines.ErrLost) || r.Interrupted || !strings.Contains(err.Error(), "somebody else has taken over") {
+		if !errors.Is(err, machines.ErrLost) || r.Interrupted || !strings.Contains(err.Error(), "another apply has the lock") {
 			t.Errorf("%v, %+v", err, r)
 		}
 		if now := o.site.Made(); now != made || made == 0 {

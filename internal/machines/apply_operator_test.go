@@ -17,11 +17,11 @@ import (
 
 // operator applies files to a site, as `pulley env apply --yes` does.
 type operator struct {
-	t    testing.TB
-	site *Sim
-	set  func(*apply.Applier) // more settings
-	said []apply.Event
-	dies func(*Session, apply.Event) // may crash the program at an event
+	t      testing.TB
+	site   *Sim
+	set    func(*apply.Applier) // more settings
+	events []apply.Event
+	dies   func(*Session, apply.Event) // may crash the program at an event
 }
 
 var dev = environments.Ref{Environment: "dev"}
@@ -75,7 +75,7 @@ func (o *operator) start() attempt {
 		Source: apply.Source{Reader: s, Provider: s.Provider(), Ref: o.site.Ref, Place: "home", Now: time.Now},
 		Fleet:  s, Form: "script", Driver: environments.DriverExec, By: "ann",
 		Progress: func(e apply.Event) {
-			o.said = append(o.said, e)
+			o.events = append(o.events, e)
 			if o.dies != nil {
 				o.dies(s, e)
 			}
@@ -122,13 +122,13 @@ func (o *operator) well(want *environments.Environment) apply.Result {
 		o.t.Fatal(err)
 	}
 	if p := o.plan(want); !p.Empty() || !p.Healthy {
-		o.t.Fatalf("after the apply there is still something to do: %s", text(p.Plan))
+		o.t.Fatalf("after the apply the plan is not empty: %s", text(p.Plan))
 	}
-	o.innocent()
+	o.noViolations()
 	return r
 }
 
-func (o *operator) innocent() {
+func (o *operator) noViolations() {
 	o.t.Helper()
 	if wrong := o.site.Violations(); len(wrong) > 0 {
 		o.t.Fatal(strings.Join(wrong, "\n"))
@@ -145,12 +145,12 @@ func (o *operator) has(names ...string) {
 	slices.Sort(names)
 	slices.Sort(got)
 	if !slices.Equal(got, names) {
-		o.t.Fatalf("there are the machines %v, not %v", got, names)
+		o.t.Fatalf("machines %v, not %v", got, names)
 	}
 	hosts := slices.Sorted(maps.Keys(o.site.Hosts()))
 	records := slices.Sorted(maps.Keys(o.site.Records()))
 	if !slices.Equal(hosts, names) || !slices.Equal(records, names) {
-		o.t.Fatalf("the list has %v and the books have %v, not %v", hosts, records, names)
+		o.t.Fatalf("hosts %v and records %v, not %v", hosts, records, names)
 	}
 }
 
@@ -173,7 +173,7 @@ func text(p plan.Plan) string {
 
 // order returns the nodes in the order in which a task of theirs began, or ended.
 func (o *operator) order(state apply.EventState, step string) (nodes []string) {
-	for _, e := range o.said {
+	for _, e := range o.events {
 		if e.State == state && e.Task == step {
 			nodes = append(nodes, e.Node)
 		}
@@ -181,8 +181,8 @@ func (o *operator) order(state apply.EventState, step string) (nodes []string) {
 	return nodes
 }
 
-// has2 fails unless these machines exist, joined or not.
-func (o *operator) has2(names ...string) {
+// hasMachines fails unless these machines exist, joined or not.
+func (o *operator) hasMachines(names ...string) {
 	o.t.Helper()
 	var got []string
 	for _, m := range o.site.Machines() {
@@ -190,7 +190,7 @@ func (o *operator) has2(names ...string) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, names) {
-		o.t.Fatalf("there are the machines %v, not %v", got, names)
+		o.t.Fatalf("machines %v, not %v", got, names)
 	}
 }
 

@@ -273,7 +273,7 @@ func (p *player) settles() error {
 	x := p.start()
 	defer x.end()
 	plan, _ := x.applier.Look(x.ctx, p.want, lost)
-	return fmt.Errorf("after %d applies there is still something to do:\n%s\nthe last one said: %w", maxApplies, text(plan.Plan), last)
+	return fmt.Errorf("after %d applies the plan is not empty:\n%s\nthe last one said: %w", maxApplies, text(plan.Plan), last)
 }
 
 // attends does the work that a plan leaves to people, and returns how long that takes. It deletes the machine of a node
@@ -339,7 +339,7 @@ func (p *player) judge() error {
 	found := map[string]string{} // ids by name
 	for _, m := range p.ours() {
 		if other := found[m.Name]; other != "" {
-			return fmt.Errorf("machine %s is there twice: %s and %s", m.Name, other, m.ID)
+			return fmt.Errorf("two machines %s: %s and %s", m.Name, other, m.ID)
 		}
 		found[m.Name] = m.ID
 	}
@@ -347,7 +347,7 @@ func (p *player) judge() error {
 	for node, name := range wanted {
 		r, h := records[node], hosts[node]
 		if id := found[name]; id == "" || r.ID != id || h.MachineID != id || r.Phase != machines.Made {
-			return fmt.Errorf("%s is machine %q, in the books %+v, on the list %+v", node, id, r, h)
+			return fmt.Errorf("%s is machine %q, its record is %+v, its host %+v", node, id, r, h)
 		}
 		role, _ := p.want.RoleOf(node)
 		i := slices.IndexFunc(p.ours(), func(m Seen) bool { return m.Name == name })
@@ -365,7 +365,7 @@ func (p *player) judge() error {
 	all := p.site.Machines()
 	for _, f := range p.foreign {
 		if !slices.ContainsFunc(all, func(m Seen) bool { return m.ID == f.ID && m.State == f.State }) {
-			return fmt.Errorf("machine %q (%s) of somebody else is not what it was", f.Name, f.ID)
+			return fmt.Errorf("machine %q (%s) of another fleet changed", f.Name, f.ID)
 		}
 	}
 	return nil

@@ -214,12 +214,12 @@ func TestRetireWaitsOnlyForItsMachine(t *testing.T) {
 		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "not begun (retire web2): nothing is retired before the new machines are healthy, and db3 failed") {
 			t.Error(said)
 		}
-		o.has2("app1", "db1", "db2", "web1", "web2")
+		o.hasMachines("app1", "db1", "db2", "web1", "web2")
 		refuse(1) // tolerated
 		if said := roles(1, 3, 1); len(said) == 0 {
 			t.Error("web3 was made")
 		}
-		o.has2("app1", "db1", "web1", "web2")
+		o.hasMachines("app1", "db1", "web1", "web2")
 	})
 }
 

@@ -53,12 +53,12 @@ func TestApplyKeepsOrderOfRoles(t *testing.T) {
 			}
 		}
 		is(o.order(apply.Begins, "order"), "controller", "controller", "net", "compute", "compute")
-		converged := slices.IndexFunc(o.said, func(e apply.Event) bool { return e.Node == "controller2" && e.State == apply.Done })
-		began := slices.IndexFunc(o.said, func(e apply.Event) bool { return e.Node == "net1" && e.State == apply.Begins })
+		converged := slices.IndexFunc(o.events, func(e apply.Event) bool { return e.Node == "controller2" && e.State == apply.Done })
+		began := slices.IndexFunc(o.events, func(e apply.Event) bool { return e.Node == "net1" && e.State == apply.Begins })
 		if converged > began {
 			t.Errorf("net1 began before controller2 had converged")
 		}
-		o.said = nil
+		o.events = nil
 		for i := range roles {
 			roles[i].Cardinality = 0
 		}
@@ -92,7 +92,7 @@ func TestApplyRefusesUnapprovedDeletions(t *testing.T) {
 		defer x.end()
 		x.session.Approve(nil)
 		for want, says := range map[*environments.Environment]string{
-			fleet(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: nobody approved the deletion of machine web2 (id ",
+			fleet(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: the deletion of machine web2 (id ",
 			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
 			fleet(role("db", 1), role("web", 2)):            "db is protected",
 		} {
@@ -107,7 +107,7 @@ func TestApplyRefusesUnapprovedDeletions(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		o.innocent()
+		o.noViolations()
 		o.has("db1", "db2", "web1", "web2")
 	})
 }
@@ -133,8 +133,8 @@ func TestApplyStopsFailingRole(t *testing.T) {
 				t.Errorf("it does not say %q:\n%v", says, err)
 			}
 		}
-		o.has2("db1", "web1", "web2")
-		o.innocent()
+		o.hasMachines("db1", "web1", "web2")
+		o.noViolations()
 		o.well(want)
 		o.has("db1", "lb1", "web1", "web2", "web3", "web4")
 	})

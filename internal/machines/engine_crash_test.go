@@ -47,9 +47,9 @@ func scenes() []scene {
 		{"a machine is off", web(2), web(2), kill(machines.Stopped)},
 		{"a machine is lost", web(2), web(2), lose},
 		{"a lost machine is not wanted any more", web(2), web(0), lose},
-		{"a retiring is taken back", web(2), web(2), func(s *Sim) { s.Retiring("web2") }},
+		{"a retirement is cancelled", web(2), web(2), func(s *Sim) { s.Retiring("web2") }},
 		{"a machine without a machine record", web(2), web(2), func(s *Sim) { s.Forget("web1") }},
-		{"a machine that is there twice", web(2), web(2), func(s *Sim) { s.Plant("web1", s.Mark()) }},
+		{"two machines of one name", web(2), web(2), func(s *Sim) { s.Plant("web1", s.Mark()) }},
 	}
 }
 
@@ -81,13 +81,13 @@ func endOf(o *operator) string {
 	}
 	for _, r := range o.site.Records() {
 		there := slices.ContainsFunc(o.site.Machines(), func(m Seen) bool { return m.ID == r.ID && m.Name == r.Name })
-		line("record %s: %s %s %s %s, machine is there %v, problem %q", r.Node, r.Name, r.Phase, r.Driver, r.Flavor, there, r.Problem)
+		line("record %s: %s %s %s %s, machine exists %v, problem %q", r.Node, r.Name, r.Phase, r.Driver, r.Flavor, there, r.Problem)
 	}
 	for node, h := range o.site.Hosts() {
-		line("host %s: %s, its machine is the one in the books %v", node, h.Role, h.MachineID == o.site.Records()[node].ID)
+		line("host %s: %s, its machine is the recorded one %v", node, h.Role, h.MachineID == o.site.Records()[node].ID)
 	}
 	for token, node := range o.site.Tokens() {
-		line("token of %s: the books have it %v", node, o.site.Records()[node].Token == token)
+		line("token of %s: its record has it %v", node, o.site.Records()[node].Token == token)
 	}
 	for _, a := range o.site.Acts() {
 		line("act: %s %s by %s", a.Node, a.Did, a.By)
@@ -108,9 +108,9 @@ func (sc scene) again(t *testing.T, o *operator, calm string) {
 		t.Errorf("after a crash and another apply:\n%s\n\nwithout the crash:\n%s", got, calm)
 	}
 	if p := o.plan(sc.want); !p.Empty() {
-		t.Errorf("there is still something to do: %s", text(p.Plan))
+		t.Errorf("the plan is not empty: %s", text(p.Plan))
 	}
-	o.innocent()
+	o.noViolations()
 }
 
 // A crash in the middle of an apply must not leave duplicate or unknown machines, or unfinished nodes. For a crash
@@ -121,13 +121,13 @@ func TestApplyResumesAfterCrashAtStep(t *testing.T) {
 		t.Run(sc.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := sc.set(t)
-				o.said = nil
+				o.events = nil
 				if _, err := o.apply(sc.want); err != nil {
 					t.Fatal(err)
 				}
-				o.innocent()
+				o.noViolations()
 				calm := endOf(o)
-				for _, e := range o.said {
+				for _, e := range o.events {
 					if e.State != apply.Begins && e.State != apply.Ends || e.Task == "" {
 						continue
 					}

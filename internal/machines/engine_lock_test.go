@@ -58,7 +58,7 @@ func TestLostLockEndsCallsAfterInterrupt(t *testing.T) {
 				}
 				_, err = x.applier.Apply(ctx, p, nil)
 				if took := <-h.ended; took < c.ends-3*time.Second || took > c.ends+time.Second {
-					t.Errorf("the call went on for %s, not %s", took, c.ends)
+					t.Errorf("the call took %s, not %s", took, c.ends)
 				}
 				if err == nil || errors.Is(err, machines.ErrLost) != (c.lose > 0 && c.lose < 10*time.Second) {
 					t.Error(err)

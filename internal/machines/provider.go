@@ -88,8 +88,8 @@ var (
 	ErrThrottle = errors.New("the provider throttles requests")  // a *WaitError contains the time to wait
 
 	// Errors of a Fleet.
-	ErrLost      = errors.New("somebody else has taken over the environment")
-	ErrChanged   = errors.New("somebody else changed it meanwhile")
+	ErrLost      = errors.New("another apply has the lock of the environment")
+	ErrChanged   = errors.New("another program changed it meanwhile")
 	ErrNotListed = errors.New("it is not in the host list")
 
 	ErrTokenTaken = errors.New("another token has this id")

@@ -195,7 +195,7 @@ func TestRetireWithoutIDs(t *testing.T) {
 				t.Fatal(text(p.Plan))
 			}
 			o.has(machines...)
-			o.innocent()
+			o.noViolations()
 		}
 		apply(2, "small", "web1", "web2")
 		made := o.site.Made()
@@ -217,7 +217,7 @@ func TestRetireWaitsForNewMachines(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "(retire old2, retire old1): nothing is retired before the new machines are healthy, and new1 failed") {
 			t.Fatal(err)
 		}
-		o.has2("old1", "old2")
+		o.hasMachines("old1", "old2")
 		o.well(fleet(role("new", 1)))
 		o.has("new1")
 	})

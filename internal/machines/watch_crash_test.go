@@ -22,7 +22,7 @@ func watchScenes() []watchScene {
 	return []watchScene{
 		{"it is off", func(o *operator) { o.kill(machines.Stopped, "web1") }},
 		{"it is lost", func(o *operator) { o.kill("", "web1") }},
-		{"an order was cut off, and its machine is there", func(o *operator) {
+		{"an order was cut off, and its machine exists", func(o *operator) {
 			o.kill("", "web1")
 			w := o.watching()
 			o.site.Trouble = nth("create", 1, 1, CrashAfter)
@@ -88,13 +88,13 @@ func (sc watchScene) ends(o *operator, calm string) {
 	o.dies, o.site.Trouble = nil, nil
 	r, known := o.site.Records()["web1"]
 	if !known {
-		o.t.Error("nobody knows of web1")
+		o.t.Error("web1 has no record")
 	}
 	counted := o.counted()
 	var w watch.Watcher
 	d := o.look(&w)
 	if begun := r.Watch && r.Phase != machines.Made; begun && (!slices.Equal(nodesOf(d.Acted), []string{"web1"}) || o.counted() != counted) {
-		o.t.Errorf("what was begun, %+v, does not go on, or is counted again: %v, %q", r, nodesOf(d.Acted), d.Notes)
+		o.t.Errorf("work that was begun, %+v, is not resumed, or is counted again: %v, %q", r, nodesOf(d.Acted), d.Notes)
 	}
 	for range 2 {
 		pass(6 * time.Minute)
@@ -104,9 +104,9 @@ func (sc watchScene) ends(o *operator, calm string) {
 		o.t.Errorf("after a crash and other looks:\n%s\n\nwithout the crash:\n%s", got, calm)
 	}
 	if p := o.plan(fleet(role("web", 4))); !p.Empty() || !p.Healthy {
-		o.t.Errorf("there is still something to do: %s", text(p.Plan))
+		o.t.Errorf("the plan is not empty: %s", text(p.Plan))
 	}
-	o.innocent()
+	o.noViolations()
 }
 
 // A watch that restarts while it replaces a machine must not leave the node without one: an unfinished replacement does
@@ -118,9 +118,9 @@ func TestWatchResumesAfterCrashAtStep(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := sc.set(t)
 				w := o.watching()
-				o.said = nil
+				o.events = nil
 				o.once(w)
-				events := slices.Clone(o.said)
+				events := slices.Clone(o.events)
 				calm := calmEnd(o, w)
 				for _, e := range events {
 					if e.State != apply.Begins && e.State != apply.Ends || e.Task == "" {
@@ -159,7 +159,7 @@ func calmEnd(o *operator, w *watch.Watcher) string {
 		pass(6 * time.Minute)
 		o.look(w)
 	}
-	o.innocent()
+	o.noViolations()
 	return endOf(o)
 }
 
@@ -268,9 +268,9 @@ func TestWatchKeepsRevivedMachine(t *testing.T) {
 				t.Errorf("it came back before it left the fleet: %q, %s", notes, text(p.Plan))
 			}
 			if at == "delete" && (o.site.Made() != before+1 || !p.Empty()) {
-				t.Errorf("it is not in the fleet any more, and nobody went on: %s", text(p.Plan))
+				t.Errorf("it was removed from the fleet, and the work was not resumed: %s", text(p.Plan))
 			}
-			o.innocent()
+			o.noViolations()
 		}
 	})
 }

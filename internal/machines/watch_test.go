@@ -139,7 +139,7 @@ func TestWatchReplacesDeadMachinesAfterPatience(t *testing.T) {
 		if p := o.plan(fleet(role("web", 8))); !p.Empty() || !p.Healthy {
 			t.Error(text(p.Plan))
 		}
-		o.innocent()
+		o.noViolations()
 	})
 }
 
@@ -169,7 +169,7 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 		if got := nodesOf(o.look(&w).Acted); !slices.Equal(got, []string{"web3", "web4"}) {
 			t.Fatalf("in the next hour: %v", got)
 		}
-		o.innocent()
+		o.noViolations()
 	})
 }
 

@@ -69,7 +69,7 @@ func (a *approvals) spend(r machines.Ref) {
 // entry without a deletion is better than a deletion without an entry.
 func (j *job) destroy(r machines.Ref, did machines.Did, why []machines.Reason) error {
 	if !j.approvals.has(r) {
-		return fmt.Errorf("cannot delete machine %s: nobody approved that\n%s", r, lookAgain(j.draft.Destroys))
+		return fmt.Errorf("cannot delete machine %s: its deletion is not approved\n%s", r, lookAgain(j.draft.Destroys))
 	}
 	if err := j.note(did, why); err != nil {
 		return err

@@ -34,7 +34,7 @@ func TestApprovals(t *testing.T) {
 	}
 	for _, v := range []machines.Ref{{Name: "web1", ID: "a"}, {Name: "web2", ID: ""}, {Name: "web3", ID: "c"}} {
 		if g.spend(v); g.has(v) {
-			t.Errorf("%s is agreed to for the next one as well", v)
+			t.Errorf("%s is approved for the next one as well", v)
 		}
 	}
 	if g.addFailed(failed) {

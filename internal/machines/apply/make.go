@@ -351,7 +351,7 @@ func settle(j *job) error {
 		if err := j.awaitGone("settle", []machines.Ref{m.Ref()}, machines.Deleted, j.step.Reasons); err != nil {
 			return err
 		}
-		return errors.New("somebody else deleted its machine, which is gone now\napply again to make another one")
+		return errors.New("another program deleted its machine\napply again to make another one")
 	case ok && j.record != nil && j.record.Phase == machines.Making:
 		if err := j.made(m); err != nil {
 			return err

@@ -69,7 +69,7 @@ func drawWorld(t *rapid.T) testWorld {
 		}
 	}
 	drawNode(t, &w, "old.example.com", "compute")
-	for range rapid.IntRange(0, 2).Draw(t, "strangers") {
+	for range rapid.IntRange(0, 2).Draw(t, "unknown") {
 		w.Machines = append(w.Machines, machines.Machine{Name: rapid.SampledFrom([]string{"../db1", "db1-t42", "DB1", ""}).Draw(t, "unknown machine"), ID: rapid.String().Draw(t, "its id"), State: machines.Running})
 	}
 	return w
@@ -94,8 +94,8 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 		want, w := drawEnvironment(t, "new "), drawWorld(t)
 		o := Options{Destroy: rapid.IntRange(0, 9).Draw(t, "destroy") == 0}
 		p := Make(want, w.World, o)
-		if again := Make(want, w.World, o); told(again) != told(p) {
-			t.Fatalf("the same world gives another plan:\n%s\n%s", told(p), told(again))
+		if again := Make(want, w.World, o); brief(again) != brief(p) {
+			t.Fatalf("the same world gives another plan:\n%s\n%s", brief(p), brief(again))
 		}
 		wanted := map[string]bool{}
 		if !o.Destroy {
@@ -160,7 +160,7 @@ func checkSteps(t *rapid.T, p Plan, want *environments.Environment, w testWorld,
 	for _, known := range [][]string{slices.Collect(maps.Keys(wanted)), slices.Collect(maps.Keys(w.Records)), slices.Collect(maps.Keys(w.Hosts))} {
 		for _, node := range known {
 			if nodes[node] != 1 {
-				t.Fatalf("%s has %d steps: %s", node, nodes[node], told(p))
+				t.Fatalf("%s has %d steps: %s", node, nodes[node], brief(p))
 			}
 		}
 	}
@@ -174,21 +174,21 @@ func checkMachines(t *rapid.T, p Plan, want *environments.Environment, w testWor
 		for _, v := range s.Deletes {
 			named[v]++
 			if named[v] > 1 {
-				t.Fatalf("%v is destroyed twice: %s", v, told(p))
+				t.Fatalf("%v is destroyed twice: %s", v, brief(p))
 			}
 		}
 	}
-	strangers := 0
+	unknown := 0
 	for _, m := range w.Machines {
 		has := func(s Step) bool { return s.Verb != Duplicate && s.Node == m.Name }
 		if n, err := environments.ParseHostname(m.Name); err != nil || n.Hostname() != m.Name || n.Stack != want.Stack {
-			strangers++
+			unknown++
 		} else if !slices.ContainsFunc(p.Steps, has) {
-			t.Fatalf("nothing is said of %v: %s", m, told(p))
+			t.Fatalf("nothing is said of %v: %s", m, brief(p))
 		}
 	}
-	if p.Counts()[Unknown] != strangers {
-		t.Fatalf("%d strangers, and %d are told of", strangers, p.Counts()[Unknown])
+	if p.Counts()[Unknown] != unknown {
+		t.Fatalf("%d unknown machines, and %d unknown steps", unknown, p.Counts()[Unknown])
 	}
 	// One machine remains of a name with several machines.
 	if len(p.Blocked()) > 0 || want.Driver() == environments.DriverNone {
@@ -202,7 +202,7 @@ func checkMachines(t *rapid.T, p Plan, want *environments.Environment, w testWor
 	}
 	for name, n := range left {
 		if n > 1 {
-			t.Fatalf("%d machines called %s stay: %s", n, name, told(p))
+			t.Fatalf("%d machines called %s stay: %s", n, name, brief(p))
 		}
 	}
 }
@@ -218,7 +218,7 @@ func checkEnd(t *rapid.T, p Plan, want *environments.Environment, w testWorld, o
 	}
 	w = carriedOut(p, w, o)
 	if last := Make(want, w.World, o); !last.Empty() || last.Changed || len(last.Reacting) > 0 {
-		t.Fatalf("there is more to do: %s\nafter: %s", told(last), told(p))
+		t.Fatalf("there is more to do: %s\nafter: %s", brief(last), brief(p))
 	}
 }
 

@@ -80,16 +80,16 @@ func TestDifferences(t *testing.T) {
 		{name: "later", change: later},
 		{name: "another unknown machine", change: func(w *testWorld) { w.Machines = append(w.Machines, machines.Machine{Name: "../y"}) }},
 		{name: "a node fell silent", change: func(w *testWorld) { w.silence("compute3") }},
-		{name: "a victim is gone", change: func(w *testWorld) { w.silence("compute4"); w.Machines = append(w.Machines[:2:2], w.Machines[3:]...) }, want: "other_verb compute4"},
-		{name: "a victim and its record are gone", change: func(w *testWorld) {
+		{name: "a deleted machine is gone", change: func(w *testWorld) { w.silence("compute4"); w.Machines = append(w.Machines[:2:2], w.Machines[3:]...) }, want: "other_verb compute4"},
+		{name: "a deleted machine and its record are gone", change: func(w *testWorld) {
 			w.Machines = append(w.Machines[:2:2], w.Machines[3:]...)
 			delete(w.Records, "compute4")
 			delete(w.Hosts, "compute4")
 		}, want: "step_dropped compute4"},
-		{name: "a victim is another", change: func(w *testWorld) { w.Machines[2].ID = "e" }, want: "other_machines_deleted compute4"},
-		{name: "another victim", change: func(w *testWorld) { w.machine("compute5", "compute", "", "z") }, want: "step_added compute5"},
-		{name: "somebody made it", change: func(w *testWorld) { w.machine("compute2", "compute", "m1.small", "b") }, want: "step_dropped compute2"},
-		{name: "somebody stored", change: func(w *testWorld) { w.OldRevision++ }, want: "environment_stored"},
+		{name: "a deleted machine is another", change: func(w *testWorld) { w.Machines[2].ID = "e" }, want: "other_machines_deleted compute4"},
+		{name: "one more is deleted", change: func(w *testWorld) { w.machine("compute5", "compute", "", "z") }, want: "step_added compute5"},
+		{name: "another program made it", change: func(w *testWorld) { w.machine("compute2", "compute", "m1.small", "b") }, want: "step_dropped compute2"},
+		{name: "another program stored", change: func(w *testWorld) { w.OldRevision++ }, want: "environment_stored"},
 		{name: "another provider", spec: strings.Replace(twoComputes, "local", "nspawn", 1), want: "other_provider"},
 		{name: "it is protected now", change: func(w *testWorld) {
 			w.Old = parsed(t, strings.Replace(twoComputes, "small}", "small, protected: true}", 2))

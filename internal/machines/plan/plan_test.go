@@ -98,8 +98,8 @@ func codes(t *testing.T, s Step) string {
 	return string(b) + string(blocked)
 }
 
-// told returns a plan in short: "keep compute1", "replace compute2 -compute2#b +".
-func told(p Plan) string {
+// brief returns a plan in short: "keep compute1", "replace compute2 -compute2#b +".
+func brief(p Plan) string {
 	var parts []string
 	for _, s := range p.Steps {
 		one := string(s.Verb) + " " + s.Node
@@ -145,7 +145,7 @@ func TestPlan(t *testing.T) {
 		want  string
 		why   string // part of the reasons, as JSON, of all steps except keep
 	}{
-		{name: "nothing is there", want: "create compute1 makes; create compute2 makes", why: `"code":"no_machine"`},
+		{name: "no machines", want: "create compute1 makes; create compute2 makes", why: `"code":"no_machine"`},
 		{name: "all is well", world: up, want: "keep compute1; keep compute2"},
 		{name: "claimed, and nothing there", world: func(w *testWorld) {
 			up(w)
@@ -168,7 +168,7 @@ func TestPlan(t *testing.T) {
 		{name: "never joined, and the provider does not know", world: func(w *testWorld) { up(w); w.unknown("compute1"); w.Machines[0].State = machines.Unknown },
 			want: "wait compute1" + second, why: `"code":"joining","machine":{"name":"compute1","id":"a"},"state":"unknown"`},
 		{name: "gone", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:]; w.silence("compute1") }, want: "orphan compute1 removes makes" + second, why: `"code":"machine_gone","machine":{"name":"compute1","id":"a"}`},
-		{name: "not listed, and it speaks", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, want: "keep compute1" + second},
+		{name: "not listed, and it reports", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, want: "keep compute1" + second},
 		{name: "not listed, and another machine speaks", world: func(w *testWorld) {
 			up(w)
 			w.Machines = w.Machines[1:]
@@ -196,7 +196,7 @@ func TestPlan(t *testing.T) {
 			w.silence("compute1")
 		},
 			want: "orphan compute1 removes makes BLOCKED; keep compute2; keep compute3", why: `"code":"too_few_listed","of":3`},
-		{name: "not listed by far, which is agreed to", world: func(w *testWorld) {
+		{name: "not listed by far, confirmed", world: func(w *testWorld) {
 			up(w)
 			w.machine("compute3", "compute", "m1.small", "c")
 			w.Machines = nil
@@ -209,19 +209,19 @@ func TestPlan(t *testing.T) {
 			w.Machines = w.Machines[:2]
 		},
 			want: "keep compute1; keep compute2; keep compute3"},
-		{name: "destroyed, not listed, and it speaks", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true},
+		{name: "destroyed, not listed, and it reports", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: `"code":"may_still_run","at":"2026-11-21T11:59:00Z","until":"2026-11-21T12:19:00Z"`},
-		{name: "destroyed, not listed, it speaks, and its loss is agreed to", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true, AcceptLost: true},
+		{name: "destroyed, not listed, it reports, and its loss is confirmed", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true, AcceptLost: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: `"code":"may_still_run"`},
 		{name: "destroyed, and made just now", world: func(w *testWorld) { first(machines.Running, machines.Made)(w); w.Machines = w.Machines[:1] }, o: Options{Destroy: true, AcceptLost: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: `"code":"may_be_listed","at":"2026-11-21T11:59:00Z","until":"2026-11-21T12:01:00Z"`},
-		{name: "destroyed, made just now, and taken off the list", world: func(w *testWorld) {
+		{name: "destroyed, made just now, and removed from the host list", world: func(w *testWorld) {
 			first(machines.Running, machines.Made)(w)
 			w.Machines = w.Machines[:1]
 			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
 		}, o: Options{Destroy: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: `"code":"may_be_gone","at":"2026-11-21T11:59:00Z","until":"2026-11-21T12:01:00Z"`},
-		{name: "destroyed, made just now, taken off the list, and agreed to", world: func(w *testWorld) {
+		{name: "destroyed, made just now, removed from the host list, and confirmed", world: func(w *testWorld) {
 			first(machines.Running, machines.Made)(w)
 			w.Machines = w.Machines[:1]
 			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
@@ -253,24 +253,24 @@ func TestPlan(t *testing.T) {
 		},
 			o: Options{Place: "east", SamePlace: true}, want: "replace compute1 BLOCKED" + second},
 		{name: "at the same place", world: func(w *testWorld) { up(w); w.place("compute1", "west") }, o: Options{Place: "west"}, want: "keep compute1" + second},
-		{name: "taken off the list", world: func(w *testWorld) { up(w); delete(w.Hosts, "compute1") }, want: "keep compute1" + second},
-		{name: "taken off the list, and it never spoke", world: func(w *testWorld) {
+		{name: "removed from the host list", world: func(w *testWorld) { up(w); delete(w.Hosts, "compute1") }, want: "keep compute1" + second},
+		{name: "removed from the host list, and it never spoke", world: func(w *testWorld) {
 			up(w)
 			w.unknown("compute1")
 			r := w.Records["compute1"]
 			r.Joined = true
 			w.Records["compute1"] = r
 		}, want: "keep compute1" + second},
-		{name: "taken off the list, before the books had it as made", world: func(w *testWorld) {
+		{name: "removed from the host list, before its record had the phase made", world: func(w *testWorld) {
 			up(w)
 			w.book("compute1", "m1.small", "a", machines.Making)
 			delete(w.Hosts, "compute1")
 		}, want: "keep compute1" + second},
-		{name: "not listed, and it speaks, and another one has its name", world: func(w *testWorld) {
+		{name: "not listed, and it reports, and another one has its name", world: func(w *testWorld) {
 			up(w)
 			w.Machines[0] = machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Flavor: "m1.large", Created: noon.Add(-time.Hour)}
 		}, want: "keep compute1" + second},
-		{name: "not listed, and it speaks from an address, and another one has its name", world: func(w *testWorld) {
+		{name: "not listed, and it reports from an address, and another one has its name", world: func(w *testWorld) {
 			up(w)
 			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.1"}}
 			w.Machines[0] = machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon.Add(-time.Hour), Addresses: []string{"10.0.0.2"}}
@@ -315,10 +315,10 @@ func TestPlan(t *testing.T) {
 			r.Flavor, r.Tries = "", 0
 			w.Records["compute1"] = r
 		}, want: "keep compute1; keep compute2"},
-		{name: "not in the books", world: func(w *testWorld) { up(w); delete(w.Records, "compute1") }, want: "adopt compute1" + second, why: `"code":"not_recorded"`},
-		{name: "not in the books, and not what is wanted", world: func(w *testWorld) { up(w); delete(w.Records, "compute1"); w.Machines[0].Flavor = "m1.large" },
+		{name: "without a record", world: func(w *testWorld) { up(w); delete(w.Records, "compute1") }, want: "adopt compute1" + second, why: `"code":"not_recorded"`},
+		{name: "without a record, and not what is wanted", world: func(w *testWorld) { up(w); delete(w.Records, "compute1"); w.Machines[0].Flavor = "m1.large" },
 			want: "replace compute1 -compute1#a removes drains makes" + second, why: `"code":"flavor_changed","was":"m1.large","now":"m1.small"`},
-		{name: "another machine than the books say", world: func(w *testWorld) { up(w); w.Machines[0].ID = "z" }, want: "adopt compute1" + second},
+		{name: "another machine than the recorded one", world: func(w *testWorld) { up(w); w.Machines[0].ID = "z" }, want: "adopt compute1" + second},
 		{name: "registered, and of others", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:]; delete(w.Records, "compute1") }, want: "keep compute1; keep compute2"},
 		{name: "joined just now", world: func(w *testWorld) {
 			first(machines.Running, machines.Made)(w)
@@ -326,21 +326,21 @@ func TestPlan(t *testing.T) {
 			// the machine before reported that
 			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: agent.Target{Release: "1.0.0"}}
 		}, want: "wait compute1" + second, why: `"code":"converging"`},
-		{name: "spoke before the books had its machine", world: func(w *testWorld) {
+		{name: "reported before its record had its machine", world: func(w *testWorld) {
 			up(w)
 			w.spoke("compute1", noon.Add(-40*time.Minute))
 			r := w.Records["compute1"]
 			r.At = noon.Add(-20 * time.Minute)
 			w.Records["compute1"] = r
 		}, want: "keep compute1; keep compute2"},
-		{name: "spoke before it was on the list, with the same machine id", world: func(w *testWorld) {
+		{name: "reported before it was on the list, with the same machine id", world: func(w *testWorld) {
 			up(w)
 			w.spoke("compute1", noon.Add(-12*time.Minute))
 			h, r := w.Hosts["compute1"], w.Records["compute1"]
 			h.At, r.At = noon.Add(-10*time.Minute), noon.Add(-5*time.Minute)
 			w.Hosts["compute1"], w.Records["compute1"] = h, r
 		}, want: "wait compute1" + second, why: `"code":"converging"`},
-		{name: "another one spoke before the books had its machine", world: func(w *testWorld) {
+		{name: "another one reported before its record had its machine", world: func(w *testWorld) {
 			up(w)
 			w.spoke("compute1", noon.Add(-40*time.Minute))
 			h, r := w.Hosts["compute1"], w.Records["compute1"]
@@ -392,7 +392,7 @@ func TestPlan(t *testing.T) {
 			w.Machines = w.Machines[1:]
 			w.silence("compute1")
 		}, want: "replace compute1 removes makes" + second},
-		{name: "retiring was begun, and the machine is not listed, and it speaks", world: func(w *testWorld) {
+		{name: "retiring was begun, and the machine is not listed, and it reports", world: func(w *testWorld) {
 			up(w)
 			w.book("compute1", "m1.small", "a", machines.Retiring)
 			w.Machines = w.Machines[1:]
@@ -421,7 +421,7 @@ func TestPlan(t *testing.T) {
 			want: "keep compute1; keep compute2; orphan compute3 removes"},
 		{name: "fewer, and it joined by itself", world: func(w *testWorld) { up(w); w.join("compute3", "compute") },
 			want: "keep compute1; keep compute2; extra compute3", why: `"code":"not_made_by_pulley","node":"compute3"`},
-		{name: "fewer, and not in the books", world: func(w *testWorld) {
+		{name: "fewer, and without a record", world: func(w *testWorld) {
 			up(w)
 			w.Machines = append(w.Machines, machines.Machine{Name: "compute3", ID: "c", State: machines.Deleting})
 		},
@@ -431,7 +431,7 @@ func TestPlan(t *testing.T) {
 			want: "replace compute1 BLOCKED; replace compute2 BLOCKED", why: `"code":"driver_blind","was":"local","now":"nspawn"`},
 		{name: "no provider", spec: strings.Replace(twoComputes, "local", "none", 1), world: func(w *testWorld) { w.join("compute2", "compute"); w.join("compute3", "compute") },
 			want: "missing compute1; keep compute2; extra compute3", why: `"code":"machine_missing","environment":"dev","node":"compute1"`},
-		{name: "two of a name, one in the books", world: func(w *testWorld) {
+		{name: "two of a name, one with a record", world: func(w *testWorld) {
 			up(w)
 			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "0", State: machines.Running, Created: noon.Add(-9 * time.Hour)})
 		}, want: "keep compute1; duplicate compute1 -compute1#0; keep compute2", why: `"by":"inventory"`},
@@ -503,7 +503,7 @@ func TestPlan(t *testing.T) {
 				tt.world(&w)
 			}
 			p := Make(parsed(t, spec), w.World, tt.o)
-			if got := told(p); got != tt.want {
+			if got := brief(p); got != tt.want {
 				t.Errorf("plan:\n  %s\nwant:\n  %s", got, tt.want)
 			}
 			said := ""
@@ -565,7 +565,7 @@ func TestPlanKeepsProtectedMachines(t *testing.T) {
 			if tt.world != nil {
 				tt.world(&w)
 			}
-			if got := told(Make(parsed(t, tt.spec), w.World, tt.o)); got != tt.want {
+			if got := brief(Make(parsed(t, tt.spec), w.World, tt.o)); got != tt.want {
 				t.Errorf("plan:\n  %s\nwant:\n  %s", got, tt.want)
 			}
 		})
@@ -620,7 +620,7 @@ func TestPlanOfMembers(t *testing.T) {
 	w := known()
 	w.join("old1.example.com", "compute")
 	p := Make(parsed(t, spec), w.World, Options{})
-	if got := told(p); got != "keep old1.example.com; missing old2.example.com" {
+	if got := brief(p); got != "keep old1.example.com; missing old2.example.com" {
 		t.Errorf("plan: %s", got)
 	}
 	if why := p.Steps[1].Reasons[0]; why.Code != machines.MachineMissing || why.Node != "old2.example.com" || why.Environment != "dev" || why.Role != "compute" || !why.Member {
@@ -628,11 +628,11 @@ func TestPlanOfMembers(t *testing.T) {
 	}
 	w.Old = parsed(t, spec)
 	left := parsed(t, strings.Replace(spec, "old1.example.com, ", "", 1))
-	if got := told(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes drains" {
+	if got := brief(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes drains" {
 		t.Errorf("plan: %s", got)
 	}
 	w.silence("old1.example.com")
-	if got := told(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes" {
+	if got := brief(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes" {
 		t.Errorf("plan of a silent one: %s", got)
 	}
 }
@@ -648,7 +648,7 @@ func TestPlanIgnoresUnknownMachines(t *testing.T) {
 		w.Machines = []machines.Machine{{Name: name, ID: "x", State: machines.Running}}
 		p := Make(e, w.World, Options{})
 		if len(p.Steps) != 3 || p.Steps[2].Verb != Unknown || len(p.Deleted()) != 0 {
-			t.Errorf("%.40q is taken for a node's: %s", name, told(p))
+			t.Errorf("%.40q is taken for a node's: %s", name, brief(p))
 			continue
 		}
 	}

@@ -157,7 +157,7 @@ func Refused(p plan.Plan, all []plan.Refusal) error {
 	}
 	var whys, advices []string
 	for _, r := range all {
-		why, advice := fmt.Sprintf("nobody approved the deletion of machine %s", clean(r.Machine.String())), "look at a new plan"
+		why, advice := fmt.Sprintf("the deletion of machine %s is not approved", clean(r.Machine.String())), "look at a new plan"
 		if r.Machine == (machines.Ref{}) {
 			why, advice = Reason(*r.Step.Blocked), remedy(*r.Step.Blocked, p.Destroys)
 		}
@@ -188,7 +188,7 @@ func difference(d plan.Difference) string {
 	case plan.OtherDriver:
 		return fmt.Sprintf("the provider was %s, and is %s now", clean(d.From), clean(d.To))
 	case plan.OtherRevision:
-		return fmt.Sprintf("somebody else stored the environment %s", clean(d.To))
+		return fmt.Sprintf("another program stored the environment %s", clean(d.To))
 	case plan.OtherSpec:
 		return "the environment's file changed"
 	case plan.Dropped:

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrBusy means that another apply has the lock of the environment.
-var ErrBusy = errors.New("somebody else applies it")
+var ErrBusy = errors.New("another apply has the lock")
 
 // Site connects a Loop to a fleet.
 type Site interface {
