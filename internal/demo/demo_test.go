@@ -28,7 +28,7 @@ func TestFolderOfDemoIsRemoved(t *testing.T) {
 	if err := remove(); err != nil {
 		t.Error(err)
 	}
-	if exists(dir) {
+	if _, err := os.Lstat(dir); err == nil {
 		t.Error("the folder still exists")
 	}
 }

@@ -259,8 +259,9 @@ func (j *job) removeNode(why []machines.Reason) error {
 // look waits for a snapshot that begins after this call.
 func (j *job) look() (snapshot, error) { return j.poller.get(j.ctx, j.poller.next()) }
 
-// await polls until done returns true or an error, or until the deadline.
-func (j *job) await(task string, deadline time.Time, done func(snapshot) (ok bool, waits machines.Reason, err error)) error {
+// await polls until done returns true or an error, or until the deadline. late then makes the error from the sentence of
+// the last cause.
+func (j *job) await(task string, deadline time.Time, late func(cause string) error, done func(snapshot) (ok bool, waits machines.Reason, err error)) error {
 	ctx, cancel := context.WithTimeout(j.ctx, deadline.Sub(j.a.Now()))
 	defer cancel()
 	from := j.since
@@ -271,7 +272,7 @@ func (j *job) await(task string, deadline time.Time, done func(snapshot) (ok boo
 		case j.over() != nil:
 			return j.over()
 		case ctx.Err() != nil:
-			return &lateError{last}
+			return late(render.Reason(last))
 		case isLost(err):
 			return err
 		case err != nil:
@@ -287,11 +288,6 @@ func (j *job) await(task string, deadline time.Time, done func(snapshot) (ok boo
 		from = number{world: s.No.world + 1, list: from.list}
 	}
 }
-
-// lateError means that the deadline of a wait has passed; waits is the cause of the wait.
-type lateError struct{ waits machines.Reason }
-
-func (e *lateError) Error() string { return render.Reason(e.waits) }
 
 // problem returns the first line of an error as prose.
 func problem(err error) agent.Prose {

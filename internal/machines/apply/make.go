@@ -172,7 +172,10 @@ func register(j *job) error {
 		return nil
 	}
 	ordered := j.a.Now()
-	err := j.await("register", j.deadline(), func(s snapshot) (bool, machines.Reason, error) {
+	late := func(cause string) error {
+		return fmt.Errorf("it did not join within %s: %s\nsee the machine's own log of its first boot; a new plan shows it as broken", j.draft.Spec.TimeoutOf(j.role), cause)
+	}
+	err := j.await("register", j.deadline(), late, func(s snapshot) (bool, machines.Reason, error) {
 		waits := machines.Reason{Code: machines.WaitsForJoin}
 		if _, ok := s.World.Hosts[j.step.Node]; ok {
 			return true, waits, nil
@@ -189,10 +192,6 @@ func register(j *job) error {
 		waits.State = m.State
 		return false, waits, nil
 	})
-	var late *lateError
-	if errors.As(err, &late) {
-		return fmt.Errorf("it did not join within %s: %w\nsee the machine's own log of its first boot; a new plan shows it as broken", j.draft.Spec.TimeoutOf(j.role), late)
-	}
 	if err != nil {
 		return err
 	}
@@ -259,7 +258,10 @@ func converge(j *job) error {
 	if j.a.Wait == WaitNone || j.a.Wait == WaitRegistered {
 		return nil
 	}
-	err := j.await("converge", j.deadline(), func(s snapshot) (bool, machines.Reason, error) {
+	late := func(cause string) error {
+		return fmt.Errorf("it did not converge within %s: %s\nsee pulley explain %s", j.draft.Spec.TimeoutOf(j.role), cause, j.step.Node)
+	}
+	return j.await("converge", j.deadline(), late, func(s snapshot) (bool, machines.Reason, error) {
 		waits := machines.Reason{Code: machines.WaitsForReport}
 		if !s.World.Released {
 			j.remark(machines.Reason{Code: machines.NothingPromoted, Environment: j.a.Ref.String()})
@@ -285,11 +287,6 @@ func converge(j *job) error {
 		}
 		return false, waits, nil
 	})
-	var late *lateError
-	if errors.As(err, &late) {
-		return fmt.Errorf("it did not converge within %s: %w\nsee pulley explain %s", j.draft.Spec.TimeoutOf(j.role), late, j.step.Node)
-	}
-	return err
 }
 
 // adopt records a machine with the fleet's mark that has no record, or whose record is of another machine.

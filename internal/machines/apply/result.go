@@ -3,6 +3,7 @@ package apply
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -160,7 +161,8 @@ func (e *engine) react(p plan.Plan) {
 		asked[node] = q.ID
 	}
 	j := &job{engine: e, step: plan.Step{Verb: plan.Keep}, since: e.poller.next()}
-	_ = j.await("react", e.a.Now().Add(reactLimit), func(s snapshot) (bool, machines.Reason, error) {
+	late := func(cause string) error { return errors.New(cause) } // a note below
+	_ = j.await("react", e.a.Now().Add(reactLimit), late, func(s snapshot) (bool, machines.Reason, error) {
 		for node, id := range asked {
 			a := s.World.Statuses[node].Answer
 			if a == nil || a.ID != id {
@@ -174,11 +176,7 @@ func (e *engine) react(p plan.Plan) {
 		return len(asked) == 0, machines.Reason{Code: machines.WaitsForRuns, Count: len(asked)}, nil
 	})
 	if len(asked) > 0 && e.over() == nil {
-		var silent []string
-		for node := range asked {
-			silent = append(silent, node)
-		}
-		slices.Sort(silent)
+		silent := slices.Sorted(maps.Keys(asked))
 		e.remark(machines.Reason{Code: machines.RunsUnanswered, Nodes: silent, Seconds: int(reactLimit / time.Second)})
 	}
 }

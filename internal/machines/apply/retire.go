@@ -133,7 +133,11 @@ func drain(j *job) error {
 	limit := cmp.Or(j.a.DrainTimeout, DefaultDrainTimeout)
 	waits := machines.Reason{Code: machines.WaitsForHooks}
 	var failed agent.Prose
-	err := j.await("drain", j.a.Now().Add(limit), func(s snapshot) (bool, machines.Reason, error) {
+	remedy := fmt.Sprintf("%s, with --no-drain to skip its hooks", resume(j.draft.Destroys))
+	late := func(string) error {
+		return fmt.Errorf("its retire hooks did not finish within %s\nthe node is held and stays as it is; check it and %s", limit, remedy)
+	}
+	err := j.await("drain", j.a.Now().Add(limit), late, func(s snapshot) (bool, machines.Reason, error) {
 		if !j.drains(s) {
 			return true, waits, nil
 		}
@@ -146,12 +150,7 @@ func drain(j *job) error {
 		}
 		return false, waits, nil
 	})
-	var late *lateError
-	remedy := fmt.Sprintf("%s, with --no-drain to skip its hooks", resume(j.draft.Destroys))
-	switch {
-	case errors.As(err, &late):
-		return fmt.Errorf("its retire hooks did not finish within %s\nthe node is held and stays as it is; check it and %s", limit, remedy)
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	r := *j.record
@@ -252,7 +251,10 @@ func (j *job) awaitGone(task string, refs []machines.Ref, did machines.Did, why 
 	}
 	deleted := j.a.Now()
 	j.since = j.poller.next()
-	err := j.await(task, deleted.Add(goneLimit), func(s snapshot) (bool, machines.Reason, error) {
+	late := func(string) error {
+		return fmt.Errorf("its machine is not gone %s after its deletion\ncheck it at the provider, and %s", goneLimit, resume(j.draft.Destroys))
+	}
+	err := j.await(task, deleted.Add(goneLimit), late, func(s snapshot) (bool, machines.Reason, error) {
 		for _, m := range s.World.Machines {
 			if !slices.ContainsFunc(refs, m.Is) {
 				continue
@@ -265,10 +267,6 @@ func (j *job) awaitGone(task string, refs []machines.Ref, did machines.Did, why 
 		}
 		return true, machines.Reason{}, nil
 	})
-	var late *lateError
-	if errors.As(err, &late) {
-		return fmt.Errorf("its machine is not gone %s after its deletion\ncheck it at the provider, and %s", goneLimit, resume(j.draft.Destroys))
-	}
 	if err != nil {
 		return err
 	}
