@@ -98,7 +98,7 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 
 // Over HTTPS a machine without a certificate must be able to join. A certificate of a foreign CA must not pass for a
 // node's. A certificate of a rotated CA must be accepted without a restart.
-func TestClientCertificatesAreAskedFor(t *testing.T) {
+func TestServerRequestsClientCertificates(t *testing.T) {
 	t.Parallel()
 	c := openCertificates(t, time.Now)
 	seen := make(chan string, 1)

@@ -79,13 +79,13 @@ func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer
 		return Answer{}, err
 	}
 	r.CSR = string(csr)
-	ask, err := json.Marshal(r)
+	request, err := json.Marshal(r)
 	if err != nil {
 		return Answer{}, fmt.Errorf("cannot encode the request: %w", err)
 	}
 	var a Answer
 	err = c.post(ctx, PathJoin, func(connection *tls.ConnectionState) ([]byte, error) {
-		statement, err := Statement(connection, ask)
+		statement, err := Statement(connection, request)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +93,7 @@ func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer
 		if err != nil {
 			return nil, fmt.Errorf("cannot sign the request: %w", err)
 		}
-		return json.Marshal(Envelope{Ask: ask, Proof: proof})
+		return json.Marshal(Envelope{Request: request, Proof: proof})
 	}, &a)
 	return a, err
 }
@@ -167,13 +167,13 @@ func (c *Client) post(ctx context.Context, path string, body func(*tls.Connectio
 }
 
 // each tries the servers in turn. A refusal ends it: all servers have the same etcd.
-func (c *Client) each(ctx context.Context, ask func(context.Context, server) error) error {
+func (c *Client) each(ctx context.Context, try func(context.Context, server) error) error {
 	failed := &UnreachableError{}
 	var all []error
 	for _, server := range c.servers {
 		failed.Servers = append(failed.Servers, server.url)
 		one, cancel := context.WithTimeout(ctx, c.timeout)
-		err := ask(one, server)
+		err := try(one, server)
 		cancel()
 		var refused *RefusedError
 		var busy *busyError

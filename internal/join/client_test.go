@@ -66,7 +66,7 @@ func client(t *testing.T, ca *pki.CA, servers ...string) *Client {
 
 // A machine must be able to join while any server is up. It must stop at the first refusal: further attempts would
 // look like an attack, and never end.
-func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
+func TestClientTriesServersInTurn(t *testing.T) {
 	ca := newCA(t)
 	good := answering(t, ca, says(200, `{"node":"controller1"}`))
 	refuses := answering(t, ca, says(403, `{"reason":"token_expired","params":{"at":"2026-11-22T12:00:00Z"}}`))
@@ -102,7 +102,7 @@ func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
 }
 
 // A token must not be sent to an unverified server at the address.
-func TestNothingIsSentToAServerThatIsNotThePinnedOne(t *testing.T) {
+func TestClientSendsNothingToUnpinnedServer(t *testing.T) {
 	ca, other := newCA(t), newCA(t)
 	heard := false
 	stranger := answering(t, other, func(http.ResponseWriter, *http.Request) { heard = true })

@@ -59,8 +59,8 @@ type Request struct {
 
 // Envelope is an encoded Request with the proof that it was made for this connection.
 type Envelope struct {
-	Ask   []byte `json:"ask"`   // a Request, as JSON
-	Proof []byte `json:"proof"` // signature over statement, by the key of the CSR
+	Request []byte `json:"request"` // a Request, as JSON
+	Proof   []byte `json:"proof"`   // signature over statement, by the key of the CSR
 }
 
 // Answer is a certificate with the settings of the fleet.
@@ -121,12 +121,12 @@ const (
 )
 
 // Statement returns the bytes that the key of a CSR signs: the connection and the request on it.
-func Statement(connection *tls.ConnectionState, ask []byte) ([]byte, error) {
+func Statement(connection *tls.ConnectionState, request []byte) ([]byte, error) {
 	material, err := connection.ExportKeyingMaterial(exporterLabel, nil, exporterBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot bind the request to its connection: %w", err)
 	}
-	sum := sha256.Sum256(ask)
+	sum := sha256.Sum256(request)
 	return append(append([]byte("pulley join\n"), material...), sum[:]...), nil
 }
 

@@ -250,7 +250,7 @@ func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 	}
 	d.Attempts++
 	d.State, d.Error = store.NoticeSent, ""
-	title, text := Text(d.Notice)
+	title, text := render(d.Notice)
 	for _, s := range n.senders {
 		if slices.Contains(d.done, s.name) {
 			continue
@@ -301,8 +301,8 @@ func (n *Notifier) abandon(ctx context.Context, waiting []*delivery) {
 	}
 }
 
-// Text renders a notice. The code of a newer version renders as itself.
-func Text(n store.Notice) (title, text string) {
+// render renders a notice. The code of a newer version renders as itself.
+func render(n store.Notice) (title, text string) {
 	who := n.Node
 	if who == "" {
 		who = "machine " + n.Machine

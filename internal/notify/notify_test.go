@@ -199,18 +199,18 @@ func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
 func TestEachKindHasAText(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []store.NoticeKind{store.FirstBootFinished, store.FirstBootFailed, store.FirstBootStalled, store.DuplicateRefused, store.DuplicateRuns, store.NodeFloods} {
-		title, _ := Text(store.Notice{Kind: kind, Environment: "dev", Node: "web1", Boots: []string{"a", "b"}})
+		title, _ := render(store.Notice{Kind: kind, Environment: "dev", Node: "web1", Boots: []string{"a", "b"}})
 		if !strings.Contains(title, "web1 in dev") || strings.Contains(title, string(kind)) {
 			t.Errorf("%s has the title %q", kind, title)
 		}
 	}
-	if title, _ := Text(store.Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
+	if title, _ := render(store.Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
 		t.Errorf("an unknown kind has the title %q", title)
 	}
 }
 
 // A chat service's URL is as good as a password: no part of it may be shown.
-func TestSecretsOfURLsAreTakenOut(t *testing.T) {
+func TestSecretsOfURLsAreRemoved(t *testing.T) {
 	t.Parallel()
 	for raw, secret := range map[string]string{
 		"slack://hook:AAAAAAAAA-BBBBBBBBB-CCCCCCCCCCCCCCCCCCCCCCCC@webhook": "CCCCCCCCCCCCCCCCCCCCCCCC",

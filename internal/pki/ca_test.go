@@ -11,7 +11,7 @@ import (
 )
 
 // A CA must be created once, and only its owner may read its key.
-func TestCAIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
+func TestCAIsCreatedOnceForOwnerOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data", "pki")
 	var wait sync.WaitGroup
 	pins := make([]string, 8)
@@ -50,7 +50,7 @@ func TestCAIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 }
 
 // The limits of a CA certificate prevent a stolen leaf from signing.
-func TestCACertificateSaysWhatItIs(t *testing.T) {
+func TestCACertificateIsLimited(t *testing.T) {
 	for _, a := range open(t, t.TempDir(), Options{}).Authorities() {
 		c := a.Certificate
 		if !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero || len(c.ExtKeyUsage) != 0 || !a.KeyAtHand {
@@ -66,7 +66,7 @@ func TestCACertificateSaysWhatItIs(t *testing.T) {
 }
 
 // After a power loss during its creation, a CA must be completed, not created again.
-func TestCAThatIsThereHalfIsFinished(t *testing.T) {
+func TestIncompleteCAIsCompleted(t *testing.T) {
 	order := []string{currentKey, currentCert, nextKey, nextCert} // in the order of creation
 	for made := range len(order) {
 		dir := t.TempDir()
@@ -91,7 +91,7 @@ func TestCAThatIsThereHalfIsFinished(t *testing.T) {
 }
 
 // A CA with missing files must not be replaced automatically: all nodes of the fleet would lose access.
-func TestCAThatLostFilesIsNotReplaced(t *testing.T) {
+func TestCAWithMissingFilesIsNotReplaced(t *testing.T) {
 	for _, c := range []struct {
 		what, says string
 		spoil      func(dir string)

@@ -12,7 +12,7 @@ import (
 )
 
 // etcd would refuse a reader that gets a key with the certificate of another key in the middle of a renewal.
-func TestIdentityIsReplacedWhole(t *testing.T) {
+func TestIdentityIsReplacedAtomically(t *testing.T) {
 	ca := open(t, t.TempDir(), Options{})
 	file := filepath.Join(t.TempDir(), "node.pem")
 	ids := []Identity{client(t, ca, time.Hour), client(t, ca, time.Hour)}
@@ -52,7 +52,7 @@ func TestIdentityIsReplacedWhole(t *testing.T) {
 
 // A damaged file must differ from a missing one: a node without an identity joins, and a node with a damaged one
 // reports an error.
-func TestIdentitiesThatAreNone(t *testing.T) {
+func TestInvalidIdentitiesAreRejected(t *testing.T) {
 	dir := t.TempDir()
 	ca := open(t, filepath.Join(dir, "pki"), Options{})
 	id, other := client(t, ca, time.Hour), client(t, ca, time.Hour)
@@ -84,7 +84,7 @@ func TestIdentitiesThatAreNone(t *testing.T) {
 }
 
 // A repeated join must use the same key.
-func TestKeyWaitsForItsCertificate(t *testing.T) {
+func TestKeyIsStoredBeforeCertificate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.key")
 	if _, err := LoadKey(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing: %v", err)

@@ -30,7 +30,7 @@ func TestNamesReadBack(t *testing.T) {
 }
 
 // A name with a slash in a part, or with a prefix that ends like a kind, could stand for another user.
-func TestNamesThatAreRefused(t *testing.T) {
+func TestInvalidNamesAreRejected(t *testing.T) {
 	good := Name{"pulley", KindNode, "dev", "controller1", "0123456789abcdef"}
 	for what, spoil := range map[string]func(*Name){
 		"no prefix":           func(n *Name) { n.Prefix = "" },

@@ -61,7 +61,7 @@ func server(t *testing.T, ca *CA, hosts ...string) tls.Certificate {
 }
 
 // A new machine must send its token only to its fleet's serve.
-func TestPinsKnowTheServer(t *testing.T) {
+func TestPinsAuthenticateServer(t *testing.T) {
 	now := time.Now()
 	ours := open(t, t.TempDir(), Options{})
 	theirs := open(t, t.TempDir(), Options{})
@@ -136,7 +136,7 @@ func TestPinsKnowTheServer(t *testing.T) {
 }
 
 // A truncated pin must be reported before anything is sent.
-func TestPinsThatAreNone(t *testing.T) {
+func TestInvalidPinsAreRejected(t *testing.T) {
 	pin := open(t, t.TempDir(), Options{}).Fingerprints()[0]
 	for _, pins := range [][]string{nil, {""}, {pin, ""}, {pin[:len(pin)-1]}, {pin[7:]}, {"sha256:" + strings.Repeat("g", 64)}, {"sha1:" + pin[7:]}} {
 		if _, err := Pinned(pins); err == nil {
@@ -146,7 +146,7 @@ func TestPinsThatAreNone(t *testing.T) {
 }
 
 // A server's certificate must not be accepted for a client, and a client's only for its own name.
-func TestOnlyClientsAreLetIn(t *testing.T) {
+func TestServerAcceptsOnlyClientCertificates(t *testing.T) {
 	ca := open(t, t.TempDir(), Options{})
 	id := client(t, ca, time.Hour)
 	config, err := id.TLS(ca.Bundle())

@@ -9,7 +9,7 @@ import (
 )
 
 // A rotation that loses trust in any client takes a fleet down.
-func TestRotationLosesNobody(t *testing.T) {
+func TestRotationKeepsTrust(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	serve, verb := open(t, dir, Options{}), open(t, dir, Options{})
 	before := client(t, serve, time.Hour)
@@ -55,7 +55,7 @@ func TestRotationLosesNobody(t *testing.T) {
 }
 
 // A power loss during a rotation must not leave a CA without its key, nor a client without trust.
-func TestRotationCutOff(t *testing.T) {
+func TestInterruptedRotationIsCompleted(t *testing.T) {
 	move := func(t *testing.T, dir, from, to string) {
 		t.Helper()
 		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
@@ -103,7 +103,7 @@ func TestRotationCutOff(t *testing.T) {
 }
 
 // A client whose bundle is older than the next CA does not trust that CA yet.
-func TestNextSinceIsWhenItWasPublished(t *testing.T) {
+func TestNextSinceIsPublicationTime(t *testing.T) {
 	dir, began := t.TempDir(), time.Now().Add(-time.Second)
 	ca := open(t, dir, Options{})
 	since, ok := ca.NextSince()

@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// SignTimeout bounds one signature of a command, and signGrace its end after the signal. Their sum is less than every
+// signTimeout bounds one signature of a command, and signGrace its end after the signal. Their sum is less than every
 // client's deadline: a node renews within 15 s, serve answers within 25 s.
 const (
-	SignTimeout = 10 * time.Second
+	signTimeout = 10 * time.Second
 	signGrace   = 2 * time.Second
 )
 
@@ -35,7 +35,7 @@ func (s commandSigner) Public() crypto.PublicKey { return s.cert.PublicKey }
 // Sign passes the digest to the command on standard input, the name of the hash as PULLEY_SIGN_HASH (SHA-256) and the
 // pin of the CA as PULLEY_SIGN_CA. It reads the signature from standard output: ASN.1 for ECDSA, PKCS #1 v1.5 for RSA.
 func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), SignTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), signTimeout)
 	defer cancel()
 	c := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
 	var out, problem bytes.Buffer
@@ -46,7 +46,7 @@ func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) 
 	c.WaitDelay = signGrace // then it is killed
 	if err := c.Run(); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no signature within %s", SignTimeout)
+			err = fmt.Errorf("no signature within %s", signTimeout)
 		}
 		if said := strings.TrimSpace(problem.String()); said != "" {
 			err = fmt.Errorf("%w: %.500s", err, said)

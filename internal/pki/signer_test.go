@@ -60,7 +60,7 @@ func TestCommandSigns(t *testing.T) {
 
 // A command that signs with another key would make untrusted certificates. A hanging or failing command must be
 // reported.
-func TestCommandThatIsWrong(t *testing.T) {
+func TestWrongSigningCommandIsReported(t *testing.T) {
 	dir, key, next := kept(t)
 	for what, c := range map[string]struct {
 		argv []string

@@ -66,7 +66,7 @@ func fetchAgent(t *testing.T, server, digest string) (int, []byte) {
 }
 
 // A first boot runs the fetched program as root: it must get the complete program of that digest, or nothing.
-func TestAgentsAreServedByTheirDigest(t *testing.T) {
+func TestAgentsAreServedByDigest(t *testing.T) {
 	t.Parallel()
 	program := make([]byte, 2<<20)
 	random := rand.NewChaCha8([32]byte{1})

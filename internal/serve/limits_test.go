@@ -18,7 +18,7 @@ import (
 
 // A client must not be able to block the agent for new machines. It could hold every transfer, or request unknown
 // programs, each of which makes etcd read the published list.
-func TestNobodyDeniesAgentsToOthers(t *testing.T) {
+func TestClientCannotBlockAgentDownloads(t *testing.T) {
 	t.Parallel()
 	program := make([]byte, 16<<20)
 	random := rand.NewChaCha8([32]byte{1})
@@ -79,7 +79,7 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 }
 
 // serve writes a node's boot ID into keys: the node must not choose its length.
-func TestOddIDsOfBootsAreDropped(t *testing.T) {
+func TestInvalidBootIDsAreDropped(t *testing.T) {
 	t.Parallel()
 	w := newWatcher(time.Now, slog.New(slog.DiscardHandler))
 	says := func(boot, machine string) {

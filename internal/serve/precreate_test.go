@@ -11,7 +11,7 @@ import (
 )
 
 // A crash of serve during a login or a join must not leave a stolen certificate valid.
-func TestUsersWhoAreNobodyGo(t *testing.T) {
+func TestOrphanedUsersAreDeleted(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st, ctx := connect(t, s.Connection), t.Context()
@@ -52,7 +52,7 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 }
 
 // An outdated entry in the list of operators blocks the next rotation: the administrator's renewal must be recorded.
-func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
+func TestAdministratorsRenewalIsRecorded(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)

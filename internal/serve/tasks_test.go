@@ -108,7 +108,7 @@ func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
 
 // Without pre-created users, a join among ten thousand nodes waits for etcd to read all users six times. A leftover
 // user would be an unknown access.
-func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
+func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)
@@ -166,7 +166,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 }
 
 // Users for joined or removed nodes would be open accesses. Too many users would slow etcd for all clients.
-func TestWhoseUserIsMadeAhead(t *testing.T) {
+func TestPlanOfPrecreatedUsers(t *testing.T) {
 	t.Parallel()
 	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 6}\n"))
 	if err != nil {
@@ -185,7 +185,7 @@ func TestWhoseUserIsMadeAhead(t *testing.T) {
 }
 
 // A stolen node identity can fill etcd until no client can write: the flood must be reported within a minute.
-func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
+func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)
@@ -212,7 +212,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 		if _, wrong := all["compute2"]; wrong {
 			t.Fatal("a node that is well was noted")
 		}
-		return all["compute1"].Bytes > FloodBytes
+		return all["compute1"].Bytes > floodBytes
 	})
 	observe.Eventually(t, "both serves log it", func() bool {
 		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
@@ -236,7 +236,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 }
 
 // A healthy node must never count as a flood, at any start of its minute. A small steady excess must.
-func TestWhatIsAFlood(t *testing.T) {
+func TestFloodLimits(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	w := newWatcher(func() time.Time { return now }, slog.New(slog.DiscardHandler))
@@ -257,7 +257,7 @@ func TestWhatIsAFlood(t *testing.T) {
 	}
 	now = now.Add(time.Hour)
 	w.forget()
-	write(FloodBytes)
+	write(floodBytes)
 	if floods, _ := w.take(); len(floods) > 0 {
 		t.Fatalf("a megabyte is allowed: %+v", floods)
 	}
@@ -273,7 +273,7 @@ func TestWhatIsAFlood(t *testing.T) {
 }
 
 // Two machines under one name destroy each other's state in turn: they must be frozen and reported.
-func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
+func TestCopiedMachineIsFrozen(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)

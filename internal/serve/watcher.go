@@ -17,8 +17,8 @@ import (
 // A node that writes more than this within a minute floods. A healthy node writes a status of a few kilobytes every
 // five minutes. After a long disconnection it writes five records of at most 8 KiB in each tick.
 const (
-	FloodBytes  = 1 << 20
-	FloodWrites = 300
+	floodBytes  = 1 << 20
+	floodWrites = 300
 )
 
 const (
@@ -82,7 +82,7 @@ func (w *watcher) saw(write store.NodeWrite) {
 		w.tally[k] = t
 	}
 	bytes, writes := t.add(now, write.Bytes)
-	if (bytes > FloodBytes || writes > FloodWrites) && now.Sub(t.noted) >= recordInterval {
+	if (bytes > floodBytes || writes > floodWrites) && now.Sub(t.noted) >= recordInterval {
 		if !t.told {
 			w.log.Warn("a node writes far more than a node does", "env", k.ref.String(), "node", k.node, "bytes", bytes, "writes", writes, "within", "1m")
 		}
@@ -149,19 +149,13 @@ func (w *watcher) take() (floods map[nodeKey]store.Flood, duplicates map[nodeKey
 	return floods, duplicates
 }
 
-// back restores a detection that could not be stored, unless there is a newer one.
-func (w *watcher) back(k nodeKey, f store.Flood) {
+// putBack restores a detection that could not be stored, unless there is a newer one.
+func putBack[D any](w *watcher, pending *map[nodeKey]D, k nodeKey, d D) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, newer := w.floods[k]; !newer {
-		w.floods[k] = f
+	if _, newer := (*pending)[k]; !newer {
+		(*pending)[k] = d
 	}
-}
-
-func (w *watcher) backDuplicate(k nodeKey, d duplicate) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.duplicates[k] = d
 }
 
 // forget drops ended floods. Memory must not grow with removed nodes.
@@ -211,7 +205,7 @@ func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f store.Flood) {
 	first, err := t.Store.Fleet.NoteFlood(ctx, key.ref, f)
 	if err != nil {
 		t.complain(ctx, "cannot record a flood", err, "env", key.ref.String(), "node", key.node)
-		t.watcher.back(key, f) // etcd may be full or unreachable
+		putBack(t.watcher, &t.watcher.floods, key, f) // etcd may be full or unreachable
 		return
 	}
 	if first {
@@ -235,7 +229,7 @@ func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
 	}
 	if err != nil {
 		t.complain(ctx, "cannot record a duplicate machine", err, "env", key.ref.String(), "node", key.node)
-		t.watcher.backDuplicate(key, d)
+		putBack(t.watcher, &t.watcher.duplicates, key, d)
 		return
 	}
 	t.Log.Warn("two machines run as one node", "env", key.ref.String(), "node", key.node, "boot", d.boot, "other", d.other, "frozen", held)

@@ -22,8 +22,8 @@ type PublicKey struct {
 	Comment string
 }
 
-// ParsePublicKey parses a .pub file of ssh-keygen: one line.
-func ParsePublicKey(file []byte) (PublicKey, error) {
+// parsePublicKey parses a .pub file of ssh-keygen: one line.
+func parsePublicKey(file []byte) (PublicKey, error) {
 	if bytes.Contains(file, []byte("PRIVATE KEY-----")) {
 		return PublicKey{}, errors.New("it is a private key; its public half is in the file with .pub behind its name")
 	}
@@ -109,7 +109,7 @@ func expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
 	if err != nil {
 		return nil, Signer{}, err
 	}
-	found, err := s.Find(who)
+	found, err := s.find(who)
 	if err != nil {
 		return nil, Signer{}, err
 	}
@@ -133,8 +133,8 @@ func expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
 	return changed, found, nil
 }
 
-// Find returns the only signer with a name or fingerprint.
-func (s *Signers) Find(who string) (Signer, error) {
+// find returns the only signer with a name or fingerprint.
+func (s *Signers) find(who string) (Signer, error) {
 	var found []Signer
 	var known, prints []string
 	for _, signer := range s.all {
@@ -234,7 +234,7 @@ func ReadPublicKey(file string) (PublicKey, error) {
 	if err != nil {
 		return PublicKey{}, fmt.Errorf("cannot read the public key: %w", err)
 	}
-	key, err := ParsePublicKey(b)
+	key, err := parsePublicKey(b)
 	if err != nil {
 		return PublicKey{}, fmt.Errorf("cannot read the public key in %s: %w", file, err)
 	}

@@ -8,7 +8,7 @@ import (
 
 func publicKey(t *testing.T, number byte, comment string) PublicKey {
 	t.Helper()
-	k, err := ParsePublicKey([]byte(text(softKey(t, number).PublicKey()) + " " + comment + "\n"))
+	k, err := parsePublicKey([]byte(text(softKey(t, number).PublicKey()) + " " + comment + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestChangesOfListsAreRefused(t *testing.T) {
 }
 
 func parseError(file string) error {
-	_, err := ParsePublicKey([]byte(file))
+	_, err := parsePublicKey([]byte(file))
 	return err
 }
 

@@ -87,7 +87,7 @@ func TestHighWaterMarkHolds(t *testing.T) {
 }
 
 // A permit allows one downgrade. It cannot be used again after the node was upgraded.
-func TestAPermitIsUsedOnce(t *testing.T) {
+func TestPermitIsUsedOnce(t *testing.T) {
 	permits := []Permit{releasePermit(5, "2.0.0", "1.0.0")}
 	f := HighWaterMark{}
 	for _, step := range []struct {

@@ -297,27 +297,9 @@ func ParseDate(s string, now time.Time) (time.Time, error) {
 // matches reports whether s matches an OpenSSH pattern (ssh_config(5), PATTERNS): * matches any number of characters,
 // including none; ? matches one.
 func matches(s, pattern string) bool {
-	star, retry := -1, 0
-	i, j := 0, 0
-	for i < len(s) {
-		switch {
-		case j < len(pattern) && pattern[j] == '*': // before the next case, in which a star in s would consume this one
-			star, retry = j, i
-			j++
-		case j < len(pattern) && (pattern[j] == '?' || pattern[j] == s[i]):
-			i++
-			j++
-		case star >= 0: // the last star matches one character more
-			retry++
-			i, j = retry, star+1
-		default:
-			return false
-		}
-	}
-	for j < len(pattern) && pattern[j] == '*' {
-		j++
-	}
-	return j == len(pattern)
+	expression := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
+	ok, err := regexp.MatchString(`(?s)^(?:`+expression+`)$`, s)
+	return err == nil && ok
 }
 
 // pattern is one element of a list. A match of a negated pattern excludes the string, at any place in the list.

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // An operator types the passphrase in the terminal of pulley. A child that may not read from the terminal would hang.
-func TestAPassphraseIsTypedOnATerminal(t *testing.T) {
+func TestPassphraseIsReadFromTerminal(t *testing.T) {
 	onlySoftly(t)
 	file := filepath.Join(t.TempDir(), "id")
 	mustKeygen(t, "-q", "-t", "ed25519", "-N", "correct horse", "-f", file)
@@ -253,7 +253,7 @@ func TestVerifyAgreesWithOpenSSH(t *testing.T) {
 }
 
 // OpenSSH interprets a cert-authority line and Pulley does not. It must be an error and not be skipped.
-func TestACertificateIsRefusedInWords(t *testing.T) {
+func TestCertificatesAreRefused(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()
 	ca, user := filepath.Join(dir, "ca"), filepath.Join(dir, "user")
@@ -269,7 +269,7 @@ func TestACertificateIsRefusedInWords(t *testing.T) {
 }
 
 // Many operators sign with a key that only an agent holds.
-func TestAnAgentSigns(t *testing.T) {
+func TestAgentSigns(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "id"), filepath.Join(dir, "agent")
@@ -311,7 +311,7 @@ func TestAnAgentSigns(t *testing.T) {
 }
 
 // ssh-keygen asks for the passphrase of a key, here by SSH_ASKPASS.
-func TestAPassphraseIsAskedFor(t *testing.T) {
+func TestSigningAsksForPassphrase(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "id")
@@ -341,7 +341,7 @@ func TestCreateMakesAKeyThatSigns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, err := ParsePublicKey([]byte(read(t, k.File+".pub")))
+	public, err := parsePublicKey([]byte(read(t, k.File+".pub")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func (k Key) run(ctx context.Context, verb string, args ...string) error {
 func (k Key) explain(verb string, err error, said string) error {
 	info, statErr := os.Stat(k.File)
 	head := k.read(k.File)
-	_, notPublic := ParsePublicKey(head)
+	_, notPublic := parsePublicKey(head)
 	public := statErr == nil && notPublic == nil
 	if statErr == nil && bytes.HasPrefix(head, []byte("-----BEGIN")) && info.Mode().Perm()&0o077 != 0 {
 		return fmt.Errorf("cannot %s %s: others may read it (mode %04o)\nrun: chmod 600 %s", verb, k.File, info.Mode().Perm(), k.File)
@@ -193,7 +193,7 @@ func (k Key) Check() error {
 // the file nor its .pub file shows the key. It never asks for a passphrase.
 func (k Key) Fingerprint() string {
 	own := k.read(k.File)
-	if key, err := ParsePublicKey(own); err == nil {
+	if key, err := parsePublicKey(own); err == nil {
 		return key.Fingerprint()
 	}
 	private, err := ssh.ParsePrivateKey(own)
@@ -204,7 +204,7 @@ func (k Key) Fingerprint() string {
 	case errors.As(err, &locked) && locked.PublicKey != nil:
 		return ssh.FingerprintSHA256(locked.PublicKey)
 	}
-	if key, err := ParsePublicKey(k.read(k.File + ".pub")); err == nil {
+	if key, err := parsePublicKey(k.read(k.File + ".pub")); err == nil {
 		return key.Fingerprint()
 	}
 	return ""

@@ -11,7 +11,7 @@ import (
 )
 
 // The error must state what to install, create or change.
-func TestSigningSaysWhatIsMissing(t *testing.T) {
+func TestSigningReportsMissingParts(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "id")
 	if err := os.WriteFile(file, []byte("not a key"), 0o600); err != nil {
@@ -73,7 +73,7 @@ func TestSigningEnds(t *testing.T) {
 
 // A wrong path must be reported at once, with a fitting remedy. Otherwise the operator would change the mode of a
 // README, or wait for a minute of packing.
-func TestWhatIsNoKeyIsTold(t *testing.T) {
+func TestInvalidKeyFileIsReported(t *testing.T) {
 	dir := t.TempDir()
 	readme, key, fails := filepath.Join(dir, "README"), filepath.Join(dir, "id"), filepath.Join(dir, "fails")
 	for file, text := range map[string]string{readme: "for us\n", key: "-----BEGIN OPENSSH PRIVATE KEY-----\n", fails: "#!/bin/sh\necho invalid format >&2\nexit 1\n"} {

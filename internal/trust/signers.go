@@ -183,7 +183,7 @@ func (s *Signers) revoke(list []byte) error {
 }
 
 // All returns the allowed signers in the order of their file.
-func (s *Signers) All() []Signer { return append([]Signer(nil), s.all...) }
+func (s *Signers) All() []Signer { return slices.Clone(s.all) }
 
 // State returns the state of a signer's key at a time.
 func (s *Signers) State(signer Signer, now time.Time) State {

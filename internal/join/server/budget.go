@@ -75,22 +75,22 @@ func (l *limiter) wait(b *bucket, now time.Time) time.Duration {
 func (l *limiter) spend(party string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.take(l.bucket(party, now), now)
+	l.spendFrom(l.bucket(party, now), now)
 }
 
-// ask takes one token, or returns the time until there is one.
-func (l *limiter) ask(party string, now time.Time) time.Duration {
+// take takes one token, or returns the time until there is one.
+func (l *limiter) take(party string, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucket(party, now)
 	if wait := l.wait(b, now); wait > 0 {
 		return wait
 	}
-	l.take(b, now)
+	l.spendFrom(b, now)
 	return 0
 }
 
-func (l *limiter) take(b *bucket, now time.Time) {
+func (l *limiter) spendFrom(b *bucket, now time.Time) {
 	b.left, b.at = max(l.filled(b, now)-1, -mostDebt), now
 }
 
@@ -143,7 +143,7 @@ func (g gate) inTurn(do func(context.Context, *caller) (any, error)) func(contex
 
 // within refuses a request beyond the party's budget.
 func (g gate) within(party string) error {
-	if wait := g.asked.ask(party, g.now()); wait > 0 {
+	if wait := g.asked.take(party, g.now()); wait > 0 {
 		return &busyError{join.TooOften, wait}
 	}
 	return nil

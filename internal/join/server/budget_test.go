@@ -20,7 +20,7 @@ import (
 )
 
 // A broken node, or the holder of a stolen certificate, must not fill etcd with leases and revisions through serve.
-func TestWhatOneCertificateWritesIsBounded(t *testing.T) {
+func TestWritesOfOneCertificateAreBounded(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	token := w.token(store.Token{Role: "compute", Uses: 1})
@@ -69,7 +69,7 @@ func TestWhatOneCertificateWritesIsBounded(t *testing.T) {
 }
 
 // A write that loses a conflict must leave no lease, or provoked conflicts fill etcd.
-func TestWordsThatLoseLeaveNoLease(t *testing.T) {
+func TestLostReportsLeaveNoLease(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	b := store.FirstBoot{Machine: "m1", Step: "lock", State: store.BootStarted}
 	if err := w.st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
@@ -88,7 +88,7 @@ func TestWordsThatLoseLeaveNoLease(t *testing.T) {
 }
 
 // Repeated equal reports of a first boot are written once.
-func TestTheSameWordIsWrittenOnce(t *testing.T) {
+func TestRepeatedReportIsWrittenOnce(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	at := time.Now()
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return at } })
@@ -116,7 +116,7 @@ func TestTheSameWordIsWrittenOnce(t *testing.T) {
 
 // A token of the environment, used up or not, must not lock a live node's name: the node's replacement would be
 // refused.
-func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
+func TestTokenReportTakesNoNameOfLiveNode(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()
@@ -179,7 +179,7 @@ func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
 
 // Each report with a token may look new to a record: a machine that always reports that it is finished must be
 // counted, too.
-func TestMachinesThatSayTheyAreFinishedAreBounded(t *testing.T) {
+func TestMachinesThatClaimToBeFinishedAreBounded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	token := w.token(store.Token{Role: "controller", Uses: 2})
@@ -193,7 +193,7 @@ func TestMachinesThatSayTheyAreFinishedAreBounded(t *testing.T) {
 
 // A machine with a wrong token must not prevent other nodes at its address from renewing. After its repair it must be
 // served again.
-func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
+func TestRefusalsOfAddressDoNotSlowCertificates(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	m := w.machine("m1", s)
@@ -216,7 +216,7 @@ func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
 }
 
 // A client must not be able to fill serve's disk through the log.
-func TestALogRepeatsLittleOfARequest(t *testing.T) {
+func TestLogOfRequestIsBounded(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	long := strings.Repeat("x", 60000)
@@ -234,7 +234,7 @@ func TestALogRepeatsLittleOfARequest(t *testing.T) {
 }
 
 // A step's name is shown to people: it must not contain arbitrary text.
-func TestStepsHaveNames(t *testing.T) {
+func TestProgressRejectsInvalidStepNames(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	told := 0
 	s := w.serve(func(c *Config) { c.OnFirstBoot = func(environments.Ref, store.FirstBoot) { told++ } })
@@ -248,7 +248,7 @@ func TestStepsHaveNames(t *testing.T) {
 }
 
 // A request that makes serve panic must be answered and logged.
-func TestAPanicLeavesATrace(t *testing.T) {
+func TestPanicIsAnsweredAndLogged(t *testing.T) {
 	log := &observe.Log{}
 	d := New(Config{Log: log.Logger()})
 	answer := httptest.NewRecorder()
@@ -256,7 +256,7 @@ func TestAPanicLeavesATrace(t *testing.T) {
 	if answer.Code != http.StatusInternalServerError {
 		t.Errorf("it answers %d", answer.Code)
 	}
-	if text := log.String(); !strings.Contains(text, "out of luck") || !strings.Contains(text, "TestAPanicLeavesATrace") {
+	if text := log.String(); !strings.Contains(text, "out of luck") || !strings.Contains(text, "TestPanicIsAnsweredAndLogged") {
 		t.Errorf("the log has %q", text)
 	}
 }

@@ -127,7 +127,7 @@ func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key stri
 		return join.Answer{}, no(join.WrongCertificate, join.Params{Operator: name.Subject})
 	}
 	now := d.Now().UTC()
-	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(d.OperatorLifetime), d.issuer.pin()
+	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(operatorLifetime), d.issuer.pin()
 	if err := d.Store.Identities.PutOperator(ctx, *o, revision); err != nil {
 		return join.Answer{}, fmt.Errorf("cannot renew the certificate of operator %s: %w", o.Name, err)
 	}

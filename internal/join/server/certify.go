@@ -23,7 +23,7 @@ const certifyTime = time.Minute
 
 // certify creates the user of a recorded identity, and its certificate. It first deletes the users of former
 // incarnations.
-func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
+func (d *Server) certify(ctx context.Context, ref environments.Ref, a joining, i placed) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
 	defer cancel()
 	failed := d.makeUser(ctx, ref, i)
@@ -94,7 +94,7 @@ func (i issuer) node(ref environments.Ref, csr string, of store.Identity) (join.
 }
 
 func (i issuer) operator(csr string, o store.OperatorIdentity) (join.Answer, error) {
-	answer, err := i.sign(csr, o.User, i.OperatorLifetime)
+	answer, err := i.sign(csr, o.User, operatorLifetime)
 	answer.Operator, answer.As = o.Name, string(o.As)
 	return answer, err
 }

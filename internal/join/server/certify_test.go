@@ -14,7 +14,7 @@ import (
 )
 
 // asks returns a request after the check of its proof.
-func (w *world) asks(text, node string, machine join.Machine) ask {
+func (w *world) asks(text, node string, machine join.Machine) joining {
 	w.t.Helper()
 	id, secret, err := store.ParseToken(text)
 	if err != nil {
@@ -29,7 +29,7 @@ func (w *world) asks(text, node string, machine join.Machine) ask {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return ask{Request: join.Request{CSR: string(csr), Machine: machine}, id: id, secret: secret, key: digest, node: node}
+	return joining{Request: join.Request{CSR: string(csr), Machine: machine}, id: id, secret: secret, key: digest, node: node}
 }
 
 func (w *world) has(user string) bool {
@@ -42,7 +42,7 @@ func (w *world) has(user string) bool {
 }
 
 // Two machines join while their environment is destroyed. Each deletes the role that the other's user is about to get.
-func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
+func TestFailedUserLeavesNothingBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	a := w.asks(w.token(store.Token{Role: "controller"}), "controller1", join.Machine{ID: "m1"})
@@ -76,7 +76,7 @@ func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 }
 
 // A removed node that disconnects at the wrong moment must not leave an unknown user.
-func TestHangingUpLeavesNoUserBehind(t *testing.T) {
+func TestDisconnectLeavesNoUserBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	gone, cancel := context.WithCancel(t.Context())
@@ -120,7 +120,7 @@ func TestHangingUpLeavesNoUserBehind(t *testing.T) {
 }
 
 // A stolen certificate must not survive its owner's new join, even if serve crashed during the first attempt.
-func TestEveryFormerIncarnationEnds(t *testing.T) {
+func TestFormerIncarnationsAreDeleted(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
 	if err := w.st.Access.EnsureOperatorRoles(t.Context()); err != nil {
@@ -155,7 +155,7 @@ func TestEveryFormerIncarnationEnds(t *testing.T) {
 }
 
 // A token that changed between two reads must not create an operator with an unintended name.
-func TestAnOperatorIsWhomTheTokenNames(t *testing.T) {
+func TestOperatorJoinsUnderNameOfToken(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve(nil)
 	_, err := s.settleOperator(t.Context(), w.asks(w.token(store.Token{Operator: "ann", As: store.RoleViewer}), "", join.Machine{}), "bob")
@@ -166,7 +166,7 @@ func TestAnOperatorIsWhomTheTokenNames(t *testing.T) {
 }
 
 // An old connection must not renew a certificate of a retired CA: its holder would keep access forever.
-func TestACertificateOfARetiredCARenewsNothing(t *testing.T) {
+func TestCertificateOfRetiredCACannotRenew(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil) // its listener still accepts the initial CAs, like an old connection
 	m := w.machine("m1", s)

@@ -20,7 +20,7 @@ func (w *world) serveLater() (*serve, func()) {
 
 // A removed stolen machine still has its userdata, with the token of its role. It must not join again: not at once,
 // not by another name, and not after another machine took its number.
-func TestARemovedMachineStaysOut(t *testing.T) {
+func TestRemovedMachineCannotJoin(t *testing.T) {
 	w := newWorld(t, role("compute", 4))
 	s, later := w.serveLater()
 	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
@@ -83,7 +83,7 @@ func TestARemovedMachineStaysOut(t *testing.T) {
 }
 
 // Machines that leave by themselves come and go all the time: they leave nothing behind, and they may return.
-func TestOfAMachineThatLeftNothingStays(t *testing.T) {
+func TestLeaveDeletesEverything(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s, later := w.serveLater()
 	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
@@ -110,7 +110,7 @@ func TestOfAMachineThatLeftNothingStays(t *testing.T) {
 }
 
 // A join that panics must not block its number until serve restarts.
-func TestAPanicGivesItsNumberBack(t *testing.T) {
+func TestPanicReleasesNumber(t *testing.T) {
 	w := newWorld(t, role("compute", 1))
 	var panicked atomic.Bool
 	var s *serve

@@ -44,7 +44,7 @@ func (w *world) crowd(n int, token string, serves ...*serve) []string {
 
 // Two machines with the same node name would overwrite each other. A skipped number is a machine that operators do not
 // find. Two serves assign a thousand numbers at once: each of 1 to 1,000 goes to one machine.
-func TestAThousandClaimsAtTwoServes(t *testing.T) {
+func TestThousandClaimsAtTwoServes(t *testing.T) {
 	const n = 1000
 	w := newWorld(t, role("compute", n))
 	serves := []*serve{w.serve(nil), w.serve(nil)}
@@ -62,7 +62,7 @@ func TestAThousandClaimsAtTwoServes(t *testing.T) {
 		all.Go(func() {
 			defer func() { <-at }()
 			machine := fmt.Sprintf("m%d", i)
-			a := ask{Request: join.Request{Machine: join.Machine{ID: machine}}, id: id, secret: secret, key: machine, claimed: true}
+			a := joining{Request: join.Request{Machine: join.Machine{ID: machine}}, id: id, secret: secret, key: machine, claimed: true}
 			p, err := serves[i%2].place(t.Context(), &caller{}, dev, "compute", a)
 			if err != nil {
 				t.Errorf("%s: %v", machine, err)
@@ -90,7 +90,7 @@ func TestAThousandClaimsAtTwoServes(t *testing.T) {
 }
 
 // A conflict may have another cause than the number: the first machine of a role must become the first node.
-func TestANumberIsSkippedOnlyWhenAnotherGotIt(t *testing.T) {
+func TestNumberIsSkippedOnlyIfTaken(t *testing.T) {
 	w := newWorld(t, role("compute", 9))
 	s := w.serve(nil)
 	for attempt := range 10 {
@@ -103,7 +103,7 @@ func TestANumberIsSkippedOnlyWhenAnotherGotIt(t *testing.T) {
 }
 
 // Machines that start together must all join exactly once: over TLS, at two serves, each with its user in etcd.
-func TestACrowdJoins(t *testing.T) {
+func TestManyMachinesJoinAtOnce(t *testing.T) {
 	const n = 120
 	w := newWorld(t, role("compute", n))
 	a, b := w.serve(nil), w.serve(nil)
@@ -124,7 +124,7 @@ func TestACrowdJoins(t *testing.T) {
 }
 
 // The number of a removed node must be assigned again, even by a serve that had seen it taken.
-func TestANumberThatBecameFreeIsHandedOutAgain(t *testing.T) {
+func TestFreedNumberIsAssignedAgain(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s := w.serve(nil)
 	token := w.token(store.Token{Role: "compute"})

@@ -49,7 +49,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 }
 
 // The destruction of one stack must not destroy another one, and must leave no valid access.
-func TestAStackIsDestroyedBesideAnother(t *testing.T) {
+func TestDestroyedStackLeavesOthersAlone(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	w.stack(s, "t42")
@@ -80,7 +80,7 @@ func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 }
 
 // A machine that joins during the destruction of its environment must leave no keys and no user.
-func TestWhoJoinsWhileItsEnvironmentIsDestroyedLeavesNothing(t *testing.T) {
+func TestJoinDuringDestroyLeavesNothing(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	ref := environments.Ref{Environment: "dev"}

@@ -21,7 +21,7 @@ func sha(s string) string {
 
 // A copied disk with its identity would run two machines as one node. The second machine must be refused, shown to
 // operators, and reported.
-func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
+func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	var mu sync.Mutex
 	var told []string
@@ -75,7 +75,7 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 
 // A reinstalled or replaced machine joins under its old name with an operator's new token. The old certificate is
 // invalid from that moment.
-func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
+func TestRejoinEndsOldCertificate(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
 	old := w.machine("old", s)
@@ -115,7 +115,7 @@ func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
 
 // A renewed certificate has the same name and another key, and the identity records it. After a leave the certificate
 // is invalid.
-func TestANodeRenewsAndLeaves(t *testing.T) {
+func TestNodeRenewsAndLeaves(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	at := time.Now()
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return at } })

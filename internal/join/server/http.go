@@ -76,7 +76,7 @@ func (g gate) answer(do func(context.Context, *caller) (any, error)) http.Handle
 		defer g.recover(w, c)
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // other clients at the same address must not slow it down
 			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
-			if wait := g.asked.ask(c.party, g.now()); wait > 0 {
+			if wait := g.asked.take(c.party, g.now()); wait > 0 {
 				g.metrics.turnedAway.Inc()
 				writeRefusal(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooOften}, wait)
 				return

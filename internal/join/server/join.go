@@ -19,7 +19,7 @@ import (
 // join answers a machine, or a person, with a token.
 func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	begun := d.Now()
-	a, err := readAsk(c)
+	a, err := readRequest(c)
 	if err != nil {
 		return nil, err
 	}
@@ -54,35 +54,35 @@ func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	return answer, nil
 }
 
-// readAsk reads a request. It refuses a request without a proof for this connection by the holder of the key.
-func readAsk(c *caller) (ask, error) {
+// readRequest reads a request. It refuses a request without a proof for this connection by the holder of the key.
+func readRequest(c *caller) (joining, error) {
 	var e join.Envelope
 	if err := c.read(&e); err != nil {
-		return ask{}, err
+		return joining{}, err
 	}
-	var a ask
-	if err := json.Unmarshal(e.Ask, &a.Request); err != nil {
-		return ask{}, no(join.BadRequest, join.Params{Field: join.FieldBody})
+	var a joining
+	if err := json.Unmarshal(e.Request, &a.Request); err != nil {
+		return joining{}, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	id, secret, err := store.ParseToken(a.Token)
 	if err != nil {
-		return ask{}, no(join.MalformedToken, join.Params{})
+		return joining{}, no(join.MalformedToken, join.Params{})
 	}
 	a.id, a.secret, a.from = id, secret, c.from
 	c.about("token", id)
 	csr, refused := parseCSR(a.CSR)
 	if refused != nil {
-		return ask{}, refused
+		return joining{}, refused
 	}
-	statement, err := join.Statement(c.TLS, e.Ask)
+	statement, err := join.Statement(c.TLS, e.Request)
 	if err == nil {
 		err = join.CheckProof(csr.PublicKey, statement, e.Proof)
 	}
 	if err != nil {
-		return ask{}, no(join.NotThisTransport, join.Params{})
+		return joining{}, no(join.NotThisTransport, join.Params{})
 	}
 	if a.key, err = pki.KeyDigest(csr.PublicKey); err != nil {
-		return ask{}, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+		return joining{}, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 	}
 	return a, nil
 }
@@ -117,7 +117,7 @@ func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 // joinNode turns a machine into a node. It decides, writes the identity in one transaction, and only then creates the
 // etcd user and the certificate. A request that loses a conflict has created no user. After a crash the identity is
 // stored, and the machine's next request resumes.
-func (d *Server) joinNode(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
+func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t store.Token) (join.Answer, string, error) {
 	var refused *join.RefusedError
 	if a.Machine, refused = tidy(a.Machine); refused == nil {
 		refused = judgeScope(t, a.Request)
@@ -160,7 +160,7 @@ type placed struct {
 }
 
 // place decides the machine's node and stores it, even under many concurrent requests.
-func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a ask) (p placed, err error) {
+func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a joining) (p placed, err error) {
 	before := ""
 	err = retry(ctx, func(attempt int) error {
 		claim := claimed{node: a.node, free: func(bool) {}}
@@ -185,7 +185,7 @@ func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, rol
 
 // try settles a claim, and always releases it. Another serve may have taken the number meanwhile. That is a conflict and
 // no reason to refuse: there may be a next number.
-func (d *Server) try(ctx context.Context, ref environments.Ref, a ask, claim claimed) (p placed, err error) {
+func (d *Server) try(ctx context.Context, ref environments.Ref, a joining, claim claimed) (p placed, err error) {
 	taken := false
 	defer func() { claim.free(taken) }()
 	a.node = claim.node
@@ -204,7 +204,7 @@ func nameIsTaken(r join.Reason) bool {
 
 // before returns the node that this machine already has with this key, from the record of its first boot. Then an
 // earlier request claimed a number and its answer was lost. It returns "" for none.
-func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (string, error) {
+func (d *Server) before(ctx context.Context, ref environments.Ref, a joining) (string, error) {
 	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, a.Machine.ID)
 	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
 		return "", err
@@ -217,7 +217,7 @@ func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (strin
 }
 
 // settle decides on a request for a named node, and stores the join. After a conflict it repeats with a fresh read.
-func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (placed, error) {
+func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (placed, error) {
 	unlock, err := d.tokens.lock(ctx, a.id)
 	if err != nil {
 		return placed{}, busy(3 * time.Second)
@@ -253,7 +253,7 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (place
 }
 
 // newIdentity returns the machine's new identity, with the incarnation of the pre-created user, if any.
-func (d *Server) newIdentity(ref environments.Ref, a ask, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
+func (d *Server) newIdentity(ref environments.Ref, a joining, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
 	name := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindNode, Environment: ref.String(), Subject: a.node, Incarnation: pki.NewIncarnation()}
 	if f.Reserve != nil {
 		name.Incarnation = f.Reserve.Incarnation

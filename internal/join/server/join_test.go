@@ -26,7 +26,7 @@ func want(t *testing.T, err error, reason join.Reason) {
 }
 
 // A machine with a token must become a node with a user in etcd.
-func TestAMachineJoins(t *testing.T) {
+func TestMachineJoins(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	m := w.machine("m1", s)
@@ -67,7 +67,7 @@ func TestAMachineJoins(t *testing.T) {
 }
 
 // A lost answer must not cost the token's only use, nor a second number.
-func TestALostAnswerIsAskedForAgain(t *testing.T) {
+func TestLostAnswerIsRepeated(t *testing.T) {
 	w := newWorld(t, role("compute", 5))
 	s, other := w.serve(nil), w.serve(nil)
 	token := w.token(store.Token{Role: "compute", Uses: 1})
@@ -95,7 +95,7 @@ func TestALostAnswerIsAskedForAgain(t *testing.T) {
 }
 
 // A user that is pre-created too late would stay unused forever.
-func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
+func TestJoinedNodeGetsNoPrecreatedUser(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	a, err := w.machine("m1", w.serve(nil)).join(t.Context(), w.token(store.Token{Role: "compute", Uses: 1}), "")
 	if err != nil {
@@ -109,7 +109,7 @@ func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
 }
 
 // At each change of a user etcd reads all users again: a join with a pre-created user must change none.
-func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
+func TestJoinWithPrecreatedUserChangesNoUsers(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	if err := w.st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
@@ -161,7 +161,7 @@ func same(t *testing.T, before, after []string) {
 
 // After a crash of serve between the record of a join and its answer, the machine must still be able to join. A
 // machine that was removed in between must not.
-func TestAJoinThatWasCutOffGoesOn(t *testing.T) {
+func TestInterruptedJoinResumes(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	token := w.token(store.Token{Role: "controller", Uses: 2})
@@ -169,7 +169,7 @@ func TestAJoinThatWasCutOffGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := func(m machine) (ask, placed) {
+	begin := func(m machine) (joining, placed) {
 		t.Helper()
 		key, err := pki.KeyDigest(m.key.Public())
 		if err != nil {
@@ -179,7 +179,7 @@ func TestAJoinThatWasCutOffGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := ask{Request: join.Request{Machine: m.is, CSR: string(csr)}, id: id, secret: secret, key: key, claimed: true}
+		a := joining{Request: join.Request{Machine: m.is, CSR: string(csr)}, id: id, secret: secret, key: key, claimed: true}
 		p, err := s.place(t.Context(), &caller{}, dev, "controller", a)
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 // An operator may write tokens of nodes by hand: no such token may create an administrator, or take an administrator's
 // name.
-func TestNobodyBecomesAnAdministratorByATokenOfNodes(t *testing.T) {
+func TestNodeTokenMakesNoAdministrator(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()
@@ -121,7 +121,7 @@ func TestMembersJoin(t *testing.T) {
 }
 
 // An interrupted removal must not leave a name under which a machine joins without a user.
-func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
+func TestJoinAfterInterruptedRemoval(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()

@@ -10,8 +10,8 @@ import (
 	"pulley/internal/store"
 )
 
-// ask is a request to join with a valid signing request and a proof for its connection.
-type ask struct {
+// joining is a request to join with a valid signing request and a proof for its connection.
+type joining struct {
 	join.Request
 	id, secret string // of the token
 	from       string // address
@@ -81,7 +81,7 @@ func naming(t store.Token, r join.Request) (node, role string, refused *join.Ref
 }
 
 // judge decides on a request for a named node, from the facts in etcd and the time.
-func judge(a ask, f store.JoinFacts, now time.Time) verdict {
+func judge(a joining, f store.JoinFacts, now time.Time) verdict {
 	if refused := judgeToken(f.Token, a.secret, now); refused != nil {
 		return verdict{refused: refused}
 	}
@@ -111,7 +111,7 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 }
 
 // roleOf returns the role of the node: by the environment, else by the host list.
-func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
+func roleOf(a joining, f store.JoinFacts) (string, *join.RefusedError) {
 	if f.Spec == nil {
 		return "", no(join.NoEnvironment, join.Params{Environment: f.Token.Environment})
 	}
@@ -133,7 +133,7 @@ func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 
 // judgeName decides whether this machine may have the name. For a name with an earlier owner it needs a token for
 // exactly this node that is newer, by etcd's revisions, than the owner's record.
-func judgeName(a ask, f store.JoinFacts) verdict {
+func judgeName(a joining, f store.JoinFacts) verdict {
 	exact := f.Token.Node != ""
 	switch {
 	case f.Identity.Live():
@@ -153,7 +153,7 @@ func judgeName(a ask, f store.JoinFacts) verdict {
 	return verdict{}
 }
 
-func judgeTaken(a ask, f store.JoinFacts, fresh bool) verdict {
+func judgeTaken(a joining, f store.JoinFacts, fresh bool) verdict {
 	i := f.Identity
 	own := i.Machine == a.Machine.ID
 	holder := join.Params{Node: a.node, At: i.Joined.UTC(), Machine: begin(i.Machine)}

@@ -15,7 +15,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // A second machine gets a node's name only with an operator's new token. The cases are every way to a name with a
 // former owner, with the sufficient and the insufficient tokens.
-func TestNamesThatSomebodyHad(t *testing.T) {
+func TestNamesWithFormerOwners(t *testing.T) {
 	held := func(machine, key string) *store.Identity {
 		return &store.Identity{Node: "controller1", User: "u", Machine: machine, Key: key, Revision: 50, Joined: noon}
 	}
@@ -88,7 +88,7 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 				Token: token, Minted: c.minted, Identity: c.identity, Changed: 50, Host: c.host, Listed: 50, Holder: c.holder, Was: c.was,
 				Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}},
 			}
-			a := ask{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: secret, key: "key", env: "dev", node: "controller1", claimed: c.claimed}
+			a := joining{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: secret, key: "key", env: "dev", node: "controller1", claimed: c.claimed}
 			v := judge(a, f, noon)
 			got := join.Reason("")
 			if v.refused != nil {
@@ -105,11 +105,11 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 }
 
 // A machine ID holds a name: a refused machine must not learn from the refusal which ID to claim.
-func TestARefusalDoesNotTellTheMachineID(t *testing.T) {
+func TestRefusalHidesMachineID(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef"
 	token := &store.Token{Environment: "dev", Hash: sha("secret"), Expires: noon.Add(time.Hour)}
 	f := store.JoinFacts{Token: token, Minted: 10, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}}}
-	a := ask{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: "secret", env: "dev", node: "controller1"}
+	a := joining{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: "secret", env: "dev", node: "controller1"}
 	listed, held, inBoot := f, f, f
 	listed.Host = &agent.Host{Node: "controller1", MachineID: id}
 	held.Identity = &store.Identity{Node: "controller1", User: "u", Machine: id}
@@ -124,9 +124,9 @@ func TestARefusalDoesNotTellTheMachineID(t *testing.T) {
 
 // A token is read twice, and an operator may change it in between: a decision on the first read must not apply to the
 // second.
-func TestATokenThatChangesMeanwhileIsRefused(t *testing.T) {
+func TestChangedTokenIsRefused(t *testing.T) {
 	f := store.JoinFacts{Minted: 60, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 2)}}}
-	a := ask{secret: "secret", env: "dev", node: "controller1"}
+	a := joining{secret: "secret", env: "dev", node: "controller1"}
 	for name, c := range map[string]struct {
 		token store.Token
 		want  join.Reason

@@ -13,7 +13,7 @@ import (
 
 // joinOperator turns a person into an operator. A token for a name replaces the name's former owner: only
 // administrators create such tokens. As with a node, the record comes before the user in etcd.
-func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
+func (d *Server) joinOperator(ctx context.Context, c *caller, a joining, t store.Token) (join.Answer, string, error) {
 	c.about("operator", t.Operator, "as", string(t.As))
 	if a.Machine.ID != "" {
 		return join.Answer{}, "", no(join.OperatorToken, join.Params{})
@@ -31,7 +31,7 @@ func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Tok
 }
 
 // settleOperator decides by the token that the transaction compares. The earlier read only found the name.
-func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.OperatorIdentity, error) {
+func (d *Server) settleOperator(ctx context.Context, a joining, name string) (store.OperatorIdentity, error) {
 	f, err := d.Store.Joins.OperatorFacts(ctx, a.id, name)
 	if err != nil {
 		return store.OperatorIdentity{}, err
@@ -55,7 +55,7 @@ func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.
 	}
 	o := store.OperatorIdentity{
 		Name: name, As: f.Token.As, User: user.String(), Incarnation: user.Incarnation, Key: a.key,
-		Joined: now, Issued: now, Until: now.Add(d.OperatorLifetime), CA: d.issuer.pin(), Token: a.id, By: f.Token.By,
+		Joined: now, Issued: now, Until: now.Add(operatorLifetime), CA: d.issuer.pin(), Token: a.id, By: f.Token.By,
 	}
 	if f.Operator.Live() {
 		o.Replaces = f.Operator.User
@@ -66,7 +66,7 @@ func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.
 }
 
 // certifyOperator is certify for an operator.
-func (d *Server) certifyOperator(ctx context.Context, a ask, o store.OperatorIdentity) (join.Answer, error) {
+func (d *Server) certifyOperator(ctx context.Context, a joining, o store.OperatorIdentity) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
 	defer cancel()
 	if err := d.Store.Access.EnsureOperator(ctx, o.User, o.As); err != nil {

@@ -220,7 +220,7 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b 
 		if f.Token == nil {
 			return true, no(join.UnknownToken, join.Params{})
 		}
-		if v := judgeName(ask{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}, f); v.refused != nil {
+		if v := judgeName(joining{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}, f); v.refused != nil {
 			return true, v.refused
 		}
 	}
@@ -266,7 +266,7 @@ func (who reporter) mayBegin(all map[string]store.FirstBoot, machine string) *jo
 }
 
 // bootOf returns the first-boot record of a joining machine.
-func bootOf(a ask, f store.JoinFacts, role string, now time.Time) store.FirstBoot {
+func bootOf(a joining, f store.JoinFacts, role string, now time.Time) store.FirstBoot {
 	b := store.FirstBoot{Machine: a.Machine.ID, Step: "join", State: store.BootStarted, Started: now, Since: now}
 	if f.Machine != nil && f.Machine.Finished.IsZero() {
 		b = *f.Machine

@@ -13,7 +13,7 @@ import (
 )
 
 // Without records of first boots, a hanging machine looks like one that was never started.
-func TestAFirstBootIsFollowed(t *testing.T) {
+func TestFirstBootIsRecorded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	at := time.Now()
 	told := make(chan store.FirstBoot, 10)
@@ -73,7 +73,7 @@ func TestAFirstBootIsFollowed(t *testing.T) {
 
 // Two machines with the same userdata would become the same node. The second is refused at its first step, before any
 // change, and an operator can decide otherwise.
-func TestAFirstBootHoldsItsName(t *testing.T) {
+func TestFirstBootLocksItsName(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	token := w.token(store.Token{Node: "controller1", Uses: 2})
@@ -106,7 +106,7 @@ func TestAFirstBootHoldsItsName(t *testing.T) {
 }
 
 // A leaked token must not fill etcd with first boots of invented machines.
-func TestMachinesInTheMakingAreBounded(t *testing.T) {
+func TestFirstBootsOfTokenAreBounded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	token := w.token(store.Token{Role: "controller", Uses: 2})
@@ -132,7 +132,7 @@ func TestMachinesInTheMakingAreBounded(t *testing.T) {
 
 // An address with constant refusals must not keep serve and etcd busy. A machine with the right token must soon be
 // served, at that address or any other.
-func TestWhoIsRefusedAllTheTimeWaits(t *testing.T) {
+func TestRefusedAddressMustWait(t *testing.T) {
 	l := newLimiter(refusedBurst, refusedEvery)
 	for range refusedBurst {
 		if wait := l.blocked("10.0.0.1", noon); wait > 0 {

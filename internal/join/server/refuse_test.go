@@ -86,7 +86,7 @@ func (w *world) pinned() *tls.Config {
 
 // A refused machine must get nothing, be reported, and leave nothing behind. Each request is refused for its reason,
 // logged, and counted in metrics and in etcd. Etcd's keys, users and roles stay unchanged.
-func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
+func TestRefusedJoinLeavesNothingBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 3), role("compute", 3))
 	s := w.serve(nil)
 	good := w.token(store.Token{Role: "controller"})
@@ -108,7 +108,7 @@ func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 		return token[:len(token)-1] + last
 	}
 	m := machine{w.machine("", s).Client, w.key(), join.Machine{ID: "bad", Hostname: "bad"}}
-	ask := func(r join.Request) func() error {
+	refused := func(r join.Request) func() error {
 		return func() error {
 			r.Machine = m.is
 			_, err := m.Join(t.Context(), m.key, r)
@@ -122,19 +122,19 @@ func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 		do   func() error
 		want join.Reason
 	}{
-		"expired":           {ask(join.Request{Token: short, Node: "controller1"}), join.ExpiredToken},
-		"used up":           {ask(join.Request{Token: spent, Node: "controller1"}), join.UsedUpToken},
-		"used up, claiming": {ask(join.Request{Token: spent}), join.UsedUpToken},
-		"revoked":           {ask(join.Request{Token: revoked, Node: "controller1"}), join.RevokedToken},
-		"forged":            {ask(join.Request{Token: flip(good), Node: "controller1"}), join.ForgedToken},
-		"unknown":           {ask(join.Request{Token: "plt_00000000_" + good[13:], Node: "controller1"}), join.UnknownToken},
-		"no token":          {ask(join.Request{Token: "plt_x", Node: "controller1"}), join.MalformedToken},
-		"wrong role":        {ask(join.Request{Token: good, Node: "compute1"}), join.WrongRole},
-		"wrong role, told":  {ask(join.Request{Token: good, Role: "compute"}), join.WrongRole},
-		"wrong environment": {ask(join.Request{Token: good, Environment: "prod", Node: "controller1"}), join.WrongEnvironment},
-		"an operator's":     {ask(join.Request{Token: ofAnn, Node: "controller1"}), join.OperatorToken},
-		"wrong node":        {ask(join.Request{Token: exact, Node: "controller1"}), join.WrongNode},
-		"not called for":    {ask(join.Request{Token: good, Node: "controller4"}), join.NotCalledFor},
+		"expired":           {refused(join.Request{Token: short, Node: "controller1"}), join.ExpiredToken},
+		"used up":           {refused(join.Request{Token: spent, Node: "controller1"}), join.UsedUpToken},
+		"used up, claiming": {refused(join.Request{Token: spent}), join.UsedUpToken},
+		"revoked":           {refused(join.Request{Token: revoked, Node: "controller1"}), join.RevokedToken},
+		"forged":            {refused(join.Request{Token: flip(good), Node: "controller1"}), join.ForgedToken},
+		"unknown":           {refused(join.Request{Token: "plt_00000000_" + good[13:], Node: "controller1"}), join.UnknownToken},
+		"no token":          {refused(join.Request{Token: "plt_x", Node: "controller1"}), join.MalformedToken},
+		"wrong role":        {refused(join.Request{Token: good, Node: "compute1"}), join.WrongRole},
+		"wrong role, told":  {refused(join.Request{Token: good, Role: "compute"}), join.WrongRole},
+		"wrong environment": {refused(join.Request{Token: good, Environment: "prod", Node: "controller1"}), join.WrongEnvironment},
+		"an operator's":     {refused(join.Request{Token: ofAnn, Node: "controller1"}), join.OperatorToken},
+		"wrong node":        {refused(join.Request{Token: exact, Node: "controller1"}), join.WrongNode},
+		"not called for":    {refused(join.Request{Token: good, Node: "controller4"}), join.NotCalledFor},
 		"name of another": {func() error {
 			return w.raw(s, join.PathJoin, w.asking(m, good, "CN=pulley/node/dev/controller3/0123456789abcdef"))
 		}, join.CSRHasName},
@@ -217,11 +217,11 @@ func (w *world) weak(m machine, token string) []byte {
 
 func (w *world) envelope(m machine, token string, der []byte) []byte {
 	w.t.Helper()
-	ask, err := json.Marshal(join.Request{Token: token, Node: "controller1", Machine: m.is, CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
+	request, err := json.Marshal(join.Request{Token: token, Node: "controller1", Machine: m.is, CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	b, err := json.Marshal(join.Envelope{Ask: ask, Proof: []byte("none")})
+	b, err := json.Marshal(join.Envelope{Request: request, Proof: []byte("none")})
 	if err != nil {
 		w.t.Fatal(err)
 	}

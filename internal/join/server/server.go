@@ -24,10 +24,10 @@ import (
 	"pulley/internal/store"
 )
 
-// The defaults of Config.
+// Lifetimes of certificates.
 const (
-	DefaultNodeLifetime     = 90 * 24 * time.Hour
-	DefaultOperatorLifetime = 90 * 24 * time.Hour
+	DefaultNodeLifetime = 90 * 24 * time.Hour
+	operatorLifetime    = 90 * 24 * time.Hour
 )
 
 // Limits of concurrent work.
@@ -50,14 +50,13 @@ type CA interface {
 
 // Config is the environment of a Server. New nodes and operators get Endpoints and Prefix.
 type Config struct {
-	Store            *store.Store // of a user that may create users
-	CA               CA
-	Now              func() time.Time // time.Now when nil
-	Log              *slog.Logger     // discarded when nil
-	Endpoints        []string         // of etcd, as nodes and operators reach it
-	NodeLifetime     time.Duration    // of a certificate
-	OperatorLifetime time.Duration
-	Metrics          prometheus.Registerer // may be nil
+	Store        *store.Store // of a user that may create users
+	CA           CA
+	Now          func() time.Time      // time.Now when nil
+	Log          *slog.Logger          // discarded when nil
+	Endpoints    []string              // of etcd, as nodes and operators reach it
+	NodeLifetime time.Duration         // of a certificate
+	Metrics      prometheus.Registerer // may be nil
 
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
@@ -86,7 +85,7 @@ func New(c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	c.NodeLifetime, c.OperatorLifetime = cmp.Or(c.NodeLifetime, DefaultNodeLifetime), cmp.Or(c.OperatorLifetime, DefaultOperatorLifetime)
+	c.NodeLifetime = cmp.Or(c.NodeLifetime, DefaultNodeLifetime)
 	m := newMetrics(c.Metrics)
 	d := &Server{
 		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(),

@@ -13,7 +13,7 @@ import (
 )
 
 // Plain text on an address that other machines reach would let anyone run code as root on every node.
-func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
+func TestPlainTextOnlyOnLoopback(t *testing.T) {
 	t.Parallel()
 	for listen, ok := range map[string]bool{
 		"127.0.0.1:2379": true, "127.8.8.8:0": true, "[::1]:2379": true, "localhost:1": true,
@@ -32,7 +32,7 @@ func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
 }
 
 // A second close of a member (a signal while it ends) must not panic, and must free its address and its data.
-func TestMemberClosesTwiceAndComesBack(t *testing.T) {
+func TestMemberClosesTwiceAndRestarts(t *testing.T) {
 	t.Parallel()
 	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
 	for range 2 {
@@ -48,7 +48,7 @@ func TestMemberClosesTwiceAndComesBack(t *testing.T) {
 
 // A second server on one data folder must report that instead of waiting forever. A signal must stop a member that
 // cannot start.
-func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
+func TestFolderInUseIsReported(t *testing.T) {
 	t.Parallel()
 	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
 	e, err := StartEtcd(t.Context(), c)

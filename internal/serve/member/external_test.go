@@ -11,7 +11,7 @@ import (
 
 // Nodes in a cluster that does not trust their CA would be cut off. Nodes in a cluster without authentication would be
 // administrators.
-func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
+func TestJoiningClusterNeedsAuthAndTrust(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)

@@ -62,7 +62,7 @@ func identity(t *testing.T, certs *fleetca.Certificates, name pki.Name) string {
 
 // The first administrator of a data folder can run the fleet, also after restarts. A certificate without a user can do
 // nothing. The folder is never served in plain text again.
-func TestASecureStartMakesUsersAndKeepsThem(t *testing.T) {
+func TestSecureStartCreatesUsersOnce(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
 	if s.Admin != filepath.Join(c.Dir, "pki", "admin.pem") {
@@ -123,7 +123,7 @@ func TestASecureStartMakesUsersAndKeepsThem(t *testing.T) {
 }
 
 // An interrupted first start must have the same result as an uninterrupted one: exactly one administrator.
-func TestAStartThatWasCutOffIsFinished(t *testing.T) {
+func TestInterruptedStartIsCompleted(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
 	st := connect(t, s.Connection)
@@ -165,7 +165,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 }
 
 // A new CA instead of a lost one would cut off every node and operator without an error.
-func TestALostCAIsNotReplacedInSilence(t *testing.T) {
+func TestLostCAIsNotReplaced(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	startSecure(t, c).Close()
 	lost := filepath.Join(c.Dir, fleetca.PKIName)
@@ -189,7 +189,7 @@ func TestALostCAIsNotReplacedInSilence(t *testing.T) {
 
 // Between the first start of etcd and the start of authentication, any certificate of the CA could write code that
 // every node runs as root.
-func TestNoCertificateMayEverWrite(t *testing.T) {
+func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 	run := t.TempDir()
 	t.Setenv("TMPDIR", run) // the folder of the first phase's socket
 	c := secureConfig(t, t.TempDir())
