@@ -16,6 +16,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
@@ -56,7 +57,7 @@ func newEnvShow(o *options) *cobra.Command {
 				o.fleet.Name = args[0]
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, _, err := s.Environments.MustSpec(ctx, ref)
+				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 				if err != nil {
 					return err
 				}
@@ -187,7 +188,7 @@ func newEnvHistory(o *options) *cobra.Command {
 				}
 				o.warn(damaged)
 				if len(acts)+len(damaged) == 0 {
-					if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+					if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 						return err
 					}
 				}

@@ -14,6 +14,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/drivers"
 	"pulley/internal/firstboot/plans"
+	"pulley/internal/fleet"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/watch"
 	"pulley/internal/serve"
@@ -83,7 +84,7 @@ EXIT STATUS
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				want, _, err := s.Environments.MustSpec(ctx, e.Ref())
+				want, err := fleet.FindEnvironment(ctx, s.Environments, e.Ref())
 				if err == nil {
 					err = errors.Join(drivers.UseFile(want, &e.Provider, environmentFile(e.Ref())), s.Access.MayRemove(ctx))
 				}
@@ -122,7 +123,7 @@ func newLoop(s watched, w watchFlags) *watch.Loop {
 
 // Source reads the stored environment. Its provider must be that of the file.
 func (s watched) Source(ctx context.Context) (apply.Source, error) {
-	want, _, err := s.store.Environments.MustSpec(ctx, s.file.Ref())
+	want, err := fleet.FindEnvironment(ctx, s.store.Environments, s.file.Ref())
 	if err != nil {
 		return apply.Source{}, err
 	}

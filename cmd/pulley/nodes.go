@@ -32,7 +32,7 @@ func newNodes(o *options) *cobra.Command {
 func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Ref) error {
 	var r fleet.HostsRead
 	var err error
-	if r.Spec, _, err = s.Environments.MustSpec(ctx, ref); err != nil {
+	if r.Spec, err = fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return err
 	}
 	if r.Hosts, err = s.Fleet.Hosts(ctx, ref); err != nil {
@@ -67,7 +67,7 @@ func newNodesAdd(o *options) *cobra.Command {
 		Use: "add NODE -e ENVIRONMENT", Short: "Add a node to the host list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, _, err := s.Environments.MustSpec(ctx, ref)
+				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 				if err != nil {
 					return err
 				}

@@ -12,6 +12,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -102,7 +103,7 @@ func newHistory(o *options) *cobra.Command {
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+				if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 					return err
 				}
 				history, err := s.Targets.History(ctx, ref, limit)

@@ -29,7 +29,7 @@ EXIT STATUS
   0 done, whatever the states of the nodes; 1 failed; 2 wrong usage; 3 etcd unreachable`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+				if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 					return err
 				}
 				f, err := s.Fleet.State(ctx, ref)
@@ -66,7 +66,7 @@ its result.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, _, err := s.Environments.MustSpec(ctx, ref)
+				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 				if err != nil {
 					return err
 				}
@@ -105,7 +105,7 @@ func newRuns(o *options) *cobra.Command {
 }
 
 func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-	e, _, err := s.Environments.MustSpec(ctx, ref)
+	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 	if err != nil {
 		return err
 	}

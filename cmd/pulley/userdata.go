@@ -171,7 +171,7 @@ func (u *userdataOptions) addStored(c *cobra.Command, ref environments.Ref) erro
 		return nil
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
-		e, _, err := s.Environments.MustSpec(ctx, ref)
+		e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 		if err == nil {
 			err = fleet.CheckRole(e, u.plan.Role)
 		}

@@ -39,7 +39,7 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 	if scope.Role != "" && scope.Node != "" {
 		return store.FleetState{}, errScope
 	}
-	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return store.FleetState{}, err
 	}
 	f, err := s.Fleet.State(ctx, ref)
@@ -156,7 +156,7 @@ func NextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (st
 }
 
 func nextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Change, error) {
-	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return store.FleetState{}, store.Change{}, err
 	}
 	f, err := s.Fleet.State(ctx, ref)
@@ -194,7 +194,7 @@ func Rollback(ctx context.Context, s *store.Store, ref environments.Ref, a Autho
 
 // CanRollBackTo reports whether a change after an epoch is still in force.
 func CanRollBackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch) (bool, error) {
-	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return false, err
 	}
 	history, err := s.Targets.History(ctx, ref, 0)

@@ -129,7 +129,7 @@ type NodeVersion struct {
 
 // VersionsOf returns the wanted and the running agents of an environment.
 func VersionsOf(ctx context.Context, s *store.Store, ref environments.Ref) (FleetVersions, error) {
-	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return FleetVersions{}, err
 	}
 	w, _, err := s.Fleet.AgentWish(ctx, ref)

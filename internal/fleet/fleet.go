@@ -1,9 +1,10 @@
 // Package fleet is the read side of a fleet: the state of each node and its reason, the health of an environment, and the
-// known facts of one node. Its functions are pure: their arguments are the values that the store has read, and the time.
-// Its values contain codes with parameters; words.go renders them. It must never write.
+// known facts of one node. Its functions are pure, except FindEnvironment: their arguments are the values that the store
+// has read, and the time. Its values contain codes with parameters; words.go renders them. It must never write.
 package fleet
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -151,6 +152,24 @@ func CompareNatural(a, b string) int {
 		return strings.Compare(a, b)
 	}
 	return na.Num - nb.Num
+}
+
+// FindEnvironment reads an environment that must exist. Its error suggests a similar name.
+func FindEnvironment(ctx context.Context, s *store.Environments, ref environments.Ref) (*environments.Environment, error) {
+	e, _, err := s.Spec(ctx, ref)
+	if err != nil || e != nil {
+		return e, err
+	}
+	hint := "store it first: pulley env apply environments/" + ref.Environment + ".yaml"
+	if ref.Stack != "" {
+		hint += " --stack " + ref.Stack
+	}
+	if known, err := s.List(ctx); err == nil {
+		if near := environments.SuggestName(ref.String(), known); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+	}
+	return nil, fmt.Errorf("cannot find environment %s: %w\n%s", ref, store.ErrNotFound, hint)
 }
 
 // CheckRole refuses a role that the environment does not have.

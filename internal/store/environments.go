@@ -55,24 +55,6 @@ func decodeSpec(kv *etcd.KV) (*environments.Environment, error) {
 	return e, nil
 }
 
-// MustSpec is Spec for an environment that must exist.
-func (s *Environments) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
-	e, revision, err := s.Spec(ctx, ref)
-	if err != nil || e != nil {
-		return e, revision, err
-	}
-	hint := "store it first: pulley env apply environments/" + ref.Environment + ".yaml"
-	if ref.Stack != "" {
-		hint += " --stack " + ref.Stack
-	}
-	if known, err := s.List(ctx); err == nil {
-		if near := environments.SuggestName(ref.String(), known); near != "" {
-			hint = "did you mean " + near + "?"
-		}
-	}
-	return nil, 0, fmt.Errorf("cannot find environment %s: %w\n%s", ref, etcd.ErrNotFound, hint)
-}
-
 // PutSpec stores an environment. It fails if the environment was written since revision.
 func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
 	b, err := environments.Encode(e)

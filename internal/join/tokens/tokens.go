@@ -89,7 +89,7 @@ func Create(ctx context.Context, s *store.Store, r Request, now time.Time) (text
 
 // checkNodes checks the node or role against the environment.
 func (r Request) checkNodes(ctx context.Context, s *store.Store) error {
-	e, _, err := s.Environments.MustSpec(ctx, r.Ref)
+	e, err := fleet.FindEnvironment(ctx, s.Environments, r.Ref)
 	if err != nil {
 		return err
 	}
