@@ -196,7 +196,7 @@ var texts = map[ProblemCode]string{
 	"": "", CatalogRefused: "", ReleaseUnusable: "", HookFailed: "", PuppetNotStarted: "", NotStarted: "",
 	UpgradeUnavailable: "", UpgradeUnknown: "",
 	NoReport:          "Puppet wrote no report (exit code {number})",
-	CatalogIncomplete: "Puppet did not apply the whole catalog",
+	CatalogIncomplete: "Puppet did not apply the complete catalog",
 	ExitCode:          "Puppet's exit code is {number} although its report is good",
 	NoopFailed:        "the noop run failed",
 }

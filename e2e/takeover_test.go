@@ -63,13 +63,13 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 	f.in("controller1", 0, "test", "!", "-e", "/root/old")
 	f.expect("controller1", "converged", "1.0.0", "changed")
 
-	contains(t, f.agent("controller1", 0, "takeover", "remove"), "what started puppet agent is gone")
+	contains(t, f.agent("controller1", 0, "takeover", "remove"), "everything that started puppet agent is removed")
 	if now := f.read("controller1", "/etc/cron.d/puppet"); now != "# the old agent\n" {
 		t.Errorf("its crontab is %s", now)
 	}
 	contains(t, f.agent("controller1", 0, "run", "--force"), "on 1.0.0")
 
-	contains(t, f.agent("controller1", 0, "takeover", "undo"), "puppet agent is as it was found")
+	contains(t, f.agent("controller1", 0, "takeover", "undo"), "puppet agent is restored")
 	if now := f.read("controller1", "/etc/cron.d/puppet"); now != old {
 		t.Errorf("its crontab is %s", now)
 	}

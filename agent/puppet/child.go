@@ -90,7 +90,7 @@ func watch(ctx context.Context, me process, limit, grace time.Duration, done <-c
 	case <-timer.C:
 		e.why = fmt.Sprintf("it was ended at its deadline of %s", limit)
 	case <-ctx.Done():
-		e.why = "it was ended because the agent was told to stop"
+		e.why = "it was ended because the agent was stopped"
 	}
 	e.outlived = !stop(me, grace, func() bool {
 		select {

@@ -54,9 +54,9 @@ func (o *options) bootstrap(ctx context.Context, b steps.Options) error {
 		fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", r.Node, r.Environment)
 	}
 	if r.BesidePuppetAgent {
-		fmt.Fprint(o.env.Stdout, `puppet agent manages this machine, and still runs: Pulley has no schedule here yet
+		fmt.Fprint(o.env.Stdout, `puppet agent manages this machine and still runs; Pulley has no schedule here yet
 next: pulley-agent takeover look     shows what Pulley would change, and changes nothing
-      pulley-agent takeover disable  puts Pulley in its place; takeover undo restores all of it
+      pulley-agent takeover disable  lets Pulley manage the machine; takeover undo reverts it
 `)
 	}
 	return nil
@@ -67,8 +67,8 @@ func newLeave(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "leave",
 		Short: "Remove this machine from the fleet and reject its certificate from now on",
-		Long: `leave tells pulley serve that this node goes for good: its certificate is revoked, and it is no longer on the list of hosts
-that should be alive. Its identity is removed from this machine, and no runs happen here any more. What Puppet set up stays.
+		Long: `leave removes this node permanently: pulley serve revokes its certificate and removes it from the host list. leave removes the
+identity from this machine, and no more runs start here. The changes that Puppet made stay.
 
 EXIT STATUS
   0 left, or left before; 1 failed, 2 wrong usage`,

@@ -37,7 +37,7 @@ func newDisable(o *options) *cobra.Command {
 		Use: "disable REASON", Short: "Forbid runs on this machine until `enable`; a current run finishes",
 		Args: func(_ *cobra.Command, args []string) error {
 			if strings.TrimSpace(strings.Join(args, " ")) == "" {
-				return cli.Usagef("why? `pulley-agent disable REASON`: whoever finds this machine idle will want to know")
+				return cli.Usagef("cannot disable runs: no reason given\nrun `pulley-agent disable REASON`")
 			}
 			return nil
 		},

@@ -25,14 +25,14 @@ facts as a run:
 
   pulley-agent puppet -- lookup --explain ntp::servers
 
-What may change the machine keeps runs away until it is done, and runs no longer than a run may (puppet.deadline).
+A subcommand that may change the machine blocks runs until it ends. It has the deadline of a run (puppet.deadline).
 ` + "`apply`" + ` obeys a hold that stops this node, and ` + "`pulley-agent disable`" + `.
 
 EXIT STATUS
   that of Puppet; 2 wrong usage`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cli.Usagef("which Puppet command? for example `pulley-agent puppet -- lookup --explain KEY`")
+				return cli.Usagef("no Puppet subcommand given\nrun for example `pulley-agent puppet -- lookup --explain KEY`")
 			}
 			return nil
 		},

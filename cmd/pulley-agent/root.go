@@ -41,8 +41,8 @@ func newRoot(env cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   program,
 		Short: "Keep this machine on the Puppet code and data that its operators want",
-		Long: `pulley-agent compares what etcd wants of this machine with what is in place, fetches what it lacks, runs Puppet,
-and says how that went. Cron starts it; nothing connects to it.
+		Long: `pulley-agent compares the desired state in etcd with this machine, fetches the missing content, runs Puppet, and reports
+the result. Cron starts it; nothing connects to it.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -51,16 +51,16 @@ EXIT STATUS
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&o.Root, "root", "/", "folder that everything of the agent is under: etc/pulley, var/lib/pulley")
+	f.StringVar(&o.Root, "root", "/", "folder that contains the agent's files: etc/pulley, var/lib/pulley")
 	f.StringVar(&o.Flags.Path, "config", "", "settings (default <root>/etc/pulley/agent.yaml)")
 	f.StringVar(&o.Node, "node", "", "name of this node (default: from agent.yaml, else from the hostname)")
-	f.StringVar(&o.Role, "role", "", "its role, where the name does not say it")
+	f.StringVar(&o.Role, "role", "", "role of this node (default: from agent.yaml, else from the name)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each step")
 	o.Environment.AddFlag(f)
 	o.Connection.AddFlags(f)
-	f.StringVar(&o.AllowedSigners, "allowed-signers", "", "who may sign releases and data, as ssh-keygen(1) says (default <root>/etc/pulley/allowed_signers where there is one)")
-	f.StringVar(&o.RevokedSigners, "revoked-signers", "", "public keys that no longer count, one a line (default <root>/etc/pulley/revoked_signers where there is one)")
-	f.StringSliceVar(&o.Mirrors, "mirrors", nil, "https URL where releases are fetched from before etcd is asked; may be given again")
+	f.StringVar(&o.AllowedSigners, "allowed-signers", "", "file of the allowed signers of releases and data, see ssh-keygen(1) (default <root>/etc/pulley/allowed_signers if it exists)")
+	f.StringVar(&o.RevokedSigners, "revoked-signers", "", "file of revoked public keys, one per line (default <root>/etc/pulley/revoked_signers if it exists)")
+	f.StringSliceVar(&o.Mirrors, "mirrors", nil, "https URL of a mirror, the first source of releases; etcd is the second; repeatable")
 	root.AddCommand(newRun(o), newDaemon(o), newStatus(o), newEnable(o), newDisable(o), newPuppet(o), newBootstrap(o), newLeave(o), newTakeover(o), newUpgrade(o), newSelftest(o))
 	return root
 }

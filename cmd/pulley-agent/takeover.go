@@ -75,7 +75,7 @@ func newTakeoverLook(o *options) *cobra.Command {
 			}
 			o.printFindings(found)
 			if unknown != nil {
-				fmt.Fprintf(o.env.Stdout, "what Pulley would change can't be told: this machine is no node yet\nnext: pulley-agent bootstrap\n")
+				fmt.Fprintf(o.env.Stdout, "cannot show what Pulley would change: this machine is not a node yet\nnext: pulley-agent bootstrap\n")
 				return nil
 			}
 			r := runOptions{Options: agent.Options{Noop: true}}
@@ -127,7 +127,7 @@ EXIT STATUS
 			return o.takeoverDisable(c.Context(), cron, noCron)
 		},
 	}
-	cmd.Flags().StringVar(&cron, "schedule", "", "when cron starts Pulley, five fields (default: as the bootstrap was told, else '"+schedule.Default+"')")
+	cmd.Flags().StringVar(&cron, "schedule", "", "when cron starts Pulley, five fields (default: the schedule of the first boot, else '"+schedule.Default+"')")
 	cmd.Flags().BoolVar(&noCron, "no-cron", false, "no schedule: something else starts Pulley, such as pulley-agent daemon")
 	return cmd
 }
@@ -162,7 +162,7 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool)
 	if err := errors.Join(err, n.Close()); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled, and all of it still there")
+	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled; all its files are still in place")
 	if chosen.None {
 		fmt.Fprintln(o.env.Stdout, "Pulley has no schedule: something else has to start it")
 	}
@@ -182,7 +182,7 @@ func newTakeoverRemove(o *options) *cobra.Command {
 				if err := o.oldAgent(nil).Remove(c.Context(), o.env.User, state); err != nil {
 					return err
 				}
-				fmt.Fprintln(o.env.Stdout, "what started puppet agent is gone; its packages are still there, and pulley-agent takeover undo brings the rest back")
+				fmt.Fprintln(o.env.Stdout, "everything that started puppet agent is removed; its packages stay, and pulley-agent takeover undo restores the rest")
 				return nil
 			})
 		},
@@ -205,7 +205,7 @@ func newTakeoverUndo(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintln(o.env.Stdout, "puppet agent is as it was found; Pulley has no schedule, and this machine is still a node")
+				fmt.Fprintln(o.env.Stdout, "puppet agent is restored; Pulley has no schedule, and this machine is still a node")
 				return nil
 			})
 		},

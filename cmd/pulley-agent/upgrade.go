@@ -72,7 +72,7 @@ func (o *options) showUpgrade(out cli.Output) error {
 			t.Row("in place", v.Installed.String())
 		}
 		if c := v.Candidate; c != nil {
-			t.Row("on probation", fmt.Sprintf("%s since %s, %s done well", c.Program, when(c.Since), cli.Count(c.Good, "tick")))
+			t.Row("on probation", fmt.Sprintf("%s since %s, %s succeeded", c.Program, when(c.Since), cli.Count(c.Good, "tick")))
 		}
 		if d := v.Dropped; d != nil {
 			t.Row("dropped", fmt.Sprintf("%s at %s: %s", d.Program, when(d.At), d.Problem))
@@ -81,7 +81,7 @@ func (o *options) showUpgrade(out cli.Output) error {
 			t.Row("waits for", fmt.Sprintf("%s since %s: %s", w.Version, when(w.At), w.Problem))
 		}
 		if p := v.Previous; p != nil {
-			t.Row("before", fmt.Sprintf("%s until %s; `%s upgrade --back` puts it in place again", p.Program, when(p.Until), program))
+			t.Row("before", fmt.Sprintf("%s until %s; `%s upgrade --back` restores it", p.Program, when(p.Until), program))
 		}
 		return nil
 	})
@@ -105,7 +105,7 @@ func (o *options) upgradeBack() error {
 		if s.Installed != nil {
 			there = s.Installed.String()
 		}
-		fmt.Fprintf(o.env.Stdout, "%s is in place again; %s stays back until another version is wanted, or it is tried again\n", there, s.Dropped.Program)
+		fmt.Fprintf(o.env.Stdout, "%s is restored; %s stays dropped until another version is wanted, or an operator retries it\n", there, s.Dropped.Program)
 		return f.Tidy(s)
 	})
 }
@@ -120,7 +120,7 @@ func (o *options) upgradeRetry() error {
 		if err := f.Save(s); err != nil {
 			return err
 		}
-		fmt.Fprintln(o.env.Stdout, "the version that is wanted is tried again, after the next run with nothing else to do")
+		fmt.Fprintln(o.env.Stdout, "the agent retries the wanted version after the next run without other work")
 		return nil
 	})
 }

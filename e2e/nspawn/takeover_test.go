@@ -112,7 +112,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	m.Wait("release 1.0.0, by cron", f.Converged(node, "1.0.0"))
 	unit("inactive", "disabled")
 
-	contains(in("pulley-agent", "takeover", "remove"), "what started puppet agent is gone")
+	contains(in("pulley-agent", "takeover", "remove"), "everything that started puppet agent is removed")
 	unit("inactive", c.removed)
 	if out, err := m.In("systemctl", "start", c.unit); c.removed == "masked" && (err == nil || !strings.Contains(out, "masked")) {
 		t.Errorf("a masked unit starts: %v, %s", err, out)
@@ -121,7 +121,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	in("apt-get", "-q", "-y", "install", "--reinstall", "puppet-agent") // as in an upgrade
 	unit("inactive", c.removed)
 
-	contains(in("pulley-agent", "takeover", "undo"), "puppet agent is as it was found")
+	contains(in("pulley-agent", "takeover", "undo"), "puppet agent is restored")
 	unit("active", "enabled")
 	if m.Has("/etc/cron.d/pulley-agent") {
 		t.Error("Pulley's schedule is left")

@@ -50,7 +50,7 @@ func (m *Machine) carryOut(ctx context.Context, changes []change) error {
 			err = c.do()
 		}
 		if err != nil {
-			return fmt.Errorf("cannot finish: %s: %w\nthe same command goes on where it stopped; `pulley-agent takeover undo` brings back how it was", c.name, err)
+			return fmt.Errorf("cannot finish: %s: %w\nrun the same command again to resume; `pulley-agent takeover undo` restores the machine", c.name, err)
 		}
 	}
 	return nil
@@ -387,7 +387,7 @@ func Load(stateDir string) (State, error) {
 		return State{}, nil
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("cannot read what was taken over: %w", err)
+		return State{}, fmt.Errorf("cannot read the record of the takeover: %w", err)
 	}
 	var s State
 	err = json.Unmarshal(b, &s)
@@ -395,7 +395,7 @@ func Load(stateDir string) (State, error) {
 		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", path, s.Format, format)
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("cannot read %s: it is damaged: %w\nit says how the old agent was: mend it by hand before anything else", path, err)
+		return State{}, fmt.Errorf("cannot read %s: it is damaged: %w\nit records the old agent: repair the file before any other step", path, err)
 	}
 	return s, nil
 }
@@ -411,7 +411,7 @@ func (s State) save(stateDir string) error {
 		err = atomicfile.Write(filepath.Join(stateDir, memoryFile), append(b, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write down what is taken over: %w", err)
+		return fmt.Errorf("cannot write the record of the takeover: %w", err)
 	}
 	return nil
 }

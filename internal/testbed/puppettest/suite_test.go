@@ -315,7 +315,7 @@ func interruptions() []testCase {
 		},
 		{
 			Name: "agent stopped while compiling", Manifest: motd + "notice(generate('/bin/sleep', '71.{{own}}'))\n# fake: compile-sleep 71.{{own}}\n", Stop: true,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143}, Problem: "told to stop", Check: childrenEnded("71"),
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143}, Problem: "the agent was stopped", Check: childrenEnded("71"),
 		},
 		{
 			Name: "deadline with children", Manifest: motd + `exec { '/bin/sh -c "trap : TERM; sleep 72.{{own}}; sleep 72.{{own}}"': require => File['{{dir}}/motd'], timeout => 0 }
