@@ -150,8 +150,8 @@ func (f *crashFleet) join(node string) {
 // die kills the agent of a node, and checks that it died at this place by SIGKILL.
 func (f *crashFleet) die(t *testing.T, c crash) {
 	t.Helper()
-	if c.place == "install:spare-taken" {
-		f.spare(c.node)
+	if c.place == "install:previous-taken" {
+		f.previous(c.node)
 	}
 	out, err := f.command([]string{"PULLEY_FAILPOINT=" + c.place}, "pulley-agent", "run", "--root", c.node)
 	if !killed(err) {
@@ -165,17 +165,17 @@ func killed(err error) bool {
 	return errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
-// spare gives a node an old, unneeded tree, as on a node with several earlier releases.
-func (f *crashFleet) spare(node string) {
+// previous gives a node an old, unneeded tree, as on a node with several earlier releases.
+func (f *crashFleet) previous(node string) {
 	state := filepath.Join(f.dir, node, "var", "lib", "pulley")
 	manifests, err := filepath.Glob(filepath.Join(state, "releases", "*.manifest"))
 	if err != nil || len(manifests) != 1 {
 		f.t.Fatalf("releases of %s: %q, %v", node, manifests, err)
 	}
-	if err := os.Mkdir(filepath.Join(state, "spare"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(state, "previous"), 0o700); err != nil {
 		f.t.Fatal(err)
 	}
-	if out, err := exec.Command("cp", "-al", strings.TrimSuffix(manifests[0], ".manifest"), manifests[0], filepath.Join(state, "spare")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-al", strings.TrimSuffix(manifests[0], ".manifest"), manifests[0], filepath.Join(state, "previous")).CombinedOutput(); err != nil {
 		f.t.Fatalf("%v: %s", err, out)
 	}
 }

@@ -113,7 +113,7 @@ func (b *beneath) create(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// open opens a regular file for reading. It does not block on a pipe.
+// open opens a file or folder for reading. It does not block on a pipe.
 func (b *beneath) open(path string) (*os.File, error) {
 	dir, name, err := b.at(path)
 	if err != nil {
@@ -162,15 +162,7 @@ func (b *beneath) remove(path string, folder bool) error {
 }
 
 // sync flushes one file or folder.
-func (b *beneath) sync(path string, folder bool) error {
-	var f *os.File
-	if folder {
-		fd, err := b.in(path)
-		if err != nil {
-			return err
-		}
-		return pathError("sync", path, unix.Fsync(fd))
-	}
+func (b *beneath) sync(path string) error {
 	f, err := b.open(path)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package content
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -107,20 +108,13 @@ func join(entries []Entry, contents map[[sha256.Size]byte][]byte) []byte {
 
 // read returns the contents of the given entries, concatenated.
 func (b *builder) read(entries []Entry) ([]byte, error) {
-	var all appender
+	var all bytes.Buffer
 	for _, e := range entries {
 		if err := copyFile(b.root, e, &all); err != nil {
 			return nil, err
 		}
 	}
-	return all, nil
-}
-
-type appender []byte
-
-func (a *appender) Write(b []byte) (int, error) {
-	*a = append(*a, b...)
-	return len(b), nil
+	return all.Bytes(), nil
 }
 
 // wantsBase reports whether the release needs its own base. It does if it begins a line, or if the deltas since the
@@ -140,6 +134,13 @@ const maxSmallDeltas = 128 << 10
 func (b *builder) base(r *Record) error {
 	x := index{}
 	places := map[[sha256.Size]byte]int64{}
+	tooLarge := func(why string) error {
+		if b.parent.View == nil {
+			return errors.New(why + "\npublish a smaller tree")
+		}
+		b.parent = Parent{} // too many half-empty packs or spans of earlier bases: start again
+		return b.base(r)
+	}
 	if b.parent.View != nil {
 		x.packs = b.reuse(places)
 	}
@@ -149,11 +150,7 @@ func (b *builder) base(r *Record) error {
 		return err
 	}
 	if x.packs = append(x.packs, packs...); len(x.packs) > maxObjects {
-		if b.parent.View != nil { // too many half-empty packs of earlier bases: start again
-			b.parent = Parent{}
-			return b.base(r)
-		}
-		return fmt.Errorf("more than %d objects are needed\npublish a smaller tree", maxObjects)
+		return tooLarge(fmt.Sprintf("more than %d objects are needed", maxObjects))
 	}
 	if x.manifest, err = b.packManifest(); err != nil {
 		return err
@@ -164,11 +161,7 @@ func (b *builder) base(r *Record) error {
 		return err
 	}
 	if len(objects) != 1 {
-		if b.parent.View != nil { // too many spans of earlier bases: start again
-			b.parent = Parent{}
-			return b.base(r)
-		}
-		return errors.New("its index does not fit one value\npublish a smaller tree")
+		return tooLarge("its index does not fit one value")
 	}
 	r.Base = Base{
 		Seq: r.Chain.Seq, Tree: r.Tree, Index: objects[0], Stored: objects[0].Size + x.stored(),

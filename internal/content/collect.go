@@ -29,12 +29,12 @@ func (s *Store) Collect(keep []string, last int) (removed []string, freed int64,
 	}
 	short := last < 2
 	if short {
-		freed = s.dropSpare()
+		freed = s.dropPrevious()
 	}
 	var failed []error
 	may := collectable(there, append([]string{current}, keep...), last)
 	for n, tree := range may {
-		bytes, err := s.remove(tree, removal{spare: !short && n == len(may)-1})
+		bytes, err := s.remove(tree, removal{reuse: !short && n == len(may)-1})
 		var gone *NotInstalledError
 		switch {
 		case err == nil:
@@ -54,7 +54,7 @@ func (s *Store) sweepLocks() error {
 	for _, n := range names {
 		for _, suffix := range []string{lockSuffix, manifestSuffix} {
 			tree, ok := strings.CutSuffix(n.Name(), suffix)
-			if ok && isHash(tree) && !s.Has(tree) {
+			if ok && IsHash(tree) && !s.Has(tree) {
 				err = errors.Join(err, os.Remove(filepath.Join(s.dir, releasesDir, n.Name())))
 			}
 		}
@@ -86,7 +86,7 @@ func (s *Store) installed() ([]installedTree, error) {
 	}
 	var trees []installedTree
 	for _, n := range names {
-		if !n.IsDir() || !isHash(n.Name()) {
+		if !n.IsDir() || !IsHash(n.Name()) {
 			continue
 		}
 		info, err := n.Info()
@@ -123,7 +123,7 @@ func collectable(there []installedTree, keep []string, last int) []string {
 // removal describes how to remove a tree.
 type removal struct {
 	evenCurrent bool
-	spare       bool // keep it, hidden, for reuse
+	reuse       bool // keep it, hidden, for reuse
 }
 
 // remove hides a tree by one rename and then deletes it. It returns the freed bytes on disk.
@@ -139,8 +139,8 @@ func (s *Store) remove(tree string, how removal) (freed int64, err error) {
 		if current, err := s.Current(); err != nil || current == tree && !how.evenCurrent {
 			return errors.Join(err, ErrInUse)
 		}
-		if _, err := os.Lstat(s.manifestFile(tree)); how.spare && err == nil {
-			if trash, err = s.keepSpare(tree); err != nil {
+		if _, err := os.Lstat(s.manifestFile(tree)); how.reuse && err == nil {
+			if trash, err = s.keepPrevious(tree); err != nil {
 				return err
 			}
 			return os.Remove(s.lockFile(tree))
@@ -179,4 +179,99 @@ func diskUsage(dir string) int64 {
 		return nil
 	})
 	return bytes
+}
+
+// Collection keeps one removed tree for reuse (the folder previous). The next release is built from this kept tree by
+// changing only the differences. This is less work than linking every file and deleting every name of an old tree.
+// The kept tree is hidden, and an installation surveys it like everything else taken from disk.
+
+// keepPrevious hides a tree as the kept tree and replaces an earlier one. The caller holds the store's lock, and no process
+// uses the tree. It returns the folder to delete.
+func (s *Store) keepPrevious(tree string) (trash string, err error) {
+	if err := os.MkdirAll(s.previous(), 0o700); err != nil {
+		return "", err
+	}
+	if trash, err = s.trashPrevious(); err != nil {
+		return "", err
+	}
+	// Move the manifest last: a kept tree without a manifest is not usable.
+	if err := os.Rename(s.Path(tree), filepath.Join(s.previous(), tree)); err != nil {
+		return trash, err
+	}
+	return trash, os.Rename(s.manifestFile(tree), filepath.Join(s.previous(), tree+manifestSuffix))
+}
+
+// trashPrevious moves the kept tree to the folder for deletion. It returns "" if there is none.
+func (s *Store) trashPrevious() (string, error) {
+	names, err := os.ReadDir(s.previous())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	trash := filepath.Join(s.staging(), "trash.previous")
+	if err := os.RemoveAll(trash); err != nil {
+		return "", err
+	}
+	if err := os.Rename(s.previous(), trash); err != nil {
+		return "", err
+	}
+	return trash, os.MkdirAll(s.previous(), 0o700)
+}
+
+// takePrevious moves the kept tree to staging. It returns nil if there is none or it is unusable.
+func (s *Store) takePrevious() *staged {
+	names, err := os.ReadDir(s.previous())
+	if err != nil || len(names) == 0 {
+		return nil
+	}
+	var k *known
+	for _, n := range names {
+		tree := n.Name()
+		if !IsHash(tree) {
+			continue
+		}
+		file := filepath.Join(s.previous(), tree+manifestSuffix)
+		if k, err = lookAt(file, filepath.Join(s.previous(), tree), tree); err == nil {
+			err = k.load(file)
+		}
+		break
+	}
+	if k == nil || err != nil || k.distrusted() {
+		s.dropPrevious()
+		return nil
+	}
+	st, err := s.stageBy(func() (string, error) {
+		path, err := os.MkdirTemp(s.staging(), k.tree+".*")
+		if err != nil {
+			return "", err
+		}
+		// The rename replaces the empty folder, whose name no other process uses.
+		if err := unix.Rename(k.dir, path); err != nil {
+			return "", errors.Join(err, os.Remove(path))
+		}
+		return path, os.Remove(filepath.Join(s.previous(), k.tree+manifestSuffix))
+	})
+	if err != nil {
+		s.dropPrevious()
+		return nil
+	}
+	st.from = k
+	return st
+}
+
+// dropPrevious deletes the kept tree to free space, or because it is not trusted.
+func (s *Store) dropPrevious() (freed int64) {
+	var trash string
+	err := s.exclusively(func() (err error) {
+		trash, err = s.trashPrevious()
+		return err
+	})
+	if err != nil || trash == "" {
+		return 0
+	}
+	freed = diskUsage(trash)
+	_ = os.RemoveAll(trash) // a later sweep removes the rest
+	return freed
 }

@@ -39,12 +39,12 @@ func TestCrashChild(t *testing.T) {
 
 // situation is a node before an installation, one for each way.
 type situation struct {
-	src     objects
-	roots   map[string]string // by tree
-	to      Record
-	prepare func(t *testing.T, s *Store) // activates a release at the end
-	spare   bool
-	later   Record // the release after it
+	src      objects
+	roots    map[string]string // by tree
+	to       Record
+	prepare  func(t *testing.T, s *Store) // activates a release at the end
+	previous bool
+	later    Record // the release after it
 }
 
 // situations returns one situation for each way to a release.
@@ -85,7 +85,7 @@ func situations(t *testing.T) map[string]situation {
 	return map[string]situation{
 		"from nothing": {src, roots, line[1], install(old), false, line[3]},
 		"by delta":     {src, roots, line[2], install(line[0], line[1]), false, line[3]},
-		"with a spare": {src, roots, line[4], func(t *testing.T, s *Store) {
+		"with a previous tree": {src, roots, line[4], func(t *testing.T, s *Store) {
 			install(line[0], line[1], line[2], line[3])(t, s)
 			if removed, _, err := s.Collect(nil, 2); err != nil || len(removed) != 2 {
 				t.Fatalf("%q, %v", removed, err)
@@ -100,7 +100,7 @@ func situations(t *testing.T) map[string]situation {
 func TestCrashAnywhere(t *testing.T) {
 	for name, c := range situations(t) {
 		for _, place := range CrashPoints {
-			if place == "install:spare-taken" && !c.spare {
+			if place == "install:previous-taken" && !c.previous {
 				continue
 			}
 			t.Run(name+"/"+place, func(t *testing.T) { crashAndRecover(t, c, place) })
@@ -121,7 +121,7 @@ func crashAndRecover(t *testing.T, c situation, place string) {
 
 	crash(t, dir, place)
 
-	s = &Store{Reserve: 0, Now: s.Now, dir: s.dir} // the state for the next process, before it cleans up
+	s = &Store{Reserve: 0, Now: s.Now, layout: s.layout} // the state for the next process, before it cleans up
 	current, err := s.Current()
 	if swapped := place == "install:after-swap"; err != nil || swapped && current != c.to.Tree || !swapped && current != old {
 		t.Errorf("current is %q, %v", current, err)
@@ -137,9 +137,7 @@ func crashAndRecover(t *testing.T, c situation, place string) {
 	mustActivate(t, s, c.to.Tree)
 	c.wantWhole(t, s, append(slices.Clone(before), c.to.Tree))
 	wantTrees(t, s, append(slices.Clone(before), c.to.Tree)...)
-	if place != "install:after-rename" { // the next release removes the files left there
-		wantEmptySpool(t, s)
-	}
+	wantEmptySpool(t, s)
 	if _, _, err := s.Collect(nil, 0); err != nil {
 		t.Error(err)
 	}
@@ -149,8 +147,8 @@ func crashAndRecover(t *testing.T, c situation, place string) {
 	if err != nil || len(left) > 3 { // the tree, its manifest, its lock
 		t.Errorf("left: %v, %v", left, err)
 	}
-	if left, err := os.ReadDir(s.spares()); err == nil && len(left) > 0 {
-		t.Errorf("left as spare: %v", left)
+	if left, err := os.ReadDir(s.previous()); err == nil && len(left) > 0 {
+		t.Errorf("left for reuse: %v", left)
 	}
 	mustInstall(t, s, c.src, c.later)
 	c.wantWhole(t, s, []string{c.to.Tree, c.later.Tree})

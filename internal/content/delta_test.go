@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -138,7 +140,7 @@ func TestDeltasOfDeltas(t *testing.T) {
 			t.Error(err)
 		}
 		for p, b := range files {
-			if hashOf(b) != hashOf([]byte(look(t, roots[n], installedMode)[p][len("file -r--r--r-- "):])) {
+			if HashOf(b) != HashOf([]byte(look(t, roots[n], installedMode)[p][len("file -r--r--r-- "):])) {
 				t.Errorf("release %d: %q was read wrongly", n+1, p)
 			}
 		}
@@ -158,18 +160,18 @@ func TestInstallTakesTheNextWay(t *testing.T) {
 	for name, confuse := range map[string]func(s *Store, k *known) error{
 		"wrong position": func(s *Store, k *known) error {
 			k.record.Chain.Seq = 2
-			return s.remember(k.tree, k.record, k.manifest, s.now())
+			return s.remember(k.tree, k.record, k.manifest, s.Now())
 		},
 		"wrong sizes": func(s *Store, k *known) error {
 			k.record.Chain.Stored, k.record.Chain.Weight = -1<<40, 1<<40
-			return s.remember(k.tree, k.record, k.manifest, s.now())
+			return s.remember(k.tree, k.record, k.manifest, s.Now())
 		},
 		"position in the future": func(s *Store, k *known) error {
 			k.record.Chain.Seq = 3
-			return s.remember(k.tree, k.record, k.manifest, s.now())
+			return s.remember(k.tree, k.record, k.manifest, s.Now())
 		},
 		"a manifest of another": func(s *Store, k *known) error {
-			return s.remember(k.tree, k.record, &Manifest{[]Entry{dirEntry("x")}}, s.now())
+			return s.remember(k.tree, k.record, &Manifest{[]Entry{dirEntry("x")}}, s.Now())
 		},
 		"a tree that is half gone": func(s *Store, k *known) error {
 			return errors.Join(s.root(t, k).remove("a", false), s.root(t, k).remove("b", false))
@@ -274,5 +276,67 @@ func TestOpenDeltaRefusesOtherSpellings(t *testing.T) {
 	}
 	if _, err := openDelta([]byte(with(zero+zero+"-\x01a")+"\x00"), Object{Raw: 1000}, u); err != nil {
 		t.Error(err)
+	}
+}
+
+// look lists everything below a folder without the tested code: type, mode, target, content.
+func look(t testing.TB, root string, mode func(fs.FileMode) fs.FileMode) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(p)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		switch {
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(p)
+			found[name] = "link " + target
+			return err
+		case info.IsDir():
+			found[name] = fmt.Sprint("folder ", mode(info.Mode()))
+			return nil
+		}
+		b, err := os.ReadFile(p)
+		found[name] = fmt.Sprint("file ", mode(info.Mode()), " ", string(b))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// installedMode returns the mode on a node for a published mode.
+func installedMode(m fs.FileMode) fs.FileMode {
+	switch {
+	case m.IsDir():
+		return fs.ModeDir | 0o755
+	case m&0o100 != 0:
+		return 0o555
+	}
+	return 0o444
+}
+
+// wantPublished checks that the installed files equal the published ones: contents and modes.
+func wantPublished(t testing.TB, published, installed string) {
+	t.Helper()
+	want := look(t, published, installedMode)
+	got := look(t, installed, func(m fs.FileMode) fs.FileMode { return m })
+	for _, p := range slices.Sorted(maps.Keys(want)) {
+		if got[p] != want[p] {
+			t.Errorf("%q is %.60q, want %.60q", p, got[p], want[p])
+		}
+		delete(got, p)
+	}
+	for p := range got {
+		t.Errorf("%q was not published", p)
 	}
 }

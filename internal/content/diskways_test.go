@@ -54,10 +54,10 @@ func TestDiskFullOnAnyWay(t *testing.T) {
 		to   Record
 		keep int // of have, if a tree is kept for reuse
 	}{
-		"cold":  {[]Record{line[0]}, line[3], 0},
-		"delta": {[]Record{line[2]}, line[3], 0},
-		"back":  {[]Record{line[3]}, line[1], 0},
-		"spare": {[]Record{line[0], line[1], line[2]}, line[3], 2},
+		"cold":          {[]Record{line[0]}, line[3], 0},
+		"delta":         {[]Record{line[2]}, line[3], 0},
+		"back":          {[]Record{line[3]}, line[1], 0},
+		"previous tree": {[]Record{line[0], line[1], line[2]}, line[3], 2},
 	} {
 		for resource, leave := range map[string]fill{"bytes": leave, "inodes": leaveInodes} {
 			failed := 0
@@ -113,7 +113,7 @@ func TestDiskFullOnAnyWay(t *testing.T) {
 }
 
 // The tree kept for reuse must never prevent an installation.
-func TestSpareMakesRoom(t *testing.T) {
+func TestPreviousTreeIsDeletedForRoom(t *testing.T) {
 	dir := onSmallDisk(t, "size=8m")
 	if dir == "" {
 		return
@@ -136,14 +136,14 @@ func TestSpareMakesRoom(t *testing.T) {
 	if removed, _, err := s.Collect(nil, 2); err != nil || len(removed) != 1 {
 		t.Fatalf("%q, %v", removed, err)
 	}
-	if left, err := os.ReadDir(s.spares()); err != nil || len(left) != 2 {
-		t.Fatalf("no spare: %v, %v", left, err)
+	if left, err := os.ReadDir(s.previous()); err != nil || len(left) != 2 {
+		t.Fatalf("no previous tree: %v, %v", left, err)
 	}
 	defer leave(t, dir, 2_000_000)() // and 3% of 8 MiB: too little for a release and its fetched objects
 	mustInstall(t, s, src, line[3])
 	wantTrees(t, s, line[1].Tree, line[2].Tree, line[3].Tree)
-	if left, err := os.ReadDir(s.spares()); err == nil && len(left) > 0 {
-		t.Errorf("the spare is still there: %v", left)
+	if left, err := os.ReadDir(s.previous()); err == nil && len(left) > 0 {
+		t.Errorf("the previous tree is still there: %v", left)
 	}
 
 	// With space for only one tree, collection keeps no tree for reuse.

@@ -5,7 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
+
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 )
 
 // Source provides published bytes. Callers check the results, so a Source need not be trusted. It must be safe for
@@ -34,7 +39,7 @@ func (o Object) accept(stored []byte) error {
 	if int64(len(stored)) != o.Size {
 		return fmt.Errorf("cannot accept object %s: it has %d bytes instead of %d", o.Hash, len(stored), o.Size)
 	}
-	if hashOf(stored) != o.Hash {
+	if HashOf(stored) != o.Hash {
 		return fmt.Errorf("cannot accept object %s: its bytes are not those that were published", o.Hash)
 	}
 	return nil
@@ -320,3 +325,51 @@ func (m *Manifest) matches(r Record) error {
 	}
 	return nil
 }
+
+// partial keeps fetched objects on disk until the files of their release are written. An interrupted installation then
+// resumes with these objects. They are checked like bytes from a source. A failed write is not an error.
+type partial struct {
+	Source
+	dir string
+}
+
+const partialDir = "fetched"
+
+func (s *Store) partial(src Source) *partial {
+	return &partial{Source: src, dir: filepath.Join(s.dir, partialDir)}
+}
+
+// Object returns the object from disk, or fetches it from the source.
+func (s *partial) Object(ctx context.Context, hash string) ([]byte, error) {
+	path := filepath.Join(s.dir, hash)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() { // reading a pipe could block
+		if b, err := bounded.ReadFile(path, MaxStored); err == nil && HashOf(b) == hash {
+			return b, nil
+		}
+	}
+	b, err := s.Source.Object(ctx, hash)
+	if err != nil || len(b) > MaxStored || os.MkdirAll(s.dir, 0o700) != nil {
+		return b, err
+	}
+	// Neither checked nor flushed: fetchObject checks b, and the next read checks the file.
+	_ = atomicfile.WriteVolatile(path, b, 0o600)
+	return b, nil
+}
+
+// bytes returns the size of the kept objects.
+func (s *partial) bytes() int64 {
+	names, err := os.ReadDir(s.dir)
+	if err != nil {
+		return 0
+	}
+	var sum int64
+	for _, n := range names {
+		if info, err := n.Info(); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// empty removes all kept objects.
+func (s *partial) empty() { _ = os.RemoveAll(s.dir) }

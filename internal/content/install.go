@@ -1,12 +1,14 @@
 package content
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,9 +18,9 @@ import (
 )
 
 // CrashPoints lists the places where a test can kill Install and Activate, in order of execution. Points named after
-// the spare are passed only if a previous tree was kept for reuse.
+// the previous tree are passed only if a previous tree was kept for reuse.
 var CrashPoints = []string{
-	"install:spare-taken",
+	"install:previous-taken",
 	"install:after-staging-created",
 	"install:linked",
 	"install:half-written",
@@ -61,9 +63,6 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 		here.empty()
 		err = s.installSomehow(ctx, here, r)
 	}
-	if err == nil {
-		here.empty()
-	}
 	return err
 }
 
@@ -92,7 +91,7 @@ func (s *Store) installSomehow(ctx context.Context, here *partial, r Record) err
 // installation is one attempt to install a release, by one way.
 type installation struct {
 	store  *Store
-	src    Source
+	src    *partial
 	record Record
 	way    way
 	have   []*known
@@ -105,15 +104,15 @@ type installation struct {
 }
 
 func (i *installation) run(ctx context.Context) (err error) {
-	if i.manifest, i.supply, err = i.store.get(ctx, i.src, i.record, i.way); err != nil {
+	if err := i.get(ctx); err != nil {
 		return err
 	}
-	i.stock = i.store.stockFor(i.way, i.have)
+	i.stock = i.reusable()
 	defer i.stock.close()
 	i.supply.local = i.stock.read
 	// A previous tree kept for reuse needs only the differences.
-	if i.staged = i.store.takeSpare(); i.staged != nil {
-		failpoint.Here("install:spare-taken")
+	if i.staged = i.store.takePrevious(); i.staged != nil {
+		failpoint.Here("install:previous-taken")
 		if err := i.into(ctx); err == nil || i.asked || ctx.Err() != nil {
 			return err
 		}
@@ -135,8 +134,8 @@ func (i *installation) into(ctx context.Context) error {
 		do    func() error
 	}{
 		{"after-staging-created", func() error { return i.write(ctx) }},
-		{"before-sync", i.staged.flush},
-		{"before-rename", func() error { return i.store.show(i.staged, i) }},
+		{"before-sync", i.flush},
+		{"before-rename", i.show},
 		{"after-rename", func() error { return nil }},
 	} {
 		failpoint.Here("install:" + step.place)
@@ -151,14 +150,20 @@ func (i *installation) into(ctx context.Context) error {
 }
 
 func (i *installation) fits() error {
-	room, err := i.store.room()
-	if err != nil {
-		return err
+	var st unix.Statfs_t
+	if err := unix.Statfs(i.store.staging(), &st); err != nil {
+		return pathError("statfs", i.store.staging(), err)
+	}
+	size := int64(st.Bsize)
+	room := room{
+		blockSize: size,
+		freeBytes: int64(st.Bavail) * size, totalBytes: int64(st.Blocks) * size,
+		freeInodes: int64(st.Ffree), totalInodes: int64(st.Files),
 	}
 	linked := func(e Entry) bool { _, ok := i.stock.find(e); return ok }
 	there := func(Entry) bool { return false }
-	if spare := i.staged.from; spare != nil {
-		t := tree(spare.manifest.Entries)
+	if previous := i.staged.from; previous != nil {
+		t := tree(previous.manifest.Entries)
 		there = func(e Entry) bool { old, ok := t.find(e.Path); return ok && old == e }
 	}
 	return needs(i.manifest, linked, there, i.way.bytes, room.blockSize).fits(room, i.store.dir, i.store.Reserve)
@@ -166,7 +171,7 @@ func (i *installation) fits() error {
 
 // checked returns the oldest time at which a reused tree was last read completely without a flaw.
 func (i *installation) checked() time.Time {
-	at := i.store.now()
+	at := i.store.Now()
 	for _, k := range i.stock.trees { // contents from a distrusted tree have just been read
 		if i.staged.linked && !k.distrusted() && k.checked.Before(at) {
 			at = k.checked
@@ -176,19 +181,6 @@ func (i *installation) checked() time.Time {
 		at = k.checked
 	}
 	return at
-}
-
-func (s *Store) room() (room, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(s.staging(), &st); err != nil {
-		return room{}, &fs.PathError{Op: "statfs", Path: s.staging(), Err: err}
-	}
-	size := int64(st.Bsize)
-	return room{
-		blockSize: size,
-		freeBytes: int64(st.Bavail) * size, totalBytes: int64(st.Blocks) * size,
-		freeInodes: int64(st.Ffree), totalInodes: int64(st.Files),
-	}, nil
 }
 
 // staged is a tree that is being written. Its folder is locked until it becomes visible. The parent folder is
@@ -201,8 +193,7 @@ type staged struct {
 	shown  bool
 	linked bool // it contains files linked from other trees
 
-	files   map[string]bool // written or linked
-	folders map[string]bool // folders in which a name was added or removed
+	changed map[string]bool // files that were written, and folders in which a name was added or removed
 }
 
 // stage creates the folder while no sweep runs. A sweep would otherwise find the folder before it is locked.
@@ -211,7 +202,7 @@ func (s *Store) stage(tree string) (*staged, error) {
 }
 
 func (s *Store) stageBy(appear func() (string, error)) (*staged, error) {
-	st := &staged{files: map[string]bool{}, folders: map[string]bool{}}
+	st := &staged{changed: map[string]bool{}}
 	err := s.exclusively(func() (err error) {
 		if st.path, err = appear(); err != nil {
 			return err
@@ -244,9 +235,15 @@ func (st *staged) discard() {
 	}
 }
 
+// flush writes the tree to disk. The fetched objects are deleted first: flushing them too would take time.
+func (i *installation) flush() error {
+	i.src.empty()
+	return i.staged.flush()
+}
+
 // show makes a finished tree and its manifest visible.
-func (s *Store) show(st *staged, i *installation) error {
-	tree := i.record.Tree
+func (i *installation) show() error {
+	s, st, tree := i.store, i.staged, i.record.Tree
 	err := s.exclusively(func() error {
 		if s.Has(tree) { // another process installed the same tree first
 			return nil
@@ -271,8 +268,6 @@ func (s *Store) show(st *staged, i *installation) error {
 	}
 	return err
 }
-
-func (s *Store) syncReleases() error { return syncFolder(filepath.Join(s.dir, releasesDir)) }
 
 // sweep removes the files that dead processes left in staging.
 func (s *Store) sweep() error {
@@ -304,4 +299,135 @@ func (s *Store) sweep() error {
 		f.Close()
 	}
 	return err
+}
+
+// way is a method to get a release: from an installed tree with deltas, or from the base.
+type way struct {
+	from  *known // nil: the base
+	bytes int64  // maximum number of bytes to fetch
+}
+
+func (w way) String() string {
+	if w.from == nil {
+		return "from its base"
+	}
+	return fmt.Sprintf("from tree %.12s by deltas", w.from.tree)
+}
+
+// maxSteps is the maximum number of deltas to use. Each delta takes one pass over the manifest.
+const maxSteps = 2 * MaxDeltas
+
+// ways lists the ways to a release, the cheapest first. Their sizes come from the record of the release and the records
+// of the installed trees. A wrong size only leads to a slower way.
+func ways(r Record, have []*known) []way {
+	all := []way{{bytes: r.Cold()}}
+	for _, k := range have {
+		c := k.record.Chain
+		steps := r.Chain.Seq - c.Seq
+		if k.record.Tree != k.tree || c.Line != r.Chain.Line || steps < 0 || steps > maxSteps || r.Chain.Weight-c.Weight > MaxWeight {
+			continue
+		}
+		all = append(all, way{from: k, bytes: r.Chain.Stored - c.Stored})
+	}
+	slices.SortStableFunc(all, func(a, b way) int { return cmp.Compare(a.bytes, b.bytes) })
+	return all[:min(len(all), 1+slices.IndexFunc(all, func(w way) bool { return w.from == nil }))]
+}
+
+// get fetches the manifest of the release by its way, and prepares the supply of its contents.
+func (i *installation) get(ctx context.Context) error {
+	from := i.way.from
+	if from == nil {
+		v, err := openView(ctx, i.src, i.record)
+		if err == nil {
+			i.manifest, i.supply = v.manifest, &v.supply
+		}
+		return err
+	}
+	if err := from.load(i.store.manifestFile(from.tree)); err != nil {
+		return err
+	}
+	steps, m, err := fetchSteps(ctx, i.src, i.record, from.record.Chain, from.manifest)
+	i.manifest, i.supply = m, &supply{src: i.src, steps: steps}
+	return err
+}
+
+// reusable returns the contents that installed trees share with the release. With deltas only the start tree matters:
+// the deltas contain everything else.
+func (i *installation) reusable() *stock {
+	var trees []*known
+	for _, k := range i.have {
+		if i.way.from != nil && k != i.way.from {
+			continue
+		}
+		if err := k.load(i.store.manifestFile(k.tree)); err == nil {
+			trees = append(trees, k)
+		}
+	}
+	return newStock(trees)
+}
+
+// need is the space for writing a tree. Linked files need none; folders do.
+type need struct {
+	bytes  int64 // on disk, in full blocks
+	inodes int64
+}
+
+func needs(m *Manifest, linked func(Entry) bool, there func(Entry) bool, fetched, blockSize int64) need {
+	blocks := func(size int64) int64 { return (size + blockSize - 1) / blockSize * blockSize }
+	n := need{bytes: blockSize + blocks(fetched), inodes: 2} // the root, and the manifest file
+	for _, e := range m.Entries {
+		if there(e) {
+			continue
+		}
+		switch {
+		case e.Kind == KindDirectory:
+			n.bytes += blockSize
+		case e.regular() && linked(e):
+			continue
+		default:
+			n.bytes += blocks(e.Size)
+		}
+		n.inodes++
+	}
+	return n
+}
+
+// room is the free and total space of a file system.
+type room struct {
+	blockSize               int64
+	freeBytes, totalBytes   int64
+	freeInodes, totalInodes int64 // both 0 if the file system creates inodes on demand
+}
+
+// DefaultReserve is the space in bytes that an installation leaves free for the rest of the machine.
+const DefaultReserve = 256 << 20
+
+// NoSpaceError reports that a tree was not installed because it would fill the disk. errors.Is(err, syscall.ENOSPC) is
+// true for it, and also for an error from a disk that fills up during writing. Collecting old trees may help.
+type NoSpaceError struct {
+	Dir                         string
+	NeedBytes, NeedInodes       int64
+	FreeBytes, FreeInodes       int64
+	ReserveBytes, ReserveInodes int64 // must remain free
+}
+
+func (e *NoSpaceError) Error() string {
+	return fmt.Sprintf("not enough room in %s: %d bytes and %d inodes are needed, %d and %d are free, %d and %d of them stay reserved\n"+
+		"free some space there",
+		e.Dir, e.NeedBytes, e.NeedInodes, e.FreeBytes, e.FreeInodes, e.ReserveBytes, e.ReserveInodes)
+}
+
+func (e *NoSpaceError) Unwrap() error { return syscall.ENOSPC }
+
+// fits returns the reason why n does not fit, or nil. The reserve is reserveBytes, or 3% of the file system if that is
+// more. Taking the last block or inode would harm other programs more than an old release harms this node.
+func (n need) fits(r room, dir string, reserveBytes int64) error {
+	e := &NoSpaceError{
+		Dir: dir, NeedBytes: n.bytes, NeedInodes: n.inodes, FreeBytes: r.freeBytes, FreeInodes: r.freeInodes,
+		ReserveBytes: max(reserveBytes, r.totalBytes/100*3), ReserveInodes: r.totalInodes / 100 * 3,
+	}
+	if e.NeedBytes > e.FreeBytes-e.ReserveBytes || r.totalInodes > 0 && e.NeedInodes > e.FreeInodes-e.ReserveInodes {
+		return e
+	}
+	return nil
 }

@@ -22,10 +22,6 @@ type known struct {
 	manifest *Manifest // nil until loaded
 }
 
-const manifestSuffix = ".manifest"
-
-func (s *Store) manifestFile(tree string) string { return s.Path(tree) + manifestSuffix }
-
 // known lists the installed trees with their positions on their lines.
 func (s *Store) known() []*known {
 	trees, err := s.installed()
@@ -58,7 +54,7 @@ func (s *Store) distrust() {
 	for _, t := range trees {
 		_ = os.Chtimes(s.manifestFile(t.tree), time.Unix(0, 0), time.Unix(0, 0))
 	}
-	s.dropSpare()
+	s.dropPrevious()
 }
 
 func lookAt(file, dir, tree string) (*known, error) {
@@ -179,6 +175,13 @@ func (s *stock) find(e Entry) (place, bool) {
 	return p, ok
 }
 
+// has reports whether a content can be linked or copied.
+func (s *stock) has(e Entry) bool {
+	_, ok := s.find(e)
+	_, flipped := s.find(e.flipped())
+	return ok || flipped
+}
+
 func (s *stock) root(k *known) (*beneath, error) {
 	if b, ok := s.roots[k.tree]; ok {
 		return b, nil
@@ -197,7 +200,12 @@ func (s *stock) read(e Entry) ([]byte, error) {
 		if !ok {
 			continue
 		}
-		b, err := s.readPlace(p, e)
+		f, err := s.open(p)
+		if err != nil {
+			continue
+		}
+		b, err := readContent(e, f)
+		f.Close()
 		if err == nil {
 			return b, nil
 		}
@@ -223,13 +231,4 @@ func (s *stock) right(p place, e Entry) bool {
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(f, e.Size+1))
 	return err == nil && n == e.Size && [sha256.Size]byte(h.Sum(nil)) == e.Hash
-}
-
-func (s *stock) readPlace(p place, e Entry) ([]byte, error) {
-	f, err := s.open(p)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return readContent(e, f)
 }

@@ -49,7 +49,7 @@ func TestPacksStayWithinTheCaps(t *testing.T) {
 				t.Fatal(err)
 			}
 			for hash, stored := range src {
-				if hashOf(stored) != hash || len(stored) > MaxStored {
+				if HashOf(stored) != hash || len(stored) > MaxStored {
 					t.Errorf("object %s has %d bytes", hash, len(stored))
 				}
 			}

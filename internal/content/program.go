@@ -46,7 +46,7 @@ func (p Program) Stored() int64 {
 // Check verifies the fields of the record.
 func (p Program) Check() error {
 	switch {
-	case !isHash(p.SHA256):
+	case !IsHash(p.SHA256):
 		return errors.New("its digest is none")
 	case p.Size <= 0 || p.Size > MaxProgramBytes:
 		return fmt.Errorf("it has %d bytes; there may be 1 to %d", p.Size, MaxProgramBytes)
@@ -54,7 +54,7 @@ func (p Program) Check() error {
 		return fmt.Errorf("it has %d chunks; there may be 1 to %d", len(p.Chunks), maxChunks)
 	}
 	for _, c := range p.Chunks {
-		if !isHash(c.Hash) || c.Size <= 0 || c.Size > MaxStored {
+		if !IsHash(c.Hash) || c.Size <= 0 || c.Size > MaxStored {
 			return errors.New("one of its chunks makes no sense")
 		}
 	}
@@ -63,7 +63,7 @@ func (p Program) Check() error {
 
 // PackProgram cuts a program into objects and passes each of them to emit.
 func PackProgram(program []byte, emit func(hash string, b []byte) error) (Program, error) {
-	p := Program{SHA256: hashOf(program), Size: int64(len(program))}
+	p := Program{SHA256: HashOf(program), Size: int64(len(program))}
 	fail := func(err error) (Program, error) { return Program{}, fmt.Errorf("cannot pack a program: %w", err) }
 	if p.Size == 0 || p.Size > MaxProgramBytes {
 		return fail(fmt.Errorf("it has %d bytes; there may be 1 to %d", p.Size, MaxProgramBytes))
@@ -80,7 +80,7 @@ func PackProgram(program []byte, emit func(hash string, b []byte) error) (Progra
 	}
 	for frame.Len() > 0 {
 		b := frame.Next(MaxStored)
-		c := Chunk{Hash: hashOf(b), Size: int64(len(b))}
+		c := Chunk{Hash: HashOf(b), Size: int64(len(b))}
 		if err := emit(c.Hash, b); err != nil {
 			return Program{}, err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Object describes one stored value, a single zstd frame or a delta. Its name is the hash of the stored bytes.
@@ -62,13 +63,13 @@ func (r Record) Cold() int64 { return r.Base.Stored + r.Chain.Stored - r.Base.De
 func (r Record) check() error {
 	c := r.Chain
 	switch {
-	case !isHash(r.Tree):
+	case !IsHash(r.Tree):
 		return fmt.Errorf("tree %q is not a SHA-256 in lower-case hexadecimal", r.Tree)
 	case r.Files < 0 || r.Files > MaxEntries:
 		return fmt.Errorf("%d files, at most %d are allowed", r.Files, MaxEntries)
 	case r.Bytes < 0 || r.Bytes > MaxTreeBytes:
 		return fmt.Errorf("%d bytes, at most %d are allowed", r.Bytes, MaxTreeBytes)
-	case !isHash(r.Base.Tree):
+	case !IsHash(r.Base.Tree):
 		return fmt.Errorf("base tree %q is not a SHA-256 in lower-case hexadecimal", r.Base.Tree)
 	case r.Base.Seq == c.Seq && r.Base.Tree != r.Tree:
 		return errors.New("its own base holds another tree")
@@ -104,7 +105,7 @@ func (r Record) check() error {
 
 func (o Object) check(limit int64) error {
 	switch {
-	case !isHash(o.Hash):
+	case !IsHash(o.Hash):
 		return fmt.Errorf("object %q is not named by a SHA-256 in lower-case hexadecimal", o.Hash)
 	case o.Size <= 0 || o.Size > MaxStored:
 		return fmt.Errorf("object %s of %d bytes, 1 to %d are allowed", o.Hash, o.Size, MaxStored)
@@ -129,24 +130,18 @@ func sumObjects(objects []Object) (raw, stored int64, err error) {
 	return raw, stored, nil
 }
 
-func hashOf(b []byte) string {
+// HashOf returns the name of an object: the hash of its bytes.
+func HashOf(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
-func isHash(s string) bool {
-	if len(s) != 2*sha256.Size {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+// IsHash reports whether s is a SHA-256 in lower-case hexadecimal. Other names must not become paths.
+func IsHash(s string) bool {
+	return len(s) == 2*sha256.Size && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// hashBytes decodes a hexadecimal hash. s must have passed isHash.
+// hashBytes decodes a hexadecimal hash. s must have passed IsHash.
 func hashBytes(s string) (hash [sha256.Size]byte) {
 	_, _ = hex.Decode(hash[:], []byte(s))
 	return hash

@@ -69,11 +69,6 @@ func ReadFiles(ctx context.Context, src Source, r Record, want func(path string)
 	if err != nil {
 		return nil, err
 	}
-	return v.ReadFiles(ctx, want)
-}
-
-// ReadFiles is like the function ReadFiles, for an open release.
-func (v *View) ReadFiles(ctx context.Context, want func(path string) bool) (map[string][]byte, error) {
 	wanted := wantedFiles(v.manifest, want)
 	entries := make([]Entry, 0, len(wanted))
 	for _, e := range wanted {

@@ -2,12 +2,22 @@ package content
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -17,8 +27,15 @@ import (
 // write fills the staged folder in this order: folders and linkable files, fetched contents, symbolic links. The links
 // come last, because nothing must be written through a link.
 func (i *installation) write(ctx context.Context) error {
-	w := &writer{installation: i, st: i.staged, ctx: ctx, missing: map[int]bool{}, masked: umaskMasks()}
-	for _, do := range []func() error{w.clear, w.prepare, w.survey, w.fetch, w.links} {
+	w := &writer{
+		installation: i, ctx: ctx, masked: umaskMasks(),
+		missing: map[int]bool{}, later: map[int]bool{}, prepared: make(chan struct{}),
+	}
+	steps := []func() error{w.clear, w.prepare, w.survey, w.fetch, w.links}
+	if i.staged.from == nil && !slices.ContainsFunc(i.manifest.Entries, i.stock.has) {
+		steps = []func() error{w.prepareAndFetch, w.links}
+	}
+	for _, do := range steps {
 		if err := do(); err != nil {
 			return err
 		}
@@ -28,19 +45,20 @@ func (i *installation) write(ctx context.Context) error {
 
 type writer struct {
 	*installation
-	st      *staged
 	ctx     context.Context
 	masked  bool         // the umask removes mode bits: set modes separately
 	missing map[int]bool // files not yet written
 	later   map[int]bool // links not yet created
+
+	prepared chan struct{} // closed when all folders exist
 }
 
 // clear removes from a kept previous tree the entries that the release lacks or that differ.
 func (w *writer) clear() error {
-	if w.st.from == nil {
+	if w.staged.from == nil {
 		return nil
 	}
-	differences := Diff(w.st.from.manifest, w.manifest)
+	differences := Diff(w.staged.from.manifest, w.manifest)
 	for n := len(differences) - 1; n >= 0; n-- { // delete the contents of a folder before the folder
 		d := differences[n]
 		if d.Before == nil || d.Before.Kind == KindDirectory && d.After != nil && d.After.Kind == KindDirectory {
@@ -54,28 +72,37 @@ func (w *writer) clear() error {
 }
 
 func (w *writer) remove(path string, folder bool) error {
-	w.st.touch(path)
-	delete(w.st.folders, path)
-	return w.st.root.remove(path, folder)
+	w.staged.touch(path)
+	return w.staged.root.remove(path, folder)
 }
 
 // touch records that a name was added or removed.
-func (st *staged) touch(path string) {
-	dir := "."
-	if n := bytes.LastIndexByte([]byte(path), '/'); n >= 0 {
-		dir = path[:n]
+func (st *staged) touch(name string) {
+	st.changed[path.Dir(name)] = true
+	delete(st.changed, name)
+}
+
+// prepareAndFetch creates the folders and writes the contents at the same time. Nothing is linked or surveyed.
+func (w *writer) prepareAndFetch() error {
+	for n, e := range w.manifest.Entries {
+		if e.regular() && e.Size > 0 {
+			w.missing[n] = true
+		}
 	}
-	st.folders[dir] = true
-	delete(st.files, path)
+	wanted, paths := w.wanted()
+	failed := make(chan error, 1)
+	go func() { failed <- w.prepare() }()
+	err := w.fetchThese(wanted, paths)
+	return cmp.Or(<-failed, err) // without its folder a content can't be written
 }
 
 // prepare creates the folders and links the files that other trees have.
 func (w *writer) prepare() error {
+	defer close(w.prepared)
 	var old tree
-	if w.st.from != nil {
-		old = tree(w.st.from.manifest.Entries)
+	if w.staged.from != nil {
+		old = tree(w.staged.from.manifest.Entries)
 	}
-	w.later = map[int]bool{}
 	for n, e := range w.manifest.Entries {
 		if before, ok := old.find(e.Path); ok && before == e {
 			continue
@@ -83,21 +110,23 @@ func (w *writer) prepare() error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		w.st.touch(e.Path)
+		w.staged.touch(e.Path)
 		switch {
 		case e.Kind == KindDirectory:
-			if err := w.st.root.mkdir(e.Path, w.masked); err != nil {
+			if err := w.staged.root.mkdir(e.Path, w.masked); err != nil {
 				return err
 			}
-			w.st.folders[e.Path] = true
+			w.staged.changed[e.Path] = true
 		case e.Kind == KindLink:
 			w.later[n] = true
 		case e.Size == 0:
+			w.staged.changed[e.Path] = true
 			if err := w.file(e, bytes.NewReader(nil)); err != nil {
 				return err
 			}
 		case !w.link(e):
 			w.missing[n] = true
+			w.staged.changed[e.Path] = true
 		}
 	}
 	failpoint.Here("install:linked")
@@ -115,10 +144,10 @@ func (w *writer) link(e Entry) bool {
 	if err != nil || p.tree.distrusted() && !w.stock.right(p, e) {
 		return false
 	}
-	err = w.st.root.link(root, p.path, e.Path)
+	err = w.staged.root.link(root, p.path, e.Path)
 	switch {
 	case err == nil:
-		w.st.linked = true
+		w.staged.linked = true
 		return true
 	case errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP):
 		return w.clone(p, e) == nil
@@ -133,12 +162,13 @@ func (w *writer) clone(p place, e Entry) error {
 		return err
 	}
 	defer f.Close()
+	w.staged.changed[e.Path] = true
 	return w.file(e, f)
 }
 
 // survey checks everything taken from other trees. Flawed files are fetched.
 func (w *writer) survey() error {
-	if w.st.from == nil && !w.st.linked {
+	if w.staged.from == nil && !w.staged.linked {
 		return nil
 	}
 	pending := map[int]bool{}
@@ -148,7 +178,7 @@ func (w *writer) survey() error {
 	for n := range w.later {
 		pending[n] = true
 	}
-	flaws, err := survey(w.st.path, w.manifest, pending)
+	flaws, err := survey(w.staged.path, w.manifest, pending)
 	if err != nil {
 		return err
 	}
@@ -161,6 +191,7 @@ func (w *writer) survey() error {
 			return err
 		}
 		w.missing[f.entry] = true
+		w.staged.changed[f.path] = true
 	}
 	return nil
 }
@@ -171,8 +202,12 @@ func (w *writer) fetch() error {
 		failpoint.Here("install:half-written")
 		return nil
 	}
-	var wanted []Entry
-	paths := map[[sha256.Size]byte][]Entry{}
+	return w.fetchThese(w.wanted())
+}
+
+// wanted lists the missing contents, and the paths of each.
+func (w *writer) wanted() (wanted []Entry, paths map[[sha256.Size]byte][]Entry) {
+	paths = map[[sha256.Size]byte][]Entry{}
 	for n, e := range w.manifest.Entries {
 		if !w.missing[n] {
 			continue
@@ -182,13 +217,17 @@ func (w *writer) fetch() error {
 		}
 		paths[e.Hash] = append(paths[e.Hash], e)
 	}
+	return wanted, paths
+}
+
+func (w *writer) fetchThese(wanted []Entry, paths map[[sha256.Size]byte][]Entry) error {
 	w.asked = true
-	scribes, err := hire(w.st.path, w.masked)
+	small, err := startWriting(w.staged.path, w.masked, w.prepared)
 	if err != nil {
 		return err
 	}
 	written, half := 0, len(wanted)/2
-	return scribes.dismiss(w.supply.each(w.ctx, wanted, func(e Entry, r io.Reader) error {
+	return small.finish(w.supply.each(w.ctx, wanted, func(e Entry, r io.Reader) error {
 		if written == half {
 			failpoint.Here("install:half-written")
 		}
@@ -196,24 +235,22 @@ func (w *writer) fetch() error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		if e.Size > smallFile {
+		if e.Size > batchBytes {
 			return w.everywhere(paths[e.Hash], r)
 		}
-		for _, same := range paths[e.Hash] {
-			w.st.files[same.Path] = true
-		}
-		return scribes.give(paths[e.Hash], r)
+		return small.add(paths[e.Hash], r)
 	}))
 }
 
 // everywhere writes one content to all its paths.
 func (w *writer) everywhere(entries []Entry, r io.Reader) error {
+	<-w.prepared
 	first := entries[0]
 	if err := w.file(first, r); err != nil {
 		return fmt.Errorf("cannot write %q: %w", first.Path, err)
 	}
 	for _, e := range entries[1:] {
-		f, err := w.st.root.open(first.Path)
+		f, err := w.staged.root.open(first.Path)
 		if err != nil {
 			return err
 		}
@@ -228,7 +265,7 @@ func (w *writer) everywhere(entries []Entry, r io.Reader) error {
 
 // file writes one new file. It sets mode and time explicitly, because umask and clock must not affect them.
 func (w *writer) file(e Entry, r io.Reader) (err error) {
-	f, err := w.st.root.create(e.Path)
+	f, err := w.staged.root.create(e.Path)
 	if err != nil {
 		return err
 	}
@@ -237,10 +274,9 @@ func (w *writer) file(e Entry, r io.Reader) (err error) {
 			err = closing
 		}
 		if err != nil { // another way may provide it
-			_ = w.st.root.remove(e.Path, false)
+			_ = w.staged.root.remove(e.Path, false)
 		}
 	}()
-	w.st.files[e.Path] = true
 	h := sha256.New()
 	if reflink(f, r) {
 		_, err = io.Copy(h, io.NewSectionReader(f, 0, e.Size+1))
@@ -266,16 +302,15 @@ func reflink(to *os.File, from io.Reader) bool {
 	return ok && unix.IoctlFileClone(int(to.Fd()), int(f.Fd())) == nil
 }
 
-// setTime sets the time of an open file to the time derived from its content.
+// setTime sets the time of an open file to the time derived from its content. Package unix has no futimens(2).
 func setTime(fd int, e Entry) error {
-	at := mtime(e)
-	ts := unix.NsecToTimespec(at.UnixNano())
-	tv := []unix.Timeval{unix.NsecToTimeval(at.UnixNano()), unix.NsecToTimeval(at.UnixNano())}
-	err := unix.UtimesNanoAt(fd, "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH)
-	if err != nil { // before Linux 5.8
-		err = unix.Futimes(fd, tv)
+	at := unix.NsecToTimespec(mtime(e).UnixNano())
+	times := [2]unix.Timespec{at, at}
+	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
+	if errno != 0 {
+		return errno
 	}
-	return err
+	return nil
 }
 
 func (w *writer) links() error {
@@ -283,9 +318,213 @@ func (w *writer) links() error {
 		if !w.later[n] {
 			continue
 		}
-		if err := w.st.root.symlink(e.Target, e.Path); err != nil {
+		if err := w.staged.root.symlink(e.Target, e.Path); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// small writes small files in parallel while other files are fetched and decoded. Its unit is a batch of neighbours:
+// the kernel lets only one process at a time create names in a folder.
+type small struct {
+	jobs   chan *batch
+	free   chan *batch // all batches that exist, which bounds the memory
+	next   *batch
+	done   sync.WaitGroup
+	failed atomic.Pointer[error]
+}
+
+// batch holds unchecked contents, one after the other, and the paths of each.
+type batch struct {
+	files   [][]Entry
+	content []byte
+}
+
+const (
+	mostWriters = 4
+	batchFiles  = 32
+	batchBytes  = 256 << 10 // larger files are not small
+)
+
+// startWriting starts to write below a folder. Masked reports that the umask removes mode bits. Until prepared is
+// closed, some folders may be missing.
+func startWriting(dir string, masked bool, prepared <-chan struct{}) (*small, error) {
+	writers := min(mostWriters, runtime.GOMAXPROCS(0))
+	batches := 2*writers + 1
+	s := &small{jobs: make(chan *batch, batches), free: make(chan *batch, batches), next: &batch{content: make([]byte, 0, batchBytes)}}
+	for range batches - 1 {
+		s.free <- &batch{content: make([]byte, 0, batchBytes)}
+	}
+	for range writers {
+		b, err := openBeneath(dir)
+		if err != nil {
+			return nil, s.finish(err)
+		}
+		s.done.Go(func() {
+			defer b.close()
+			for job := range s.jobs {
+				if s.problem() == nil {
+					s.note(job.write(b, masked, prepared))
+				}
+				job.files, job.content = job.files[:0], job.content[:0]
+				s.free <- job
+			}
+		})
+	}
+	return s, nil
+}
+
+// finish waits until all files are written and returns the first error.
+func (s *small) finish(err error) error {
+	s.note(err)
+	if s.problem() == nil {
+		s.jobs <- s.next
+	}
+	close(s.jobs)
+	s.done.Wait()
+	return s.problem()
+}
+
+func (s *small) note(err error) {
+	if err != nil {
+		s.failed.CompareAndSwap(nil, &err)
+	}
+}
+
+func (s *small) problem() error {
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// add queues a content. A returned error may belong to an earlier content.
+func (s *small) add(entries []Entry, r io.Reader) error {
+	from := len(s.next.content)
+	to := from + int(entries[0].Size)
+	if to > batchBytes || len(s.next.files) == batchFiles {
+		s.jobs <- s.next
+		s.next = <-s.free
+		from, to = 0, to-from
+	}
+	s.next.content = s.next.content[:to]
+	if _, err := io.ReadFull(r, s.next.content[from:]); err != nil {
+		return fmt.Errorf("cannot write %q: %w", entries[0].Path, err)
+	}
+	s.next.files = append(s.next.files, entries)
+	return s.problem()
+}
+
+func (j *batch) write(b *beneath, masked bool, prepared <-chan struct{}) error {
+	rest := j.content
+	for _, entries := range j.files {
+		content := rest[:entries[0].Size]
+		rest = rest[entries[0].Size:]
+		if sha256.Sum256(content) != entries[0].Hash {
+			return wrongContent(entries[0].Path)
+		}
+		for _, e := range entries {
+			if e.Size != int64(len(content)) { // the manifest gives one hash two sizes
+				return wrongContent(e.Path)
+			}
+			err := b.writeSmall(e, content, masked)
+			if errors.Is(err, fs.ErrNotExist) { // its folder is not there yet
+				<-prepared
+				err = b.writeSmall(e, content, masked)
+			}
+			if err != nil {
+				return fmt.Errorf("cannot write %q: %w", e.Path, err)
+			}
+		}
+	}
+	return nil
+}
+
+// writeSmall creates a file with as few system calls as possible.
+func (b *beneath) writeSmall(e Entry, content []byte, masked bool) (err error) {
+	dir, name, err := b.at(e.Path)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, e.perm())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closing := unix.Close(fd); err == nil {
+			err = closing
+		}
+		if err != nil { // another way may provide it
+			_ = unix.Unlinkat(dir, name, 0)
+		}
+	}()
+	for len(content) > 0 {
+		n, err := unix.Write(fd, content)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		content = content[max(n, 0):]
+	}
+	if masked {
+		if err := unix.Fchmod(fd, e.perm()); err != nil {
+			return err
+		}
+	}
+	return setTime(fd, e)
+}
+
+// umaskMasks reports whether the umask removes, or may remove, mode bits that a tree needs. It does not use umask(2),
+// because that call changes the umask for a moment.
+func umaskMasks() bool {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return true
+	}
+	_, after, found := bytes.Cut(status, []byte("\nUmask:"))
+	line, _, _ := bytes.Cut(after, []byte("\n"))
+	mask, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 8, 32)
+	return !found || err != nil || mask&0o755 != 0
+}
+
+// fewEntries is the number of entries from which one flush of the file system is cheaper than flushing each entry. A
+// flush of the file system includes the writes of other programs.
+const fewEntries = 64
+
+// flush writes the tree to disk and makes its root readable for all users. Without it a power cut could keep the rename
+// but lose the contents: an empty file would look like a complete release.
+func (st *staged) flush() error {
+	if err := st.lock.Chmod(0o755); err != nil {
+		return err
+	}
+	// Collection compares these times, and the folder of a reused tree has an old one.
+	now := time.Now()
+	if err := os.Chtimes(st.path, now, now); err != nil {
+		return err
+	}
+	if len(st.changed) > fewEntries && syncfsTellsErrors() {
+		if err := unix.Syncfs(int(st.lock.Fd())); err != nil {
+			return &fs.PathError{Op: "syncfs", Path: st.path, Err: err}
+		}
+		return nil
+	}
+	for name := range st.changed { // a linked file was flushed when it was written
+		if err := st.root.sync(name); err != nil {
+			return err
+		}
+	}
+	return st.lock.Sync()
+}
+
+// syncfsTellsErrors reports whether the kernel is 5.8 or later. Earlier kernels hide failed writes from syncfs
+// (735e4ae5ba28).
+func syncfsTellsErrors() bool {
+	var u unix.Utsname
+	return unix.Uname(&u) == nil && atLeast58(unix.ByteSliceToString(u.Release[:]))
+}
+
+func atLeast58(release string) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	return err == nil && (major > 5 || major == 5 && minor >= 8)
 }

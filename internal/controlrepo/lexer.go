@@ -3,7 +3,6 @@ package controlrepo
 import (
 	"regexp"
 	"strings"
-	"unicode/utf8"
 )
 
 // kind is the kind of a token.
@@ -58,50 +57,46 @@ func (l *lexer) emit(t token) { l.tokens = append(l.tokens, t) }
 func (l *lexer) rest() string { return l.src[l.pos:] }
 
 var (
-	wordForm     = regexp.MustCompile(`^(?:::)?[A-Za-z0-9_](?:[\w-]*\w)?(?:::[A-Za-z0-9_](?:[\w-]*\w)?)*`)
-	variableForm = regexp.MustCompile(`^\$(?:::)?(?:\w+::)*\w+`)
+	blankForm    = regexp.MustCompile(`^(?:[ \t\r]+|#[^\n]*|/\*(?s:.*?)(?:\*/|\z))`)
+	variableForm = regexp.MustCompile(`^\$((?:::)?(?:\w+::)*\w+)`)
+	regexForm    = regexp.MustCompile(`^/((?s:[^/\\]|\\.)*)/`)
 	heredocForm  = regexp.MustCompile(`^@\([ \t]*("?)([^:/\r\n)"]+)"?[ \t]*(?::[^/\r\n)]*)?(?:/[^\r\n)]*)?\)`)
 )
+
+// forms are the tokens that one pattern finds. The first one that matches is used.
+var forms = []struct {
+	kind kind
+	form *regexp.Regexp
+}{
+	{text, regexp.MustCompile(`^'((?s:[^'\\]|\\.)*)'?`)},
+	{variable, variableForm},
+	{word, regexp.MustCompile(`^((?:::)?[A-Za-z0-9_](?:[\w-]*\w)?(?:::[A-Za-z0-9_](?:[\w-]*\w)?)*)`)},
+	{symbol, regexp.MustCompile(`^(<<\||\|>>|@@|<\||\|>|=>|\+>|::|(?s:.))`)},
+}
 
 // code reads to the end or, within an interpolation, past its closing brace.
 func (l *lexer) code(nesting int) {
 	braces := 0
 	for l.pos < len(l.src) {
 		rest := l.rest()
-		start := l.pos
+		blank := len(blankForm.FindString(rest))
 		switch c := rest[0]; {
+		case blank > 0:
+			l.pos += blank
 		case c == '\n':
 			l.pos++
 			l.bodies(nesting)
-		case c == ' ' || c == '\t' || c == '\r':
-			l.pos++
-		case c == '#':
-			l.skipTo("\n", 0)
-		case strings.HasPrefix(rest, "/*"):
-			l.pos += 2
-			l.skipTo("*/", 2)
-		case c == '\'':
-			l.single()
 		case c == '"':
 			l.pos++
 			l.double(`"`, nesting)
-		case c == '/' && l.regexMayFollow():
-			l.regex()
-		case c == '$' && variableForm.MatchString(rest):
-			name := variableForm.FindString(rest)
-			l.pos += len(name)
-			l.emit(token{kind: variable, text: name[1:], at: start})
+		case c == '/' && l.regexMayFollow() && l.regex():
 		case strings.HasPrefix(rest, "@(") && heredocForm.MatchString(rest[:min(len(rest), maxHeredocStart)]):
 			m := heredocForm.FindStringSubmatch(rest)
-			l.pos += len(m[0])
 			l.heredocs = append(l.heredocs, heredoc{strings.TrimSpace(m[2]), m[1] != ""})
-			l.emit(token{kind: symbol, text: "@()", at: start})
-		case wordForm.MatchString(rest):
-			name := wordForm.FindString(rest)
-			l.pos += len(name)
-			l.emit(token{kind: word, text: name, at: start})
+			l.emit(token{kind: symbol, text: "@()", at: l.pos})
+			l.pos += len(m[0])
 		default:
-			l.symbol()
+			l.token()
 			switch {
 			case c == '{':
 				braces++
@@ -114,41 +109,21 @@ func (l *lexer) code(nesting int) {
 	}
 }
 
-// skipTo moves past the first n bytes of the next occurrence of search, or to the end if there is none.
-func (l *lexer) skipTo(search string, n int) {
-	if i := strings.Index(l.rest(), search); i >= 0 {
-		l.pos += i + n
+// token reads a token of one of the forms. The place of a string is that of its text.
+func (l *lexer) token() {
+	for _, f := range forms {
+		m := f.form.FindStringSubmatch(l.rest())
+		if m == nil {
+			continue
+		}
+		t := token{kind: f.kind, text: m[1], at: l.pos, whole: f.kind == text}
+		if f.kind == text {
+			t.at++
+		}
+		l.emit(t)
+		l.pos += len(m[0])
 		return
 	}
-	l.pos = len(l.src)
-}
-
-func (l *lexer) symbol() {
-	for _, long := range []string{"<<|", "|>>", "@@", "<|", "|>", "=>", "+>", "::"} {
-		if strings.HasPrefix(l.rest(), long) {
-			l.emit(token{kind: symbol, text: long, at: l.pos})
-			l.pos += len(long)
-			return
-		}
-	}
-	_, size := utf8.DecodeRuneInString(l.rest())
-	l.emit(token{kind: symbol, text: l.rest()[:size], at: l.pos})
-	l.pos += size
-}
-
-// single reads a single-quoted string. A backslash escapes the following quote.
-func (l *lexer) single() {
-	start := l.pos
-	l.pos++
-	for l.pos < len(l.src) && l.src[l.pos] != '\'' {
-		if l.src[l.pos] == '\\' {
-			l.pos++
-		}
-		l.pos++
-	}
-	end := min(l.pos, len(l.src))
-	l.emit(token{kind: text, text: l.src[start+1 : end], at: start + 1, whole: true})
-	l.pos = min(l.pos+1, len(l.src))
 }
 
 // double reads the rest of a string that ends with a quote: texts and the code of interpolations.
@@ -176,9 +151,7 @@ func (l *lexer) double(end string, nesting int) {
 		case rest[0] == '$' && variableForm.MatchString(rest):
 			flush(true)
 			whole = false
-			name := variableForm.FindString(rest)
-			l.emit(token{kind: variable, text: name[1:], at: l.pos})
-			l.pos += len(name)
+			l.token()
 			start = l.pos
 		default:
 			l.pos++
@@ -202,20 +175,19 @@ func (l *lexer) regexMayFollow() bool {
 	return false
 }
 
-func (l *lexer) regex() {
-	start := l.pos
-	for i := start + 1; i < len(l.src) && !l.noSlash; i++ {
-		switch l.src[i] {
-		case '\\':
-			i++
-		case '/':
-			l.emit(token{kind: regex, text: l.src[start+1 : i], at: start})
-			l.pos = i + 1
-			return
-		}
+// regex reads a regular expression, if a closing slash follows.
+func (l *lexer) regex() bool {
+	if l.noSlash {
+		return false
 	}
-	l.noSlash = true
-	l.symbol()
+	m := regexForm.FindStringSubmatch(l.rest())
+	if m == nil {
+		l.noSlash = true
+		return false
+	}
+	l.emit(token{kind: regex, text: m[1], at: l.pos})
+	l.pos += len(m[0])
+	return true
 }
 
 // bodies reads the texts of the heredocs that began on the previous line.
@@ -230,7 +202,7 @@ func (l *lexer) bodies(nesting int) {
 			continue
 		}
 		inner := &lexer{src: l.src[:end], pos: l.pos, tokens: l.tokens}
-		inner.heredocBody(nesting)
+		inner.double("\x00", nesting+1) // quotes do not end a heredoc
 		l.tokens, l.pos = inner.tokens, after
 	}
 }
@@ -247,36 +219,4 @@ func (l *lexer) heredocEnd(tag string) (end, after int) {
 		at += len(line) + 1
 	}
 	return len(l.src), len(l.src)
-}
-
-// heredocBody reads to the end of its source. Quotes do not end a heredoc.
-func (l *lexer) heredocBody(nesting int) { l.double("\x00", nesting+1) }
-
-// places converts offsets to lines and columns.
-type places struct {
-	src    string
-	starts []int
-}
-
-func newPlaces(src string) places {
-	p := places{src: src, starts: []int{0}}
-	for i := range len(src) {
-		if src[i] == '\n' {
-			p.starts = append(p.starts, i+1)
-		}
-	}
-	return p
-}
-
-// of returns line and column, both from 1. Columns count characters.
-func (p places) of(offset int) (line, column int) {
-	low, high := 0, len(p.starts)
-	for high-low > 1 {
-		if mid := (low + high) / 2; p.starts[mid] <= offset {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return low + 1, utf8.RuneCountInString(p.src[p.starts[low]:offset]) + 1
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxScanFindings is the maximum number of findings for one manifest.
@@ -12,10 +13,12 @@ const maxScanFindings = 100
 // scan finds features in a manifest that do not work, or work differently, without a Puppet server.
 func scan(file, src string) []Finding {
 	var out []Finding
-	where := newPlaces(src)
 	add := func(at int, severity Severity, problem, hint string) {
-		line, column := where.of(at)
-		out = append(out, Finding{File: file, Line: line, Column: column, Severity: severity, Problem: problem, Hint: hint})
+		line := src[strings.LastIndexByte(src[:at], '\n')+1 : at]
+		out = append(out, Finding{
+			File: file, Line: strings.Count(src[:at], "\n") + 1, Column: utf8.RuneCountInString(line) + 1,
+			Severity: severity, Problem: problem, Hint: hint,
+		})
 	}
 	tokens := lex(src)
 	for i, t := range tokens {
@@ -23,11 +26,12 @@ func scan(file, src string) []Finding {
 			return out
 		}
 		switch {
-		case t.kind == symbol && t.text == "@@":
-			add(t.at, Error, "exported resources need PuppetDB, which a masterless run does not have",
-				"declare the resource where it is wanted; nodes can learn of each other from the host list")
-		case t.kind == symbol && t.text == "<<|":
-			add(t.at, Error, "collectors of exported resources need PuppetDB, which a masterless run does not have",
+		case t.kind == symbol && (t.text == "@@" || t.text == "<<|"):
+			what := "exported resources"
+			if t.text == "<<|" {
+				what = "collectors of exported resources"
+			}
+			add(t.at, Error, what+" need PuppetDB, which a masterless run does not have",
 				"declare the resource where it is wanted; nodes can learn of each other from the host list")
 		case t.kind == word && (t.text == "puppetdb_query" || t.text == "::puppetdb_query") && followedBy(tokens, i, "("):
 			add(t.at, Error, "puppetdb_query needs PuppetDB, which a masterless run does not have",

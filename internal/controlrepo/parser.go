@@ -45,7 +45,7 @@ func PuppetValidator(command string) ManifestCheck {
 			return append(findings, cannotParse(fmt.Sprintf("Puppet was stopped: %v", context.Cause(ctx)), ""))
 		case err != nil && !errors.As(err, &exit):
 			return append(findings, cannotParse(err.Error(), ""))
-		case err != nil && !hasError(findings):
+		case err != nil && Report{Findings: findings}.Errors() == 0:
 			return append(findings, cannotParse(fmt.Sprintf("Puppet ended with %v: %s", err, lastLine(output)), ""))
 		}
 		return findings
@@ -112,15 +112,6 @@ func parserFindings(dir, output string) []Finding {
 		out = append(out, f)
 	}
 	return out
-}
-
-func hasError(findings []Finding) bool {
-	for _, f := range findings {
-		if f.Severity == Error {
-			return true
-		}
-	}
-	return false
 }
 
 func lastLine(output string) string {

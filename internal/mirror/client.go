@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/bounded"
+	"pulley/internal/content"
 	"pulley/internal/stablehash"
 )
 
@@ -83,7 +84,7 @@ func (c *Client) Object(ctx context.Context, hash string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read an object from a mirror: %w", err)
 	}
 	return c.read(ctx, name, func(b []byte) error {
-		if hashOf(b) != hash {
+		if content.HashOf(b) != hash {
 			return errLying
 		}
 		return nil
@@ -192,21 +193,10 @@ func (c *Client) get(ctx context.Context, address string) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("it answers %s", resp.Status)
 	}
-	if resp.ContentLength > MaxBytes {
-		return nil, tooLong()
+	if resp.ContentLength > content.MaxStored {
+		return nil, &bounded.TooLargeError{Limit: content.MaxStored}
 	}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, MaxBytes+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(b) > MaxBytes:
-		return nil, tooLong()
-	}
-	return b, nil
-}
-
-func tooLong() error {
-	return fmt.Errorf("its answer has more than the %d bytes that are allowed", MaxBytes)
+	return bounded.Read(resp.Body, content.MaxStored)
 }
 
 // parseBase parses the URL of a mirror and refuses an invalid one.

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pulley/internal/content"
 )
 
 const soon = 10 * time.Second
@@ -28,7 +30,7 @@ func TestClientReadsWhatTheHandlerServes(t *testing.T) {
 	}
 	s, config := serve(t, Handler(src, errAbsent))
 	c := client(t, config, soon, s.URL+"/")
-	if b, err := c.Object(t.Context(), hashOf([]byte(hello))); err != nil || string(b) != hello {
+	if b, err := c.Object(t.Context(), content.HashOf([]byte(hello))); err != nil || string(b) != hello {
 		t.Errorf("%q, %v", b, err)
 	}
 	deltas, err := c.Deltas(t.Context(), "1.0.0-rc.1", 3, 39)
@@ -38,10 +40,10 @@ func TestClientReadsWhatTheHandlerServes(t *testing.T) {
 	if deltas, err := c.Deltas(t.Context(), "1.0.0-rc.1", 3, 40); !errors.Is(err, ErrAbsent) || deltas != nil {
 		t.Errorf("with one missing: %q, %v", deltas, err)
 	}
-	if _, err := c.Object(t.Context(), hashOf([]byte("other"))); !errors.Is(err, ErrAbsent) {
+	if _, err := c.Object(t.Context(), content.HashOf([]byte("other"))); !errors.Is(err, ErrAbsent) {
 		t.Errorf("what is absent: %v", err)
 	}
-	resp, err := s.Client().Get(s.URL + "/content/" + hashOf([]byte(hello)))
+	resp, err := s.Client().Get(s.URL + "/content/" + content.HashOf([]byte(hello)))
 	if err != nil || resp.ProtoMajor != 2 {
 		t.Errorf("%v, %v", resp, err)
 	}
@@ -50,7 +52,7 @@ func TestClientReadsWhatTheHandlerServes(t *testing.T) {
 // Any server of static files can be a mirror.
 func TestClientReadsFromStaticFiles(t *testing.T) {
 	dir := t.TempDir()
-	name, err := ObjectName(hashOf([]byte(hello)))
+	name, err := ObjectName(content.HashOf([]byte(hello)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,7 @@ func TestClientReadsFromStaticFiles(t *testing.T) {
 	}
 	s, config := serve(t, http.FileServer(http.Dir(dir)))
 	c := client(t, config, soon, s.URL+"/a%20b/")
-	if b, err := c.Object(t.Context(), hashOf([]byte(hello))); err != nil || string(b) != hello {
+	if b, err := c.Object(t.Context(), content.HashOf([]byte(hello))); err != nil || string(b) != hello {
 		t.Errorf("%q, %v", b, err)
 	}
 }
@@ -113,15 +115,15 @@ func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 		"huge, and says so": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10000000000")
 			w.WriteHeader(200)
-		}, "more than the 524288 bytes"},
+		}, "larger than 512 KiB"},
 		"huge, without an end": {func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
 					return
 				}
 			}
-		}, "more than the 524288 bytes"},
-		"one byte too many": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, MaxBytes+1)) }, "more than the 524288 bytes"},
+		}, "larger than 512 KiB"},
+		"one byte too many": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, content.MaxStored+1)) }, "larger than 512 KiB"},
 		"truncated": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "5")
 			_, _ = io.WriteString(w, "hel")
@@ -162,7 +164,7 @@ func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, config := answers(t, c.answer)
-			b, err := client(t, config, time.Second, u).Object(t.Context(), hashOf([]byte(hello)))
+			b, err := client(t, config, time.Second, u).Object(t.Context(), content.HashOf([]byte(hello)))
 			if err == nil || b != nil || !strings.Contains(err.Error(), c.why) || !strings.Contains(err.Error(), u) {
 				t.Errorf("%d bytes, %v", len(b), err)
 			}
@@ -180,7 +182,7 @@ func TestClientFollowsRedirectsWithinHTTPS(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, hello)
 	})
-	if b, err := client(t, config, soon, u).Object(t.Context(), hashOf([]byte(hello))); err != nil || string(b) != hello {
+	if b, err := client(t, config, soon, u).Object(t.Context(), content.HashOf([]byte(hello))); err != nil || string(b) != hello {
 		t.Errorf("%q, %v", b, err)
 	}
 }
@@ -188,7 +190,7 @@ func TestClientFollowsRedirectsWithinHTTPS(t *testing.T) {
 // A mirror with an untrusted certificate is refused.
 func TestClientChecksCertificates(t *testing.T) {
 	u, _ := answers(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, hello) })
-	if _, err := client(t, &tls.Config{MinVersion: tls.VersionTLS12}, soon, u).Object(t.Context(), hashOf([]byte(hello))); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := client(t, &tls.Config{MinVersion: tls.VersionTLS12}, soon, u).Object(t.Context(), content.HashOf([]byte(hello))); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v", err)
 	}
 }
@@ -210,7 +212,7 @@ func TestClientGoesOnToTheNextMirror(t *testing.T) {
 	lagging, _ := answers(t, func(w http.ResponseWriter, _ *http.Request) { lacks.Add(1); w.WriteHeader(404) })
 	c := client(t, config, soon, dead, lying, lagging, good.URL)
 	for range 5 {
-		if b, err := c.Object(t.Context(), hashOf([]byte(hello))); err != nil || string(b) != hello {
+		if b, err := c.Object(t.Context(), content.HashOf([]byte(hello))); err != nil || string(b) != hello {
 			t.Fatalf("%q, %v", b, err)
 		}
 	}
@@ -220,7 +222,7 @@ func TestClientGoesOnToTheNextMirror(t *testing.T) {
 	if lacks.Load() != 5 {
 		t.Errorf("a mirror that only lags was asked %d times", lacks.Load())
 	}
-	_, err = c.Object(t.Context(), hashOf([]byte("other")))
+	_, err = c.Object(t.Context(), content.HashOf([]byte("other")))
 	for _, u := range []string{dead, lying, lagging, good.URL} {
 		if err == nil || !strings.Contains(err.Error(), u) {
 			t.Errorf("the error does not name %s: %v", u, err)
@@ -286,7 +288,7 @@ func TestClientEndsWhenItIsToldTo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	u, config := answers(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
 	c := client(t, config, time.Hour, u)
-	if _, err := c.Object(ctx, hashOf([]byte(hello))); !errors.Is(err, context.Canceled) {
+	if _, err := c.Object(ctx, content.HashOf([]byte(hello))); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	if c.mirrors[0].breaker.failures != 0 {
@@ -296,7 +298,7 @@ func TestClientEndsWhenItIsToldTo(t *testing.T) {
 
 func TestURLsAreShownWithoutPasswords(t *testing.T) {
 	c := client(t, nil, time.Second, (&url.URL{Scheme: "http", Host: "127.0.0.1:1", User: url.UserPassword("ann", "secret")}).String())
-	if _, err := c.Object(t.Context(), hashOf(nil)); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := c.Object(t.Context(), content.HashOf(nil)); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v", err)
 	}
 }

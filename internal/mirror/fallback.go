@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"pulley/internal/content"
 )
 
 // After this many failures in a row a source is skipped for this long. A dead source costs one or two timeouts, not one
@@ -44,7 +46,7 @@ func (b *breaker) succeeded() {
 
 // fallback reads from a second source what the first does not return.
 type fallback struct {
-	first, second Source
+	first, second content.Source
 	breaker       breaker
 
 	mu    sync.Mutex
@@ -57,17 +59,17 @@ type fallback struct {
 //
 // The name of a delta does not contain its hash, so Fallback cannot detect a wrong delta; the caller detects it later.
 // A second request for the same delta therefore goes to second, because the delta from first may have been wrong.
-func Fallback(first, second Source) Source {
+func Fallback(first, second content.Source) content.Source {
 	return &fallback{first: Checked(first), second: second}
 }
 
 func (f *fallback) Object(ctx context.Context, hash string) ([]byte, error) {
-	return ask(ctx, f, false, func(s Source) ([]byte, error) { return s.Object(ctx, hash) })
+	return ask(ctx, f, false, func(s content.Source) ([]byte, error) { return s.Object(ctx, hash) })
 }
 
 func (f *fallback) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	again := f.gave(line, from, to)
-	return ask(ctx, f, again, func(s Source) ([][]byte, error) { return s.Deltas(ctx, line, from, to) })
+	return ask(ctx, f, again, func(s content.Source) ([][]byte, error) { return s.Deltas(ctx, line, from, to) })
 }
 
 // mostGiven limits the number of remembered deltas.
@@ -91,7 +93,7 @@ func (f *fallback) gave(line string, from, to int64) bool {
 }
 
 // ask tries both sources in order. It tries first last if its breaker is open or its earlier answer was wrong.
-func ask[T any](ctx context.Context, f *fallback, again bool, read func(Source) (T, error)) (value T, err error) {
+func ask[T any](ctx context.Context, f *fallback, again bool, read func(content.Source) (T, error)) (value T, err error) {
 	order := []bool{true, false} // true: first; false: second
 	if again || f.breaker.open() {
 		slices.Reverse(order)
@@ -120,14 +122,14 @@ func ask[T any](ctx context.Context, f *fallback, again bool, read func(Source) 
 }
 
 // checked refuses objects that do not match their name.
-type checked struct{ Source }
+type checked struct{ content.Source }
 
 // Checked returns src with a check of every object against its name.
-func Checked(src Source) Source { return checked{src} }
+func Checked(src content.Source) content.Source { return checked{src} }
 
 func (c checked) Object(ctx context.Context, hash string) ([]byte, error) {
 	b, err := c.Source.Object(ctx, hash)
-	if err == nil && hashOf(b) != hash {
+	if err == nil && content.HashOf(b) != hash {
 		return nil, fmt.Errorf("cannot accept object %s: %w", hash, errLying)
 	}
 	return b, err

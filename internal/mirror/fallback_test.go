@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/content"
 )
 
 // A dead mirror delays a node once, not for each pack, and does not stop its update.
@@ -21,7 +23,7 @@ func TestFallbackAsksTheSecondAndLeavesTheDeadAlone(t *testing.T) {
 	src := Fallback(client(t, nil, 200*time.Millisecond, "https://"+listener.Addr().String()), etcd)
 	began := time.Now()
 	for range 100 {
-		if b, err := src.Object(t.Context(), hashOf([]byte(hello))); err != nil || string(b) != hello {
+		if b, err := src.Object(t.Context(), content.HashOf([]byte(hello))); err != nil || string(b) != hello {
 			t.Fatalf("%q, %v", b, err)
 		}
 	}
@@ -39,13 +41,13 @@ func TestFallbackAsksTheSecondAndLeavesTheDeadAlone(t *testing.T) {
 
 // After wrong bytes from a mirror, a node reads from etcd. After a failure of etcd, it reads from the mirror.
 func TestFallbackBothWays(t *testing.T) {
-	hash := hashOf([]byte(hello))
+	hash := content.HashOf([]byte(hello))
 	good := newStored(hello)
 	lying := newStored()
 	lying.objects[hash] = []byte("hellO")
 	down := newStored()
 	down.fail(errors.New("etcd is unreachable"))
-	for name, first := range map[string]Source{"lying": lying, "empty": newStored(), "down": down} {
+	for name, first := range map[string]content.Source{"lying": lying, "empty": newStored(), "down": down} {
 		if b, err := Fallback(first, good).Object(t.Context(), hash); err != nil || string(b) != hello {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
@@ -65,7 +67,7 @@ func TestFallbackBothWays(t *testing.T) {
 // A skipped source is used if no other source has an answer. Otherwise its outage would last longer because of the
 // other's.
 func TestFallbackAsksTheDeadWhenNobodyElseAnswers(t *testing.T) {
-	hash := hashOf([]byte(hello))
+	hash := content.HashOf([]byte(hello))
 	first, second := newStored(hello), newStored()
 	first.fail(errors.New("etcd is unreachable"))
 	src := Fallback(first, second)
@@ -92,7 +94,7 @@ func TestFallbackDoesNotCountAbsence(t *testing.T) {
 	etcd := newStored(hello)
 	src := Fallback(client(t, config, soon, s.URL), etcd)
 	for range 5 {
-		if b, err := src.Object(t.Context(), hashOf([]byte(hello))); err != nil || string(b) != hello {
+		if b, err := src.Object(t.Context(), content.HashOf([]byte(hello))); err != nil || string(b) != hello {
 			t.Fatalf("%q, %v", b, err)
 		}
 	}
@@ -109,7 +111,7 @@ func TestFallbackEndsWhenItIsToldTo(t *testing.T) {
 	first := newStored()
 	first.fail(context.Canceled)
 	src := Fallback(first, second)
-	if _, err := src.Object(ctx, hashOf([]byte(hello))); !errors.Is(err, context.Canceled) {
+	if _, err := src.Object(ctx, content.HashOf([]byte(hello))); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	if second.count() != 0 || src.(*fallback).breaker.failures != 0 {

@@ -3,13 +3,13 @@ package mirror
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
+
+	"pulley/internal/content"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 
 // handler serves a source.
 type handler struct {
-	src      Source
+	src      content.Source
 	absent   error
 	cache    *cache
 	reads    chan struct{}
@@ -40,7 +40,7 @@ type handler struct {
 // Handler serves GET and HEAD of objects and deltas of src, and nothing else. If an error of src wraps absent, the
 // value does not exist (404). Any other error means that the source is not available now (503). Recently read values
 // are kept in memory, up to 64 MiB.
-func Handler(src Source, absent error) http.Handler {
+func Handler(src content.Source, absent error) http.Handler {
 	return &handler{
 		src: src, absent: absent, cache: newCache(cacheBytes, time.Now),
 		reads: make(chan struct{}, maxReads), requests: make(chan struct{}, maxRequests),
@@ -88,7 +88,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sum := n.hash
 	kept := objectsAreKept
 	if sum == "" {
-		sum, kept = hashOf(value), deltasAreKept
+		sum, kept = content.HashOf(value), deltasAreKept
 	}
 	w.Header().Set("ETag", `"`+sum+`"`)
 	w.Header().Set("Cache-Control", kept)
@@ -126,7 +126,7 @@ func (h *handler) read(ctx context.Context, n name) ([]byte, error) {
 			return deltas[0], nil
 		}
 		value, err := h.src.Object(ctx, n.hash)
-		if err == nil && hashOf(value) != n.hash {
+		if err == nil && content.HashOf(value) != n.hash {
 			err = errDamaged // caches would keep it for a year
 		}
 		return value, err
@@ -141,9 +141,4 @@ func busy(w http.ResponseWriter, err error) {
 func refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	http.Error(w, err.Error(), code)
-}
-
-func hashOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pulley/internal/content"
 )
 
 const hello = "hello"
@@ -36,14 +38,14 @@ func TestHandlerSaysWhatMayBeKept(t *testing.T) {
 	src := newStored(hello)
 	src.deltas["1.0.0/7"] = []byte("delta")
 	h := Handler(src, errAbsent)
-	path := "/content/" + hashOf([]byte(hello))
+	path := "/content/" + content.HashOf([]byte(hello))
 
 	r := get(h, "GET", path)
 	if r.StatusCode != 200 || body(t, r) != hello {
 		t.Fatalf("an object: %s", r.Status)
 	}
 	for header, want := range map[string]string{
-		"Cache-Control": "public, max-age=31536000, immutable", "ETag": `"` + hashOf([]byte(hello)) + `"`,
+		"Cache-Control": "public, max-age=31536000, immutable", "ETag": `"` + content.HashOf([]byte(hello)) + `"`,
 		"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff", "Content-Length": "5",
 	} {
 		if got := r.Header.Get(header); got != want {
@@ -59,7 +61,7 @@ func TestHandlerSaysWhatMayBeKept(t *testing.T) {
 		t.Errorf("a delta, whose place another one may take: %s with %v", r.Status, r.Header)
 	}
 	known := httptest.NewRequest("GET", path, nil)
-	known.Header.Set("If-None-Match", `"`+hashOf([]byte(hello))+`"`)
+	known.Header.Set("If-None-Match", `"`+content.HashOf([]byte(hello))+`"`)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, known)
 	if w.Code != http.StatusNotModified {
@@ -71,7 +73,7 @@ func TestHandlerSaysWhatMayBeKept(t *testing.T) {
 func TestHandlerRefusesWhatIsNoContent(t *testing.T) {
 	src := newStored(hello)
 	h := Handler(src, errAbsent)
-	hash := hashOf([]byte(hello))
+	hash := content.HashOf([]byte(hello))
 	for path, want := range map[string]int{
 		"/":                                    404,
 		"/releases/1.0.0":                      404,
@@ -128,7 +130,7 @@ func TestHandlerRefusesWhatIsNoContent(t *testing.T) {
 func TestHandlerTellsAbsentFromUnreachable(t *testing.T) {
 	src := newStored(hello)
 	h := Handler(src, errAbsent)
-	path := "/content/" + hashOf([]byte(hello))
+	path := "/content/" + content.HashOf([]byte(hello))
 	src.fail(errors.New("etcd is unreachable at https://10.1.2.3:2379"))
 	r := get(h, "GET", path)
 	if r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || strings.Contains(body(t, r), "10.1.2.3") {
@@ -147,7 +149,7 @@ func TestHandlerTellsAbsentFromUnreachable(t *testing.T) {
 // A damaged value sent as immutable would stay in every proxy for a year.
 func TestHandlerDoesNotServeDamage(t *testing.T) {
 	src := newStored(hello)
-	hash := hashOf([]byte(hello))
+	hash := content.HashOf([]byte(hello))
 	src.objects[hash] = []byte("hellO")
 	h := Handler(src, errAbsent)
 	if r := get(h, "GET", "/content/"+hash); r.StatusCode != 500 || r.Header.Get("Cache-Control") != "no-store" {
@@ -164,7 +166,7 @@ func TestManyRequestsAreOneRead(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
 	h := Handler(src, errAbsent)
-	path := "/content/" + hashOf([]byte(hello))
+	path := "/content/" + content.HashOf([]byte(hello))
 	var clients sync.WaitGroup
 	codes := make(chan int, 200)
 	for range 200 {
@@ -192,7 +194,7 @@ func TestTooManyRequestsAreToldToComeBack(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
 	h := Handler(src, errAbsent).(*handler)
-	path := "/content/" + hashOf([]byte(hello))
+	path := "/content/" + content.HashOf([]byte(hello))
 	var clients sync.WaitGroup
 	for range maxRequests {
 		clients.Go(func() { get(h, "GET", path) })
@@ -306,7 +308,7 @@ func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
 	src := newStored()
 	h := Handler(src, errAbsent).(*handler)
 	h.cache.now = func() time.Time { return now }
-	path := "/content/" + hashOf([]byte(hello))
+	path := "/content/" + content.HashOf([]byte(hello))
 	for range 100 {
 		if r := get(h, "GET", path); r.StatusCode != 404 {
 			t.Fatal(r.Status)
@@ -315,7 +317,7 @@ func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
 	if n := src.count(); n != 1 {
 		t.Errorf("etcd was read %d times", n)
 	}
-	src.objects[hashOf([]byte(hello))] = []byte(hello)
+	src.objects[content.HashOf([]byte(hello))] = []byte(hello)
 	now = now.Add(absenceLifetime)
 	if r := get(h, "GET", path); r.StatusCode != 200 {
 		t.Errorf("once it is published: %s", r.Status)
@@ -333,7 +335,7 @@ func TestARequestThatIsGivenUpTakesNobodyWithIt(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
 	h := Handler(src, errAbsent).(*handler)
-	n := name{hash: hashOf([]byte(hello))}
+	n := name{hash: content.HashOf([]byte(hello))}
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := h.read(ctx, n); first <- err }()
@@ -381,7 +383,7 @@ func FuzzParseName(f *testing.F) {
 
 // FuzzHandler sends arbitrary targets. The handler must not panic, and must return content only for its own name.
 func FuzzHandler(f *testing.F) {
-	hash := hashOf([]byte(hello))
+	hash := content.HashOf([]byte(hello))
 	for _, s := range []string{"/content/" + hash, "/deltas/1.0.0/000000001", "/content/%2e%2e/x", "/../content/" + hash, "*", "/?"} {
 		f.Add("GET", s)
 	}

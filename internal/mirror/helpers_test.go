@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pulley/internal/content"
 )
 
 var errAbsent = errors.New("not found")
@@ -29,7 +31,7 @@ type stored struct {
 func newStored(values ...string) *stored {
 	s := &stored{objects: map[string][]byte{}, deltas: map[string][]byte{}, asked: map[string]int{}}
 	for _, v := range values {
-		s.objects[hashOf([]byte(v))] = []byte(v)
+		s.objects[content.HashOf([]byte(v))] = []byte(v)
 	}
 	return s
 }

@@ -1,32 +1,20 @@
 package mirror
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"pulley/internal/content"
 )
-
-// Source provides stored bytes. Callers check the results. It has the methods of content.Source.
-type Source interface {
-	Object(ctx context.Context, hash string) ([]byte, error)
-	Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error)
-}
-
-// MaxBytes limits the size of each object and each delta: content.MaxStored.
-const MaxBytes = 512 << 10
 
 // ErrAbsent is wrapped if a mirror reports that a value does not exist.
 var ErrAbsent = errors.New("there is none")
 
 // Lines are named by versions. Names therefore need no escaping, in URLs and as files.
-var (
-	hashName = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
-	seqName  = regexp.MustCompile(`^[0-9]{9}$`)
-)
+var lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
 
 const (
 	contentFolder = "content/"
@@ -36,7 +24,7 @@ const (
 
 // ObjectName returns the path of an object below a mirror's base, relative and with slashes.
 func ObjectName(hash string) (string, error) {
-	if !hashName.MatchString(hash) {
+	if !content.IsHash(hash) {
 		return "", fmt.Errorf("%.80q is not a SHA-256 in lower-case hexadecimal", hash)
 	}
 	return contentFolder + hash, nil
@@ -68,7 +56,7 @@ var (
 // parseName parses a relative path. It accepts only results of ObjectName and DeltaName.
 func parseName(path string) (name, error) {
 	if hash, ok := strings.CutPrefix(path, contentFolder); ok {
-		if !hashName.MatchString(hash) {
+		if !content.IsHash(hash) {
 			return name{}, errMalformed
 		}
 		return name{hash: hash}, nil
@@ -76,7 +64,7 @@ func parseName(path string) (name, error) {
 	if rest, ok := strings.CutPrefix(path, deltasFolder); ok {
 		line, digits, _ := strings.Cut(rest, "/")
 		seq, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || !lineName.MatchString(line) || !seqName.MatchString(digits) {
+		if as, nameErr := DeltaName(line, seq); err != nil || nameErr != nil || as != path {
 			return name{}, errMalformed
 		}
 		return name{line: line, seq: seq}, nil

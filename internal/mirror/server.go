@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -43,39 +42,29 @@ func (o onlyPanics) Handle(ctx context.Context, r slog.Record) error {
 	return o.Handler.Handle(ctx, r)
 }
 
-// Certificate is a certificate and its key, in two files. It reads the files again when they change, so a renewal needs
-// no restart. While the files are unusable (for example, only one is replaced yet), the last valid pair is used.
+// Certificate is a certificate and its key, in two files. It reads them for each handshake, so a renewal needs no
+// restart. While the files are unusable (for example, only one is replaced yet), the last valid pair is used.
 type Certificate struct {
 	certFile, keyFile string
 	complain          func(error)
 
 	mu      sync.Mutex
 	pair    *tls.Certificate
-	stamp   stamp  // of the files at the last check
 	trouble string // the last reported error
-}
-
-// stamp identifies one state of the two files.
-type stamp struct {
-	certTime, keyTime time.Time
-	certSize, keySize int64
 }
 
 // LoadCertificate reads the two files and returns an error if they are unusable. It reports a later error once, through
 // complain.
 func LoadCertificate(certFile, keyFile string, complain func(error)) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, complain: complain}
-	if err := c.reload(); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, c.load()
 }
 
 // Current returns the pair to use now.
 func (c *Certificate) Current() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.reload()
+	err := c.load()
 	switch {
 	case err == nil:
 		c.trouble = ""
@@ -86,27 +75,11 @@ func (c *Certificate) Current() (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
-func (c *Certificate) reload() error {
-	now, err := c.look()
-	if err != nil {
-		return fmt.Errorf("cannot read the HTTPS certificate: %w", err)
-	}
-	if c.pair != nil && now == c.stamp {
-		return nil
-	}
+func (c *Certificate) load() error {
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-	if err != nil { // the stamp is unchanged: the next handshake tries again
+	if err != nil {
 		return fmt.Errorf("cannot use the HTTPS certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
 	}
-	c.pair, c.stamp = &pair, now
+	c.pair = &pair
 	return nil
-}
-
-func (c *Certificate) look() (stamp, error) {
-	cert, certErr := os.Stat(c.certFile)
-	key, keyErr := os.Stat(c.keyFile)
-	if err := errors.Join(certErr, keyErr); err != nil {
-		return stamp{}, err
-	}
-	return stamp{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}, nil
 }

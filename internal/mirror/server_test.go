@@ -5,13 +5,17 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"pulley/internal/content"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -57,7 +61,7 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 		}
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(pem)
-		b, err := client(t, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, soon, "https://"+l.Addr().String()).Object(t.Context(), hashOf([]byte(hello)))
+		b, err := client(t, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, soon, "https://"+l.Addr().String()).Object(t.Context(), content.HashOf([]byte(hello)))
 		return err == nil && bytes.Equal(b, []byte(hello))
 	}
 	if !works(first) || works(second) {
@@ -100,5 +104,27 @@ func TestServerHasLimits(t *testing.T) {
 	s := NewServer(Handler(newStored(), errAbsent), nil)
 	if s.TLSConfig.MinVersion < tls.VersionTLS12 || s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A panic of a handler is a bug and must be logged. A port scan must not be logged.
+func TestPanicsAreLoggedAndPortScansAreNot(t *testing.T) {
+	var b bytes.Buffer
+	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of luck") }), nil)
+	s.ErrorLog = slog.NewLogLogger(onlyPanics{slog.NewTextHandler(&b, nil)}, slog.LevelError)
+	s.ErrorLog.Print("http: TLS handshake error from 192.0.2.1:1: EOF")
+	if b.Len() > 0 {
+		t.Errorf("the log has %q", b.String())
+	}
+	server := httptest.NewUnstartedServer(s.Handler)
+	server.Config.ErrorLog = s.ErrorLog
+	server.Start()
+	if resp, err := http.Get(server.URL); err == nil { //nolint:noctx // of this process
+		resp.Body.Close()
+		t.Error("it answered")
+	}
+	server.Close()
+	if !strings.Contains(b.String(), "out of luck") || !strings.Contains(b.String(), "server_test.go") {
+		t.Errorf("the log has %q", b.String())
 	}
 }

@@ -262,7 +262,7 @@ func (a *audit) Object(ctx context.Context, hash string) ([]byte, error) {
 		return nil, err
 	}
 	read := func() ([]byte, error) { return a.store.Releases.Object(ctx, hash) }
-	return a.read(ctx, key, &a.Objects, read, func(b []byte) bool { return hashOf(b) == hash })
+	return a.read(ctx, key, &a.Objects, read, func(b []byte) bool { return content.HashOf(b) == hash })
 }
 
 // Deltas reads deltas. The caller checks them, because only the caller has their hashes.
@@ -289,7 +289,9 @@ func (a *audit) delta(ctx context.Context, line string, seq int64, want *content
 			return nil, err
 		}
 		return one[0], nil
-	}, func(b []byte) bool { return want == nil || hashOf(b) == want.Hash && int64(len(b)) == want.Size })
+	}, func(b []byte) bool {
+		return want == nil || content.HashOf(b) == want.Hash && int64(len(b)) == want.Size
+	})
 }
 
 // read returns a value from etcd or from memory. It adds a finding if the value is not good.

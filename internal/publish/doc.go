@@ -4,8 +4,6 @@ package publish
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -85,11 +83,6 @@ func damaged(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w\nrun `pulley releases verify` to list damaged keys", err)
-}
-
-func hashOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
 }
 
 // maxTries limits the attempts of an operation that loses races against other operators.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,37 +71,16 @@ func exportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to s
 
 // CheckExport refuses a target with the extension of an unsupported archive. It would become a folder.
 func CheckExport(to string) error {
-	kind := ""
-	archive, _ := archiveName(to)
-	switch {
-	case to == "-":
-		kind = to
-	case !archive:
-		for _, end := range []string{
-			".zip", ".7z", ".rar", ".cpio", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".tbz", ".tbz2", ".txz", ".tzst",
-		} {
-			if rest, ok := strings.CutSuffix(to, end); ok {
-				if kind = end; strings.HasSuffix(rest, ".tar") {
-					kind = ".tar" + end
-				}
-				break
-			}
-		}
-	}
-	if kind != "" {
-		return fmt.Errorf("cannot export to %s: give a folder, or a file .tar, .tar.gz or .tgz", kind)
+	unsupported := []string{".zip", ".7z", ".rar", ".cpio", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".tbz", ".tbz2", ".txz", ".tzst"}
+	if archive, _ := archiveName(to); to == "-" || !archive && slices.Contains(unsupported, filepath.Ext(to)) {
+		return fmt.Errorf("cannot export to %s: give a folder, or a file .tar, .tar.gz or .tgz", to)
 	}
 	return nil
 }
 
 func archiveName(to string) (archive, zipped bool) {
-	switch {
-	case strings.HasSuffix(to, ".tar"):
-		return true, false
-	case strings.HasSuffix(to, ".tar.gz"), strings.HasSuffix(to, ".tgz"):
-		return true, true
-	}
-	return false, false
+	zipped = strings.HasSuffix(to, ".tar.gz") || strings.HasSuffix(to, ".tgz")
+	return zipped || strings.HasSuffix(to, ".tar"), zipped
 }
 
 // newOrEmpty refuses a folder that contains files, because they would look like a part of the release.

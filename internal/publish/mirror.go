@@ -129,7 +129,7 @@ func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.Signed
 			return nil, damaged(ctx, err)
 		}
 		b := deltas[0]
-		wrong := want != "" && hashOf(b) != want
+		wrong := want != "" && content.HashOf(b) != want
 		if want == "" && have != nil && !bytes.Equal(have, b) {
 			if err := content.Audit(ctx, s.Releases, r.Content); fatal(ctx, err) {
 				return nil, err
@@ -156,7 +156,7 @@ func (m *mirrorFolder) file(name, want string, read func(have []byte) ([]byte, e
 	file := filepath.Join(m.dir, filepath.FromSlash(name))
 	have, err := os.ReadFile(file)
 	switch {
-	case err == nil && want != "" && hashOf(have) == want:
+	case err == nil && want != "" && content.HashOf(have) == want:
 		m.seen[name] = true
 		return nil
 	case errors.Is(err, fs.ErrNotExist):

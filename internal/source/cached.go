@@ -3,8 +3,6 @@ package source
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +38,7 @@ func (c *Cached) Object(ctx context.Context, hash string) ([]byte, error) {
 		return b, nil
 	}
 	b, err := c.Source.Object(ctx, hash)
-	if err == nil && !is(hash, b) {
+	if err == nil && content.HashOf(b) != hash {
 		err = fmt.Errorf("cannot accept object %s: its bytes are not those that were published", hash)
 	}
 	if err != nil {
@@ -70,7 +68,7 @@ func (e *UnavailableError) Unwrap() error { return e.Cause }
 // Keep stores an object in the folder.
 func (c *Cached) Keep(hash string, b []byte) {
 	file := c.file(hash)
-	if file == "" || !is(hash, b) || os.MkdirAll(c.dir, 0o700) != nil {
+	if file == "" || content.HashOf(b) != hash || os.MkdirAll(c.dir, 0o700) != nil {
 		return
 	}
 	if info, err := os.Lstat(file); err == nil && info.Size() == int64(len(b)) && info.Mode().IsRegular() {
@@ -103,7 +101,7 @@ func (c *Cached) read(hash string) []byte {
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, content.MaxStored+1))
-	if err != nil || !is(hash, b) {
+	if err != nil || content.HashOf(b) != hash {
 		os.Remove(file)
 		return nil
 	}
@@ -114,15 +112,10 @@ func (c *Cached) read(hash string) []byte {
 
 // file returns the path of a kept object. For an invalid hash, which must not become a path, it returns "".
 func (c *Cached) file(hash string) string {
-	if c.dir == "" || len(hash) != 2*sha256.Size || strings.Trim(hash, "0123456789abcdef") != "" {
+	if c.dir == "" || !content.IsHash(hash) {
 		return ""
 	}
 	return filepath.Join(c.dir, hash)
-}
-
-func is(hash string, b []byte) bool {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]) == hash
 }
 
 // Trim removes the least recently used objects until at most limit bytes remain.

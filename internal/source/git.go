@@ -8,10 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"pulley/internal/clip"
 	"strings"
 	"time"
 	"unicode"
+
+	"pulley/internal/clip"
 )
 
 // gitDeadline limits the time of one git query.

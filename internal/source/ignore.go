@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
-	"pulley/internal/bounded"
 	"strings"
 	"unicode/utf8"
 
@@ -44,24 +42,11 @@ type pattern struct {
 // readRules reads the IgnoreFile of a folder, if it exists.
 func readRules(root string) (rules, error) {
 	r := rules{root: root}
-	dir, err := os.OpenRoot(root)
-	if err != nil {
-		return r, fmt.Errorf("cannot read what to publish: %w", err)
-	}
-	defer dir.Close()
-	f, err := dir.Open(IgnoreFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
+	text, err := readIn(root, IgnoreFile, maxIgnoreBytes)
+	if err == nil {
+		r.lines, r.patterns, err = parseIgnore(text)
 	}
 	if err != nil {
-		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
-	}
-	defer f.Close()
-	b, err := bounded.Read(f, maxIgnoreBytes)
-	if err != nil {
-		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
-	}
-	if r.lines, r.patterns, err = parseIgnore(string(b)); err != nil {
 		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
 	}
 	return r, nil
@@ -162,58 +147,22 @@ func (r rules) matches(name string) bool {
 // keeps reports whether an exception matches below an ignored folder. Such a folder is published with the matching
 // paths only.
 func (r rules) keeps(dir string) bool {
-	if !r.mayKeep(dir) {
+	if !r.patterns.Exclusions() {
 		return false
 	}
 	kept := false
 	// Ignore errors: the path vanished, or ReadTree reports the error.
-	_ = filepath.WalkDir(filepath.Join(r.root, filepath.FromSlash(dir)), func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
+	_ = fs.WalkDir(os.DirFS(r.root), dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || builtIn(name, d.IsDir()) != "" && d.IsDir() {
 			return fs.SkipDir
 		}
-		rel, err := filepath.Rel(r.root, p)
-		name := filepath.ToSlash(rel)
-		switch {
-		case err != nil:
-			return err
-		case name == dir:
-			return nil
-		case builtIn(name, d.IsDir()) != "":
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case !r.matches(name):
+		if name != dir && builtIn(name, d.IsDir()) == "" && !r.matches(name) {
 			kept = true
 			return fs.SkipAll
-		case d.IsDir() && !r.mayKeep(name):
-			return fs.SkipDir
 		}
 		return nil
 	})
 	return kept
-}
-
-// mayKeep reports whether an exception could match below a folder. It compares the plain text at the start of the
-// exception with the folder.
-func (r rules) mayKeep(dir string) bool {
-	for _, p := range r.lines {
-		text, exception := strings.CutPrefix(p.text, "!")
-		if !exception {
-			continue
-		}
-		if strings.ContainsAny(text, "^+(){}|") { // the library treats these as in regular expressions
-			return true
-		}
-		plain := text
-		if i := strings.IndexAny(text, `*?[\`); i >= 0 {
-			plain = text[:i]
-		}
-		if plain != text && strings.HasPrefix(dir+"/", plain) || strings.HasPrefix(plain, dir+"/") {
-			return true
-		}
-	}
-	return false
 }
 
 // LeftOut lists the paths that are left out, sorted. It lists an ignored folder, but not its contents.

@@ -7,10 +7,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"pulley/internal/bounded"
 	"regexp"
 	"slices"
 	"strings"
+
+	"pulley/internal/bounded"
 )
 
 // Resolver is a tool that resolves a Puppetfile.
@@ -57,32 +58,34 @@ var (
 
 // readPuppetfile reads the Puppetfile. It returns nil if there is none or it lists no modules.
 func readPuppetfile(root string) (*puppetfile, error) {
-	p, err := openPuppetfile(root)
+	text, err := readIn(root, puppetfileName, maxPuppetfile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the Puppetfile: %w", err)
+	}
+	p, err := parsePuppetfile(text)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the Puppetfile: %w", err)
 	}
 	return p, nil
 }
 
-func openPuppetfile(root string) (*puppetfile, error) {
+// readIn reads a file of a folder, whose links must not lead out of it. A missing file is empty.
+func readIn(root, name string, limit int64) (string, error) {
 	dir, err := os.OpenRoot(root)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer dir.Close()
-	f, err := dir.Open(puppetfileName)
+	f, err := dir.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return "", nil
 	}
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer f.Close()
-	b, err := bounded.Read(f, maxPuppetfile)
-	if err != nil {
-		return nil, err
-	}
-	return parsePuppetfile(string(b))
+	b, err := bounded.Read(f, limit)
+	return string(b), err
 }
 
 func parsePuppetfile(text string) (*puppetfile, error) {
