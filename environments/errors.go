@@ -2,7 +2,10 @@ package environments
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+
+	"pulley/internal/clip"
 )
 
 // Error is one problem of an environment or a name.
@@ -80,10 +83,4 @@ func cannot(verb, object string, flaw *Error) error {
 }
 
 // quoted returns s quoted for a message, cut to a length that does not flood the terminal.
-func quoted(s string) string {
-	const most = 70
-	if len(s) > most {
-		return fmt.Sprintf("%q…", s[:most])
-	}
-	return fmt.Sprintf("%q", s)
-}
+func quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }

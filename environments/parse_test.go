@@ -115,7 +115,7 @@ dev.yaml:3:5: role "web" has no key "colour" | its keys are cardinality, flavor,
 		{"a flavor of two words", role("    cardinality: 1\n    flavor: bare metal\n"), `dev.yaml:4:13: flavor "bare metal": ' ' can't be part of it`},
 
 		{"a flavor that is too long", role("    cardinality: 1\n    flavor: " + strings.Repeat("f", 129) + "\n"),
-			`dev.yaml:4:13: flavor "` + strings.Repeat("f", 70) + `"…: it is 129 bytes long, at most 128 are allowed`},
+			`dev.yaml:4:13: flavor "` + strings.Repeat("f", 67) + `…": it is 129 bytes long, at most 128 are allowed`},
 
 		{"a role that no hostname bears", "roles:\n  web_db: {cardinality: 1}\n", `dev.yaml:2:3: role "web_db": '_' can't be part of it, only a-z, 0-9 and '-' can | did you mean web-db?`},
 		{"a role that swallows its number", "roles:\n  web1: {cardinality: 1}\n", `dev.yaml:2:3: role "web1": each part between dashes has to end in a letter, so that a node's number can be told from its role | did you mean web?`},

@@ -100,7 +100,7 @@ func FuzzRender(f *testing.F) {
 // seams replaces the commands of a script that would change the machine by commands that record their arguments. The
 // flow and the quoting of the script remain.
 const seams = `
-survive_a_power_cut() { :; }
+resume_after_reboot() { :; }
 one_at_a_time() { :; }
 uname() { echo x86_64; }
 mkdir() { :; }

@@ -169,7 +169,7 @@ func TestFirstBootWithSystemd(t *testing.T) {
 	if err := os.MkdirAll(m.root+"/run/systemd/system", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out := m.boot(t, minimal(), 0); !strings.Contains(out, "it goes on in pulley-first-boot.service") {
+	if out := m.boot(t, minimal(), 0); !strings.Contains(out, "continuing in pulley-first-boot.service") {
 		t.Errorf("the console does not say where to look:\n%s", out)
 	}
 	if got, want := m.read(t, "/systemctl"), "-q enable pulley-first-boot.service\n--no-block start pulley-first-boot.service\n"; got != want {

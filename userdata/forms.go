@@ -35,7 +35,7 @@ func (p *parts) cloudConfig() ([]byte, error) {
 	for _, section := range []struct {
 		key  string
 		list any
-	}{{"write_files", files}, {"bootcmd", []string{later}}, {"runcmd", []string{"sh " + scriptPath}}} {
+	}{{"write_files", files}, {"bootcmd", []string{bootcmd}}, {"runcmd", []string{"sh " + scriptPath}}} {
 		fmt.Fprintf(&out, "%s:\n", section.key) // a list: the lines below need no further indentation
 		enc := yaml.NewEncoder(&out)
 		enc.SetIndent(2)
@@ -46,8 +46,8 @@ func (p *parts) cloudConfig() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// later is run by cloud-init at every boot, including the first.
-const later = `# A first boot that was cut off at its very beginning goes on
+// bootcmd is run by cloud-init at every boot, including the first.
+const bootcmd = `# Resumes a first boot that was interrupted at its beginning
 if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ]; then
   cloud-init single --name write_files --frequency always
   sh ` + scriptPath + `
@@ -61,7 +61,7 @@ const scriptName = "pulley-first-boot.sh"
 // boothook is run by cloud-init at every boot. At the first boot, it runs before cloud-init writes the script.
 const boothook = `#cloud-boothook
 #!/bin/sh
-# A first boot that was cut off at its very beginning goes on
+# Resumes a first boot that was interrupted at its beginning
 script=/var/lib/cloud/instance/scripts/` + scriptName + `
 if [ ! -e /var/lib/pulley/first-boot.json ] && [ -e $script ]; then sh $script; fi
 `

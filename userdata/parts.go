@@ -10,6 +10,7 @@ import (
 	"text/template"
 
 	"pulley/internal/firstboot"
+	"pulley/internal/shellquote"
 )
 
 // The places of the parts on the machine.
@@ -31,7 +32,6 @@ type file struct {
 	Path string
 	Mode string // as an argument of chmod
 	Text string // ends with a line break
-	kind string // name in the list of sizes
 }
 
 // End returns a line that does not occur in the file.
@@ -58,31 +58,31 @@ func newParts(plan firstboot.Plan) (*parts, error) {
 		own.Role = ""
 	}
 	ca, err := firstboot.Certificates(plan.CACert)
-	if err == nil && ca != "" {
-		own.CACert = caPath
-		p.files = append(p.files, file{caPath, "644", ca, "CA certificates"})
-	}
 	if err != nil {
 		return nil, err
+	}
+	if ca != "" {
+		own.CACert = caPath
+		p.files = append(p.files, file{caPath, "644", ca})
 	}
 	signers, err := firstboot.SignerLines(plan.AllowedSigners)
-	if err == nil && signers != "" {
-		own.AllowedSigners = signersPath // named: a node that lost the file must refuse new releases
-		p.files = append(p.files, file{signersPath, "644", signers, "allowed signers"})
-	}
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range []struct {
-		name    string
-		scripts []string
-	}{{"pre.d", plan.Pre}, {"post.d", plan.Post}} {
-		for i, text := range d.scripts {
-			p.files = append(p.files, file{fmt.Sprintf("%s/%s/%03d", stepsPath, d.name, i+1), "755", strings.TrimRight(text, "\n") + "\n", "own scripts"})
+	if signers != "" {
+		own.AllowedSigners = signersPath // named: a node that lost the file must refuse new releases
+		p.files = append(p.files, file{signersPath, "644", signers})
+	}
+	addScripts := func(folder string, scripts []string) {
+		for i, text := range scripts {
+			path := fmt.Sprintf("%s/%s/%03d", stepsPath, folder, i+1)
+			p.files = append(p.files, file{path, "755", strings.TrimRight(text, "\n") + "\n"})
 		}
 	}
+	addScripts("pre.d", plan.Pre)
+	addScripts("post.d", plan.Post)
 	text, err := own.Encode()
-	p.files = append([]file{{planPath, "600", string(text), "the plan"}}, p.files...)
+	p.files = append([]file{{planPath, "600", string(text)}}, p.files...)
 	return p, err
 }
 
@@ -106,7 +106,7 @@ var scriptText string
 
 // script returns the script that starts a first boot. With whole, the script also writes the other files.
 func (p *parts) script(whole bool) ([]byte, error) {
-	t, err := template.New("first-boot.sh").Funcs(template.FuncMap{"sh": shellQuote}).Parse(scriptText)
+	t, err := template.New("first-boot.sh").Funcs(template.FuncMap{"sh": shellquote.Word}).Parse(scriptText)
 	if err != nil {
 		return nil, err
 	}
@@ -158,10 +158,10 @@ func (p *parts) agents() []agent {
 func (p *parts) sources() []string {
 	var all []string
 	for _, address := range p.AgentURLs {
-		all = append(all, shellQuote(address))
+		all = append(all, shellquote.Word(address))
 	}
 	for _, base := range slices.Concat(p.Servers, p.Mirrors) {
-		word := shellQuote(strings.TrimRight(base, "/")+"/agent/") + `"$sha256"`
+		word := shellquote.Word(strings.TrimRight(base, "/")+"/agent/") + `"$sha256"`
 		if !slices.Contains(all, word) {
 			all = append(all, word)
 		}
@@ -180,23 +180,11 @@ func (p *parts) noProxy() string {
 	return strings.Join(hosts, ",")
 }
 
-// sizes lists the largest parts of the userdata.
+// sizes lists the files of the userdata with their sizes.
 func (p *parts) sizes() string {
-	bytesOf, kinds := map[string]int{}, []string{}
-	for _, f := range p.files {
-		if bytesOf[f.kind] == 0 {
-			kinds = append(kinds, f.kind)
-		}
-		bytesOf[f.kind] += len(f.Text)
-	}
-	var words []string
-	for _, kind := range kinds {
-		words = append(words, fmt.Sprintf("%s %d", kind, bytesOf[kind]))
+	words := make([]string, len(p.files))
+	for i, f := range p.files {
+		words[i] = fmt.Sprintf("%s: %d", f.Path, len(f.Text))
 	}
 	return strings.Join(words, ", ")
-}
-
-// shellQuote returns s as one word of POSIX sh whose value is s.
-func shellQuote(s string) string {
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -18,6 +18,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"pulley/internal/clip"
 	"pulley/internal/schedule"
 )
 
@@ -324,10 +325,4 @@ func checkCertificates(text string) error {
 }
 
 // quoted returns s quoted, cut to a length that does not flood a terminal.
-func quoted(s string) string {
-	const most = 70
-	if len(s) > most {
-		return fmt.Sprintf("%q…", s[:most])
-	}
-	return fmt.Sprintf("%q", s)
-}
+func quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Turns this machine into the next free node of role compute of dev. Written by `pulley userdata`; may be run again at any point.
-# pulley-agent does the steps of /etc/pulley/first-boot.yaml, and then removes this.
+# Turns this machine into the next free node of role compute of dev. Written by `pulley userdata`; safe to repeat at any point.
+# pulley-agent runs the steps of /etc/pulley/first-boot.yaml, then removes this file.
 set -eu
 umask 022 # Puppet and packages inherit it
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
@@ -8,10 +8,10 @@ agent=/usr/local/bin/pulley-agent
 self=/var/lib/pulley/first-boot.sh
 state=/var/lib/pulley/first-boot.json
 unit=pulley-first-boot.service
-how=${1-} # "go": goes on
+how=${1-} # "go": resume
 
 main() {
-	[ "$how" = go ] || survive_a_power_cut
+	[ "$how" = go ] || resume_after_reboot
 	one_at_a_time
 	wrote '"finished":' || write_files
 	{ [ -x "$agent" ] && wrote '"agent":{"state":"done"'; } || install_agent
@@ -23,7 +23,7 @@ say() { printf 'pulley: %s\n' "$*"; }
 
 die() { say "cannot $*" && exit 1; }
 
-# wrote TEXT: the agent that this script started says so. What is on the machine may be newer than what is here.
+# wrote TEXT: the state that pulley-agent wrote after this script contains TEXT. Its files may be newer than this script's.
 wrote() {
 	# shellcheck disable=SC3013
 	[ "$how" = go ] && [ "$state" -nt "$self" ] && tr -d ' \n' <"$state" | grep -q "$1"
@@ -38,9 +38,9 @@ one_at_a_time() {
 	}
 }
 
-# cloud-init runs this only once. The unit goes on after a reboot, and after a failure.
-survive_a_power_cut() {
-	grep -qs 'pulley userdata' "$0" || return 0 # read from standard input: a person is here
+# cloud-init runs this only once. The unit resumes after a reboot or a failure.
+resume_after_reboot() {
+	grep -qs 'pulley userdata' "$0" || return 0 # read from standard input, by a person
 	put "$self" 700 <"$0"
 	if [ ! -d /run/systemd/system ]; then
 		echo "@reboot root sh $self go" | put /etc/cron.d/pulley-first-boot 644
@@ -62,12 +62,12 @@ survive_a_power_cut() {
 		WantedBy=multi-user.target
 	PULLEY
 	systemctl -q enable $unit
-	sync # else a power cut leaves empty files
-	say "it goes on in $unit"
+	sync # otherwise a power cut leaves empty files
+	say "continuing in $unit"
 	exec systemctl --no-block start $unit
 }
 
-# put PATH MODE: standard input becomes the file, whole or not at all.
+# put PATH MODE: write standard input to the file, atomically.
 put() {
 	mkdir -p "${1%/*}"
 	(umask 077 && cat >"$1.new")
@@ -108,8 +108,8 @@ install_agent() {
 	for pause in 0 2 5 10 20 40 60 60 60 60; do
 		sleep $pause
 		for url in \
-			'https://10.0.0.1:8443/agent/'"$sha256" \
-			'https://10.0.0.2:8443/agent/'"$sha256"; do
+			https://10.0.0.1:8443/agent/"$sha256" \
+			https://10.0.0.2:8443/agent/"$sha256"; do
 			fetch "$url" && genuine "$agent.new" && finish "$agent" 755 && return
 			say "no agent, or one with a wrong checksum, at $url"
 		done
@@ -119,7 +119,7 @@ install_agent() {
 
 genuine() { echo "$sha256  $1" | sha256sum -c >/dev/null 2>&1; }
 
-# No certificate is looked at: the checksum says what is genuine.
+# Certificates are not checked: the checksum authenticates the agent.
 fetch() (
 	mkdir -p "${agent%/*}"
 	if command -v curl >/dev/null; then
