@@ -45,8 +45,8 @@ func (c checker) tell(at spot, hint, format string, args ...any) {
 func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c := checker{e, pending, report}
 	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
-	if len(e.Roles) > MaxRoles {
-		c.tell(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), MaxRoles)
+	if len(e.Roles) > maxRoles {
+		c.tell(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), maxRoles)
 		return
 	}
 	c.checkValues(noRole, "", fieldsOf(e))
@@ -195,9 +195,9 @@ func (c checker) checkRoles() {
 		c.flaw(spot{i, "cardinality"}, "cardinality of "+quoted(r.Name), cardinalityFlaw(r.Cardinality))
 		c.checkValues(i, "", fieldsOf(&r))
 		before := sum
-		sum += min(max(r.Cardinality, 0), MaxNodes)
-		if before <= MaxNodes && sum > MaxNodes {
-			c.tell(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", quoted(r.Name), MaxNodes)
+		sum += min(max(r.Cardinality, 0), maxNodes)
+		if before <= maxNodes && sum > maxNodes {
+			c.tell(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", quoted(r.Name), maxNodes)
 		}
 	}
 	for i, r := range c.Roles {
@@ -209,15 +209,15 @@ func cardinalityFlaw(n int) *Error {
 	switch {
 	case n < 0:
 		return &Error{Problem: fmt.Sprintf("it is %d, below 0", n), Advice: "0 keeps the role without nodes"}
-	case n > MaxNodes:
-		return &Error{Problem: fmt.Sprintf("it is %d, an environment has at most %d nodes", n, MaxNodes)}
+	case n > maxNodes:
+		return &Error{Problem: fmt.Sprintf("it is %d, an environment has at most %d nodes", n, maxNodes)}
 	}
 	return nil
 }
 
 // hostnameFlaw checks that the role's last node still has a valid hostname.
 func hostnameFlaw(r Role, stack string) *Error {
-	last := Node{Role: r.Name, Num: max(1, min(r.Cardinality, MaxNodes)), Stack: stack}
+	last := Node{Role: r.Name, Num: max(1, min(r.Cardinality, maxNodes)), Stack: stack}
 	size := len(last.Hostname())
 	if size <= maxHostname {
 		return nil

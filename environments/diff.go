@@ -68,9 +68,6 @@ func staying(e *Environment, other map[string]*Role) []string {
 	return slices.DeleteFunc(e.RoleNames(), func(name string) bool { return other[name] == nil })
 }
 
-// Empty reports whether there are no changes.
-func (c Changes) Empty() bool { return len(c.Roles) == 0 && !c.Reordered && len(c.Settings) == 0 }
-
 // changed returns the settings that differ between two lists, in the order of the first, then of the second.
 func changed(old, new []setting) []SettingChange {
 	before, after := map[string]string{}, map[string]string{}

@@ -82,7 +82,7 @@ func TestDecodeRefuses(t *testing.T) {
 // An environment within the limits must fit into one value of etcd.
 func TestLargestEnvironmentStaysSmall(t *testing.T) {
 	e := &Environment{Name: strings.Repeat("e", maxEnvironment)}
-	for i := range MaxRoles {
+	for i := range maxRoles {
 		own := []byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676)}
 		e.Roles = append(e.Roles, Role{
 			Name: string(own) + strings.Repeat("r", maxRole-len(own)), Cardinality: 1, Flavor: strings.Repeat(`"`, maxFlavor),

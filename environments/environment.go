@@ -8,11 +8,11 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// The limits of an environment. MaxRoles roles with the longest names and flavors fit into maxStored. sizeFlaw limits
+// The limits of an environment. maxRoles roles with the longest names and flavors fit into maxStored. sizeFlaw limits
 // the total of all other values.
 const (
-	MaxNodes = 1_000_000
-	MaxRoles = 1_000
+	maxNodes = 1_000_000
+	maxRoles = 1_000
 )
 
 // A field with the tag `help` is a key of the environment file. The parser, the checks, --set, the schemas, Diff and the
@@ -43,7 +43,7 @@ type Environment struct {
 // Role is a group of nodes with the same purpose.
 type Role struct {
 	Name        string            `json:"name"`
-	Cardinality int               `json:"cardinality" help:"Number of nodes: <role>1, <role>2 and so on."` // from 0 to MaxNodes
+	Cardinality int               `json:"cardinality" help:"Number of nodes: <role>1, <role>2 and so on."` // from 0 to maxNodes
 	Flavor      string            `json:"flavor,omitempty" form:"symbol" help:"Kind of machine; the default is the driver's."`
 	Image       string            `json:"image,omitempty" form:"symbol" help:"Initial content of the disk; the default is the driver's."`
 	Networks    []string          `json:"networks,omitempty" form:"symbol" like:"front" help:"Networks, in this order."`

@@ -78,7 +78,7 @@ func (e *Environment) drawTables(t *rapid.T) {
 }
 
 func drawProvider(t *rapid.T) Provider {
-	p := Provider{Driver: rapid.SampledFrom(append(Drivers(), "")).Draw(t, "driver")}
+	p := Provider{Driver: rapid.SampledFrom(append(drivers(), "")).Draw(t, "driver")}
 	if p.Driver != "" && p.Driver != DriverNone {
 		p.Owner = maybe(t, rapid.Just("acme-prod"))
 	}

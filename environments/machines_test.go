@@ -101,11 +101,11 @@ func TestCycleOfAThousandRoles(t *testing.T) {
 		return "r" + strings.Map(func(r rune) rune { return r - '0' + 'a' }, fmt.Sprintf("%03d", i))
 	}
 	e := &Environment{Name: "dev"}
-	for i := range MaxRoles {
-		r := Role{Name: name(i), After: []string{name((i + 1) % MaxRoles)}}
+	for i := range maxRoles {
+		r := Role{Name: name(i), After: []string{name((i + 1) % maxRoles)}}
 		if i == 0 {
 			r.After = nil
-			for j := 1; j < MaxRoles; j++ { // the shortest cycle goes through the last role
+			for j := 1; j < maxRoles; j++ { // the shortest cycle goes through the last role
 				r.After = append(r.After, name(j))
 			}
 		}
@@ -119,7 +119,7 @@ func TestCycleOfAThousandRoles(t *testing.T) {
 	e.Roles[0].After = []string{name(1)}
 	got = nil
 	e.check(false, func(_ spot, flaw *Error) { got = append(got, flaw.Problem) })
-	if len(got) != 1 || strings.Count(got[0], "→") != MaxRoles || !strings.HasSuffix(got[0], "→ rjjj → raaa") {
+	if len(got) != 1 || strings.Count(got[0], "→") != maxRoles || !strings.HasSuffix(got[0], "→ rjjj → raaa") {
 		t.Errorf("got %d problems: %.200q", len(got), got)
 	}
 }

@@ -18,12 +18,6 @@ const (
 	maxCloud       = 63
 )
 
-// CheckEnvironment returns an error unless name is [a-z][a-z0-9_]*, at most 63 bytes long. Puppet accepts these names
-// of environments; the leading letter distinguishes a name from a number.
-func CheckEnvironment(name string) error {
-	return cannot("use environment name", quoted(name), environmentFlaw(name))
-}
-
 // CheckRole returns an error unless name is [a-z][a-z0-9-]*, at most 62 bytes long, and each of its parts between
 // dashes ends in a letter. No role has a digit before a dash or at its end. The first such digit of a hostname
 // therefore always belongs to the node's number.
@@ -36,7 +30,10 @@ func CheckCloud(name string) error {
 }
 
 // stackFlaw refuses all but [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
-func stackFlaw(name string) *Error       { return judge(stackProblem, name, tidied(name, '-')) }
+func stackFlaw(name string) *Error { return judge(stackProblem, name, tidied(name, '-')) }
+
+// environmentFlaw refuses all but [a-z][a-z0-9_]*, at most 63 bytes long. Puppet accepts these names of environments; the
+// leading letter distinguishes a name from a number.
 func environmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
 func flavorFlaw(name string) *Error      { return judge(flavorProblem, name) }
 

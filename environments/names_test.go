@@ -80,7 +80,7 @@ func TestCheckEnvironment(t *testing.T) {
 			if c.problem != "" {
 				want = "cannot use environment name " + quoted(c.name) + ": " + c.problem
 			}
-			says(t, CheckEnvironment(c.name), want, c.hint)
+			says(t, cannot("use environment name", quoted(c.name), environmentFlaw(c.name)), want, c.hint)
 		})
 	}
 }
@@ -178,7 +178,7 @@ func TestNodeNamesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := Node{
 			Role:  anyRole.Draw(t, "role"),
-			Num:   rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, MaxNum)).Draw(t, "num"),
+			Num:   rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, maxNum)).Draw(t, "num"),
 			Stack: anyStack.Draw(t, "stack"),
 		}
 		if got, err := ParseNode(n.String()); err != nil || got != n {

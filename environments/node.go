@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// MaxNum is the highest number of a node.
-const MaxNum = 9_999_999
+// maxNum is the highest number of a node.
+const maxNum = 9_999_999
 
 // Node is the parsed name of a node.
 type Node struct {
 	Role  string
-	Num   int    // from 1 to MaxNum
+	Num   int    // from 1 to maxNum
 	Stack string // "" when the environment has no stacks
 }
 
@@ -103,8 +103,8 @@ func nodeNum(digits string) (int, *Error) {
 		return 0, &Error{Problem: "its number starts with 0", Advice: "write it without leading zeros"}
 	}
 	num, err := strconv.Atoi(digits)
-	if err != nil || num > MaxNum {
-		return 0, &Error{Problem: fmt.Sprintf("its number is above %d", MaxNum)}
+	if err != nil || num > maxNum {
+		return 0, &Error{Problem: fmt.Sprintf("its number is above %d", maxNum)}
 	}
 	return num, nil
 }

@@ -255,10 +255,10 @@ func TestParseManyRoles(t *testing.T) {
 		}
 		return []byte(b.String())
 	}
-	if _, err := Parse("dev.yaml", file(MaxRoles)); err != nil {
+	if _, err := Parse("dev.yaml", file(maxRoles)); err != nil {
 		t.Error(err)
 	}
-	_, err := Parse("dev.yaml", file(MaxRoles+1))
+	_, err := Parse("dev.yaml", file(maxRoles+1))
 	says(t, err, "dev.yaml:1:1: there are 1001 roles, at most 1000 are allowed", "")
 }
 
@@ -282,7 +282,7 @@ func TestHundredThousandNodes(t *testing.T) {
 
 // Iterating over a few of many nodes must not cost as much as all of them, nor panic.
 func TestNodesCanBeLeftEarly(t *testing.T) {
-	e := &Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 2, Flavor: ""}, {Name: "db", Cardinality: MaxNodes}}}
+	e := &Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 2, Flavor: ""}, {Name: "db", Cardinality: maxNodes}}}
 	var got []string
 	for n := range e.Nodes() {
 		if got = append(got, n.String()); len(got) == 3 {

@@ -33,8 +33,8 @@ var driverHelp = map[string]string{
 	DriverOpenStack: "OpenStack Nova, with the settings of clouds.yaml.",
 }
 
-// Drivers returns the names of the drivers, sorted.
-func Drivers() []string { return slices.Sorted(maps.Keys(driverHelp)) }
+// drivers returns the names of the drivers, sorted.
+func drivers() []string { return slices.Sorted(maps.Keys(driverHelp)) }
 
 // Provider is the driver of an environment's machines, and its settings.
 type Provider struct {
@@ -82,7 +82,7 @@ func (s scope) provider(n *yaml.Node, what string, into *Provider) {
 	n = unfolded(n)
 	whole, given := scope{s.p, s.role, what + "."}.keys(s.p.withoutForeign(n), what, fieldsOf(into))
 	if whole && !given["driver"] {
-		s.p.problem(n, "say `driver: openstack`, or another: "+listed(Drivers()), "provider has no driver")
+		s.p.problem(n, "say `driver: openstack`, or another: "+listed(drivers()), "provider has no driver")
 		*into = Provider{} // without a driver the other keys cannot be checked
 	}
 }
@@ -99,7 +99,7 @@ func unfolded(n *yaml.Node) *yaml.Node {
 // withoutForeign returns a provider without the keys of other drivers, after it reported them.
 func (p *parser) withoutForeign(n *yaml.Node) *yaml.Node {
 	driver := valueOf(n, "driver")
-	if driver == nil || !slices.Contains(Drivers(), driver.Value) {
+	if driver == nil || !slices.Contains(drivers(), driver.Value) {
 		return n
 	}
 	own := *n
@@ -130,9 +130,9 @@ func foreignFlaw(driver, key string) *Error {
 // checkProvider reports the problems of the provider.
 func (c checker) checkProvider() {
 	driver := c.Driver()
-	if !slices.Contains(Drivers(), driver) {
-		flaw := &Error{Problem: "there is no such driver", Advice: "the drivers are " + listed(Drivers())}
-		if near := SuggestName(driver, Drivers()); near != "" {
+	if !slices.Contains(drivers(), driver) {
+		flaw := &Error{Problem: "there is no such driver", Advice: "the drivers are " + listed(drivers())}
+		if near := SuggestName(driver, drivers()); near != "" {
 			flaw.Advice = "did you mean " + near + "?"
 		}
 		c.flaw(spot{noRole, "provider.driver"}, "provider.driver "+quoted(driver), flaw)

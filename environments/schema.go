@@ -49,7 +49,7 @@ func (f field) schema() schema {
 	case *string:
 		s = valueSchema(f.form)
 	case *int:
-		s = schema{"type": "integer", "minimum": 0, "maximum": MaxNodes}
+		s = schema{"type": "integer", "minimum": 0, "maximum": maxNodes}
 	case *bool:
 		s = schema{"type": "boolean"}
 	case *Duration:
@@ -75,7 +75,7 @@ func (f field) schema() schema {
 	case *[]Role:
 		role := object(fieldsOf(new(Role)))
 		role["anyOf"] = []schema{{"required": []string{"cardinality"}}, {"required": []string{"members"}}}
-		s = schema{"type": "object", "maxProperties": MaxRoles, "propertyNames": valueSchema("role"), "additionalProperties": role}
+		s = schema{"type": "object", "maxProperties": maxRoles, "propertyNames": valueSchema("role"), "additionalProperties": role}
 	default:
 		s = object(f.fields())
 	}
@@ -98,14 +98,14 @@ func valueSchema(name string) schema {
 	}
 	least := map[string]int{"batch": 1, "failures": 0}
 	if min, ok := least[name]; ok {
-		s = schema{"anyOf": []schema{s, {"type": "integer", "minimum": min, "maximum": MaxNodes}}}
+		s = schema{"anyOf": []schema{s, {"type": "integer", "minimum": min, "maximum": maxNodes}}}
 	}
 	return s
 }
 
 func providerSchema() schema {
-	anyOf := []schema{{"type": "string", "enum": Drivers()}}
-	for _, driver := range Drivers() {
+	anyOf := []schema{{"type": "string", "enum": drivers()}}
+	for _, driver := range drivers() {
 		s := object(driverFields(driver))
 		s["title"], s["required"] = driver, []string{"driver"}
 		s["properties"].(schema)["driver"] = schema{"const": driver, "description": driverHelp[driver]}

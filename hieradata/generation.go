@@ -145,7 +145,7 @@ func (g Generation) validate() error {
 		return fail("its time is not in UTC, or of no calendar")
 	}
 	for layer, digest := range g.Layers {
-		if err := layer.Validate(); err != nil {
+		if err := layer.validate(); err != nil {
 			return fail("%v", err)
 		}
 		if !digestForm.MatchString(digest) {

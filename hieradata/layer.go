@@ -58,8 +58,8 @@ var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
 
 const maxSegment = 253 // bytes, as in a hostname
 
-// Validate returns an error if a layer's name is invalid.
-func (l Layer) Validate() error {
+// validate returns an error if a layer's name is invalid.
+func (l Layer) validate() error {
 	if l == Common || l == Environment {
 		return nil
 	}

@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"pulley/internal/atomicfile"
 	"slices"
 	"strings"
+
+	"pulley/internal/atomicfile"
 )
 
 // slot is one of the four sources of a node's data, highest first.
@@ -113,12 +114,9 @@ func install(root, dir string, files map[string][]byte) (err error) {
 		}
 	}()
 	for name, data := range files {
-		if err := writeFile(filepath.Join(staging, name), data); err != nil {
+		if err := atomicfile.Write(filepath.Join(staging, name), data, 0o600); err != nil {
 			return err
 		}
-	}
-	if err := atomicfile.SyncFolder(staging); err != nil {
-		return err
 	}
 	// A folder with files cannot be replaced by one rename. If the power fails between the removal and the rename, the
 	// next run finds no folder and writes it.
@@ -132,18 +130,6 @@ func install(root, dir string, files map[string][]byte) (err error) {
 	}
 	// without it, a power cut could undo the rename after the node reported the data
 	return atomicfile.SyncFolder(root)
-}
-
-func writeFile(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync() // without it, a power cut could leave an empty file under the final name
-	}
-	return errors.Join(err, f.Close())
 }
 
 // Collect removes the data folders under root whose names are not in keep, and the remains of an interrupted

@@ -2,7 +2,6 @@ package userdata
 
 import (
 	"fmt"
-	"strings"
 
 	"pulley/internal/firstboot"
 )
@@ -47,7 +46,7 @@ func render(plan firstboot.Plan, form Form) ([]byte, error) {
 	case Multipart:
 		text, err = p.multipart()
 	default:
-		return nil, fmt.Errorf("there is no form %q; there are %s", form, listed(Forms))
+		return nil, fmt.Errorf("there is no form %q", form)
 	}
 	if err == nil && len(text) > MaxSizeBytes {
 		err = fmt.Errorf("it would be %d bytes, and clouds take at most %d (%s)", len(text), MaxSizeBytes, p.sizes())
@@ -61,12 +60,4 @@ func subject(p firstboot.Plan) string {
 		return fmt.Sprintf("node %q", p.Node)
 	}
 	return fmt.Sprintf("a node of role %q", p.Role)
-}
-
-func listed(forms []Form) string {
-	words := make([]string, len(forms))
-	for i, f := range forms {
-		words[i] = string(f)
-	}
-	return strings.Join(words, ", ")
 }

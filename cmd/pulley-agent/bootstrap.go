@@ -15,7 +15,7 @@ func newBootstrap(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
 		Short: "Make this machine a node: once, on its first boot",
-		Long: `bootstrap does the steps of a first boot: ` + steps.Names() + `.
+		Long: `bootstrap does the steps of a first boot: ` + firstboot.NameList() + `.
 
 Userdata writes the plan of the machine, /etc/pulley/first-boot.yaml; flags override it. With a plan each step is done once,
 and a machine that reboots in the middle resumes by itself. Without a plan the flags are the plan, and each start checks at

@@ -90,7 +90,7 @@ func (s Settings) Problems() []*Problem {
 	for _, f := range s.Fields() {
 		c.field(f)
 	}
-	if err := checkSigners(s.AllowedSigners); err != nil {
+	if _, err := SignerLines(s.AllowedSigners); err != nil {
 		c.add("allowed_signers", "", err.Error(), "")
 	}
 	c.relations(s)
@@ -101,7 +101,7 @@ func (s Settings) Problems() []*Problem {
 func (p Plan) Problems() []*Problem {
 	c := checker{problems: p.Settings.Problems()}
 	c.machine(p)
-	if err := checkCertificates(p.CACert); err != nil {
+	if _, err := Certificates(p.CACert); err != nil {
 		c.add("cacert", "", err.Error(), "")
 	}
 	return c.problems
@@ -293,11 +293,6 @@ func SignerLines(text string) (string, error) {
 	return out.String(), nil
 }
 
-func checkSigners(text string) error {
-	_, err := SignerLines(text)
-	return err
-}
-
 // Certificates returns PEM certificates in their canonical form, without the text around them.
 func Certificates(text string) (string, error) {
 	var out strings.Builder
@@ -317,11 +312,6 @@ func Certificates(text string) (string, error) {
 		return "", errors.New("it is not made of whole PEM certificates")
 	}
 	return out.String(), nil
-}
-
-func checkCertificates(text string) error {
-	_, err := Certificates(text)
-	return err
 }
 
 // quoted returns s quoted, cut to a length that does not flood a terminal.

@@ -81,7 +81,7 @@ func (e *Engine) Run(ctx context.Context, o Options) error {
 func (e *Engine) open(o Options) error {
 	from := slices.IndexFunc(e.Steps, func(s Step) bool { return s.Name == o.From })
 	if o.From != "" && from < 0 {
-		return fmt.Errorf("cannot start from step %q: the steps are %s", o.From, listed(e.names()))
+		return fmt.Errorf("cannot start from step %q: the steps are %s", o.From, NameList())
 	}
 	fresh := State{Machine: e.Machine, Plan: e.Plan, Started: e.Now().UTC(), Steps: map[Name]StepState{}}
 	if e.Memory == nil {
@@ -288,12 +288,4 @@ func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	}
-}
-
-func (e *Engine) names() []Name {
-	names := make([]Name, len(e.Steps))
-	for i, s := range e.Steps {
-		names[i] = s.Name
-	}
-	return names
 }

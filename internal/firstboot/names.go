@@ -1,6 +1,9 @@
 package firstboot
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Name is the name of a step in the plan, the log, the state and the reports to serve.
 type Name string
@@ -26,6 +29,17 @@ var steps = []Name{Network, Lock, Pre, Agent, Join, Hostname, Puppet, Register, 
 
 // Names returns the steps in their order.
 func Names() []Name { return slices.Clone(steps) }
+
+// NameList returns the steps in their order, as text.
+func NameList() string { return strings.Join(stepKeys(), ", ") }
+
+func stepKeys() []string {
+	keys := make([]string, len(steps))
+	for i, name := range steps {
+		keys[i] = string(name)
+	}
+	return keys
+}
 
 // Crash points, where a test can kill a build with the tag `failpoint`. Those of a join are between serve's writes and
 // the machine's.

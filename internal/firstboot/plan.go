@@ -16,14 +16,14 @@ import (
 // 0600.
 const PlanPath = "etc/pulley/first-boot.yaml"
 
-// MaxPlanBytes is the maximum size of a plan; complete userdata has 16 KiB.
-const MaxPlanBytes = 64 << 10
+// maxPlanBytes is the maximum size of a plan; complete userdata has 16 KiB.
+const maxPlanBytes = 64 << 10
 
 // ParsePlan reads the plan of a machine; file is its name in errors. Errors contain the line.
 func ParsePlan(file string, b []byte) (Plan, error) {
 	var p Plan
-	if len(b) > MaxPlanBytes {
-		return Plan{}, fmt.Errorf("cannot read %s: it is larger than %d bytes", file, MaxPlanBytes)
+	if len(b) > maxPlanBytes {
+		return Plan{}, fmt.Errorf("cannot read %s: it is larger than %d bytes", file, maxPlanBytes)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
@@ -108,12 +108,4 @@ func yamlProblem(err error) string {
 	text = strings.ReplaceAll(text, "field ", "key ")
 	text = yamlTypes.ReplaceAllString(text, "")
 	return strings.Join(strings.Fields(text), " ")
-}
-
-func listed(names []Name) string {
-	words := make([]string, len(names))
-	for i, n := range names {
-		words[i] = string(n)
-	}
-	return strings.Join(words, ", ")
 }

@@ -100,11 +100,7 @@ func (f Field) Keys() []string {
 	if f.Name != "steps" {
 		return []string{"amd64", "arm64", AnyArch}
 	}
-	keys := make([]string, len(steps))
-	for i, name := range steps {
-		keys[i] = string(name)
-	}
-	return keys
+	return stepKeys()
 }
 
 // Fields returns the settings in their order; each Value points into s.

@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"pulley/internal/atomicfile"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // State is the state of a first boot, in /var/lib/pulley/first-boot.json. After a reboot, the first boot resumes from
@@ -57,8 +58,8 @@ const (
 	Failed  Progress = "failed"
 )
 
-// StateFormat is the version of the stored state; Load refuses newer ones.
-const StateFormat = 1
+// stateFormat is the version of the stored state; Load refuses newer ones.
+const stateFormat = 1
 
 // stateFile is the state's name in the agent's state folder.
 const stateFile = "first-boot.json"
@@ -80,8 +81,8 @@ func (d Disk) Load() (State, error) {
 	}
 	var s State
 	damaged := json.Unmarshal(b, &s)
-	if s.Format > StateFormat {
-		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", d.Path(), s.Format, StateFormat)
+	if s.Format > stateFormat {
+		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", d.Path(), s.Format, stateFormat)
 	}
 	if damaged != nil {
 		return State{}, nil
@@ -91,7 +92,7 @@ func (d Disk) Load() (State, error) {
 
 // Save writes the state. It is durable when Save returns.
 func (d Disk) Save(s State) error {
-	s.Format = StateFormat
+	s.Format = stateFormat
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
 		err = os.MkdirAll(d.Dir, 0o755)

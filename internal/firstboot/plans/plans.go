@@ -26,8 +26,8 @@ import (
 // PlaceholderToken has the length of a token. Pulley checks a plan with it before it creates a token.
 const PlaceholderToken = "plt_00000000_0000000000000000000000000000000000000000000000000000000000000000"
 
-// HowToPin tells an operator how to find the pins of the servers' CA.
-const HowToPin = "give their pins: --cacert or PULLEY_CACERT with their CA's certificates, --ca sha256:…, or `ca:` in the environment's userdata; `pulley ca show` prints them"
+// howToPin tells an operator how to find the pins of the servers' CA.
+const howToPin = "give their pins: --cacert or PULLEY_CACERT with their CA's certificates, --ca sha256:…, or `ca:` in the environment's userdata; `pulley ca show` prints them"
 
 // Connection contains the values of an operator's connection that are added to the plans of an environment's machines.
 type Connection struct {
@@ -73,7 +73,7 @@ func (c Connection) ForMachine(e *environments.Environment, r environments.Role,
 	p.Token = PlaceholderToken
 	p.CA = slices.Concat(p.CA, c.Pins) // also those of the connection: the CA may have been replaced since the apply
 	if len(p.CA) == 0 {
-		return p, errors.New("the machine could not verify its servers\n" + HowToPin)
+		return p, errors.New("the machine could not verify its servers\n" + howToPin)
 	}
 	slices.Sort(p.CA)
 	p.CA = slices.Compact(p.CA)
@@ -120,7 +120,7 @@ func addPins(e *environments.Environment, pins []string) error {
 		case len(pins) > 0:
 			r.Userdata.CA = pins
 		case r.Cardinality > 0:
-			return fmt.Errorf("cannot make userdata of role %s: its machines could not verify their servers\n%s", r.Name, HowToPin)
+			return fmt.Errorf("cannot make userdata of role %s: its machines could not verify their servers\n%s", r.Name, howToPin)
 		}
 	}
 	return nil

@@ -87,7 +87,7 @@ func TestForMachine(t *testing.T) {
 		"pins of both": {connection, firstboot.Settings{Servers: serverOnly.Servers, CA: []string{newPin, oldPin}}, with(func(p *firstboot.Plan) {
 			p.Servers, p.CA, p.Token = serverOnly.Servers, []string{oldPin, newPin}, PlaceholderToken
 		}), ""},
-		"no pin":           {Connection{}, serverOnly, firstboot.Plan{}, "could not verify its servers\n" + HowToPin},
+		"no pin":           {Connection{}, serverOnly, firstboot.Plan{}, "could not verify its servers\n" + howToPin},
 		"a foreign signer": {connection, firstboot.Settings{AllowedSigners: strings.Replace(signer, "@dev", "@prod", 1)}, firstboot.Plan{}, "none of them may sign for dev"},
 		"no signer":        {connection, firstboot.Settings{AllowedSigners: "nonsense"}, firstboot.Plan{}, "cannot use the allowed signers"},
 	} {

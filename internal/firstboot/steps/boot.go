@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -129,7 +128,7 @@ func prepare(o Options) (*boot, error) {
 		return nil, &cli.UsageError{Problem: "cannot bootstrap this machine: " + err.Error()}
 	}
 	if o.From != "" && !slices.Contains(firstboot.Names(), firstboot.Name(o.From)) {
-		return nil, cli.Usagef("cannot start from step %q: the steps are %s", o.From, Names())
+		return nil, cli.Usagef("cannot start from step %q: the steps are %s", o.From, firstboot.NameList())
 	}
 	if b.Root != "/" && b.plan.Steps[string(firstboot.Schedule)] == "" {
 		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.Root, b.Root)
@@ -139,15 +138,6 @@ func prepare(o Options) (*boot, error) {
 		_, err = b.known()
 	}
 	return b, err
-}
-
-// Names returns the steps in their order, as text.
-func Names() string {
-	var names []string
-	for _, n := range firstboot.Names() {
-		names = append(names, string(n))
-	}
-	return strings.Join(names, ", ")
 }
 
 // engine returns the engine with its steps, and the steps lock and unlock.
