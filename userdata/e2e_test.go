@@ -50,7 +50,7 @@ func TestShellcheck(t *testing.T) {
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Fatal("shellcheck is missing: apt-get install shellcheck, or dnf install ShellCheck")
 	}
-	scripts := map[string]string{"the boothook": strings.TrimPrefix(boothook, "#cloud-boothook\n"), "bootcmd": "#!/bin/sh\n" + later}
+	scripts := map[string]string{"the boothook": strings.TrimPrefix(boothook, "#cloud-boothook\n"), "bootcmd": "#!/bin/sh\n" + bootcmd}
 	for name, o := range samples(t) {
 		p, err := newParts(o)
 		if err != nil {
