@@ -18,13 +18,13 @@ import (
 	"pulley/internal/machines"
 )
 
-// DefaultTimeout is how long one request may take.
-const DefaultTimeout = 5 * time.Minute
+// defaultTimeout is how long one request may take.
+const defaultTimeout = 5 * time.Minute
 
 // Config is the configuration of a command.
 type Config struct {
 	Command []string      // program and arguments
-	Timeout time.Duration // of one request; 0 is DefaultTimeout
+	Timeout time.Duration // of one request; 0 is five minutes
 	Mark    machines.Mark
 	Environ []string     // "NAME=value"; only the variables of environ are passed on
 	Log     *slog.Logger // gets the standard error of the command; may be nil
@@ -54,7 +54,7 @@ func New(c Config) (*Provider, error) {
 		return nil, fmt.Errorf("cannot run %s: %w: %w", c.Command[0], machines.ErrRefused, err)
 	}
 	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
+		c.Timeout = defaultTimeout
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -73,7 +73,7 @@ func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machi
 	if !machines.Hostname.MatchString(o.Name) { // the command may be a shell script
 		return machines.Machine{}, fmt.Errorf("%w: %q is not a hostname of one label", machines.ErrRefused, o.Name)
 	}
-	a, err := p.ask(ctx, request{Do: doCreate, Machine: &ordered{o, o.Userdata}})
+	a, err := p.ask(ctx, request{Do: doCreate, Machine: ordered{o, o.Userdata}, name: o.Name})
 	if err != nil {
 		return machines.Machine{}, err
 	}
@@ -85,7 +85,7 @@ func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 	if !machines.Hostname.MatchString(v.Name) {
 		return nil // Create refuses the name
 	}
-	_, err := p.ask(ctx, request{Do: doDelete, Victim: &v})
+	_, err := p.ask(ctx, request{Do: doDelete, Machine: v, name: v.Name})
 	return err
 }
 

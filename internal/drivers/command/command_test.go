@@ -177,7 +177,7 @@ func TestRequestHasWholeOrder(t *testing.T) {
 	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: "7"}); err != nil {
 		t.Error(err)
 	}
-	want = `{"v":1,"do":"delete","mark":{"owner":"o","fleet":"dev@t42"},"victim":{"name":"compute1","id":"7"}}` + "\n"
+	want = `{"v":1,"do":"delete","mark":{"owner":"o","fleet":"dev@t42"},"machine":{"name":"compute1","id":"7"}}` + "\n"
 	if got, err := os.ReadFile(dir + "/request"); err != nil || string(got) != want {
 		t.Errorf("%v\n%s\n%s", err, got, want)
 	}

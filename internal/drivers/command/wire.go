@@ -25,11 +25,12 @@ const (
 
 // request is the standard input of a command.
 type request struct {
-	Format  int           `json:"v"`
-	Do      string        `json:"do"`
-	Mark    mark          `json:"mark"`
-	Machine *ordered      `json:"machine,omitempty"` // create
-	Victim  *machines.Ref `json:"victim,omitempty"`  // delete
+	Format  int    `json:"v"`
+	Do      string `json:"do"`
+	Mark    mark   `json:"mark"`
+	Machine any    `json:"machine,omitempty"` // create: ordered; delete: machines.Ref
+
+	name string // of the machine
 }
 
 type mark struct {
@@ -95,7 +96,7 @@ func (r request) read(out []byte) (answer, error) {
 		if a.Machine == nil {
 			return answer{}, errors.New("answered `create` without `machine`")
 		}
-		if a.Machine.Name != r.Machine.Name {
+		if a.Machine.Name != r.name {
 			return answer{}, fmt.Errorf("answered with the machine %q", a.Machine.Name)
 		}
 		all = []machine{*a.Machine}
@@ -161,8 +162,8 @@ func (r request) reported(kind, message, after string) error {
 		}
 		return &machines.WaitError{After: min(max(0, wait), longestWait), Err: err}
 	case "taken":
-		if r.Machine != nil {
-			return fmt.Errorf("%w: %w", &machines.TakenError{Name: r.Machine.Name}, err)
+		if r.Do == doCreate {
+			return fmt.Errorf("%w: %w", &machines.TakenError{Name: r.name}, err)
 		}
 	}
 	return err

@@ -37,7 +37,7 @@ exec { '/bin/sh -c "echo ran >/var/` + word + `"': creates => '/var/` + word + `
 			t.Fatalf("puppet apply exited with %d, not %d\n%s", code, want, out)
 		}
 	}
-	if got, err := m.ReadFile("/etc/" + word); err != nil || string(got) != m.Hostname()+"\n" {
+	if got, err := m.ReadFile("/etc/" + word); err != nil || string(got) != m.hostname+"\n" {
 		t.Errorf("Puppet's file holds %q, %v", got, err)
 	}
 	sh(t, m, "getent passwd pulleyprobe; test -d /home/pulleyprobe; test -s /var/"+word)
@@ -68,7 +68,7 @@ func TestCronRunsInMachine(t *testing.T) {
 	}
 	eventually(t, "cron ran its job", func() bool {
 		got, _ := m.ReadFile("/var/" + word)
-		return string(got) == m.Hostname()+"\n"
+		return string(got) == m.hostname+"\n"
 	})
 	if _, err := os.Lstat(filepath.Join("/var", word)); !errors.Is(err, os.ErrNotExist) {
 		t.Error("cron's job ran on the host")

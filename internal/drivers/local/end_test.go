@@ -29,7 +29,7 @@ func TestCloseEndsAllProcessesAndMounts(t *testing.T) {
 	}
 	t.Logf("ended in %v", time.Since(begin))
 	_ = cmd.Wait()
-	if left := append(processes(word), processes(m.Hostname())...); len(left) > 0 {
+	if left := append(processes(word), processes(m.hostname)...); len(left) > 0 {
 		t.Errorf("left after Close: %q", left)
 	}
 	if left := inMountNamespace(namespace); len(left) > 0 {
@@ -37,9 +37,9 @@ func TestCloseEndsAllProcessesAndMounts(t *testing.T) {
 	}
 	noOverlayAdded(t, before)
 	select {
-	case <-m.Ended():
+	case <-m.ended:
 	default:
-		t.Error("Ended is not closed")
+		t.Error("it has not ended")
 	}
 	if err := m.Close(); err != nil {
 		t.Errorf("a second Close: %v", err)

@@ -21,7 +21,7 @@ func TestLinksLeadToMachineFiles(t *testing.T) {
 			t.Errorf("%s holds %q, %v", path, got, err)
 		}
 	}
-	if got := sh(t, m, "stat -c '%a %U' /var/real/deep/er/settings.yaml; cat /etc/hostname; ls -A /var/real | tr '\\n' ' '"); got != "640 root\n"+m.Hostname()+"\ndeep fifo file sideways up" {
+	if got := sh(t, m, "stat -c '%a %U' /var/real/deep/er/settings.yaml; cat /etc/hostname; ls -A /var/real | tr '\\n' ' '"); got != "640 root\n"+m.hostname+"\ndeep fifo file sideways up" {
 		t.Errorf("in the machine: %q", got)
 	}
 	for _, path := range []string{link, "/var/real"} {

@@ -40,7 +40,7 @@ func TestWritesStayInMachine(t *testing.T) {
 	if _, err := os.Stat("/usr/share/doc"); err != nil {
 		t.Error(err)
 	}
-	if host, _ := os.Hostname(); host == a.Hostname() {
+	if host, _ := os.Hostname(); host == a.hostname {
 		t.Error("the host has the machine's name")
 	}
 }
@@ -94,7 +94,7 @@ func TestMachinesHaveSeparateProcesses(t *testing.T) {
 	if got := sh(t, b, count); got != "0" {
 		t.Errorf("another machine sees %s of it", got)
 	}
-	if got := sh(t, b, "cat /proc/1/cmdline | tr '\\0' ' '"); got != argInit+" "+b.Hostname() {
+	if got := sh(t, b, "cat /proc/1/cmdline | tr '\\0' ' '"); got != argInit+" "+b.hostname {
 		t.Errorf("process 1 is %q", got)
 	}
 	sh(t, b, "kill -TERM 1; kill -INT 1; kill -KILL 1; true")

@@ -220,14 +220,8 @@ func (m *Machine) setUp(config Config) error {
 	return nil
 }
 
-// Hostname returns the machine's name.
-func (m *Machine) Hostname() string { return m.hostname }
-
 // Pid returns the host's number of the machine's first process, for nsenter(1).
 func (m *Machine) Pid() int { return m.init.Process.Pid }
-
-// Ended returns a channel that is closed when the machine has ended.
-func (m *Machine) Ended() <-chan struct{} { return m.ended }
 
 // Close ends the machine at once. When it returns nil, all its processes are gone and its mounts with them.
 func (m *Machine) Close() error {

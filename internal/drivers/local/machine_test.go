@@ -37,13 +37,13 @@ func TestMachinesStartTogether(t *testing.T) {
 			t.Fatal(r.err)
 		}
 		defer r.m.Close()
-		t.Logf("machine %s started in %v", r.m.Hostname(), r.took)
+		t.Logf("machine %s started in %v", r.m.hostname, r.took)
 		if r.took > 20*time.Second {
-			t.Errorf("machine %s took %v to start", r.m.Hostname(), r.took)
+			t.Errorf("machine %s took %v to start", r.m.hostname, r.took)
 		}
 		out := strings.Fields(sh(t, r.m, "hostname; cat /etc/hostname; cat /etc/machine-id; getent hosts $(hostname) | cut -d' ' -f1"))
-		if len(out) != 4 || out[0] != r.m.Hostname() || out[1] != r.m.Hostname() || out[3] != "127.0.1.1" {
-			t.Errorf("the hostname of machine %s is %q", r.m.Hostname(), out)
+		if len(out) != 4 || out[0] != r.m.hostname || out[1] != r.m.hostname || out[3] != "127.0.1.1" {
+			t.Errorf("the hostname of machine %s is %q", r.m.hostname, out)
 		}
 		if !names[out[0]] || ids[out[2]] || len(out[2]) != 32 {
 			t.Errorf("the name and machine ID are not its own: %q", out)

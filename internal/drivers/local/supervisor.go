@@ -81,7 +81,7 @@ func (k *supervisor) live(held *os.File) folder.State {
 		select {
 		case p := <-problem: // the machine stays, for whoever looks for the cause
 			k.write(folder.State{State: machines.Failed, Problem: p})
-		case <-m.Ended():
+		case <-m.ended:
 			return folder.State{State: machines.Stopped, Problem: "it ended by itself"}
 		}
 	}

@@ -61,8 +61,11 @@ func (d *Driver) Create(ctx context.Context, o machines.Order) (machines.Machine
 		return machines.Machine{}, fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	}
 	have, err := d.settled(ctx, o.Name)
-	if err != nil || have != nil {
-		return value(have), err
+	if err != nil {
+		return machines.Machine{}, err
+	}
+	if have != nil {
+		return *have, nil
 	}
 	body, err := d.request(ctx, o)
 	if err != nil {
@@ -135,13 +138,6 @@ func (d *Driver) have(ctx context.Context, name string) (*machines.Machine, erro
 		return nil, &machines.LaterError{After: defaultWait / 2, Err: fmt.Errorf("a server called %s is still being deleted", name)}
 	}
 	return nil, nil
-}
-
-func value(m *machines.Machine) machines.Machine {
-	if m == nil {
-		return machines.Machine{}
-	}
-	return *m
 }
 
 // request returns the body, with the ids of the order's names.

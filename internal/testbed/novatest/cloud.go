@@ -114,12 +114,7 @@ func CloudsYAML(url string) string {
 `, url, User, Password, Project, Region)
 }
 
-func base(r *http.Request) string {
-	if r.TLS != nil {
-		return "https://" + r.Host
-	}
-	return "http://" + r.Host
-}
+func base(r *http.Request) string { return "http://" + r.Host }
 
 func version(href, id, status, newest, oldest string) map[string]any {
 	return map[string]any{

@@ -19,9 +19,6 @@ func (c *Cloud) keystone() {
 		v["media-types"] = []any{map[string]any{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}}
 		return v
 	}
-	c.mux.HandleFunc("GET /identity/{$}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, http.StatusMultipleChoices, map[string]any{"versions": map[string]any{"values": []any{v3(r)}}})
-	})
 	for _, path := range []string{"GET /identity/v3", "GET /identity/v3/{$}"} {
 		c.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			answer(w, http.StatusOK, map[string]any{"version": v3(r)})

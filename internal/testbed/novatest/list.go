@@ -9,7 +9,7 @@ import (
 )
 
 // listed are the modelled query parameters. The clients' own defaults have no effect.
-var listed = []string{"name", "limit", "marker", "deleted", "all_tenants", "sort_key", "sort_dir"}
+var listed = []string{"name", "marker", "deleted", "all_tenants", "sort_key", "sort_dir"}
 
 // listServers is "List Servers" and "List Servers Detailed".
 func (c *Cloud) listServers(detail bool) handler {
@@ -26,10 +26,7 @@ func (c *Cloud) listServers(detail bool) handler {
 			fail(w, http.StatusBadRequest, "Invalid filter: name")
 			return
 		}
-		limit, ok := c.limit(w, r)
-		if !ok {
-			return
-		}
+		limit := c.config.MaxLimit
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.settle()

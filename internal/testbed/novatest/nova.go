@@ -13,17 +13,6 @@ import (
 type handler func(w http.ResponseWriter, r *http.Request, project string, micro int)
 
 func (c *Cloud) nova() {
-	document := func(r *http.Request) map[string]any {
-		return version(base(r)+"/compute/v2.1", "v2.1", "CURRENT", "2."+strconv.Itoa(c.config.Newest), "2.1")
-	}
-	c.mux.HandleFunc("GET /compute/{$}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, http.StatusOK, map[string]any{"versions": []any{document(r)}})
-	})
-	for _, path := range []string{"GET /compute/v2.1", "GET /compute/v2.1/{$}"} {
-		c.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			answer(w, http.StatusOK, map[string]any{"version": document(r)})
-		})
-	}
 	for route, do := range map[string]handler{
 		"GET /servers":          c.listServers(false),
 		"GET /servers/detail":   c.listServers(true),
@@ -34,9 +23,6 @@ func (c *Cloud) nova() {
 		"GET /flavors/detail":   c.listFlavors,
 		"GET /flavors/{id}":     c.showFlavor,
 		"GET /os-server-groups": c.listGroups,
-		"GET /flavors/{id}/os-extra_specs": func(w http.ResponseWriter, _ *http.Request, _ string, _ int) {
-			answer(w, http.StatusOK, map[string]any{"extra_specs": map[string]any{}})
-		},
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		c.mux.HandleFunc(method+" /compute/v2.1"+path, c.allowed(c.inMicroversion(do)))
@@ -51,18 +37,9 @@ func (c *Cloud) inMicroversion(do handler) func(http.ResponseWriter, *http.Reque
 			asked = v
 		}
 		micro := 1
-		switch asked {
-		case "":
-		case "latest":
-			micro = c.config.Newest
-		default:
-			major, minor, ok := strings.Cut(asked, ".")
-			n, err := strconv.Atoi(minor)
-			if !ok || major == "" || err != nil {
-				fail(w, http.StatusBadRequest, fmt.Sprintf("API Version String %s is of invalid format. Must be of format MajorNum.MinorNum.", asked))
-				return
-			}
-			if major != "2" || n < 1 || n > c.config.Newest {
+		if asked != "" {
+			n, err := strconv.Atoi(strings.TrimPrefix(asked, "2."))
+			if err != nil || n < 1 || n > c.config.Newest {
 				fail(w, http.StatusNotAcceptable, fmt.Sprintf("Version %s is not supported by the API. Minimum is 2.1 and maximum is 2.%d.", asked, c.config.Newest))
 				return
 			}
@@ -75,7 +52,7 @@ func (c *Cloud) inMicroversion(do handler) func(http.ResponseWriter, *http.Reque
 	}
 }
 
-func (c *Cloud) listFlavors(w http.ResponseWriter, r *http.Request, _ string, micro int) {
+func (c *Cloud) listFlavors(w http.ResponseWriter, r *http.Request, _ string, _ int) {
 	rest := c.config.Flavors
 	if marker := r.URL.Query().Get("marker"); marker != "" {
 		i := slices.IndexFunc(rest, func(t Thing) bool { return t.ID == marker })
@@ -85,13 +62,10 @@ func (c *Cloud) listFlavors(w http.ResponseWriter, r *http.Request, _ string, mi
 		}
 		rest = rest[i+1:]
 	}
-	limit, ok := c.limit(w, r)
-	if !ok {
-		return
-	}
+	limit := c.config.MaxLimit
 	flavors := []any{}
 	for _, t := range rest[:min(limit, len(rest))] {
-		flavors = append(flavors, flavor(t, strings.HasSuffix(r.URL.Path, "/detail"), micro))
+		flavors = append(flavors, flavor(t))
 	}
 	body := map[string]any{"flavors": flavors}
 	if len(flavors) == limit {
@@ -100,33 +74,21 @@ func (c *Cloud) listFlavors(w http.ResponseWriter, r *http.Request, _ string, mi
 	answer(w, http.StatusOK, body)
 }
 
-func (c *Cloud) showFlavor(w http.ResponseWriter, r *http.Request, _ string, micro int) {
+func (c *Cloud) showFlavor(w http.ResponseWriter, r *http.Request, _ string, _ int) {
 	id := r.PathValue("id")
 	i := slices.IndexFunc(c.config.Flavors, func(t Thing) bool { return t.ID == id })
 	if i < 0 {
 		fail(w, http.StatusNotFound, "Flavor "+id+" could not be found.")
 		return
 	}
-	answer(w, http.StatusOK, map[string]any{"flavor": flavor(c.config.Flavors[i], true, micro)})
+	answer(w, http.StatusOK, map[string]any{"flavor": flavor(c.config.Flavors[i])})
 }
 
-func flavor(t Thing, detail bool, micro int) map[string]any {
-	f := map[string]any{"id": t.ID, "name": t.Name, "links": []any{}}
-	if detail {
-		for key, value := range map[string]any{
-			"ram": 512, "vcpus": 1, "disk": 1, "swap": "", "OS-FLV-EXT-DATA:ephemeral": 0, "rxtx_factor": 1.0,
-			"OS-FLV-DISABLED:disabled": false, "os-flavor-access:is_public": true,
-		} {
-			f[key] = value
-		}
+func flavor(t Thing) map[string]any {
+	return map[string]any{
+		"id": t.ID, "name": t.Name, "links": []any{}, "ram": 512, "vcpus": 1, "disk": 1, "swap": "", "OS-FLV-EXT-DATA:ephemeral": 0,
+		"rxtx_factor": 1.0, "OS-FLV-DISABLED:disabled": false, "os-flavor-access:is_public": true,
 	}
-	if micro >= 61 && detail {
-		f["extra_specs"] = map[string]any{}
-	}
-	if micro >= 55 {
-		f["description"] = nil
-	}
-	return f
 }
 
 func (c *Cloud) listGroups(w http.ResponseWriter, _ *http.Request, _ string, _ int) {
@@ -135,23 +97,6 @@ func (c *Cloud) listGroups(w http.ResponseWriter, _ *http.Request, _ string, _ i
 		groups = append(groups, map[string]any{"id": t.ID, "name": t.Name, "policies": []string{"anti-affinity"}, "members": []string{}, "metadata": map[string]any{}})
 	}
 	answer(w, http.StatusOK, map[string]any{"server_groups": groups})
-}
-
-// limit returns the number of entries on a page.
-func (c *Cloud) limit(w http.ResponseWriter, r *http.Request) (int, bool) {
-	text := r.URL.Query().Get("limit")
-	if text == "" {
-		return c.config.MaxLimit, true
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		fail(w, http.StatusBadRequest, "Invalid input for query parameters limit. Value: "+text+". '"+text+"' does not match '^[0-9]*$'")
-		return 0, false
-	}
-	if n == 0 {
-		return c.config.MaxLimit, true
-	}
-	return min(n, c.config.MaxLimit), true
 }
 
 // next returns the link to the page after a marker.
