@@ -74,9 +74,6 @@ func deletePatterns(ctx context.Context, s *suite) error {
 	if s.harmful {
 		return errHarmful
 	}
-	if s.first.Name == "" || s.theirs.Name == "" {
-		return errNone
-	}
 	for _, name := range []string{
 		"", "*", ".*", "%", s.first.Name[:len(s.first.Name)-1], strings.ToUpper(s.first.Name), "../" + s.prefix.mark.Fleet + "/" + s.theirs.Name,
 	} {

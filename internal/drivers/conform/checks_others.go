@@ -42,9 +42,6 @@ func othersNotListed(ctx context.Context, s *suite) error {
 
 // othersNotDeleted accepts errors of Delete: the machine must stay.
 func othersNotDeleted(ctx context.Context, s *suite) error {
-	if s.theirs.Name == "" || s.first.Name == "" {
-		return errNone
-	}
 	for _, one := range []struct {
 		of     *fleet
 		m      machines.Machine
@@ -66,9 +63,6 @@ func othersNotDeleted(ctx context.Context, s *suite) error {
 }
 
 func othersName(ctx context.Context, s *suite) error {
-	if s.theirs.Name == "" {
-		return errNone
-	}
 	m, err := s.ours.create(ctx, s.orderOf(s.theirs.Name))
 	var taken *machines.TakenError
 	switch {
