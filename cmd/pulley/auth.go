@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,7 +41,7 @@ func (f *authFlags) open(o *options) (*fleetca.Certificates, error) {
 		return nil, cli.Usagef("missing --data-dir DIR\ngive the data folder of `pulley serve`")
 	}
 	o.connection.Fill(o.env)
-	certs, err := fleetca.Open(filepath.Join(f.dataDir, fleetca.PKIName), o.connection.Prefix, hostname(), f.secure.ca(o.env.Now))
+	certs, err := fleetca.Open(f.dataDir, o.connection.Prefix, hostname(), false, f.secure.ca(o.env.Now))
 	if err != nil {
 		return nil, err
 	}

@@ -71,11 +71,10 @@ EXIT STATUS
 
 // checkCA tries to connect with a certificate of the CA whose name no etcd user has.
 func (o *options) checkCA(ctx context.Context, s *store.Store, dataDir string) (doctor.Finding, error) {
-	dir := filepath.Join(dataDir, fleetca.PKIName)
-	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
+	if _, err := os.Stat(filepath.Join(dataDir, fleetca.PKIName, "ca.pem")); err != nil {
 		return doctor.Finding{}, fmt.Errorf("cannot use the CA of %s: %w", dataDir, err)
 	}
-	certs, err := fleetca.Open(dir, o.connection.Prefix, hostname(), pki.Options{Now: o.env.Now})
+	certs, err := fleetca.Open(dataDir, o.connection.Prefix, hostname(), false, pki.Options{Now: o.env.Now})
 	if err != nil {
 		return doctor.Finding{}, err
 	}

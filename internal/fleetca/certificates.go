@@ -52,18 +52,11 @@ type Certificates struct {
 	recorded              string // the administrator's key in the list of operators
 }
 
-// OpenOwn is Open for a serve that runs its own etcd. Refresh then also creates the identity of serve and renews the
-// first administrator's.
-func OpenOwn(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
-	c, err := Open(dir, prefix, hostname, o)
-	if err == nil {
-		c.own = true
-	}
-	return c, err
-}
-
-// Open opens the folder and creates missing parts of the CA. Refresh creates the other certificates.
-func Open(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
+// Open opens the folder of certificates in a data folder, and creates missing parts of the CA. Refresh creates the other
+// certificates. If serve runs its own etcd, Refresh also creates the identity of serve and renews the first
+// administrator's.
+func Open(dataDir, prefix, hostname string, own bool, o pki.Options) (*Certificates, error) {
+	dir := filepath.Join(dataDir, PKIName)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -74,7 +67,7 @@ func Open(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
 	if prefix = strings.Trim(prefix, "/"); prefix == "" {
 		prefix = strings.Trim(store.DefaultPrefix, "/")
 	}
-	return &Certificates{CA: ca, dir: dir, prefix: prefix, hostname: subjectOf(hostname), now: o.Now}, nil
+	return &Certificates{CA: ca, dir: dir, prefix: prefix, hostname: subjectOf(hostname), own: own, now: o.Now}, nil
 }
 
 // subjectOf returns a machine's name as a part of a user's name.

@@ -16,7 +16,7 @@ import (
 // openCertificates creates the certificates of a serve with the clock now.
 func openCertificates(t *testing.T, now func() time.Time) *Certificates {
 	t.Helper()
-	c, err := OpenOwn(filepath.Join(t.TempDir(), PKIName), "", "server1", pki.Options{Now: now})
+	c, err := Open(t.TempDir(), "", "server1", true, pki.Options{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,20 +126,6 @@ func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
 	return c.post(ctx, PathProgress, always(ProgressRequest{token, p}), nil)
 }
 
-// CA reads the trusted CA certificates, as PEM.
-func (c *Client) CA(ctx context.Context) ([]byte, error) {
-	var bundle []byte
-	err := c.each(ctx, func(ctx context.Context, s server) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+PathCA, nil)
-		if err != nil {
-			return err
-		}
-		bundle, err = s.do(req)
-		return err
-	})
-	return bundle, err
-}
-
 // always returns the same body for each connection.
 func always(value any) func(*tls.ConnectionState) ([]byte, error) {
 	return func(*tls.ConnectionState) ([]byte, error) { return json.Marshal(value) }
@@ -171,7 +157,6 @@ func (c *Client) each(ctx context.Context, try func(context.Context, server) err
 	failed := &UnreachableError{}
 	var all []error
 	for _, server := range c.servers {
-		failed.Servers = append(failed.Servers, server.url)
 		one, cancel := context.WithTimeout(ctx, c.timeout)
 		err := try(one, server)
 		cancel()

@@ -96,8 +96,8 @@ func TestClientTriesServersInTurn(t *testing.T) {
 		t.Errorf("a refusal is %v", err)
 	}
 	var nobody *UnreachableError
-	if err := client(t, ca, dead, busy).Register(t.Context(), Machine{}); !errors.As(err, &nobody) || nobody.After != 7*time.Second || len(nobody.Servers) != 2 {
-		t.Errorf("where nobody answers: %v", err)
+	if err := client(t, ca, dead, busy).Register(t.Context(), Machine{}); !errors.As(err, &nobody) || nobody.After != 7*time.Second || strings.Count(err.Error(), "https://") != 2 {
+		t.Errorf("without a server that answers: %v", err)
 	}
 }
 

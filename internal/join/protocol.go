@@ -43,8 +43,6 @@ type Machine struct {
 	Boot      string   `json:"boot,omitempty"` // /proc/sys/kernel/random/boot_id
 	Hostname  string   `json:"hostname,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`
-	Agent     string   `json:"agent,omitempty"` // version of pulley-agent
-	Arch      string   `json:"arch,omitempty"`  // as Go names it: amd64, arm64
 }
 
 // Request is a request for a certificate. An operator's has neither node nor machine.
@@ -103,9 +101,8 @@ type Renewal struct {
 
 // UnreachableError reports that no server gave a valid answer. A later attempt may succeed.
 type UnreachableError struct {
-	Servers []string
-	Err     error         // of each server
-	After   time.Duration // pause that a server requested; 0 is none
+	Err   error         // of each server
+	After time.Duration // pause that a server requested; 0 is none
 }
 
 func (e *UnreachableError) Error() string {

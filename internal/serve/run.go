@@ -263,7 +263,7 @@ func (c Config) cluster(ctx context.Context) error {
 	cert, key := c.httpsFiles()
 	if c.Joins {
 		var err error
-		if certs, err = fleetca.Open(filepath.Join(c.DataDir, fleetca.PKIName), c.Client.Prefix, c.Hostname, c.CA); err == nil {
+		if certs, err = fleetca.Open(c.DataDir, c.Client.Prefix, c.Hostname, false, c.CA); err == nil {
 			err = certs.Refresh(c.hosts(c.ListenHTTPS))
 		}
 		if err != nil {

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"pulley/agent"
@@ -149,7 +148,7 @@ func (b *boot) state(name string) string { return filepath.Join(b.stateDir(), na
 func (b *boot) machine() join.Machine {
 	name, _ := os.Hostname() // shown to people only
 	return join.Machine{
-		ID: nodeconfig.MachineID(b.Root), Boot: nodeconfig.BootID(), Hostname: name, Addresses: addresses(), Agent: b.Env.Version, Arch: runtime.GOARCH,
+		ID: nodeconfig.MachineID(b.Root), Boot: nodeconfig.BootID(), Hostname: name, Addresses: addresses(),
 	}
 }
 

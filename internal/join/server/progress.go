@@ -97,14 +97,6 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 	}
 	who := reporter{ref: ref, token: *t, node: t.Node, role: t.Role}
 	if who.node == "" && p.Node != "" {
-		n, err := environments.ParseNode(p.Node)
-		if err == nil && t.Role != "" && n.Role != t.Role {
-			if member, err := d.isMember(ctx, ref, p.Node, t.Role); err != nil {
-				return reporter{}, err
-			} else if !member {
-				return reporter{}, no(join.WrongRole, join.Params{Node: p.Node, Role: n.Role})
-			}
-		}
 		if err := environments.CheckMember(p.Node); err != nil {
 			return reporter{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 		}
@@ -114,16 +106,6 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 		c.about("node", who.node)
 	}
 	return who, nil
-}
-
-// isMember reports whether a machine is a member of a role with another name.
-func (d *Server) isMember(ctx context.Context, ref environments.Ref, node, role string) (bool, error) {
-	e, _, err := d.Store.Environments.Spec(ctx, ref)
-	if err != nil || e == nil {
-		return false, err
-	}
-	r, ok := e.RoleOf(node)
-	return ok && r.Name == role, nil
 }
 
 // note writes one report. After a conflict the caller repeats it.
@@ -220,7 +202,11 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b 
 		if f.Token == nil {
 			return true, no(join.UnknownToken, join.Params{})
 		}
-		if v := judgeName(joining{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}, f); v.refused != nil {
+		a := joining{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}
+		if _, refused := roleOf(a, f); refused != nil {
+			return true, refused
+		}
+		if v := judgeName(a, f); v.refused != nil {
 			return true, v.refused
 		}
 	}

@@ -30,7 +30,7 @@ func TestJoiningClusterNeedsAuthAndTrust(t *testing.T) {
 		t.Errorf("as a viewer: %v", err)
 	}
 
-	foreign, err := fleetca.Open(t.TempDir(), "", "server1", pki.Options{})
+	foreign, err := fleetca.Open(t.TempDir(), "", "server1", false, pki.Options{})
 	if err == nil {
 		err = foreign.Refresh(nil)
 	}

@@ -137,7 +137,7 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	if err != nil {
 		return err
 	}
-	if s.Certificates, err = fleetca.OpenOwn(filepath.Join(c.Dir, fleetca.PKIName), c.Prefix, c.Hostname, c.CA); err != nil {
+	if s.Certificates, err = fleetca.Open(c.Dir, c.Prefix, c.Hostname, true, c.CA); err != nil {
 		return err
 	}
 	if err := s.Certificates.Refresh(c.hosts()); err != nil {

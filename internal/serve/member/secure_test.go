@@ -202,7 +202,7 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The CA exists before etcd, and a client has a certificate of it.
-	certs, err := fleetca.Open(filepath.Join(c.Dir, fleetca.PKIName), "", "server1", c.CA)
+	certs, err := fleetca.Open(c.Dir, "", "server1", false, c.CA)
 	if err == nil {
 		err = certs.Refresh(nil)
 	}
