@@ -168,7 +168,7 @@ func CheckRetire(p plan.Plan, most int) error {
 	case removes > 0:
 		what += " and " + absent
 	}
-	return fmt.Errorf("cannot %s %s: %s, and the limit is %d\ncheck the plan, and use --max-retire %d if it is right", render.Deed(p.Destroys), p.Fleet, what, most, n)
+	return fmt.Errorf("cannot %s %s: %s, and the limit is %d\ncheck the plan, and use --max-retire %d if it is right", render.Command(p.Destroys), p.Fleet, what, most, n)
 }
 
 // Lock is the lock of one fleet.
@@ -220,7 +220,7 @@ func (s *Session) Recheck(approved Draft) (Draft, error) {
 		return now, err
 	}
 	if differs := render.Changed(plan.Differences(approved.Plan, now.Plan)); differs != nil {
-		return now, fmt.Errorf("cannot %s %s: the plan changed meanwhile:\n%w\nnothing was done; look at the new plan and try again", render.Deed(now.Destroys), now.Fleet, differs)
+		return now, fmt.Errorf("cannot %s %s: the plan changed meanwhile:\n%w\nnothing was done; look at the new plan and try again", render.Command(now.Destroys), now.Fleet, differs)
 	}
 	return now, nil
 }
@@ -239,7 +239,7 @@ func lookAgain(destroys bool) string {
 }
 
 // resume returns the remedy after a failure or an interrupt. After a destroy it is destroy: an apply would cancel it.
-func resume(destroys bool) string { return render.Deed(destroys) + " again" }
+func resume(destroys bool) string { return render.Command(destroys) + " again" }
 
 // isLost reports whether another apply holds the lock.
 func isLost(err error) bool { return errors.Is(err, machines.ErrLost) }

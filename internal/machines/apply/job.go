@@ -259,9 +259,11 @@ func (j *job) removeNode(why []machines.Reason) error {
 // look waits for a snapshot that begins after this call.
 func (j *job) look() (snapshot, error) { return j.poller.get(j.ctx, j.poller.next()) }
 
-// await polls until done returns true or an error, or until the deadline. late then makes the error from the sentence of
-// the last cause.
-func (j *job) await(task string, deadline time.Time, late func(cause string) error, done func(snapshot) (ok bool, waits machines.Reason, err error)) error {
+// condition reports whether a wait is over, and else its cause.
+type condition func(snapshot) (ok bool, waits machines.Reason, err error)
+
+// await polls until done returns true or an error, or until the deadline. late then makes the error from the last cause.
+func (j *job) await(task string, deadline time.Time, late func(cause string) error, done condition) error {
 	ctx, cancel := context.WithTimeout(j.ctx, deadline.Sub(j.a.Now()))
 	defer cancel()
 	from := j.since

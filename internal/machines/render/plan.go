@@ -166,7 +166,7 @@ func Refused(p plan.Plan, all []plan.Refusal) error {
 			advices = append(advices, advice)
 		}
 	}
-	return fmt.Errorf("cannot %s %s: %s\n%s\nnothing was done", Deed(p.Destroys), p.Fleet, strings.Join(whys, "; "), strings.Join(advices, "\n"))
+	return fmt.Errorf("cannot %s %s: %s\n%s\nnothing was done", Command(p.Destroys), p.Fleet, strings.Join(whys, "; "), strings.Join(advices, "\n"))
 }
 
 // Changed returns the differences of a plan from the approved or stored one, as an error; nil without differences.

@@ -180,7 +180,7 @@ func remedy(r machines.Reason, destroys bool) string {
 	if r.Code == machines.DriverBlind && destroys {
 		return expand("destroy with a file that has `provider: $was`", r)
 	}
-	return expand(strings.ReplaceAll(remedies[r.Code], "$apply", Deed(destroys)), r)
+	return expand(strings.ReplaceAll(remedies[r.Code], "$apply", Command(destroys)), r)
 }
 
 // expand replaces the parameters of a sentence by their values.
@@ -268,8 +268,8 @@ func missing(r machines.Reason) string {
 	return fmt.Sprintf("it has not joined: make its machine, with the output of `%s` as its userdata%s", call, joins)
 }
 
-// Deed returns the verb of the command: apply or destroy.
-func Deed(destroys bool) string {
+// Command returns the verb of the command: apply or destroy.
+func Command(destroys bool) string {
 	if destroys {
 		return "destroy"
 	}
