@@ -272,8 +272,10 @@ func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) (upgrade.F
 		if code < 0 || try == upgrade.SelfTests {
 			return found, why, nil
 		}
-		if err := sleep(ctx, upgrade.TestAgain); err != nil {
-			return found, why, err
+		select {
+		case <-ctx.Done():
+			return found, why, ctx.Err()
+		case <-time.After(upgrade.TestAgain):
 		}
 	}
 }
@@ -341,17 +343,6 @@ func (u *supervisor) command(p upgrade.Program, verb string, more ...string) upg
 	args := append([]string{verb}, u.opts.Flags...)
 	return upgrade.Command{
 		Path: u.folder.Candidate(p.Digest), Args: append(args, more...), Stdout: u.Stdout, Stderr: u.Stderr, Log: u.Log, Gentle: u.grace(),
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 

@@ -212,14 +212,11 @@ type ahead struct {
 // source returns the source of an installation. Deltas are small and come from etcd, like the one read in advance. If
 // that one is damaged, a mirror may have an intact one.
 func (c *Content) source(a ahead) content.Source {
+	etcd := a.before(c.Store.Releases)
 	if c.mirrors == nil {
-		return a.before(c.Store.Releases)
+		return etcd
 	}
-	return split{c.Objects, a.or(c.Store.Releases, c.mirrors)}
-}
-
-func (a ahead) or(etcd, mirrors content.Source) content.Source {
-	return mirror.Fallback(a.before(etcd), mirrors)
+	return split{c.Objects, mirror.Fallback(etcd, c.mirrors)}
 }
 
 // before returns a source that serves this delta once, and everything else from src.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"pulley/internal/content"
+	"pulley/internal/mirror"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
 )
@@ -147,7 +148,7 @@ func TestRecordsAreReadOnce(t *testing.T) {
 // If the delta that comes with the record is damaged, an intact one must come from a mirror.
 func TestDamagedDeltaComesFromMirror(t *testing.T) {
 	etcd, mirrors := &deltas{}, &deltas{}
-	src := ahead{line: "1.0.0", seq: 5, bytes: []byte("damaged")}.or(etcd, mirrors)
+	src := mirror.Fallback(ahead{line: "1.0.0", seq: 5, bytes: []byte("damaged")}.before(etcd), mirrors)
 	for _, want := range []string{"damaged", "1\x05"} {
 		if got, err := src.Deltas(t.Context(), "1.0.0", 5, 5); err != nil || string(got[0]) != want {
 			t.Errorf("%q, %v; want %q", got, err, want)

@@ -68,8 +68,10 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 	if err != nil {
 		return err
 	}
-	if err := wait(ctx, agent.Splay(c.Identity.Node, r.splay)); err != nil {
-		return err
+	select {
+	case <-ctx.Done():
+		return errors.New("cannot run: the agent was stopped during its splay")
+	case <-time.After(agent.Splay(c.Identity.Node, r.splay)):
 	}
 	_, err = o.turn(ctx, c, r, flags)
 	return err
@@ -139,20 +141,6 @@ func exitCode(r runOptions, report agent.Report) int {
 // must show.
 func failing(blocked agent.Reason) bool {
 	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused || blocked == agent.ReasonOtherMachine
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return errors.New("cannot run: the agent was stopped during its splay")
-	case <-timer.C:
-		return nil
-	}
 }
 
 // turn runs one turn of the node and prints it. replaced reports that another program was installed.

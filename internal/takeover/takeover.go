@@ -23,6 +23,95 @@ import (
 	"pulley/internal/schedule"
 )
 
+// Stage is the progress of a takeover. A stage that ends in -ing may have been interrupted.
+type Stage string
+
+// The stages.
+const (
+	None      Stage = ""          // nothing changed, and no agent found at first boot
+	Found     Stage = "found"     // a first boot found an agent, and changed nothing
+	Disabling Stage = "disabling" //
+	Disabled  Stage = "disabled"  // the old agent is off, but still complete
+	Removing  Stage = "removing"  //
+	Removed   Stage = "removed"   // everything that started it is removed, and recorded
+	Undoing   Stage = "undoing"   //
+)
+
+// State is the record of everything found and changed. It is sufficient for a complete undo.
+type State struct {
+	Format   int       `json:"v"`
+	Stage    Stage     `json:"stage"`
+	At       time.Time `json:"at"` // of this stage
+	By       string    `json:"by,omitempty"`
+	Message  string    `json:"message,omitempty"`  // of Puppet's lock
+	Schedule string    `json:"schedule,omitempty"` // requested at first boot, and not set up; "" for none
+	Chosen   *Schedule `json:"chosen,omitempty"`   // replaces the agent's schedule; nil before a takeover starts
+	Locks    []string  `json:"locks,omitempty"`    // folders with this takeover's lock
+	Units    []Unit    `json:"units,omitempty"`
+	Files    []File    `json:"files,omitempty"`
+}
+
+// Schedule is the schedule that starts Pulley in place of the old agent.
+type Schedule struct {
+	Cron string `json:"cron,omitempty"` // five fields; "": not by cron
+	None bool   `json:"none,omitempty"` // something else starts Pulley
+}
+
+// Choose returns the schedule for a takeover. The order of precedence: the flags of this call, the choice at the
+// takeover's start, the schedule requested at first boot, the default.
+func (s State) Choose(cron string, none bool) Schedule {
+	switch {
+	case none:
+		return Schedule{None: true}
+	case cron != "":
+		return Schedule{Cron: cron}
+	case s.Chosen != nil:
+		return *s.Chosen
+	case s.Stage == Found && s.Schedule == "":
+		return Schedule{None: true}
+	case s.Schedule != "":
+		return Schedule{Cron: s.Schedule}
+	}
+	return Schedule{Cron: schedule.Default}
+}
+
+// Unit is the state of a systemd unit as found.
+type Unit struct {
+	Name    string     `json:"name"`
+	Was     string     `json:"was"`               // output of systemctl is-enabled
+	Active  bool       `json:"active,omitempty"`  // never set for a oneshot unit
+	Oneshot bool       `json:"oneshot,omitempty"` // exits by itself
+	Own     bool       `json:"own,omitempty"`     // created by an administrator
+	Masked  bool       `json:"masked,omitempty"`  // by the takeover
+	Links   []UnitLink `json:"links,omitempty"`   // links that start it
+}
+
+// UnitLink is a link in systemd's folder.
+type UnitLink struct {
+	Path string `json:"path"` // below the root
+	To   string `json:"to"`
+}
+
+// File is a crontab as found, and as changed by the takeover.
+type File struct {
+	Path     string      `json:"path"`           // below the root
+	Link     string      `json:"link,omitempty"` // the path from which cron reads it, if that is a link to Path
+	Mode     fs.FileMode `json:"mode"`
+	UID      int         `json:"uid"`
+	GID      int         `json:"gid"`
+	Before   string      `json:"before"`
+	Disabled string      `json:"disabled"`
+	Removed  *string     `json:"removed,omitempty"`
+}
+
+const (
+	memoryFile = "takeover.json"
+	format     = 1
+	maxMemory  = 16 << 20
+	maxCrontab = 1 << 20
+	ownMessage = "taken over by Pulley on "
+)
+
 // Machine is the machine whose agent Pulley replaces. The caller must hold the node's lock.
 type Machine struct {
 	Root      string   // prefix of all paths; "/" for this machine
@@ -275,12 +364,8 @@ func (m *Machine) edit(f File, to func(now string) string) error {
 		text = to(now.Before)
 		f.Mode, f.UID, f.GID = now.Mode, now.UID, now.GID
 	}
-	return writeAs(m.path(f.Path), text, f)
-}
-
-// writeAs writes a file atomically with its owner and mode. cron skips names that begin with a dot.
-func writeAs(path, text string, f File) error {
-	err := atomicfile.WriteFunc(path, f.Mode, func(out *os.File) error {
+	path := m.path(f.Path)
+	err = atomicfile.WriteFunc(path, f.Mode, func(out *os.File) error { // cron skips names that begin with a dot
 		_, err := out.WriteString(text)
 		return errors.Join(err, out.Chown(f.UID, f.GID))
 	})
@@ -289,95 +374,6 @@ func writeAs(path, text string, f File) error {
 	}
 	return nil
 }
-
-// Stage is the progress of a takeover. A stage that ends in -ing may have been interrupted.
-type Stage string
-
-// The stages.
-const (
-	None      Stage = ""          // nothing changed, and no agent found at first boot
-	Found     Stage = "found"     // a first boot found an agent, and changed nothing
-	Disabling Stage = "disabling" //
-	Disabled  Stage = "disabled"  // the old agent is off, but still complete
-	Removing  Stage = "removing"  //
-	Removed   Stage = "removed"   // everything that started it is removed, and recorded
-	Undoing   Stage = "undoing"   //
-)
-
-// State is the record of everything found and changed. It is sufficient for a complete undo.
-type State struct {
-	Format   int       `json:"v"`
-	Stage    Stage     `json:"stage"`
-	At       time.Time `json:"at"` // of this stage
-	By       string    `json:"by,omitempty"`
-	Message  string    `json:"message,omitempty"`  // of Puppet's lock
-	Schedule string    `json:"schedule,omitempty"` // requested at first boot, and not set up; "" for none
-	Chosen   *Schedule `json:"chosen,omitempty"`   // replaces the agent's schedule; nil before a takeover starts
-	Locks    []string  `json:"locks,omitempty"`    // folders with this takeover's lock
-	Units    []Unit    `json:"units,omitempty"`
-	Files    []File    `json:"files,omitempty"`
-}
-
-// Schedule is the schedule that starts Pulley in place of the old agent.
-type Schedule struct {
-	Cron string `json:"cron,omitempty"` // five fields; "": not by cron
-	None bool   `json:"none,omitempty"` // something else starts Pulley
-}
-
-// Choose returns the schedule for a takeover. The order of precedence: the flags of this call, the choice at the
-// takeover's start, the schedule requested at first boot, the default.
-func (s State) Choose(cron string, none bool) Schedule {
-	switch {
-	case none:
-		return Schedule{None: true}
-	case cron != "":
-		return Schedule{Cron: cron}
-	case s.Chosen != nil:
-		return *s.Chosen
-	case s.Stage == Found && s.Schedule == "":
-		return Schedule{None: true}
-	case s.Schedule != "":
-		return Schedule{Cron: s.Schedule}
-	}
-	return Schedule{Cron: schedule.Default}
-}
-
-// Unit is the state of a systemd unit as found.
-type Unit struct {
-	Name    string     `json:"name"`
-	Was     string     `json:"was"`               // output of systemctl is-enabled
-	Active  bool       `json:"active,omitempty"`  // never set for a oneshot unit
-	Oneshot bool       `json:"oneshot,omitempty"` // exits by itself
-	Own     bool       `json:"own,omitempty"`     // created by an administrator
-	Masked  bool       `json:"masked,omitempty"`  // by the takeover
-	Links   []UnitLink `json:"links,omitempty"`   // links that start it
-}
-
-// UnitLink is a link in systemd's folder.
-type UnitLink struct {
-	Path string `json:"path"` // below the root
-	To   string `json:"to"`
-}
-
-// File is a crontab as found, and as changed by the takeover.
-type File struct {
-	Path     string      `json:"path"`           // below the root
-	Link     string      `json:"link,omitempty"` // the path from which cron reads it, if that is a link to Path
-	Mode     fs.FileMode `json:"mode"`
-	UID      int         `json:"uid"`
-	GID      int         `json:"gid"`
-	Before   string      `json:"before"`
-	Disabled string      `json:"disabled"`
-	Removed  *string     `json:"removed,omitempty"`
-}
-
-const (
-	memoryFile = "takeover.json"
-	format     = 1
-	maxMemory  = 16 << 20
-	maxCrontab = 1 << 20
-	ownMessage = "taken over by Pulley on "
-)
 
 // Load reads the record of a takeover from the agent's state folder. A missing record is the zero State.
 func Load(stateDir string) (State, error) {

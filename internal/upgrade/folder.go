@@ -89,7 +89,7 @@ func (f Folder) Load() (State, error) {
 		}
 		return State{Format: format}, nil
 	}
-	if s.Installed != nil && s.Installed.File != fileOf(f.Installed) {
+	if s.Installed != nil && s.Installed.File != f.File() {
 		s.Installed = nil
 	}
 	return s, nil
@@ -231,7 +231,7 @@ func (f Folder) Finish(s State) (State, bool, error) {
 // settle returns the state after the installation of the candidate.
 func (f Folder) settle(s State) (State, error) {
 	c := s.Candidate
-	s = s.Found(c.Program, c.Try, fileOf(f.Installed))
+	s = s.Found(c.Program, c.Try, f.File())
 	s.Candidate = nil
 	if err := f.Save(s); err != nil {
 		return s, err
@@ -279,7 +279,7 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 	}
 	s.Installed = nil
 	if s.Previous != nil {
-		s = s.Found(s.Previous.Program, 0, fileOf(f.Installed))
+		s = s.Found(s.Previous.Program, 0, f.File())
 	}
 	s.Previous = nil
 	return s, f.Save(s)
@@ -300,10 +300,8 @@ func Digest(path string) (string, error) {
 }
 
 // File identifies the installed program's file, to detect a change since its comparison.
-func (f Folder) File() string { return fileOf(f.Installed) }
-
-func fileOf(path string) string {
-	info, err := os.Stat(path)
+func (f Folder) File() string {
+	info, err := os.Stat(f.Installed)
 	if err != nil {
 		return ""
 	}
