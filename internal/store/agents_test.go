@@ -42,7 +42,7 @@ func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease
 // Otherwise the version on the next node differs from the tested one.
 func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	r, _ := putAgent(t, st, "1.2.0")
 	p := publishing(t, st, "bob")
 	defer p.Close()
@@ -72,7 +72,7 @@ func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 // A signature must cover the bytes that nodes read.
 func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	r, program := putAgent(t, st, "1.2.0")
 	var signed []byte
 	sign := func(_ context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
@@ -132,7 +132,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 // A node with the wrong choice, its role's or another node's, runs an unwanted agent.
 func TestWhoseAgentCounts(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	wants := func(when, want string, downgrade bool, try int64) {
@@ -182,7 +182,7 @@ func TestWhoseAgentCounts(t *testing.T) {
 // Every node reads the document in each tick: thousands of pins would cost a fleet more than all other reads.
 func TestAnAgentsWishStaysSmall(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	var w store.AgentWish
 	for n := range 1000 {
 		w.Choose(store.Scope{Node: fmt.Sprintf("compute%d", n)}, agent.AgentChoice{Version: "1.0.0"})
@@ -195,7 +195,7 @@ func TestAnAgentsWishStaysSmall(t *testing.T) {
 // A self-test that changes a node's report misleads an operator.
 func TestRepeatChangesNothing(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	if err := st.Node.RepeatStatus(t.Context(), id); err != nil || len(server.Keys()) != 0 {
 		t.Errorf("of a node that never spoke: %v, %v", err, server.Keys())
@@ -227,7 +227,7 @@ func TestRepeatChangesNothing(t *testing.T) {
 // A node that treats an unreadable wish as none forgets its dropped agents, and crashes again.
 func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {
 		t.Errorf("no wish: %+v, %v", d.Agent, err)

@@ -86,7 +86,7 @@ func oust(t *testing.T, raw *clientv3.Client, key string) {
 // Two concurrent applies of one fleet would create each machine twice.
 func TestOneApplyAtATime(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	dev4, dev42 := environments.Ref{Environment: "dev", Stack: "t4"}, environments.Ref{Environment: "dev", Stack: "t42"}
 	first := begin(t, st, dev4, "ann")
 	_, err := st.Machines.BeginApply(t.Context(), dev4, "bob")
@@ -107,7 +107,7 @@ func TestOneApplyAtATime(t *testing.T) {
 // Otherwise each of several simultaneous applies would believe that it is alone.
 func TestOfManyAppliesOneBegins(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	var begun atomic.Int32
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -131,7 +131,7 @@ func TestOfManyAppliesOneBegins(t *testing.T) {
 // An apply that continues after another has begun would create each machine twice.
 func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	a, err := store.BeginApplyFor(t.Context(), st, dev, "ann", 2*time.Second)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 // limit.
 func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	a := begin(t, st, dev, "ann")
 	now := time.Now().UTC().Truncate(time.Second)
@@ -115,7 +115,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 // The input of a plan must name the held nodes, and whether there is a release to converge on.
 func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}, {Name: "db", Cardinality: 1}, {Name: "off"}}}
@@ -173,7 +173,7 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 // A node's damaged status must not stop every apply of its fleet. A damaged machine record must.
 func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx, raw := open(t, server, ""), t.Context(), server.Client()
 	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 // An apply would wait forever for the answer to a request that a join overwrote.
 func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	t.Parallel()
-	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
+	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
 	h := agent.Host{Node: "web1", Role: "web", MachineID: "m1"}
 	if err := st.Fleet.Register(ctx, "dev", h); err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 // Otherwise an operator without the permission to remove nodes would learn of it in the middle of a retirement.
 func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	t.Parallel()
-	if err := open(t, etcdtest.Start(t), "").Access.MayRemove(t.Context()); err != nil {
+	if err := open(t, shared.Keyspace(t), "").Access.MayRemove(t.Context()); err != nil {
 		t.Errorf("where etcd knows no users: %v", err)
 	}
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})

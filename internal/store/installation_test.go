@@ -14,7 +14,7 @@ import (
 // With two IDs an installation would not recognize its own machines.
 func TestAnInstallationHasOneID(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
 	if id, err := st.Cluster.Installation(ctx); err != nil || id != "" {
 		t.Fatalf("before the first apply: %q, %v", id, err)

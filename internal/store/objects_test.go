@@ -72,7 +72,7 @@ func TestDeltasComeInPages(t *testing.T) {
 // A prune depends on the list of objects: no single answer may contain them all.
 func TestObjectsAreListedPageByPage(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx, raw := t.Context(), server.Client()
 	const all = 1203

@@ -24,7 +24,7 @@ import (
 // A rollback must not undo a colleague's promotion that came after its decision.
 func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	promote := func(version string) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 			t.Errorf("%q: %v, want a hint at %q", v, err, meant)
 		}
 	}
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	published(t, st, "1.0.0", "a")
 	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
 		t.Errorf("promoting v1.0.0: %v", err)
@@ -101,7 +101,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 // A key of unknown meaning must not become the target or hold of all nodes.
 func TestUnknownKeysCountForNobody(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	if _, err := st.Targets.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, st, "1.0.0", "a"), me); err != nil {
@@ -332,7 +332,7 @@ func (w *wire) cut(back bool) {
 // A mistyped name or a removed machine must not stay in the fleet's view forever.
 func TestANodeCanBeForgotten(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	for _, node := range []string{"controller1", "controller10"} {

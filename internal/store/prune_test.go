@@ -125,7 +125,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 		{Version: "1.0.0", Reason: pruning.KeptRollback, Environment: "dev", Epoch: 5},
 		{Version: "1.1.0", Reason: "desired", Environment: "dev", Scope: "role compute"},
 		{Version: "1.4.0", Reason: "enforced", Environment: "gone", Scope: "node compute9"},
-		{Version: "1.7.0", Reason: "desired", Environment: "dev", Scope: "everybody"},
+		{Version: "1.7.0", Reason: "desired", Environment: "dev", Scope: "all nodes"},
 		{Version: "1.8.0", Reason: pruning.KeptHighest, Place: 1},
 	} {
 		if !slices.Contains(plan.Kept, k) {

@@ -12,13 +12,12 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/store"
-	"pulley/internal/testbed/etcdtest"
 )
 
 // A node's answer could fill the inventory with megabytes, or make its own record too large to write again.
 func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	for what, problem := range map[string]string{"words": strings.Repeat("ü", 1<<20), "no text": strings.Repeat("\xff\xfex", 1<<19)} {
@@ -48,7 +47,7 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 // token must not prevent an order.
 func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	now := time.Now().UTC().Truncate(time.Second)
@@ -124,7 +123,7 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 // machine must not be taken for its successor's.
 func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
@@ -187,7 +186,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 // A node's report at the moment of its record's deletion must not be lost.
 func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	for calls := int32(1); ; calls++ {
 		st, ctx := open(t, server, ""), t.Context()
 		a := begin(t, st, dev, "ann")
@@ -232,7 +231,7 @@ func speak(ctx context.Context, st *store.Store) error {
 // Otherwise an operator's own hold, and its reason, would vanish without a trace.
 func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	node := store.Scope{Node: "web1"}
@@ -272,7 +271,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 // Otherwise a machine that takes over a name would run the retirement hooks of the machine before it.
 func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
 	t.Parallel()
-	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
+	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
 	i := store.Identity{Node: "web1", Role: "web", User: "u", Machine: "m1"}
 	if err := st.Identities.Put(ctx, dev, i, 0); err != nil {
 		t.Fatal(err)

@@ -165,7 +165,7 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 // Two releases at one position of a line would send nodes a delta that fits neither.
 func TestOneReleaseAPosition(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	published(t, st, "1.0.0", "a")
@@ -231,7 +231,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 // A prune may have deleted the objects of a publisher that lost its lock. Its release would name missing objects.
 func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	for _, end := range []string{"its lease ends", "it is closed", "its mark was set anew"} {
@@ -343,7 +343,7 @@ func TestApproachIsOneRequest(t *testing.T) {
 // A record under another version's key would pass as that version, with a valid signature.
 func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	published(t, st, "1.0.0", "a")
@@ -353,7 +353,7 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 	}
 	var unreadable *store.UnreadableError
 	_, err := st.Releases.Get(ctx, "2.0.0")
-	if !errors.As(err, &unreadable) || unreadable.Key != "/pulley/v1/releases/2.0.0" {
+	if !errors.As(err, &unreadable) || unreadable.Key != server.Prefix+"/pulley/v1/releases/2.0.0" {
 		t.Errorf("read: %v", err)
 	}
 	if _, err := st.Releases.List(ctx); !errors.As(err, &unreadable) {
@@ -364,7 +364,7 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 // One damaged record must not hide the others, and must be reported.
 func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	published(t, st, "1.0.0", "a")
@@ -378,7 +378,7 @@ func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	for i, next := range []string{"", "put it back from a backup, or `etcdctl del /pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
+	for i, next := range []string{"", "put it back from a backup, or `etcdctl del " + server.Prefix + "/pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
 		var one *store.UnreadableError
 		if !errors.As(unreadable.Errors[i], &one) || one.Hint() != next {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())

@@ -15,7 +15,6 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/store"
-	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
 )
 
@@ -60,7 +59,7 @@ func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string,
 // A signature of dev's data must not be valid for production, nor an old generation for a new one.
 func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	stack := environments.Ref{Environment: "dev", Stack: "t42"}
@@ -124,7 +123,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 // permitted target.
 func TestGoingBackIsPermittedBySignature(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	key, allowed := signer(t, "ann", "*")
 	author := me
@@ -257,7 +256,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 // Without a key, an operator learns that nodes may refuse, and no permit is stored.
 func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	for _, step := range []struct {
 		version string
@@ -280,7 +279,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 // An operator can sign an unsigned rollback afterwards. A repeated promotion changes nothing.
 func TestWhatIsPermittedIsKnown(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	key, _ := signer(t, "ann", "*")
 	signing := me
 	signing.Sign = key.Sign
@@ -313,7 +312,7 @@ func TestWhatIsPermittedIsKnown(t *testing.T) {
 // An invalid value must neither permit a target nor hide valid permits.
 func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	put := func(epoch int, value []byte) {
@@ -351,7 +350,7 @@ func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 // needs one read. No node reads without limit.
 func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	const n = 2100
 	for first := 1; first <= n; first += 100 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +17,29 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
+// shared is the etcd of the tests that need none of their own.
+var shared *etcdtest.Shared
+
+func TestMain(m *testing.M) {
+	var err error
+	if shared, err = etcdtest.Share(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := shared.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
 func open(t *testing.T, s *etcdtest.Server, prefix string) *store.Store {
 	t.Helper()
-	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}, Prefix: prefix, Timeout: 2 * time.Second})
+	if prefix == "" {
+		prefix = store.DefaultPrefix
+	}
+	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}, Prefix: s.Prefix + prefix, Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +85,7 @@ func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
 // Operators depend on targets, epochs and rollbacks in an emergency.
 func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	desires := func() store.Desires {
 		t.Helper()
@@ -158,7 +179,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 // If a published version could change, the same release would differ between two machines.
 func TestReleasesNeverChange(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || !created {
 		t.Fatal(created, err)
@@ -203,7 +224,7 @@ func TestReleasesNeverChange(t *testing.T) {
 // A run must not start if an operator stopped it between the read and the start.
 func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	changes := map[string]func() error{
 		"hold on all": func() error { return st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
@@ -253,7 +274,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 // Etcd itself ends a hold: a node with a wrong clock cannot end one early.
 func TestHoldsEndByLease(t *testing.T) {
 	t.Parallel()
-	st := open(t, etcdtest.Start(t), "")
+	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second); err != nil {
 		t.Fatal(err)
@@ -335,7 +356,7 @@ func TestUnreachableIsTold(t *testing.T) {
 // An idle tick is one request, independent of the fleet's size: ten thousand nodes make it every five minutes.
 func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	d, err := st.Node.Desire(t.Context(), id)
 	if err != nil {
@@ -349,7 +370,7 @@ func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 // One damaged status must not hide the rest of a fleet.
 func TestFleetSurvivesADamagedStatus(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	for n := range 1200 { // more than two pages
@@ -392,7 +413,7 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 // A stolen node identity can falsify only that node's reports, because nodes write only their own keys.
 func TestANodeWritesOnlyItsOwnKeys(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
 	d, err := st.Node.Desire(ctx, id)

@@ -10,13 +10,12 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/store"
-	"pulley/internal/testbed/etcdtest"
 )
 
 // A backup of etcd must not allow a join: it contains only a hash of a token's secret.
 func TestTokensAreStoredHashed(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	s := open(t, server, "")
 	now := time.Now().UTC().Truncate(time.Second)
 	text, made, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
@@ -52,7 +51,7 @@ func TestTokensAreStoredHashed(t *testing.T) {
 // Otherwise each lookup of a token would read all tokens of the past years.
 func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	s := open(t, server, "")
 	now := time.Now().UTC().Truncate(time.Second)
 	for n := range 300 {
@@ -81,7 +80,7 @@ func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
 // delete or keep another token.
 func TestATokenIsWhatItsKeySays(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	s, c, ref := open(t, server, ""), server.Client(), environments.Ref{Environment: "dev"}
 	now := time.Now().UTC().Truncate(time.Second)
 	_, ann, err := s.Tokens.Create(t.Context(), store.Token{Operator: "ann", As: store.RoleAdmin, Created: now, Expires: now.Add(time.Hour)})
@@ -175,7 +174,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 // Without leases, unfinished first boots would be shown forever and fill etcd.
 func TestRecordsOfFirstBootsEnd(t *testing.T) {
 	t.Parallel()
-	server := etcdtest.Start(t)
+	server := shared.Keyspace(t)
 	s, ref := open(t, server, ""), environments.Ref{Environment: "dev"}
 	lease := func(machine string) time.Duration {
 		t.Helper()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -23,6 +25,7 @@ import (
 // Server is one member.
 type Server struct {
 	Endpoint string
+	Prefix   string // of all keys that Client sees; "" for a server of the test's own
 	t        testing.TB
 	config   member.EtcdConfig
 	etcd     *member.Etcd
@@ -80,7 +83,41 @@ func (s *Server) Client() *clientv3.Client {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = c.Close() })
+	if s.Prefix != "" {
+		c.KV = namespace.NewKV(c.KV, s.Prefix)
+	}
 	return c
+}
+
+// Shared is a member for many tests of a package. Tests that stop, fill or compact etcd, or count its requests, start
+// their own member.
+type Shared struct {
+	dir  string
+	etcd *member.Etcd
+}
+
+// Share runs a member until Close.
+func Share() (*Shared, error) {
+	dir, err := os.MkdirTemp("", "pulley-etcd-")
+	if err != nil {
+		return nil, err
+	}
+	e, err := member.StartEtcd(context.Background(), member.EtcdConfig{
+		Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, UnsafeNoFsync: true,
+		Log: zapcore.AddSync(io.Discard),
+	})
+	return &Shared{dir, e}, err
+}
+
+// Close stops the member and deletes its data.
+func (s *Shared) Close() error {
+	s.etcd.Close()
+	return os.RemoveAll(s.dir)
+}
+
+// Keyspace returns the member for one test, with keys of the test's own.
+func (s *Shared) Keyspace(t testing.TB) *Server {
+	return &Server{Endpoint: s.etcd.Endpoint(), Prefix: "/" + t.Name(), t: t, etcd: s.etcd}
 }
 
 // Drop deletes all keys that begin with prefix, and returns their number.
