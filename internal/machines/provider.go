@@ -38,6 +38,9 @@ const (
 	Unknown  State = "unknown"  // the provider does not know it, or reports a state that the driver does not know
 )
 
+// States returns all states.
+func States() []State { return []State{Building, Running, Stopped, Failed, Deleting, Unknown} }
+
 // Machine is a machine at a provider.
 type Machine struct {
 	Name      string    `json:"name"`         // as it was ordered: Order.Name

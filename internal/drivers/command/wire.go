@@ -169,10 +169,6 @@ func (r request) reported(kind, message, after string) error {
 	return err
 }
 
-var states = []machines.State{
-	machines.Building, machines.Running, machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown,
-}
-
 // check refuses a machine of another fleet, and text that cannot be shown.
 func (m machine) check(want mark) (machines.Machine, error) {
 	checked := machines.Machine{
@@ -183,8 +179,8 @@ func (m machine) check(want mark) (machines.Machine, error) {
 		return checked, errors.New("without its `mark`")
 	case *m.Mark != want:
 		return checked, fmt.Errorf("whose mark is %.80q and not %q", machines.Mark(*m.Mark), machines.Mark(want))
-	case !slices.Contains(states, checked.State):
-		return checked, fmt.Errorf("whose `state` is %.40q, not one of %v", m.State, states)
+	case !slices.Contains(machines.States(), checked.State):
+		return checked, fmt.Errorf("whose `state` is %.40q, not one of %v", m.State, machines.States())
 	}
 	words := []word{{"name", m.Name, false}, {"id", m.ID, true}, {"flavor", m.Flavor, true}, {"image", m.Image, true}}
 	for _, a := range m.Addresses {

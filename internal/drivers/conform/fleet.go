@@ -76,10 +76,6 @@ func withID(id string) string {
 	return " (" + id + ")"
 }
 
-var states = []machines.State{
-	machines.Building, machines.Running, machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown,
-}
-
 // list returns the fleet's machines. An invalid machine or a repeated one is an error.
 func (f *fleet) list(ctx context.Context) ([]machines.Machine, error) {
 	all, err := call(ctx, f, "List", f.List)
@@ -92,7 +88,7 @@ func (f *fleet) list(ctx context.Context) ([]machines.Machine, error) {
 		switch {
 		case m.Name == "":
 			return nil, fmt.Errorf("a machine without a name is listed%s", withID(m.ID))
-		case !slices.Contains(states, m.State):
+		case !slices.Contains(machines.States(), m.State):
 			return nil, fmt.Errorf("%s is listed in the unknown state %q", m.Name, m.State)
 		case seen[key]:
 			return nil, fmt.Errorf("%s%s is listed twice", m.Name, withID(m.ID))

@@ -32,21 +32,15 @@ type setupReply struct {
 // MaybeInit must be the first call of main. It returns at once in a program that a user started. In a program that this package
 // started as a part of a machine, it never returns.
 func MaybeInit() {
-	switch os.Args[0] {
-	case argInit, argEnter, argRun, argSupervise:
-		// The machine's programs must not inherit other descriptors.
-		_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	part, ok := map[string]func([]string) (int, error){
+		argInit: runInit, argEnter: enter, argRun: runCommand, argSupervise: runSupervisor,
+	}[os.Args[0]]
+	if !ok {
+		return
 	}
-	switch os.Args[0] {
-	case argInit:
-		os.Exit(report(runInit())) //nolint:forbidigo // this is the whole program of a part of a machine
-	case argEnter:
-		os.Exit(report(enter(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
-	case argRun:
-		os.Exit(report(runCommand(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
-	case argSupervise:
-		os.Exit(report(runSupervisor())) //nolint:forbidigo // this is the whole program of a part of a machine
-	}
+	// The machine's programs must not inherit other descriptors.
+	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	os.Exit(report(part(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 }
 
 func report(code int, err error) int {
@@ -57,7 +51,7 @@ func report(code int, err error) int {
 }
 
 // runInit is a machine's first process: it sets the machine up and ends with the life line.
-func runInit() (int, error) {
+func runInit([]string) (int, error) {
 	if os.Getpid() != 1 || !isInherited(unix.S_IFSOCK) {
 		return exitCannotRun, errors.New("cannot start a machine: this name is for internal use")
 	}

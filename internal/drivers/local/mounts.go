@@ -163,25 +163,10 @@ func (s *setup) mountOverlay() error {
 	case errors.Is(err, unix.ENODEV):
 		return fmt.Errorf("%w\nthis kernel has no overlayfs\nrun: modprobe overlay", err)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ELOOP):
-		return fmt.Errorf("%w\nthe file system of / (%s) cannot be the lower layer of an overlay\n"+
-			"use a host or container whose / is on a disk of its own", err, rootType())
+		return fmt.Errorf("%w\nthe file system of / cannot be the lower layer of an overlay\n"+
+			"use a host or container whose / is on a disk of its own", err)
 	}
 	return err
-}
-
-// rootType returns the type of the file system of /.
-func rootType() string {
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return "unknown"
-	}
-	found := "unknown"
-	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 2 && fields[1] == "/" {
-			found = fields[2] // the last one is on top
-		}
-	}
-	return found
 }
 
 // carryFolders opens the folders of the machine's tmpfs that are no layer of the overlay. They are attached before the devices and

@@ -36,7 +36,7 @@ func HostState() []string {
 }
 
 // runSupervisor is the main function of a supervisor. Its working folder is the machine's.
-func runSupervisor() (int, error) {
+func runSupervisor([]string) (int, error) {
 	unix.Umask(0o077)
 	var k supervisor
 	if err := folder.Supervise(&k.handover, func(a folder.About) error { k.about = a; return nil }); err != nil {

@@ -114,7 +114,9 @@ func build(ctx context.Context, dir string) error {
 	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", imageScript, "image.sh", unfinished, suite, mirror)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
-	out, err := pinned(cmd.CombinedOutput)
+	runtime.LockOSThread() // a process with a Pdeathsig ends with the thread that forked it
+	defer runtime.UnlockOSThread()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("cannot build an image of Debian: %w\n%s\ncheck the network, or set PULLEY_DEBIAN_MIRROR to another mirror than %s", err, tail(string(out), 30), mirror)
 	}
@@ -165,13 +167,6 @@ func sweepImages(cache, keep string) {
 		}
 		_ = lock.Close()
 	}
-}
-
-// pinned runs a command on a thread that lives until the command ends: a process with a Pdeathsig ends with the thread that forked it.
-func pinned(run func() ([]byte, error)) ([]byte, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	return run()
 }
 
 // need returns an error with the package of a missing program.

@@ -52,12 +52,12 @@ func TestImpossibleOrdersAreRefused(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
 	for want, o := range map[string]machines.Order{
-		"not a hostname":    {Name: "../compute1"},
-		"is not a hostname": {Name: "compute1\n"},
-		"have no flavors":   {Name: "compute1", Flavor: "large"},
-		"leave `networks`":  {Name: "compute1", Networks: []string{"front"}},
-		"there is no image": {Name: "compute1", Image: "debian-12"},
-		"not a root file":   {Name: "compute1", Image: t.TempDir()},
+		"not a hostname":       {Name: "../compute1"},
+		"is not a hostname":    {Name: "compute1\n"},
+		"have no flavors":      {Name: "compute1", Flavor: "large"},
+		"leave out `networks`": {Name: "compute1", Networks: []string{"front"}},
+		"has no image":         {Name: "compute1", Image: "debian-12"},
+		"not a root file":      {Name: "compute1", Image: t.TempDir()},
 	} {
 		_, err := p.Create(t.Context(), o)
 		if os.Geteuid() != 0 && want == "not a root file" {
