@@ -103,15 +103,15 @@ func TestWantsBase(t *testing.T) {
 	}{
 		"few small deltas":      {func(*Record) {}, false},
 		"the first of a line":   {func(r *Record) { r.Chain = Chain{} }, true},
-		"as many as allowed":    {func(r *Record) { r.Chain.Seq = MaxDeltas }, false},
-		"one more":              {func(r *Record) { r.Chain.Seq = MaxDeltas + 1 }, true},
-		"since an earlier base": {func(r *Record) { r.Chain.Seq, r.Base.Seq = 1000, 1000-MaxDeltas }, false},
+		"as many as allowed":    {func(r *Record) { r.Chain.Seq = maxDeltas }, false},
+		"one more":              {func(r *Record) { r.Chain.Seq = maxDeltas + 1 }, true},
+		"since an earlier base": {func(r *Record) { r.Chain.Seq, r.Base.Seq = 1000, 1000-maxDeltas }, false},
 		"a third of the base":   {func(r *Record) { r.Chain.Stored = 1<<20 + maxSmallDeltas }, false},
 		"a byte more":           {func(r *Record) { r.Chain.Stored = 1<<20 + maxSmallDeltas + 1 }, true},
 		"before the base":       {func(r *Record) { r.Chain.Stored, r.Base.Deltas = 1<<30, 1<<30 }, false},
 		"small beside no base":  {func(r *Record) { r.Base.Stored, r.Chain.Stored = 100, maxSmallDeltas }, false},
-		"as heavy as may be":    {func(r *Record) { r.Chain.Weight = MaxWeight / 2 }, false},
-		"heavier":               {func(r *Record) { r.Chain.Weight = MaxWeight/2 + 1 }, true},
+		"as heavy as may be":    {func(r *Record) { r.Chain.Weight = maxWeight / 2 }, false},
+		"heavier":               {func(r *Record) { r.Chain.Weight = maxWeight/2 + 1 }, true},
 		"heavy before the base": {func(r *Record) { r.Chain.Weight, r.Base.Weight = 1<<30, 1<<30 }, false},
 	} {
 		if got := (&builder{}).wantsBase(record(c.change)); got != c.want {

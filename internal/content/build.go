@@ -123,7 +123,7 @@ func (b *builder) wantsBase(r Record) bool {
 	if r.Chain.Delta == nil {
 		return true
 	}
-	return r.Chain.Seq-r.Base.Seq > MaxDeltas || r.Chain.Weight-r.Base.Weight > MaxWeight/2 ||
+	return r.Chain.Seq-r.Base.Seq > maxDeltas || r.Chain.Weight-r.Base.Weight > maxWeight/2 ||
 		(r.Chain.Stored-r.Base.Deltas)*3 > r.Base.Stored+3*maxSmallDeltas
 }
 

@@ -39,7 +39,7 @@ func rot(t *testing.T, path string) {
 // tomorrow makes the daily check due.
 func tomorrow(s *Store) {
 	now := s.Now
-	s.Now = func() time.Time { return now().Add(CheckInterval + time.Second) }
+	s.Now = func() time.Time { return now().Add(checkInterval + time.Second) }
 }
 
 func wantDamaged(t *testing.T, s *Store, tree, path string) {

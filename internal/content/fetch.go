@@ -302,8 +302,8 @@ func openDeltas(stored [][]byte, last *Object) ([]*step, error) {
 		if o == nil {
 			return nil, errors.New("cannot accept deltas: none leads to the first of them")
 		}
-		if weight += o.Raw; weight > MaxWeight {
-			return nil, fmt.Errorf("cannot accept deltas: they take more than %d bytes of memory", MaxWeight)
+		if weight += o.Raw; weight > maxWeight {
+			return nil, fmt.Errorf("cannot accept deltas: they take more than %d bytes of memory", maxWeight)
 		}
 		if err := o.accept(stored[i]); err != nil {
 			return nil, err

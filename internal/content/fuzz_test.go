@@ -77,7 +77,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if r.Cold() < r.Base.Index.Size || r.Cold() > 2*maxObjects*MaxStored+maxSum {
 			t.Errorf("%d bytes from nothing", r.Cold())
 		}
-		if steps := r.Chain.Seq - r.Base.Seq; steps < 0 || steps > MaxDeltas || r.Chain.Weight-r.Base.Weight > MaxWeight {
+		if steps := r.Chain.Seq - r.Base.Seq; steps < 0 || steps > maxDeltas || r.Chain.Weight-r.Base.Weight > maxWeight {
 			t.Errorf("%d deltas of %d bytes after its base", steps, r.Chain.Weight-r.Base.Weight)
 		}
 		if all := ways(r, []*known{{tree: r.Tree, record: r}, {tree: r.Base.Tree}}); all[len(all)-1].from != nil {

@@ -315,7 +315,7 @@ func (w way) String() string {
 }
 
 // maxSteps is the maximum number of deltas to use. Each delta takes one pass over the manifest.
-const maxSteps = 2 * MaxDeltas
+const maxSteps = 2 * maxDeltas
 
 // ways lists the ways to a release, the cheapest first. Their sizes come from the record of the release and the records
 // of the installed trees. A wrong size only leads to a slower way.
@@ -324,7 +324,7 @@ func ways(r Record, have []*known) []way {
 	for _, k := range have {
 		c := k.record.Chain
 		steps := r.Chain.Seq - c.Seq
-		if k.record.Tree != k.tree || c.Line != r.Chain.Line || steps < 0 || steps > maxSteps || r.Chain.Weight-c.Weight > MaxWeight {
+		if k.record.Tree != k.tree || c.Line != r.Chain.Line || steps < 0 || steps > maxSteps || r.Chain.Weight-c.Weight > maxWeight {
 			continue
 		}
 		all = append(all, way{from: k, bytes: r.Chain.Stored - c.Stored})
@@ -399,8 +399,8 @@ type room struct {
 	freeInodes, totalInodes int64 // both 0 if the file system creates inodes on demand
 }
 
-// DefaultReserve is the space in bytes that an installation leaves free for the rest of the machine.
-const DefaultReserve = 256 << 20
+// defaultReserve is the space in bytes that an installation leaves free for the rest of the machine.
+const defaultReserve = 256 << 20
 
 // NoSpaceError reports that a tree was not installed because it would fill the disk. errors.Is(err, syscall.ENOSPC) is
 // true for it, and also for an error from a disk that fills up during writing. Collecting old trees may help.

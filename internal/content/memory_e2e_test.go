@@ -107,7 +107,7 @@ func TestInstallNeedsLittleMemory(t *testing.T) {
 		change.write(t, tree)
 		line = append(line, release())
 	}
-	if r = line[3]; r.Base.Seq != 3 || r.Chain.Weight < 16<<20 || r.Chain.Weight > MaxWeight {
+	if r = line[3]; r.Base.Seq != 3 || r.Chain.Weight < 16<<20 || r.Chain.Weight > maxWeight {
 		t.Fatalf("%+v", r)
 	}
 	t.Logf("by deltas of %d MiB: %d MiB", r.Chain.Weight>>20, peak(t, dir, r)>>10)

@@ -79,13 +79,13 @@ func (r Record) check() error {
 		return fmt.Errorf("line %.64q is not the name of one", c.Line)
 	case r.Base.Seq < 0 || r.Base.Seq > c.Seq || c.Seq > maxSeq:
 		return fmt.Errorf("position %d with a base at %d", c.Seq, r.Base.Seq)
-	case c.Seq-r.Base.Seq > MaxDeltas:
-		return fmt.Errorf("%d deltas after its base, at most %d are allowed", c.Seq-r.Base.Seq, MaxDeltas)
+	case c.Seq-r.Base.Seq > maxDeltas:
+		return fmt.Errorf("%d deltas after its base, at most %d are allowed", c.Seq-r.Base.Seq, maxDeltas)
 	case (c.Delta == nil) != (c.Seq == 0):
 		return errors.New("a delta leads to the first position of a line, or none to another")
 	case c.Stored < 0 || c.Weight < 0 || c.Stored > maxSum || c.Weight > maxSum:
 		return errors.New("its deltas have an impossible size")
-	case r.Base.Deltas < 0 || r.Base.Deltas > c.Stored || r.Base.Weight < 0 || c.Weight-r.Base.Weight < 0 || c.Weight-r.Base.Weight > MaxWeight:
+	case r.Base.Deltas < 0 || r.Base.Deltas > c.Stored || r.Base.Weight < 0 || c.Weight-r.Base.Weight < 0 || c.Weight-r.Base.Weight > maxWeight:
 		return errors.New("the deltas after its base have an impossible size")
 	}
 	if _, _, err := sumObjects([]Object{r.Base.Index}); err != nil {
@@ -94,7 +94,7 @@ func (r Record) check() error {
 	if c.Delta == nil {
 		return nil
 	}
-	if err := c.Delta.check(MaxWeight); err != nil {
+	if err := c.Delta.check(maxWeight); err != nil {
 		return fmt.Errorf("delta: %w", err)
 	}
 	if c.Delta.Size > c.Stored || c.Delta.Raw > c.Weight {

@@ -93,6 +93,7 @@ func checkEntries(entries []Entry) error {
 	t := tree(entries)
 	var total int64
 	names := make(map[string]string, len(entries))
+	folder := "." // found already: most neighbours lie in the same one
 	for i, e := range entries {
 		if err := checkPath(e.Path); err != nil {
 			return err
@@ -100,8 +101,11 @@ func checkEntries(entries []Entry) error {
 		if i > 0 && e.Path <= entries[i-1].Path {
 			return &RefusedError{e.Path, "it is listed twice or out of order", hintBroken}
 		}
-		if parent := path.Dir(e.Path); parent != "." && t.kind(parent) != KindDirectory {
-			return &RefusedError{e.Path, fmt.Sprintf("%q is not listed as a folder", parent), hintBroken}
+		if parent := path.Dir(e.Path); parent != "." && parent != folder {
+			if t.kind(parent) != KindDirectory {
+				return &RefusedError{e.Path, fmt.Sprintf("%q is not listed as a folder", parent), hintBroken}
+			}
+			folder = parent
 		}
 		if err := t.checkKind(e); err != nil {
 			return err
@@ -241,8 +245,8 @@ const (
 
 // The limits of deltas.
 const (
-	MaxDeltas = 256      // after a base
-	MaxWeight = 24 << 20 // bytes of memory for decoding the deltas after a base; keeps nodes small
+	maxDeltas = 256      // after a base
+	maxWeight = 24 << 20 // bytes of memory for decoding the deltas after a base; keeps nodes small
 
 	maxDeltaWeight = 8 << 20 // of one delta
 	maxDictionary  = 2 << 20 // earlier contents used to compress the contents of a delta

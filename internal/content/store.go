@@ -60,7 +60,7 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open content store: %w", err)
 	}
-	s := &Store{Reserve: DefaultReserve, Now: time.Now, layout: layout{dir}}
+	s := &Store{Reserve: defaultReserve, Now: time.Now, layout: layout{dir}}
 	if err := s.makeFolders(); err != nil {
 		return nil, fmt.Errorf("cannot open content store: %w", err)
 	}

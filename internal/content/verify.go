@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckInterval is the time between complete reads of a tree. In between, Verify checks only the metadata.
-const CheckInterval = 24 * time.Hour
+// checkInterval is the time between complete reads of a tree. In between, Verify checks only the metadata.
+const checkInterval = 24 * time.Hour
 
 // DamagedError reports that a tree on disk has changed since its installation. Discard the tree and install it again.
 type DamagedError struct {
@@ -31,7 +31,7 @@ func (e *DamagedError) Unwrap() error { return e.Why }
 
 // Verify checks that a tree on disk matches its hash. It returns nil, a DamagedError, a NotInstalledError, or the error
 // that prevented the check. It always checks names, types, sizes, modes and times. It reads contents if one of these is
-// wrong, and once per CheckInterval.
+// wrong, and once per checkInterval.
 func (s *Store) Verify(tree string) error {
 	release, err := s.Lock(tree)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Store) Verify(tree string) error {
 	if k != nil {
 		age := s.Now().Sub(k.checked)
 		flaws, err := survey(s.Path(tree), k.manifest, nil)
-		if err == nil && len(flaws) == 0 && age >= 0 && age < CheckInterval {
+		if err == nil && len(flaws) == 0 && age >= 0 && age < checkInterval {
 			return nil
 		}
 	}
