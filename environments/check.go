@@ -37,7 +37,7 @@ func (c checker) flaw(at spot, what string, flaw *Error) {
 	}
 }
 
-func (c checker) tell(at spot, hint, format string, args ...any) {
+func (c checker) add(at spot, hint, format string, args ...any) {
 	c.report(at, &Error{Problem: fmt.Sprintf(format, args...), Advice: hint})
 }
 
@@ -46,7 +46,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c := checker{e, pending, report}
 	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
 	if len(e.Roles) > maxRoles {
-		c.tell(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), maxRoles)
+		c.add(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), maxRoles)
 		return
 	}
 	c.checkValues(noRole, "", fieldsOf(e))
@@ -75,7 +75,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			}
 		case *map[string]string:
 			if f.form == "label" && len(*v) > maxLabels {
-				c.tell(at, "", "there are %d labels, at most %d are allowed", len(*v), maxLabels)
+				c.add(at, "", "there are %d labels, at most %d are allowed", len(*v), maxLabels)
 			}
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				in, value := below(key), (*v)[key]
@@ -184,7 +184,7 @@ func (c checker) checkRoles() {
 	goodStack := c.Stack == "" || stackFlaw(c.Stack) == nil
 	for i, r := range c.Roles {
 		if _, twice := places[r.Name]; twice {
-			c.tell(spot{i, ""}, "", "role %s is there twice", quoted(r.Name))
+			c.add(spot{i, ""}, "", "role %s appears twice", quoted(r.Name))
 		}
 		places[r.Name] = i
 		badName := roleFlaw(r.Name)
@@ -197,7 +197,7 @@ func (c checker) checkRoles() {
 		before := sum
 		sum += min(max(r.Cardinality, 0), maxNodes)
 		if before <= maxNodes && sum > maxNodes {
-			c.tell(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", quoted(r.Name), maxNodes)
+			c.add(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", quoted(r.Name), maxNodes)
 		}
 	}
 	for i, r := range c.Roles {
@@ -247,15 +247,15 @@ func (c checker) checkMembers() {
 			at := spot{i, "members." + strconv.Itoa(j)}
 			var bad *Error
 			if err := CheckMember(name); errors.As(err, &bad) {
-				c.tell(at, bad.Advice, "members of %s: %s", quoted(r.Name), bad.Problem)
+				c.add(at, bad.Advice, "members of %s: %s", quoted(r.Name), bad.Problem)
 				continue
 			}
 			if other, twice := seen[name]; twice {
 				where := "role " + quoted(other) + " has it already"
 				if other == r.Name {
-					where = "it is there twice"
+					where = "it appears twice"
 				}
-				c.tell(at, "a machine is of one role", "member %s of role %s: %s", quoted(name), quoted(r.Name), where)
+				c.add(at, "a machine is of one role", "member %s of role %s: %s", quoted(name), quoted(r.Name), where)
 				continue
 			}
 			seen[name] = r.Name
@@ -279,12 +279,12 @@ func (c checker) looksLikeNode(r Role, name string) *Error {
 	case c.Has(n):
 		return &Error{Problem: fmt.Sprintf("it is a node of role %s already, by its cardinality", quoted(of.Name)), Advice: "leave it out of members"}
 	case of.Name != r.Name:
-		return &Error{Problem: fmt.Sprintf("its name says that it is of role %s", quoted(of.Name)), Advice: "give it the role that its name says, or rename the machine"}
+		return &Error{Problem: fmt.Sprintf("its name is that of a node of role %s", quoted(of.Name)), Advice: "list it in the role of its name, or rename the machine"}
 	case n.Stack != c.Stack:
-		return &Error{Problem: fmt.Sprintf("its name says that it is a node of %s", Ref{c.Name, n.Stack}), Advice: "rename the machine, or give its full domain name"}
+		return &Error{Problem: fmt.Sprintf("its name is that of a node of %s", Ref{c.Name, n.Stack}), Advice: "rename the machine, or give its full domain name"}
 	}
 	return &Error{
-		Problem: fmt.Sprintf("its name says that it is node %d of role %s, which has %d", n.Num, quoted(r.Name), r.Cardinality),
+		Problem: fmt.Sprintf("its name is that of node %d of role %s, which has %d", n.Num, quoted(r.Name), r.Cardinality),
 		Advice:  fmt.Sprintf("write `cardinality: %d`, or give its full domain name", n.Num),
 	}
 }
@@ -302,7 +302,7 @@ func (c checker) checkOrder() {
 	for _, cycle := range c.cycles() {
 		first := cycle[0]
 		at := slices.IndexFunc(c.Roles, func(r Role) bool { return r.Name == first })
-		c.tell(spot{at, "after"}, "a role's machines are created after those of the roles in its `after`: remove one of these dependencies",
+		c.add(spot{at, "after"}, "a role's machines are created after those of the roles in its `after`: remove one of these dependencies",
 			"after makes a cycle: %s → %s", strings.Join(cycle, " → "), first)
 	}
 }
@@ -314,11 +314,11 @@ func (c checker) others(i int, r Role, key, verb string, names []string, known m
 		at := spot{i, key + "." + strconv.Itoa(j)}
 		switch {
 		case name == r.Name:
-			c.tell(at, "leave it out", "role %s %s itself", quoted(r.Name), verb)
+			c.add(at, "leave it out", "role %s %s itself", quoted(r.Name), verb)
 		case !known[name]:
-			c.tell(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", quoted(r.Name), verb, quoted(name))
+			c.add(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", quoted(r.Name), verb, quoted(name))
 		case seen[name]:
-			c.tell(at, "keep one of them", "role %s %s %s twice", quoted(r.Name), verb, quoted(name))
+			c.add(at, "keep one of them", "role %s %s %s twice", quoted(r.Name), verb, quoted(name))
 		default:
 			seen[name] = true
 		}

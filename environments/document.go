@@ -37,7 +37,7 @@ func (p *parser) document(data []byte, what, holds string) *yaml.Node {
 	var doc, second yaml.Node
 	err := decodeNext(decoder, &doc)
 	if errors.Is(err, io.EOF) || err == nil && doc.Content[0].Tag == "!!null" && doc.Content[0].Value == "" {
-		p.problem(nil, "it has to hold "+holds, "the file is empty")
+		p.problem(nil, "it must contain "+holds, "the file is empty")
 		return nil
 	}
 	if err == nil {

@@ -70,7 +70,7 @@ func TestDecodeRefuses(t *testing.T) {
 			`it is damaged: time: unknown unit " hour" in duration "1 hour"`, ""},
 		{"more than one value", `{"v":1,"name":"dev","roles":[]}{}`, "it is damaged: invalid character '{' after top-level value", ""},
 		{"no name", `{"v":1,"roles":[]}`, `it is damaged: environment name "": it is empty`, ""},
-		{"a role twice", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1},{"name":"web","cardinality":1}]}`, `it is damaged: role "web" is there twice`, ""},
+		{"a role twice", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1},{"name":"web","cardinality":1}]}`, `it is damaged: role "web" appears twice`, ""},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			_, err := Decode([]byte(c.data))

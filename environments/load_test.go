@@ -143,7 +143,7 @@ clouds/west.yaml:2:1: a cloud has no key "roles" | its keys are provider, flavor
 		t.Errorf("a cloud that says nothing: %v", err)
 	}
 	_, err = load("roles: {}\n", "# nothing\n", "")
-	if got := told(t, err); got != "clouds/west.yaml: the file is empty | it has to hold words like `flavors:`" {
+	if got := told(t, err); got != "clouds/west.yaml: the file is empty | it must contain words like `flavors:`" {
 		t.Errorf("got %s", got)
 	}
 }

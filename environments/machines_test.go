@@ -13,7 +13,7 @@ func TestParseRefusesMachines(t *testing.T) {
 	for _, c := range []struct{ sentence, yaml, want string }{
 		{"an unknown driver", top("provider: openstak\n"), `dev.yaml:1:11: provider.driver "openstak": there is no such driver | did you mean openstack?`},
 		{"a driver of another kind", top("provider: vmware\n"), `dev.yaml:1:11: provider.driver "vmware": there is no such driver | the drivers are exec, local, none, nspawn and openstack`},
-		{"no driver", top("provider:\n  cloud: west\n"), `dev.yaml:2:3: provider has no driver | say ` + "`driver: openstack`" + `, or another: exec, local, none, nspawn and openstack`},
+		{"no driver", top("provider:\n  cloud: west\n"), `dev.yaml:2:3: provider has no driver | add ` + "`driver: openstack`" + `, or another driver: exec, local, none, nspawn and openstack`},
 		{"a provider as a list", top("provider: [local]\n"), `dev.yaml:1:11: provider is a list, it has to be keys with values`},
 		{"a provider as a number", top("provider: 7\n"), `dev.yaml:1:11: provider.driver is the integer "7", not text | put quotes around it: "7"`},
 		{"a key of another driver", top("provider:\n  driver: local\n  subnet: 10.0.0.0/16\n"),
@@ -23,7 +23,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"exec without a command", top("provider: exec\n"), "dev.yaml:1:11: provider exec has no command | add the program that creates machines: `command: [/usr/local/bin/my-cloud]`"},
 		{"a command as text", top("provider: {driver: exec, command: /bin/cloud}\n"), "dev.yaml:1:11: provider exec has no command | add the program that creates machines: `command: [/usr/local/bin/my-cloud]`\n" +
 			`dev.yaml:1:35: provider.command is the text "/bin/cloud", it has to be a list | write it as a list: [/bin/cloud]`},
-		{"a subnet that is no network", top("provider: {driver: nspawn, subnet: ten}\n"), `dev.yaml:1:36: provider.subnet "ten": it is no IPv4 network | write it like 10.77.0.0/16`},
+		{"a subnet that is no network", top("provider: {driver: nspawn, subnet: ten}\n"), `dev.yaml:1:36: provider.subnet "ten": it is not an IPv4 network | write it like 10.77.0.0/16`},
 		{"an address as a subnet", top("provider: {driver: nspawn, subnet: 10.77.1.2/16}\n"), `dev.yaml:1:36: provider.subnet "10.77.1.2/16": it has bits behind its length | did you mean 10.77.0.0/16?`},
 		{"a folder that is not absolute", top("provider: {driver: local, folder: x}\n"), `dev.yaml:1:35: provider.folder "x": it is not like /var/lib/pulley-machines`},
 		{"a flag as text", top("provider: {driver: openstack, config_drive: 'true'}\n"), `dev.yaml:1:45: provider.config_drive is text, not true or false | write it without quotes: true`},
@@ -53,7 +53,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"more than all", web("    rollout: {batch: 101%}\n"), `dev.yaml:4:22: rollout.batch "101%": it is not a number of at least one machine, or a percentage like 25%`},
 		{"a share of a half", web("    rollout: {failures: 2.5}\n"), `dev.yaml:4:25: rollout.failures is the decimal number "2.5", it has to be a number of machines like 2, or a share like 25%`},
 		{"a time without a unit", web("    rollout: {timeout: 30}\n"), `dev.yaml:4:24: rollout.timeout is the integer "30", not a time | write it with units, like 90s, 30m or 1h30m`},
-		{"a time of no length", web("    rollout: {timeout: 0s}\n"), `dev.yaml:4:24: rollout.timeout is no time at all | write it with units, like 90s, 30m or 1h30m`},
+		{"a time of no length", web("    rollout: {timeout: 0s}\n"), `dev.yaml:4:24: rollout.timeout must be longer than zero | write it with units, like 90s, 30m or 1h30m`},
 		{"a time of days", web("    rollout: {timeout: 25h}\n"), `dev.yaml:4:24: rollout.timeout: it is 25h0m0s, at most 24h0m0s are allowed`},
 		{"a key of rollout with a slip", web("    rollout: {bach: 2}\n"), `dev.yaml:4:15: rollout has no key "bach" | did you mean batch?`},
 
@@ -63,11 +63,11 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"a network twice is two cards", web("    networks: [a, a]\n"), ""},
 
 		{"a member that is a node already", web("    members: [web3]\n"), `dev.yaml:4:15: member "web3" of role "web": it is a node of role "web" already, by its cardinality | leave it out of members`},
-		{"a member with a number too high", web("    members: [web4]\n"), "dev.yaml:4:15: member \"web4\" of role \"web\": its name says that it is node 4 of role \"web\", which has 3 | write `cardinality: 4`, or give its full domain name"},
-		{"a member whose name says another role", "roles:\n  web: {cardinality: 1}\n  db: {members: [web3]}\n", `dev.yaml:3:18: member "web3" of role "db": its name says that it is of role "web" | give it the role that its name says, or rename the machine`},
-		{"a member of another stack", "stack: t42\n" + web("    members: [web1-t43]\n"), `dev.yaml:5:15: member "web1-t43" of role "web": its name says that it is a node of dev@t43 | rename the machine, or give its full domain name`},
+		{"a member with a number too high", web("    members: [web4]\n"), "dev.yaml:4:15: member \"web4\" of role \"web\": its name is that of node 4 of role \"web\", which has 3 | write `cardinality: 4`, or give its full domain name"},
+		{"a member whose name says another role", "roles:\n  web: {cardinality: 1}\n  db: {members: [web3]}\n", `dev.yaml:3:18: member "web3" of role "db": its name is that of a node of role "web" | list it in the role of its name, or rename the machine`},
+		{"a member of another stack", "stack: t42\n" + web("    members: [web1-t43]\n"), `dev.yaml:5:15: member "web1-t43" of role "web": its name is that of a node of dev@t43 | rename the machine, or give its full domain name`},
 		{"a member of two roles", "roles:\n  web: {members: [x.example]}\n  db: {members: [x.example]}\n", `dev.yaml:3:18: member "x.example" of role "db": role "web" has it already | a machine is of one role`},
-		{"a member twice", "roles:\n  web: {members: [x, x]}\n", `dev.yaml:2:22: member "x" of role "web": it is there twice | a machine is of one role`},
+		{"a member twice", "roles:\n  web: {members: [x, x]}\n", `dev.yaml:2:22: member "x" of role "web": it appears twice | a machine is of one role`},
 		{"a member with capitals", "roles:\n  web: {members: [X.example]}\n", `dev.yaml:2:19: members of "web": cannot use machine name "X.example": Puppet takes no capitals in names | did you mean x.example?`},
 		{"domain names are nobody's nodes", web("    members: [web3.example.com, old.example.com]\n"), ""},
 		{"members instead of a number", "roles:\n  web: {members: [old]}\n", ""},

@@ -77,7 +77,7 @@ func roleProblem(name string) string {
 	}
 	for part := range strings.SplitSeq(name, "-") {
 		if part == "" || !isLetter(part[len(part)-1]) {
-			return "each part between dashes has to end in a letter, so that a node's number can be told from its role"
+			return "each part between dashes has to end in a letter, to separate a node's number from its role"
 		}
 	}
 	return ""

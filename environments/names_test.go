@@ -31,7 +31,7 @@ func says(t *testing.T, err error, want, hint string) {
 
 // A role that is invalid in a hostname, or that hides a node's number, would give machines without a usable name.
 func TestCheckRole(t *testing.T) {
-	const parts = "each part between dashes has to end in a letter, so that a node's number can be told from its role"
+	const parts = "each part between dashes has to end in a letter, to separate a node's number from its role"
 	for _, c := range []struct{ sentence, name, problem, hint string }{
 		{"a word is a role", "controller", "", ""},
 		{"digits may stand inside a part", "k8s-web", "", ""},
@@ -114,11 +114,11 @@ func TestParseNode(t *testing.T) {
 		{"nothing", "", Node{}, "it has no number", "nodes are called <role><number>, or <role><number>_<stack>"},
 		{"number 0", "controller0", Node{}, "nodes are numbered from 1", ""},
 		{"a leading zero", "controller01", Node{}, "its number starts with 0", "write it without leading zeros"},
-		{"no role", "42", Node{}, `its role "" is no role name: it is empty`, ""},
+		{"no role", "42", Node{}, `its role "" is not a role name: it is empty`, ""},
 		{"a hostname", "controller1-t42", Node{}, "that is a hostname", "did you mean controller1_t42?"},
-		{"a dash before the number", "web-1", Node{}, `its role "web-" is no role name: each part between dashes has to end in a letter, so that a node's number can be told from its role`, "did you mean web?"},
-		{"an empty stack", "controller1_", Node{}, `its stack "" is no stack name: it is empty`, ""},
-		{"two stacks", "controller1_a_b", Node{}, `its stack "a_b" is no stack name: '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean a-b?"},
+		{"a dash before the number", "web-1", Node{}, `its role "web-" is not a role name: each part between dashes has to end in a letter, to separate a node's number from its role`, "did you mean web?"},
+		{"an empty stack", "controller1_", Node{}, `its stack "" is not a stack name: it is empty`, ""},
+		{"two stacks", "controller1_a_b", Node{}, `its stack "a_b" is not a stack name: '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean a-b?"},
 		{"too long for a hostname", "a1_" + strings.Repeat("s", 60), Node{"a", 1, strings.Repeat("s", 60)}, "", ""},
 		{"one byte too long for a hostname", "a12_" + strings.Repeat("s", 60), Node{}, "its hostname would be 64 bytes long, at most 63 are allowed", ""},
 	} {
@@ -147,11 +147,11 @@ func TestParseHostname(t *testing.T) {
 		{"a stack that looks like a node", "compute1-web-2-x3", Node{"compute", 1, "web-2-x3"}, "", ""},
 		{"a role with dashes", "k8s-web12-4-2", Node{"k8s-web", 12, "4-2"}, "", ""},
 		{"a domain name", "compute1-t42.example.com", Node{"compute", 1, "t42"}, "", ""},
-		{"a node's name", "compute1_t42", Node{}, `its role "compute1_t" is no role name: '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean compute1-t42?"},
+		{"a node's name", "compute1_t42", Node{}, `its role "compute1_t" is not a role name: '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean compute1-t42?"},
 		{"a machine of another name", "localhost", Node{}, "it has no number", "nodes are called <role><number>, or <role><number>_<stack>"},
-		{"a number that is a part of its own", "web-1", Node{}, `its role "web-" is no role name: each part between dashes has to end in a letter, so that a node's number can be told from its role`, "did you mean web?"},
-		{"an empty stack", "web1-", Node{}, `its stack "" is no stack name: it is empty`, ""},
-		{"an address", "192.0.2.1", Node{}, `its role "" is no role name: it is empty`, ""},
+		{"a number that is a part of its own", "web-1", Node{}, `its role "web-" is not a role name: each part between dashes has to end in a letter, to separate a node's number from its role`, "did you mean web?"},
+		{"an empty stack", "web1-", Node{}, `its stack "" is not a stack name: it is empty`, ""},
+		{"an address", "192.0.2.1", Node{}, `its role "" is not a role name: it is empty`, ""},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			got, err := ParseHostname(c.name)
@@ -204,9 +204,9 @@ func TestParseRefRefusesWhatIsNoFleet(t *testing.T) {
 	for _, c := range []struct{ ref, problem, hint string }{
 		{"", "it is empty", ""},
 		{"@t42", "it is empty", ""},
-		{"dev@", `its stack "" is no stack name: it is empty`, ""},
-		{"dev@t_42", `its stack "t_42" is no stack name: '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean t-42?"},
-		{"dev@a@b", `its stack "a@b" is no stack name: '@' can't be part of it, only a-z, 0-9 and '-' can`, ""},
+		{"dev@", `its stack "" is not a stack name: it is empty`, ""},
+		{"dev@t_42", `its stack "t_42" is not a stack name: '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean t-42?"},
+		{"dev@a@b", `its stack "a@b" is not a stack name: '@' can't be part of it, only a-z, 0-9 and '-' can`, ""},
 		{"dev/x", "'/' can't be part of it, only a-z, 0-9 and '_' can", ""},
 	} {
 		_, err := ParseRef(c.ref)

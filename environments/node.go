@@ -76,7 +76,7 @@ func node(head, stack string, inStack bool) (Node, *Error) {
 		return Node{}, &Error{Problem: "it has no number", Advice: "nodes are called <role><number>, or <role><number>_<stack>"}
 	}
 	if flaw := roleFlaw(role); flaw != nil {
-		return Node{}, &Error{Problem: "its role " + quoted(role) + " is no role name: " + flaw.Problem, Advice: flaw.Advice}
+		return Node{}, &Error{Problem: "its role " + quoted(role) + " is not a role name: " + flaw.Problem, Advice: flaw.Advice}
 	}
 	num, flaw := nodeNum(head[len(role):])
 	if flaw != nil {
@@ -84,7 +84,7 @@ func node(head, stack string, inStack bool) (Node, *Error) {
 	}
 	if inStack {
 		if flaw := stackFlaw(stack); flaw != nil {
-			return Node{}, &Error{Problem: "its stack " + quoted(stack) + " is no stack name: " + flaw.Problem, Advice: flaw.Advice}
+			return Node{}, &Error{Problem: "its stack " + quoted(stack) + " is not a stack name: " + flaw.Problem, Advice: flaw.Advice}
 		}
 	}
 	n := Node{Role: role, Num: num, Stack: stack}
@@ -134,7 +134,7 @@ func ParseRef(s string) (Ref, error) {
 	}
 	if inStack {
 		if flaw := stackFlaw(stack); flaw != nil {
-			flaw.Problem = "its stack " + quoted(stack) + " is no stack name: " + flaw.Problem
+			flaw.Problem = "its stack " + quoted(stack) + " is not a stack name: " + flaw.Problem
 			return Ref{}, cannot("use environment", quoted(s), flaw)
 		}
 	}

@@ -93,7 +93,7 @@ func (p *parser) environmentName() string {
 	if !isYAML {
 		p.problem(nil, "", "the file has to be called <environment>.yaml, its name is the environment's")
 	} else if flaw := environmentFlaw(name); flaw != nil {
-		p.problem(nil, flaw.Advice, "the file's name is the environment's, and %s is no environment name: %s", quoted(name), flaw.Problem)
+		p.problem(nil, flaw.Advice, "the file's name is the environment's, and %s is not an environment name: %s", quoted(name), flaw.Problem)
 	}
 	return name
 }
@@ -105,7 +105,7 @@ func (p *parser) environment(root *yaml.Node, e *Environment) {
 		p.places[spot{noRole, "roles"}] = root.Content[i-1]
 	}
 	if whole && !given["roles"] {
-		p.problem(root, "an environment without nodes says `roles: {}`", "roles is missing")
+		p.problem(root, "for an environment without nodes, write `roles: {}`", "roles is missing")
 	}
 }
 
@@ -115,7 +115,7 @@ func (p *parser) role(key, value *yaml.Node, roles *[]Role) {
 	p.places[spot{of.role, ""}] = key
 	whole, given := of.keys(value, "role "+quoted(r.Name), fieldsOf(&r))
 	if whole && !given["cardinality"] && !given["members"] {
-		p.problem(key, "say how many nodes it has: `cardinality: 1`", "role %s has no cardinality", quoted(r.Name))
+		p.problem(key, "add the number of its nodes: `cardinality: 1`", "role %s has no cardinality", quoted(r.Name))
 	}
 	*roles = append(*roles, r)
 }
@@ -213,7 +213,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
 			p.problem(key, "put quotes around it if it is meant as text", "a key of %s is %s, not text", what, kindOf(key))
 		case first != nil:
-			p.problem(key, "keep one of them", "%s is there twice, first in line %d, column %d", quoted(key.Value), first.Line, first.Column)
+			p.problem(key, "keep one of them", "%s appears twice, first in line %d, column %d", quoted(key.Value), first.Line, first.Column)
 		case known != nil && !slices.Contains(known, key.Value):
 			seen[key.Value] = key
 			hint := "its keys are " + listed(known)
@@ -372,7 +372,7 @@ func (p *parser) duration(n *yaml.Node, what string) Duration {
 		return 0
 	}
 	if d <= 0 {
-		p.problem(n, like, "%s is no time at all", what)
+		p.problem(n, like, "%s must be longer than zero", what)
 	}
 	return Duration(d)
 }

@@ -71,12 +71,12 @@ func TestParseAcceptsWhatIsMeantTheSame(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	role := func(lines string) string { return "roles:\n  web:\n" + lines }
 	for _, c := range []struct{ sentence, yaml, want string }{
-		{"an empty file", "", "dev.yaml: the file is empty | it has to hold `roles:`"},
-		{"only comments", "# nothing\n", "dev.yaml: the file is empty | it has to hold `roles:`"},
-		{"an empty document", "---\n", "dev.yaml: the file is empty | it has to hold `roles:`"},
+		{"an empty file", "", "dev.yaml: the file is empty | it must contain `roles:`"},
+		{"only comments", "# nothing\n", "dev.yaml: the file is empty | it must contain `roles:`"},
+		{"an empty document", "---\n", "dev.yaml: the file is empty | it must contain `roles:`"},
 		{"text instead of keys", "hello", `dev.yaml:1:1: an environment is the text "hello", it has to be keys with values`},
 		{"a list instead of keys", "- roles", "dev.yaml:1:1: an environment is a list, it has to be keys with values"},
-		{"roles are missing", "stack: t42", "dev.yaml:1:1: roles is missing | an environment without nodes says `roles: {}`"},
+		{"roles are missing", "stack: t42", "dev.yaml:1:1: roles is missing | for an environment without nodes, write `roles: {}`"},
 		{"roles without a value", "roles:\n", "dev.yaml:1:7: roles has no value, it has to be keys with values"},
 		{"roles as a list", "roles:\n  - web", "dev.yaml:2:3: roles is a list, it has to be keys with values"},
 		{"an unknown key that is near", "role:\n  web: {cardinality: 1}\n", `dev.yaml:1:1: an environment has no key "role" | did you mean roles?`},
@@ -84,9 +84,9 @@ func TestParseRefuses(t *testing.T) {
 		{"an unknown key of a role that is near", role("    cardinalty: 1\n"), `dev.yaml:3:5: role "web" has no key "cardinalty" | did you mean cardinality?`},
 		{"another word for cardinality", role("    replicas: 1\n"), `dev.yaml:3:5: role "web" has no key "replicas" | did you mean cardinality?`},
 		{"an unknown key of a role, and cardinality missing", role("    colour: red\n"),
-			`dev.yaml:2:3: role "web" has no cardinality | say how many nodes it has: ` + "`cardinality: 1`" + `
+			`dev.yaml:2:3: role "web" has no cardinality | add the number of its nodes: ` + "`cardinality: 1`" + `
 dev.yaml:3:5: role "web" has no key "colour" | its keys are cardinality, flavor, image, networks, labels, after, reacts_to, protected, rollout, userdata and members`},
-		{"no cardinality", role("    flavor: small\n"), `dev.yaml:2:3: role "web" has no cardinality | say how many nodes it has: ` + "`cardinality: 1`"},
+		{"no cardinality", role("    flavor: small\n"), `dev.yaml:2:3: role "web" has no cardinality | add the number of its nodes: ` + "`cardinality: 1`"},
 		{"a role with nothing", role(""), `dev.yaml:2:7: role "web" has no value, it has to be keys with values`},
 		{"no space after a colon", "roles:\n  web:\n    cardinality:1\n", `dev.yaml:3:5: role "web" is the text "cardinality:1", it has to be keys with values | put a space after the colon`},
 
@@ -118,7 +118,7 @@ dev.yaml:3:5: role "web" has no key "colour" | its keys are cardinality, flavor,
 			`dev.yaml:4:13: flavor "` + strings.Repeat("f", 67) + `…": it is 129 bytes long, at most 128 are allowed`},
 
 		{"a role that no hostname bears", "roles:\n  web_db: {cardinality: 1}\n", `dev.yaml:2:3: role "web_db": '_' can't be part of it, only a-z, 0-9 and '-' can | did you mean web-db?`},
-		{"a role that swallows its number", "roles:\n  web1: {cardinality: 1}\n", `dev.yaml:2:3: role "web1": each part between dashes has to end in a letter, so that a node's number can be told from its role | did you mean web?`},
+		{"a role that swallows its number", "roles:\n  web1: {cardinality: 1}\n", `dev.yaml:2:3: role "web1": each part between dashes has to end in a letter, to separate a node's number from its role | did you mean web?`},
 		{"a role that YAML takes for a number", "roles:\n  7: {cardinality: 1}\n", `dev.yaml:2:3: a key of roles is the integer "7", not text | put quotes around it if it is meant as text`},
 		{"a role that is a list", "roles:\n  [a, b]: {cardinality: 1}\n", "dev.yaml:2:3: a key of roles is a list, not text | put quotes around it if it is meant as text"},
 		{"the last node's hostname is too long", "stack: t42\nroles:\n  " + strings.Repeat("w", 57) + ": {cardinality: 100}\n",
@@ -126,9 +126,9 @@ dev.yaml:3:5: role "web" has no key "colour" | its keys are cardinality, flavor,
 				"100_t42 would be 64 bytes long, at most 63 are allowed | make the role's name shorter by 1"},
 		{"a role whose nodes another role's pattern matches", "roles:\n  web: {cardinality: 1}\n  web2nd: {cardinality: 1}\n",
 			`dev.yaml:3:3: role "web2nd": node /^web\d+/ of role "web" would match its nodes, too`},
-		{"a role twice", planFile + "  controller:\n    cardinality: 3\n", `dev.yaml:8:3: "controller" is there twice, first in line 2, column 3 | keep one of them`},
-		{"a key of a role twice", role("    cardinality: 1\n    cardinality: 2\n"), `dev.yaml:4:5: "cardinality" is there twice, first in line 3, column 5 | keep one of them`},
-		{"a key twice", "roles: {}\nroles: {}\n", `dev.yaml:2:1: "roles" is there twice, first in line 1, column 1 | keep one of them`},
+		{"a role twice", planFile + "  controller:\n    cardinality: 3\n", `dev.yaml:8:3: "controller" appears twice, first in line 2, column 3 | keep one of them`},
+		{"a key of a role twice", role("    cardinality: 1\n    cardinality: 2\n"), `dev.yaml:4:5: "cardinality" appears twice, first in line 3, column 5 | keep one of them`},
+		{"a key twice", "roles: {}\nroles: {}\n", `dev.yaml:2:1: "roles" appears twice, first in line 1, column 1 | keep one of them`},
 		{"too many nodes together", "roles:\n  a: {cardinality: 600000}\n  b: {cardinality: 600000}\n", `dev.yaml:3:20: with role "b" the environment has more than 1000000 nodes`},
 		{"a stack that no hostname bears", "stack: T_42\nroles: {}\n", `dev.yaml:1:8: stack "T_42": 'T' can't be part of it, only a-z, 0-9 and '-' can | did you mean t-42?`},
 		{"a stack that YAML takes for a number", "stack: 42\nroles: {}\n", `dev.yaml:1:8: stack is the integer "42", not text | put quotes around it: "42"`},
@@ -191,8 +191,8 @@ func told(t *testing.T, err error) string {
 // The name of the file is the environment's name: an invalid one must be reported like any other mistake.
 func TestParseRefusesFileNames(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
-		{"x/my-dev.yaml", `x/my-dev.yaml: the file's name is the environment's, and "my-dev" is no environment name: '-' can't be part of it, only a-z, 0-9 and '_' can | did you mean my_dev?`},
-		{".yaml", `.yaml: the file's name is the environment's, and "" is no environment name: it is empty`},
+		{"x/my-dev.yaml", `x/my-dev.yaml: the file's name is the environment's, and "my-dev" is not an environment name: '-' can't be part of it, only a-z, 0-9 and '_' can | did you mean my_dev?`},
+		{".yaml", `.yaml: the file's name is the environment's, and "" is not an environment name: it is empty`},
 		{"dev.json", "dev.json: the file has to be called <environment>.yaml, its name is the environment's"},
 		{"-", "-: the file has to be called <environment>.yaml, its name is the environment's"},
 	} {
@@ -271,7 +271,7 @@ func TestHundredThousandNodes(t *testing.T) {
 	seen := map[Node]bool{}
 	for n := range e.Nodes() {
 		if seen[n] || !e.Has(n) {
-			t.Fatalf("%s is there twice, or not called for", n)
+			t.Fatalf("%s appears twice, or is not a node", n)
 		}
 		seen[n] = true
 	}

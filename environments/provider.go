@@ -82,7 +82,7 @@ func (s scope) provider(n *yaml.Node, what string, into *Provider) {
 	n = unfolded(n)
 	whole, given := scope{s.p, s.role, what + "."}.keys(s.p.withoutForeign(n), what, fieldsOf(into))
 	if whole && !given["driver"] {
-		s.p.problem(n, "say `driver: openstack`, or another: "+listed(drivers()), "provider has no driver")
+		s.p.problem(n, "add `driver: openstack`, or another driver: "+listed(drivers()), "provider has no driver")
 		*into = Provider{} // without a driver the other keys cannot be checked
 	}
 }
@@ -146,9 +146,9 @@ func (c checker) checkProvider() {
 	}
 	c.checkValues(noRole, "provider.", fields)
 	if n := len(c.Provider.Command); n > maxCommand {
-		c.tell(spot{noRole, "provider.command"}, "", "provider.command has %d words, at most %d are allowed", n, maxCommand)
+		c.add(spot{noRole, "provider.command"}, "", "provider.command has %d words, at most %d are allowed", n, maxCommand)
 	} else if n == 0 && driver == DriverExec && !c.pending {
-		c.tell(spot{noRole, "provider"}, "add the program that creates machines: `command: [/usr/local/bin/my-cloud]`", "provider exec has no command")
+		c.add(spot{noRole, "provider"}, "add the program that creates machines: `command: [/usr/local/bin/my-cloud]`", "provider exec has no command")
 	}
 }
 
@@ -163,7 +163,7 @@ func subnetFlaw(text string) *Error {
 	n, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil || !n.Addr().Is4():
-		return &Error{Problem: "it is no IPv4 network", Advice: like}
+		return &Error{Problem: "it is not an IPv4 network", Advice: like}
 	case n.Masked() != n:
 		return &Error{Problem: "it has bits behind its length", Advice: "did you mean " + n.Masked().String() + "?"}
 	case n.Bits() < 8 || n.Bits() > 29:
@@ -204,7 +204,7 @@ func (c checker) checkMapped() {
 		if near := SuggestName(symbol, known); near != "" {
 			hint = "did you mean " + near + "?"
 		}
-		c.tell(at, hint, "%s %s of role %s has no entry in %ss", what, quoted(symbol), quoted(c.Roles[at.role].Name), what)
+		c.add(at, hint, "%s %s of role %s has no entry in %ss", what, quoted(symbol), quoted(c.Roles[at.role].Name), what)
 	})
 }
 

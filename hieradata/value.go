@@ -113,7 +113,7 @@ func sorted(entries []entry) (mapping, error) {
 	m := mapping(slices.SortedStableFunc(slices.Values(entries), byText))
 	for i := 1; i < len(m); i++ {
 		if byText(m[i-1], m[i]) == 0 {
-			return nil, fmt.Errorf("the key %s stands there twice", scalarText(m[i].key))
+			return nil, fmt.Errorf("the key %s appears twice", scalarText(m[i].key))
 		}
 	}
 	return m, nil

@@ -233,9 +233,9 @@ func TestRefuses(t *testing.T) {
 		"proxy of another kind":   {func(o *firstboot.Plan) { o.Proxy = "socks5://proxy:1080" }, "proxy"},
 		"schedule of four":        {func(o *firstboot.Plan) { o.Schedule = "* * * *" }, "schedule"},
 		"schedule with a command": {func(o *firstboot.Plan) { o.Schedule = "* * * * * root reboot" }, "schedule"},
-		"CA that is none":         {func(o *firstboot.Plan) { o.CACert = "hello" }, "not made of whole PEM"},
+		"CA that is none":         {func(o *firstboot.Plan) { o.CACert = "hello" }, "not consist of complete PEM"},
 		"CA that is a key":        {func(o *firstboot.Plan) { o.CACert = string(key) }, "only certificates"},
-		"CA cut in the middle":    {func(o *firstboot.Plan) { o.CACert = ca + ca[:200] }, "not made of whole PEM"},
+		"CA cut in the middle":    {func(o *firstboot.Plan) { o.CACert = ca + ca[:200] }, "not consist of complete PEM"},
 		"CA with other bytes": {func(o *firstboot.Plan) {
 			o.CACert = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}}))
 		}, "cannot read a certificate"},

@@ -309,7 +309,7 @@ func Certificates(text string) (string, error) {
 	}
 	// pem.Decode skips blocks that it cannot read: a truncated certificate would be lost silently.
 	if text != "" && (found == 0 || found != bytes.Count([]byte(text), []byte("-----BEGIN "))) {
-		return "", errors.New("it is not made of whole PEM certificates")
+		return "", errors.New("it does not consist of complete PEM certificates")
 	}
 	return out.String(), nil
 }

@@ -24,9 +24,9 @@ type Step struct {
 	Do   func(context.Context) error // does the work; may be repeated at any point
 }
 
-// Teller reports the machine's progress to serve. Engine.tell limits the time of each report.
-type Teller interface {
-	Tell(ctx context.Context, step Name, state Progress, problem string) error
+// Reporter reports the machine's progress to serve. Engine.report limits the time of each report.
+type Reporter interface {
+	Report(ctx context.Context, step Name, state Progress, problem string) error
 }
 
 // Memory stores the state.
@@ -44,7 +44,7 @@ type Engine struct {
 	Machine  string                                                     // machine id
 	Plan     string                                                     // digest of the plan
 	Token    string                                                     // digest of the plan's token; "" without one
-	Teller   Teller                                                     // nil: no reports
+	Reporter Reporter                                                   // nil: no reports
 	Patient  bool                                                       // retries temporary failures
 	Log      *slog.Logger
 	Now      func() time.Time
@@ -129,7 +129,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 	if err := e.note(s.Name, is); err != nil {
 		return err
 	}
-	e.tell(ctx, s.Name, Started, "")
+	e.report(ctx, s.Name, Started, "")
 	did, err := e.work(ctx, s)
 	is.Took = e.Now().Sub(is.Started).Round(time.Millisecond)
 	failpoint.Here(after + string(s.Name))
@@ -138,7 +138,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 		is.State, is.Error = Failed, err.Error()
 		e.Log.Error("first boot", "step", s.Name, "state", Failed, "took", is.Took, "attempt", is.Attempts)
 		noted := e.note(s.Name, is)
-		e.tell(context.WithoutCancel(ctx), s.Name, Failed, is.Error)
+		e.report(context.WithoutCancel(ctx), s.Name, Failed, is.Error)
 		if s.Optional && ctx.Err() == nil {
 			e.Log.Warn("the first boot continues without this step", "step", s.Name, "err", err)
 			return noted
@@ -150,7 +150,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 	if err := e.note(s.Name, is); err != nil {
 		return err
 	}
-	e.tell(ctx, s.Name, Done, "")
+	e.report(ctx, s.Name, Done, "")
 	return nil
 }
 
@@ -214,20 +214,20 @@ func Passing(err error) error {
 
 // The limits of reports.
 const (
-	tellTimeout = 5 * time.Second
-	tellPause   = time.Minute // after a report that failed
+	reportTimeout = 5 * time.Second
+	reportPause   = time.Minute // after a report that failed
 )
 
-// tell reports a step, best effort: a first boot never waits for a report. There is no report before the network step.
-func (e *Engine) tell(ctx context.Context, step Name, state Progress, problem string) {
-	if e.Teller == nil || step == Network && state == Started || e.Now().Before(e.mute) {
+// report reports a step, best effort: a first boot never waits for a report. There is no report before the network step.
+func (e *Engine) report(ctx context.Context, step Name, state Progress, problem string) {
+	if e.Reporter == nil || step == Network && state == Started || e.Now().Before(e.mute) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	if err := e.Teller.Tell(ctx, step, state, problem); err != nil {
-		e.mute = e.Now().Add(tellPause)
-		e.Log.Warn("cannot tell where the first boot is", "step", step, "err", err)
+	if err := e.Reporter.Report(ctx, step, state, problem); err != nil {
+		e.mute = e.Now().Add(reportPause)
+		e.Log.Warn("cannot report the progress of the first boot", "step", step, "err", err)
 	}
 }
 

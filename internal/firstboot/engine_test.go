@@ -23,7 +23,7 @@ type boot struct {
 	log  bytes.Buffer
 }
 
-func (b *boot) Tell(_ context.Context, step Name, state Progress, problem string) error {
+func (b *boot) Report(_ context.Context, step Name, state Progress, problem string) error {
 	b.told = append(b.told, string(step)+" "+string(state)+problem)
 	return b.fail["tell"]
 }
@@ -31,7 +31,7 @@ func (b *boot) Tell(_ context.Context, step Name, state Progress, problem string
 func newBoot(dir string) *boot {
 	b := &boot{fail: map[Name]error{}}
 	b.Engine = &Engine{
-		Memory: Disk{dir}, Machine: "m1", Plan: "p1", Teller: b, Patient: true, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
+		Memory: Disk{dir}, Machine: "m1", Plan: "p1", Reporter: b, Patient: true, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
 		Program: func(_ context.Context, step Name, program string) error {
 			b.ran = append(b.ran, Name(string(step)+":"+program))
 			return nil

@@ -245,7 +245,7 @@ func checksum(file string) (arch, sum string, err error) {
 	}
 	program, err := elf.NewFile(bytes.NewReader(text))
 	if err != nil {
-		return "", "", fmt.Errorf("cannot use %s as the agent: it is no program for Linux", file)
+		return "", "", fmt.Errorf("cannot use %s as the agent: it is not a program for Linux", file)
 	}
 	switch program.Machine {
 	case elf.EM_X86_64:

@@ -170,7 +170,7 @@ func TestChecksums(t *testing.T) {
 	_, err = Checksums([]string{digest, other}, nil)
 	fails(t, err, "there is a second one for architecture any")
 	_, err = Checksums(nil, []string{text})
-	fails(t, err, "it is no program for Linux")
+	fails(t, err, "it is not a program for Linux")
 	_, err = Checksums(nil, []string{filepath.Join(dir, "missing")})
 	fails(t, err, "cannot read the agent")
 	if got, err := Checksums(nil, nil); got != nil || err != nil {

@@ -152,7 +152,7 @@ func (b *boot) engine() (*firstboot.Engine, *lock) {
 		e.Memory = b.memory()
 	}
 	if len(b.plan.Servers) > 0 {
-		e.Teller = members
+		e.Reporter = members
 	}
 	return e, locks
 }
@@ -253,10 +253,10 @@ func (b *boot) forgetCopy() error {
 	if !b.joins() || b.plan.Token == "" || state.Machine == "" || state.Machine == nodeconfig.MachineID(b.Root) {
 		return nil
 	}
-	b.Log.Warn("this disk was another machine's; its identity is forgotten", "machine", state.Machine)
+	b.Log.Warn("this disk was another machine's; its identity is removed", "machine", state.Machine)
 	for _, path := range []string{nodeconfig.Under(b.Root).IdentityFile(), nodeconfig.Under(b.Root).JoinKeyFile()} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot forget another machine's identity: %w", err)
+			return fmt.Errorf("cannot remove another machine's identity: %w", err)
 		}
 	}
 	return nil

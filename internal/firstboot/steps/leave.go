@@ -28,7 +28,7 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	if atPoweroff {
 		going, err := poweringOff(ctx)
 		if err != nil {
-			return node, false, fmt.Errorf("cannot tell whether this machine is powered off: %w", err)
+			return node, false, fmt.Errorf("cannot determine whether this machine is powered off: %w", err)
 		}
 		if !going {
 			return node, false, nil

@@ -97,7 +97,7 @@ func (b *member) notifyLeft(context.Context) (string, error) {
 
 func (b *member) notify(ctx context.Context) error {
 	b.finished = true
-	return passingJoin(b.tell(ctx, join.Progress{Step: string(firstboot.Notify), State: string(firstboot.Done), Finished: true}))
+	return passingJoin(b.report(ctx, join.Progress{Step: string(firstboot.Notify), State: string(firstboot.Done), Finished: true}))
 }
 
 func (b *lock) unlockLeft(context.Context) (string, error) {

@@ -138,7 +138,7 @@ func (b *machine) setHostname(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		b.Log.Warn("hostnamectl can't name the machine", "err", err, "output", cli.Clean(string(out)))
+		b.Log.Warn("hostnamectl cannot name the machine", "err", err, "output", cli.Clean(string(out)))
 	}
 	if err := os.MkdirAll(b.path("etc"), 0o755); err != nil {
 		return err

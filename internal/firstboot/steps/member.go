@@ -126,7 +126,7 @@ func (b *member) joinKey() (key crypto.Signer, node string, err error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", fmt.Errorf("%w\nremove the file to join with a new key", err)
 	}
-	if identity, err := pki.LoadIdentity(nodeconfig.Under(b.Root).IdentityFile()); err == nil && !b.asks(firstboot.Join) && b.Env.Now().Before(identity.Leaf().NotAfter) {
+	if identity, err := pki.LoadIdentity(nodeconfig.Under(b.Root).IdentityFile()); err == nil && !b.repeats(firstboot.Join) && b.Env.Now().Before(identity.Leaf().NotAfter) {
 		if name, err := identity.Name(); err == nil && (b.plan.Environment == "" || b.plan.Environment == name.Environment) {
 			node = name.Subject
 		}
@@ -161,13 +161,13 @@ func (b *member) pinned() (*join.Client, error) {
 	return join.NewClient(b.plan.Servers, trust, 0)
 }
 
-// Tell reports a step to serve: with the token until there is a certificate.
-func (b *member) Tell(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
-	b.unreported = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: agent.Prose(problem), Finished: b.finished})
+// Report reports a step to serve: with the token until there is a certificate.
+func (b *member) Report(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
+	b.unreported = b.report(ctx, join.Progress{Step: string(step), State: string(state), Error: agent.Prose(problem), Finished: b.finished})
 	return b.unreported
 }
 
-func (b *member) tell(ctx context.Context, p join.Progress) error {
+func (b *member) report(ctx context.Context, p join.Progress) error {
 	p.Machine, p.Hostname = nodeconfig.MachineID(b.Root), b.machine().Hostname
 	p.Environment, p.Node, p.Role = b.plan.Environment, b.plan.Node, b.plan.Role
 	if b.self != nil {
@@ -286,34 +286,34 @@ func (b *member) writeAnswer(a join.Answer) error {
 }
 
 // agrees returns an error if the runs of cron, which only read the file, would use other values than this start.
-func (b *member) agrees(said nodeconfig.Config) error {
+func (b *member) agrees(given nodeconfig.Config) error {
 	env := b.Env
 	env.Getenv = func(string) string { return "" }
-	alone, err := nodeconfig.Flags{Root: b.Root, Path: said.Path}.Load(env)
+	alone, err := nodeconfig.Flags{Root: b.Root, Path: given.Path}.Load(env)
 	if err != nil {
-		return fmt.Errorf("%w\nthis time the command line said it; `--overwrite` writes it into %s", err, said.Path)
+		return fmt.Errorf("%w\nthe value came from the command line; `--overwrite` writes it into %s", err, given.Path)
 	}
 	var differ []string
-	for _, s := range []struct{ key, file, said string }{
-		{"node", alone.Identity.Node, said.Identity.Node},
-		{"role", alone.Identity.Role, said.Identity.Role},
-		{"environment", alone.Identity.Environment, said.Identity.Environment},
-		{"endpoints", strings.Join(alone.Store.Endpoints, ","), strings.Join(said.Store.Endpoints, ",")},
-		{"prefix", alone.Store.Prefix, said.Store.Prefix},
-		{"cacert", alone.Store.CACert, said.Store.CACert},
-		{"cert", alone.Store.Cert, said.Store.Cert},
-		{"key", alone.Store.Key, said.Store.Key},
-		{"allowed_signers", alone.AllowedSigners, said.AllowedSigners},
-		{"revoked_signers", alone.RevokedSigners, said.RevokedSigners},
-		{"mirrors", strings.Join(alone.Mirrors, ","), strings.Join(said.Mirrors, ",")},
+	for _, s := range []struct{ key, file, given string }{
+		{"node", alone.Identity.Node, given.Identity.Node},
+		{"role", alone.Identity.Role, given.Identity.Role},
+		{"environment", alone.Identity.Environment, given.Identity.Environment},
+		{"endpoints", strings.Join(alone.Store.Endpoints, ","), strings.Join(given.Store.Endpoints, ",")},
+		{"prefix", alone.Store.Prefix, given.Store.Prefix},
+		{"cacert", alone.Store.CACert, given.Store.CACert},
+		{"cert", alone.Store.Cert, given.Store.Cert},
+		{"key", alone.Store.Key, given.Store.Key},
+		{"allowed_signers", alone.AllowedSigners, given.AllowedSigners},
+		{"revoked_signers", alone.RevokedSigners, given.RevokedSigners},
+		{"mirrors", strings.Join(alone.Mirrors, ","), strings.Join(given.Mirrors, ",")},
 	} {
-		if s.file != s.said {
-			differ = append(differ, fmt.Sprintf("%s is %q there and %q here", s.key, s.file, s.said))
+		if s.file != s.given {
+			differ = append(differ, fmt.Sprintf("%s is %q there and %q here", s.key, s.file, s.given))
 		}
 	}
 	if differ == nil {
 		return nil
 	}
-	return fmt.Errorf("%s says something else than the command line: %s\nleave out what is in the file, or write it anew with `--overwrite`",
-		said.Path, strings.Join(differ, "; "))
+	return fmt.Errorf("%s differs from the command line: %s\nomit the flags, or overwrite the file with `--overwrite`",
+		given.Path, strings.Join(differ, "; "))
 }

@@ -76,7 +76,7 @@ func (b *network) offline(ctx context.Context) string {
 	if len(far) == 0 {
 		return "there is no default route"
 	}
-	return "there is no default route, and nobody answers at " + strings.Join(far, ", ")
+	return "there is no default route, and no server answers at " + strings.Join(far, ", ")
 }
 
 func hostPort(address, port string) string {
@@ -134,7 +134,7 @@ func (b *network) wrongTime(ctx context.Context) string {
 		b.waits = now
 	}
 	if now.Sub(b.waits) > timesyncPatient {
-		b.Log.Warn("no time server has set the clock; it is taken to be right", "clock", utcTime(now))
+		b.Log.Warn("no time server has set the clock; continuing with its time", "clock", utcTime(now))
 		return ""
 	}
 	return "no time server has set the clock yet"

@@ -43,7 +43,7 @@ func (b *boot) readPlan() error {
 		return err
 	}
 	over := !state.Finished.IsZero() && state.Plan == b.digest && state.Machine == nodeconfig.MachineID(b.Root)
-	if over && b.From == "" && b.says() {
+	if over && b.From == "" && b.definesNode() {
 		return nil
 	}
 	b.plan, b.planned = plan, true
@@ -63,8 +63,8 @@ func (b *boot) hasIdentity() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// says reports whether the command line defines the future node.
-func (b *boot) says() bool {
+// definesNode reports whether the command line defines the future node.
+func (b *boot) definesNode() bool {
 	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.Given.Servers) > 0 ||
 		b.Given.Token != "" || b.Overwrite || b.NoCron || b.Given.Schedule != ""
 }
@@ -80,14 +80,14 @@ func planDigest(p firstboot.Plan) (string, error) {
 // override lets flags override the file.
 func (b *boot) override() {
 	o := &b.Options
-	said := b.Given
-	said.Node, said.Role, said.Environment = o.Node, o.Role, o.Environment.Name
-	said.Prefix, said.CACert, said.Endpoints = o.Connection.Prefix, o.Connection.CACert, o.Connection.Endpoints
-	said.AllowedSigners, said.Mirrors = o.AllowedSigners, o.Mirrors
+	given := b.Given
+	given.Node, given.Role, given.Environment = o.Node, o.Role, o.Environment.Name
+	given.Prefix, given.CACert, given.Endpoints = o.Connection.Prefix, o.Connection.CACert, o.Connection.Endpoints
+	given.AllowedSigners, given.Mirrors = o.AllowedSigners, o.Mirrors
 	if b.NoCron {
-		said.Steps = map[string]string{string(firstboot.Schedule): firstboot.Off}
+		given.Steps = map[string]string{string(firstboot.Schedule): firstboot.Off}
 	}
-	b.plan = said.Over(b.plan).Over(firstboot.Plan{Token: b.Env.Getenv("PULLEY_TOKEN"), Settings: firstboot.Settings{Schedule: schedule.Default}})
+	b.plan = given.Over(b.plan).Over(firstboot.Plan{Token: b.Env.Getenv("PULLEY_TOKEN"), Settings: firstboot.Settings{Schedule: schedule.Default}})
 	p, i := &b.plan, &b.installer
 	i.Package, i.Version, i.Repository = p.PuppetPackage, p.PuppetVersion, p.PackageRepo
 	i.Proxy = cmp.Or(p.Proxy, b.Env.Getenv("https_proxy"), b.Env.Getenv("http_proxy"))
@@ -112,7 +112,7 @@ func (b *boot) absolute() error {
 
 // hasJoined reports whether an earlier start of this first boot joined, and this one does not repeat it.
 func (b *boot) hasJoined() bool {
-	if b.again || b.From == "" && !b.planned || b.asks(firstboot.Join) {
+	if b.again || b.From == "" && !b.planned || b.repeats(firstboot.Join) {
 		return false
 	}
 	if !b.planned { // an operator with --from knows which steps are done
@@ -122,8 +122,8 @@ func (b *boot) hasJoined() bool {
 	return err == nil && state.Machine == nodeconfig.MachineID(b.Root) && state.Plan == b.digest && state.Steps[firstboot.Join].State == firstboot.Done
 }
 
-// asks reports whether --from repeats a step.
-func (b *boot) asks(step firstboot.Name) bool {
+// repeats reports whether --from repeats a step.
+func (b *boot) repeats(step firstboot.Name) bool {
 	names := firstboot.Names()
 	return b.From != "" && slices.Index(names, firstboot.Name(b.From)) <= slices.Index(names, step)
 }

@@ -29,7 +29,7 @@ func (b *program) agentLeft(context.Context) (string, error) {
 		return "put this program at " + b.path(nodeconfig.AgentPath), nil
 	}
 	if other, err := b.resumesElsewhere(); err != nil || other != nil {
-		return "have a reboot resume with " + b.path(nodeconfig.AgentPath), err
+		return "make a reboot resume with " + b.path(nodeconfig.AgentPath), err
 	}
 	return "", nil
 }
@@ -53,7 +53,7 @@ func (b *program) inPlace() (bool, error) {
 	if err != nil || bytes.Equal(there, program) {
 		return err == nil, err
 	}
-	if b.asks(firstboot.Agent) { // an operator requested this one
+	if b.repeats(firstboot.Agent) { // an operator requested this one
 		return false, nil
 	}
 	state, err := b.ownFolder().Load()
