@@ -21,28 +21,16 @@ type RoleHealth struct {
 	Lacking []Lack `json:"-"` // the first nodes that are not converged
 }
 
-// Lack is a node that is not converged, and the cause.
+// Lack is a node that is not converged, and its state; "" for one that is not registered and never reported.
 type Lack struct {
 	Node  string
-	State Lacking
-	View  agent.NodeState // where State is Unconverged
+	State agent.NodeState
 }
-
-// Lacking is the cause for which a node is not converged.
-type Lacking string
-
-// The causes.
-const (
-	LacksJoin         Lacking = "never_joined"
-	LacksRegistration Lacking = "not_registered" // the node was registered before
-	LacksReport       Lacking = "not_reported"
-	Unconverged       Lacking = "not_converged"
-)
 
 // maxLacking is the maximum number of named nodes per role.
 const maxLacking = 4
 
-// Judge reports the health of an environment. It ignores nodes that are not in e.
+// Judge reports the health of an environment. It ignores nodes that are not in e. Each registered node has a view.
 func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[string]agent.View) Health {
 	h := Health{Healthy: true, Roles: []RoleHealth{}}
 	for _, r := range e.Roles {
@@ -64,23 +52,14 @@ func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[s
 func (r *RoleHealth) add(node string, hosts map[string]agent.Host, views map[string]agent.View) {
 	r.Wanted++
 	_, registered := hosts[node]
-	v, reported := views[node]
-	lack := Lack{Node: node, State: Unconverged, View: v.State}
+	state := views[node].State
 	if registered {
 		r.Registered++
 	}
 	switch {
-	case !registered && reported:
-		lack.State = LacksRegistration
-	case !registered:
-		lack.State = LacksJoin
-	case !reported:
-		lack.State = LacksReport
-	case v.State == agent.Converged:
+	case registered && state == agent.Converged:
 		r.Converged++
-		return
-	}
-	if len(r.Lacking) < maxLacking {
-		r.Lacking = append(r.Lacking, lack)
+	case len(r.Lacking) < maxLacking:
+		r.Lacking = append(r.Lacking, Lack{node, state})
 	}
 }

@@ -82,9 +82,7 @@ const (
 	Joining          Code = "joining"           // Machine, At, State, Problem
 	JoinedUnrecorded Code = "joined_unrecorded" // Machine
 	Converging       Code = "converging"        // it joined, and has not converged yet
-	NodeUnregistered Code = "node_unregistered" //
-	NodeNotReported  Code = "node_not_reported" // it is registered
-	NodeState        Code = "node_state"        // View
+	NodeState        Code = "node_state"        // View: it is registered
 )
 
 // Notes about a node that stays.

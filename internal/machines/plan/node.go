@@ -188,7 +188,7 @@ func (p *planner) changedShape(n planned, m machines.Machine, rec machines.Recor
 
 // keeps plans a node that stays, with the state of its machine at the provider; "" if no provider lists one.
 func (p *planner) keeps(n planned, state machines.State, notes ...machines.Reason) Step {
-	s := n.step(Keep, p.nodeState(n.name))
+	s := n.step(Keep, because(machines.NodeState).WithView(p.Views[n.name]))
 	switch silent := p.silent(n.name); {
 	case silent && state != "":
 		s.Notes = []machines.Reason{{Code: machines.SilentMachine, State: state}}
@@ -199,19 +199,6 @@ func (p *planner) keeps(n planned, state machines.State, notes ...machines.Reaso
 	}
 	s.Notes = append(s.Notes, notes...)
 	return s
-}
-
-// nodeState returns the state of a node as the reason to keep it.
-func (p *planner) nodeState(node string) machines.Reason {
-	_, registered := p.Hosts[node]
-	v, ok := p.Views[node]
-	switch {
-	case !registered:
-		return because(machines.NodeUnregistered)
-	case !ok:
-		return because(machines.NodeNotReported)
-	}
-	return because(machines.NodeState).WithView(v)
 }
 
 // joined reports whether a node was in the host list since its recorded machine was made.

@@ -222,7 +222,7 @@ func Health(h machines.Health) string {
 		}
 		var lacking []string
 		for _, l := range r.Lacking {
-			lacking = append(lacking, clean(l.Node)+" "+cmp.Or(lacks[l.State], string(l.View)))
+			lacking = append(lacking, clean(l.Node)+" "+cmp.Or(string(l.State), "never joined"))
 		}
 		if more := r.Wanted - r.Converged - len(lacking); more > 0 {
 			lacking = append(lacking, fmt.Sprintf("and %d more", more))
@@ -230,10 +230,4 @@ func Health(h machines.Health) string {
 		parts = append(parts, fmt.Sprintf("%s %d of %d converged (%s)", clean(r.Role), r.Converged, r.Wanted, strings.Join(lacking, ", ")))
 	}
 	return "degraded: " + strings.Join(parts, "; ")
-}
-
-var lacks = map[machines.Lacking]string{
-	machines.LacksJoin:         "never joined",
-	machines.LacksRegistration: "no longer registered",
-	machines.LacksReport:       "has not reported",
 }

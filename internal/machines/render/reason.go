@@ -68,8 +68,6 @@ var sentences = map[machines.Code]string{
 	machines.Joining:             "its machine $machine was ordered at $at, is $state and has not joined yet$because",
 	machines.JoinedUnrecorded:    "its machine $machine has joined; its record does not have that yet",
 	machines.Converging:          "it joined, and has not converged yet",
-	machines.NodeUnregistered:    "it is not registered",
-	machines.NodeNotReported:     "it is registered, and has not reported yet",
 	machines.NodeState:           "it is registered and $view",
 
 	// notes on nodes that stay
