@@ -25,7 +25,7 @@ func TestKeyCreateNeedsOpenSSH(t *testing.T) {
 	t.Setenv("PATH", dir)
 	file := filepath.Join(dir, "id")
 	_, stderr, code := pulley(t, "key", "create", file, "--no-passphrase")
-	want := "pulley: cannot create key " + file + ": there is no ssh-keygen on this machine\n  install OpenSSH's client: package openssh-client on Debian"
+	want := "pulley: cannot create key " + file + ": ssh-keygen is not installed\n  install OpenSSH's client: package openssh-client on Debian"
 	if code != cli.ExitFailed || !strings.HasPrefix(stderr, want) {
 		t.Errorf("exit code %d:\n%s", code, stderr)
 	}

@@ -43,7 +43,7 @@ func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin s
 		return "", err
 	}
 	if err := os.Rename(c.newAdmin(), c.admin()); err != nil {
-		return "", fmt.Errorf("cannot keep the administrator's identity: %w", err)
+		return "", fmt.Errorf("cannot store the administrator's identity: %w", err)
 	}
 	return c.admin(), nil
 }

@@ -99,7 +99,7 @@ func TestCAWithMissingFilesIsNotReplaced(t *testing.T) {
 		{"certificate and key lost", "ca.pem is missing", func(dir string) { remove(t, dir, currentCert, currentKey) }},
 		{"key lost", "is not in", func(dir string) { remove(t, dir, currentKey) }},
 		{"certificate emptied", "contains 0 PEM certificates", func(dir string) { write(t, filepath.Join(dir, currentCert), "") }},
-		{"key damaged", "can't be read", func(dir string) {
+		{"key damaged", "cannot be read", func(dir string) {
 			write(t, filepath.Join(dir, currentKey), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 		}},
 		{"a leaf in its place", "no certificate of a CA", func(dir string) {

@@ -112,11 +112,11 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 	}
 	if err != nil {
-		return nil, errors.New("its key can't be read; it has to be a PEM key without a passphrase")
+		return nil, errors.New("its key cannot be read: it must be a PEM key without a passphrase")
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, errors.New("its key is of a kind that can't sign")
+		return nil, errors.New("its key cannot sign")
 	}
 	return signer, nil
 }

@@ -93,7 +93,7 @@ func (i Identity) Save(path string) error {
 		err = atomicfile.WriteShared(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep the identity: %w", err)
+		return fmt.Errorf("cannot store the identity: %w", err)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func SaveKey(path string, key crypto.Signer) error {
 		err = atomicfile.WriteShared(path, b, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep the key: %w", err)
+		return fmt.Errorf("cannot store the key: %w", err)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func TestInvalidIdentitiesAreRejected(t *testing.T) {
 		"two keys":       {string(key) + string(key) + cert, "more than one key"},
 		"damaged":        {strings.Replace(cert, "MII", "AAA", 1), "cannot read the identity"},
 		"far too large":  {strings.Repeat("#", maxFileBytes+1), "larger"},
-		"with old block": {"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n", "can't be read"},
+		"with old block": {"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n", "cannot be read"},
 	} {
 		if _, err := LoadIdentity(write(t, filepath.Join(dir, "bad.pem"), c.text)); err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", what, err)

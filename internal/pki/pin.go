@@ -29,7 +29,7 @@ func ParseFingerprint(s string) (string, error) {
 // no address.
 func Pinned(fingerprints []string) (*tls.Config, error) {
 	if len(fingerprints) == 0 {
-		return nil, errors.New("cannot know a server: no fingerprint of its CA is given")
+		return nil, errors.New("cannot authenticate a server: the fingerprint of its CA is missing")
 	}
 	pins := make([]string, 0, len(fingerprints))
 	for _, f := range fingerprints {

@@ -108,7 +108,7 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "agents are only read", http.StatusMethodNotAllowed)
+		http.Error(w, "only GET and HEAD are supported", http.StatusMethodNotAllowed)
 		return
 	case !isDigest(digest):
 		http.Error(w, "an agent is named by its SHA-256: 64 hexadecimal digits", http.StatusBadRequest)
@@ -126,7 +126,7 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no agent of this digest is published, nor one of --agent", http.StatusNotFound)
 		return
 	case err != nil:
-		busy(w, "the program can't be had now") // without the reason, which may contain names from the internal network
+		busy(w, "the program is not available now") // without the reason, which may contain names from the internal network
 		return
 	}
 	defer f.Close()

@@ -69,7 +69,7 @@ func allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
 		return nil, err
 	}
 	if there := s.of(key.PublicKey); len(there) > 0 {
-		return nil, fmt.Errorf("key %s is there already, on line %d, for %s\nchange that line, or remove it first",
+		return nil, fmt.Errorf("key %s is listed already: line %d, for %s\nchange that line, or remove it first",
 			key.Fingerprint(), there[0].Line, strings.Join(there[0].Names(), ", "))
 	}
 	if !plainName.MatchString(p.Name) {
@@ -150,7 +150,7 @@ func (s *Signers) find(who string) (Signer, error) {
 	}
 	switch len(found) {
 	case 0:
-		return Signer{}, fmt.Errorf("no allowed signer is called %q, and no key has that fingerprint\nthere are %s", who, cmp.Or(strings.Join(known, ", "), "none"))
+		return Signer{}, fmt.Errorf("no allowed signer has the name or fingerprint %q\nthe names are %s", who, cmp.Or(strings.Join(known, ", "), "none"))
 	case 1:
 		return found[0], nil
 	}
@@ -275,7 +275,7 @@ func ExpireInFile(file, who string, at time.Time) (signer Signer, err error) {
 		return changed, err
 	})
 	if err != nil {
-		return Signer{}, fmt.Errorf("cannot set the end of the key: %w", err)
+		return Signer{}, fmt.Errorf("cannot set the expiry of the key: %w", err)
 	}
 	return signer, nil
 }

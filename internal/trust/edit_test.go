@@ -79,14 +79,14 @@ func TestChangesOfListsAreRefused(t *testing.T) {
 	}
 	_, again := allow(list, alice, Permission{Name: "eve", Environments: []string{"*"}})
 	for want, err := range map[string]error{
-		"is there already, on line 1, for alice":                                      again,
+		"is listed already: line 1, for alice":                                        again,
 		`cannot use the name "eve@dev,mallory"`:                                       allowing(list, Permission{Name: "eve@dev,mallory", Environments: []string{"dev"}}),
 		`cannot use the name "#eve"`:                                                  allowing(list, Permission{Name: "#eve", Environments: []string{"dev"}}),
 		`"dev@t42" is a stack, which counts as its environment: give dev`:             allowing(list, Permission{Name: "eve", Environments: []string{"prod", "dev@t42"}}),
 		`"" is no environment: lower-case`:                                            allowing(list, Permission{Name: "eve", Environments: []string{""}}),
 		`"Dev" is no environment: lower-case letters, digits, _ and the patterns * ?`: allowing(list, Permission{Name: "eve", Environments: []string{"Dev"}}),
 		"valid-before is not after valid-after":                                       expiring(list, "alice", now.Add(-time.Hour)),
-		`no allowed signer is called "eve"`:                                           expiring(list, "eve", now),
+		`no allowed signer has the name or fingerprint "eve"`:                         expiring(list, "eve", now),
 		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":                          expiring(two, "alice", now),
 		"cannot read the allowed signers: line 1: ":                                   expiring([]byte("nonsense"), "alice", now),
 		"cannot read the allowed signers: line 1: a line is":                          allowing([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),

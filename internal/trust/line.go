@@ -129,7 +129,7 @@ func cutOptions(text string) (all []option, rest string, err error) {
 		case text == "":
 			return nil, "", errors.New("no key follows the options")
 		default:
-			return nil, "", fmt.Errorf("something stands behind option %s; a comma or a blank belongs there", o.name)
+			return nil, "", fmt.Errorf("option %s must be followed by a comma or a blank", o.name)
 		}
 	}
 }
@@ -162,13 +162,13 @@ func readKey(text string) (key ssh.PublicKey, comment string, err error) {
 	}
 	wire, err := base64.StdEncoding.Strict().DecodeString(fields[1])
 	if err != nil {
-		return nil, "", fmt.Errorf("the key behind %q is no base64", fields[0])
+		return nil, "", fmt.Errorf("the key after %q is not base64", fields[0])
 	}
 	if key, err = ssh.ParsePublicKey(wire); err != nil {
-		return nil, "", fmt.Errorf("the key behind %q can't be read: %w", fields[0], err)
+		return nil, "", fmt.Errorf("the key after %q cannot be read: %w", fields[0], err)
 	}
 	if key.Type() != fields[0] {
-		return nil, "", fmt.Errorf("it says %q, and the key is of type %q", fields[0], key.Type())
+		return nil, "", fmt.Errorf("the line has type %q, and the key has type %q", fields[0], key.Type())
 	}
 	return key, strings.Join(fields[2:], " "), nil
 }

@@ -89,7 +89,7 @@ func checkOwn(ns Namespace, record, armored []byte) error {
 func (k Key) Create(ctx context.Context, bare bool) error {
 	for _, file := range []string{k.File, k.File + ".pub"} {
 		if _, err := os.Lstat(file); err == nil {
-			return fmt.Errorf("cannot create key %s: there is a file %s, and a key that is overwritten is gone\ngive another name", k.File, file)
+			return fmt.Errorf("cannot create key %s: file %s exists\ngive another name", k.File, file)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot create key %s: %w", k.File, err)
 		}
@@ -107,7 +107,7 @@ func (k Key) run(ctx context.Context, verb string, args ...string) error {
 	program := cmp.Or(k.Program, "ssh-keygen")
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return fmt.Errorf("cannot %s %s: there is no %s on this machine\n"+
+		return fmt.Errorf("cannot %s %s: %s is not installed\n"+
 			"install OpenSSH's client: package openssh-client on Debian and Ubuntu, openssh-clients on Fedora and RHEL", verb, k.File, program)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(k.patience, signingTime))
@@ -180,7 +180,7 @@ func (k Key) Check() error {
 	info, err := os.Stat(k.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("cannot sign with %s: there is no such file\n`pulley key create %s` makes a key", k.File, k.File)
+		return fmt.Errorf("cannot sign with %s: the file does not exist\ncreate a key: `pulley key create %s`", k.File, k.File)
 	case err != nil:
 		return fmt.Errorf("cannot sign with %s: %w", k.File, err)
 	case !info.Mode().IsRegular():

@@ -23,9 +23,9 @@ func TestSigningReportsMissingParts(t *testing.T) {
 		record string
 		why    []string
 	}{
-		{Key{File: file + "2"}, record, []string{"cannot sign with " + file + "2: there is no such file", "`pulley key create " + file + "2` makes a key"}},
-		{Key{File: file}, record, []string{"cannot sign with " + file + ": there is no ssh-keygen on this machine", "openssh-client on Debian"}},
-		{Key{File: file, Program: "ssh-keygen-9"}, record, []string{"there is no ssh-keygen-9 on this machine"}},
+		{Key{File: file + "2"}, record, []string{"cannot sign with " + file + "2: the file does not exist", "create a key: `pulley key create " + file + "2`"}},
+		{Key{File: file}, record, []string{"cannot sign with " + file + ": ssh-keygen is not installed", "openssh-client on Debian"}},
+		{Key{File: file, Program: "ssh-keygen-9"}, record, []string{"ssh-keygen-9 is not installed"}},
 		{Key{File: file}, "two\nlines", []string{"cannot sign: the record cannot be read: it is not one line of text"}},
 		{Key{File: file}, "", []string{"cannot sign: the record cannot be read: it is empty"}},
 	} {
@@ -36,16 +36,16 @@ func TestSigningReportsMissingParts(t *testing.T) {
 			}
 		}
 	}
-	if err := (Key{File: file}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "a key that is overwritten is gone") {
+	if err := (Key{File: file}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "id exists\ngive another name") {
 		t.Errorf("an existing file: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new.pub"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (Key{File: filepath.Join(dir, "new")}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "there is a file "+dir+"/new.pub") {
+	if err := (Key{File: filepath.Join(dir, "new")}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "file "+dir+"/new.pub exists") {
 		t.Errorf("an existing public key: %v", err)
 	}
-	if err := (Key{File: filepath.Join(dir, "newer")}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "cannot create key "+dir+"/newer: there is no ssh-keygen") {
+	if err := (Key{File: filepath.Join(dir, "newer")}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "cannot create key "+dir+"/newer: ssh-keygen is not installed") {
 		t.Errorf("no ssh-keygen: %v", err)
 	}
 }
@@ -89,10 +89,10 @@ func TestInvalidKeyFileIsReported(t *testing.T) {
 		return err
 	}
 	for want, err := range map[string]error{
-		"cannot sign with " + dir + ": it is no file":            sign(dir),
-		"cannot sign with " + dir + "/gone: there is no such":    Key{File: dir + "/gone"}.Check(),
-		"cannot sign with " + readme + ": invalid format":        sign(readme),
-		"cannot sign with " + key + ": others may read it (mode": sign(key),
+		"cannot sign with " + dir + ": it is no file":                sign(dir),
+		"cannot sign with " + dir + "/gone: the file does not exist": Key{File: dir + "/gone"}.Check(),
+		"cannot sign with " + readme + ": invalid format":            sign(readme),
+		"cannot sign with " + key + ": others may read it (mode":     sign(key),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)

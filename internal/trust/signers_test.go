@@ -58,7 +58,7 @@ func TestParseSignersRefuses(t *testing.T) {
 		{`alice@dev namespaces="" ` + key, "option namespaces: a pattern of it is empty or too long"},
 		{`alice@dev namespaces="a",namespaces="b" ` + key, "option namespaces is repeated"},
 		{`alice@dev namespaces="a", ` + key, `"" is neither a key's type nor an option`},
-		{`alice@dev namespaces="a"x ` + key, "something stands behind option namespaces"},
+		{`alice@dev namespaces="a"x ` + key, "option namespaces must be followed by a comma or a blank"},
 		{`alice@dev namespaces="a"`, "no key follows the options"},
 		{`alice@dev valid-before="soon" ` + key, "option valid-before: a time is YYYYMMDD"},
 		{`alice@dev valid-before="20260231Z" ` + key, "a time is YYYYMMDD"},
@@ -67,9 +67,9 @@ func TestParseSignersRefuses(t *testing.T) {
 		{`alice@dev valid-before="20260616" ` + key, "the time has no Z: append it, and give the time in UTC"},
 		{`alice@dev valid-after="20270101Z",valid-before="20260101Z" ` + key, "valid-before is not after valid-after"},
 		{"alice@dev ssh-ed25519", "there is no public key"},
-		{"alice@dev ssh-ed25519 !!!", "is no base64"},
-		{"alice@dev ssh-ed25519 AAAA", "can't be read"},
-		{"alice@dev ssh-rsa " + strings.Fields(key)[1], `it says "ssh-rsa", and the key is of type "ssh-ed25519"`},
+		{"alice@dev ssh-ed25519 !!!", "is not base64"},
+		{"alice@dev ssh-ed25519 AAAA", "cannot be read"},
+		{"alice@dev ssh-rsa " + strings.Fields(key)[1], `the line has type "ssh-rsa", and the key has type "ssh-ed25519"`},
 		{"alice@dev " + text(signerOf(t, rsaKey(t, 1024)).PublicKey()), "the RSA key has 1024 bits; the least is 2048"},
 		{"alice@dev " + text(certified(t, softKey(t, 1)).PublicKey()), "certificates are not supported; use the key itself"},
 		{"alice@dev " + key + "\x00", "it has a control character"},
@@ -83,7 +83,7 @@ func TestParseSignersRefuses(t *testing.T) {
 	for _, c := range []struct{ revoked, why string }{
 		{"SSHKRL\n\x00\x00\x00\x00", "it is a binary list (KRL)"},
 		{"SHA256:abc", "line 1: there is no public key"},
-		{"alice@dev " + key, "line 1: the key behind \"alice@dev\" is no base64"},
+		{"alice@dev " + key, "line 1: the key after \"alice@dev\" is not base64"},
 		{strings.Repeat("#\n", 1<<20), "it has 2097152 bytes; there may be 1048576"},
 	} {
 		if _, err := ParseSigners(nil, []byte(c.revoked)); err == nil || !strings.Contains(err.Error(), "cannot read the revoked keys: "+c.why) {

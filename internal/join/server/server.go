@@ -145,10 +145,9 @@ func retry(ctx context.Context, try func(attempt int) error) error {
 }
 
 // stripes are locks; a context can end the wait for one.
-type stripes []chan struct{}
+type stripes [64]chan struct{}
 
-func newStripes() stripes {
-	s := make(stripes, 64)
+func newStripes() (s stripes) {
 	for i := range s {
 		s[i] = make(chan struct{}, 1)
 	}

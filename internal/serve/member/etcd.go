@@ -69,7 +69,7 @@ type Etcd struct {
 func (c EtcdConfig) Limits() error {
 	switch {
 	case c.QuotaBytes < minQuota || c.QuotaBytes > maxQuota:
-		return fmt.Errorf("cannot keep to a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(maxQuota))
+		return fmt.Errorf("cannot use a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(maxQuota))
 	case c.Retention < minRetention || c.Retention > maxRetention:
 		return fmt.Errorf("cannot keep old revisions for %s: give at least %s and at most %s", c.Retention, minRetention, maxRetention)
 	}
@@ -94,7 +94,7 @@ func CheckListen(listen string, secure bool) error {
 func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	secure := c.Cert != "" || c.Key != "" || c.CACert != ""
 	if secure && (c.Cert == "" || c.Key == "" || c.CACert == "") {
-		return nil, errors.New("cannot serve TLS: --cert, --key and --cacert go together\nwithout the CA's certificate, any client would be let in")
+		return nil, errors.New("cannot serve TLS: --cert, --key and --cacert go together\nwithout --cacert, etcd would accept any client")
 	}
 	if err := CheckListen(c.Listen, secure); err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func IsSecured(dir string) bool {
 }
 
 func errSecured(dir string) error {
-	return fmt.Errorf("cannot serve %s without --auth: etcd checks its users there, and it stays so\n"+
+	return fmt.Errorf("cannot serve %s without --auth: the folder was served with authentication before\n"+
 		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, fleetca.PKIName))
 }
 
@@ -145,7 +145,7 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	}
 	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
 	if err := atomicfile.Write(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
-		return fmt.Errorf("cannot note that etcd checks its users: %w", err)
+		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
 	}
 	if err := s.setUp(ctx, c); err != nil {
 		return fmt.Errorf("cannot set up etcd's users: %w", err)
