@@ -236,8 +236,9 @@ func (p Problem) sentence() string {
 }
 
 func (p Problem) fill(words string) string {
-	return fill(words, "number", strconv.Itoa(p.Number), "resources", plural(p.Number, "resource"), "release", p.Release, "text", string(p.Text),
-		"step", p.Step, "signal", p.Signal, "limit", p.Limit.String(), "version", p.Version)
+	return fill(words, "number", strconv.Itoa(p.Number), "resources", plural(p.Number, "resource"),
+		"release", p.Release, "text", string(p.Text), "step", p.Step, "signal", p.Signal,
+		"limit", p.Limit.String(), "version", p.Version)
 }
 
 // String returns the hold, for people.
