@@ -17,7 +17,7 @@ import (
 func newData(o *options) *cobra.Command {
 	return group("data", "Get and set live Hiera data", `Live data overrides the data of the release, in four layers: node, role, environment, common. Each change is a new generation
 of the environment's data, and the target of its nodes becomes the pair of release and generation. A change that breaks
-compilation leaves nodes on their last good pair; `+"`pulley rollback`"+` takes it back. Nodes with allowed signers take only
+compilation leaves nodes on their last good pair; `+"`pulley rollback`"+` reverts it. Nodes with allowed signers accept only
 generations that --sign-key signed.`, newDataSet(o), newDataUnset(o), newDataGet(o))
 }
 
@@ -53,7 +53,7 @@ func newDataSet(o *options) *cobra.Command {
 		Use: "set KEY VALUE -e ENVIRONMENT", Short: "Set a key of one layer to a YAML value",
 		Long: `set reads VALUE as YAML and keeps its type: 8080 is a number, '"8080"' a string, '[a, b]' a list. It prints the data of the
 release that the value shadows, and how Hiera merges the two. Setting the same value again changes nothing, unless --sign-key
-has not signed the generation: then set makes a new, signed one.
+has not signed the generation: then set creates a new, signed one.
 
 EXIT STATUS
   0 done, or it was set already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -139,10 +139,7 @@ func newDataGet(o *options) *cobra.Command {
 	d := &dataOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "get [KEY] -e ENVIRONMENT", Short: "Show a key in every layer that has it, or all keys",
-		Long: `get shows the live data that the environment's target names. With --role, --node or --common it shows only that layer.
-
-EXIT STATUS
-  0 found, 1 failed or not found, 2 wrong usage, 3 etcd unreachable`,
+		Long: `get shows the live data that the environment's target names. With --role, --node or --common it shows only that layer.`,
 		Args: arguments(0, 1, "takes at most one key"),
 	}
 	o.out.AddFlags(cmd.Flags())

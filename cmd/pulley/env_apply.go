@@ -216,10 +216,7 @@ plan would differ now.
 
 First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
 stored with the environment: a recreated machine boots as the first one did. Omitting the flag does not remove stored
-allowed signers; --allowed-signers none does.
-
-EXIT STATUS
-  0 done, 1 failed: run apply again to resume, 2 wrong usage, 3 etcd unreachable`,
+allowed signers; --allowed-signers none does.`,
 		Args: arguments(0, 1, "takes an environment file, or --plan"),
 		RunE: func(c *cobra.Command, args []string) error { return a.run(c, args) },
 	}

@@ -42,8 +42,7 @@ If the environment has machines, destroy needs its file for the provider, becaus
 name, the file is environments/NAME.yaml in the current folder. destroy asks for the number of machines as confirmation. In
 scripts, use --yes with a --max-retire that is large enough.
 
-EXIT STATUS
-  0 done, 1 failed: run destroy again to resume, 2 wrong usage, 3 etcd unreachable`,
+Run destroy again to resume after an interrupt or a failure.`,
 		Args: arguments(1, 1, "takes one environment, or its file"),
 		RunE: func(c *cobra.Command, args []string) error { return d.run(c, args[0]) },
 	}

@@ -58,8 +58,8 @@ machine must be dead for --patience. watch recreates at most --budget machines i
 under a hold, and does nothing if most machines look dead at once. ` + "`pulley env history`" + ` shows each act with its reason. Several
 watches may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
 
-The file has the provider, which must be the stored one: Pulley runs no program that etcd names. Everything else is taken from the
-stored environment. With -e the file is environments/ENVIRONMENT.yaml in the current folder.
+The file has the provider, which must be the stored one: Pulley runs no program that etcd names. All other settings come from
+the stored environment. With -e the file is environments/ENVIRONMENT.yaml in the current folder.
 
 EXIT STATUS
   0 stopped, 1 failed, 2 wrong usage, 3 etcd unreachable`,

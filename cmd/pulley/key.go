@@ -146,10 +146,7 @@ func newKeyList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list --signers FILE",
 		Short: "List the signers, their environments, and whether each key is valid",
-		Long: `list reads the list as a node does: an unreadable line is an error. The state is valid, not_yet, expired or revoked.
-
-EXIT STATUS
-  0 done (whatever the keys' states), 1 failed, 2 wrong usage`,
+		Long: `list reads the list as a node does: an unreadable line is an error. The state is valid, not_yet, expired or revoked.`,
 		Args: arguments(0, 0, "takes no arguments; --signers names the list"),
 		RunE: func(*cobra.Command, []string) error {
 			signers, err := files.read()
@@ -256,7 +253,7 @@ EXIT STATUS
 			case !added:
 				fmt.Fprintf(o.env.Stdout, "%s is revoked already\n", key.Fingerprint())
 			default:
-				fmt.Fprintf(o.env.Stdout, "%s is revoked\nnext: copy %s to the nodes, and sign again what only this key signed\n", key.Fingerprint(), files.revoked)
+				fmt.Fprintf(o.env.Stdout, "%s is revoked\nnext: copy %s to the nodes, and sign the releases and data of this key again\n", key.Fingerprint(), files.revoked)
 			}
 			return nil
 		},

@@ -52,8 +52,8 @@ EXIT STATUS
 	p.out.AddFlags(cmd.Flags())
 	f := cmd.Flags()
 	f.IntVar(&p.keep, "keep", publish.DefaultPruneKeep, "keep this many of the highest versions, and this many of the releases published last")
-	f.DurationVar(&p.history, "history", publish.DefaultPruneHistory, "keep what younger changes can be rolled back to")
-	f.IntVar(&p.changes, "changes", publish.DefaultPruneChanges, "keep what this many changes of each environment can be rolled back to, however old")
+	f.DurationVar(&p.history, "history", publish.DefaultPruneHistory, "keep the releases that younger changes can be rolled back to")
+	f.IntVar(&p.changes, "changes", publish.DefaultPruneChanges, "keep the releases that this many changes of each environment can be rolled back to")
 	f.BoolVar(&p.dryRun, "dry-run", false, "show the plan only")
 	f.BoolVar(&p.yes, "yes", false, "do not ask for confirmation")
 	return cmd

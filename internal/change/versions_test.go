@@ -1,0 +1,55 @@
+package change
+
+import (
+	"testing"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+// An operator must see which nodes do not run the wanted agent, and why.
+func TestVersionOfNode(t *testing.T) {
+	w := store.AgentWish{Default: agent.AgentChoice{Version: "1.1.0"}, Roles: map[string]agent.AgentChoice{"compute": {Version: "1.2.0"}}}
+	dropped := &agent.Upgrade{Wanted: "1.1.0", Phase: agent.UpgradeDropped}
+	former := &agent.Upgrade{Wanted: "1.0.0", Phase: agent.UpgradeDropped}
+	for name, c := range map[string]struct {
+		status *agent.Status
+		wish   store.AgentWish
+		want   NodeVersion
+	}{
+		"before its first report":       {wish: w, want: NodeVersion{Wanted: "1.1.0"}},
+		"it runs the wanted version":    {status: &agent.Status{Version: "v1.1.0"}, wish: w, want: NodeVersion{Runs: "1.1.0", Wanted: "1.1.0"}},
+		"it runs another version":       {status: &agent.Status{Version: "1.0.0"}, wish: w, want: NodeVersion{Runs: "1.0.0", Wanted: "1.1.0", Phase: agent.UpgradeWaiting}},
+		"it dropped the wanted version": {status: &agent.Status{Version: "1.0.0", Agent: dropped}, wish: w, want: NodeVersion{Runs: "1.0.0", Wanted: "1.1.0", Phase: agent.UpgradeDropped}},
+		"it dropped a former version":   {status: &agent.Status{Version: "1.0.0", Agent: former}, wish: w, want: NodeVersion{Runs: "1.0.0", Wanted: "1.1.0", Phase: agent.UpgradeWaiting}},
+		"its role wants another":        {status: &agent.Status{Version: "1.1.0", Role: "compute"}, wish: w, want: NodeVersion{Runs: "1.1.0", Wanted: "1.2.0", Phase: agent.UpgradeWaiting}},
+		"no version is wanted":          {status: &agent.Status{Version: "1.0.0", Agent: dropped}, want: NodeVersion{Runs: "1.0.0"}},
+	} {
+		f := store.FleetState{Statuses: map[string]agent.Status{}}
+		if c.status != nil {
+			f.Statuses["n1"] = *c.status
+		}
+		c.want.Node = "n1"
+		if got := versionOf("n1", f, c.wish); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestWantsNameTheirScopes(t *testing.T) {
+	all := wants(environments.Ref{Environment: "dev"}, store.AgentWish{
+		Default: agent.AgentChoice{Version: "1.1.0"},
+		Roles:   map[string]agent.AgentChoice{"compute": {Version: "1.0.0", Downgrade: true}},
+		Nodes:   map[string]agent.AgentChoice{"web10": {Version: "1.2.0"}, "web9": {Version: "1.2.0"}},
+	})
+	want := []string{"dev default 1.1.0", "dev roles/compute 1.0.0", "dev nodes/web9 1.2.0", "dev nodes/web10 1.2.0"}
+	for i, w := range all {
+		if got := w.Environment + " " + w.Scope + " " + w.Version; i >= len(want) || got != want[i] {
+			t.Errorf("%d: %s", i, got)
+		}
+	}
+	if len(all) != len(want) || !all[1].Downgrade {
+		t.Errorf("%+v", all)
+	}
+}
