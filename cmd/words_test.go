@@ -365,7 +365,7 @@ var (
 
 func buildAgent(from, flags string) ([]byte, error) {
 	program := filepath.Join(bin, "agents", filepath.Base(from))
-	cmd := exec.Command("go", "build", "-tags", "failpoint", "-ldflags", "-X main.version="+versionMark+flags, "-o", program, from)
+	cmd := exec.Command("go", "build", "-tags", "failpoint", "-ldflags", "-s -w -X main.version="+versionMark+flags, "-o", program, from)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("cannot build %s: %w\n%s", from, err, out)
