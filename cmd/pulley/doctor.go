@@ -4,18 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-
-	"pulley/agent"
-	"pulley/internal/doctor"
-	"pulley/internal/fleetca"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/pki"
+	"pulley/internal/doctor"
 	"pulley/internal/store"
 )
 
@@ -54,7 +48,7 @@ EXIT STATUS
 				}
 				if dataDir != "" && err == nil {
 					var f doctor.Finding
-					if f, err = o.checkCA(ctx, s, dataDir); err == nil {
+					if f, err = doctor.ExamineCA(ctx, s, o.connection.Config(), dataDir, hostname(), o.env.Now); err == nil {
 						found = append(found, f)
 					}
 				}
@@ -67,25 +61,6 @@ EXIT STATUS
 	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data folder of pulley serve: also check that etcd refuses a certificate of its CA without a user")
 	cmd.Flags().BoolVar(&all, "all", false, "show also passed checks")
 	return cmd
-}
-
-// checkCA tries to connect with a certificate of the CA whose name no etcd user has.
-func (o *options) checkCA(ctx context.Context, s *store.Store, dataDir string) (doctor.Finding, error) {
-	if _, err := os.Stat(filepath.Join(dataDir, fleetca.PKIName, "ca.pem")); err != nil {
-		return doctor.Finding{}, fmt.Errorf("cannot use the CA of %s: %w", dataDir, err)
-	}
-	certs, err := fleetca.Open(dataDir, o.connection.Prefix, hostname(), false, pki.Options{Now: o.env.Now})
-	if err != nil {
-		return doctor.Finding{}, err
-	}
-	if err := certs.MayJoin(ctx, s, o.connection.Config()); err != nil {
-		p := doctor.Params{Subject: dataDir, Text: agent.Prose(err.Error())}
-		if join := (*fleetca.JoinError)(nil); errors.As(err, &join) {
-			p.Kind, p.Hint = string(join.Obstacle), agent.Prose(join.Hint())
-		}
-		return doctor.Finding{Check: "ca", Code: doctor.CAJoinObstacle, Severity: doctor.Problem, Params: p}, nil
-	}
-	return doctor.Finding{Check: "ca", Code: doctor.CAFine, Severity: doctor.Fine, Params: doctor.Params{Subject: dataDir}}, nil
 }
 
 // diagnosis prints the findings, and then any error of the examination.

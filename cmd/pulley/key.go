@@ -146,8 +146,8 @@ func newKeyList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list --signers FILE",
 		Short: "List the signers, their environments, and whether each key is valid",
-		Long: `list reads the list as a node does: an unreadable line is an error. The state is valid, not_yet, expired or revoked.`,
-		Args: arguments(0, 0, "takes no arguments; --signers names the list"),
+		Long:  `list reads the list as a node does: an unreadable line is an error. The state is valid, not_yet, expired or revoked.`,
+		Args:  arguments(0, 0, "takes no arguments; --signers names the list"),
 		RunE: func(*cobra.Command, []string) error {
 			signers, err := files.read()
 			if err != nil {
