@@ -163,7 +163,7 @@ EXIT STATUS
 func (p *agentsPublishOptions) publish(ctx context.Context, s *store.Store, programs publish.Programs) error {
 	r, progress := p.reporter()
 	defer progress.Done()
-	done, err := publish.Program(ctx, s, programs, publish.Wish{
+	done, err := publish.Program(ctx, s.Releases, programs, publish.Wish{
 		Version: programs.Version, Message: p.message, By: p.env.User, At: p.env.Now(), Key: p.sign.key(p.env),
 	}, r)
 	if err != nil {

@@ -180,7 +180,7 @@ EXIT STATUS
 					fmt.Fprintf(o.env.Stdout, "requested a run of %s at its next tick\n", node)
 					return nil
 				}
-				outcome, err := nodes.AwaitAnswer(ctx, s, ref, node, r, wait)
+				outcome, err := nodes.AwaitAnswer(ctx, s.Node, ref, node, r, wait)
 				if err == nil {
 					cli.Cleanf(o.env.Stdout, "%s ran: %s\n", node, outcome)
 				}

@@ -112,7 +112,7 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 		return err
 	}
 	defer func() { err = errors.Join(err, folder.Close()) }()
-	done, err := publish.Release(ctx, s, folder, publish.Wish{
+	done, err := publish.Release(ctx, s.Releases, folder, publish.Wish{
 		Version: p.version, Message: p.message, By: p.env.User, At: p.env.Now(), Key: p.sign.key(p.env), Cache: objectCache(),
 	}, r)
 	if err != nil {

@@ -166,7 +166,7 @@ EXIT STATUS
 		Args: arguments(2, 1<<20, "takes two versions, and optional paths"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				r, err := publish.Compare(ctx, s, args[0], args[1], args[2:])
+				r, err := publish.Compare(ctx, s.Releases, args[0], args[1], args[2:])
 				if err != nil {
 					return err
 				}
@@ -353,7 +353,7 @@ func (e exportOptions) exportRelease(ctx context.Context, s *store.Store, versio
 	if e.to == "" {
 		return nil
 	}
-	if err := publish.ExportTree(ctx, s, r, e.to); err != nil {
+	if err := publish.ExportTree(ctx, s.Releases, r, e.to); err != nil {
 		return err
 	}
 	fmt.Fprintf(e.env.Stdout, "%s is in %s: %s, %s, tree %.12s\n",
@@ -364,7 +364,7 @@ func (e exportOptions) exportRelease(ctx context.Context, s *store.Store, versio
 func (e exportOptions) exportMirror(ctx context.Context, s *store.Store, versions []string) error {
 	r, progress := e.reporter()
 	defer progress.Done()
-	done, err := publish.ExportMirror(ctx, s, e.mirror, versions, r)
+	done, err := publish.ExportMirror(ctx, s.Releases, e.mirror, versions, r)
 	if err != nil {
 		return err
 	}

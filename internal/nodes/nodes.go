@@ -125,13 +125,13 @@ func notListed(err error, ref environments.Ref) error {
 const answerPoll = time.Second
 
 // AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run.
-func AwaitAnswer(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
+func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(answerPoll)
 	defer tick.Stop()
 	for {
-		status, _, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		status, _, err := s.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
 		if err != nil {
 			return "", err
 		}

@@ -39,11 +39,11 @@ const (
 
 // Config is the environment of a Notifier.
 type Config struct {
-	Store *store.Store
-	URLs  []string // of receivers, in the form of shoutrrr
-	Now   func() time.Time
-	Log   *slog.Logger
-	Sent  prometheus.Counter // may be nil
+	Notices *store.Notices
+	URLs    []string // of receivers, in the form of shoutrrr
+	Now     func() time.Time
+	Log     *slog.Logger
+	Sent    prometheus.Counter // may be nil
 }
 
 // Notifier sends notices. Several serves may send the same: etcd lets one of them claim each notice.
@@ -237,7 +237,7 @@ func (n *Notifier) pause(waiting []*delivery) time.Duration {
 // settled.
 func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 	if !d.claimed {
-		claimed, err := n.Store.Notices.Add(ctx, d.Notice)
+		claimed, err := n.Notices.Add(ctx, d.Notice)
 		if err != nil { // etcd is unreachable
 			n.Log.Warn("cannot claim a notice", attrs(d.Notice, "error", err)...)
 			d.next = n.Now().Add(n.firstRetry)
@@ -286,7 +286,7 @@ func (n *Notifier) end(ctx context.Context, d *delivery) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
 	defer cancel()
-	if err := n.Store.Notices.End(ctx, d.Notice); err != nil {
+	if err := n.Notices.End(ctx, d.Notice); err != nil {
 		n.Log.Error("cannot store the outcome of a notice", attrs(d.Notice, "error", err)...)
 	}
 }

@@ -94,7 +94,7 @@ func finished(machine string) store.FirstBoot {
 func run(t *testing.T, st *store.Store, urls ...string) (n *Notifier, log *observe.Log, stop func()) {
 	t.Helper()
 	log = &observe.Log{}
-	n, err := New(Config{Store: st, URLs: urls, Now: time.Now, Log: log.Logger()})
+	n, err := New(Config{Notices: st.Notices, URLs: urls, Now: time.Now, Log: log.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ type Trust struct {
 // Verify checks the values of these releases in etcd like a node does, each value once. Without versions it checks all
 // releases, all programs of the agent, unused objects, and live data. Signatures may be nil.
 func Verify(ctx context.Context, s *store.Store, versions []string, signatures *Trust, r Reporter) (Audit, error) {
-	releases, err := releasesOf(ctx, s, versions)
+	releases, err := releasesOf(ctx, s.Releases, versions)
 	var unreadable *store.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return Audit{}, err
@@ -164,9 +164,9 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 
 // releasesOf reads these releases, each once; without versions, all releases. Like store.Releases, it returns the
 // readable releases together with *store.UnreadableReleases.
-func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store.SignedRelease, error) {
+func releasesOf(ctx context.Context, s *store.Releases, versions []string) ([]store.SignedRelease, error) {
 	if len(versions) == 0 {
-		return s.Releases.List(ctx)
+		return s.List(ctx)
 	}
 	var all []store.SignedRelease
 	var unreadable store.UnreadableReleases
@@ -174,7 +174,7 @@ func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store
 		if slices.Contains(versions[:i], version) {
 			continue
 		}
-		r, err := s.Releases.Get(ctx, version)
+		r, err := s.Get(ctx, version)
 		var one *store.UnreadableError
 		switch {
 		case errors.As(err, &one):

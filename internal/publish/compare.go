@@ -48,7 +48,7 @@ type Comparison struct {
 }
 
 // Compare compares two releases. If paths are given, it compares only these files and the files in these folders.
-func Compare(ctx context.Context, s *store.Store, from, to string, paths []string) (Comparison, error) {
+func Compare(ctx context.Context, s *store.Releases, from, to string, paths []string) (Comparison, error) {
 	for i, p := range paths {
 		paths[i] = path.Clean(strings.Trim(p, "/"))
 	}
@@ -68,12 +68,12 @@ func Compare(ctx context.Context, s *store.Store, from, to string, paths []strin
 	return Comparison{from, to, compare(a, b, paths)}, nil
 }
 
-func readManifest(ctx context.Context, s *store.Store, version string) (*content.Manifest, error) {
-	r, err := s.Releases.Get(ctx, version)
+func readManifest(ctx context.Context, s *store.Releases, version string) (*content.Manifest, error) {
+	r, err := s.Get(ctx, version)
 	if err != nil {
 		return nil, err
 	}
-	v, err := content.OpenView(ctx, s.Releases, r.Content)
+	v, err := content.OpenView(ctx, s, r.Content)
 	if err != nil {
 		return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", version, err))
 	}

@@ -23,14 +23,14 @@ import (
 
 // ExportTree writes the tree of a release to a new or empty folder, or to a file NAME.tar, NAME.tar.gz or NAME.tgz. It
 // installs the release like a node, to a private store next to the target.
-func ExportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to string) error {
+func ExportTree(ctx context.Context, s *store.Releases, r store.SignedRelease, to string) error {
 	if err := exportTree(ctx, s, r, to); err != nil {
 		return fmt.Errorf("cannot export %s to %s: %w", r.Version, to, err)
 	}
 	return nil
 }
 
-func exportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to string) (err error) {
+func exportTree(ctx context.Context, s *store.Releases, r store.SignedRelease, to string) (err error) {
 	if to, err = filepath.Abs(to); err != nil {
 		return err
 	}
@@ -53,8 +53,8 @@ func exportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to s
 		return err
 	}
 	trees.Reserve = 0
-	if err := trees.Install(ctx, s.Releases, r.Content); err != nil {
-		if content.Audit(ctx, s.Releases, r.Content) != nil { // the cause is in etcd, not on this machine
+	if err := trees.Install(ctx, s, r.Content); err != nil {
+		if content.Audit(ctx, s, r.Content) != nil { // the cause is in etcd, not on this machine
 			err = damaged(ctx, err)
 		}
 		return err

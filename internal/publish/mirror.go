@@ -25,7 +25,7 @@ type Mirrored struct {
 
 // ExportMirror writes the files that installing these releases needs to a folder; without versions, those of all
 // releases. It removes no files. A node that reads at the same time finds complete files or none.
-func ExportMirror(ctx context.Context, s *store.Store, dir string, versions []string, r Reporter) (Mirrored, error) {
+func ExportMirror(ctx context.Context, s *store.Releases, dir string, versions []string, r Reporter) (Mirrored, error) {
 	var unreadable *store.UnreadableReleases
 	releases, err := releasesOf(ctx, s, versions)
 	if err != nil && !errors.As(err, &unreadable) {
@@ -49,8 +49,8 @@ func ExportMirror(ctx context.Context, s *store.Store, dir string, versions []st
 }
 
 // deltaHashes returns the hashes of all deltas by name, from the records of all releases.
-func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error) {
-	all, err := s.Releases.List(ctx)
+func deltaHashes(ctx context.Context, s *store.Releases) (map[string]string, error) {
+	all, err := s.List(ctx)
 	var unreadable *store.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return nil, err
@@ -77,8 +77,8 @@ type mirrorFolder struct {
 	bytes   int64
 }
 
-func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.SignedRelease) error {
-	src := mirror.Checked(s.Releases)
+func (m *mirrorFolder) release(ctx context.Context, s *store.Releases, r store.SignedRelease) error {
+	src := mirror.Checked(s)
 	objects, err := content.References(ctx, src, r.Content)
 	if err != nil {
 		return damaged(ctx, err)
@@ -116,7 +116,7 @@ func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.Sign
 
 // delta writes the delta to a position of a release's line. Its hash is in the record of the release at that position.
 // If that release was pruned, only the complete chain can be checked.
-func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.SignedRelease, seq int64) error {
+func (m *mirrorFolder) delta(ctx context.Context, s *store.Releases, r store.SignedRelease, seq int64) error {
 	line := r.Content.Chain.Line
 	name, err := mirror.DeltaName(line, seq)
 	if err != nil {
@@ -124,14 +124,14 @@ func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.Signed
 	}
 	want := m.want[name]
 	return m.file(name, want, func(have []byte) ([]byte, error) {
-		deltas, err := s.Releases.Deltas(ctx, line, seq, seq)
+		deltas, err := s.Deltas(ctx, line, seq, seq)
 		if err != nil {
 			return nil, damaged(ctx, err)
 		}
 		b := deltas[0]
 		wrong := want != "" && content.HashOf(b) != want
 		if want == "" && have != nil && !bytes.Equal(have, b) {
-			if err := content.Audit(ctx, s.Releases, r.Content); fatal(ctx, err) {
+			if err := content.Audit(ctx, s, r.Content); fatal(ctx, err) {
 				return nil, err
 			} else if err != nil {
 				wrong = true

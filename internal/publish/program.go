@@ -130,8 +130,8 @@ type ProgramResult struct {
 
 // Program publishes a version of pulley-agent. If the same programs are published under this version already, it only
 // adds a missing signature.
-func Program(ctx context.Context, s *store.Store, p Programs, w Wish, r Reporter) (_ ProgramResult, err error) {
-	mark, err := s.Releases.BeginPublish(ctx, w.By)
+func Program(ctx context.Context, s *store.Releases, p Programs, w Wish, r Reporter) (_ ProgramResult, err error) {
+	mark, err := s.BeginPublish(ctx, w.By)
 	if err != nil {
 		return ProgramResult{}, err
 	}
@@ -149,7 +149,7 @@ func Program(ctx context.Context, s *store.Store, p Programs, w Wish, r Reporter
 		r.Progress(Progress{Step: Packing, Subject: subject})
 		packed, err := content.PackProgram(program, func(hash string, b []byte) error {
 			r.Progress(Progress{Step: Publishing, Subject: subject})
-			_, err := s.Releases.PutObject(ctx, hash, b)
+			_, err := s.PutObject(ctx, hash, b)
 			return err
 		})
 		if err != nil {
@@ -159,10 +159,10 @@ func Program(ctx context.Context, s *store.Store, p Programs, w Wish, r Reporter
 		done.Stored += packed.Stored()
 	}
 	r.Pause()
-	if done.Created, err = s.Releases.PutAgent(ctx, mark, record, w.sign()); err != nil || done.Created || w.Key == nil {
+	if done.Created, err = s.PutAgent(ctx, mark, record, w.sign()); err != nil || done.Created || w.Key == nil {
 		return done, err
 	}
-	existing, err := s.Releases.Agent(ctx, p.Version)
+	existing, err := s.Agent(ctx, p.Version)
 	if err != nil {
 		return done, err
 	}
@@ -170,5 +170,5 @@ func Program(ctx context.Context, s *store.Store, p Programs, w Wish, r Reporter
 		done.Signed = false
 		return done, nil
 	}
-	return done, retry(func() error { return s.Releases.SignAgent(ctx, p.Version, w.sign()) })
+	return done, retry(func() error { return s.SignAgent(ctx, p.Version, w.sign()) })
 }

@@ -43,8 +43,8 @@ type Result struct {
 
 // Release publishes a folder. If the same tree is published under this version already, it only adds a missing
 // signature. If two operators publish at the same time, the second release is built on the first.
-func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Reporter) (_ Result, err error) {
-	mark, err := s.Releases.BeginPublish(ctx, w.By)
+func Release(ctx context.Context, s *store.Releases, from *Folder, w Wish, r Reporter) (_ Result, err error) {
+	mark, err := s.BeginPublish(ctx, w.By)
 	if err != nil {
 		return Result{}, err
 	}
@@ -53,7 +53,7 @@ func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Report
 			r.Note(Note{Code: MarkNotRemoved, Cause: closing})
 		}
 	}()
-	b := &build{wish: w, store: s, mark: mark, from: from, r: r, cache: source.NewCached(s.Releases, w.Cache)}
+	b := &build{wish: w, store: s, mark: mark, from: from, r: r, cache: source.NewCached(s, w.Cache)}
 	var taken content.Chain // the position that another release has taken
 	for attempt := 0; ; attempt++ {
 		done, err := b.attempt(ctx, taken)
@@ -70,7 +70,7 @@ func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Report
 // build is a folder being published.
 type build struct {
 	wish  Wish
-	store *store.Store
+	store *store.Releases
 	mark  *store.Publishing
 	from  *Folder
 	r     Reporter
@@ -114,9 +114,9 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 	if done.Signed {
 		b.r.Pause()
 	}
-	done.Created, err = b.store.Releases.Put(ctx, b.mark, done.Release, delta, b.wish.sign())
+	done.Created, err = b.store.Put(ctx, b.mark, done.Release, delta, b.wish.sign())
 	if err == nil && !done.Created { // another publisher was faster
-		r, err := b.store.Releases.Get(ctx, b.wish.Version)
+		r, err := b.store.Get(ctx, b.wish.Version)
 		if err != nil {
 			return done, err
 		}
@@ -137,12 +137,12 @@ func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, er
 	}
 	b.r.Pause()
 	done.Signed = true
-	return done, retry(func() error { return b.store.Releases.Sign(ctx, r.Version, b.wish.sign(), true) })
+	return done, retry(func() error { return b.store.Sign(ctx, r.Version, b.wish.sign(), true) })
 }
 
 // releases lists the published releases. An unreadable release causes a new line, but it does not stop publishing.
 func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
-	all, err := b.store.Releases.List(ctx)
+	all, err := b.store.List(ctx)
 	var unreadable *store.UnreadableError
 	if errors.As(err, &unreadable) {
 		b.r.Note(Note{Code: NewLine, Cause: err})
@@ -221,7 +221,7 @@ func (b *build) pack(ctx context.Context, done *Result, parent content.Parent) (
 }
 
 func (b *build) put(ctx context.Context, hash string, bytes []byte) error {
-	wrote, err := b.store.Releases.PutObject(ctx, hash, bytes)
+	wrote, err := b.store.PutObject(ctx, hash, bytes)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (b *build) complete(ctx context.Context, r content.Record) error {
 		return err
 	}
 	there := map[string]bool{}
-	if err := b.store.Releases.Objects(ctx, func(hash string) error { there[hash] = true; return nil }); err != nil {
+	if err := b.store.Objects(ctx, func(hash string) error { there[hash] = true; return nil }); err != nil {
 		return err
 	}
 	for _, o := range objects {

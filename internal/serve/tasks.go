@@ -61,7 +61,7 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 		c.Metrics.MustRegister(t.events, t.precreated)
 	}
 	var err error
-	t.Notifier, err = notify.New(notify.Config{Store: c.Store, URLs: c.Notify, Now: c.Now, Log: c.Log, Sent: t.events.WithLabelValues("sent")})
+	t.Notifier, err = notify.New(notify.Config{Notices: c.Store.Notices, URLs: c.Notify, Now: c.Now, Log: c.Log, Sent: t.events.WithLabelValues("sent")})
 	return t, err
 }
 
