@@ -2,8 +2,8 @@
 #
 # @api private
 class pulley::cron {
-  # The whole output goes to syslog. Should logger be missing or end, cat takes the rest: a closed pipe would end the agent in
-  # the middle of a run. pipefail keeps the agent's exit code for cron's own log; it is why the shell is bash.
+  # All output goes to syslog. If logger is missing or ends, cat reads the rest: a closed pipe would end the agent during a
+  # run. pipefail keeps the agent's exit code for cron's own log, and needs bash.
   $line = "${pulley::schedule} root set -o pipefail; ${pulley::command} 2>&1 | (logger -t ${pulley::log_tag} || cat)"
 
   $content = @("CRON")
@@ -31,7 +31,7 @@ class pulley::cron {
       notify => Exec['start cron after its installation'],
     }
 
-    # Not a service resource: cron may run under something other than systemd, and then it is not for Puppet to start.
+    # Not a service resource: cron may run under something other than systemd, which then starts it.
     exec { 'start cron after its installation':
       command     => "systemctl enable --now ${package ? { 'cronie' => 'crond', default => $package }}",
       onlyif      => 'test -d /run/systemd/system',

@@ -1,13 +1,13 @@
-# Keeps the agent running: its schedule in cron; and, where they are given, the keys that may sign what it runs.
+# Keeps the agent running: its schedule in cron and, if given, the keys that may sign releases and data.
 #
 # @param ensure          present, or absent where something else starts the agent (such as `pulley-agent daemon`)
 # @param schedule        five fields of cron with values in their ranges, or a name such as @hourly; not @reboot
-# @param command         what to run; it may hold neither a line break nor %, which cron takes for one
+# @param command         command of the schedule, without line breaks and %, which cron reads as a line break
 # @param path            PATH of the run: cron's own lacks /usr/local/bin and /opt/puppetlabs/bin
 # @param log_tag         the name under which the run's output goes to syslog
 # @param manage_package  install cron where the machine's image lacks it (families Debian and RedHat)
-# @param allowed_signers the whole text of /etc/pulley/allowed_signers, see ssh-keygen(1); undef leaves the file as it is
-# @param revoked_signers the whole text of /etc/pulley/revoked_signers, one public key a line; undef leaves the file as it is
+# @param allowed_signers complete text of /etc/pulley/allowed_signers, see ssh-keygen(1); undef leaves the file as it is
+# @param revoked_signers complete text of /etc/pulley/revoked_signers, one public key per line; undef leaves the file as it is
 class pulley (
   Enum['present', 'absent']              $ensure          = 'present',
   String[1]                              $schedule        = '*/5 * * * *',
