@@ -37,7 +37,7 @@ func grants(f *Facts) (all []Finding) {
 		all = append(all, f.role("", "", role, want)...)
 	}
 	if n := f.access.UnreadNodes; n > 0 {
-		all = append(all, Finding{Code: RolesUnread, Severity: Warning, Params: Params{Count: int64(n)}})
+		all = append(all, Finding{Code: rolesUnread, Severity: Warning, Params: Params{Count: int64(n)}})
 	}
 	all = append(all, f.nodeGrants()...)
 	for name, o := range sorted(f.operators) {
@@ -75,7 +75,7 @@ func (f *Facts) role(env, node, role string, want []store.Grant) []Finding {
 		if node != "" && f.access.UnreadNodes > 0 {
 			return nil
 		}
-		found.Code = RoleMissing
+		found.Code = roleMissing
 		return []Finding{found}
 	}
 	var lacks, extra []string
@@ -91,11 +91,11 @@ func (f *Facts) role(env, node, role string, want []store.Grant) []Finding {
 	}
 	switch {
 	case len(extra) > 0:
-		found.Code, found.Params.Have = RoleExceeds, extra
+		found.Code, found.Params.Have = roleExceeds, extra
 	case len(lacks) > 0:
-		found.Code, found.Params.Want = RoleLacks, lacks
+		found.Code, found.Params.Want = roleLacks, lacks
 	case node == "":
-		found.Code, found.Severity = RoleFine, Fine
+		found.Code, found.Severity = roleFine, Fine
 	default:
 		return nil
 	}
@@ -109,7 +109,7 @@ func (f *Facts) rolesOf(env, node, user, operator string, want ...string) []Find
 	if !read || slices.Equal(have, want) {
 		return nil
 	}
-	return []Finding{{Code: UserRolesDiffer, Severity: Problem, Environment: env, Node: node, Params: Params{User: user, Operator: operator, Have: have, Want: want}}}
+	return []Finding{{Code: userRolesDiffer, Severity: Problem, Environment: env, Node: node, Params: Params{User: user, Operator: operator, Have: have, Want: want}}}
 }
 
 // users compares the identities of nodes with etcd's users.
@@ -118,13 +118,13 @@ func users(f *Facts) (all []Finding) {
 	case !f.access.On:
 		return nil
 	case !f.access.Admin:
-		return []Finding{{Code: AccessUnreadable, Severity: Warning}}
+		return []Finding{{Code: accessUnreadable, Severity: Warning}}
 	}
 	for _, e := range f.environments {
 		env := e.ref.String()
 		for node, i := range sorted(e.identities) {
 			if i.Live() && !f.access.Users[i.User] {
-				all = append(all, Finding{Code: UserMissing, Severity: Problem, Environment: env, Node: node})
+				all = append(all, Finding{Code: userMissing, Severity: Problem, Environment: env, Node: node})
 			}
 		}
 		var waiting []string
@@ -134,7 +134,7 @@ func users(f *Facts) (all []Finding) {
 			}
 		}
 		if n := len(waiting); n > 0 {
-			all = append(all, Finding{Code: NotJoined, Severity: Warning, Environment: env, Params: Params{Nodes: waiting[:min(n, 5)], Count: int64(n)}})
+			all = append(all, Finding{Code: notJoined, Severity: Warning, Environment: env, Params: Params{Nodes: waiting[:min(n, 5)], Count: int64(n)}})
 		}
 	}
 	return all
@@ -142,7 +142,7 @@ func users(f *Facts) (all []Finding) {
 
 func operators(f *Facts) (all []Finding) {
 	if f.operatorsErr != nil {
-		return []Finding{{Code: OperatorsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(f.operatorsErr.Error())}}}
+		return []Finding{{Code: operatorsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(f.operatorsErr.Error())}}}
 	}
 	if !f.checked() {
 		return nil
@@ -156,10 +156,10 @@ func operators(f *Facts) (all []Finding) {
 			admins++
 		}
 		if !f.access.Users[o.User] {
-			all = append(all, Finding{Code: OperatorUserMissing, Severity: Problem, Params: Params{Operator: name, As: string(o.As)}})
+			all = append(all, Finding{Code: operatorUserMissing, Severity: Problem, Params: Params{Operator: name, As: string(o.As)}})
 		}
 	}
-	return append(all, Finding{Code: OperatorsFine, Severity: Fine, Params: Params{Count: int64(len(f.operators)), Count2: admins}})
+	return append(all, Finding{Code: operatorsFine, Severity: Fine, Params: Params{Count: int64(len(f.operators)), Count2: admins}})
 }
 
 // strays are the users of nodes and operators that belong to nobody, and the roles of nodes that are gone.
@@ -248,7 +248,7 @@ func repairGrants(ctx context.Context, st *store.Store, f *Facts) ([]Finding, er
 			}
 		}
 	}
-	return []Finding{{Code: GrantsRepaired, Severity: Fine}}, nil
+	return []Finding{{Code: grantsRepaired, Severity: Fine}}, nil
 }
 
 // repairLeftovers deletes users and roles that belong to nobody. It reads the records again, after the users.
@@ -275,7 +275,7 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *Facts) ([]Finding,
 		damaged += len(e.damaged)
 	}
 	if damaged > 0 { // a record that cannot be read may name a user
-		return []Finding{{Code: StraysKept, Severity: Warning}}, nil
+		return []Finding{{Code: straysKept, Severity: Warning}}, nil
 	}
 	users, roles := fresh.strays()
 	for _, n := range users {
@@ -288,5 +288,5 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *Facts) ([]Finding,
 			return nil, err
 		}
 	}
-	return []Finding{{Code: StraysDeleted, Severity: Fine, Params: Params{Count: int64(len(users)), Count2: int64(len(roles))}}}, nil
+	return []Finding{{Code: straysDeleted, Severity: Fine, Params: Params{Count: int64(len(users)), Count2: int64(len(roles))}}}, nil
 }

@@ -24,9 +24,9 @@ func ExamineCA(ctx context.Context, s *store.Store, c store.Config, dataDir, hos
 	if err != nil {
 		return Finding{}, err
 	}
-	f := Finding{Check: "ca", Code: CAFine, Severity: Fine, Params: Params{Subject: dataDir}}
+	f := Finding{Check: "ca", Code: caFine, Severity: Fine, Params: Params{Subject: dataDir}}
 	if err := certs.MayJoin(ctx, s, c); err != nil {
-		f.Code, f.Severity, f.Params.Text = CAJoinObstacle, Problem, agent.Prose(err.Error())
+		f.Code, f.Severity, f.Params.Text = caJoinObstacle, Problem, agent.Prose(err.Error())
 		if join := (*fleetca.JoinError)(nil); errors.As(err, &join) {
 			f.Params.Kind, f.Params.Hint = string(join.Obstacle), agent.Prose(join.Hint())
 		}

@@ -27,10 +27,10 @@ const (
 func answers(f *Facts) (all []Finding) {
 	for _, m := range f.cluster.members {
 		if m.err != nil {
-			all = append(all, Finding{Code: EtcdSilent, Severity: Problem, Params: Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}})
+			all = append(all, Finding{Code: etcdSilent, Severity: Problem, Params: Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}})
 			continue
 		}
-		all = append(all, Finding{Code: EtcdAnswers, Severity: Fine, Params: Params{Endpoint: m.Endpoint}})
+		all = append(all, Finding{Code: etcdAnswers, Severity: Fine, Params: Params{Endpoint: m.Endpoint}})
 	}
 	return all
 }
@@ -43,10 +43,10 @@ func versions(f *Facts) (all []Finding) {
 		p := Params{Endpoint: m.Endpoint, Version: m.Version}
 		if need, yes := outdated(m.Version); yes {
 			p.Needed = need
-			all = append(all, Finding{Code: EtcdVulnerable, Severity: Problem, Params: p})
+			all = append(all, Finding{Code: etcdVulnerable, Severity: Problem, Params: p})
 			continue
 		}
-		all = append(all, Finding{Code: EtcdVersionFine, Severity: Fine, Params: p})
+		all = append(all, Finding{Code: etcdVersionFine, Severity: Fine, Params: p})
 	}
 	return all
 }
@@ -74,16 +74,16 @@ func quota(f *Facts) (all []Finding) {
 			continue
 		}
 		p := Params{Endpoint: m.Endpoint, Used: m.Used >> 20, Stored: m.Stored >> 20, Quota: m.Quota >> 20}
-		found := Finding{Code: QuotaUse, Severity: Fine, Params: p}
+		found := Finding{Code: quotaUse, Severity: Fine, Params: p}
 		switch {
 		case m.Quota <= 0:
-			found.Code, found.Severity = QuotaUnknown, Warning
+			found.Code, found.Severity = quotaUnknown, Warning
 		case m.Used*100/m.Quota >= quotaFull:
 			found.Severity = Problem
 		case m.Used*100/m.Quota >= quotaTight:
 			found.Severity = Warning
 		case m.Stored*100/m.Quota >= quotaFull:
-			found.Code, found.Severity = QuotaFragmented, Warning
+			found.Code, found.Severity = quotaFragmented, Warning
 		}
 		all = append(all, found)
 	}
@@ -93,29 +93,29 @@ func quota(f *Facts) (all []Finding) {
 func alarms(f *Facts) []Finding {
 	switch k := f.cluster; {
 	case slices.Contains(k.alarms, store.AlarmNoSpace):
-		return []Finding{{Code: EtcdFull, Severity: Problem}}
+		return []Finding{{Code: etcdFull, Severity: Problem}}
 	case slices.Contains(k.alarms, store.AlarmCorrupt):
-		return []Finding{{Code: EtcdCorrupt, Severity: Problem}}
+		return []Finding{{Code: etcdCorrupt, Severity: Problem}}
 	case k.alarmsErr != nil:
-		return []Finding{{Code: AlarmsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(k.alarmsErr.Error())}}}
+		return []Finding{{Code: alarmsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(k.alarmsErr.Error())}}}
 	}
-	return []Finding{{Code: NoAlarm, Severity: Fine}}
+	return []Finding{{Code: noAlarm, Severity: Fine}}
 }
 
 func transport(f *Facts) (all []Finding) {
 	for _, e := range f.cluster.plain {
 		u, err := url.Parse(e)
 		if err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()) {
-			all = append(all, Finding{Code: PlainTextLoopback, Severity: Warning, Params: Params{Endpoint: e}})
+			all = append(all, Finding{Code: plainTextLoopback, Severity: Warning, Params: Params{Endpoint: e}})
 			continue
 		}
-		all = append(all, Finding{Code: PlainText, Severity: Problem, Params: Params{Endpoint: e}})
+		all = append(all, Finding{Code: plainText, Severity: Problem, Params: Params{Endpoint: e}})
 	}
 	switch {
 	case f.cluster.anonymous != "":
-		all = append(all, Finding{Code: NoClientCertificates, Severity: Problem, Params: Params{Endpoint: f.cluster.anonymous}})
+		all = append(all, Finding{Code: noClientCertificates, Severity: Problem, Params: Params{Endpoint: f.cluster.anonymous}})
 	case len(f.cluster.plain) == 0:
-		all = append(all, Finding{Code: TLSFine, Severity: Fine})
+		all = append(all, Finding{Code: tlsFine, Severity: Fine})
 	}
 	return all
 }
@@ -123,11 +123,11 @@ func transport(f *Facts) (all []Finding) {
 func auth(f *Facts) []Finding {
 	switch {
 	case !f.access.On && len(f.cluster.plain) == 0:
-		return []Finding{{Code: AuthOff, Severity: Problem}}
+		return []Finding{{Code: authOff, Severity: Problem}}
 	case !f.access.On:
-		return []Finding{{Code: AuthOffPlainText, Severity: Warning}}
+		return []Finding{{Code: authOffPlainText, Severity: Warning}}
 	}
-	return []Finding{{Code: AuthOn, Severity: Fine}}
+	return []Finding{{Code: authOn, Severity: Fine}}
 }
 
 func root(f *Facts) []Finding {
@@ -135,9 +135,9 @@ func root(f *Facts) []Finding {
 	case !f.access.On:
 		return nil
 	case f.cluster.password:
-		return []Finding{{Code: RootPassword, Severity: Problem}}
+		return []Finding{{Code: rootPassword, Severity: Problem}}
 	}
-	return []Finding{{Code: RootFine, Severity: Fine}}
+	return []Finding{{Code: rootFine, Severity: Fine}}
 }
 
 // certificates judges those of etcd and of this program, then those of nodes and operators.
@@ -145,10 +145,10 @@ func certificates(f *Facts) (all []Finding) {
 	slices.SortStableFunc(f.cluster.certs, func(a, b certificate) int { return a.until.Compare(b.until) })
 	for _, c := range f.cluster.certs {
 		p := Params{Kind: string(c.kind), Subject: c.name, Ends: c.until.UTC()}
-		found := Finding{Code: CertificateEnds, Severity: Fine, Params: p}
+		found := Finding{Code: certificateEnds, Severity: Fine, Params: p}
 		switch left := c.until.Sub(f.now); {
 		case left <= 0:
-			found.Code, found.Severity = CertificateEnded, Problem
+			found.Code, found.Severity = certificateEnded, Problem
 		case left < min(endsSoon, c.until.Sub(c.from)/4):
 			found.Severity = Warning
 		}
@@ -159,11 +159,11 @@ func certificates(f *Facts) (all []Finding) {
 			if !i.Live() || i.Until.IsZero() {
 				continue
 			}
-			found := Finding{Severity: Problem, Code: NodeCertificateEnded, Environment: e.ref.String(), Node: node, Params: Params{Ends: i.Until.UTC()}}
+			found := Finding{Severity: Problem, Code: nodeCertificateEnded, Environment: e.ref.String(), Node: node, Params: Params{Ends: i.Until.UTC()}}
 			switch left := i.Until.Sub(f.now); {
 			case left <= 0:
 			case left < i.Until.Sub(i.Issued)/6: // the node renews when a third is left
-				found.Severity, found.Code = Warning, NodeCertificateEnds
+				found.Severity, found.Code = Warning, nodeCertificateEnds
 			default:
 				continue
 			}
@@ -174,10 +174,10 @@ func certificates(f *Facts) (all []Finding) {
 		if !o.Live() || o.Until.IsZero() {
 			continue
 		}
-		found := Finding{Severity: Warning, Code: OperatorCertificateEnds, Params: Params{Operator: name, As: string(o.As), Ends: o.Until.UTC()}}
+		found := Finding{Severity: Warning, Code: operatorCertificateEnds, Params: Params{Operator: name, As: string(o.As), Ends: o.Until.UTC()}}
 		switch left := o.Until.Sub(f.now); {
 		case left <= 0:
-			found.Code = OperatorCertificateEnded
+			found.Code = operatorCertificateEnded
 		case left >= min(endsSoon, o.Until.Sub(o.Issued)/4):
 			continue
 		}

@@ -142,7 +142,7 @@ func Examine(ctx context.Context, st *store.Store, c store.Config, now time.Time
 	for _, e := range f.environments {
 		env := e.ref.String()
 		if !slices.ContainsFunc(d, func(f Finding) bool { return f.Environment == env && f.Severity != Fine }) {
-			d = append(d, Finding{Check: "nodes", Code: NodesFine, Severity: Fine, Environment: env, Params: Params{Count: int64(len(e.hosts))}})
+			d = append(d, Finding{Check: "nodes", Code: nodesFine, Severity: Fine, Environment: env, Params: Params{Count: int64(len(e.hosts))}})
 		}
 	}
 	return d, nil

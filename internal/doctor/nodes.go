@@ -19,11 +19,11 @@ const (
 
 func readable(f *Facts) (all []Finding) {
 	for _, problem := range f.damaged {
-		all = append(all, Finding{Code: OperatorUnreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
+		all = append(all, Finding{Code: operatorUnreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
 	}
 	for _, e := range f.environments {
 		for _, problem := range e.damaged {
-			all = append(all, Finding{Code: Unreadable, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(problem)}})
+			all = append(all, Finding{Code: unreadable, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(problem)}})
 		}
 	}
 	return all
@@ -33,7 +33,7 @@ func floods(f *Facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		for node, flood := range sorted(e.floods) {
-			found := Finding{Code: Flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes}}
+			found := Finding{Code: flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes}}
 			if f.now.Sub(flood.Last) < floodsOn {
 				found.Code, found.Severity = Floods, Problem
 			}
@@ -41,7 +41,7 @@ func floods(f *Facts) (all []Finding) {
 		}
 		for node, keys := range sorted(e.reported) {
 			if keys > keysOfOneNode {
-				all = append(all, Finding{Code: ManyKeys, Severity: Problem, Environment: env, Node: node, Params: Params{Count: keys}})
+				all = append(all, Finding{Code: manyKeys, Severity: Problem, Environment: env, Node: node, Params: Params{Count: keys}})
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func duplicates(f *Facts) (all []Finding) {
 	for _, e := range f.environments {
 		for node, i := range sorted(e.identities) {
 			if c := i.Clone; i.Live() && c != nil {
-				all = append(all, Finding{Code: Duplicate, Severity: Problem, Environment: e.ref.String(), Node: node, Params: Params{
+				all = append(all, Finding{Code: duplicate, Severity: Problem, Environment: e.ref.String(), Node: node, Params: Params{
 					Machine: c.Machine, Hostname: c.Hostname, From: c.From, Count: int64(c.Times), Seconds: int64(f.now.Sub(c.At) / time.Second),
 				}})
 			}
@@ -67,9 +67,9 @@ func firstBoots(f *Facts) (all []Finding) {
 			p := Params{Machine: machine, Step: b.Step, Seconds: int64(f.now.Sub(b.Heard) / time.Second), Text: b.Error}
 			switch {
 			case b.Stands(f.now):
-				all = append(all, Finding{Code: FirstBootStalled, Severity: Problem, Environment: e.ref.String(), Node: b.Node, Params: p})
+				all = append(all, Finding{Code: firstBootStalled, Severity: Problem, Environment: e.ref.String(), Node: b.Node, Params: p})
 			case b.Finished.IsZero() && b.State == store.BootFailed:
-				all = append(all, Finding{Code: FirstBootFails, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: p})
+				all = append(all, Finding{Code: firstBootFails, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: p})
 			}
 		}
 	}
@@ -88,11 +88,11 @@ func leftovers(f *Facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		if e.spec == nil {
-			all = append(all, Finding{Code: EnvironmentMissing, Severity: Warning, Environment: env})
+			all = append(all, Finding{Code: environmentMissing, Severity: Warning, Environment: env})
 		}
 		for node, i := range sorted(e.identities) {
 			if _, listed := e.hosts[node]; i.Live() && !listed {
-				all = append(all, Finding{Code: IdentityUnlisted, Severity: Warning, Environment: env, Node: node})
+				all = append(all, Finding{Code: identityUnlisted, Severity: Warning, Environment: env, Node: node})
 			}
 		}
 		var more []string
@@ -105,18 +105,18 @@ func leftovers(f *Facts) (all []Finding) {
 				more = append(more, node)
 				continue
 			}
-			found := Finding{Code: KeysLeft, Severity: Warning, Environment: env, Node: node, Params: Params{Count: keys}}
+			found := Finding{Code: keysLeft, Severity: Warning, Environment: env, Node: node, Params: Params{Count: keys}}
 			if e.identities[node].Removed != nil {
-				found.Code = KeysLeftRemoved
+				found.Code = keysLeftRemoved
 			}
 			all = append(all, found)
 		}
 		if len(more) > 0 {
-			all = append(all, Finding{Code: MoreKeysLeft, Severity: Warning, Environment: env, Params: Params{Count: int64(len(more)), Nodes: []string{more[0], more[len(more)-1]}}})
+			all = append(all, Finding{Code: moreKeysLeft, Severity: Warning, Environment: env, Params: Params{Count: int64(len(more)), Nodes: []string{more[0], more[len(more)-1]}}})
 		}
 		for node := range sorted(e.precreated) {
 			if i := e.identities[node]; e.spec != nil && !e.wanted[node] || i.Live() {
-				all = append(all, Finding{Code: PrecreatedUnused, Severity: Warning, Environment: env, Node: node})
+				all = append(all, Finding{Code: precreatedUnused, Severity: Warning, Environment: env, Node: node})
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func leftovers(f *Facts) (all []Finding) {
 	users, roles := f.strays()
 	for i, n := range users {
 		if i == oneByOne {
-			all = append(all, Finding{Code: MoreStrays, Severity: Problem, Params: Params{Count: int64(len(users) - oneByOne)}})
+			all = append(all, Finding{Code: moreStrays, Severity: Problem, Params: Params{Count: int64(len(users) - oneByOne)}})
 			break
 		}
 		found := Finding{Code: Stray, Severity: Problem, Environment: n.Environment, Params: Params{User: n.String()}}
@@ -136,7 +136,7 @@ func leftovers(f *Facts) (all []Finding) {
 		all = append(all, found)
 	}
 	if len(roles) > 0 {
-		all = append(all, Finding{Code: StrayRoles, Severity: Warning, Params: Params{Count: int64(len(roles))}})
+		all = append(all, Finding{Code: strayRoles, Severity: Warning, Params: Params{Count: int64(len(roles))}})
 	}
 	return all
 }
@@ -156,10 +156,10 @@ func machineRecords(f *Facts) (all []Finding) {
 				more++
 				continue
 			}
-			all = append(all, Finding{Code: MachineUnwanted, Severity: Warning, Environment: env, Node: node, Params: Params{Machine: r.Name}})
+			all = append(all, Finding{Code: machineUnwanted, Severity: Warning, Environment: env, Node: node, Params: Params{Machine: r.Name}})
 		}
 		if more > 0 {
-			all = append(all, Finding{Code: MoreMachines, Severity: Warning, Environment: env, Params: Params{Count: more}})
+			all = append(all, Finding{Code: moreMachines, Severity: Warning, Environment: env, Params: Params{Count: more}})
 		}
 	}
 	return all
@@ -171,7 +171,7 @@ func applying(f *Facts) (all []Finding) {
 			continue
 		}
 		if age := f.now.Sub(e.applying.Since); age > applyTakes {
-			all = append(all, Finding{Code: ApplyHangs, Severity: Warning, Environment: e.ref.String(), Params: Params{By: clip.Text(e.applying.By, 64), Seconds: int64(age / time.Second)}})
+			all = append(all, Finding{Code: applyHangs, Severity: Warning, Environment: e.ref.String(), Params: Params{By: clip.Text(e.applying.By, 64), Seconds: int64(age / time.Second)}})
 		}
 	}
 	return all
@@ -179,13 +179,13 @@ func applying(f *Facts) (all []Finding) {
 
 func notices(f *Facts) (all []Finding) {
 	for _, n := range f.notices {
-		found := Finding{Code: NoticeUnsure, Severity: Warning, Environment: n.Environment, Node: n.Node, Params: Params{Kind: string(n.Kind)}}
+		found := Finding{Code: noticeUnsure, Severity: Warning, Environment: n.Environment, Node: n.Node, Params: Params{Kind: string(n.Kind)}}
 		switch {
 		case n.State == store.NoticeFailed:
-			found.Code, found.Params.Text = NoticeFailed, n.Error
+			found.Code, found.Params.Text = noticeFailed, n.Error
 		case n.State == store.NoticeUnsure:
 		case n.State == store.NoticeSending && f.now.Sub(n.At) > sendingTakes:
-			found.Code = NoticeInterrupted
+			found.Code = noticeInterrupted
 		default:
 			continue
 		}

@@ -13,92 +13,92 @@ type Code string
 
 // The codes, by check.
 const (
-	EtcdAnswers Code = "etcd_answers"
-	EtcdSilent  Code = "etcd_silent"
+	etcdAnswers Code = "etcd_answers"
+	etcdSilent  Code = "etcd_silent"
 
-	EtcdVersionFine Code = "etcd_version_fine"
-	EtcdVulnerable  Code = "etcd_vulnerable"
+	etcdVersionFine Code = "etcd_version_fine"
+	etcdVulnerable  Code = "etcd_vulnerable"
 
-	QuotaUse        Code = "quota_use"
-	QuotaUnknown    Code = "quota_unknown"
-	QuotaFragmented Code = "quota_fragmented"
+	quotaUse        Code = "quota_use"
+	quotaUnknown    Code = "quota_unknown"
+	quotaFragmented Code = "quota_fragmented"
 
-	NoAlarm          Code = "no_alarm"
-	EtcdFull         Code = "etcd_full"
-	EtcdCorrupt      Code = "etcd_corrupt"
-	AlarmsUnreadable Code = "alarms_unreadable"
+	noAlarm          Code = "no_alarm"
+	etcdFull         Code = "etcd_full"
+	etcdCorrupt      Code = "etcd_corrupt"
+	alarmsUnreadable Code = "alarms_unreadable"
 
-	TLSFine              Code = "tls_fine"
-	PlainText            Code = "plain_text"
-	PlainTextLoopback    Code = "plain_text_loopback"
-	NoClientCertificates Code = "no_client_certificates"
+	tlsFine              Code = "tls_fine"
+	plainText            Code = "plain_text"
+	plainTextLoopback    Code = "plain_text_loopback"
+	noClientCertificates Code = "no_client_certificates"
 
-	AuthOn           Code = "auth_on"
-	AuthOff          Code = "auth_off"
-	AuthOffPlainText Code = "auth_off_plain_text"
+	authOn           Code = "auth_on"
+	authOff          Code = "auth_off"
+	authOffPlainText Code = "auth_off_plain_text"
 
-	RootFine     Code = "root_fine"
-	RootPassword Code = "root_password"
+	rootFine     Code = "root_fine"
+	rootPassword Code = "root_password"
 
-	CertificateEnds          Code = "certificate_ends"
-	CertificateEnded         Code = "certificate_ended"
-	NodeCertificateEnds      Code = "node_certificate_ends"
-	NodeCertificateEnded     Code = "node_certificate_ended"
-	OperatorCertificateEnds  Code = "operator_certificate_ends"
-	OperatorCertificateEnded Code = "operator_certificate_ended"
+	certificateEnds          Code = "certificate_ends"
+	certificateEnded         Code = "certificate_ended"
+	nodeCertificateEnds      Code = "node_certificate_ends"
+	nodeCertificateEnded     Code = "node_certificate_ended"
+	operatorCertificateEnds  Code = "operator_certificate_ends"
+	operatorCertificateEnded Code = "operator_certificate_ended"
 
-	RoleFine        Code = "role_fine"
-	RoleMissing     Code = "role_missing"
-	RoleExceeds     Code = "role_exceeds"
-	RoleLacks       Code = "role_lacks"
-	RolesUnread     Code = "roles_unread"
-	UserRolesDiffer Code = "user_roles_differ"
-	GrantsRepaired  Code = "grants_repaired"
+	roleFine        Code = "role_fine"
+	roleMissing     Code = "role_missing"
+	roleExceeds     Code = "role_exceeds"
+	roleLacks       Code = "role_lacks"
+	rolesUnread     Code = "roles_unread"
+	userRolesDiffer Code = "user_roles_differ"
+	grantsRepaired  Code = "grants_repaired"
 
-	AccessUnreadable Code = "access_unreadable"
-	UserMissing      Code = "user_missing"
-	NotJoined        Code = "not_joined"
+	accessUnreadable Code = "access_unreadable"
+	userMissing      Code = "user_missing"
+	notJoined        Code = "not_joined"
 
-	OperatorsFine       Code = "operators_fine"
-	OperatorsUnreadable Code = "operators_unreadable"
-	OperatorUserMissing Code = "operator_user_missing"
+	operatorsFine       Code = "operators_fine"
+	operatorsUnreadable Code = "operators_unreadable"
+	operatorUserMissing Code = "operator_user_missing"
 
-	Unreadable         Code = "unreadable"
-	OperatorUnreadable Code = "operator_unreadable"
+	unreadable         Code = "unreadable"
+	operatorUnreadable Code = "operator_unreadable"
 
 	Floods   Code = "floods"
-	Flooded  Code = "flooded"
-	ManyKeys Code = "many_keys"
+	flooded  Code = "flooded"
+	manyKeys Code = "many_keys"
 
-	Duplicate Code = "duplicate"
+	duplicate Code = "duplicate"
 
-	FirstBootStalled Code = "first_boot_stalled"
-	FirstBootFails   Code = "first_boot_fails"
+	firstBootStalled Code = "first_boot_stalled"
+	firstBootFails   Code = "first_boot_fails"
 
-	MachineUnwanted Code = "machine_unwanted"
-	MoreMachines    Code = "more_machines"
-	ApplyHangs      Code = "apply_hangs"
+	machineUnwanted Code = "machine_unwanted"
+	moreMachines    Code = "more_machines"
+	applyHangs      Code = "apply_hangs"
 
-	EnvironmentMissing Code = "environment_missing"
-	IdentityUnlisted   Code = "identity_unlisted"
-	KeysLeft           Code = "keys_left"
-	KeysLeftRemoved    Code = "keys_left_removed"
-	MoreKeysLeft       Code = "more_keys_left"
-	PrecreatedUnused   Code = "precreated_unused"
+	environmentMissing Code = "environment_missing"
+	identityUnlisted   Code = "identity_unlisted"
+	keysLeft           Code = "keys_left"
+	keysLeftRemoved    Code = "keys_left_removed"
+	moreKeysLeft       Code = "more_keys_left"
+	precreatedUnused   Code = "precreated_unused"
 	Stray              Code = "stray_user"
-	MoreStrays         Code = "more_stray_users"
-	StrayRoles         Code = "stray_roles"
-	StraysKept         Code = "strays_kept"
-	StraysDeleted      Code = "strays_deleted"
+	moreStrays         Code = "more_stray_users"
+	strayRoles         Code = "stray_roles"
+	straysKept         Code = "strays_kept"
+	straysDeleted      Code = "strays_deleted"
 
-	NoticeFailed      Code = "notice_failed"
-	NoticeUnsure      Code = "notice_unsure"
-	NoticeInterrupted Code = "notice_interrupted"
+	noticeFailed      Code = "notice_failed"
+	noticeUnsure      Code = "notice_unsure"
+	noticeInterrupted Code = "notice_interrupted"
 
-	NodesFine Code = "nodes_fine"
+	nodesFine Code = "nodes_fine"
 
-	CAFine         Code = "ca_fine"
-	CAJoinObstacle Code = "ca_join_obstacle"
+	caFine         Code = "ca_fine"
+	caJoinObstacle Code = "ca_join_obstacle"
 )
 
 const fixIt = "`pulley doctor --fix`"
@@ -119,149 +119,149 @@ func (f Finding) render() (sentence, remedy string) {
 	ago := (time.Duration(p.Seconds) * time.Second).Round(time.Second)
 	quota := fmt.Sprintf("%d of %d MiB of the quota of %s are in use, %d MiB are stored", p.Used, p.Quota, p.Endpoint, p.Stored)
 	switch f.Code {
-	case EtcdAnswers:
+	case etcdAnswers:
 		return "etcd answers at " + p.Endpoint, ""
-	case EtcdSilent:
+	case etcdSilent:
 		return fmt.Sprintf("etcd does not answer at %s: %s", p.Endpoint, p.Text), "start it, or remove it from --endpoints"
-	case EtcdVersionFine:
+	case etcdVersionFine:
 		return "etcd " + p.Version + " at " + p.Endpoint, ""
-	case EtcdVulnerable:
+	case etcdVulnerable:
 		return fmt.Sprintf("etcd %s at %s lets users read or write past their roles", p.Version, p.Endpoint), "upgrade it to " + p.Needed + " or later"
-	case QuotaUse:
+	case quotaUse:
 		if f.Severity == Fine {
 			return quota, ""
 		}
 		return quota, "run `pulley releases prune`, and see flood; or raise the quota (`pulley serve --quota`)"
-	case QuotaUnknown:
+	case quotaUnknown:
 		return fmt.Sprintf("%s does not report its quota; %d MiB are in use", p.Endpoint, p.Used), "etcd before 3.6 does not report it; check --quota-backend-bytes"
-	case QuotaFragmented:
+	case quotaFragmented:
 		return quota, "stored bytes count until defragmentation: `etcdctl defrag`, which stops a member for a moment"
-	case NoAlarm:
+	case noAlarm:
 		return "etcd has raised no alarm", ""
-	case EtcdFull:
+	case etcdFull:
 		return "etcd is full: it accepts only deletions",
 			"find the node that fills it (see flood); `pulley nodes remove NODE --forget` makes room; else raise the quota, or `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`"
-	case EtcdCorrupt:
+	case etcdCorrupt:
 		return "etcd reports that the data of its members differ", "replace the member that differs: https://etcd.io/docs/latest/op-guide/data_corruption/"
-	case AlarmsUnreadable:
+	case alarmsUnreadable:
 		return "etcd's alarms cannot be read: " + string(p.Text), ""
-	case TLSFine:
+	case tlsFine:
 		return "etcd accepts only clients with a certificate of its CA", ""
-	case PlainText:
+	case plainText:
 		return p.Endpoint + " is in plain text: anybody who reaches it can run code on every node", "start etcd with --cert-file, --key-file, --trusted-ca-file and --client-cert-auth"
-	case PlainTextLoopback:
+	case plainTextLoopback:
 		return p.Endpoint + " is in plain text, for this machine alone: every local user can write everything", "`pulley serve --auth` on the same data folder"
-	case NoClientCertificates:
+	case noClientCertificates:
 		return p.Endpoint + " accepts clients without a certificate", "start etcd with --client-cert-auth and --trusted-ca-file"
-	case AuthOn:
+	case authOn:
 		return "etcd checks its users", ""
-	case AuthOff:
+	case authOff:
 		return "etcd does not check its users: anybody with a certificate of its CA may write everything", "`pulley auth setup`, or `pulley serve --auth` for the embedded etcd"
-	case AuthOffPlainText:
+	case authOffPlainText:
 		return "etcd does not check its users: nodes have no identities of their own", "`pulley serve --auth` on the same data folder, or `pulley auth setup` for another etcd"
-	case RootFine:
+	case rootFine:
 		return "etcd's user root has no password", ""
-	case RootPassword:
+	case rootPassword:
 		return "etcd's user root has a password: anybody who knows it may do everything", "give it a random password that nobody keeps: `etcdctl user passwd root`; while auth is on, root cannot be deleted"
-	case CertificateEnds, CertificateEnded:
+	case certificateEnds, certificateEnded:
 		return certificateSentence(f, day)
-	case NodeCertificateEnds, NodeCertificateEnded:
+	case nodeCertificateEnds, nodeCertificateEnded:
 		again := "run `pulley-agent run` on the node, which reports why it does not renew; after the end: " + token + ", and boot it again with that token"
-		if f.Code == NodeCertificateEnded {
+		if f.Code == nodeCertificateEnded {
 			return "the certificate of " + node + " ended on " + day, again
 		}
 		return "the certificate of " + node + " ends on " + day + " and was not renewed", again
-	case OperatorCertificateEnds:
+	case operatorCertificateEnds:
 		return "the certificate of operator " + p.Operator + " ends on " + day, login
-	case OperatorCertificateEnded:
+	case operatorCertificateEnded:
 		return "the certificate of operator " + p.Operator + " ended on " + day, login
-	case RoleFine:
+	case roleFine:
 		return "role " + p.Role + " may do what it should, and no more", ""
-	case RoleMissing:
+	case roleMissing:
 		return "role " + p.Role + " is missing", fixIt
-	case RoleExceeds:
+	case roleExceeds:
 		return "role " + p.Role + " may do more than it should: " + strings.Join(p.Have, ", "), fixIt
-	case RoleLacks:
+	case roleLacks:
 		return "role " + p.Role + " lacks: " + strings.Join(p.Want, ", "), fixIt
-	case RolesUnread:
+	case rolesUnread:
 		return fmt.Sprintf("the roles of %d nodes were not read: there are too many", p.Count), ""
-	case UserRolesDiffer:
+	case userRolesDiffer:
 		return fmt.Sprintf("etcd user %s has the roles %s, and should have %s", p.User, strings.Join(p.Have, ", "), strings.Join(p.Want, ", ")), fixIt
-	case GrantsRepaired:
+	case grantsRepaired:
 		return "grants of roles and roles of users are as they should be", ""
-	case AccessUnreadable:
+	case accessUnreadable:
 		return "users and roles cannot be read: you are no admin", "run doctor as an admin: `pulley operators list` shows the admins"
-	case UserMissing:
+	case userMissing:
 		return node + " has an identity and no etcd user: etcd refuses it", "a removal was interrupted: " + remove + "; to bring the node back after that: " + token
-	case NotJoined:
+	case notJoined:
 		names := strings.Join(p.Nodes, ", ")
 		if more := int(p.Count) - len(p.Nodes); more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
 		return "on the host list without an identity: etcd refuses " + names, "give each a token: `pulley token create -e " + env + " --node NODE`, or remove it: `pulley nodes remove NODE -e " + env + "`"
-	case OperatorsFine:
+	case operatorsFine:
 		return fmt.Sprintf("%d operators, of them %d admins", p.Count, p.Count2), ""
-	case OperatorsUnreadable:
+	case operatorsUnreadable:
 		return "operators cannot be read: " + string(p.Text), ""
-	case OperatorUserMissing:
+	case operatorUserMissing:
 		return "operator " + p.Operator + " has no etcd user: etcd refuses them", login
-	case Unreadable:
+	case unreadable:
 		return string(p.Text), "upgrade `pulley` if a newer one wrote it; else write it again"
-	case OperatorUnreadable:
+	case operatorUnreadable:
 		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
-	case Floods, Flooded:
-		verb := map[Code]string{Floods: "floods", Flooded: "flooded"}[f.Code]
+	case Floods, flooded:
+		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
 		return fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count), "remove it and what it wrote: " + forget
-	case ManyKeys:
+	case manyKeys:
 		return fmt.Sprintf("%s has %d keys in etcd, and a node keeps about 20", node, p.Count), "remove it and what it wrote: " + forget
-	case Duplicate:
+	case duplicate:
 		return fmt.Sprintf("a duplicate machine uses the name %s: machine id %s, hostname %s, from %s, %d times, last %s ago", node, p.Machine, p.Hostname, p.From, p.Count, ago),
 			"give the other machine a name and a machine id of its own; if it is to be " + node + ": " + remove + ", and a new token for it"
-	case FirstBootStalled:
+	case firstBootStalled:
 		return fmt.Sprintf("the first boot of %s is stalled at step %s; last report %s ago%s", firstBootName(f), p.Step, ago.Round(time.Minute), cause(p.Text)),
 			"read its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock` lets another machine take its name"
-	case FirstBootFails:
+	case firstBootFails:
 		return fmt.Sprintf("the first boot of %s fails at step %s and retries%s", firstBootName(f), p.Step, cause(p.Text)), ""
-	case MachineUnwanted:
+	case machineUnwanted:
 		return fmt.Sprintf("pulley made machine %s for %s, which nothing calls for: the machine may still exist", p.Machine, node),
 			"`pulley env plan` shows it; `pulley env apply` retires it, and `pulley env destroy` the whole environment"
-	case MoreMachines:
+	case moreMachines:
 		return fmt.Sprintf("and %d more machines", p.Count), ""
-	case ApplyHangs:
+	case applyHangs:
 		return fmt.Sprintf("%s has applied %s for %s, and nobody else can", p.By, env, ago.Round(time.Minute)), "find that process; after its end the lock ends within a minute"
-	case EnvironmentMissing:
+	case environmentMissing:
 		return "environment " + env + " does not exist, and keys of its nodes do", "store it: `pulley env apply`; or remove its nodes: `pulley nodes remove NODE -e " + env + " --forget`"
-	case IdentityUnlisted:
+	case identityUnlisted:
 		return node + " has an identity, and is not on the host list", "`pulley nodes add " + node + " -e " + env + "`, or " + remove
-	case KeysLeft:
+	case keysLeft:
 		return fmt.Sprintf("%s is on no list, and left %d keys", node, p.Count), forget
-	case KeysLeftRemoved:
+	case keysLeftRemoved:
 		return fmt.Sprintf("%s was removed, and left %d keys", node, p.Count), forget
-	case MoreKeysLeft:
+	case moreKeysLeft:
 		return fmt.Sprintf("and %d more nodes left keys, from %s to %s", p.Count, p.Nodes[0], p.Nodes[1]), "remove them the same way"
-	case PrecreatedUnused:
+	case precreatedUnused:
 		return "an etcd user is pre-created for " + node + ", which needs none", "`pulley serve` deletes it by itself; or: " + fixIt
 	case Stray:
 		return "etcd user " + p.User + " belongs to nobody: its certificate is still valid", fixIt
-	case MoreStrays:
+	case moreStrays:
 		return fmt.Sprintf("and %d more etcd users belong to nobody", p.Count), fixIt
-	case StrayRoles:
+	case strayRoles:
 		return fmt.Sprintf("%d etcd roles are of nodes that are gone", p.Count), fixIt
-	case StraysKept:
+	case straysKept:
 		return "users that belong to nobody were kept: not every record can be read", ""
-	case StraysDeleted:
+	case straysDeleted:
 		return fmt.Sprintf("%d users and %d roles that belonged to nobody were deleted", p.Count, p.Count2), ""
-	case NoticeFailed:
+	case noticeFailed:
 		return "a notice was not sent: " + p.Kind + cause(p.Text), "check the URLs of `pulley serve --notify`"
-	case NoticeUnsure:
+	case noticeUnsure:
 		return "a notice may not have been sent: " + p.Kind, ""
-	case NoticeInterrupted:
+	case noticeInterrupted:
 		return "a notice may not have been sent, because its serve ended: " + p.Kind, ""
-	case NodesFine:
+	case nodesFine:
 		return fmt.Sprintf("nothing is wrong with the %d nodes of %s", p.Count, env), ""
-	case CAFine:
+	case caFine:
 		return "etcd knows the CA of " + p.Subject + ", and refuses its certificates without a user", ""
-	case CAJoinObstacle:
+	case caJoinObstacle:
 		return "nodes cannot join with the CA of " + p.Subject + cause(p.Text), string(p.Hint)
 	}
 	return string(f.Code), ""
@@ -269,7 +269,7 @@ func (f Finding) render() (sentence, remedy string) {
 
 func certificateSentence(f Finding, day string) (sentence, remedy string) {
 	verb := " ends on "
-	if f.Code == CertificateEnded {
+	if f.Code == certificateEnded {
 		verb = " ended on "
 	}
 	switch certKind(f.Params.Kind) {
