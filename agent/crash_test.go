@@ -154,7 +154,7 @@ func die(t *testing.T, dir, place string) {
 func endOf(t *testing.T, w *world) string {
 	t.Helper()
 	s, status := w.state(t), w.etcd.status(t)
-	if s.Attempt(s.LastGood) != nil {
+	if s.attempt(s.LastGood) != nil {
 		t.Errorf("attempts at the last good target are on record: %+v", s.Attempts)
 	}
 	if s.LastRun != status.LastRun || !s.RanAt.Equal(status.RanAt) {

@@ -176,7 +176,7 @@ func (l *ladder) take() Decision {
 		l.pass(AskAuthentic, Cause{Params: Params{At: r.At}})
 	}
 
-	a := l.o.State.Attempt(w)
+	a := l.o.State.attempt(w)
 	due, next := l.retryDue(a)
 	if !due && !l.o.Force && !l.o.Noop {
 		l.dec.Next = next
@@ -213,7 +213,7 @@ func (l *ladder) enforceOn(t Target) Decision {
 	if t.IsZero() {
 		return l.end(Nothing, blocked, t)
 	}
-	a := l.o.State.Attempt(t)
+	a := l.o.State.attempt(t)
 	due, next := l.retryDue(a)
 	switch {
 	case l.o.Noop:

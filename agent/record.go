@@ -34,9 +34,9 @@ type storedRun struct {
 	Run
 }
 
-// EncodeRun packs a run. If the run is too large, EncodeRun removes log lines first, then resources, from the end, and
+// encodeRun packs a run. If the run is too large, encodeRun removes log lines first, then resources, from the end, and
 // marks the record as truncated. The full report stays on the node.
-func EncodeRun(r Run) (EncodedRun, error) {
+func encodeRun(r Run) (EncodedRun, error) {
 	truncated := false
 	for {
 		b, err := pack(storedRun{V: runFormat, Truncated: truncated, Run: r})
@@ -63,7 +63,7 @@ func EncodeRun(r Run) (EncodedRun, error) {
 	}
 }
 
-// DecodeRun unpacks the output of EncodeRun. It never reads more than 1 MiB and never panics.
+// DecodeRun unpacks the output of encodeRun. It never reads more than 1 MiB and never panics.
 func DecodeRun(b []byte) (r Run, truncated bool, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {

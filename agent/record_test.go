@@ -41,7 +41,7 @@ func sampleRun() Run {
 // `pulley runs` must show the run as it happened, if the record fits.
 func TestRunRoundTrip(t *testing.T) {
 	want := sampleRun()
-	e, err := EncodeRun(want)
+	e, err := encodeRun(want)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestRunRecordIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := EncodeRun(r)
+		e, err := encodeRun(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestTruncatedRunKeepsFirstResources(t *testing.T) {
 		r.Log = append(r.Log, LogLine{Level: "notice", Message: noise(uint64(i), 200)})
 		r.Resources = append(r.Resources, ResourceEvent{Resource: noise(uint64(i), 60), Status: "changed"})
 	}
-	e, err := EncodeRun(r)
+	e, err := encodeRun(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestInvalidRunRecordIsAnError(t *testing.T) {
 }
 
 func FuzzDecodeRun(f *testing.F) {
-	e, err := EncodeRun(sampleRun())
+	e, err := encodeRun(sampleRun())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func FuzzDecodeRun(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := EncodeRun(r)
+		again, err := encodeRun(r)
 		if err != nil {
 			return // its minimal record, with names, may be too large
 		}

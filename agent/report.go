@@ -100,7 +100,7 @@ func (t *tick) freshRun() (*EncodedRun, error) {
 	if r.Outcome == Unchanged && !r.Noop {
 		r.Log, r.Resources = nil, nil
 	}
-	e, err := EncodeRun(r)
+	e, err := encodeRun(r)
 	if err != nil {
 		return nil, err
 	}
@@ -126,9 +126,9 @@ func (t *tick) status() Status {
 	if r := t.state.Refusal; r != nil && r.Target == s.Target {
 		s.Refusal = r
 	}
-	if a := t.state.Attempt(s.Target); a != nil {
+	if a := t.state.attempt(s.Target); a != nil {
 		s.Attempt = a
-	} else if a := t.state.Attempt(t.state.Enforcing); a != nil {
+	} else if a := t.state.attempt(t.state.Enforcing); a != nil {
 		s.Attempt = a
 	}
 	s.Params = s.without(*s.Cause.clipped(maxDetailInHead))

@@ -45,8 +45,8 @@ type RunRef struct {
 	Bytes int    `json:"bytes"`
 }
 
-// Attempt returns the count of attempts at t, or nil when there was none since the last success.
-func (s *State) Attempt(t Target) *Attempt {
+// attempt returns the count of attempts at t, or nil when there was none since the last success.
+func (s *State) attempt(t Target) *Attempt {
 	for i := range s.Attempts {
 		if s.Attempts[i].Target == t {
 			return &s.Attempts[i]
@@ -91,7 +91,7 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Reque
 	if afresh {
 		s.forgive(t)
 	}
-	a := s.Attempt(t)
+	a := s.attempt(t)
 	if a == nil {
 		s.Attempts = append(s.Attempts, Attempt{Target: t})
 		a = &s.Attempts[len(s.Attempts)-1]
@@ -129,7 +129,7 @@ func (s *State) fail(r Run, now time.Time) {
 	if r.Kind == Untouched {
 		s.Enforcing = s.Before
 	}
-	if a := s.Attempt(r.Target); a != nil {
+	if a := s.attempt(r.Target); a != nil {
 		a.Finished++
 		a.Open = false
 		a.Last = now
@@ -140,7 +140,7 @@ func (s *State) fail(r Run, now time.Time) {
 
 // forget removes an open run in which Puppet never started.
 func (s *State) forget() {
-	if a := s.Attempt(s.Enforcing); a != nil && a.Open {
+	if a := s.attempt(s.Enforcing); a != nil && a.Open {
 		a.Started--
 		a.Open = false
 		if a.Started == 0 {

@@ -559,7 +559,7 @@ func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 		if !errors.Is(r.Err, context.Canceled) || s.OpenRun == "" || s.Enforcing != verB || s.LastGood != verA || r.Unreachable {
 			t.Errorf("during %s: %+v, %+v", at, r, s)
 		}
-		if a := s.Attempt(verB); a == nil || a.Finished != 0 || w.etcd.status(t).Phase != Idle {
+		if a := s.attempt(verB); a == nil || a.Finished != 0 || w.etcd.status(t).Phase != Idle {
 			t.Errorf("during %s: its attempts are %+v", at, a)
 		}
 		w.machine.during, w.puppet.during = nil, nil
@@ -825,7 +825,7 @@ func TestInterruptedRunIsRepeated(t *testing.T) {
 	}()
 	w.content.held, w.puppet.during = 0, nil
 	s := w.state(t)
-	if a := s.Attempt(verB); s.OpenRun == "" || a == nil || !a.Open {
+	if a := s.attempt(verB); s.OpenRun == "" || a == nil || !a.Open {
 		t.Fatalf("%+v", s)
 	}
 	w.now = w.now.Add(time.Second)

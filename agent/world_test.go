@@ -135,7 +135,7 @@ func (w *world) state(t testing.TB) State {
 func (w *world) attempt(t testing.TB, target Target) *Attempt {
 	t.Helper()
 	s := w.state(t)
-	return s.Attempt(target)
+	return s.attempt(target)
 }
 
 // stands fails the test unless the node has this last good target, enforced target and link.

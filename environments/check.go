@@ -84,7 +84,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			}
 		case *Provider:
 			c.checkProvider()
-		case *Rollout:
+		case *rollout:
 			c.checkValues(role, at.field+".", f.fields())
 		case *Userdata:
 			for _, p := range v.Problems() {

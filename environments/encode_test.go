@@ -22,7 +22,7 @@ func TestEncode(t *testing.T) {
 		{"who makes machines, and how", Environment{
 			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: Duration(time.Minute)},
 			Flavors: map[string]string{"s": "m1.small"}, Userdata: Userdata{Proxy: "http://p:1"},
-			Roles: []Role{{Name: "web", Cardinality: 1, Rollout: Rollout{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
+			Roles: []Role{{Name: "web", Cardinality: 1, Rollout: rollout{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
 		}, `{"v":1,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
 			`"roles":[{"name":"web","cardinality":1,"after":["db"],"rollout":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
 		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},

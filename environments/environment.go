@@ -51,14 +51,14 @@ type Role struct {
 	After       []string          `json:"after,omitempty" form:"role" like:"controller" help:"Roles whose machines must have converged before these are created."`
 	ReactsTo    []string          `json:"reacts_to,omitempty" form:"role" like:"controller" help:"Roles whose added or removed nodes cause a Puppet run on these nodes."`
 	Protected   bool              `json:"protected,omitempty" help:"Machines of this role are never deleted."`
-	Rollout     Rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
+	Rollout     rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
 	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
 	Members     []string          `json:"members,omitempty" form:"member" like:"old1.example.com" help:"Existing machines of any name that belong to this role."`
 }
 
-// Rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
+// rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
 // cardinality with at least one machine: "2", "25%".
-type Rollout struct {
+type rollout struct {
 	Batch    string   `json:"batch,omitempty" form:"batch" like:"25%" help:"Machines that are replaced at a time: a number, or a percentage of the role (default: 1)."`
 	Failures string   `json:"failures,omitempty" form:"failures" like:"25%" help:"Machines that may fail before no more are ordered (default: 0)."`
 	Timeout  Duration `json:"timeout,omitempty" like:"30m" help:"Maximum time from the order of a machine until it has converged, at most 24h (default: 30m)."`

@@ -43,7 +43,7 @@ func cloudFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *Rollout, *Userdata:
+	case *Provider, *rollout, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil

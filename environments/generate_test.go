@@ -42,7 +42,7 @@ func drawRole(t *rapid.T, r Role, before, behind []string) Role {
 		r.ReactsTo = drawList(t, rapid.SampledFrom(slices.Concat(before, behind)))
 	}
 	r.Protected = rapid.Bool().Draw(t, "protected")
-	r.Rollout = Rollout{
+	r.Rollout = rollout{
 		Batch: maybe(t, rapid.SampledFrom([]string{"1", "25%", "100%"})), Failures: maybe(t, rapid.SampledFrom([]string{"0", "3", "1%"})), Timeout: drawTime(t),
 	}
 	r.Userdata = drawUserdata(t)

@@ -41,10 +41,10 @@ func (e *Environment) TimeoutOf(r Role) time.Duration {
 func (e *Environment) UserdataOf(r Role) Userdata { return r.Userdata.Over(e.Userdata) }
 
 // BatchOf returns how many machines of a role with cardinality nodes are replaced at a time, at least 1.
-func (r Rollout) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }
+func (r rollout) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }
 
 // FailuresOf returns how many machines of a role with cardinality nodes may fail before no more are ordered.
-func (r Rollout) FailuresOf(cardinality int) int { return share(r.Failures, 0, cardinality) }
+func (r rollout) FailuresOf(cardinality int) int { return share(r.Failures, 0, cardinality) }
 
 // share converts a checked share to a number of machines.
 func share(text string, without, cardinality int) int {

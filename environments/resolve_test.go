@@ -58,7 +58,7 @@ func TestShares(t *testing.T) {
 		{"-1", 3, 1, 0}, {"x", 3, 1, 0}, {"%", 3, 1, 0}, // check refuses these; they must not panic or loop either
 		{"0", 3, 1, 0},
 	} {
-		r := Rollout{Batch: c.text, Failures: c.text}
+		r := rollout{Batch: c.text, Failures: c.text}
 		if batch, failed := r.BatchOf(c.cardinality), r.FailuresOf(c.cardinality); batch != c.wantBatch || failed != c.wantFailed {
 			t.Errorf("%q of %d: batch %d, failures %d, want %d and %d", c.text, c.cardinality, batch, failed, c.wantBatch, c.wantFailed)
 		}

@@ -138,7 +138,7 @@ func valuesArrive(t *testing.T, o firstboot.Plan) bool {
 			}
 			return false
 		}
-		if len(text) > MaxSizeBytes {
+		if len(text) > maxSizeBytes {
 			t.Fatalf("%d bytes were rendered", len(text))
 		}
 		files := arrives(t, o, form, text)

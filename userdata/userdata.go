@@ -6,8 +6,8 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// MaxSizeBytes is the maximum size of userdata that every cloud accepts; EC2 has the lowest limit.
-const MaxSizeBytes = 16 << 10
+// maxSizeBytes is the maximum size of userdata that every cloud accepts; EC2 has the lowest limit.
+const maxSizeBytes = 16 << 10
 
 // Form is a format of userdata.
 type Form string
@@ -23,7 +23,7 @@ const (
 var Forms = []Form{Script, CloudConfig, Multipart}
 
 // Render returns the userdata of a machine in a form. A plan that a first boot cannot use is an error, as is a result
-// above MaxSizeBytes.
+// above maxSizeBytes.
 func Render(p firstboot.Plan, form Form) ([]byte, error) {
 	text, err := render(p, form)
 	if err != nil {
@@ -48,8 +48,8 @@ func render(plan firstboot.Plan, form Form) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("there is no form %q", form)
 	}
-	if err == nil && len(text) > MaxSizeBytes {
-		err = fmt.Errorf("it would be %d bytes, and clouds take at most %d (%s)", len(text), MaxSizeBytes, p.sizes())
+	if err == nil && len(text) > maxSizeBytes {
+		err = fmt.Errorf("it would be %d bytes, and clouds take at most %d (%s)", len(text), maxSizeBytes, p.sizes())
 	}
 	return text, err
 }

@@ -26,7 +26,7 @@ import (
 func TestFirstBootSurvivesPowerCut(t *testing.T) {
 	t.Parallel()
 	steps := []firstboot.Name{firstboot.Puppet, firstboot.Schedule}
-	c := cuts{fleet: NewFleet(t, maxCuts*(len(steps)+4)), ends: make(chan end, len(steps)+4)}
+	c := cuts{fleet: newFleet(t, maxCuts*(len(steps)+4)), ends: make(chan end, len(steps)+4)}
 	t.Run("in", func(t *testing.T) {
 		t.Run("none", func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +50,7 @@ func TestFirstBootSurvivesPowerCut(t *testing.T) {
 		}
 	})
 	close(c.ends)
-	for _, f := range c.fleet.Doctor() {
+	for _, f := range c.fleet.doctor() {
 		t.Errorf("after all first boots: %+v", f)
 	}
 	uncut, states := "", map[string]string{}
@@ -104,17 +104,17 @@ func (c *cuts) becomesNode(t *testing.T, what, form string, cut func(*Machine) b
 	m := NewMachine(t)
 	// The schedule allows no tick in between.
 	m.Seed(map[string]string{"user-data": f.Userdata(node, "--format", form, "--schedule", "0 0 1 1 *")})
-	m.Boot()
+	m.boot()
 	if !cut(m) {
-		m.Cut()
+		m.cut()
 		return false
 	}
-	if !m.On() {
-		m.Boot()
+	if !m.on() {
+		m.boot()
 	}
 	m.Wait("the first boot", m.Finished)
-	c.ends <- end{what + " of " + form, f.EndState(m, node)}
-	m.Cut()
+	c.ends <- end{what + " of " + form, f.endState(m, node)}
+	m.cut()
 	return true
 }
 
@@ -122,17 +122,17 @@ func (c *cuts) becomesNode(t *testing.T, what, form string, cut func(*Machine) b
 func (m *Machine) cutIn(step firstboot.Name) bool {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		state := m.FirstBoot().Steps[step].State
+		state := m.firstBoot().Steps[step].State
 		if state == firstboot.Started && m.amid(step) || state == firstboot.Done {
 			break
 		}
 		if time.Now().After(deadline) {
-			m.t.Fatalf("step %s does not start: %s\n%s", step, m.Finished(), m.Story())
+			m.t.Fatalf("step %s does not start: %s\n%s", step, m.Finished(), m.story())
 		}
 	}
-	m.Cut()
+	m.cut()
 	m.t.Logf("power cut: %s", m.Finished())
-	return m.FirstBoot().Steps[step].State == firstboot.Started
+	return m.firstBoot().Steps[step].State == firstboot.Started
 }
 
 // amid reports whether a long step is at the point where a power cut does most harm.
@@ -159,13 +159,13 @@ func (m *Machine) cutBetween(begun, over string) bool {
 	begun = strings.ReplaceAll(begun, "NAME", m.Name)
 	for deadline := time.Now().Add(patience); !m.Has(begun); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			m.t.Fatalf("%s does not appear\n%s", begun, m.Story())
+			m.t.Fatalf("%s does not appear\n%s", begun, m.story())
 		}
 		if m.Has(over) {
 			break
 		}
 	}
-	m.Cut()
+	m.cut()
 	return m.Has(begun) && !m.Has(over)
 }
 
@@ -195,9 +195,9 @@ var ownedDirs = []string{"/etc/pulley", "/etc/cron.d", "/etc/systemd/system", "/
 // run reads them.
 const puppetLock = "/var/lib/pulley/puppet/var/state/.lock-"
 
-// EndState returns the result of a first boot on its machine and in etcd, one fact a line. It excludes differences
+// endState returns the result of a first boot on its machine and in etcd, one fact a line. It excludes differences
 // between two machines: names, addresses, keys, times.
-func (f *Fleet) EndState(m *Machine, node string) string {
+func (f *Fleet) endState(m *Machine, node string) string {
 	m.t.Helper()
 	var b strings.Builder
 	for _, dir := range ownedDirs {
@@ -250,7 +250,7 @@ func (m *Machine) fact(name string, info fs.FileInfo, node string) string {
 	case strings.HasSuffix(name, "identity/node.pem"):
 		return ": " + m.identity(name, node)
 	case name == stateFile:
-		s := m.FirstBoot()
+		s := m.firstBoot()
 		var is []string
 		for _, step := range firstboot.Names() {
 			is = append(is, fmt.Sprintf("%s %s%s", step, s.Steps[step].State, s.Steps[step].Error))
@@ -291,12 +291,12 @@ func (m *Machine) identity(name, node string) string {
 // seen returns the operators' view of a node.
 func (f *Fleet) seen(m *Machine, node string) string {
 	f.t.Helper()
-	h, s := f.Host(node), f.Status(node)
+	h, s := f.host(node), f.Status(node)
 	var tokens []struct {
 		Node string
 		Used int
 	}
-	f.JSON(&tokens, "token", "list")
+	f.json(&tokens, "token", "list")
 	used := 0
 	for _, t := range tokens {
 		if t.Node == node {

@@ -72,7 +72,7 @@ roles:
 	file := m.Path("repo/environments/dev.yaml")
 	boots := []string{"--agent", filepath.Join(binDir, "pulley-agent"), "--allowed-signers", m.signers}
 	began := time.Now()
-	out, problem, err := m.Try(append([]string{"env", "apply", file, "--yes"}, boots...)...)
+	out, problem, err := m.try(append([]string{"env", "apply", file, "--yes"}, boots...)...)
 	m.t.Logf("%d controllers in %s\n%s%s", controllers, time.Since(began).Round(time.Second), out, problem)
 	if err != nil {
 		m.t.Fatalf("pulley env apply: %v", err)
@@ -81,13 +81,13 @@ roles:
 		Steps   []plan.Step
 		Healthy bool
 	}
-	m.JSON(&planned, append([]string{"env", "plan", file}, boots...)...)
+	m.json(&planned, append([]string{"env", "plan", file}, boots...)...)
 	for _, step := range planned.Steps {
 		if step.Verb != plan.Keep {
 			m.t.Errorf("the plan after an apply has the step %+v", step)
 		}
 	}
-	if said := m.Pulley(append([]string{"env", "plan", file, "--detailed-exitcodes"}, boots...)...); !strings.Contains(said, "dev: nothing changes\n") {
+	if said := m.pulley(append([]string{"env", "plan", file, "--detailed-exitcodes"}, boots...)...); !strings.Contains(said, "dev: nothing changes\n") {
 		m.t.Errorf("the plan after an apply is\n%s", said)
 	}
 	if controllers > 0 && (len(planned.Steps) != controllers || !planned.Healthy) {
@@ -106,7 +106,7 @@ func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 		config.Mark = machines.Mark{Owner: filepath.Base(filepath.Dir(filepath.Dir(path))), Fleet: "dev"}
 		is := the(t, newDriver(t, config), filepath.Base(path))
 		ids[is.Name] = is.ID
-		host, status := m.Host(is.Name), m.Status(is.Name)
+		host, status := m.host(is.Name), m.Status(is.Name)
 		if is.State != machines.Running || !host.Registered || !slices.Equal(host.Addresses, is.Addresses) || status.State != "converged" || status.Release != "1.0.0" {
 			t.Errorf("%s is %+v, %+v, %+v", is.Name, is, host, status)
 		}
@@ -118,8 +118,8 @@ func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 			t.Errorf("Puppet did not work on %s: %q, %v", is.Name, motd, err)
 		}
 	}
-	var hosts []Host
-	m.JSON(&hosts, "nodes")
+	var hosts []host
+	m.json(&hosts, "nodes")
 	if len(ids) != want || len(hosts) != want {
 		t.Errorf("%d machines and %d nodes, want %d: %v, %+v", len(ids), len(hosts), want, ids, hosts)
 	}

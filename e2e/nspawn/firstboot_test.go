@@ -14,8 +14,8 @@ import (
 
 const stateFile = "/var/lib/pulley/first-boot.json"
 
-// FirstBoot returns the progress of the machine's first boot: the zero value before the agent has started it.
-func (m *Machine) FirstBoot() firstboot.State {
+// firstBoot returns the progress of the machine's first boot: the zero value before the agent has started it.
+func (m *Machine) firstBoot() firstboot.State {
 	var s firstboot.State
 	if text, err := m.read(stateFile); err == nil {
 		_ = json.Unmarshal([]byte(text), &s) // like the agent, treats a damaged file as missing
@@ -25,7 +25,7 @@ func (m *Machine) FirstBoot() firstboot.State {
 
 // Finished is a condition for Wait: the first boot is over.
 func (m *Machine) Finished() string {
-	s := m.FirstBoot()
+	s := m.firstBoot()
 	if !s.Finished.IsZero() {
 		return ""
 	}
@@ -41,10 +41,10 @@ func (m *Machine) Finished() string {
 	return strings.Join(is, ", ")
 }
 
-// Timeline returns a table of the durations from power on until the node was seen converged.
-func (m *Machine) Timeline(booted, converged time.Time) string {
+// timeline returns a table of the durations from power on until the node was seen converged.
+func (m *Machine) timeline(booted, converged time.Time) string {
 	m.t.Helper()
-	s := m.FirstBoot()
+	s := m.firstBoot()
 	var b strings.Builder
 	row := func(what string, d time.Duration) { fmt.Fprintf(&b, "| %s | %.2f |\n", what, d.Seconds()) }
 	b.WriteString("| | seconds |\n|---|---|\n")
@@ -69,8 +69,8 @@ func (m *Machine) Timeline(booted, converged time.Time) string {
 	return b.String()
 }
 
-// FromSeed returns the files of a seed folder.
-func (f *Fleet) FromSeed(dir string) map[string]string {
+// fromSeed returns the files of a seed folder.
+func (f *Fleet) fromSeed(dir string) map[string]string {
 	f.t.Helper()
 	files := map[string]string{}
 	for _, name := range strings.Fields(f.run("ls", dir)) {

@@ -35,13 +35,13 @@ type Fleet struct {
 	ended   chan error
 }
 
-// NewFleet starts a server with the environment dev, which has this number of nodes of role compute, and with the
+// newFleet starts a server with the environment dev, which has this number of nodes of role compute, and with the
 // signed and promoted release 1.0.0.
-func NewFleet(t *testing.T, compute int) *Fleet {
+func newFleet(t *testing.T, compute int) *Fleet {
 	t.Helper()
 	f := newServer(t)
 	f.file("environments/dev.yaml", fmt.Sprintf("roles:\n  compute:\n    cardinality: %d\n    flavor: bare-metal\n", compute))
-	f.Pulley("env", "apply", filepath.Join(f.repo, "environments/dev.yaml"))
+	f.pulley("env", "apply", filepath.Join(f.repo, "environments/dev.yaml"))
 	f.Release("1.0.0")
 	return f
 }
@@ -53,19 +53,19 @@ func newServer(t *testing.T) *Fleet {
 	f.repo, f.signers, f.key = filepath.Join(f.dir, "repo"), filepath.Join(f.dir, "allowed_signers"), filepath.Join(f.dir, "key")
 	f.start()
 	t.Cleanup(f.stop)
-	f.Pulley("init", f.repo)
+	f.pulley("init", f.repo)
 	// The tests wait for cron: it starts the agent each minute, without splay.
 	f.replace("hieradata/common.yaml", "'*/5 * * * *'", "'* * * * *'\npulley::command: '/usr/local/bin/pulley-agent run'")
-	f.Pulley("key", "create", f.key, "--no-passphrase")
-	f.Pulley("key", "allow", f.key+".pub", "--name", "ada@example.com", "--environments", "dev", "--signers", f.signers)
+	f.pulley("key", "create", f.key, "--no-passphrase")
+	f.pulley("key", "allow", f.key+".pub", "--name", "ada@example.com", "--environments", "dev", "--signers", f.signers)
 	return f
 }
 
 // Release publishes and promotes the signed content of the repository. The e2e tests of the parent package validate it.
 func (f *Fleet) Release(version string) {
 	f.t.Helper()
-	f.Pulley("publish", f.repo, "--version", version, "--sign-key", f.key, "--no-validate")
-	f.Pulley("promote", version)
+	f.pulley("publish", f.repo, "--version", version, "--sign-key", f.key, "--no-validate")
+	f.pulley("promote", version)
 }
 
 func (f *Fleet) start() {
@@ -143,18 +143,18 @@ func (f *Fleet) log() string {
 	return tail(string(text), 60)
 }
 
-// Pulley runs an operator's command, which must succeed, and returns its standard output.
-func (f *Fleet) Pulley(args ...string) string {
+// pulley runs an operator's command, which must succeed, and returns its standard output.
+func (f *Fleet) pulley(args ...string) string {
 	f.t.Helper()
-	out, problem, err := f.Try(args...)
+	out, problem, err := f.try(args...)
 	if err != nil {
 		f.t.Fatalf("pulley %s: %v\n%s%s", strings.Join(args, " "), err, out, problem)
 	}
 	return out
 }
 
-// Try runs an operator's command.
-func (f *Fleet) Try(args ...string) (stdout, stderr string, err error) {
+// try runs an operator's command.
+func (f *Fleet) try(args ...string) (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "pulley"), args...)
@@ -168,10 +168,10 @@ func (f *Fleet) Try(args ...string) (stdout, stderr string, err error) {
 	return out.String(), problem.String(), err
 }
 
-// JSON runs a command with `-o json` and decodes its output.
-func (f *Fleet) JSON(into any, args ...string) {
+// json runs a command with `-o json` and decodes its output.
+func (f *Fleet) json(into any, args ...string) {
 	f.t.Helper()
-	if err := json.Unmarshal([]byte(f.Pulley(append(args, "-o", "json")...)), into); err != nil {
+	if err := json.Unmarshal([]byte(f.pulley(append(args, "-o", "json")...)), into); err != nil {
 		f.t.Fatalf("pulley %s -o json: %v", strings.Join(args, " "), err)
 	}
 }
@@ -179,7 +179,7 @@ func (f *Fleet) JSON(into any, args ...string) {
 // Userdata returns the userdata of a machine, with a new token. The arguments name the node or group and the form.
 func (f *Fleet) Userdata(args ...string) string {
 	f.t.Helper()
-	return f.Pulley(append([]string{"userdata", "--new-token", "--agent", filepath.Join(binDir, "pulley-agent"),
+	return f.pulley(append([]string{"userdata", "--new-token", "--agent", filepath.Join(binDir, "pulley-agent"),
 		"--allowed-signers", f.signers, "--package-repo", packages, "--schedule", "* * * * *", "--post", f.noSplay()}, args...)...)
 }
 
@@ -229,26 +229,26 @@ func (f *Fleet) replace(name, from, to string) {
 	f.file(name, strings.ReplaceAll(string(text), from, to))
 }
 
-// Status is one node of `pulley status -o json`.
-type Status struct {
+// status is one node of `pulley status -o json`.
+type status struct {
 	Node, State, Release, Reason, Outcome string
 }
 
-// Status returns the operators' view of a node, or the zero value if it has no status.
-func (f *Fleet) Status(node string) Status {
+// status returns the operators' view of a node, or the zero value if it has no status.
+func (f *Fleet) Status(node string) status {
 	f.t.Helper()
-	var all struct{ Nodes []Status }
-	f.JSON(&all, "status")
+	var all struct{ Nodes []status }
+	f.json(&all, "status")
 	for _, n := range all.Nodes {
 		if n.Node == node {
 			return n
 		}
 	}
-	return Status{}
+	return status{}
 }
 
-// Converged is a condition for Machine.Wait.
-func (f *Fleet) Converged(node, release string) func() string {
+// converged is a condition for Machine.Wait.
+func (f *Fleet) converged(node, release string) func() string {
 	return func() string {
 		if s := f.Status(node); s.State != "converged" || s.Release != release {
 			return fmt.Sprintf("%s is %s on %q: %s", node, s.State, s.Release, s.Reason)
@@ -257,22 +257,22 @@ func (f *Fleet) Converged(node, release string) func() string {
 	}
 }
 
-// Finding is one of `pulley doctor -o json`.
-type Finding struct{ Check, Severity, Text, Node string }
+// finding is one of `pulley doctor -o json`.
+type finding struct{ Check, Severity, Text, Node string }
 
-// Doctor returns the findings that are not "ok".
-func (f *Fleet) Doctor() []Finding {
+// doctor returns the findings that are not "ok".
+func (f *Fleet) doctor() []finding {
 	f.t.Helper()
-	out, problem, err := f.Try("doctor", "-o", "json")
-	var all struct{ Findings []Finding }
+	out, problem, err := f.try("doctor", "-o", "json")
+	var all struct{ Findings []finding }
 	if json.Unmarshal([]byte(out), &all) != nil { // a finding also makes the exit code nonzero
 		f.t.Fatalf("pulley doctor -o json: %v\n%s%s", err, out, problem)
 	}
-	return slices.DeleteFunc(all.Findings, func(f Finding) bool { return f.Severity == "ok" })
+	return slices.DeleteFunc(all.Findings, func(f finding) bool { return f.Severity == "ok" })
 }
 
-// Metrics returns the metrics of serve.
-func (f *Fleet) Metrics() string {
+// metrics returns the metrics of serve.
+func (f *Fleet) metrics() string {
 	f.t.Helper()
 	return f.run("curl", "--silent", "--show-error", "--fail", "--cacert", filepath.Join(f.dir, "data", "pki", "bundle.pem"), "https://"+f.Address+":8443/metrics")
 }
@@ -284,8 +284,8 @@ func (f *Fleet) For(t *testing.T) *Fleet {
 	return &g
 }
 
-// Host is one node of `pulley nodes -o json`.
-type Host struct {
+// host is one node of `pulley nodes -o json`.
+type host struct {
 	Node, Role, Hostname string
 	MachineID            string `json:"machine_id"`
 	Addresses            []string
@@ -297,15 +297,15 @@ type Host struct {
 	Joined struct{ User string }
 }
 
-// Host returns a node's entry of the host list.
-func (f *Fleet) Host(node string) Host {
+// host returns a node's entry of the host list.
+func (f *Fleet) host(node string) host {
 	f.t.Helper()
-	var all []Host
-	f.JSON(&all, "nodes")
+	var all []host
+	f.json(&all, "nodes")
 	for _, h := range all {
 		if h.Node == node {
 			return h
 		}
 	}
-	return Host{}
+	return host{}
 }

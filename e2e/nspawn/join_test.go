@@ -18,35 +18,35 @@ import (
 // login.
 func TestMachineBecomesNodeUnattended(t *testing.T) {
 	t.Parallel()
-	f := NewFleet(t, 1)
+	f := newFleet(t, 1)
 	m := NewMachine(t)
 	network := f.Path("network.yaml")
-	if err := os.WriteFile(network, []byte(m.NetworkConfig()), 0o644); err != nil {
+	if err := os.WriteFile(network, []byte(m.networkConfig()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	f.Userdata("compute1", "--format", "nocloud", "--to", m.seedPath(), "--network-config", network)
 
 	booted := time.Now()
-	m.BecomeNode() // from here on only the boot, cron, and an operator's commands
+	m.becomeNode() // from here on only the boot, cron, and an operator's commands
 	if cron := m.Read("/etc/cron.d/pulley-agent"); !strings.Contains(cron, "\n* * * * * root ") {
 		t.Errorf("the schedule is\n%s", cron)
 	}
 	if name := m.Read("/etc/hostname"); name != "compute1\n" {
 		t.Errorf("the hostname is %q", name)
 	}
-	if nodes := f.Pulley("nodes"); !strings.Contains(nodes, m.Address) {
+	if nodes := f.pulley("nodes"); !strings.Contains(nodes, m.Address) {
 		t.Errorf("%s is not on the host list:\n%s", m.Address, nodes)
 	}
 
-	m.Wait("release 1.0.0, by cron", f.Converged("compute1", "1.0.0"))
-	t.Logf("durations:\n%s", m.Timeline(booted, time.Now()))
+	m.Wait("release 1.0.0, by cron", f.converged("compute1", "1.0.0"))
+	t.Logf("durations:\n%s", m.timeline(booted, time.Now()))
 	if motd := m.Read("/etc/pulley-demo/motd"); motd != "A compute node, kept by Pulley\n" {
 		t.Errorf("release 1.0.0 made %q", motd)
 	}
 
 	f.replace("hieradata/roles/compute.yaml", "A compute node", "The next release")
 	f.Release("1.1.0")
-	m.Wait("release 1.1.0, by cron", f.Converged("compute1", "1.1.0"))
+	m.Wait("release 1.1.0, by cron", f.converged("compute1", "1.1.0"))
 	if motd := m.Read("/etc/pulley-demo/motd"); motd != "The next release, kept by Pulley\n" {
 		t.Errorf("release 1.1.0 made %q", motd)
 	}
@@ -56,13 +56,13 @@ func TestMachineBecomesNodeUnattended(t *testing.T) {
 // own number, and a machine that is powered off must free its number.
 func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	t.Parallel()
-	f := NewFleet(t, 2)
+	f := newFleet(t, 2)
 	same := f.Userdata("--group", "compute", "--format", "multipart")
-	group := []*Machine{NewMachineWithPuppet(t), NewMachineWithPuppet(t)}
+	group := []*Machine{newMachineWithPuppet(t), newMachineWithPuppet(t)}
 	done := takeSlots(t, len(group))
 	for _, m := range group {
 		m.Seed(map[string]string{"user-data": same})
-		m.Boot()
+		m.boot()
 	}
 	named := map[string]*Machine{}
 	for _, m := range group {
@@ -75,7 +75,7 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 		t.Fatalf("the machines are %v", named)
 	}
 	for node, m := range named {
-		if is := f.Host(node); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != m.Address {
+		if is := f.host(node); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != m.Address {
 			t.Errorf("%s at %s is on the host list as %+v", node, m.Address, is)
 		}
 	}
@@ -83,24 +83,24 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	if out, err := one.In("systemctl", "--no-block", "reboot"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	one.Off()
+	one.off()
 	if out, err := two.In("systemctl", "--no-block", "poweroff"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	two.Off()
-	if !f.Host("compute1").Registered {
-		t.Errorf("a reboot removed the machine from the fleet\n%s", one.Story())
+	two.off()
+	if !f.host("compute1").Registered {
+		t.Errorf("a reboot removed the machine from the fleet\n%s", one.story())
 	}
-	if f.Host("compute2").Registered {
-		t.Errorf("a machine that was powered off is still in the fleet\n%s", two.Story())
+	if f.host("compute2").Registered {
+		t.Errorf("a machine that was powered off is still in the fleet\n%s", two.story())
 	}
-	one.Boot()
-	one.Wait("a tick after the reboot", func() string { return one.Tick() + f.Converged("compute1", "1.0.0")() })
+	one.boot()
+	one.Wait("a tick after the reboot", func() string { return one.Tick() + f.converged("compute1", "1.0.0")() })
 
-	next := NewMachineWithPuppet(t)
+	next := newMachineWithPuppet(t)
 	next.Seed(map[string]string{"user-data": same})
-	next.BecomeNode()
-	if is := f.Host("compute2"); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != next.Address {
+	next.becomeNode()
+	if is := f.host("compute2"); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != next.Address {
 		t.Errorf("the freed number: compute2 is %+v", is)
 	}
 }
@@ -108,39 +108,39 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 // A machine that was sold or stolen must not join again. Its console must show the reason.
 func TestRemovedNodeIsRefused(t *testing.T) {
 	t.Parallel()
-	f := NewFleet(t, 1)
+	f := newFleet(t, 1)
 	seed := f.Path("seed")
 	f.Userdata("compute1", "--format", "nocloud", "--to", seed)
 	again := f.Userdata("compute1", "--format", "cloud-config") // with its own token, created before the removal
-	m := NewMachineWithPuppet(t)
-	m.Seed(f.FromSeed(seed))
-	m.BecomeNode()
+	m := newMachineWithPuppet(t)
+	m.Seed(f.fromSeed(seed))
+	m.becomeNode()
 
-	f.Pulley("nodes", "remove", "compute1", "-m", "sold")
+	f.pulley("nodes", "remove", "compute1", "-m", "sold")
 	m.Wait("a tick that reports the removal", func() string {
 		m.Tick()
-		if journal := m.Journal() + m.ticked; !strings.Contains(journal, "removed") {
+		if journal := m.journal() + m.ticked; !strings.Contains(journal, "removed") {
 			return "neither journal nor tick reports it"
 		}
 		return ""
 	})
-	m.Cut()
+	m.cut()
 
-	reinstalled := NewMachineWithPuppet(t)
+	reinstalled := newMachineWithPuppet(t)
 	reinstalled.Seed(map[string]string{"user-data": again})
 	done := takeSlots(t, 1)
-	reinstalled.Boot()
+	reinstalled.boot()
 	reinstalled.Wait("a refusal", func() string {
-		if step := reinstalled.FirstBoot().Steps[firstboot.Join]; strings.Contains(step.Error, "removed from the fleet") && strings.Contains(step.Error, "sold") {
+		if step := reinstalled.firstBoot().Steps[firstboot.Join]; strings.Contains(step.Error, "removed from the fleet") && strings.Contains(step.Error, "sold") {
 			return ""
 		}
 		return reinstalled.Finished()
 	})
 	done()
-	if is := f.Host("compute1"); is.Registered {
+	if is := f.host("compute1"); is.Registered {
 		t.Errorf("a removed node is registered again: %+v", is)
 	}
-	if counted := fmt.Sprintf("pulley_join_refusals_total{reason=%q}", join.WasRemoved); !strings.Contains(f.Metrics(), counted) {
+	if counted := fmt.Sprintf("pulley_join_refusals_total{reason=%q}", join.WasRemoved); !strings.Contains(f.metrics(), counted) {
 		t.Errorf("the metrics do not count the refusal as %s", counted)
 	}
 }
@@ -148,27 +148,27 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 // An image of a running node makes duplicate machines. The duplicate must change nothing, and `doctor` must report it.
 func TestDuplicateMachineIsRefused(t *testing.T) {
 	t.Parallel()
-	f := NewFleet(t, 1)
-	m := NewMachineWithPuppet(t)
+	f := newFleet(t, 1)
+	m := newMachineWithPuppet(t)
 	m.Seed(map[string]string{"user-data": f.Userdata("compute1")})
-	m.BecomeNode()
-	m.Wait("release 1.0.0", func() string { return m.Tick() + f.Converged("compute1", "1.0.0")() })
-	m.Cut()
+	m.becomeNode()
+	m.Wait("release 1.0.0", func() string { return m.Tick() + f.converged("compute1", "1.0.0")() })
+	m.cut()
 	m.Write("/etc/pulley/agent.yaml", m.Read("/etc/pulley/agent.yaml")+"heartbeat: 1s\n")
-	duplicate := m.Duplicate()
-	m.Boot()
-	duplicate.Boot()
+	duplicate := m.duplicate()
+	m.boot()
+	duplicate.boot()
 	duplicate.Wait("a tick of the duplicate that is refused", func() string {
 		duplicate.Tick()
-		if !strings.Contains(duplicate.ticked+duplicate.Journal(), "another machine has this node's name") {
+		if !strings.Contains(duplicate.ticked+duplicate.journal(), "another machine has this node's name") {
 			return "neither journal nor tick reports it"
 		}
 		return ""
 	})
 	m.Wait("a finding of doctor", func() string {
 		m.Tick()
-		found := f.Doctor()
-		if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "duplicate" && f.Node == "compute1" && f.Severity == "problem" }) {
+		found := f.doctor()
+		if slices.ContainsFunc(found, func(f finding) bool { return f.Check == "duplicate" && f.Node == "compute1" && f.Severity == "problem" }) {
 			return ""
 		}
 		duplicate.Tick()

@@ -115,12 +115,12 @@ func TestMachineOutlivesServiceThatCreatedIt(t *testing.T) {
 	}
 	host.Seed(map[string]string{"user-data": ""})
 	host.Write("/etc/resolv.conf", "nameserver 10.78.0.53\n")
-	host.Boot()
+	host.boot()
 	run := func(args ...string) string {
 		t.Helper()
 		out, err := host.In(args[0], args[1:]...)
 		if err != nil {
-			t.Fatalf("%s: %v: %s\n%s", strings.Join(args, " "), err, out, host.Story())
+			t.Fatalf("%s: %v: %s\n%s", strings.Join(args, " "), err, out, host.story())
 		}
 		return out
 	}

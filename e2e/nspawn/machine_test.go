@@ -68,8 +68,8 @@ type Machine struct {
 // NewMachine returns a machine that was never booted. The end of the test powers it off and removes it.
 func NewMachine(t *testing.T) *Machine { t.Helper(); return newMachine(t, imageDir) }
 
-// NewMachineWithPuppet returns a machine whose image has Puppet, for tests that do not need its installation.
-func NewMachineWithPuppet(t *testing.T) *Machine {
+// newMachineWithPuppet returns a machine whose image has Puppet, for tests that do not need its installation.
+func newMachineWithPuppet(t *testing.T) *Machine {
 	t.Helper()
 	layer, err := puppetLayer()
 	if err != nil {
@@ -115,7 +115,7 @@ func newMachine(t *testing.T, lower string) *Machine {
 	m.group = filepath.Join(groupRoot, os.Getenv(groupEnv), m.Name)
 	m.mount()
 	t.Cleanup(func() {
-		m.Cut()
+		m.cut()
 		if err := unix.Unmount(m.root(), 0); err != nil { // busy: a process or a mount remains
 			t.Errorf("cannot unmount %s: %v", m.root(), err)
 			_ = unix.Unmount(m.root(), unix.MNT_DETACH)
@@ -141,9 +141,9 @@ func (m *Machine) upper() string   { return filepath.Join(m.dir, "upper") }
 func (m *Machine) root() string    { return filepath.Join(m.dir, "root") }
 func (m *Machine) console() string { return filepath.Join(m.dir, "console") }
 
-// Duplicate returns another machine with the disk of this one, which must be off, like an image of a running node. Only
+// duplicate returns another machine with the disk of this one, which must be off, like an image of a running node. Only
 // its machine ID and its address differ.
-func (m *Machine) Duplicate() *Machine {
+func (m *Machine) duplicate() *Machine {
 	m.t.Helper()
 	if m.process != nil {
 		m.t.Fatal("cannot copy the disk of a machine that is on")
@@ -163,16 +163,16 @@ func (m *Machine) Duplicate() *Machine {
 	return c
 }
 
-// BecomeNode boots the machine and waits until its first boot has ended.
-func (m *Machine) BecomeNode() {
+// becomeNode boots the machine and waits until its first boot has ended.
+func (m *Machine) becomeNode() {
 	m.t.Helper()
 	defer takeSlots(m.t, 1)()
-	m.Boot()
+	m.boot()
 	m.Wait("the first boot", m.Finished)
 }
 
-// Boot powers the machine on without waiting.
-func (m *Machine) Boot() {
+// boot powers the machine on without waiting.
+func (m *Machine) boot() {
 	m.t.Helper()
 	if m.process != nil {
 		m.t.Fatalf("%s is on", m.Name)
@@ -208,8 +208,8 @@ func (m *Machine) Boot() {
 	}(m.process, m.ended)
 }
 
-// Cut simulates a power cut: it kills every process of the machine at once. Only the disk remains.
-func (m *Machine) Cut() {
+// cut simulates a power cut: it kills every process of the machine at once. Only the disk remains.
+func (m *Machine) cut() {
 	m.t.Helper()
 	if m.process == nil {
 		return
@@ -217,11 +217,11 @@ func (m *Machine) Cut() {
 	if err := os.WriteFile(filepath.Join(m.group, "cgroup.kill"), []byte("1"), 0); err != nil {
 		m.t.Errorf("cannot cut the power of %s: %v", m.Name, err)
 	}
-	m.Off()
+	m.off()
 }
 
-// Off waits until the machine has ended, by a power cut or a shutdown.
-func (m *Machine) Off() {
+// off waits until the machine has ended, by a power cut or a shutdown.
+func (m *Machine) off() {
 	m.t.Helper()
 	if m.process == nil {
 		return
@@ -229,7 +229,7 @@ func (m *Machine) Off() {
 	select {
 	case <-m.ended:
 	case <-time.After(patience):
-		m.t.Fatalf("%s did not end in %s\n%s", m.Name, patience, m.Story())
+		m.t.Fatalf("%s did not end in %s\n%s", m.Name, patience, m.story())
 	}
 	m.process = nil
 	// The next boot uses the same names.
@@ -245,8 +245,8 @@ func (m *Machine) Off() {
 	}
 }
 
-// On reports whether the machine runs.
-func (m *Machine) On() bool {
+// on reports whether the machine runs.
+func (m *Machine) on() bool {
 	if m.process == nil {
 		return false
 	}
@@ -287,8 +287,8 @@ func (m *Machine) In(program string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Story returns the information to explain a failed test: the machine's console and the ends of its logs.
-func (m *Machine) Story() string {
+// story returns the information to explain a failed test: the machine's console and the ends of its logs.
+func (m *Machine) story() string {
 	var b strings.Builder
 	show := func(name, text string) {
 		if text = strings.TrimSpace(text); text != "" {
@@ -302,12 +302,12 @@ func (m *Machine) Story() string {
 			show(path, text)
 		}
 	}
-	show("journal", m.Journal())
+	show("journal", m.journal())
 	return b.String()
 }
 
-// Journal returns the lines of the machine's journal about Pulley, of all boots.
-func (m *Machine) Journal() string {
+// journal returns the lines of the machine's journal about Pulley, of all boots.
+func (m *Machine) journal() string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	out, _ := exec.CommandContext(ctx, "journalctl", "--no-pager", "-q", "-o", "short-precise", "-D", filepath.Join(m.root(), "var/log/journal"),
@@ -335,8 +335,8 @@ func tail(text string, lines int) string {
 
 const seedDir = "/var/lib/cloud/seed/nocloud" // cloud-init's NoCloud reads this folder
 
-// NetworkConfig returns the machine's address in cloud-init's format.
-func (m *Machine) NetworkConfig() string {
+// networkConfig returns the machine's address in cloud-init's format.
+func (m *Machine) networkConfig() string {
 	return fmt.Sprintf("version: 2\nethernets:\n  host0:\n    addresses: [%s/%d]\n", m.Address, networkBits)
 }
 
@@ -344,7 +344,7 @@ func (m *Machine) NetworkConfig() string {
 func (m *Machine) Seed(files map[string]string) {
 	m.t.Helper()
 	if _, ok := files["network-config"]; !ok {
-		m.Write(seedDir+"/network-config", m.NetworkConfig())
+		m.Write(seedDir+"/network-config", m.networkConfig())
 	}
 	if _, ok := files["meta-data"]; !ok {
 		m.Write(seedDir+"/meta-data", fmt.Sprintf("instance-id: %s\nlocal-hostname: debian\n", m.Name))
@@ -449,9 +449,9 @@ func rel(name string) string { return strings.TrimPrefix(name, "/") }
 func (m *Machine) Wait(what string, missing func() string) {
 	m.t.Helper()
 	until(m.t, m.Name+": "+what, func() (string, bool) {
-		on := m.On()
+		on := m.on()
 		return missing(), on
-	}, m.Story)
+	}, m.story)
 }
 
 // until polls until missing returns "". The test fails when the condition can no longer hold: missing reports that it cannot, or returns

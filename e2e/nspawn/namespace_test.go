@@ -34,8 +34,8 @@ const (
 	groupEnv  = "PULLEY_NSPAWN_CGROUP" // set in the inner process: its control group
 )
 
-// Main runs the tests of m in their own namespaces. It returns the exit code.
-func Main(m *testing.M) int {
+// main runs the tests of m in their own namespaces. It returns the exit code.
+func main(m *testing.M) int {
 	code, err := 1, error(nil)
 	if os.Getenv(groupEnv) == "" {
 		code, err = outer()
@@ -330,7 +330,7 @@ func ping(address string) error {
 func TestMain(m *testing.M) {
 	driver.MaybeInit() // a supervisor runs this program under another name
 	maybeRequest()
-	os.Exit(Main(m))
+	os.Exit(main(m))
 }
 
 // The other scenarios rely on real cloud-init, cron, networks and power cuts.
@@ -341,7 +341,7 @@ func TestMachinesAreReal(t *testing.T) {
 		"meta-data": "instance-id: first\nlocal-hostname: compute1\n",
 		"user-data": "#!/bin/sh\necho ran >>/root/seed\necho '* * * * * root echo ticked >>/root/cron' >/etc/cron.d/tick\n",
 	})
-	m.Boot()
+	m.boot()
 	file := func(name, want string) func() string {
 		return func() string {
 			got, _ := m.read(name)
@@ -353,18 +353,18 @@ func TestMachinesAreReal(t *testing.T) {
 	}
 	m.Wait("the seed's script", file("/root/seed", "ran\n"))
 	if err := ping(m.Address); err != nil {
-		t.Errorf("%v\n%s", err, m.Story())
+		t.Errorf("%v\n%s", err, m.story())
 	}
 	id := strings.TrimSpace(m.Read("/etc/machine-id"))
 	if len(id) != 32 || m.Read("/etc/hostname") != "compute1\n" {
 		t.Errorf("machine id %q, hostname %q", id, m.Read("/etc/hostname"))
 	}
-	m.Cut()
+	m.cut()
 	if ping(m.Address) == nil {
 		t.Error("a machine that is off answers")
 	}
 
-	m.Boot()
+	m.boot()
 	m.Wait("cron", file("/root/cron", "ticked\n"))
 	if seed, now := m.Read("/root/seed"), strings.TrimSpace(m.Read("/etc/machine-id")); seed != "ran\n" || now != id {
 		t.Errorf("after the second boot the seed is %q, and the machine ID is %s", seed, now)
@@ -372,9 +372,9 @@ func TestMachinesAreReal(t *testing.T) {
 	if _, err := m.In("systemctl", "--no-block", "poweroff"); err != nil {
 		t.Error(err)
 	}
-	m.Off()
-	other := m.Duplicate()
-	other.Boot()
+	m.off()
+	other := m.duplicate()
+	other.boot()
 	other.Wait("a machine ID of its own", func() string {
 		if now := strings.TrimSpace(other.Read("/etc/machine-id")); len(now) == 32 && now != id {
 			return ""

@@ -29,7 +29,7 @@ var managed = []manager{
 // The takeover must stop and disable the old agent, survive a reboot, and survive an upgrade of its package.
 func TestTakeoverFromSystemd(t *testing.T) {
 	t.Parallel()
-	all := NewFleet(t, len(managed))
+	all := newFleet(t, len(managed))
 	t.Run("by", func(t *testing.T) { // returns when its parallel subtests have ended
 		for i, c := range managed {
 			t.Run(c.name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestTakeoverFromSystemd(t *testing.T) {
 // takeOver takes a machine over from its old agent, and then reverts it.
 func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	t.Helper()
-	m := NewMachineWithPuppet(t)
+	m := newMachineWithPuppet(t)
 	for name, text := range c.files {
 		m.Write(name, text)
 	}
@@ -52,7 +52,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	m.Write("/root/join", f.Userdata(node, "--hostname", "keep"))
 	m.Seed(map[string]string{"user-data": "#!/bin/sh\nset -e\nexport DEBIAN_FRONTEND=noninteractive\napt-get -q update\n" +
 		"puppet apply -e ''\nsystemctl enable --now " + c.unit + "\ntouch /root/managed\n"})
-	m.Boot() // at once: this is the longest test, and no first boot of it installs Puppet
+	m.boot() // at once: this is the longest test, and no first boot of it installs Puppet
 	m.Wait("the old agent", func() string {
 		if !m.Has("/root/managed") {
 			return "cloud-init has not started it yet"
@@ -64,7 +64,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 		t.Helper()
 		out, err := m.In(program, args...)
 		if err != nil {
-			t.Fatalf("%s %s: %v: %s\n%s", program, strings.Join(args, " "), err, out, m.Story())
+			t.Fatalf("%s %s: %v: %s\n%s", program, strings.Join(args, " "), err, out, m.story())
 		}
 		return out
 	}
@@ -107,9 +107,9 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 
 	contains(in("pulley-agent", "takeover", "disable"), "puppet agent is disabled")
 	unit("inactive", "disabled")
-	m.Cut()
-	m.Boot()
-	m.Wait("release 1.0.0, by cron", f.Converged(node, "1.0.0"))
+	m.cut()
+	m.boot()
+	m.Wait("release 1.0.0, by cron", f.converged(node, "1.0.0"))
 	unit("inactive", "disabled")
 
 	contains(in("pulley-agent", "takeover", "remove"), "everything that started puppet agent is removed")

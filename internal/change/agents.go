@@ -20,8 +20,8 @@ type Choice struct {
 	Version string
 }
 
-// Choices lists the wanted versions of an environment, the default first.
-func Choices(w store.AgentWish) []Choice {
+// choices lists the wanted versions of an environment, the default first.
+func choices(w store.AgentWish) []Choice {
 	var all []Choice
 	if w.Default.Version != "" {
 		all = append(all, Choice{Scope{}, w.Default.Version})
@@ -87,7 +87,7 @@ func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 		}
 	}
 	if scope == (Scope{}) {
-		done.Pinned = Choices(w)[1:]
+		done.Pinned = choices(w)[1:]
 	}
 	return done, nil
 }
@@ -142,7 +142,7 @@ func RetryAgent(ctx context.Context, s *store.Store, ref environments.Ref, a Aut
 		if err != nil {
 			return err
 		}
-		if len(Choices(w)) == 0 {
+		if len(choices(w)) == 0 {
 			return fmt.Errorf("cannot retry: %s wants no version of the agent\nset one: `pulley agents promote VERSION -e %s`", ref, ref)
 		}
 		w.Try++

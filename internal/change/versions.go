@@ -47,7 +47,7 @@ type Want struct {
 
 func wants(ref environments.Ref, w store.AgentWish) []Want {
 	all := []Want{}
-	for _, c := range Choices(w) {
+	for _, c := range choices(w) {
 		own, _ := w.Choice(c.Scope)
 		all = append(all, Want{ref.String(), c.Scope.Segment("default"), own.Version, own.Downgrade, c.Scope})
 	}

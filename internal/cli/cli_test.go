@@ -73,7 +73,7 @@ func TestConnectionPrefersFlagsThenOursThenEtcdctls(t *testing.T) {
 	c = Connection{}
 	none, _, _ := env(nil)
 	c.Fill(none)
-	if got := c.Config().Endpoints; len(got) != 1 || got[0] != DefaultEndpoint {
+	if got := c.Config().Endpoints; len(got) != 1 || got[0] != defaultEndpoint {
 		t.Errorf("without anything: %v", got)
 	}
 }

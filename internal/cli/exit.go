@@ -12,7 +12,7 @@ import (
 const (
 	ExitDone        = 0
 	ExitFailed      = 1
-	ExitUsage       = 2
+	exitUsage       = 2
 	ExitUnreachable = 3
 )
 
@@ -48,7 +48,7 @@ func Code(err error) int {
 	case errors.As(err, &silent):
 		return silent.Code
 	case errors.As(err, &usage):
-		return ExitUsage
+		return exitUsage
 	case errors.Is(err, agent.ErrUnreachable):
 		return ExitUnreachable
 	}

@@ -227,7 +227,7 @@ func TestReferencesAndAudit(t *testing.T) {
 	f["dense0"] = "changed"
 	two := src.build(t, f.make(t), one, "")
 	refs, err := References(t.Context(), src, two)
-	if err != nil || !slices.Equal(refs, mustOpen(t, src, two).Objects()) || len(refs) != len(src)-1 {
+	if err != nil || !slices.Equal(refs, mustOpen(t, src, two).objects()) || len(refs) != len(src)-1 {
 		t.Errorf("%d of %d values, %v", len(refs), len(src), err)
 	}
 	only := objects{deltaKey("1.0.0", 1): src[deltaKey("1.0.0", 1)]}

@@ -40,7 +40,7 @@ func (s *Store) Collect(keep []string, last int) (removed []string, freed int64,
 		case err == nil:
 			removed = append(removed, tree)
 			freed += bytes
-		case !errors.Is(err, ErrInUse) && !errors.As(err, &gone):
+		case !errors.Is(err, errInUse) && !errors.As(err, &gone):
 			failed = append(failed, fmt.Errorf("cannot collect release tree %s: %w", tree, err))
 		}
 	}
@@ -64,7 +64,7 @@ func (s *Store) sweepLocks() error {
 
 // Discard removes one tree, even the current one, so that the next Install fetches it again. Use it to repair a
 // DamagedError. `current` dangles until the tree is installed again. If the tree is in use, Discard keeps it and
-// returns ErrInUse. A missing tree is no error.
+// returns errInUse. A missing tree is no error.
 func (s *Store) Discard(tree string) error {
 	var gone *NotInstalledError
 	s.distrust()
@@ -137,7 +137,7 @@ func (s *Store) remove(tree string, how removal) (freed int64, err error) {
 		defer lock.Close()
 		// Check again: no other process can change `current` now.
 		if current, err := s.Current(); err != nil || current == tree && !how.evenCurrent {
-			return errors.Join(err, ErrInUse)
+			return errors.Join(err, errInUse)
 		}
 		if _, err := os.Lstat(s.manifestFile(tree)); how.reuse && err == nil {
 			if trash, err = s.keepPrevious(tree); err != nil {

@@ -307,7 +307,7 @@ func apply(a *Manifest, differences []Difference) (*Manifest, error) {
 	rest := a.Entries
 	for i, d := range differences {
 		if i > 0 && d.Path <= differences[i-1].Path {
-			return nil, &RefusedError{d.Path, "it is changed twice or out of order", hintBroken}
+			return nil, &refusedError{d.Path, "it is changed twice or out of order", hintBroken}
 		}
 		for len(rest) > 0 && rest[0].Path < d.Path {
 			b.Entries = append(b.Entries, rest[0])
@@ -321,7 +321,7 @@ func apply(a *Manifest, differences []Difference) (*Manifest, error) {
 		case d.After != nil:
 			b.Entries = append(b.Entries, *d.After)
 		case !there:
-			return nil, &RefusedError{d.Path, "it is to be removed and is not there", hintBroken}
+			return nil, &refusedError{d.Path, "it is to be removed and is not there", hintBroken}
 		}
 	}
 	if b.Entries = append(b.Entries, rest...); len(b.Entries) > MaxEntries {

@@ -142,7 +142,7 @@ func TestDiskFullAtAnyPoint(t *testing.T) {
 	}
 
 	defer leave(t, dir, 40_000)()
-	var short *NoSpaceError
+	var short *noSpaceError
 	if err := s.Install(t.Context(), src, r); !errors.As(err, &short) {
 		t.Errorf("full from the start: %v", err)
 	}

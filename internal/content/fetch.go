@@ -207,7 +207,7 @@ func fetchBase(ctx context.Context, src Source, b Base) (*index, *Manifest, erro
 	if encoded, err = fetchWhole(ctx, src, x.manifest); err != nil {
 		return nil, nil, err
 	}
-	m, err := DecodeManifest(encoded)
+	m, err := decodeManifest(encoded)
 	if err == nil && m.Tree() != b.Tree {
 		err = fmt.Errorf("%w: tree hash %s instead of %s", errLying, m.Tree(), b.Tree)
 	}

@@ -20,7 +20,7 @@ func FuzzDecodeManifest(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, encoded string) {
-		m, err := DecodeManifest(encoded)
+		m, err := decodeManifest(encoded)
 		if err != nil {
 			return
 		}

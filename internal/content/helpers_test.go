@@ -266,8 +266,8 @@ func wantTrees(t testing.TB, s *Store, want ...string) {
 	}
 }
 
-// Objects lists the objects of a release's base: its index, the pieces of its manifest, and its packs.
-func (v *View) Objects() []Object {
+// objects lists the objects of a release's base: its index, the pieces of its manifest, and its packs.
+func (v *View) objects() []Object {
 	objects := []Object{v.record.Base.Index}
 	objects = append(objects, v.supply.index.manifest...)
 	return append(objects, v.supply.index.packs...)

@@ -37,7 +37,7 @@ var CrashPoints = []string{
 // tree is not used until Activate. Install tries the cheapest way first and the next one if it fails; the tree hash
 // decides.
 //
-// Errors: NoSpaceError (or syscall.ENOSPC), RefusedError, errors of src, and errors of the file system.
+// Errors: noSpaceError (or syscall.ENOSPC), refusedError, errors of src, and errors of the file system.
 func (s *Store) Install(ctx context.Context, src Source, r Record) error {
 	if s.Has(r.Tree) {
 		return nil
@@ -402,27 +402,27 @@ type room struct {
 // defaultReserve is the space in bytes that an installation leaves free for the rest of the machine.
 const defaultReserve = 256 << 20
 
-// NoSpaceError reports that a tree was not installed because it would fill the disk. errors.Is(err, syscall.ENOSPC) is
+// noSpaceError reports that a tree was not installed because it would fill the disk. errors.Is(err, syscall.ENOSPC) is
 // true for it, and also for an error from a disk that fills up during writing. Collecting old trees may help.
-type NoSpaceError struct {
+type noSpaceError struct {
 	Dir                         string
 	NeedBytes, NeedInodes       int64
 	FreeBytes, FreeInodes       int64
 	ReserveBytes, ReserveInodes int64 // must remain free
 }
 
-func (e *NoSpaceError) Error() string {
+func (e *noSpaceError) Error() string {
 	return fmt.Sprintf("not enough room in %s: %d bytes and %d inodes are needed, %d and %d are free, %d and %d of them stay reserved\n"+
 		"free some space there",
 		e.Dir, e.NeedBytes, e.NeedInodes, e.FreeBytes, e.FreeInodes, e.ReserveBytes, e.ReserveInodes)
 }
 
-func (e *NoSpaceError) Unwrap() error { return syscall.ENOSPC }
+func (e *noSpaceError) Unwrap() error { return syscall.ENOSPC }
 
 // fits returns the reason why n does not fit, or nil. The reserve is reserveBytes, or 3% of the file system if that is
 // more. Taking the last block or inode would harm other programs more than an old release harms this node.
 func (n need) fits(r room, dir string, reserveBytes int64) error {
-	e := &NoSpaceError{
+	e := &noSpaceError{
 		Dir: dir, NeedBytes: n.bytes, NeedInodes: n.inodes, FreeBytes: r.freeBytes, FreeInodes: r.freeInodes,
 		ReserveBytes: max(reserveBytes, r.totalBytes/100*3), ReserveInodes: r.totalInodes / 100 * 3,
 	}

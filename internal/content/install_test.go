@@ -110,7 +110,7 @@ func TestInstallSurvivesFaults(t *testing.T) {
 		{"another object", func([]byte) ([]byte, error) { return oldSrc[old.Base.Index.Hash], nil }, nil},
 	}
 	for _, f := range faults {
-		for i, o := range mustOpen(t, src, r).Objects() {
+		for i, o := range mustOpen(t, src, r).objects() {
 			bad := spoiled{src, func(hash string) ([]byte, error) {
 				if hash == o.Hash {
 					return f.of(src[hash])
@@ -280,7 +280,7 @@ func TestPlanFits(t *testing.T) {
 		if (err == nil) != c.fits {
 			t.Errorf("%s: %v", name, err)
 		}
-		var short *NoSpaceError
+		var short *noSpaceError
 		if err != nil && (!errors.As(err, &short) || !errors.Is(err, syscall.ENOSPC) || short.NeedBytes != 1000) {
 			t.Errorf("%s: %#v", name, err)
 		}
@@ -288,7 +288,7 @@ func TestPlanFits(t *testing.T) {
 	r, src := publish(t, golden)
 	s := newStore(t, t.TempDir())
 	s.Reserve = 1 << 60
-	var short *NoSpaceError
+	var short *noSpaceError
 	if err := s.Install(t.Context(), src, r); !errors.As(err, &short) || short.FreeBytes == 0 || short.NeedInodes != 11 {
 		t.Errorf("%v", err)
 	}
@@ -325,7 +325,7 @@ func manyPacks() folder {
 func TestInstallGoesOnWhereItWasCutOff(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
-	all := len(mustOpen(t, src, r).Objects())
+	all := len(mustOpen(t, src, r).objects())
 	if all < 6 {
 		t.Fatalf("only %d objects", all)
 	}
@@ -391,7 +391,7 @@ func wantEmptySpool(t *testing.T, s *Store) {
 func TestSpoolIsNotTrusted(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
-	objects := mustOpen(t, src, r).Objects()
+	objects := mustOpen(t, src, r).objects()
 	for name, spoil := range map[string]func(path string, good []byte) error{
 		"empty":      func(p string, _ []byte) error { return os.WriteFile(p, nil, 0o600) },
 		"zeros":      func(p string, b []byte) error { return os.WriteFile(p, make([]byte, len(b)), 0o600) },

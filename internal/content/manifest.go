@@ -117,9 +117,9 @@ func appendHead(b []byte, e Entry) []byte {
 	return binary.AppendUvarint(b, uint64(e.Size))
 }
 
-// DecodeManifest decodes the result of Encode. It refuses any other encoding of the same manifest, and a manifest that
-// breaks a rule for trees (RefusedError). The entries share the memory of encoded.
-func DecodeManifest(encoded string) (*Manifest, error) {
+// decodeManifest decodes the result of Encode. It refuses any other encoding of the same manifest, and a manifest that
+// breaks a rule for trees (refusedError). The entries share the memory of encoded.
+func decodeManifest(encoded string) (*Manifest, error) {
 	m, err := parseManifest(encoded)
 	if err == nil {
 		err = checkEntries(m.Entries)

@@ -119,7 +119,7 @@ func TestTreeHashSeesEveryDifference(t *testing.T) {
 func TestManifestRoundTrip(t *testing.T) {
 	m := mustRead(t, golden.make(t))
 	encoded := m.Encode()
-	again, err := DecodeManifest(string(encoded))
+	again, err := decodeManifest(string(encoded))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestDecodeManifestRefusesOtherSpellings(t *testing.T) {
 		"empty with a hash":   manifestTag + "f\x01m\x00" + hash,
 		"too large":           manifestTag + strings.Repeat("d\x01m\x00", maxManifestBytes/4),
 	} {
-		if _, err := DecodeManifest(encoded); err == nil || !strings.HasPrefix(err.Error(), "cannot decode manifest: ") {
+		if _, err := decodeManifest(encoded); err == nil || !strings.HasPrefix(err.Error(), "cannot decode manifest: ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -143,7 +143,7 @@ func TestBuildReturnsErrorsOfTheStore(t *testing.T) {
 		}
 	}
 	bad := &Manifest{Entries: []Entry{dirEntry("../x")}}
-	var refused *RefusedError
+	var refused *refusedError
 	if _, _, err := Build(t.Context(), root, bad, Parent{}, "1.0.0", objects{}.add); !errors.As(err, &refused) {
 		t.Errorf("bad manifest: %v", err)
 	}

@@ -17,11 +17,11 @@ import (
 type Program struct {
 	SHA256 string  `json:"sha256"` // of the program: 64 hex digits
 	Size   int64   `json:"size"`   // of the program, in bytes
-	Chunks []Chunk `json:"chunks"`
+	Chunks []chunk `json:"chunks"`
 }
 
-// Chunk names an object that holds a part of a program.
-type Chunk struct {
+// chunk names an object that holds a part of a program.
+type chunk struct {
 	Hash string `json:"hash"` // SHA-256 of the stored bytes: the object's name
 	Size int64  `json:"size"` // of the stored bytes
 }
@@ -80,7 +80,7 @@ func PackProgram(program []byte, emit func(hash string, b []byte) error) (Progra
 	}
 	for frame.Len() > 0 {
 		b := frame.Next(MaxStored)
-		c := Chunk{Hash: HashOf(b), Size: int64(len(b))}
+		c := chunk{Hash: HashOf(b), Size: int64(len(b))}
 		if err := emit(c.Hash, b); err != nil {
 			return Program{}, err
 		}
@@ -124,7 +124,7 @@ func (p Program) CopyTo(ctx context.Context, w io.Writer, src ObjectSource) erro
 type chunks struct {
 	ctx     context.Context
 	src     ObjectSource
-	left    []Chunk
+	left    []chunk
 	pending []byte
 }
 

@@ -15,7 +15,7 @@ import (
 
 // ReadTree lists and hashes the contents of the folder root. It omits every name .git and every path for which ignore
 // returns true. The paths are relative to root; ignore may be nil. ReadTree does not open ignored folders. A file is
-// executable if its owner may execute it. An entry that a release can't contain is a RefusedError with its name.
+// executable if its owner may execute it. An entry that a release can't contain is a refusedError with its name.
 func ReadTree(root string, ignore func(path string, dir bool) bool) (*Manifest, error) {
 	return readTree(root, func(p string, dir bool) bool {
 		return path.Base(p) == ".git" || ignore != nil && ignore(p, dir)
@@ -90,7 +90,7 @@ func readEntry(root *os.Root, p string) (Entry, error) {
 	case 0:
 		return readFile(root, p, info)
 	}
-	return Entry{}, &RefusedError{p, fmt.Sprintf("it is neither a file, a folder nor a symbolic link (%s)", info.Mode()), hintRename}
+	return Entry{}, &refusedError{p, fmt.Sprintf("it is neither a file, a folder nor a symbolic link (%s)", info.Mode()), hintRename}
 }
 
 func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
@@ -109,7 +109,7 @@ func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
 		return Entry{}, err
 	}
 	if e.Size > MaxFileBytes {
-		return Entry{}, &RefusedError{p, fmt.Sprintf("it has more than %d bytes", MaxFileBytes), hintShrink}
+		return Entry{}, &refusedError{p, fmt.Sprintf("it has more than %d bytes", MaxFileBytes), hintShrink}
 	}
 	h.Sum(e.Hash[:0])
 	return e, nil

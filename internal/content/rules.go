@@ -14,14 +14,14 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// RefusedError reports that one entry of a tree prevents its publication or installation.
-type RefusedError struct {
+// refusedError reports that one entry of a tree prevents its publication or installation.
+type refusedError struct {
 	Path string
 	Why  string
 	Hint string // remedy for the owner of the tree
 }
 
-func (e *RefusedError) Error() string {
+func (e *refusedError) Error() string {
 	return fmt.Sprintf("cannot accept %q: %s\n%s", e.Path, e.Why, e.Hint)
 }
 
@@ -33,17 +33,17 @@ const (
 )
 
 func tooManyEntries() error {
-	return &RefusedError{".", fmt.Sprintf("it has more than %d files, folders and links", MaxEntries), "publish a smaller tree"}
+	return &refusedError{".", fmt.Sprintf("it has more than %d files, folders and links", MaxEntries), "publish a smaller tree"}
 }
 
 func tooManyBytes(p string) error {
-	return &RefusedError{p, fmt.Sprintf("with it the tree has more than %d bytes", MaxTreeBytes), hintShrink}
+	return &refusedError{p, fmt.Sprintf("with it the tree has more than %d bytes", MaxTreeBytes), hintShrink}
 }
 
 // checkPath applies the rules for a single path.
 func checkPath(p string) error {
 	refuse := func(format string, args ...any) error {
-		return &RefusedError{Path: p, Why: fmt.Sprintf(format, args...), Hint: hintRename}
+		return &refusedError{Path: p, Why: fmt.Sprintf(format, args...), Hint: hintRename}
 	}
 	if why := badText(p); why != "" {
 		return refuse("its path %s", why)
@@ -99,11 +99,11 @@ func checkEntries(entries []Entry) error {
 			return err
 		}
 		if i > 0 && e.Path <= entries[i-1].Path {
-			return &RefusedError{e.Path, "it is listed twice or out of order", hintBroken}
+			return &refusedError{e.Path, "it is listed twice or out of order", hintBroken}
 		}
 		if parent := path.Dir(e.Path); parent != "." && parent != folder {
 			if t.kind(parent) != KindDirectory {
-				return &RefusedError{e.Path, fmt.Sprintf("%q is not listed as a folder", parent), hintBroken}
+				return &refusedError{e.Path, fmt.Sprintf("%q is not listed as a folder", parent), hintBroken}
 			}
 			folder = parent
 		}
@@ -118,7 +118,7 @@ func checkEntries(entries []Entry) error {
 		// Comparing complete paths is enough: colliding folders are refused before their entries.
 		name := fold(e.Path)
 		if other, ok := names[name]; ok {
-			return &RefusedError{e.Path, fmt.Sprintf("some file systems can't tell it from %q", other), hintRename}
+			return &refusedError{e.Path, fmt.Sprintf("some file systems can't tell it from %q", other), hintRename}
 		}
 		names[name] = e.Path
 	}
@@ -172,24 +172,24 @@ func (t tree) checkKind(e Entry) error {
 	switch e.Kind {
 	case KindFile, KindExecutable:
 		if e.Size < 0 || e.Size > MaxFileBytes {
-			return &RefusedError{e.Path, fmt.Sprintf("it has %d bytes, at most %d are allowed", e.Size, MaxFileBytes), hintShrink}
+			return &refusedError{e.Path, fmt.Sprintf("it has %d bytes, at most %d are allowed", e.Size, MaxFileBytes), hintShrink}
 		}
 		if (e.Size == 0) != (e.Hash == emptyHash) || e.Target != "" {
-			return &RefusedError{e.Path, "its size contradicts its hash", hintBroken}
+			return &refusedError{e.Path, "its size contradicts its hash", hintBroken}
 		}
 	case KindDirectory:
 		if e.Size != 0 || e.Hash != [sha256.Size]byte{} || e.Target != "" {
-			return &RefusedError{e.Path, "it is a folder with content", hintBroken}
+			return &refusedError{e.Path, "it is a folder with content", hintBroken}
 		}
 	case KindLink:
 		if e.Size != int64(len(e.Target)) || e.Hash != sha256.Sum256([]byte(e.Target)) {
-			return &RefusedError{e.Path, "its target contradicts its hash", hintBroken}
+			return &refusedError{e.Path, "its target contradicts its hash", hintBroken}
 		}
 		if _, why := t.resolve(e); why != "" {
-			return &RefusedError{e.Path, fmt.Sprintf("its target %q %s", e.Target, why), hintLink}
+			return &refusedError{e.Path, fmt.Sprintf("its target %q %s", e.Target, why), hintLink}
 		}
 	default:
-		return &RefusedError{e.Path, "it is neither a file, a folder nor a symbolic link", hintRename}
+		return &refusedError{e.Path, "it is neither a file, a folder nor a symbolic link", hintRename}
 	}
 	return nil
 }

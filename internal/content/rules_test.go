@@ -106,11 +106,11 @@ func large(files int) []Entry {
 func TestRulesRefuse(t *testing.T) {
 	for _, c := range forbidden() {
 		err := checkEntries(c.entries)
-		var refused *RefusedError
+		var refused *refusedError
 		if !errors.As(err, &refused) || !strings.Contains(refused.Why, c.why) || refused.Hint == "" {
 			t.Errorf("%s: %v, want %q", c.name, err, c.why)
 		}
-		if _, err := DecodeManifest(string((&Manifest{c.entries}).Encode())); err == nil && !neverEncoded[c.name] {
+		if _, err := decodeManifest(string((&Manifest{c.entries}).Encode())); err == nil && !neverEncoded[c.name] {
 			t.Errorf("%s: decoded", c.name)
 		}
 	}
@@ -183,7 +183,7 @@ func TestReadTreeRefuses(t *testing.T) {
 			root := t.TempDir()
 			c.make(t, root)
 			_, err := ReadTree(root, nil)
-			var refused *RefusedError
+			var refused *refusedError
 			if !errors.As(err, &refused) || refused.Path != c.path || !strings.Contains(refused.Why, c.why) || refused.Hint == "" {
 				t.Errorf("%v, want %q: %s", err, c.path, c.why)
 			}

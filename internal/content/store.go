@@ -157,8 +157,8 @@ func (s *Store) activate(tree string) error {
 	return atomicfile.SyncFolder(s.dir)
 }
 
-// ErrInUse reports that another process holds a lock.
-var ErrInUse = errors.New("in use by another process")
+// errInUse reports that another process holds a lock.
+var errInUse = errors.New("in use by another process")
 
 // Lock protects a tree from collection until release is called or the process ends.
 func (s *Store) Lock(tree string) (release func(), err error) {
@@ -212,7 +212,7 @@ func (s layout) exclusively(do func() error) error {
 	return do()
 }
 
-// flock locks an open file or folder until it is closed. If the lock is not free within wait, it returns ErrInUse.
+// flock locks an open file or folder until it is closed. If the lock is not free within wait, it returns errInUse.
 func flock(f *os.File, how int, wait time.Duration) error {
 	deadline := time.Now().Add(wait)
 	for {
@@ -224,7 +224,7 @@ func flock(f *os.File, how int, wait time.Duration) error {
 		case err != unix.EWOULDBLOCK:
 			return err
 		case !time.Now().Before(deadline):
-			return ErrInUse
+			return errInUse
 		default:
 			time.Sleep(5 * time.Millisecond)
 		}

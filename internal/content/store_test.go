@@ -113,7 +113,7 @@ func TestCollect(t *testing.T) {
 	}
 	wantTrees(t, s, trees[0], trees[1], trees[2], trees[5], trees[6])
 	// Another process may activate a tree after it was found unused.
-	if _, err := s.remove(trees[0], removal{}); !errors.Is(err, ErrInUse) {
+	if _, err := s.remove(trees[0], removal{}); !errors.Is(err, errInUse) {
 		t.Errorf("the current tree: %v", err)
 	}
 	release()
@@ -165,7 +165,7 @@ func TestLockAgainstRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	one()
-	if err := s.Discard(tree); !errors.Is(err, ErrInUse) {
+	if err := s.Discard(tree); !errors.Is(err, errInUse) {
 		t.Errorf("discard of a used tree: %v", err)
 	}
 	two()
@@ -212,7 +212,7 @@ func TestLockIsOnTheFileThatOthersSee(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	defer r.release()
-	if err := s.Discard(tree); !errors.Is(err, ErrInUse) {
+	if err := s.Discard(tree); !errors.Is(err, errInUse) {
 		t.Errorf("a tree that is locked was removed: %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func TestLocksTimeOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := flock(other, unix.LOCK_EX, 20*time.Millisecond); !errors.Is(err, ErrInUse) {
+	if err := flock(other, unix.LOCK_EX, 20*time.Millisecond); !errors.Is(err, errInUse) {
 		t.Errorf("%v", err)
 	}
 }

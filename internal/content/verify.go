@@ -58,7 +58,7 @@ func (s *Store) Verify(tree string) error {
 // verifyWhole reads all of a tree. If the contents are correct but the metadata is not, it restores the metadata.
 func (s *Store) verifyWhole(tree string, k *known) error {
 	m, err := readTree(s.Path(tree), func(string, bool) bool { return false })
-	var refused *RefusedError
+	var refused *refusedError
 	switch {
 	case errors.As(err, &refused) || isDamage(err):
 	case err != nil:

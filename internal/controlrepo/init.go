@@ -27,14 +27,14 @@ const gitignore = `# Editors' leftovers
 *.pem
 `
 
-// NotEmptyError reports that a folder is not empty.
-type NotEmptyError struct {
+// notEmptyError reports that a folder is not empty.
+type notEmptyError struct {
 	Dir   string
 	Names []string // its entries, sorted
 }
 
 // Error names the folder and the first few of the names.
-func (e *NotEmptyError) Error() string {
+func (e *notEmptyError) Error() string {
 	names := e.Names
 	more := ""
 	if len(names) > 5 {
@@ -45,7 +45,7 @@ func (e *NotEmptyError) Error() string {
 }
 
 // Hint returns the remedy.
-func (e *NotEmptyError) Hint() string { return "give a folder that is empty or does not exist yet" }
+func (e *notEmptyError) Hint() string { return "give a folder that is empty or does not exist yet" }
 
 // Init writes a new control repository to dir. It creates dir if needed; an existing dir may contain only .git. It
 // returns the written files, relative to dir, sorted. After an error dir is unchanged.
@@ -83,7 +83,7 @@ func makeEmpty(dir string) (made bool, err error) {
 		}
 	}
 	if len(names) > 0 {
-		return false, &NotEmptyError{dir, names}
+		return false, &notEmptyError{dir, names}
 	}
 	return false, nil
 }

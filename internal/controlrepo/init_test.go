@@ -66,7 +66,7 @@ func TestInitRefusesWhatIsInTheWay(t *testing.T) {
 		}
 	}
 	_, err := Init(dir)
-	var notEmpty *NotEmptyError
+	var notEmpty *notEmptyError
 	if !errors.As(err, &notEmpty) || !strings.Contains(err.Error(), "a, b, c, d, e and 2 more") || notEmpty.Hint() == "" {
 		t.Errorf("got %v", err)
 	}

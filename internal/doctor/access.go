@@ -26,10 +26,10 @@ func sorted[T any](m map[string]T) func(yield func(string, T) bool) {
 }
 
 // checked reports whether users and roles could be read.
-func (f *Facts) checked() bool { return f.access.On && f.access.Admin }
+func (f *facts) checked() bool { return f.access.On && f.access.Admin }
 
 // grants compares roles with what they may, and users with their roles.
-func grants(f *Facts) (all []Finding) {
+func grants(f *facts) (all []Finding) {
 	if !f.checked() {
 		return nil
 	}
@@ -49,7 +49,7 @@ func grants(f *Facts) (all []Finding) {
 }
 
 // nodeGrants are the findings about the roles and users of nodes.
-func (f *Facts) nodeGrants() (all []Finding) {
+func (f *facts) nodeGrants() (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		for node, i := range sorted(e.identities) {
@@ -68,7 +68,7 @@ func (f *Facts) nodeGrants() (all []Finding) {
 }
 
 // role compares what a role may do with what it should.
-func (f *Facts) role(env, node, role string, want []store.Grant) []Finding {
+func (f *facts) role(env, node, role string, want []store.Grant) []Finding {
 	found := Finding{Severity: Problem, Environment: env, Node: node, Params: Params{Role: role}}
 	have, read := f.access.Grants[role]
 	if !read {
@@ -103,7 +103,7 @@ func (f *Facts) role(env, node, role string, want []store.Grant) []Finding {
 }
 
 // rolesOf compares the roles of a user with those that it should have.
-func (f *Facts) rolesOf(env, node, user, operator string, want ...string) []Finding {
+func (f *facts) rolesOf(env, node, user, operator string, want ...string) []Finding {
 	have, read := f.access.RolesOf[user]
 	slices.Sort(want)
 	if !read || slices.Equal(have, want) {
@@ -113,7 +113,7 @@ func (f *Facts) rolesOf(env, node, user, operator string, want ...string) []Find
 }
 
 // users compares the identities of nodes with etcd's users.
-func users(f *Facts) (all []Finding) {
+func users(f *facts) (all []Finding) {
 	switch {
 	case !f.access.On:
 		return nil
@@ -140,7 +140,7 @@ func users(f *Facts) (all []Finding) {
 	return all
 }
 
-func operators(f *Facts) (all []Finding) {
+func operators(f *facts) (all []Finding) {
 	if f.operatorsErr != nil {
 		return []Finding{{Code: operatorsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(f.operatorsErr.Error())}}}
 	}
@@ -163,7 +163,7 @@ func operators(f *Facts) (all []Finding) {
 }
 
 // strays are the users of nodes and operators that belong to nobody, and the roles of nodes that are gone.
-func (f *Facts) strays() (users []pki.Name, roles [][2]string) {
+func (f *facts) strays() (users []pki.Name, roles [][2]string) {
 	wanted := map[string]bool{}
 	byEnv := map[string]environment{}
 	for _, e := range f.environments {
@@ -208,12 +208,12 @@ func (f *Facts) strays() (users []pki.Name, roles [][2]string) {
 }
 
 // repairInstallation makes the installation's id where it is missing.
-func repairInstallation(ctx context.Context, st *store.Store, _ *Facts) ([]Finding, error) {
+func repairInstallation(ctx context.Context, st *store.Store, _ *facts) ([]Finding, error) {
 	return nil, st.Cluster.EnsureInstallation(ctx, "pulley doctor")
 }
 
 // repairGrants restores grants of roles and roles of users. A node without its user may have been removed: its user stays gone.
-func repairGrants(ctx context.Context, st *store.Store, f *Facts) ([]Finding, error) {
+func repairGrants(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
 	if err := st.Access.EnsureOperatorRoles(ctx); err != nil {
 		return nil, err
 	}
@@ -252,7 +252,7 @@ func repairGrants(ctx context.Context, st *store.Store, f *Facts) ([]Finding, er
 }
 
 // repairLeftovers deletes users and roles that belong to nobody. It reads the records again, after the users.
-func repairLeftovers(ctx context.Context, st *store.Store, f *Facts) ([]Finding, error) {
+func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
 	for _, e := range f.environments {
 		for node := range sorted(e.precreated) {
 			if i := e.identities[node]; e.spec != nil && (!e.wanted[node] || i.Live()) {

@@ -24,7 +24,7 @@ const (
 	endsSoon   = 14 * 24 * time.Hour // of certificates that nothing renews by itself
 )
 
-func answers(f *Facts) (all []Finding) {
+func answers(f *facts) (all []Finding) {
 	for _, m := range f.cluster.members {
 		if m.err != nil {
 			all = append(all, Finding{Code: etcdSilent, Severity: Problem, Params: Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}})
@@ -35,7 +35,7 @@ func answers(f *Facts) (all []Finding) {
 	return all
 }
 
-func versions(f *Facts) (all []Finding) {
+func versions(f *facts) (all []Finding) {
 	for _, m := range f.cluster.members {
 		if m.err != nil {
 			continue
@@ -68,7 +68,7 @@ func outdated(v string) (need string, yes bool) {
 	return "", false // newer than all of them
 }
 
-func quota(f *Facts) (all []Finding) {
+func quota(f *facts) (all []Finding) {
 	for _, m := range f.cluster.members {
 		if m.err != nil {
 			continue
@@ -90,7 +90,7 @@ func quota(f *Facts) (all []Finding) {
 	return all
 }
 
-func alarms(f *Facts) []Finding {
+func alarms(f *facts) []Finding {
 	switch k := f.cluster; {
 	case slices.Contains(k.alarms, store.AlarmNoSpace):
 		return []Finding{{Code: etcdFull, Severity: Problem}}
@@ -102,7 +102,7 @@ func alarms(f *Facts) []Finding {
 	return []Finding{{Code: noAlarm, Severity: Fine}}
 }
 
-func transport(f *Facts) (all []Finding) {
+func transport(f *facts) (all []Finding) {
 	for _, e := range f.cluster.plain {
 		u, err := url.Parse(e)
 		if err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()) {
@@ -120,7 +120,7 @@ func transport(f *Facts) (all []Finding) {
 	return all
 }
 
-func auth(f *Facts) []Finding {
+func auth(f *facts) []Finding {
 	switch {
 	case !f.access.On && len(f.cluster.plain) == 0:
 		return []Finding{{Code: authOff, Severity: Problem}}
@@ -130,7 +130,7 @@ func auth(f *Facts) []Finding {
 	return []Finding{{Code: authOn, Severity: Fine}}
 }
 
-func root(f *Facts) []Finding {
+func root(f *facts) []Finding {
 	switch {
 	case !f.access.On:
 		return nil
@@ -141,7 +141,7 @@ func root(f *Facts) []Finding {
 }
 
 // certificates judges those of etcd and of this program, then those of nodes and operators.
-func certificates(f *Facts) (all []Finding) {
+func certificates(f *facts) (all []Finding) {
 	slices.SortStableFunc(f.cluster.certs, func(a, b certificate) int { return a.until.Compare(b.until) })
 	for _, c := range f.cluster.certs {
 		p := Params{Kind: string(c.kind), Subject: c.name, Ends: c.until.UTC()}

@@ -80,15 +80,15 @@ func (d Diagnosis) Worst() Severity {
 	return worst
 }
 
-// Check examines one subject.
-type Check struct {
+// check examines one subject.
+type check struct {
 	Name   string
-	Run    func(*Facts) []Finding
-	Repair func(context.Context, *store.Store, *Facts) ([]Finding, error) // nil: --fix repairs nothing
+	Run    func(*facts) []Finding
+	Repair func(context.Context, *store.Store, *facts) ([]Finding, error) // nil: --fix repairs nothing
 }
 
-// Checks lists all checks in the order of their findings. Repairs run first, in this order too.
-var Checks = []Check{
+// checks lists all checks in the order of their findings. Repairs run first, in this order too.
+var checks = []check{
 	{Name: "answers", Run: answers},
 	{Name: "version", Run: versions},
 	{Name: "quota", Run: quota},
@@ -112,7 +112,7 @@ var Checks = []Check{
 	{Name: "nodes", Run: nothing}, // fine where no check found anything about an environment
 }
 
-func nothing(*Facts) []Finding { return nil }
+func nothing(*facts) []Finding { return nil }
 
 // Examine runs all checks, with fix after their repairs. An error is only that etcd did not answer, or that a repair failed.
 func Examine(ctx context.Context, st *store.Store, c store.Config, now time.Time, fix bool) (Diagnosis, error) {
@@ -122,7 +122,7 @@ func Examine(ctx context.Context, st *store.Store, c store.Config, now time.Time
 	}
 	var d Diagnosis
 	if fix && f.access.On && f.access.Admin {
-		for _, check := range Checks {
+		for _, check := range checks {
 			if check.Repair == nil {
 				continue
 			}
@@ -136,7 +136,7 @@ func Examine(ctx context.Context, st *store.Store, c store.Config, now time.Time
 			return d, err
 		}
 	}
-	for _, check := range Checks {
+	for _, check := range checks {
 		d = append(d, named(check.Name, check.Run(f))...)
 	}
 	for _, e := range f.environments {

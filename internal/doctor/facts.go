@@ -17,8 +17,8 @@ import (
 	"pulley/internal/store"
 )
 
-// Facts are what the checks judge.
-type Facts struct {
+// facts are what the checks judge.
+type facts struct {
 	now          time.Time
 	prefix       string // of the names of etcd's users and roles
 	cluster      cluster
@@ -89,8 +89,8 @@ type environment struct {
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
 // record names then belongs to nobody.
-func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (*Facts, error) {
-	f := &Facts{now: now, prefix: st.Prefix(), names: st.Access}
+func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (*facts, error) {
+	f := &facts{now: now, prefix: st.Prefix(), names: st.Access}
 	var err error
 	if f.access, err = st.Access.State(ctx); err != nil {
 		return nil, err

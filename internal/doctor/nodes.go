@@ -17,7 +17,7 @@ const (
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
 )
 
-func readable(f *Facts) (all []Finding) {
+func readable(f *facts) (all []Finding) {
 	for _, problem := range f.damaged {
 		all = append(all, Finding{Code: operatorUnreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
 	}
@@ -29,7 +29,7 @@ func readable(f *Facts) (all []Finding) {
 	return all
 }
 
-func floods(f *Facts) (all []Finding) {
+func floods(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		for node, flood := range sorted(e.floods) {
@@ -48,7 +48,7 @@ func floods(f *Facts) (all []Finding) {
 	return all
 }
 
-func duplicates(f *Facts) (all []Finding) {
+func duplicates(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		for node, i := range sorted(e.identities) {
 			if c := i.Clone; i.Live() && c != nil {
@@ -61,7 +61,7 @@ func duplicates(f *Facts) (all []Finding) {
 	return all
 }
 
-func firstBoots(f *Facts) (all []Finding) {
+func firstBoots(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		for machine, b := range sorted(e.boots) {
 			p := Params{Machine: machine, Step: b.Step, Seconds: int64(f.now.Sub(b.Heard) / time.Second), Text: b.Error}
@@ -84,7 +84,7 @@ func (e environment) gone(node string) bool {
 }
 
 // leftovers finds what nodes and users that are gone left behind.
-func leftovers(f *Facts) (all []Finding) {
+func leftovers(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		if e.spec == nil {
@@ -142,7 +142,7 @@ func leftovers(f *Facts) (all []Finding) {
 }
 
 // machineRecords finds machines that nobody will delete. During an apply they may be its work.
-func machineRecords(f *Facts) (all []Finding) {
+func machineRecords(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		if e.applying != nil {
 			continue
@@ -165,7 +165,7 @@ func machineRecords(f *Facts) (all []Finding) {
 	return all
 }
 
-func applying(f *Facts) (all []Finding) {
+func applying(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		if e.applying == nil {
 			continue
@@ -177,7 +177,7 @@ func applying(f *Facts) (all []Finding) {
 	return all
 }
 
-func notices(f *Facts) (all []Finding) {
+func notices(f *facts) (all []Finding) {
 	for _, n := range f.notices {
 		found := Finding{Code: noticeUnsure, Severity: Warning, Environment: n.Environment, Node: n.Node, Params: Params{Kind: string(n.Kind)}}
 		switch {

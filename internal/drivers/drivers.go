@@ -36,8 +36,8 @@ type Opener struct {
 	Log    *slog.Logger
 }
 
-// ErrNone is that an environment has no provider.
-var ErrNone = errors.New("the environment has no `provider:`")
+// errNone is that an environment has no provider.
+var errNone = errors.New("the environment has no `provider:`")
 
 // Open opens the provider of an environment for its fleet of an owner: the environment's own, else that of the installation. Before
 // the first apply there is no installation, and no machine.
@@ -56,7 +56,7 @@ func (o Opener) OpenMark(ctx context.Context, e *environments.Environment, mark 
 	s := e.Provider
 	switch s.Driver {
 	case "", environments.DriverNone:
-		err = ErrNone
+		err = errNone
 	case environments.DriverExec:
 		p.Form = userdata.Multipart
 		p.Provider, err = command.New(command.Config{Command: s.Command, Timeout: time.Duration(s.Timeout), Mark: mark, Environ: os.Environ(), Log: o.Log})

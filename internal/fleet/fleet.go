@@ -75,8 +75,8 @@ func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
 	return out
 }
 
-// Counts returns how many nodes are in each state.
-func (s Status) Counts() map[agent.NodeState]int {
+// counts returns how many nodes are in each state.
+func (s Status) counts() map[agent.NodeState]int {
 	counts := map[agent.NodeState]int{}
 	for _, n := range s.Nodes {
 		counts[n.State]++

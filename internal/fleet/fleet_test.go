@@ -58,8 +58,8 @@ func TestLookListsEveryNodeWithItsState(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("nodes %q, want %q", got, want)
 	}
-	if s.Healthy || s.Missing != 7 || s.Wanted != 10 || s.Counts()[agent.Pending] != 2 {
-		t.Errorf("healthy %t, %d of %d missing, counts %v", s.Healthy, s.Missing, s.Wanted, s.Counts())
+	if s.Healthy || s.Missing != 7 || s.Wanted != 10 || s.counts()[agent.Pending] != 2 {
+		t.Errorf("healthy %t, %d of %d missing, counts %v", s.Healthy, s.Missing, s.Wanted, s.counts())
 	}
 	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 of 10 not registered yet\n") {
 		t.Errorf("summary %q", text)

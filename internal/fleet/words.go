@@ -24,7 +24,7 @@ func States() string {
 
 // Summary is two lines: the target with the nodes by state, and the health.
 func (s Status) Summary() string {
-	counts := s.Counts()
+	counts := s.counts()
 	var parts []string
 	for _, state := range agent.NodeStates() {
 		if counts[state] > 0 {

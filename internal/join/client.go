@@ -213,7 +213,7 @@ func (s server) do(req *http.Request) ([]byte, error) {
 		return nil, fmt.Errorf("the answer %s is not of pulley serve", resp.Status)
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500 {
-		busy := &busyError{says: Sentence(refused.Reason, refused.Params)}
+		busy := &busyError{says: sentence(refused.Reason, refused.Params)}
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
 			busy.after = time.Duration(s) * time.Second
 		}

@@ -21,17 +21,17 @@ import (
 	"pulley/agent"
 )
 
-// Root begins the paths of all requests. Another version of the protocol has another root.
-const Root = "/v1"
+// root begins the paths of all requests. Another version of the protocol has another root.
+const root = "/v1"
 
 // The paths below a server of `pulley serve`. All but CA are POST, with JSON in both directions.
 const (
-	PathJoin     = Root + "/join"     // Envelope → Answer
-	PathRenew    = Root + "/renew"    // Renewal → Answer; with the expiring certificate
-	PathRegister = Root + "/register" // Machine → nothing; with certificate
-	PathLeave    = Root + "/leave"    // nothing; with certificate
-	PathProgress = Root + "/progress" // ProgressRequest → nothing; with certificate or token
-	PathCA       = Root + "/ca"       // GET: all trusted CA certificates, as PEM
+	PathJoin     = root + "/join"     // Envelope → Answer
+	PathRenew    = root + "/renew"    // Renewal → Answer; with the expiring certificate
+	PathRegister = root + "/register" // Machine → nothing; with certificate
+	PathLeave    = root + "/leave"    // nothing; with certificate
+	PathProgress = root + "/progress" // ProgressRequest → nothing; with certificate or token
+	PathCA       = root + "/ca"       // GET: all trusted CA certificates, as PEM
 )
 
 // MaxBody bounds a request and an answer, in bytes.

@@ -102,13 +102,13 @@ type RefusedError struct {
 	Params Params `json:"params,omitzero"`
 }
 
-func (e *RefusedError) Error() string { return "pulley serve refuses: " + Sentence(e.Reason, e.Params) }
+func (e *RefusedError) Error() string { return "pulley serve refuses: " + sentence(e.Reason, e.Params) }
 
 // Hint returns the remedy, or "" if there is none.
 func (e *RefusedError) Hint() string { return explain(e.Reason, e.Params).remedy }
 
-// Sentence renders a reason. A code of a newer version renders as itself.
-func Sentence(r Reason, p Params) string {
+// sentence renders a reason. A code of a newer version renders as itself.
+func sentence(r Reason, p Params) string {
 	x := explain(r, p)
 	text := cmp.Or(x.text, string(r))
 	if x.detail != "" {

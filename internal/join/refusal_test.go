@@ -44,7 +44,7 @@ func TestEachReasonHasASentence(t *testing.T) {
 	seen := map[string]Reason{}
 	code := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 	for _, r := range all {
-		text := Sentence(r, Params{})
+		text := sentence(r, Params{})
 		if text == string(r) || !strings.Contains(text, " ") || !code.MatchString(string(r)) {
 			t.Errorf("%s has the sentence %q", r, text)
 		}

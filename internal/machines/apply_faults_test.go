@@ -15,16 +15,16 @@ import (
 )
 
 // nth returns a fault for the nth call of a kind, repeated for the given number of times.
-func nth(call string, n, times int, f Fault) func(string) Fault {
+func nth(call string, n, times int, f fault) func(string) fault {
 	count := 0
-	return func(c string) Fault {
+	return func(c string) fault {
 		if c != call {
-			return None
+			return none
 		}
 		if count++; count >= n && count < n+times {
 			return f
 		}
-		return None
+		return none
 	}
 }
 
@@ -34,20 +34,20 @@ func TestApplySurvivesProviderFaults(t *testing.T) {
 		say   string
 		call  string
 		times int
-		fault Fault
+		fault fault
 		made  int // machines, including failed ones
 	}{
-		{"a create is not answered", "create", 4, FailBefore, 3},
-		{"the answer of a create is lost", "create", 1, FailAfter, 3},
-		{"the cloud asks to wait, nineteen times", "create", 19, Throttle, 3},
-		{"a machine ends in error, twice", "create", 2, ErrorEnd, 5},
-		{"a machine is lost", "create", 1, LoseIt, 4},
-		{"a list is not answered", "list", 3, FailBefore, 3},
-		{"a list asks to wait", "list", 4, Throttle, 3},
-		{"etcd is away for some seconds", "world", 4, FailBefore, 3},
-		{"the answer of a write is lost", "put", 2, FailAfter, 3},
-		{"the answer to the order in the inventory is lost", "order", 1, FailAfter, 3},
-		{"an environment is stored without an answer", "put spec", 1, FailAfter, 3},
+		{"a create is not answered", "create", 4, failBefore, 3},
+		{"the answer of a create is lost", "create", 1, failAfter, 3},
+		{"the cloud asks to wait, nineteen times", "create", 19, throttle, 3},
+		{"a machine ends in error, twice", "create", 2, errorEnd, 5},
+		{"a machine is lost", "create", 1, loseIt, 4},
+		{"a list is not answered", "list", 3, failBefore, 3},
+		{"a list asks to wait", "list", 4, throttle, 3},
+		{"etcd is away for some seconds", "world", 4, failBefore, 3},
+		{"the answer of a write is lost", "put", 2, failAfter, 3},
+		{"the answer to the order in the inventory is lost", "order", 1, failAfter, 3},
+		{"an environment is stored without an answer", "put spec", 1, failAfter, 3},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestApplySurvivesProviderFaults(t *testing.T) {
 				o.set = func(a *apply.Applier) { a.Parallel = 1 }
 				o.well(fleet(role("web", 3)))
 				o.has("web1", "web2", "web3")
-				if got := o.site.Made(); got != c.made {
+				if got := o.site.made(); got != c.made {
 					t.Errorf("%d machines were made, not %d", got, c.made)
 				}
 			})
@@ -85,22 +85,22 @@ func TestOrderRetriesTakenToken(t *testing.T) {
 func TestApplyFailsOnPermanentErrors(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault Fault
+		fault fault
 		tries int // number of creates
 		says  string
 	}{
-		{"no answer ever", FailBefore, 5, "cannot create web1: tried 5 times: no answer"},
+		{"no answer ever", failBefore, 5, "cannot create web1: tried 5 times: no answer"},
 		{"it is refused", Refuse, 1, "cannot create web1: the provider refuses the request: not accepted"},
-		{"it fails each time", ErrorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
-		{"it never stops to ask to wait", Throttle, 25, "too many requests"},
+		{"it fails each time", errorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
+		{"it never stops to ask to wait", throttle, 25, "too many requests"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
 				tries := 0
-				o.site.Trouble = func(call string) Fault {
+				o.site.Trouble = func(call string) fault {
 					if call != "create" {
-						return None
+						return none
 					}
 					tries++
 					return c.fault
@@ -109,7 +109,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || tries != c.tries {
 					t.Fatalf("after %d tries: %v", tries, err)
 				}
-				if r := o.site.Records()["web1"]; c.fault != ErrorEnd && r.Problem == "" {
+				if r := o.site.Records()["web1"]; c.fault != errorEnd && r.Problem == "" {
 					t.Errorf("the record has no cause: %+v", r)
 				}
 				o.noViolations()
@@ -124,7 +124,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 func TestApplyRefusesTakenName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		theirs := o.site.Plant("web1", machines.Mark{Owner: o.site.Mark().Owner, Fleet: "production"})
+		theirs := o.site.plant("web1", machines.Mark{Owner: o.site.mark().Owner, Fleet: "production"})
 		_, err := o.apply(fleet(role("web", 1), role("db", 1)))
 		var taken *machines.TakenError
 		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "the name web1 belongs to") {
@@ -133,7 +133,7 @@ func TestApplyRefusesTakenName(t *testing.T) {
 		if _, ok := o.site.Hosts()["db1"]; !ok {
 			t.Error("another role had to wait for it")
 		}
-		if all := o.site.Machines(); all[0].ID != theirs.ID || all[0].State != machines.Running {
+		if all := o.site.machines(); all[0].ID != theirs.ID || all[0].State != machines.Running {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -170,18 +170,18 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 				t.Errorf("no event reports that %s was interrupted", c.Node)
 			}
 		}
-		for _, m := range o.site.Machines() {
+		for _, m := range o.site.machines() {
 			if _, ok := o.site.Records()[m.Name]; !ok {
 				t.Errorf("%s has no record", m.Name)
 			}
 		}
-		made := o.site.Made()
+		made := o.site.made()
 		if made == 0 || made == 40 {
 			t.Fatalf("%d machines were made before", made)
 		}
 		o.site.Latency = time.Millisecond
 		o.well(fleet(role("web", 40)))
-		if got := o.site.Made(); got != 40 {
+		if got := o.site.made(); got != 40 {
 			t.Errorf("%d machines were made", got)
 		}
 	})
@@ -191,13 +191,13 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 func TestDestroyErrorsNameDestroy(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault Fault
+		fault fault
 		says  string
 		cut   time.Duration
 	}{
-		{"it was interrupted", HookHang, "what was begun is recorded: destroy again to resume", time.Minute},
-		{"hooks fail", HookFail, "fix that and destroy again, with --no-drain", time.Hour},
-		{"hooks hang", HookHang, "check it and destroy again, with --no-drain", time.Hour},
+		{"it was interrupted", hookHang, "what was begun is recorded: destroy again to resume", time.Minute},
+		{"hooks fail", hookFail, "fix that and destroy again, with --no-drain", time.Hour},
+		{"hooks hang", hookHang, "check it and destroy again, with --no-drain", time.Hour},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestDestroyErrorsNameDestroy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				x.session.Approve(p.Deleted())
+				x.session.approve(p.Deleted())
 				ctx, cancel := context.WithTimeout(x.ctx, c.cut)
 				defer cancel()
 				_, err = x.applier.Apply(ctx, p, p.Deleted())
@@ -236,16 +236,16 @@ func TestApplyStopsWithoutLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		made := 0
-		time.AfterFunc(time.Minute, func() { made = o.site.Made(); o.site.Open("bob", nil) })
+		time.AfterFunc(time.Minute, func() { made = o.site.made(); o.site.Open("bob", nil) })
 		r, err := x.applier.Apply(x.ctx, p, nil)
 		if !errors.Is(err, machines.ErrLost) || r.Interrupted || !strings.Contains(err.Error(), "another apply has the lock") {
 			t.Errorf("%v, %+v", err, r)
 		}
-		if now := o.site.Made(); now != made || made == 0 {
+		if now := o.site.made(); now != made || made == 0 {
 			t.Errorf("%d machines were made before, and %d are now", made, now)
 		}
 		o.well(fleet(role("web", 20)))
-		if got := o.site.Made(); got != 20 {
+		if got := o.site.made(); got != 20 {
 			t.Errorf("%d machines were made", got)
 		}
 	})
@@ -289,9 +289,9 @@ func TestApplyRemovesProtectionAlone(t *testing.T) {
 		if _, err := o.apply(fleet(role("db", 2, flavor("large")))); err == nil {
 			t.Fatal("more was done than to take it away")
 		}
-		before := o.site.Made()
+		before := o.site.made()
 		r, err := o.apply(fleet(role("db", 2)))
-		if err != nil || len(r.Notes) != 1 || o.site.Made() != before {
+		if err != nil || len(r.Notes) != 1 || o.site.made() != before {
 			t.Fatalf("%v, %+v", err, r)
 		}
 		o.well(fleet(role("db", 2)))
@@ -319,7 +319,7 @@ func TestApplyRequestsRunsOfReactingNodes(t *testing.T) {
 		if r := o.well(fleet(lb, role("web", 2))); asked() != 2 || len(r.Notes) > 0 {
 			t.Errorf("%d were asked, %q", asked(), notes(r))
 		}
-		o.site.Trouble = nth("ask", 1, 1, HookHang)
+		o.site.Trouble = nth("ask", 1, 1, hookHang)
 		if r, err := o.apply(fleet(lb, role("web", 3))); err != nil || len(r.Notes) != 1 || !strings.Contains(notes(r), "not answered within 10m: lb") {
 			t.Errorf("%v, %q", err, notes(r))
 		}

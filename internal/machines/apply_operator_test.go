@@ -18,16 +18,16 @@ import (
 // operator applies files to a site, as `pulley env apply --yes` does.
 type operator struct {
 	t      testing.TB
-	site   *Sim
+	site   *sim
 	set    func(*apply.Applier) // more settings
 	events []apply.Event
-	dies   func(*Session, apply.Event) // may crash the program at an event
+	dies   func(*session, apply.Event) // may crash the program at an event
 }
 
 var dev = environments.Ref{Environment: "dev"}
 
 func newOperator(t testing.TB) *operator {
-	site := NewSim(dev, time.Now)
+	site := newSim(dev, time.Now)
 	site.Latency = 50 * time.Millisecond
 	return &operator{t: t, site: site}
 }
@@ -62,7 +62,7 @@ func reactsTo(roles ...string) func(*environments.Role) {
 
 // attempt is one start of the program: its lock, provider and fleet.
 type attempt struct {
-	session *Session
+	session *session
 	applier *apply.Applier
 	ctx     context.Context
 	end     context.CancelFunc
@@ -72,7 +72,7 @@ func (o *operator) start() attempt {
 	ctx, end := context.WithCancel(context.Background())
 	s := o.site.Open("ann", end)
 	a := &apply.Applier{
-		Source: apply.Source{Reader: s, Provider: s.Provider(), Ref: o.site.Ref, Place: "home", Now: time.Now},
+		Source: apply.Source{Reader: s, Provider: s.provider(), Ref: o.site.Ref, Place: "home", Now: time.Now},
 		Fleet:  s, Form: "script", Driver: environments.DriverExec, By: "ann",
 		Progress: func(e apply.Event) {
 			o.events = append(o.events, e)
@@ -108,9 +108,9 @@ func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 	if err != nil {
 		return apply.Result{}, err
 	}
-	x.session.Aims(Aim{Want: want})
-	x.session.JudgePlan(p.Plan)
-	x.session.Approve(p.Deleted())
+	x.session.aims(aim{Want: want})
+	x.session.judgePlan(p.Plan)
+	x.session.approve(p.Deleted())
 	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
@@ -130,7 +130,7 @@ func (o *operator) well(want *environments.Environment) apply.Result {
 
 func (o *operator) noViolations() {
 	o.t.Helper()
-	if wrong := o.site.Violations(); len(wrong) > 0 {
+	if wrong := o.site.violations(); len(wrong) > 0 {
 		o.t.Fatal(strings.Join(wrong, "\n"))
 	}
 }
@@ -139,7 +139,7 @@ func (o *operator) noViolations() {
 func (o *operator) has(names ...string) {
 	o.t.Helper()
 	var got []string
-	for _, m := range o.site.Machines() {
+	for _, m := range o.site.machines() {
 		got = append(got, m.Name)
 	}
 	slices.Sort(names)
@@ -185,7 +185,7 @@ func (o *operator) order(state apply.EventState, step string) (nodes []string) {
 func (o *operator) hasMachines(names ...string) {
 	o.t.Helper()
 	var got []string
-	for _, m := range o.site.Machines() {
+	for _, m := range o.site.machines() {
 		got = append(got, m.Name)
 	}
 	slices.Sort(got)

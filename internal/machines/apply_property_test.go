@@ -44,35 +44,35 @@ func (p *player) play() error {
 	p.site.Latency = p.story.Latency
 	p.others = machines.Mark{Owner: "fedcba9876543210", Fleet: "dev"}
 	for _, name := range []string{"web1", "db1", "web77"} {
-		p.foreign = append(p.foreign, p.site.Plant(name, p.others))
+		p.foreign = append(p.foreign, p.site.plant(name, p.others))
 	}
-	p.foreign = append(p.foreign, p.site.Enroll(oldOne, "web", p.others))
+	p.foreign = append(p.foreign, p.site.enroll(oldOne, "web", p.others))
 	p.calls = map[string]int{}
 	p.site.Trouble = p.trouble
 	defer p.wg.Wait() // the end of a bubble with running goroutines would hide the failure
 	for i, m := range p.story.Moves {
-		p.site.Mention("move %d: %+v", i, m)
+		p.site.mention("move %d: %+v", i, m)
 		if err := p.move(m); err != nil {
 			return fmt.Errorf("move %d, %s: %w", i, m.Do, err)
 		}
-		if wrong := p.site.Violations(); len(wrong) > 0 {
+		if wrong := p.site.violations(); len(wrong) > 0 {
 			return fmt.Errorf("move %d, %s: %s", i, m.Do, wrong[0])
 		}
 	}
 	p.wg.Wait()
-	p.site.Heal()
+	p.site.heal()
 	return p.settles()
 }
 
 // trouble is called by the site, one call at a time.
-func (p *player) trouble(call string) Fault {
+func (p *player) trouble(call string) fault {
 	p.calls[call]++
 	for _, i := range p.story.Incidents {
 		if i.Call == call && i.Nth == p.calls[call] {
 			return i.Fault
 		}
 	}
-	return None
+	return none
 }
 
 func (p *player) move(m move) error {
@@ -81,7 +81,7 @@ func (p *player) move(m move) error {
 		want := *m.Want
 		want.Stack = p.story.Stack
 		p.want = &want
-		p.site.Mention("wanted is %+v", want.Roles)
+		p.site.mention("wanted is %+v", want.Roles)
 	case "apply":
 		p.skew = m.Skew
 		defer func() { p.skew = 0 }()
@@ -103,9 +103,9 @@ func (p *player) move(m move) error {
 			p.site.Unlist(nodeOf(ours[m.Pick%len(ours)].Name))
 		}
 	case "hide":
-		p.site.Hide(m.Hides, m.In)
+		p.site.hide(m.Hides, m.In)
 	case "enroll":
-		p.site.Enroll(oldOne, "web", p.others)
+		p.site.enroll(oldOne, "web", p.others)
 	case "watch":
 		for range 1 + m.Pick%5 {
 			p.look()
@@ -129,24 +129,24 @@ func (p *player) move(m move) error {
 		p.wg.Go(func() {
 			pass(m.In)
 			if ours := p.ours(); len(ours) > 0 {
-				p.site.Kill(ours[m.Pick%len(ours)].ID, m.State)
+				p.site.kill(ours[m.Pick%len(ours)].ID, m.State)
 			}
 		})
 	case "plant":
-		planted := p.site.Plant(m.Name, p.site.Mark())
+		planted := p.site.plant(m.Name, p.site.mark())
 		if n, err := environments.ParseHostname(m.Name); err != nil || n.Stack != p.story.Stack {
 			p.foreign = append(p.foreign, planted)
 		}
 	case "hold":
-		p.site.HoldNode(p.stacked(m.Name), "it is looked at")
+		p.site.holdNode(p.stacked(m.Name), "it is looked at")
 	}
 	return nil
 }
 
 // ours returns the machines with the fleet's mark and names of nodes.
-func (p *player) ours() (all []Seen) {
-	for _, m := range p.site.Machines() {
-		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.Mark() && n.Stack == p.story.Stack {
+func (p *player) ours() (all []seen) {
+	for _, m := range p.site.machines() {
+		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.mark() && n.Stack == p.story.Stack {
 			all = append(all, m)
 		}
 	}
@@ -191,13 +191,13 @@ func (p *player) try(y try) (failed error, broken error) {
 	p.mu.Unlock()
 	defer x.end()
 	began := time.Now()
-	x.session.Aims(Aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
+	x.session.aims(aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
 	plan, err := x.applier.Look(x.ctx, want, y.options)
 	if err != nil {
 		return err, nil
 	}
-	x.session.JudgePlan(plan.Plan)
-	x.session.Approve(plan.Deleted())
+	x.session.judgePlan(plan.Plan)
+	x.session.approve(plan.Deleted())
 	pass(y.think)
 	ctx, cancel := context.WithCancel(x.ctx)
 	defer cancel()
@@ -218,7 +218,7 @@ func (p *player) begin(by string) attempt {
 	x.applier.Parallel, x.applier.Progress, x.applier.By = p.story.Parallel, nil, by
 	x.applier.Now = func() time.Time { return time.Now().Add(skew) }
 	if p.away {
-		x.applier.Provider, x.applier.Place = x.session.Marked(p.site.Away()), "away"
+		x.applier.Provider, x.applier.Place = x.session.marked(p.site.away()), "away"
 	}
 	return x
 }
@@ -231,14 +231,14 @@ func (p *player) look() {
 	}
 	x := p.begin("pulley env watch")
 	defer x.end()
-	x.session.Aims(Aim{Want: spec, Budget: watch.DefaultBudget})
+	x.session.aims(aim{Want: spec, Budget: watch.DefaultBudget})
 	_, _ = lookOnce(x.ctx, &p.watcher, x.applier)
 }
 
 // settles applies until no work remains, and judges the result.
 func (p *player) settles() error {
 	for _, node := range []string{"web1", "app2", "db1"} {
-		p.site.HoldNode(p.stacked(node), "")
+		p.site.holdNode(p.stacked(node), "")
 	}
 	if err := p.unprotect(); err != nil {
 		return err
@@ -284,14 +284,14 @@ func (p *player) attends(planned plan.Plan) time.Duration {
 	for _, s := range planned.Steps {
 		switch {
 		case s.Verb == plan.Missing:
-			p.site.Enroll(s.Node, s.Role, p.others)
+			p.site.enroll(s.Node, s.Role, p.others)
 		case s.Verb == plan.Extra:
 			p.site.Unlist(s.Node)
 		case s.Verb == plan.Keep && len(s.Notes) > 0:
 			for _, m := range p.ours() {
 				_, listed := p.site.Hosts()[s.Node]
 				if nodeOf(m.Name) == s.Node && (isSilent(s) || !listed) {
-					p.site.Kill(m.ID, "")
+					p.site.kill(m.ID, "")
 				}
 			}
 			takes = 30 * time.Minute
@@ -329,7 +329,7 @@ func (p *player) unprotect() error {
 
 // judge returns an error if the final state is wrong.
 func (p *player) judge() error {
-	if wrong := p.site.Violations(); len(wrong) > 0 {
+	if wrong := p.site.violations(); len(wrong) > 0 {
 		return fmt.Errorf("%s", wrong[0])
 	}
 	wanted := map[string]string{} // names by node
@@ -350,7 +350,7 @@ func (p *player) judge() error {
 			return fmt.Errorf("%s is machine %q, its record is %+v, its host %+v", node, id, r, h)
 		}
 		role, _ := p.want.RoleOf(node)
-		i := slices.IndexFunc(p.ours(), func(m Seen) bool { return m.Name == name })
+		i := slices.IndexFunc(p.ours(), func(m seen) bool { return m.Name == name })
 		if m := p.ours()[i]; m.Flavor != role.Flavor && role.Flavor != "" {
 			return fmt.Errorf("%s is of flavor %q, not %q", node, m.Flavor, role.Flavor)
 		}
@@ -362,9 +362,9 @@ func (p *player) judge() error {
 	if len(found) != len(wanted) || len(records) != len(wanted) || len(hosts) != len(wanted)+members {
 		return fmt.Errorf("wanted are %v; there are the machines %v, the records %v, the hosts %v", wanted, found, slices.Sorted(maps.Keys(records)), slices.Sorted(maps.Keys(hosts)))
 	}
-	all := p.site.Machines()
+	all := p.site.machines()
 	for _, f := range p.foreign {
-		if !slices.ContainsFunc(all, func(m Seen) bool { return m.ID == f.ID && m.State == f.State }) {
+		if !slices.ContainsFunc(all, func(m seen) bool { return m.ID == f.ID && m.State == f.State }) {
 			return fmt.Errorf("machine %q (%s) of another fleet changed", f.Name, f.ID)
 		}
 	}
@@ -385,7 +385,7 @@ func TestAppliesConvergeWhateverHappens(t *testing.T) {
 		s := drawStory(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) {
-			p := &player{operator: &operator{t: t, site: NewSim(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
+			p := &player{operator: &operator{t: t, site: newSim(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
 			if err = p.play(); err != nil {
 				err = fmt.Errorf("%w\n%s\nthe story: %+v", err, strings.Join(p.site.Past(), "\n"), p.story)
 			}

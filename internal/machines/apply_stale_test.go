@@ -23,17 +23,17 @@ func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	x.session.Aims(Aim{Want: p.Spec})
-	x.session.Approve(p.Deleted())
+	x.session.aims(aim{Want: p.Spec})
+	x.session.approve(p.Deleted())
 	happen()
 	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
 // killJoined kills the machine of a name that is the node.
 func (o *operator) killJoined(name string, state machines.State) {
-	for _, m := range o.site.Machines() {
+	for _, m := range o.site.machines() {
 		if m.Name == name && m.Joined {
-			o.site.Kill(m.ID, state)
+			o.site.kill(m.ID, state)
 		}
 	}
 }
@@ -48,10 +48,10 @@ func TestApplyRechecksDuplicates(t *testing.T) {
 		{"the first is gone", func(o *operator) { o.killJoined("web1", "") }, "the machine that was to stay is gone"},
 		{"the first has failed", func(o *operator) { o.killJoined("web1", machines.Failed) }, "the machine that was to stay is gone"},
 		{"the second is the node by now", func(o *operator) {
-			for _, m := range o.site.Machines() {
+			for _, m := range o.site.machines() {
 				if m.Name == "web1" && !m.Joined {
 					o.site.Unlist("web1")
-					o.site.Take("web1", m.ID)
+					o.site.take("web1", m.ID)
 				}
 			}
 		}, "has joined, and is the node now"},
@@ -60,12 +60,12 @@ func TestApplyRechecksDuplicates(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
 				o.well(fleet(role("web", 1)))
-				second := o.site.Plant("web1", o.site.Mark())
+				second := o.site.plant("web1", o.site.mark())
 				_, err := o.planned(1, func() { c.happen(o) })
 				if err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Error(err)
 				}
-				for _, m := range o.site.Machines() {
+				for _, m := range o.site.machines() {
 					if m.ID == second.ID && m.State == machines.Running {
 						return
 					}
@@ -81,7 +81,7 @@ func TestRetireStopsWhenCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
-		o.site.Trouble = nth("ask", 1, 1, HookHang)
+		o.site.Trouble = nth("ask", 1, 1, hookHang)
 		time.AfterFunc(time.Minute, func() {
 			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.RequestRun, At: time.Now()})
 		})
@@ -99,14 +99,14 @@ func TestApplyCancelsRetirement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
-		o.site.Trouble = nth("ask", 1, 1, HookFail)
+		o.site.Trouble = nth("ask", 1, 1, hookFail)
 		if _, err := o.apply(fleet(role("web", 1))); err == nil {
 			t.Fatal("its hooks did not fail")
 		}
-		before := o.site.Made()
+		before := o.site.made()
 		o.well(fleet(role("web", 2)))
 		o.has("web1", "web2")
-		if o.site.Made() != before {
+		if o.site.made() != before {
 			t.Error("it was made anew")
 		}
 		if acts := o.site.Acts(); acts[len(acts)-1].Did != machines.Adopted || !machines.Has(acts[len(acts)-1].Reasons, machines.RetirementBegun) || !machines.Has(acts[len(acts)-1].Reasons, machines.RetirementCancelled) {
@@ -116,16 +116,16 @@ func TestApplyCancelsRetirement(t *testing.T) {
 			t.Errorf("the record still has the reasons of the retirement: %+v", r.Reasons)
 		}
 		q := o.site.Hosts()["web2"].Request
-		if why := o.site.Held("web2").Why; why != "" || q == nil || q.Do != agent.RequestRun {
+		if why := o.site.held("web2").Why; why != "" || q == nil || q.Do != agent.RequestRun {
 			t.Errorf("it is held because %q, and asked for %+v", why, q)
 		}
-		o.site.HoldNode("web2", "ann looks at it")
-		o.site.Retiring("web2")
-		o.site.HoldNode("web2", "ann looks at it") // instead of the other
+		o.site.holdNode("web2", "ann looks at it")
+		o.site.retiring("web2")
+		o.site.holdNode("web2", "ann looks at it") // instead of the other
 		if _, err := o.apply(fleet(role("web", 2))); err != nil {
 			t.Error(err)
 		}
-		if why := o.site.Held("web2").Why; why != "ann looks at it" {
+		if why := o.site.held("web2").Why; why != "ann looks at it" {
 			t.Errorf("an operator's own hold is %q by now", why)
 		}
 	})
@@ -136,7 +136,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		first, began := "", time.Now()
-		o.dies = func(_ *Session, e apply.Event) {
+		o.dies = func(_ *session, e apply.Event) {
 			if e.State == apply.Waits && first == "" {
 				first = e.Node
 			}
@@ -150,12 +150,12 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}
 		busy := true
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call == "create" && busy {
 				busy = false
 				return Busy
 			}
-			return None
+			return none
 		}
 		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 2, apply.WaitNone }
 		first, began = "", time.Now()
@@ -173,11 +173,11 @@ func TestApplyKeepsRecords(t *testing.T) {
 		o.well(fleet(role("web", 1)))
 		o.kill(machines.Failed, "web1")
 		var calls []string
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call != "world" && call != "list" {
 				calls = append(calls, call)
 			}
-			return None
+			return none
 		}
 		o.well(fleet(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, order, create, note, put, put" {
@@ -186,7 +186,7 @@ func TestApplyKeepsRecords(t *testing.T) {
 		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined || r.Phase != machines.Made || r.Drained || r.Tries != 1 {
 			t.Errorf("%+v", r)
 		}
-		o.site.Forget("web1")
+		o.site.forget("web1")
 		o.well(fleet(role("web", 1)))
 		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined {
 			t.Errorf("%+v", r)
@@ -248,11 +248,11 @@ func TestApplyOrdersNoSecondMachineOfJoinedNode(t *testing.T) {
 		o.well(fleet(role("web", 1)))
 		host := o.site.Hosts()["web1"]
 		o.site.Unlist("web1")
-		o.site.Hide(All, time.Hour)
-		o.site.Forget("web1")
-		_, err := o.planned(1, func() { o.site.Take("web1", host.MachineID) })
-		if err == nil || !strings.Contains(err.Error(), "the node is registered, and the provider does not list its machine") || len(o.site.Machines()) != 1 {
-			t.Errorf("%v, and there are %d machines", err, len(o.site.Machines()))
+		o.site.hide(all, time.Hour)
+		o.site.forget("web1")
+		_, err := o.planned(1, func() { o.site.take("web1", host.MachineID) })
+		if err == nil || !strings.Contains(err.Error(), "the node is registered, and the provider does not list its machine") || len(o.site.machines()) != 1 {
+			t.Errorf("%v, and there are %d machines", err, len(o.site.machines()))
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestApplyKeepsNodeWithUnlistedMachine(t *testing.T) {
 		want := fleet(role("web", 1, flavor("small")))
 		o.well(want)
 		before := o.site.Hosts()["web1"]
-		o.site.Plant("web1", o.site.Mark()) // of another flavor
+		o.site.plant("web1", o.site.mark()) // of another flavor
 		o.set = func(a *apply.Applier) { a.Provider = unlisting{a.Provider, before.MachineID} }
 		if p := o.plan(want); !p.Empty() || p.Steps[0].Verb != plan.Keep || !machines.Has(p.Steps[0].Notes, machines.ReportsUnlisted) {
 			t.Error(text(p.Plan))

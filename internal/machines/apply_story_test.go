@@ -23,35 +23,35 @@ type move struct {
 	NoDrain bool
 	Lost    bool          // apply: the operator confirms that machines are gone
 	Skew    time.Duration // apply: error of the operator's clock
-	Hides   Hides         // hide
+	Hides   hides         // hide
 }
 
 // An incident is a fault of the nth call of a kind.
 type incident struct {
 	Call  string
 	Nth   int
-	Fault Fault
+	Fault fault
 }
 
 // incidents are the possible faults of each kind of call.
-var incidents = map[string][]Fault{
+var incidents = map[string][]fault{
 	"create": {
-		FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Busy, Quota,
-		Refuse, Late, MakesTwo, ErrorEnd, LoseIt, NoBoot, NoRun,
+		failBefore, failAfter, crashBefore, crashAfter, throttle, Busy, quota,
+		Refuse, late, makesTwo, errorEnd, loseIt, noBoot, noRun,
 	},
 	"delete": {
-		FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Slow, Deaf,
+		failBefore, failAfter, crashBefore, crashAfter, throttle, slow, deaf,
 	},
-	"list":  {FailBefore, Throttle, CrashBefore},
-	"world": {FailBefore, CrashBefore},
-	"ask":   {FailBefore, FailAfter, CrashBefore, CrashAfter, HookFail, HookHang},
+	"list":  {failBefore, throttle, crashBefore},
+	"world": {failBefore, crashBefore},
+	"ask":   {failBefore, failAfter, crashBefore, crashAfter, hookFail, hookHang},
 }
 
 func drawIncident(t *rapid.T) incident {
 	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "order", "hold", "release", "remove", "acts"}).Draw(t, "call")
 	faults := incidents[call]
 	if faults == nil {
-		faults = []Fault{FailBefore, FailAfter, CrashBefore, CrashAfter}
+		faults = []fault{failBefore, failAfter, crashBefore, crashAfter}
 	}
 	return incident{call, rapid.IntRange(1, 14).Draw(t, "nth"), rapid.SampledFrom(faults).Draw(t, "fault")}
 }
@@ -104,7 +104,7 @@ func drawMove(t *rapid.T) move {
 	case "unlist", "watch":
 		m.Pick = rapid.IntRange(0, 9).Draw(t, "pick")
 	case "hide":
-		m.Hides = rapid.SampledFrom([]Hides{All, Half, Lags}).Draw(t, "hides")
+		m.Hides = rapid.SampledFrom([]hides{all, half, lags}).Draw(t, "hides")
 		m.In = rapid.SampledFrom([]time.Duration{30 * time.Second, 4 * time.Minute, time.Hour}).Draw(t, "for")
 	case "rivals":
 		m.Next = pause.Draw(t, "next")

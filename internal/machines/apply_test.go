@@ -19,13 +19,13 @@ func TestApplyMakesFleetMatchFile(t *testing.T) {
 		o.has("controller1", "controller2", "compute1", "compute2", "compute3")
 		o.well(fleet(role("controller", 3), role("compute", 5, after("controller"))))
 		o.has("controller1", "controller2", "controller3", "compute1", "compute2", "compute3", "compute4", "compute5")
-		before := o.site.Machines()
+		before := o.site.machines()
 		r := o.well(fleet(role("controller", 3, flavor("large")), role("compute", 5, after("controller"))))
 		if len(r.Done) != 3 {
 			t.Errorf("%+v", r.Done)
 		}
-		for _, m := range o.site.Machines() {
-			same := slices.ContainsFunc(before, func(b Seen) bool { return b.ID == m.ID })
+		for _, m := range o.site.machines() {
+			same := slices.ContainsFunc(before, func(b seen) bool { return b.ID == m.ID })
 			if isController := strings.HasPrefix(m.Name, "controller"); same == isController || isController && m.Flavor != "large" {
 				t.Errorf("%+v was there before: %v", m, same)
 			}
@@ -90,7 +90,7 @@ func TestApplyRefusesUnapprovedDeletions(t *testing.T) {
 		o.well(fleet(role("db", 2, protected), role("web", 2)))
 		x := o.start()
 		defer x.end()
-		x.session.Approve(nil)
+		x.session.approve(nil)
 		for want, says := range map[*environments.Environment]string{
 			fleet(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: the deletion of machine web2 (id ",
 			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
@@ -118,13 +118,13 @@ func TestApplyStopsFailingRole(t *testing.T) {
 		o := newOperator(t)
 		made := 0
 		o.set = func(a *apply.Applier) { a.Parallel = 1 }
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call == "create" {
 				if made++; made <= 2 {
-					return NoBoot
+					return noBoot
 				}
 			}
-			return None
+			return none
 		}
 		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
 		_, err := o.apply(want)

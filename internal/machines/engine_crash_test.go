@@ -19,23 +19,23 @@ type scene struct {
 	say    string
 	was    *environments.Environment
 	want   *environments.Environment
-	happen func(*Sim) // before the apply
+	happen func(*sim) // before the apply
 }
 
 func scenes() []scene {
 	web := func(n int, more ...func(*environments.Role)) *environments.Environment {
 		return fleet(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
 	}
-	kill := func(state machines.State) func(*Sim) {
-		return func(s *Sim) {
-			for _, m := range s.Machines() {
+	kill := func(state machines.State) func(*sim) {
+		return func(s *sim) {
+			for _, m := range s.machines() {
 				if m.Name == "web1" {
-					s.Kill(m.ID, state)
+					s.kill(m.ID, state)
 				}
 			}
 		}
 	}
-	lose := func(s *Sim) {
+	lose := func(s *sim) {
 		kill("")(s)
 		pass(30 * time.Minute) // until then it counts as alive
 	}
@@ -47,17 +47,17 @@ func scenes() []scene {
 		{"a machine is off", web(2), web(2), kill(machines.Stopped)},
 		{"a machine is lost", web(2), web(2), lose},
 		{"a lost machine is not wanted any more", web(2), web(0), lose},
-		{"a retirement is cancelled", web(2), web(2), func(s *Sim) { s.Retiring("web2") }},
-		{"a machine without a machine record", web(2), web(2), func(s *Sim) { s.Forget("web1") }},
-		{"two machines of one name", web(2), web(2), func(s *Sim) { s.Plant("web1", s.Mark()) }},
+		{"a retirement is cancelled", web(2), web(2), func(s *sim) { s.retiring("web2") }},
+		{"a machine without a machine record", web(2), web(2), func(s *sim) { s.forget("web1") }},
+		{"two machines of one name", web(2), web(2), func(s *sim) { s.plant("web1", s.mark()) }},
 	}
 }
 
 // set returns an operator in the scene.
 func (sc scene) set(t *testing.T) *operator {
 	o := newOperator(t)
-	o.site.Plant("web9", machines.Mark{Owner: "another", Fleet: "dev"})
-	o.site.Plant("web1", machines.Mark{Owner: "another", Fleet: "dev"})
+	o.site.plant("web9", machines.Mark{Owner: "another", Fleet: "dev"})
+	o.site.plant("web1", machines.Mark{Owner: "another", Fleet: "dev"})
 	if sc.was != nil {
 		if _, err := o.apply(sc.was); err != nil {
 			t.Fatal(err)
@@ -74,13 +74,13 @@ func endOf(o *operator) string {
 	lines := map[string]bool{}
 	line := func(format string, args ...any) { lines[fmt.Sprintf(format, args...)] = true }
 	names := map[machines.Ref]int{}
-	for _, m := range o.site.Machines() {
+	for _, m := range o.site.machines() {
 		id := machines.Ref{Name: m.Name, ID: m.Mark.String()}
 		names[id]++
 		line("machine %s of %s: %s %s, joined %v, %d", m.Name, m.Mark, m.State, m.Flavor, m.Joined, names[id])
 	}
 	for _, r := range o.site.Records() {
-		there := slices.ContainsFunc(o.site.Machines(), func(m Seen) bool { return m.ID == r.ID && m.Name == r.Name })
+		there := slices.ContainsFunc(o.site.machines(), func(m seen) bool { return m.ID == r.ID && m.Name == r.Name })
 		line("record %s: %s %s %s %s, machine exists %v, problem %q", r.Node, r.Name, r.Phase, r.Driver, r.Flavor, there, r.Problem)
 	}
 	for node, h := range o.site.Hosts() {
@@ -133,7 +133,7 @@ func TestApplyResumesAfterCrashAtStep(t *testing.T) {
 					}
 					crash := sc.set(t)
 					died := false
-					crash.dies = func(s *Session, now apply.Event) {
+					crash.dies = func(s *session, now apply.Event) {
 						if now.Node == e.Node && now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
 							died = true
 							s.Crash()
@@ -170,21 +170,21 @@ func TestApplyResumesAfterCrashAtCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := sc.set(t)
 				calls := 0
-				o.site.Trouble = func(string) Fault { calls++; return None }
+				o.site.Trouble = func(string) fault { calls++; return none }
 				if _, err := o.apply(sc.want); err != nil {
 					t.Fatal(err)
 				}
 				calm := endOf(o)
 				for k := 1; k <= calls; k++ {
-					for _, how := range []Fault{CrashBefore, CrashAfter} {
+					for _, how := range []fault{crashBefore, crashAfter} {
 						n, reads := 0, false
 						crash := sc.set(t)
-						crash.site.Trouble = func(call string) Fault {
+						crash.site.Trouble = func(call string) fault {
 							if n++; n == k {
 								reads = call == "world" || call == "list"
 								return how
 							}
-							return None
+							return none
 						}
 						_, _ = crash.apply(sc.want)
 						crashes++

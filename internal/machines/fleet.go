@@ -22,7 +22,7 @@ type Fleet interface {
 	Reader
 	Inventory
 	Nodes
-	UserdataMaker
+	userdataMaker
 }
 
 // Reader reads the state of a fleet.
@@ -50,8 +50,8 @@ type Inventory interface {
 	Note(ctx context.Context, a Act) error
 }
 
-// UserdataMaker makes the userdata of machines.
-type UserdataMaker interface {
+// userdataMaker makes the userdata of machines.
+type userdataMaker interface {
 	// Userdata makes the userdata of a node's machine. Its token is valid once Order has written it. The token of a
 	// machine that does not join has no ID.
 	Userdata(o Order, r environments.Role, form userdata.Form) (text []byte, t Token, err error)

@@ -17,11 +17,11 @@ import (
 func TestRetireWaitsForTheHooks(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault Fault
+		fault fault
 		says  string
 	}{
-		{"they fail", HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
-		{"they hang", HookHang, "cannot retire web2: its retire hooks did not finish within 10m0s"},
+		{"they fail", hookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
+		{"they hang", hookHang, "cannot retire web2: its retire hooks did not finish within 10m0s"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.has("web1", "web2")
-				if c.fault == HookFail { // repaired, and requested again
+				if c.fault == hookFail { // repaired, and requested again
 					o.well(fleet(role("web", 1)))
 				} else {
 					o.set = func(a *apply.Applier) { a.NoDrain = true }
@@ -51,11 +51,11 @@ func TestRetireGoesStepByStep(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
 		var calls []string
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call != "world" && call != "list" {
 				calls = append(calls, call)
 			}
-			return None
+			return none
 		}
 		o.well(fleet(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put spec, put, hold, put, ask, put, remove, note, delete, drop" {
@@ -70,19 +70,19 @@ func TestRetireSendsOneRequest(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
 		asks := 0
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call == "ask" {
 				asks++
-				return CrashAfter
+				return crashAfter
 			}
-			return None
+			return none
 		}
 		_, _ = o.apply(fleet(role("web", 1)))
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call == "ask" {
 				asks++
 			}
-			return None
+			return none
 		}
 		o.well(fleet(role("web", 1)))
 		if asks != 1 {
@@ -152,7 +152,7 @@ func TestRetireRechecksMachines(t *testing.T) {
 		says   string
 	}{
 		{"it is well again", func(o *operator) { o.kill(machines.Running, "web1") }, "it is not broken any more"},
-		{"another one came", func(o *operator) { o.site.Plant("web1", o.site.Mark()) }, "another machine has its name"},
+		{"another one came", func(o *operator) { o.site.plant("web1", o.site.mark()) }, "another machine has its name"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -165,14 +165,14 @@ func TestRetireRechecksMachines(t *testing.T) {
 				if err != nil || len(p.Deleted()) != 1 {
 					t.Fatal(err, text(p.Plan))
 				}
-				x.session.Approve(p.Deleted())
+				x.session.approve(p.Deleted())
 				c.happen(o)
 				pass(2 * time.Minute)
-				before := len(o.site.Machines())
+				before := len(o.site.machines())
 				if _, err := x.applier.Apply(x.ctx, p, p.Deleted()); err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Error(err)
 				}
-				if _, listed := o.site.Hosts()["web1"]; len(o.site.Machines()) != before || !listed {
+				if _, listed := o.site.Hosts()["web1"]; len(o.site.machines()) != before || !listed {
 					t.Error("something was done to it")
 				}
 			})
@@ -198,9 +198,9 @@ func TestRetireWithoutIDs(t *testing.T) {
 			o.noViolations()
 		}
 		apply(2, "small", "web1", "web2")
-		made := o.site.Made()
+		made := o.site.made()
 		apply(2, "large", "web1", "web2")
-		if o.site.Made() != made+2 {
+		if o.site.made() != made+2 {
 			t.Error("they were not replaced")
 		}
 		apply(1, "large", "web1")

@@ -17,11 +17,11 @@ import (
 // Tests with the provider in memory would not hold for real ones if it were more tolerant.
 func TestSimIsConformingProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSim(environments.Ref{Environment: "dev"}, time.Now)
+		s := newSim(environments.Ref{Environment: "dev"}, time.Now)
 		s.Latency = 100 * time.Millisecond
 		x := s.Open("ann", nil)
 		config := conform.Config{
-			New: func(m machines.Mark) (machines.Provider, error) { return x.Marked(m), nil },
+			New: func(m machines.Mark) (machines.Provider, error) { return x.marked(m), nil },
 			Order: func(name string) machines.Order {
 				return machines.Order{Name: name, Flavor: "small", Image: "debian"}
 			},
@@ -46,9 +46,9 @@ func TestSimIsConformingProvider(t *testing.T) {
 				return labels, nil
 			},
 			Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
-				planted := s.Plant(name, machines.Mark{})
+				planted := s.plant(name, machines.Mark{})
 				return func(context.Context) error {
-					for _, m := range s.Machines() {
+					for _, m := range s.machines() {
 						if m.ID == planted.ID && m.State == planted.State {
 							return nil
 						}
@@ -74,7 +74,7 @@ func TestSimIsConformingProvider(t *testing.T) {
 // Tests with the fleet in memory would not hold for the one in etcd if the two differed.
 func TestSimKeepsContract(t *testing.T) {
 	machinestest.FleetContract(t, func(*testing.T) machinestest.Subject {
-		s := NewSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
+		s := newSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
 		s.Demote()
 		admits := func(token string) bool { return s.Tokens()[token] != "" }
 		return machinestest.Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Report: s.Report, Admits: admits, LoseLock: func() { s.Open("bob", nil) }}

@@ -9,26 +9,26 @@ import (
 
 // The events of a site besides those of applies: of its provider, its machines and nodes, and of other operators.
 
-// Hide makes the provider omit some of its machines for a while.
-func (s *Sim) Hide(what Hides, lasts time.Duration) {
+// hide makes the provider omit some of its machines for a while.
+func (s *sim) hide(what hides, lasts time.Duration) {
 	s.locked(func() { s.hides, s.hidesTo = what, s.Now().Add(lasts) })
 }
 
 // Demote removes the promoted release.
-func (s *Sim) Demote() { s.locked(func() { s.target = agent.Target{} }) }
+func (s *sim) Demote() { s.locked(func() { s.target = agent.Target{} }) }
 
-// Plant adds a running machine that was never ordered.
-func (s *Sim) Plant(name string, mark machines.Mark) (m machines.Machine) {
+// plant adds a running machine that was never ordered.
+func (s *sim) plant(name string, mark machines.Mark) (m machines.Machine) {
 	s.locked(func() {
 		b := s.box(machines.Order{Name: name}, mark)
-		b.State, b.fate = machines.Running, NoBoot
+		b.State, b.fate = machines.Running, noBoot
 		m = b.Machine
 	})
 	return m
 }
 
-// Kill removes a machine, or sets its state.
-func (s *Sim) Kill(id string, state machines.State) {
+// kill removes a machine, or sets its state.
+func (s *sim) kill(id string, state machines.State) {
 	s.locked(func() {
 		for _, b := range s.boxes {
 			if b.ID != id {
@@ -48,17 +48,17 @@ func (s *Sim) Kill(id string, state machines.State) {
 }
 
 // Join adds a node without a machine here to the host list.
-func (s *Sim) Join(node, role string) {
+func (s *sim) Join(node, role string) {
 	s.locked(func() { s.hosts[node] = agent.Host{Node: node, Role: role, At: s.Now().UTC(), By: "bootstrap"} })
 }
 
 // Report writes a node's status.
-func (s *Sim) Report(st agent.Status) {
+func (s *sim) Report(st agent.Status) {
 	s.locked(func() { s.statuses[st.Node], s.said[st.Node] = st, s.moment() })
 }
 
-// Enroll makes a foreign machine join as a node, as a member of a role does, and keeps it running.
-func (s *Sim) Enroll(node, role string, mark machines.Mark) (m machines.Machine) {
+// enroll makes a foreign machine join as a node, as a member of a role does, and keeps it running.
+func (s *sim) enroll(node, role string, mark machines.Mark) (m machines.Machine) {
 	s.locked(func() {
 		var b *box
 		for _, known := range s.boxes {
@@ -78,7 +78,7 @@ func (s *Sim) Enroll(node, role string, mark machines.Mark) (m machines.Machine)
 }
 
 // Ask sends a node a request from outside the apply.
-func (s *Sim) Ask(node string, q agent.Request) {
+func (s *sim) Ask(node string, q agent.Request) {
 	s.locked(func() {
 		if h, ok := s.hosts[node]; ok {
 			h.Request = &q
@@ -87,8 +87,8 @@ func (s *Sim) Ask(node string, q agent.Request) {
 	})
 }
 
-// HoldNode puts a node under a hold; without a reason it ends the hold.
-func (s *Sim) HoldNode(node, why string) {
+// holdNode puts a node under a hold; without a reason it ends the hold.
+func (s *sim) holdNode(node, why string) {
 	s.locked(func() {
 		delete(s.holds, node)
 		if why != "" {
@@ -98,7 +98,7 @@ func (s *Sim) HoldNode(node, why string) {
 }
 
 // Tokens returns the node of each valid token, by the token's id.
-func (s *Sim) Tokens() map[string]string {
+func (s *sim) Tokens() map[string]string {
 	all := map[string]string{}
 	s.locked(func() {
 		for id, t := range s.tokens {
@@ -111,10 +111,10 @@ func (s *Sim) Tokens() map[string]string {
 }
 
 // Grant creates a token of this id for another node.
-func (s *Sim) Grant(id, node string) { s.locked(func() { s.tokens[id] = token{node: node} }) }
+func (s *sim) Grant(id, node string) { s.locked(func() { s.tokens[id] = token{node: node} }) }
 
-// Take makes a machine join as a node, whatever its token is for.
-func (s *Sim) Take(node, id string) {
+// take makes a machine join as a node, whatever its token is for.
+func (s *sim) take(node, id string) {
 	s.locked(func() {
 		for _, b := range s.boxes {
 			if b.ID == id {
@@ -126,31 +126,31 @@ func (s *Sim) Take(node, id string) {
 	})
 }
 
-// Retiring starts the retirement of a node, without an answer yet: its record is Retiring, it has a hold, and a request
+// retiring starts the retirement of a node, without an answer yet: its record is Retiring, it has a hold, and a request
 // was sent.
-func (s *Sim) Retiring(node string) {
+func (s *sim) retiring(node string) {
 	s.locked(func() {
 		r, h := s.records[node], s.hosts[node]
 		r.Phase, r.Ask, r.At = machines.Retiring, "00000000000000cc", s.Now().UTC()
 		h.Request = &agent.Request{ID: r.Ask, Do: agent.RequestRetire, At: r.At}
-		s.answers[r.Ask] = string(HookHang)
+		s.answers[r.Ask] = string(hookHang)
 		s.records[node], s.hosts[node] = r, h
 		s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Stop, Kind: agent.RetirementHold, Why: "the file calls for 1"}
 	})
 }
 
-// Forget deletes the record of a node.
-func (s *Sim) Forget(node string) { s.locked(func() { delete(s.records, node) }) }
+// forget deletes the record of a node.
+func (s *sim) forget(node string) { s.locked(func() { delete(s.records, node) }) }
 
-// Heal ends all lasting faults: the provider lists its machines, they converge, and hooks end. Machines that never
+// heal ends all lasting faults: the provider lists its machines, they converge, and hooks end. Machines that never
 // booted stay so.
-func (s *Sim) Heal() {
+func (s *sim) heal() {
 	s.locked(func() {
-		s.Trouble, s.Quota, s.hides = nil, 0, Nothing
+		s.Trouble, s.Quota, s.hides = nil, 0, nothing
 		clear(s.answers)
 		for _, b := range s.boxes {
-			if b.fate == NoRun {
-				b.fate = None
+			if b.fate == noRun {
+				b.fate = none
 			}
 			if b.State == machines.Unknown {
 				b.State = machines.Running
@@ -160,6 +160,6 @@ func (s *Sim) Heal() {
 }
 
 // Unlist removes a node from the host list, as `pulley nodes remove` does.
-func (s *Sim) Unlist(node string) {
+func (s *sim) Unlist(node string) {
 	s.locked(func() { s.unlist(node) })
 }

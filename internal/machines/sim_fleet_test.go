@@ -14,12 +14,12 @@ import (
 	"pulley/userdata"
 )
 
-var _ machines.Fleet = (*Session)(nil)
+var _ machines.Fleet = (*session)(nil)
 
 // World implements machines.Fleet.
-func (x *Session) World(ctx context.Context) (w machines.World, err error) {
+func (x *session) World(ctx context.Context) (w machines.World, err error) {
 	s := x.site
-	err = x.call(ctx, "world", false, func(Fault) error {
+	err = x.call(ctx, "world", false, func(fault) error {
 		w = machines.World{
 			Old: s.spec, OldRevision: s.revision, Records: maps.Clone(s.records), Hosts: maps.Clone(s.hosts), Statuses: maps.Clone(s.statuses),
 			Views: map[string]agent.View{}, Held: map[string]agent.Hold{}, Released: !s.target.IsZero(), Now: s.Now(),
@@ -39,9 +39,9 @@ func (x *Session) World(ctx context.Context) (w machines.World, err error) {
 }
 
 // Unchanged implements machines.Fleet.
-func (x *Session) Unchanged(ctx context.Context, w machines.World) (same bool, err error) {
+func (x *session) Unchanged(ctx context.Context, w machines.World) (same bool, err error) {
 	s := x.site
-	err = x.call(ctx, "unchanged", false, func(Fault) error {
+	err = x.call(ctx, "unchanged", false, func(fault) error {
 		same = s.revision == w.OldRevision && reflect.DeepEqual(s.records, w.Records) && reflect.DeepEqual(s.hosts, w.Hosts) && reflect.DeepEqual(s.holds, w.Held)
 		return nil
 	})
@@ -63,8 +63,8 @@ func (s *model) view(node string) agent.View {
 }
 
 // Acts implements machines.Fleet.
-func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act, err error) {
-	err = x.call(ctx, "acts", false, func(Fault) error {
+func (x *session) Acts(ctx context.Context, since time.Time) (all []machines.Act, err error) {
+	err = x.call(ctx, "acts", false, func(fault) error {
 		for _, a := range x.site.acts {
 			if !a.At.Before(since) {
 				all = append(all, a)
@@ -77,9 +77,9 @@ func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act
 }
 
 // PutSpec implements machines.Fleet.
-func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (at int64, err error) {
+func (x *session) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (at int64, err error) {
 	s := x.site
-	err = x.call(ctx, "put spec", true, func(Fault) error {
+	err = x.call(ctx, "put spec", true, func(fault) error {
 		if s.revision != revision {
 			return machines.ErrChanged
 		}
@@ -103,16 +103,16 @@ func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revi
 }
 
 // Put implements machines.Fleet.
-func (x *Session) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
-	return x.call(ctx, "put", true, func(Fault) error { return x.put(r, was, machines.Token{}) })
+func (x *session) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
+	return x.call(ctx, "put", true, func(fault) error { return x.put(r, was, machines.Token{}) })
 }
 
 // Order implements machines.Fleet.
-func (x *Session) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
-	return x.call(ctx, "order", true, func(Fault) error { return x.put(r, was, t) })
+func (x *session) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
+	return x.call(ctx, "order", true, func(fault) error { return x.put(r, was, t) })
 }
 
-func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token) error {
+func (x *session) put(r machines.Record, was *machines.Record, t machines.Token) error {
 	s := x.site
 	have, ok := s.records[r.Node]
 	switch {
@@ -164,9 +164,9 @@ func same(have, was machines.Record) bool {
 }
 
 // Drop implements machines.Fleet.
-func (x *Session) Drop(ctx context.Context, was machines.Record) error {
+func (x *session) Drop(ctx context.Context, was machines.Record) error {
 	s := x.site
-	return x.call(ctx, "drop", true, func(Fault) error {
+	return x.call(ctx, "drop", true, func(fault) error {
 		have, ok := s.records[was.Node]
 		if ok && !same(have, was) {
 			return machines.ErrChanged
@@ -191,16 +191,16 @@ func (s *model) forgets(node string) {
 }
 
 // Note implements machines.Fleet.
-func (x *Session) Note(ctx context.Context, a machines.Act) error {
+func (x *session) Note(ctx context.Context, a machines.Act) error {
 	s := x.site
-	return x.call(ctx, "note", true, func(Fault) error {
+	return x.call(ctx, "note", true, func(fault) error {
 		s.acts = append(s.acts, a)
 		return nil
 	})
 }
 
 // Userdata implements machines.Fleet: the text is a token's id only.
-func (x *Session) Userdata(o machines.Order, _ environments.Role, _ userdata.Form) ([]byte, machines.Token, error) {
+func (x *session) Userdata(o machines.Order, _ environments.Role, _ userdata.Form) ([]byte, machines.Token, error) {
 	s := x.site
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,16 +211,16 @@ func (x *Session) Userdata(o machines.Order, _ environments.Role, _ userdata.For
 }
 
 // Hold implements machines.Fleet.
-func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
-	return x.call(ctx, "hold", false, func(Fault) error {
+func (x *session) Hold(ctx context.Context, node string, h agent.Hold) error {
+	return x.call(ctx, "hold", false, func(fault) error {
 		x.site.holds[node] = h
 		return nil
 	})
 }
 
 // Release implements machines.Fleet.
-func (x *Session) Release(ctx context.Context, node string) error {
-	return x.call(ctx, "release", false, func(Fault) error {
+func (x *session) Release(ctx context.Context, node string) error {
+	return x.call(ctx, "release", false, func(fault) error {
 		if x.site.holds[node].Kind == agent.RetirementHold {
 			delete(x.site.holds, node)
 		}
@@ -229,18 +229,18 @@ func (x *Session) Release(ctx context.Context, node string) error {
 }
 
 // Ask implements machines.Fleet.
-func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
+func (x *session) Ask(ctx context.Context, node string, q agent.Request) error {
 	s := x.site
-	return x.call(ctx, "ask", false, func(f Fault) error {
+	return x.call(ctx, "ask", false, func(f fault) error {
 		h, ok := s.hosts[node]
 		if !ok {
 			return machines.ErrNotListed
 		}
-		if f == HookFail {
+		if f == hookFail {
 			s.answers[q.ID] = "the hook 10-leave failed"
 		}
-		if f == HookHang {
-			s.answers[q.ID] = string(HookHang)
+		if f == hookHang {
+			s.answers[q.ID] = string(hookHang)
 		}
 		h.Request = &q
 		s.hosts[node] = h
@@ -259,9 +259,9 @@ func (s *model) unlist(node string) {
 }
 
 // Remove implements machines.Fleet.
-func (x *Session) Remove(ctx context.Context, node, _ string) error {
+func (x *session) Remove(ctx context.Context, node, _ string) error {
 	s := x.site
-	return x.call(ctx, "remove", false, func(Fault) error {
+	return x.call(ctx, "remove", false, func(fault) error {
 		x.mayRemove(node)
 		_, fresh := s.hosts[node]
 		s.unlist(node)

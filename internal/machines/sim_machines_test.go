@@ -26,9 +26,9 @@ func (s *model) live(b *box, now time.Time) {
 	if b.State == machines.Building && !now.Before(b.runs) {
 		b.State = machines.Running
 		switch b.fate {
-		case ErrorEnd:
+		case errorEnd:
 			b.State, b.Problem = machines.Failed, "No valid host was found"
-		case LoseIt:
+		case loseIt:
 			b.goneAt = now
 			return
 		}
@@ -36,7 +36,7 @@ func (s *model) live(b *box, now time.Time) {
 	if b.State != machines.Running {
 		return
 	}
-	if at := b.runs.Add(joinTakes); !b.joined && b.fate != NoBoot && !now.Before(at) {
+	if at := b.runs.Add(joinTakes); !b.joined && b.fate != noBoot && !now.Before(at) {
 		s.join(b, at)
 	}
 	host, listed := s.hosts[b.node]
@@ -64,7 +64,7 @@ func (s *model) join(b *box, at time.Time) {
 func (s *model) report(b *box, host agent.Host, now time.Time) {
 	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(reportInterval))
 	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}
-	if b.fate != NoRun && !now.Before(b.converges) {
+	if b.fate != noRun && !now.Before(b.converges) {
 		seen = latest(seen, b.converges)
 		st.LastGood, st.Enforcing = s.target, s.target
 	}
@@ -74,7 +74,7 @@ func (s *model) report(b *box, host agent.Host, now time.Time) {
 	}
 	if q := host.Request; q != nil && (st.Answer == nil || st.Answer.ID != q.ID) {
 		at, problem := latest(q.At, b.joinedAt).Add(answerTakes), s.answers[q.ID]
-		if !now.Before(at) && problem != string(HookHang) {
+		if !now.Before(at) && problem != string(hookHang) {
 			st.Answer, seen = &agent.Answer{ID: q.ID}, latest(seen, at)
 			if problem != "" {
 				st.Answer.Problem = agent.Problem{Code: agent.HookFailed, Text: agent.Prose(problem)}
@@ -96,36 +96,36 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// Fault is a fault of one call, or of the machine that it makes.
-type Fault string
+// fault is a fault of one call, or of the machine that it makes.
+type fault string
 
 // The faults. A fault that does not apply to a call has no effect.
 const (
-	None        Fault = ""
-	FailBefore  Fault = "fails without effect"
-	FailAfter   Fault = "takes effect, and the answer is lost"
-	CrashBefore Fault = "the caller crashes before"
-	CrashAfter  Fault = "the caller crashes after"
+	none        fault = ""
+	failBefore  fault = "fails without effect"
+	failAfter   fault = "takes effect, and the answer is lost"
+	crashBefore fault = "the caller crashes before"
+	crashAfter  fault = "the caller crashes after"
 
-	Throttle Fault = "throttles"         // of a provider's call
-	Busy     Fault = "the name is busy"  // of a create
-	Quota    Fault = "the quota is full" // of a create
-	Refuse   Fault = "refuses"           // of a create
-	Late     Fault = "takes effect later, and the answer is lost"
-	MakesTwo Fault = "makes two machines"
-	ErrorEnd Fault = "makes a machine that fails"
-	LoseIt   Fault = "makes a machine, and loses it"
-	NoBoot   Fault = "makes a machine that never joins"
-	NoRun    Fault = "makes a machine that joins and never converges"
-	Slow     Fault = "takes long"                // of a delete
-	Deaf     Fault = "answers, and does nothing" // of a delete
-	HookFail Fault = "the hooks fail"            // of a request to retire
-	HookHang Fault = "the hooks never end"
+	throttle fault = "throttles"         // of a provider's call
+	Busy     fault = "the name is busy"  // of a create
+	quota    fault = "the quota is full" // of a create
+	Refuse   fault = "refuses"           // of a create
+	late     fault = "takes effect later, and the answer is lost"
+	makesTwo fault = "makes two machines"
+	errorEnd fault = "makes a machine that fails"
+	loseIt   fault = "makes a machine, and loses it"
+	noBoot   fault = "makes a machine that never joins"
+	noRun    fault = "makes a machine that joins and never converges"
+	slow     fault = "takes long"                // of a delete
+	deaf     fault = "answers, and does nothing" // of a delete
+	hookFail fault = "the hooks fail"            // of a request to retire
+	hookHang fault = "the hooks never end"
 )
 
-// Faults returns all faults, for random tests.
-func Faults() []Fault {
-	return []Fault{FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Busy, Quota, Refuse, Late, MakesTwo, ErrorEnd, LoseIt, NoBoot, NoRun, Slow, Deaf, HookFail, HookHang}
+// faults returns all faults, for random tests.
+func faults() []fault {
+	return []fault{failBefore, failAfter, crashBefore, crashAfter, throttle, Busy, quota, Refuse, late, makesTwo, errorEnd, loseIt, noBoot, noRun, slow, deaf, hookFail, hookHang}
 }
 
 // The durations of machines. Each machine's number varies them.

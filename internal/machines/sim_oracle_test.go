@@ -11,20 +11,20 @@ import (
 	"pulley/internal/machines/render"
 )
 
-// Aim is the wanted state of a fleet. The oracle judges each act by it and by the true state of machines, never by data
+// aim is the wanted state of a fleet. The oracle judges each act by it and by the true state of machines, never by data
 // of the code under test.
-type Aim struct {
+type aim struct {
 	Want    *environments.Environment
 	Destroy bool          // no machine is wanted
 	Budget  int           // of a Watcher, per hour; 0: an operator wants and approved it
 	Clock   time.Duration // error of the session's clock
 }
 
-// Aims makes the oracle judge a session.
-func (x *Session) Aims(a Aim) { x.site.locked(func() { x.aim = &a }) }
+// aims makes the oracle judge a session.
+func (x *session) aims(a aim) { x.site.locked(func() { x.aim = &a }) }
 
-// Away is the mark by which the fleet's machines are searched at the wrong place.
-func (s *Sim) Away() machines.Mark {
+// away is the mark by which the fleet's machines are searched at the wrong place.
+func (s *sim) away() machines.Mark {
 	return machines.Mark{Owner: "ffffffffffffffff", Fleet: s.Ref.String()}
 }
 
@@ -43,7 +43,7 @@ func (s *model) alive(b *box) bool {
 }
 
 // wants reports whether the aim has a node of this name, and its role.
-func (a Aim) wants(node string) (environments.Role, bool) {
+func (a aim) wants(node string) (environments.Role, bool) {
 	n, err := environments.ParseNode(node)
 	if a.Destroy || a.Want == nil || err != nil || !a.Want.Has(n) {
 		return environments.Role{}, false
@@ -53,7 +53,7 @@ func (a Aim) wants(node string) (environments.Role, bool) {
 
 // spared returns the reason why the machine of a node must stay, by the aim and its state; "" if its retirement may
 // begin.
-func (x *Session) spared(b *box, node string) string {
+func (x *session) spared(b *box, node string) string {
 	s := x.site
 	role, wanted := x.aim.wants(node)
 	watches := x.aim.Budget > 0
@@ -68,13 +68,13 @@ func (x *Session) spared(b *box, node string) string {
 }
 
 // begins judges a session's first record of a node.
-func (x *Session) begins(have, next machines.Record) {
+func (x *session) begins(have, next machines.Record) {
 	s := x.site
 	if x.aim == nil || s.holder != x {
 		return
 	}
 	for _, b := range s.boxes {
-		if next.Phase != machines.Retiring || have.Phase == machines.Retiring || b.mark != s.Mark() || s.hosts[next.Node].MachineID != b.ID {
+		if next.Phase != machines.Retiring || have.Phase == machines.Retiring || b.mark != s.mark() || s.hosts[next.Node].MachineID != b.ID {
 			continue
 		}
 		if why := x.spared(b, next.Node); why != "" {
@@ -87,7 +87,7 @@ func (x *Session) begins(have, next machines.Record) {
 }
 
 // watches judges the acts that a Watcher begins.
-func (x *Session) watches(have, next machines.Record) {
+func (x *session) watches(have, next machines.Record) {
 	s := x.site
 	if have.Phase != machines.Made || next.Phase == machines.Made {
 		if have.Phase == "" {
@@ -115,7 +115,7 @@ func (x *Session) watches(have, next machines.Record) {
 }
 
 // mayEnd judges the deletion of a machine.
-func (x *Session) mayEnd(b *box) {
+func (x *session) mayEnd(b *box) {
 	s := x.site
 	if x.aim == nil || b.State == machines.Deleting {
 		return
@@ -125,7 +125,7 @@ func (x *Session) mayEnd(b *box) {
 		return // reported already
 	}
 	r := s.records[n.String()]
-	if b.mark != s.Mark() {
+	if b.mark != s.mark() {
 		s.violated("machine %s was deleted at another place", b.Name)
 	}
 	if why := x.spared(b, n.String()); why != "" && (r.Phase != machines.Retiring || !r.Drained) {
@@ -134,7 +134,7 @@ func (x *Session) mayEnd(b *box) {
 }
 
 // mayRemove judges the removal of a node from the host list.
-func (x *Session) mayRemove(node string) {
+func (x *session) mayRemove(node string) {
 	s := x.site
 	host, listed := s.hosts[node]
 	if x.aim == nil || !listed {
@@ -146,25 +146,25 @@ func (x *Session) mayRemove(node string) {
 		}
 		r := s.records[node]
 		switch why := x.spared(b, node); {
-		case b.mark != s.Mark() && !s.members[node]:
+		case b.mark != s.mark() && !s.members[node]:
 			s.violated("%s was removed from the host list, and its machine is of another fleet", node)
-		case b.mark == s.Mark() && why != "" && (r.Phase != machines.Retiring || !r.Drained):
+		case b.mark == s.mark() && why != "" && (r.Phase != machines.Retiring || !r.Drained):
 			s.violated("%s was removed from the host list, and %s", node, why)
 		}
 	}
 }
 
 // onlyOne records an error if a machine is ordered while another of its name is alive.
-func (c Cloud) onlyOne(o machines.Order) {
+func (c cloud) onlyOne(o machines.Order) {
 	x, s := c.session, c.session.site
 	if x.aim == nil || s.holder != x {
 		return
 	}
-	if c.mark != s.Mark() {
+	if c.mark != s.mark() {
 		s.violated("machine %s was ordered at another place", o.Name)
 	}
 	for _, b := range s.boxes {
-		if b.Name != o.Name || b.mark != s.Mark() || !s.listed(b) || b.ended || !b.goneAt.IsZero() {
+		if b.Name != o.Name || b.mark != s.mark() || !s.listed(b) || b.ended || !b.goneAt.IsZero() {
 			continue
 		}
 		since, booked := s.booked[b.ID]
@@ -177,13 +177,13 @@ func (c Cloud) onlyOne(o machines.Order) {
 	}
 }
 
-// JudgePlan judges the machines that a plan would delete, before the operator approves it.
-func (x *Session) JudgePlan(p plan.Plan) {
+// judgePlan judges the machines that a plan would delete, before the operator approves it.
+func (x *session) judgePlan(p plan.Plan) {
 	s := x.site
 	s.locked(func() {
 		for _, v := range p.Deleted() {
 			for _, b := range s.boxes {
-				if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != s.Mark() && b.mark != s.Away() {
+				if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != s.mark() && b.mark != s.away() {
 					continue
 				}
 				if !x.condemned(b, p.Spec) {
@@ -204,7 +204,7 @@ func whyOf(p plan.Plan, v machines.Ref) string {
 }
 
 // condemned reports whether the state of the world justifies the end of a machine.
-func (x *Session) condemned(b *box, want *environments.Environment) bool {
+func (x *session) condemned(b *box, want *environments.Environment) bool {
 	s := x.site
 	n, err := environments.ParseHostname(b.Name)
 	if err != nil || n.Stack != s.Ref.Stack {

@@ -15,25 +15,25 @@ import (
 	"pulley/internal/machines"
 )
 
-// Cloud is the provider of one session with one mark.
-type Cloud struct {
-	session *Session
+// cloud is the provider of one session with one mark.
+type cloud struct {
+	session *session
 	mark    machines.Mark
 }
 
-// Provider returns the provider of the fleet's machines.
-func (x *Session) Provider() Cloud { return Cloud{x, x.site.Mark()} }
+// provider returns the provider of the fleet's machines.
+func (x *session) provider() cloud { return cloud{x, x.site.mark()} }
 
-// Marked returns a provider with another mark.
-func (x *Session) Marked(m machines.Mark) Cloud { return Cloud{x, m} }
+// marked returns a provider with another mark.
+func (x *session) marked(m machines.Mark) cloud { return cloud{x, m} }
 
-var _ machines.Provider = Cloud{}
+var _ machines.Provider = cloud{}
 
 // List implements machines.Provider.
-func (c Cloud) List(ctx context.Context) (all []machines.Machine, err error) {
+func (c cloud) List(ctx context.Context) (all []machines.Machine, err error) {
 	s := c.session.site
-	err = c.session.call(ctx, "list", false, func(f Fault) error {
-		if f == Throttle {
+	err = c.session.call(ctx, "list", false, func(f fault) error {
+		if f == throttle {
 			return throttled
 		}
 		for _, b := range s.boxes {
@@ -57,11 +57,11 @@ func (c Cloud) List(ctx context.Context) (all []machines.Machine, err error) {
 var throttled = &machines.WaitError{After: 7 * time.Second, Err: errors.New("too many requests")}
 
 // Create implements machines.Provider.
-func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine, err error) {
+func (c cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine, err error) {
 	s := c.session.site
-	err = c.session.call(ctx, "create", false, func(f Fault) error {
+	err = c.session.call(ctx, "create", false, func(f fault) error {
 		switch f {
-		case Throttle:
+		case throttle:
 			return throttled
 		case Busy:
 			return &machines.LaterError{After: busyFor, Err: errors.New("another machine of this name is still being deleted")}
@@ -88,11 +88,11 @@ func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine
 		b.fate, b.by = f, c.session
 		m = s.shown(b.Machine)
 		switch f {
-		case Late:
+		case late:
 			b.appears = s.Now().Add(lateBy)
 			b.runs = b.appears.Add(buildTakes)
 			return errNoAnswer
-		case MakesTwo:
+		case makesTwo:
 			s.box(o, c.mark).by = c.session
 		}
 		return nil
@@ -112,12 +112,12 @@ func (s *model) shown(m machines.Machine) machines.Machine {
 }
 
 // accepts refuses the orders that a cloud refuses.
-func (c Cloud) accepts(o machines.Order, f Fault) error {
+func (c cloud) accepts(o machines.Order, f fault) error {
 	_, err := environments.ParseHostname(o.Name)
 	switch {
 	case f == Refuse:
 		return fmt.Errorf("%w: not accepted", machines.ErrRefused)
-	case f == Quota:
+	case f == quota:
 		return fmt.Errorf("%w: for now", machines.ErrQuota)
 	case err != nil || strings.Contains(o.Name, "."):
 		return fmt.Errorf("%w: %q is not a hostname", machines.ErrRefused, o.Name)
@@ -128,7 +128,7 @@ func (c Cloud) accepts(o machines.Order, f Fault) error {
 }
 
 // claimed records an error if a machine is ordered whose name is not claimed.
-func (c Cloud) claimed(o machines.Order) {
+func (c cloud) claimed(o machines.Order) {
 	s := c.session.site
 	if c.session.approved == nil {
 		return
@@ -157,10 +157,10 @@ func (s *model) box(o machines.Order, mark machines.Mark) *box {
 }
 
 // Delete implements machines.Provider.
-func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
+func (c cloud) Delete(ctx context.Context, v machines.Ref) error {
 	s := c.session.site
-	return c.session.call(ctx, "delete", false, func(f Fault) error {
-		if f == Throttle {
+	return c.session.call(ctx, "delete", false, func(f fault) error {
+		if f == throttle {
 			return throttled
 		}
 		for _, b := range s.boxes {
@@ -171,9 +171,9 @@ func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
 			c.session.mayEnd(b)
 			b.ended = true
 			switch {
-			case f == Deaf || b.State == machines.Deleting:
+			case f == deaf || b.State == machines.Deleting:
 				continue
-			case f == Slow:
+			case f == slow:
 				b.goneAt = s.Now().Add(slowEndTakes)
 			default:
 				b.goneAt = s.Now().Add(endTakes)
@@ -185,7 +185,7 @@ func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
 }
 
 // approved records an error for the deletion of a machine that was not approved, is protected, or has no record.
-func (c Cloud) approved(b *box) {
+func (c cloud) approved(b *box) {
 	x := c.session
 	if x.approved == nil || b.State == machines.Deleting {
 		return

@@ -13,17 +13,17 @@ import (
 	"pulley/internal/machines"
 )
 
-// Sim is a fleet in memory: its keys in etcd, and a provider with its machines and foreign ones. Machines boot, join,
+// sim is a fleet in memory: its keys in etcd, and a provider with its machines and foreign ones. Machines boot, join,
 // converge and die as time passes, with every known fault: each call first advances them to the present. Sim must never
 // be more tolerant than the systems that it replaces: TestSimKeepsContract, TestSimIsConformingProvider.
-type Sim struct{ model }
+type sim struct{ model }
 
 // model is the state of a Sim; its methods need the lock.
 type model struct {
 	Ref     environments.Ref
 	Now     func() time.Time
 	Latency time.Duration           // of each call
-	Trouble func(call string) Fault // is called at each call and returns its fault; nil: no faults
+	Trouble func(call string) fault // is called at each call and returns its fault; nil: no faults
 	Quota   int                     // of machines; 0: none
 	NoIDs   bool                    // the provider has no ids for its machines
 
@@ -37,14 +37,14 @@ type model struct {
 	hosts    map[string]agent.Host
 	holds    map[string]agent.Hold
 	statuses map[string]agent.Status
-	answers  map[string]string // by request: the answer of the node; HookHang for none
+	answers  map[string]string // by request: the answer of the node; hookHang for none
 	tokens   map[string]token
 	payloads int // number of payloads that were made
 	acts     []machines.Act
-	holder   *Session
+	holder   *session
 	wrong    []string
 	past     []string // the last events
-	hides    Hides
+	hides    hides
 	hidesTo  time.Time
 	said     map[string]int       // by node: index of its last status among all events
 	off      map[string]int       // by node: index of its removal from the host list while it retired
@@ -54,15 +54,15 @@ type model struct {
 	watched  []time.Time          // when a Watcher began to work on a machine
 }
 
-// Hides is the kind of existing machines that a provider does not report.
-type Hides string
+// hides is the kind of existing machines that a provider does not report.
+type hides string
 
 // The kinds. All but Lags affect every call of the provider.
 const (
-	Nothing Hides = ""
-	All     Hides = "all"   // another project, another region: an empty list
-	Half    Hides = "half"  // a missing page
-	Lags    Hides = "young" // lists come late
+	nothing hides = ""
+	all     hides = "all"   // another project, another region: an empty list
+	half    hides = "half"  // a missing page
+	lags    hides = "young" // lists come late
 )
 
 // listLag is the delay of a list.
@@ -80,8 +80,8 @@ type box struct {
 	labels    map[string]string
 	node      string
 	userdata  []byte
-	fate      Fault
-	by        *Session
+	fate      fault
+	by        *session
 	appears   time.Time // in lists
 	runs      time.Time
 	goneAt    time.Time // zero: it stays
@@ -95,9 +95,9 @@ type box struct {
 	ended     bool // its deletion was requested
 }
 
-// NewSim returns an empty Sim with a promoted release.
-func NewSim(ref environments.Ref, now func() time.Time) *Sim {
-	return &Sim{model{
+// newSim returns an empty Sim with a promoted release.
+func newSim(ref environments.Ref, now func() time.Time) *sim {
+	return &sim{model{
 		Ref: ref, Now: now, target: agent.Target{Release: "1.0.0", Tree: "aa"},
 		records: map[string]machines.Record{}, hosts: map[string]agent.Host{}, holds: map[string]agent.Hold{}, statuses: map[string]agent.Status{},
 		answers: map[string]string{}, tokens: map[string]token{}, said: map[string]int{}, off: map[string]int{}, booked: map[string]time.Time{},
@@ -111,11 +111,11 @@ func (s *model) hidden(b *box, byName bool) bool {
 		return false
 	}
 	switch s.hides {
-	case All:
+	case all:
 		return true
-	case Half:
+	case half:
 		return b.number%2 == 0
-	case Lags:
+	case lags:
 		return !byName && s.Now().Sub(b.Created) < listLag
 	}
 	return false
@@ -126,8 +126,8 @@ func (s *model) moment() int {
 	return s.moments
 }
 
-// Mark returns the mark of the fleet's machines.
-func (s *Sim) Mark() machines.Mark {
+// mark returns the mark of the fleet's machines.
+func (s *sim) mark() machines.Mark {
 	return machines.Mark{Owner: "0123456789abcdef", Fleet: s.Ref.String()}
 }
 
@@ -154,102 +154,102 @@ func (s *model) note(format string, args ...any) {
 	s.past = s.past[max(0, len(s.past)-most):]
 }
 
-// Mention records an event of a test.
-func (s *Sim) Mention(format string, args ...any) { s.locked(func() { s.note(format, args...) }) }
+// mention records an event of a test.
+func (s *sim) mention(format string, args ...any) { s.locked(func() { s.note(format, args...) }) }
 
 // Past returns the last events, oldest first.
-func (s *Sim) Past() (all []string) {
+func (s *sim) Past() (all []string) {
 	s.locked(func() { all = slices.Clone(s.past) })
 	return all
 }
 
-// Violations returns the violations.
-func (s *Sim) Violations() (all []string) {
+// violations returns the violations.
+func (s *sim) violations() (all []string) {
 	s.locked(func() { all = slices.Clone(s.wrong) })
 	return all
 }
 
-// Machines returns all listed machines, of any mark.
-func (s *Sim) Machines() (all []Seen) {
+// machines returns all listed machines, of any mark.
+func (s *sim) machines() (all []seen) {
 	s.locked(func() {
 		for _, b := range s.boxes {
 			if s.listed(b) {
-				all = append(all, Seen{Machine: b.Machine, Mark: b.mark, Joined: b.joined})
+				all = append(all, seen{Machine: b.Machine, Mark: b.mark, Joined: b.joined})
 			}
 		}
 	})
 	return all
 }
 
-// Seen is a machine with details that only a test can see.
-type Seen struct {
+// seen is a machine with details that only a test can see.
+type seen struct {
 	machines.Machine
 	Mark   machines.Mark
 	Joined bool
 }
 
 // Records returns a copy of the machine records.
-func (s *Sim) Records() (all map[string]machines.Record) {
+func (s *sim) Records() (all map[string]machines.Record) {
 	s.locked(func() { all = maps.Clone(s.records) })
 	return all
 }
 
 // Hosts returns a copy of the host list.
-func (s *Sim) Hosts() (all map[string]agent.Host) {
+func (s *sim) Hosts() (all map[string]agent.Host) {
 	s.locked(func() { all = maps.Clone(s.hosts) })
 	return all
 }
 
 // Acts returns a copy of the history.
-func (s *Sim) Acts() (all []machines.Act) {
+func (s *sim) Acts() (all []machines.Act) {
 	s.locked(func() { all = slices.Clone(s.acts) })
 	return all
 }
 
 // Spec returns the stored environment.
-func (s *Sim) Spec() (e *environments.Environment) {
+func (s *sim) Spec() (e *environments.Environment) {
 	s.locked(func() { e = s.spec })
 	return e
 }
 
 // Pending reports whether an order whose answer was lost will still produce a machine.
-func (s *Sim) Pending() (any bool) {
+func (s *sim) Pending() (any bool) {
 	s.locked(func() { any = slices.ContainsFunc(s.boxes, func(b *box) bool { return !s.listed(b) }) })
 	return any
 }
 
-// Held returns the hold of a node itself, without its role's.
-func (s *Sim) Held(node string) (h agent.Hold) {
+// held returns the hold of a node itself, without its role's.
+func (s *sim) held(node string) (h agent.Hold) {
 	s.locked(func() { h = s.holds[node] })
 	return h
 }
 
-func (s *model) fault(call string) Fault {
+func (s *model) fault(call string) fault {
 	if s.Trouble == nil {
-		return None
+		return none
 	}
 	return s.Trouble(call)
 }
 
-// Session is one program that has the lock of the fleet: a machines.Fleet, and the provider as this program sees it.
-type Session struct {
-	site     *Sim
+// session is one program that has the lock of the fleet: a machines.Fleet, and the provider as this program sees it.
+type session struct {
+	site     *sim
 	by       string
 	crashed  bool
 	dies     func()
 	approved map[machines.Ref]bool // nil: approvals are not checked
-	aim      *Aim                  // nil: acts are not judged
+	aim      *aim                  // nil: acts are not judged
 }
 
 // Open takes the lock from its holder. dies is called when the program must die; nil means no callback.
-func (s *Sim) Open(by string, dies func()) *Session {
-	x := &Session{site: s, by: by, dies: dies}
+func (s *sim) Open(by string, dies func()) *session {
+	x := &session{site: s, by: by, dies: dies}
 	s.locked(func() { s.holder = x })
 	return x
 }
 
-// Approve approves the deletion of machines by this apply, and checks it from now on.
-func (x *Session) Approve(refs []machines.Ref) {
+// approve approves the deletion of machines by this apply, and checks it from now on.
+func (x *session) approve(refs []machines.Ref) {
 	x.site.locked(func() {
 		x.approved = map[machines.Ref]bool{}
 		for _, v := range refs {
@@ -259,9 +259,9 @@ func (x *Session) Approve(refs []machines.Ref) {
 }
 
 // Crash ends the program: each later call fails without effect.
-func (x *Session) Crash() { x.site.locked(x.crash) }
+func (x *session) Crash() { x.site.locked(x.crash) }
 
-func (x *Session) crash() {
+func (x *session) crash() {
 	x.crashed = true
 	if x.dies != nil {
 		x.dies()
@@ -269,7 +269,7 @@ func (x *Session) crash() {
 }
 
 // call runs one call with its fault. A fenced call has no effect once the lock is lost.
-func (x *Session) call(ctx context.Context, name string, fenced bool, effect func(Fault) error) error {
+func (x *session) call(ctx context.Context, name string, fenced bool, effect func(fault) error) error {
 	if x.site.Latency > 0 {
 		t := time.NewTimer(x.site.Latency)
 		defer t.Stop()
@@ -290,32 +290,32 @@ func (x *Session) call(ctx context.Context, name string, fenced bool, effect fun
 	}
 	f := s.fault(name)
 	switch f {
-	case CrashBefore:
+	case crashBefore:
 		x.crash()
 		return errCrashed
-	case FailBefore:
+	case failBefore:
 		return errNoAnswer
 	}
 	if fenced && s.holder != x {
 		return fmt.Errorf("cannot %s: %w", name, machines.ErrLost)
 	}
 	err := effect(f)
-	if name != "world" && name != "list" || err != nil || f != None {
+	if name != "world" && name != "list" || err != nil || f != none {
 		s.note("%s (%p): %s %s: %v", x.by, x, name, f, err)
 	}
 	s.pass()
 	switch {
-	case f == CrashAfter:
+	case f == crashAfter:
 		x.crash()
 		return errCrashed
-	case f == FailAfter && err == nil:
+	case f == failAfter && err == nil:
 		return errNoAnswer
 	}
 	return err
 }
 
-// Made returns the number of machines that were ever ordered or planted.
-func (s *Sim) Made() (n int) {
+// made returns the number of machines that were ever ordered or planted.
+func (s *sim) made() (n int) {
 	s.locked(func() { n = s.count })
 	return n
 }

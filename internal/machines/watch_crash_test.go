@@ -25,7 +25,7 @@ func watchScenes() []watchScene {
 		{"an order was cut off, and its machine exists", func(o *operator) {
 			o.kill("", "web1")
 			w := o.watching()
-			o.site.Trouble = nth("create", 1, 1, CrashAfter)
+			o.site.Trouble = nth("create", 1, 1, crashAfter)
 			o.once(w)
 			o.site.Trouble = nil
 		}},
@@ -129,7 +129,7 @@ func TestWatchResumesAfterCrashAtStep(t *testing.T) {
 					points[e.Task+" "+string(e.State)] = true
 					crash := sc.set(t)
 					w := crash.watching()
-					crash.dies = func(s *Session, now apply.Event) {
+					crash.dies = func(s *session, now apply.Event) {
 						if now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
 							s.Crash()
 						}
@@ -172,21 +172,21 @@ func TestWatchResumesAfterCrashAtCall(t *testing.T) {
 				o := sc.set(t)
 				w := o.watching()
 				calls := 0
-				o.site.Trouble = func(string) Fault { calls++; return None }
+				o.site.Trouble = func(string) fault { calls++; return none }
 				o.once(w)
 				o.site.Trouble = nil
 				calm := calmEnd(o, w)
 				for k := 1; k <= calls; k++ {
-					for _, how := range []Fault{CrashBefore, CrashAfter} {
+					for _, how := range []fault{crashBefore, crashAfter} {
 						crash := sc.set(t)
 						w := crash.watching()
 						n, reads := 0, false
-						crash.site.Trouble = func(call string) Fault {
+						crash.site.Trouble = func(call string) fault {
 							if n++; n == k {
 								reads = call == "world" || call == "list" || call == "acts"
 								return how
 							}
-							return None
+							return none
 						}
 						crash.once(w)
 						crashes++
@@ -211,12 +211,12 @@ func TestWatchRetriesLater(t *testing.T) {
 		o := watchScenes()[1].set(t)
 		w := o.watching()
 		creates := 0
-		o.site.Trouble = func(call string) Fault {
+		o.site.Trouble = func(call string) fault {
 			if call != "create" {
-				return None
+				return none
 			}
 			creates++
-			return Quota
+			return quota
 		}
 		o.once(w)
 		for range 9 {
@@ -245,14 +245,14 @@ func TestWatchKeepsRevivedMachine(t *testing.T) {
 		for _, at := range []string{"hold", "remove", "delete"} {
 			o := watchScenes()[0].set(t)
 			w := o.watching()
-			o.dies = func(s *Session, e apply.Event) {
+			o.dies = func(s *session, e apply.Event) {
 				if e.Task == at && e.State == apply.Begins {
 					s.Crash()
 				}
 			}
 			o.once(w)
 			o.dies = nil
-			before := o.site.Made()
+			before := o.site.made()
 			o.kill(machines.Running, "web1")
 			pass(2 * time.Minute)
 			notes := ""
@@ -261,13 +261,13 @@ func TestWatchKeepsRevivedMachine(t *testing.T) {
 				pass(6 * time.Minute)
 			}
 			p := o.plan(fleet(role("web", 4)))
-			if at == "hold" && (o.site.Made() != before || !p.Empty() || !p.Healthy) {
+			if at == "hold" && (o.site.made() != before || !p.Empty() || !p.Healthy) {
 				t.Errorf("it came back before anything was taken down: %s", text(p.Plan))
 			}
-			if at == "remove" && (o.site.Made() != before || !strings.Contains(notes, "web1 is left alone: it was to be made again, and reported at ")) {
+			if at == "remove" && (o.site.made() != before || !strings.Contains(notes, "web1 is left alone: it was to be made again, and reported at ")) {
 				t.Errorf("it came back before it left the fleet: %q, %s", notes, text(p.Plan))
 			}
-			if at == "delete" && (o.site.Made() != before+1 || !p.Empty()) {
+			if at == "delete" && (o.site.made() != before+1 || !p.Empty()) {
 				t.Errorf("it was removed from the fleet, and the work was not resumed: %s", text(p.Plan))
 			}
 			o.noViolations()

@@ -81,9 +81,9 @@ func (o *operator) look(w *watch.Watcher) looked {
 
 // kill kills machines, by name.
 func (o *operator) kill(state machines.State, names ...string) {
-	for _, m := range o.site.Machines() {
+	for _, m := range o.site.machines() {
 		if slices.Contains(names, m.Name) {
-			o.site.Kill(m.ID, state)
+			o.site.kill(m.ID, state)
 		}
 	}
 }
@@ -184,11 +184,11 @@ func TestWatchBudgetCountsInterruptedWork(t *testing.T) {
 			w := watch.Watcher{Budget: 1}
 			o.look(&w)
 			pass(6 * time.Minute)
-			o.site.Trouble = func(call string) Fault {
+			o.site.Trouble = func(call string) fault {
 				if call == at {
-					return CrashAfter
+					return crashAfter
 				}
-				return None
+				return none
 			}
 			x := o.start()
 			if d, err := lookOnce(x.ctx, &w, x.applier); err == nil {
@@ -217,7 +217,7 @@ func TestWatchKeepsMachines(t *testing.T) {
 		{"protected roles", "db1 is left alone: db is protected", func(o *operator) { o.kill(machines.Failed, "db1") }},
 		{"held nodes", "web1 is left alone: freeze on nodes/web1: ann looks at it", func(o *operator) {
 			o.kill("", "web1")
-			o.site.HoldNode("web1", "ann looks at it")
+			o.site.holdNode("web1", "ann looks at it")
 		}},
 		{"an outage", "4 of 7 machines look dead: that looks like an outage", func(o *operator) { o.kill(machines.Stopped, "web1", "web2", "web3", "web4") }},
 		{"a list that is empty all at once", "the provider lists none of 7 machines: that looks like an outage", func(o *operator) {
@@ -230,8 +230,8 @@ func TestWatchKeepsMachines(t *testing.T) {
 			o.set = func(a *apply.Applier) { a.Provider = without{a.Provider, []string{"web1", "web2"}} }
 		}},
 		{"who was taken off the list", "", func(o *operator) { o.site.Unlist("web2") }},
-		{"what an operator has yet to do", "left to an apply: web4; `pulley env plan` shows why", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.Forget("web4") }},
-		{"who was never wanted", "", func(o *operator) { o.site.Plant("web9", o.site.Mark()); o.site.Plant("web1", o.site.Mark()) }},
+		{"what an operator has yet to do", "left to an apply: web4; `pulley env plan` shows why", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.forget("web4") }},
+		{"who was never wanted", "", func(o *operator) { o.site.plant("web9", o.site.mark()); o.site.plant("web1", o.site.mark()) }},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestWatchKeepsMachines(t *testing.T) {
 				o.well(fleet(role("db", 3, protected), role("web", 4)))
 				c.happen(o)
 				pass(fallsSilent)
-				before := fmt.Sprint(o.site.Machines())
+				before := fmt.Sprint(o.site.machines())
 				var w watch.Watcher
 				for range 5 {
 					d := o.look(&w)
@@ -254,7 +254,7 @@ func TestWatchKeepsMachines(t *testing.T) {
 				if d := o.look(&w); c.says != "" && !strings.Contains(strings.Join(d.Notes, "\n"), c.says) {
 					t.Errorf("it says %q, not %q", d.Notes, c.says)
 				}
-				if now := fmt.Sprint(o.site.Machines()); now != before {
+				if now := fmt.Sprint(o.site.machines()); now != before {
 					t.Errorf("there were\n%s\nand are\n%s", before, now)
 				}
 			})
@@ -308,7 +308,7 @@ func TestWatchOfSmallFleetNeedsMoreThanList(t *testing.T) {
 		o.kill("", "web1")
 		o.site.Unlist("web1")
 		pass(fallsSilent)
-		before := o.site.Made()
+		before := o.site.made()
 		var w watch.Watcher
 		for range 4 {
 			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "does not list 1 of 2 machines") {
@@ -318,7 +318,7 @@ func TestWatchOfSmallFleetNeedsMoreThanList(t *testing.T) {
 		}
 		o.kill("", "web2") // it was in the host list until it fell silent
 		o.well(fleet(role("web", 1)))
-		if o.site.Made() == before {
+		if o.site.made() == before {
 			t.Error("an operator could not make it again either")
 		}
 	})

@@ -21,9 +21,9 @@ const Default = "*/5 * * * *"
 // Like is an example for messages.
 const Like = "*/5 * * * *, or @hourly"
 
-// Names are the schedules with a name that cron (crontab(5)) and pulley-agent daemon both have. @reboot is none of them: an
+// names are the schedules with a name that cron (crontab(5)) and pulley-agent daemon both have. @reboot is none of them: an
 // agent that starts at boots only would not run in between.
-var Names = []string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}
+var names = []string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}
 
 // field is one of the five fields of a schedule (crontab(5)).
 type field struct {
@@ -42,8 +42,8 @@ var fields = [5]field{
 
 // Check returns what is wrong with a schedule of cron: five fields with spaces between them, or a name.
 func Check(text string) error {
-	if strings.HasPrefix(text, "@") && !slices.Contains(Names, text) {
-		return fmt.Errorf("%s is not one of %s", text, strings.Join(Names, ", "))
+	if strings.HasPrefix(text, "@") && !slices.Contains(names, text) {
+		return fmt.Errorf("%s is not one of %s", text, strings.Join(names, ", "))
 	}
 	_, err := parse(text)
 	return err
@@ -174,7 +174,7 @@ func Pattern() string {
 		item := `(\*` + step + "|" + v + "(-" + v + step + ")?)"
 		all = append(all, item+"(,"+item+")*")
 	}
-	return "(@(" + strings.ReplaceAll(strings.Join(Names, "|"), "@", "") + ")|" + strings.Join(all, " +") + ")"
+	return "(@(" + strings.ReplaceAll(strings.Join(names, "|"), "@", "") + ")|" + strings.Join(all, " +") + ")"
 }
 
 // anyCase matches words in upper and lower case, without flags: JSON Schema has none.

@@ -39,8 +39,8 @@ const (
 	publishedFor = time.Second
 )
 
-// Programs is the source of published programs of the agent.
-type Programs interface {
+// programs is the source of published programs of the agent.
+type programs interface {
 	content.ObjectSource
 	Agents(ctx context.Context) ([]store.SignedAgent, error)
 }
@@ -48,7 +48,7 @@ type Programs interface {
 // Agents serves GET /agent/<sha256>: programs of the agent by their digest, from files of this machine and from etcd.
 // A client checks the digest of a program before it runs the program. Agents is safe for concurrent use.
 type Agents struct {
-	src      Programs
+	src      programs
 	dir      string // of assembled programs
 	sending  chan struct{}
 	fetching chan struct{} // one at a time; other requests wait for it
@@ -72,8 +72,8 @@ type agentFile struct {
 	digest string
 }
 
-// NewAgents reads the digests of files, and stores assembled programs in dir.
-func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
+// newAgents reads the digests of files, and stores assembled programs in dir.
+func newAgents(src programs, dir string, files []string) (*Agents, error) {
 	a := &Agents{
 		src: src, dir: dir, sending: make(chan struct{}, maxSending), fetching: make(chan struct{}, 1),
 		minRate: minRate, beginsSlow: beginsSlow,
@@ -91,8 +91,8 @@ func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
 	return a, nil
 }
 
-// Digests returns the digests of the files, by path.
-func (a *Agents) Digests() map[string]string {
+// digests returns the digests of the files, by path.
+func (a *Agents) digests() map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	digests := map[string]string{}

@@ -84,7 +84,7 @@ func TestAgentsAreServedByDigest(t *testing.T) {
 		return hex.EncodeToString(sum[:])
 	}
 	first := write("the first agent")
-	agents, err := NewAgents(src, dir, []string{file})
+	agents, err := newAgents(src, dir, []string{file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestAgentsAreServedByDigest(t *testing.T) {
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
-	if _, err := NewAgents(src, dir, []string{filepath.Join(dir, "missing")}); err == nil {
+	if _, err := newAgents(src, dir, []string{filepath.Join(dir, "missing")}); err == nil {
 		t.Error("a file that is missing was taken")
 	}
 }

@@ -26,7 +26,7 @@ func TestClientCannotBlockAgentDownloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := pack(t, program)
-	agents, err := NewAgents(src, t.TempDir(), nil)
+	agents, err := newAgents(src, t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

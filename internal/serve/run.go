@@ -338,13 +338,13 @@ func (c Config) serve(ctx context.Context, v service) error {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
 		web.Join = server.New(server.Config{
 			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime,
-			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.DuplicateRefused,
+			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.duplicateRefused,
 		}).Handler()
 	}
 	if err := v.https.serve(web, &v.ready); err != nil {
 		return err
 	}
-	v.ready.Agents = programs.Digests()
+	v.ready.Agents = programs.digests()
 	c.Ready(v.ready)
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -399,7 +399,7 @@ func (c Config) programs(st *store.Store) (programs *Agents, cleanUp func(), err
 		}
 		cleanUp = func() { _ = os.RemoveAll(dir) }
 	}
-	if programs, err = NewAgents(st.Releases, dir, c.Agents); err != nil {
+	if programs, err = newAgents(st.Releases, dir, c.Agents); err != nil {
 		cleanUp()
 		return nil, nil, err
 	}

@@ -65,8 +65,8 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 	return t, err
 }
 
-// DuplicateRefused counts a duplicate machine that requested a node's name, and sends a notice. It never blocks.
-func (t *Tasks) DuplicateRefused(ref environments.Ref, node string, c store.Clone) {
+// duplicateRefused counts a duplicate machine that requested a node's name, and sends a notice. It never blocks.
+func (t *Tasks) duplicateRefused(ref environments.Ref, node string, c store.Clone) {
 	t.events.WithLabelValues("duplicate").Inc()
 	t.Notifier.DuplicateRefused(ref, node, c)
 }

@@ -58,7 +58,7 @@ func copyTree(ctx context.Context, from, to string, skip func(name string, dir b
 			}
 			return err
 		}
-		return fmt.Errorf("%s is neither a file, a folder nor a symbolic link (%s)\nleave it out by a line in %s", name, d.Type(), IgnoreFile)
+		return fmt.Errorf("%s is neither a file, a folder nor a symbolic link (%s)\nleave it out by a line in %s", name, d.Type(), ignoreFile)
 	})
 }
 
@@ -82,7 +82,7 @@ func copyFile(src, dst *os.Root, name string) (n int64, err error) {
 	}
 	n, err = io.Copy(out, io.LimitReader(in, content.MaxFileBytes+1))
 	if err == nil && n > content.MaxFileBytes {
-		err = fmt.Errorf("%s has more than %d MiB\nleave it out by a line in %s", name, content.MaxFileBytes>>20, IgnoreFile)
+		err = fmt.Errorf("%s has more than %d MiB\nleave it out by a line in %s", name, content.MaxFileBytes>>20, ignoreFile)
 	}
 	return n, errors.Join(err, out.Close())
 }

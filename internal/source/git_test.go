@@ -139,12 +139,12 @@ func TestSubmodules(t *testing.T) {
 	if !open(t, control, Options{}).Facts.Dirty {
 		t.Error("a new file in a submodule is in no commit")
 	}
-	refused(t, control, Options{Ref: "HEAD"}, "modules/m is a submodule", "git submodule update --init", IgnoreFile)
+	refused(t, control, Options{Ref: "HEAD"}, "modules/m is a submodule", "git submodule update --init", ignoreFile)
 	clone := filepath.Join(t.TempDir(), "clone")
 	git(t, dir, "clone", "-q", dir, clone)
 	refused(t, filepath.Join(clone, "control"), Options{}, "its submodule modules/m is not checked out\nrun: git -C ")
-	write(t, control, map[string]string{IgnoreFile: "modules/m\n"})
-	git(t, dir, "add", "control/"+IgnoreFile)
+	write(t, control, map[string]string{ignoreFile: "modules/m\n"})
+	git(t, dir, "add", "control/"+ignoreFile)
 	git(t, dir, "commit", "-q", "-m", "without it")
 	same(t, "left out", published(t, open(t, control, Options{Ref: "main"})), "site.pp")
 }

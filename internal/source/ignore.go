@@ -13,9 +13,9 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 )
 
-// IgnoreFile is the file in the root of a folder that lists the paths to leave out. Its syntax is that of .dockerignore
+// ignoreFile is the file in the root of a folder that lists the paths to leave out. Its syntax is that of .dockerignore
 // (https://docs.docker.com/build/concepts/context/#dockerignore-files).
-const IgnoreFile = ".pulleyignore"
+const ignoreFile = ".pulleyignore"
 
 // maxIgnoreBytes limits the size of the file.
 const maxIgnoreBytes = 1 << 20
@@ -39,15 +39,15 @@ type pattern struct {
 	*patternmatcher.PatternMatcher
 }
 
-// readRules reads the IgnoreFile of a folder, if it exists.
+// readRules reads the ignoreFile of a folder, if it exists.
 func readRules(root string) (rules, error) {
 	r := rules{root: root}
-	text, err := readIn(root, IgnoreFile, maxIgnoreBytes)
+	text, err := readIn(root, ignoreFile, maxIgnoreBytes)
 	if err == nil {
 		r.lines, r.patterns, err = parseIgnore(text)
 	}
 	if err != nil {
-		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
+		return r, fmt.Errorf("cannot read %s: %w", ignoreFile, err)
 	}
 	return r, nil
 }
@@ -84,7 +84,7 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 }
 
 // Ignore reports whether a path is left out. Pass it to content.ReadTree.
-func (f *Folder) Ignore(name string, dir bool) bool { return f.Why(name, dir) != "" }
+func (f *Folder) Ignore(name string, dir bool) bool { return f.why(name, dir) != "" }
 
 // leftOut is like Ignore, for a path whose parent folders were not checked yet. A parent may be left out.
 func (f *Folder) leftOut(name string, dir bool) bool {
@@ -99,8 +99,8 @@ func (f *Folder) leftOut(name string, dir bool) bool {
 	return false
 }
 
-// Why returns the reason why a path, relative to the root, is left out. It returns "" if the path is published.
-func (f *Folder) Why(name string, dir bool) string { return f.rules.why(name, dir) }
+// why returns the reason why a path, relative to the root, is left out. It returns "" if the path is published.
+func (f *Folder) why(name string, dir bool) string { return f.rules.why(name, dir) }
 
 func (r rules) why(name string, dir bool) string {
 	if why := builtIn(name, dir); why != "" {
@@ -115,10 +115,10 @@ func (r rules) why(name string, dir bool) string {
 			last = p
 		}
 	}
-	return fmt.Sprintf("%s:%d: %s", IgnoreFile, last.line, last.text)
+	return fmt.Sprintf("%s:%d: %s", ignoreFile, last.line, last.text)
 }
 
-// builtIn leaves out files that editors, version control, g10k and r10k leave behind. Exceptions in the IgnoreFile do
+// builtIn leaves out files that editors, version control, g10k and r10k leave behind. Exceptions in the ignoreFile do
 // not apply to them.
 func builtIn(name string, dir bool) string {
 	switch base := path.Base(name); {
@@ -130,7 +130,7 @@ func builtIn(name string, dir bool) string {
 		return "left by an editor or a desktop"
 	case isResolverFile(base):
 		return "left by g10k or r10k"
-	case name == IgnoreFile:
+	case name == ignoreFile:
 		return "says what is left out"
 	}
 	return ""
@@ -177,7 +177,7 @@ func (f *Folder) LeftOut() ([]LeftOut, error) {
 		if err != nil || p == "." {
 			return err
 		}
-		why := f.Why(p, d.IsDir())
+		why := f.why(p, d.IsDir())
 		switch {
 		case why == "":
 			return nil

@@ -12,7 +12,7 @@ import (
 func TestIgnoreFileLeavesOutWhatItSays(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
-		IgnoreFile:  "\xef\xbb\xbf# what is for us\n\n*.md\n  /notes  \nspec/**\n!spec/**/keep.pp\nvendor\n!vendor/one/data.yaml\n**/*.tmp\n!README.md\nempty\n!empty/none\n",
+		ignoreFile:  "\xef\xbb\xbf# what is for us\n\n*.md\n  /notes  \nspec/**\n!spec/**/keep.pp\nvendor\n!vendor/one/data.yaml\n**/*.tmp\n!README.md\nempty\n!empty/none\n",
 		"README.md": "x", "CHANGES.md": "x", "notes": "x", "modules/notes": "x", "modules/a.tmp": "x", "a.tmp": "x",
 		"spec/a.pp": "x", "spec/deep/er/keep.pp": "x", "spec/deep/other.pp": "x", "spec/dead/x": "x",
 		"vendor/one/data.yaml": "x", "vendor/one/more.yaml": "x", "vendor/two/x": "x",
@@ -51,11 +51,11 @@ func TestBadPatternIsAnErrorWithItsLine(t *testing.T) {
 		strings.Repeat("x", maxIgnoreBytes+1): "it is larger than",
 	} {
 		dir := t.TempDir()
-		write(t, dir, map[string]string{IgnoreFile: text})
+		write(t, dir, map[string]string{ignoreFile: text})
 		refused(t, dir, Options{}, "cannot read .pulleyignore: ", want)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(dir, IgnoreFile)); err != nil {
+	if err := os.Symlink(filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(dir, ignoreFile)); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, dir, Options{}, "cannot read .pulleyignore: ")

@@ -104,10 +104,10 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 		return err
 	}
 	for _, link := range links {
-		if f.Why(link, true) == "" {
+		if f.why(link, true) == "" {
 			return fmt.Errorf("cannot publish ref %q of %s: %s is a submodule, whose files are in another repository\n"+
 				"check it out and publish the work tree: git submodule update --init; or leave it out by a line in %s",
-				o.Ref, repo.dir, link, IgnoreFile)
+				o.Ref, repo.dir, link, ignoreFile)
 		}
 	}
 	return f.resolve(ctx, o)
@@ -135,9 +135,9 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error) (c
 		return changes, fmt.Errorf("cannot compare %s with its commit: %w", repo.dir, err)
 	}
 	for _, link := range changes.submodules {
-		if f.Why(link, true) == "" && isEmpty(filepath.Join(repo.dir, link)) {
+		if f.why(link, true) == "" && isEmpty(filepath.Join(repo.dir, link)) {
 			return changes, fmt.Errorf("cannot publish %s: its submodule %s is not checked out\nrun: git -C %s submodule update --init; or leave it out by a line in %s",
-				repo.dir, link, repo.dir, IgnoreFile)
+				repo.dir, link, repo.dir, ignoreFile)
 		}
 	}
 	f.Facts = commit

@@ -189,9 +189,9 @@ func (k Key) Check() error {
 	return nil
 }
 
-// Fingerprint returns the fingerprint of the key that Sign uses, as ssh-keygen -l prints it. It returns "" if neither
+// fingerprint returns the fingerprint of the key that Sign uses, as ssh-keygen -l prints it. It returns "" if neither
 // the file nor its .pub file shows the key. It never asks for a passphrase.
-func (k Key) Fingerprint() string {
+func (k Key) fingerprint() string {
 	own := k.read(k.File)
 	if key, err := parsePublicKey(own); err == nil {
 		return key.Fingerprint()
@@ -216,7 +216,7 @@ func (k Key) Among(signatures []byte) string {
 	if len(signatures) == 0 {
 		return ""
 	}
-	own := k.Fingerprint()
+	own := k.fingerprint()
 	if slices.ContainsFunc(SignedBy(signatures), func(s Signature) bool { return s.Key == own }) {
 		return own
 	}

@@ -116,17 +116,17 @@ func TestFingerprintOfEachForm(t *testing.T) {
 		if out, err := exec.CommandContext(t.Context(), "ssh-keygen", append(c.args, "-q", "-f", file)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		want := Key{File: file + ".pub"}.Fingerprint()
+		want := Key{File: file + ".pub"}.fingerprint()
 		for _, suffix := range c.gone {
 			if err := os.Remove(file + suffix); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := (Key{File: file}).Fingerprint(); got != want || !strings.HasPrefix(want, "SHA256:") {
+		if got := (Key{File: file}).fingerprint(); got != want || !strings.HasPrefix(want, "SHA256:") {
 			t.Errorf("%s: %q, not %q", c.name, got, want)
 		}
 	}
-	if got := (Key{File: filepath.Join(t.TempDir(), "gone")}).Fingerprint(); got != "" {
+	if got := (Key{File: filepath.Join(t.TempDir(), "gone")}).fingerprint(); got != "" {
 		t.Errorf("of nothing: %q", got)
 	}
 }

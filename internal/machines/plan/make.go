@@ -14,8 +14,8 @@ import (
 	"pulley/internal/machines"
 )
 
-// Format is the version of plans, printed and stored.
-const Format = 1
+// format is the version of plans, printed and stored.
+const format = 1
 
 // Options change what is planned.
 type Options struct {
@@ -36,7 +36,7 @@ func Make(want *environments.Environment, w machines.World, o Options) Plan {
 	p.blockLost()
 	p.steps = append(p.steps, p.unknown...)
 	return Plan{
-		Format: Format, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,
+		Format: format, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,
 		Steps: p.steps, Changes: environments.Diff(w.Old, want), Changed: !o.Destroy && !SameSpec(w.Old, want),
 		Healthy: !o.Destroy && machines.Judge(want, w.Hosts, w.Views).Healthy, Destroys: o.Destroy, Reacting: p.reacting(),
 	}

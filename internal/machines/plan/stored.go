@@ -50,8 +50,8 @@ func decode(data []byte) (Plan, error) {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return Plan{}, fmt.Errorf("it is damaged: %w", err)
 	}
-	if head.Format > Format {
-		return Plan{}, fmt.Errorf("a newer Pulley wrote it (format %d, this one reads %d)\nupgrade this Pulley", head.Format, Format)
+	if head.Format > format {
+		return Plan{}, fmt.Errorf("a newer Pulley wrote it (format %d, this one reads %d)\nupgrade this Pulley", head.Format, format)
 	}
 	if head.Format < 1 {
 		return Plan{}, errors.New("it is not a plan: it has no format version")

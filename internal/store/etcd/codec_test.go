@@ -13,7 +13,7 @@ func FuzzEscape(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		e := Escape(s)
+		e := escape(s)
 		if strings.Contains(e, "/") || Unescape(e) != s {
 			t.Errorf("%q becomes %q and comes back as %q", s, e, Unescape(e))
 		}

@@ -70,28 +70,28 @@ func (k Keys) Root() string { return k.prefix }
 // Keys of the fleet. A plural is the prefix of the keys that its singular spells.
 
 func (k Keys) Releases() string                    { return k.prefix + "releases/" }
-func (k Keys) Release(version string) string       { return k.Releases() + Escape(version) }
+func (k Keys) Release(version string) string       { return k.Releases() + escape(version) }
 func (k Keys) Objects() string                     { return k.prefix + "content/" }
-func (k Keys) Object(hash string) string           { return k.Objects() + Escape(hash) }
+func (k Keys) Object(hash string) string           { return k.Objects() + escape(hash) }
 func (k Keys) Deltas() string                      { return k.prefix + "deltas/" }
-func (k Keys) Line(line string) string             { return k.Deltas() + Escape(line) + "/" }
+func (k Keys) Line(line string) string             { return k.Deltas() + escape(line) + "/" }
 func (k Keys) Delta(line string, seq int64) string { return k.Line(line) + fmt.Sprintf("%09d", seq) }
 func (k Keys) Publishings() string                 { return k.prefix + "publishing/" }
-func (k Keys) Publishing(id string) string         { return k.Publishings() + Escape(id) }
+func (k Keys) Publishing(id string) string         { return k.Publishings() + escape(id) }
 func (k Keys) Pruning() string                     { return k.prefix + "pruning" }
 func (k Keys) Targets() string                     { return k.prefix + "targets" }
 func (k Keys) Environments() string                { return k.prefix + "environments/" }
 func (k Keys) AgentReleases() string               { return k.prefix + "agents/" }
-func (k Keys) AgentRelease(version string) string  { return k.AgentReleases() + Escape(version) }
+func (k Keys) AgentRelease(version string) string  { return k.AgentReleases() + escape(version) }
 func (k Keys) NodeTokens() string                  { return k.prefix + "tokens/nodes/" }
-func (k Keys) NodeToken(id string) string          { return k.NodeTokens() + Escape(id) }
+func (k Keys) NodeToken(id string) string          { return k.NodeTokens() + escape(id) }
 func (k Keys) OperatorTokens() string              { return k.prefix + "tokens/operators/" }
-func (k Keys) OperatorToken(id string) string      { return k.OperatorTokens() + Escape(id) }
+func (k Keys) OperatorToken(id string) string      { return k.OperatorTokens() + escape(id) }
 func (k Keys) Operators() string                   { return k.prefix + "operators/" }
-func (k Keys) Operator(name string) string         { return k.Operators() + Escape(name) }
+func (k Keys) Operator(name string) string         { return k.Operators() + escape(name) }
 func (k Keys) Installation() string                { return k.prefix + "installation" }
 func (k Keys) Notices() string                     { return k.prefix + "notices/" }
-func (k Keys) Notice(id string) string             { return k.Notices() + Escape(id) }
+func (k Keys) Notice(id string) string             { return k.Notices() + escape(id) }
 func (k Keys) AllStatuses() string                 { return k.prefix + "status/" }
 func (k Keys) AllRuns() string                     { return k.prefix + "runs/" }
 func (k Keys) AllIdentities() string               { return k.prefix + "identities/" }
@@ -99,7 +99,7 @@ func (k Keys) AllPrecreated() string               { return k.prefix + "precreat
 func (k Keys) AllFirstBoots() string               { return k.prefix + "firstboots/" }
 
 // Env returns the keys of one environment.
-func (k Keys) Env(env string) EnvKeys { return EnvKeys{k, Escape(env) + "/"} }
+func (k Keys) Env(env string) EnvKeys { return EnvKeys{k, escape(env) + "/"} }
 
 // EnvKeys spells the keys of one environment.
 type EnvKeys struct {
@@ -116,39 +116,39 @@ func (k EnvKeys) History() string               { return k.Root() + "history/" }
 func (k EnvKeys) Change(e agent.Epoch) string   { return k.History() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/" }
 func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
-func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + Escape(node) }
+func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
 func (k EnvKeys) DataHead() string              { return k.Root() + "data/head" }
 func (k EnvKeys) Generations() string           { return k.Root() + "data/generations/" }
 func (k EnvKeys) Generation(n agent.Generation) string {
 	return k.Generations() + fmt.Sprintf("%012d", n)
 }
 func (k EnvKeys) Layers() string                   { return k.Root() + "data/layers/" }
-func (k EnvKeys) Layer(digest string) string       { return k.Layers() + Escape(digest) }
+func (k EnvKeys) Layer(digest string) string       { return k.Layers() + escape(digest) }
 func (k EnvKeys) HostsHead() string                { return k.Root() + "hosts/head" }
 func (k EnvKeys) Hosts() string                    { return k.Root() + "hosts/nodes/" }
-func (k EnvKeys) Host(node string) string          { return k.Hosts() + Escape(node) }
+func (k EnvKeys) Host(node string) string          { return k.Hosts() + escape(node) }
 func (k EnvKeys) Holds() string                    { return k.Root() + "holds/" }
 func (k EnvKeys) Hold(s Scope) string              { return k.Holds() + s.Segment("all") }
 func (k EnvKeys) AgentChoice() string              { return k.Root() + "agent" }
 func (k EnvKeys) MachineRecords() string           { return k.Root() + "machines/" }
-func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() + Escape(node) }
+func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() + escape(node) }
 func (k EnvKeys) Applying() string                 { return k.Root() + "applying" }
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
-func (k EnvKeys) Act(id string) string             { return k.Acts() + Escape(id) }
+func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
 func (k EnvKeys) Statuses() string                 { return k.of.AllStatuses() + k.env }
-func (k EnvKeys) Status(node string) string        { return k.Statuses() + Escape(node) }
+func (k EnvKeys) Status(node string) string        { return k.Statuses() + escape(node) }
 func (k EnvKeys) NodesRuns() string                { return k.of.AllRuns() + k.env }
-func (k EnvKeys) Runs(node string) string          { return k.NodesRuns() + Escape(node) + "/" }
-func (k EnvKeys) Run(node, id string) string       { return k.Runs(node) + Escape(id) }
+func (k EnvKeys) Runs(node string) string          { return k.NodesRuns() + escape(node) + "/" }
+func (k EnvKeys) Run(node, id string) string       { return k.Runs(node) + escape(id) }
 func (k EnvKeys) Identities() string               { return k.of.AllIdentities() + k.env }
-func (k EnvKeys) Identity(node string) string      { return k.Identities() + Escape(node) }
-func (k EnvKeys) Precreated(node string) string    { return k.of.AllPrecreated() + k.env + Escape(node) }
+func (k EnvKeys) Identity(node string) string      { return k.Identities() + escape(node) }
+func (k EnvKeys) Precreated(node string) string    { return k.of.AllPrecreated() + k.env + escape(node) }
 func (k EnvKeys) FirstBoots() string               { return k.of.AllFirstBoots() + k.env }
-func (k EnvKeys) FirstBoot(machine string) string  { return k.FirstBoots() + Escape(machine) }
+func (k EnvKeys) FirstBoot(machine string) string  { return k.FirstBoots() + escape(machine) }
 func (k EnvKeys) Past(machine string) string {
-	return k.of.prefix + "machines/" + k.env + Escape(machine)
+	return k.of.prefix + "machines/" + k.env + escape(machine)
 }
-func (k EnvKeys) Flood(node string) string { return k.of.prefix + "floods/" + k.env + Escape(node) }
+func (k EnvKeys) Flood(node string) string { return k.of.prefix + "floods/" + k.env + escape(node) }
 
 // Scope is one node, one role, or all nodes: the scope of a target or a hold.
 type Scope struct{ Role, Node string }
@@ -168,9 +168,9 @@ func (s Scope) String() string {
 func (s Scope) Segment(all string) string {
 	switch {
 	case s.Node != "":
-		return "nodes/" + Escape(s.Node)
+		return "nodes/" + escape(s.Node)
 	case s.Role != "":
-		return "roles/" + Escape(s.Role)
+		return "roles/" + escape(s.Role)
 	}
 	return all
 }
@@ -193,8 +193,8 @@ func UnknownKey(key string) string {
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"
 
-// Escape makes a string one segment of a key: bytes outside a small set become %XX. No segment contains a slash.
-func Escape(s string) string {
+// escape makes a string one segment of a key: bytes outside a small set become %XX. No segment contains a slash.
+func escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
 		if strings.IndexByte(plain, s[i]) >= 0 {

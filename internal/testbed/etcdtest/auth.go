@@ -74,7 +74,7 @@ func (a *Auth) Config(user string) store.Config {
 	a.t.Helper()
 	pair, ok := a.issued[user]
 	if !ok {
-		pair[0], pair[1] = a.PKI.Issue(a.t, user)
+		pair[0], pair[1] = a.PKI.issue(a.t, user)
 		a.issued[user] = pair
 	}
 	return store.Config{Endpoints: []string{a.Endpoint}, CACert: a.PKI.CA, Cert: pair[0], Key: pair[1], Timeout: 5 * time.Second}

@@ -72,8 +72,8 @@ func (s *Server) Up() {
 // Down stops the member. Its address then refuses connections.
 func (s *Server) Down() { s.etcd.Close() }
 
-// Dir returns the member's data directory.
-func (s *Server) Dir() string { return filepath.Clean(s.config.Dir) }
+// dir returns the member's data directory.
+func (s *Server) dir() string { return filepath.Clean(s.config.Dir) }
 
 // Client returns a plain client of the member, for values that Pulley would never write.
 func (s *Server) Client() *clientv3.Client {

@@ -34,14 +34,14 @@ func NewPKI(t testing.TB) PKI {
 	}
 	p := PKI{CA: filepath.Join(dir, "ca.pem"), ca: ca, caKey: caKey}
 	write(t, p.CA, "CERTIFICATE", sign(t, ca, ca, caKey, caKey))
-	p.ServerCert, p.ServerKey = p.Issue(t, "server")
-	p.ClientCert, p.ClientKey = p.Issue(t, "client")
+	p.ServerCert, p.ServerKey = p.issue(t, "server")
+	p.ClientCert, p.ClientKey = p.issue(t, "client")
 	return p
 }
 
-// Issue creates a certificate of the CA with this common name, valid for an hour, for a client or a server on
+// issue creates a certificate of the CA with this common name, valid for an hour, for a client or a server on
 // loopback.
-func (p PKI) Issue(t testing.TB, name string) (cert, key string) {
+func (p PKI) issue(t testing.TB, name string) (cert, key string) {
 	t.Helper()
 	dir := t.TempDir()
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))

@@ -36,7 +36,7 @@ const (
 	Password = "a secret"
 	Project  = "pulley"
 	Stranger = "stranger"
-	Region   = "RegionOne"
+	region   = "RegionOne"
 )
 
 // Cloud is a fake cloud. It is an http.Handler, for httptest.NewServer.
@@ -111,7 +111,7 @@ func CloudsYAML(url string) string {
       project_domain_id: default
     region_name: %s
     identity_api_version: 3
-`, url, User, Password, Project, Region)
+`, url, User, Password, Project, region)
 }
 
 func base(r *http.Request) string { return "http://" + r.Host }

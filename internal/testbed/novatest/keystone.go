@@ -72,7 +72,7 @@ func (c *Cloud) logIn(w http.ResponseWriter, r *http.Request) {
 		{"network", "neutron", "/network"},
 	} {
 		catalog = append(catalog, map[string]any{"id": s.kind, "type": s.kind, "name": s.name, "endpoints": []any{map[string]any{
-			"id": s.kind, "interface": "public", "region": Region, "region_id": Region, "url": base(r) + s.path,
+			"id": s.kind, "interface": "public", "region": region, "region_id": region, "url": base(r) + s.path,
 		}}})
 	}
 	names := func(name string) map[string]any {

@@ -58,8 +58,8 @@ type ran struct {
 	Boot   time.Duration // its machine's
 }
 
-// File returns the content of a file in the scratch folder, or "" if it is missing.
-func (r *ran) File(name string) string {
+// file returns the content of a file in the scratch folder, or "" if it is missing.
+func (r *ran) file(name string) string {
 	text, _ := os.ReadFile(filepath.Join(r.Dir, name))
 	return string(text)
 }
@@ -74,7 +74,7 @@ func suite(t *testing.T, newMachine func(t *testing.T, extra ...string) machine)
 			}
 			m := newMachine(t, c.Extra...)
 			r := c.apply(t, m)
-			for boot := 2 * m.Boot; c.Applying && r.File("motd") == "" && boot < time.Minute; boot *= 2 { // on a busy machine
+			for boot := 2 * m.Boot; c.Applying && r.file("motd") == "" && boot < time.Minute; boot *= 2 { // on a busy machine
 				m = newMachine(t, c.Extra...)
 				m.Boot = boot
 				r = c.apply(t, m)
@@ -170,8 +170,8 @@ const motd = `file { '{{dir}}/motd': content => 'hello' }
 // endings are the runs that Puppet itself ends.
 func endings() []testCase {
 	untouched := func(t *testing.T, r *ran) {
-		if r.Report != "" || r.File("motd") != "" {
-			t.Errorf("something was applied: report %q, motd %q", r.Report, r.File("motd"))
+		if r.Report != "" || r.file("motd") != "" {
+			t.Errorf("something was applied: report %q, motd %q", r.Report, r.file("motd"))
 		}
 	}
 	return []testCase{
@@ -179,8 +179,8 @@ func endings() []testCase {
 			Name: "changed", Manifest: motd,
 			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
-				if r.File("motd") != "hello" || r.Counts.Changed != 1 || r.Counts.Failed != 0 {
-					t.Errorf("motd %q, counts %+v", r.File("motd"), r.Counts)
+				if r.file("motd") != "hello" || r.Counts.Changed != 1 || r.Counts.Failed != 0 {
+					t.Errorf("motd %q, counts %+v", r.file("motd"), r.Counts)
 				}
 				want := "File[" + r.Dir + "/motd]"
 				if len(r.Resources) != 1 || r.Resources[0].Resource != want || r.Resources[0].Status != "changed" ||
@@ -254,8 +254,8 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Name: "noop job", Manifest: motd, Noop: true,
 			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
-				if !r.Noop || r.File("motd") != "" || len(r.Resources) != 1 || r.Resources[0].Status != "noop" {
-					t.Errorf("noop %t, motd %q, resources %+v", r.Noop, r.File("motd"), r.Resources)
+				if !r.Noop || r.file("motd") != "" || len(r.Resources) != 1 || r.Resources[0].Status != "noop" {
+					t.Errorf("noop %t, motd %q, resources %+v", r.Noop, r.file("motd"), r.Resources)
 				}
 			},
 		},
@@ -426,7 +426,7 @@ hierarchy:
 
 func hasFile(t *testing.T, r *ran, name, want string) {
 	t.Helper()
-	if got := r.File(name); got != want {
+	if got := r.file(name); got != want {
 		t.Errorf("file %s has %q, want %q", name, got, want)
 	}
 }
