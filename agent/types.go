@@ -142,7 +142,7 @@ type Run struct {
 	Result
 }
 
-// attempt counts this node's runs at a target that it has not reached.
+// Attempt counts this node's runs at a target that it has not reached.
 type Attempt struct {
 	Target   Target    `json:"target"`
 	Started  int       `json:"started"`          // runs begun since the last success, new target or --force

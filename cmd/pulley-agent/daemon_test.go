@@ -30,12 +30,12 @@ func TestDaemonTicksAtOnceThenOnScheduleWithoutOverlap(t *testing.T) {
 				}
 				at = append(at, time.Since(start))
 				if len(at) == 2 {
-					time.Sleep(12 * time.Minute) // two due times pass meanwhile
+					<-time.After(12 * time.Minute) // two due times pass meanwhile
 				}
 				running--
 			})
 		}()
-		time.Sleep(31 * time.Minute)
+		<-time.After(31 * time.Minute)
 		cancel()
 		synctest.Wait()
 		select {

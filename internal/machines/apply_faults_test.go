@@ -90,7 +90,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 		says  string
 	}{
 		{"no answer ever", failBefore, 5, "cannot create web1: tried 5 times: no answer"},
-		{"it is refused", Refuse, 1, "cannot create web1: the provider refuses the request: not accepted"},
+		{"it is refused", refuses, 1, "cannot create web1: the provider refuses the request: not accepted"},
 		{"it fails each time", errorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
 		{"it never stops to ask to wait", throttle, 25, "too many requests"},
 	} {

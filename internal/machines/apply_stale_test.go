@@ -144,7 +144,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 				t.Errorf("%s waited for %s, for %s", e.Node, first, time.Since(began))
 			}
 		}
-		o.site.Trouble = nth("create", 1, 3, Busy)
+		o.site.Trouble = nth("create", 1, 3, nameBusy)
 		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 1, apply.WaitNone }
 		if _, err := o.apply(fleet(role("web", 1))); err != nil || time.Since(began) < time.Minute {
 			t.Fatalf("after %s: %v", time.Since(began), err)
@@ -153,7 +153,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 		o.site.Trouble = func(call string) fault {
 			if call == "create" && busy {
 				busy = false
-				return Busy
+				return nameBusy
 			}
 			return none
 		}
@@ -209,7 +209,7 @@ func TestRetireWaitsOnlyForItsMachine(t *testing.T) {
 		if err := roles(2, 2, 2); err != nil {
 			t.Fatal(err)
 		}
-		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, Refuse) }
+		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, refuses) }
 		refuse(1)
 		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "not begun (retire web2): nothing is retired before the new machines are healthy, and db3 failed") {
 			t.Error(said)

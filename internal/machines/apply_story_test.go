@@ -36,8 +36,8 @@ type incident struct {
 // incidents are the possible faults of each kind of call.
 var incidents = map[string][]fault{
 	"create": {
-		failBefore, failAfter, crashBefore, crashAfter, throttle, Busy, quota,
-		Refuse, late, makesTwo, errorEnd, loseIt, noBoot, noRun,
+		failBefore, failAfter, crashBefore, crashAfter, throttle, nameBusy, quota,
+		refuses, late, makesTwo, errorEnd, loseIt, noBoot, noRun,
 	},
 	"delete": {
 		failBefore, failAfter, crashBefore, crashAfter, throttle, slow, deaf,

@@ -212,7 +212,7 @@ func TestRetireWaitsForNewMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("old", 2)))
-		o.site.Trouble = nth("create", 1, 1, Refuse)
+		o.site.Trouble = nth("create", 1, 1, refuses)
 		_, err := o.apply(fleet(role("new", 1)))
 		if err == nil || !strings.Contains(err.Error(), "(retire old2, retire old1): nothing is retired before the new machines are healthy, and new1 failed") {
 			t.Fatal(err)

@@ -108,9 +108,9 @@ const (
 	crashAfter  fault = "the caller crashes after"
 
 	throttle fault = "throttles"         // of a provider's call
-	Busy     fault = "the name is busy"  // of a create
+	nameBusy fault = "the name is busy"  // of a create
 	quota    fault = "the quota is full" // of a create
-	Refuse   fault = "refuses"           // of a create
+	refuses  fault = "refuses"           // of a create
 	late     fault = "takes effect later, and the answer is lost"
 	makesTwo fault = "makes two machines"
 	errorEnd fault = "makes a machine that fails"
@@ -122,11 +122,6 @@ const (
 	hookFail fault = "the hooks fail"            // of a request to retire
 	hookHang fault = "the hooks never end"
 )
-
-// faults returns all faults, for random tests.
-func faults() []fault {
-	return []fault{failBefore, failAfter, crashBefore, crashAfter, throttle, Busy, quota, Refuse, late, makesTwo, errorEnd, loseIt, noBoot, noRun, slow, deaf, hookFail, hookHang}
-}
 
 // The durations of machines. Each machine's number varies them.
 const (

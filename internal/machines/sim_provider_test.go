@@ -63,7 +63,7 @@ func (c cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine
 		switch f {
 		case throttle:
 			return throttled
-		case Busy:
+		case nameBusy:
 			return &machines.LaterError{After: busyFor, Err: errors.New("another machine of this name is still being deleted")}
 		}
 		if err := c.accepts(o, f); err != nil {
@@ -115,7 +115,7 @@ func (s *model) shown(m machines.Machine) machines.Machine {
 func (c cloud) accepts(o machines.Order, f fault) error {
 	_, err := environments.ParseHostname(o.Name)
 	switch {
-	case f == Refuse:
+	case f == refuses:
 		return fmt.Errorf("%w: not accepted", machines.ErrRefused)
 	case f == quota:
 		return fmt.Errorf("%w: for now", machines.ErrQuota)

@@ -104,9 +104,6 @@ func (s *Store) Close() error { return s.db.Close() }
 // it.
 func (s *Store) Prefix() string { return s.db.Prefix() }
 
-// prefixOf returns the Prefix of a store that was opened with this prefix.
-func prefixOf(prefix string) string { return etcd.NewKeys(prefix).Prefix() }
-
 // ServerIssuer returns the authority key ID of the last certificate that etcd presented. It is nil before the first
 // connection and without TLS.
 func (s *Store) ServerIssuer() []byte { return s.db.ServerIssuer() }

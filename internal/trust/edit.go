@@ -42,7 +42,7 @@ func parsePublicKey(file []byte) (PublicKey, error) {
 	return keys[0], nil
 }
 
-// fingerprint returns the key's fingerprint, as ssh-keygen -l prints it.
+// Fingerprint returns the key's fingerprint, as ssh-keygen -l prints it.
 func (k PublicKey) Fingerprint() string { return ssh.FingerprintSHA256(k.PublicKey) }
 
 // text returns the key as a line of a file.

@@ -58,7 +58,7 @@ const (
 	Revoked State = "revoked"
 )
 
-// fingerprint returns the key's fingerprint, as ssh-keygen -l prints it.
+// Fingerprint returns the key's fingerprint, as ssh-keygen -l prints it.
 func (s Signer) Fingerprint() string { return ssh.FingerprintSHA256(s.Key) }
 
 // Type returns the key's type as ssh-keygen prints it, like ssh-ed25519.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,9 +70,6 @@ func (s *Server) Up() {
 
 // Down stops the member. Its address then refuses connections.
 func (s *Server) Down() { s.etcd.Close() }
-
-// dir returns the member's data directory.
-func (s *Server) dir() string { return filepath.Clean(s.config.Dir) }
 
 // Client returns a plain client of the member, for values that Pulley would never write.
 func (s *Server) Client() *clientv3.Client {

@@ -45,20 +45,25 @@ var (
 	metadataKey = regexp.MustCompile(`^[a-zA-Z0-9-_:. ]{1,255}$`)
 )
 
+// rejection is a message of Nova, in its words.
+type rejection string
+
+func (r rejection) Error() string { return string(r) }
+
 // readOrder reads and validates the form of an order.
 func readOrder(body io.Reader) (o order, userdata []byte, err error) {
 	const most = 114688 // 112 KiB, oslo's default
 	raw, err := io.ReadAll(io.LimitReader(body, most+1))
 	if err != nil || len(raw) > most {
-		return o, nil, errors.New("Request is too large.")
+		return o, nil, rejection("Request is too large.")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&o); err != nil {
-		return o, nil, fmt.Errorf("Malformed request body: %w", err)
+		return o, nil, rejection("Malformed request body: " + err.Error())
 	}
 	invalid := func(field string, value any) (order, []byte, error) {
-		return o, nil, fmt.Errorf("Invalid input for field/attribute %s. Value: %v.", field, value)
+		return o, nil, rejection(fmt.Sprintf("Invalid input for field/attribute %s. Value: %v.", field, value))
 	}
 	s := o.Server
 	unprintable := strings.ContainsFunc(s.Name, func(r rune) bool { return !unicode.IsPrint(r) })
