@@ -95,7 +95,7 @@ type decision struct {
 }
 
 var decisions = []decision{
-	{"a node on its target, enforced not long ago, is left alone",
+	{"a node on its target, enforced recently, runs nothing",
 		func(*Observed, *Desired) {},
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
 	{"a node on its target is enforced again when the interval is over",
@@ -148,7 +148,7 @@ var decisions = []decision{
 	{"a node that is asked for a run enforces what it has, although that is not due",
 		func(_ *Observed, d *Desired) { d.Host.Request = askedFor(RequestRun) },
 		want{Enforce, ReasonAsked, verA, "", "by ann: fewer are needed"}},
-	{"once it has answered it is left alone again",
+	{"after the answer it is up to date again",
 		func(o *Observed, d *Desired) { answered(o, d, RequestRun, "") },
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
 	{"one that has answered another request answers this one",

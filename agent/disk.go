@@ -106,7 +106,7 @@ func (d *Disk) Load() (State, error) {
 // Afresh renames a damaged state and returns an empty one. The next run applies the node's target again.
 func (d *Disk) Afresh() (State, error) {
 	if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
-		return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", stateFile, err)
+		return State{}, fmt.Errorf("cannot rename the damaged %s: %w", stateFile, err)
 	}
 	return d.empty(), nil
 }
@@ -240,7 +240,7 @@ func (d *Disk) trim(dir string) error {
 	old = append(old, runs[:max(0, len(runs)-maxRunsOnDisk+1)]...)
 	for _, name := range old {
 		if err := d.root.RemoveAll(path.Join(dir, name)); err != nil {
-			return fmt.Errorf("cannot remove what is left of an old run: %w", err)
+			return fmt.Errorf("cannot remove the remains of an old run: %w", err)
 		}
 	}
 	return nil

@@ -133,7 +133,7 @@ const (
 const (
 	UpgradeNotStarted   ProblemCode = "agent_not_started"     // text
 	UpgradeStoodStill   ProblemCode = "agent_stood_still"     // step, limit
-	UpgradeStopped      ProblemCode = "agent_stopped"         // the agent that watched was stopped
+	UpgradeStopped      ProblemCode = "agent_stopped"         // the agent that watched the new agent was stopped
 	UpgradeKilled       ProblemCode = "agent_killed"          // signal, text
 	UpgradeNeverBegan   ProblemCode = "agent_never_began"     // number: exit code; text
 	UpgradeNoEnding     ProblemCode = "agent_no_ending"       // number: exit code; step, text

@@ -32,7 +32,7 @@ func (t *tick) confirm(ctx context.Context) error {
 	err := t.Control.Admit(ctx, t.Identity, t.desired, s)
 	t.unreported = !errors.Is(err, ErrChanged)
 	if errors.Is(err, ErrChanged) {
-		t.note = "what etcd wants changed meanwhile; the next tick looks again"
+		t.note = "the desired state changed meanwhile; the next tick reads it again"
 		return errEnd
 	}
 	if err != nil {

@@ -25,7 +25,7 @@ func (t *tick) observe(context.Context) error {
 	}
 	t.state = state
 	if err := t.Machine.Restore(); err != nil { // before the lists of signers are read
-		t.Log.Warn("an interrupted run spoiled this machine", "err", err)
+		t.Log.Warn("an interrupted run damaged this machine", "err", err)
 	}
 	if err := t.finish(); err != nil {
 		return err

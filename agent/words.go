@@ -18,7 +18,7 @@ var reasonWords = map[Reason]string{
 	ReasonPuppetBlocked: "the machine's own Puppet forbids a run",
 	ReasonStopped:       "a hold stops Puppet",
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
-	ReasonUnreadable:    "etcd holds a value that this agent cannot read; the node keeps enforcing its target",
+	ReasonUnreadable:    "etcd has a value that this agent cannot read; the node keeps enforcing its target",
 	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node}`",
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",
@@ -35,7 +35,7 @@ var reasonWords = map[Reason]string{
 	ReasonReturn:        "the node returns to its last good target",
 	ReasonInterrupted:   "the last run was interrupted",
 	ReasonUnverified:    "the target was applied without etcd and is not verified yet",
-	ReasonRetry:         "the last attempt failed and its wait is over",
+	ReasonRetry:         "the last attempt failed and its retry is due",
 	ReasonDue:           "enforcement is due",
 	ReasonUpToDate:      "the node is on its target, enforced recently",
 	ReasonSilent:        "the node last reported at {at}",
@@ -93,7 +93,7 @@ func (v View) Sentence() string {
 
 // questions are the questions as `pulley explain` prints them.
 var questions = map[Question]string{
-	AskEnabled: "runs are enabled on the machine", AskRetiring: "no retirement is requested", AskHooks: "the retire hooks have yet to run",
+	AskEnabled: "runs are enabled on the machine", AskRetiring: "no retirement is requested", AskHooks: "the retire hooks have not run yet",
 	AskPuppet: "Puppet may run", AskStopped: "not stopped by a hold", AskEtcd: "etcd answers", AskRegistered: "on the host list",
 	AskMachine: "the host list names this machine", AskPromoted: "a release is promoted", AskInPlace: "the target is in place",
 	AskFrozen: "not frozen by a hold", AskGate: "the gate is open", AskAuthentic: "the target is authentic",
@@ -111,7 +111,7 @@ func (r Rung) Answer() string {
 	case r.Question == AskEnforcing && !r.OK:
 		return string(p.detail())
 	case r.Question == AskInPlace && !r.OK:
-		return fmt.Sprintf("the node enforces %s and is to be on %s", p.LastGood.words(), p.Target.words())
+		return fmt.Sprintf("the node enforces %s; its target is %s", p.LastGood.words(), p.Target.words())
 	case r.Question == AskRetiring && r.OK && p.Problem != nil:
 		return "the node answered that it cannot retire: " + p.Problem.String()
 	case r.Question == AskRetiring && r.Reason == ReasonRetire:
@@ -167,12 +167,12 @@ var problemWords = map[ProblemCode]string{
 	UnknownRequest:   `this agent does not know the request "{text}"; upgrade the agent`,
 
 	UpgradeNotStarted:   "the new agent cannot be started",
-	UpgradeStoodStill:   "the new agent stood still for {limit} in the step {step}",
-	UpgradeStopped:      "the agent that watched was stopped",
-	UpgradeKilled:       "the new agent was ended by the signal {signal}",
+	UpgradeStoodStill:   "the new agent made no progress for {limit} in step {step}",
+	UpgradeStopped:      "the agent that watched the new agent was stopped",
+	UpgradeKilled:       "the new agent was ended by signal {signal}",
 	UpgradeNeverBegan:   "the new agent exited with code {number} and never began its tick",
-	UpgradeNoEnding:     "the new agent exited with code {number} in the step {step} and did not report the end of its tick",
-	UpgradeOtherCode:    "the new agent exited with code {number} and had announced another",
+	UpgradeNoEnding:     "the new agent exited with code {number} in step {step} and did not report the end of its tick",
+	UpgradeOtherCode:    "the new agent exited with code {number} and had announced another code",
 	UpgradeBusy:         "another run was in progress",
 	UpgradeNoEtcd:       "the new agent could not reach etcd",
 	UpgradeRunFailed:    "the new agent's run of Puppet failed",
@@ -180,15 +180,15 @@ var problemWords = map[ProblemCode]string{
 	UpgradeNoReport:     "the new agent ended its tick, and etcd has no report of it",
 	UpgradeSelfTestLate: "the self-test took longer than {limit}",
 	UpgradeSelfTest:     "the self-test failed",
-	UpgradeSelfTestBoth: "the self-test failed, and that of the agent in place fails too",
+	UpgradeSelfTestBoth: "the self-test failed, and the self-test of the agent in place also fails",
 	UpgradeDamaged:      "the program of the new agent was damaged on disk",
 	UpgradeRefused:      "version {version} is refused",
 	UpgradeOlder: "the wanted version is older than {version}, which is in place; " +
 		"`pulley agents promote --allow-downgrade` permits it",
 	UpgradeNoProgram:    "the wanted version has no program for {text}",
-	UpgradeChanged:      "the version is published with another program than was tested",
-	UpgradeTakenBack:    "{text} took it back with `pulley-agent upgrade --back`",
-	UpgradeNotInstalled: "the running agent is not {text}, which an upgrade replaces",
+	UpgradeChanged:      "the published program of the version differs from the tested one",
+	UpgradeTakenBack:    "{text} reverted it with `pulley-agent upgrade --back`",
+	UpgradeNotInstalled: "an upgrade replaces {text}, and the running agent is another program",
 }
 
 // texts are the problems whose text is the sentence, and the sentences of those without a text.
@@ -203,9 +203,9 @@ var texts = map[ProblemCode]string{
 
 // comparisons follow the problem of a new agent when the agent in place, of {version}, was compared with it.
 var comparisons = map[ProblemCode]string{
-	UpgradeNoEtcd:     ", and version {version} could right after",
-	UpgradeRunFailed:  ", and that of version {version} right after did not",
-	UpgradeTickFailed: ", and that of version {version} right after did not",
+	UpgradeNoEtcd:     ", and version {version} could reach it directly afterwards",
+	UpgradeRunFailed:  ", and that of version {version} succeeded directly afterwards",
+	UpgradeTickFailed: ", and that of version {version} succeeded directly afterwards",
 	UpgradeNoReport:   "; the newest is from version {version}",
 }
 

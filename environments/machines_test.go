@@ -24,7 +24,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"a command as text", top("provider: {driver: exec, command: /bin/cloud}\n"), "dev.yaml:1:11: provider exec has no command | add the program that creates machines: `command: [/usr/local/bin/my-cloud]`\n" +
 			`dev.yaml:1:35: provider.command is the text "/bin/cloud", it has to be a list | write it as a list: [/bin/cloud]`},
 		{"a subnet that is no network", top("provider: {driver: nspawn, subnet: ten}\n"), `dev.yaml:1:36: provider.subnet "ten": it is not an IPv4 network | write it like 10.77.0.0/16`},
-		{"an address as a subnet", top("provider: {driver: nspawn, subnet: 10.77.1.2/16}\n"), `dev.yaml:1:36: provider.subnet "10.77.1.2/16": it has bits behind its length | did you mean 10.77.0.0/16?`},
+		{"an address as a subnet", top("provider: {driver: nspawn, subnet: 10.77.1.2/16}\n"), `dev.yaml:1:36: provider.subnet "10.77.1.2/16": it has bits after its prefix length | did you mean 10.77.0.0/16?`},
 		{"a folder that is not absolute", top("provider: {driver: local, folder: x}\n"), `dev.yaml:1:35: provider.folder "x": it is not like /var/lib/pulley-machines`},
 		{"a flag as text", top("provider: {driver: openstack, config_drive: 'true'}\n"), `dev.yaml:1:45: provider.config_drive is text, not true or false | write it without quotes: true`},
 		{"a flag of another spelling", web("    protected: yes\n"), `dev.yaml:4:16: protected is the text "yes", not true or false`},
@@ -77,7 +77,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"an own script that nothing runs", web("    userdata: {pre: ['echo']}\n"), `dev.yaml:4:22: userdata.pre.0: it is not a text that begins with a line such as #!/bin/sh, without line ends of Windows`},
 		{"a schedule of four fields", web("    userdata: {schedule: '* * * *'}\n"), `dev.yaml:4:26: userdata.schedule "* * * *": it has 4 fields, and a schedule of cron has 5 | write it like */5 * * * *, or @hourly`},
 		{"a schedule that cron refuses", web("    userdata: {schedule: '99 99 * * *'}\n"), `dev.yaml:4:26: userdata.schedule "99 99 * * *": minute "99": "99" is not from 0 to 59 | write it like */5 * * * *, or @hourly`},
-		{"an interval that never comes", "provider: {driver: local, interval: '0 0 31 2 *'}\nroles: {web: {cardinality: 1}}\n", `dev.yaml:1:37: provider.interval "0 0 31 2 *": it never comes: no year has such a day | write it like @every 10s, or */5 * * * *`},
+		{"an interval that never comes", "provider: {driver: local, interval: '0 0 31 2 *'}\nroles: {web: {cardinality: 1}}\n", `dev.yaml:1:37: provider.interval "0 0 31 2 *": it never occurs: no year has such a day | write it like @every 10s, or */5 * * * *`},
 		{"an architecture that there is not", web("    userdata: {agent_sha256: {x86: '" + strings.Repeat("0", 64) + "'}}\n"), `dev.yaml:4:36: userdata.agent_sha256.x86: agent_sha256 has no key "x86" | its keys are amd64, arm64, any`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {

@@ -165,9 +165,9 @@ func subnetFlaw(text string) *Error {
 	case err != nil || !n.Addr().Is4():
 		return &Error{Problem: "it is not an IPv4 network", Advice: like}
 	case n.Masked() != n:
-		return &Error{Problem: "it has bits behind its length", Advice: "did you mean " + n.Masked().String() + "?"}
+		return &Error{Problem: "it has bits after its prefix length", Advice: "did you mean " + n.Masked().String() + "?"}
 	case n.Bits() < 8 || n.Bits() > 29:
-		return &Error{Problem: fmt.Sprintf("its length is %d, from 8 to 29 is possible", n.Bits()), Advice: like}
+		return &Error{Problem: fmt.Sprintf("its prefix length is %d, from 8 to 29 is allowed", n.Bits()), Advice: like}
 	}
 	return nil
 }

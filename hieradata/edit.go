@@ -97,14 +97,14 @@ func checkKey(key string) *SyntaxError {
 	case strings.ContainsFunc(key, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
 		return bad("it contains white space", "write it as <class>::<parameter>")
 	case key == "<<":
-		return bad("YAML takes it for a merge", "")
+		return bad("YAML reads it as a merge", "")
 	case strings.HasPrefix(key, "%"):
 		return bad("it starts with %", "keys are not interpolated; write the name itself")
 	case strings.Contains(key, "."):
 		root, _, _ := strings.Cut(key, ".")
-		return bad("Hiera takes a dot for a step into a mapping", fmt.Sprintf("set all of %s, as a mapping", root))
+		return bad("Hiera reads a dot as a step into a mapping", fmt.Sprintf("set all of %s, as a mapping", root))
 	case strings.ContainsAny(key, `'"`):
-		return bad("Hiera takes quotes for its own", "leave them out")
+		return bad("Hiera interprets quotes itself", "leave them out")
 	}
 	return nil
 }

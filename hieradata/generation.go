@@ -117,7 +117,7 @@ func DecodeGeneration(data []byte) (Generation, error) {
 		return Generation{}, err
 	}
 	if !bytes.Equal(again, data) {
-		return fail("its bytes are not what Pulley writes")
+		return fail("its bytes are not in the form that Pulley writes")
 	}
 	return g, nil
 }
@@ -134,7 +134,7 @@ func (g Generation) validate() error {
 	case g.Previous < 0 || g.Previous >= g.Number:
 		return fail("%d can't be the one before it", g.Previous)
 	case g.Layers == nil:
-		return fail("it has no layers, not even none")
+		return fail("its list of layers is missing")
 	case len(g.Environment) > maxEnvironmentBytes || !utf8.ValidString(g.Environment):
 		return fail("its environment is not a text of at most %d bytes", maxEnvironmentBytes)
 	case len(g.By) > maxByBytes || !utf8.ValidString(g.By):
@@ -142,7 +142,7 @@ func (g Generation) validate() error {
 	case len(g.Message) > maxMessageBytes || !utf8.ValidString(g.Message):
 		return fail("its message is not a text of at most %d bytes", maxMessageBytes)
 	case g.At.Year() < 1 || g.At.Year() > 9999 || g.At.Location() != time.UTC:
-		return fail("its time is not in UTC, or of no calendar")
+		return fail("its time is not in UTC, or not a valid date")
 	}
 	for layer, digest := range g.Layers {
 		if err := layer.validate(); err != nil {

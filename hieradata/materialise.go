@@ -67,7 +67,7 @@ func Materialise(root string, g Generation, role, node string, contents map[stri
 			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d is missing", node, s.layer, g.Number)
 		}
 		if Digest(data) != digest {
-			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d is not what its digest says", node, s.layer, g.Number)
+			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d does not match its digest", node, s.layer, g.Number)
 		}
 		files[s.file] = data
 	}

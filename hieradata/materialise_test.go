@@ -117,8 +117,8 @@ func TestMaterialiseChecksHashes(t *testing.T) {
 	g, contents := generationOf(t, map[Layer]string{Common: "a: 1\n"})
 	digest := g.Layers[Common]
 	for name, bad := range map[string]map[string][]byte{
-		"is missing":               {},
-		"not what its digest says": {digest: []byte("a: 2\n")},
+		"is missing":                {},
+		"does not match its digest": {digest: []byte("a: 2\n")},
 	} {
 		if _, err := Materialise(root, g, "", "n1", bad); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)

@@ -212,7 +212,7 @@ func TestRefuses(t *testing.T) {
 		"token of two lines":      {func(o *firstboot.Plan) { join(o).Token = "plt_secret\nPULLEY" }, "one word"},
 		"token without a server":  {func(o *firstboot.Plan) { o.Token = "plt_secret" }, "no server to join at"},
 		"pin without a server":    {func(o *firstboot.Plan) { o.CA = joining().CA }, "no server to join at"},
-		"join with certificates":  {func(o *firstboot.Plan) { join(o).CACert = ca }, "the join answers the certificates"},
+		"join with certificates":  {func(o *firstboot.Plan) { join(o).CACert = ca }, "a join returns the certificates"},
 		"leaving without a join":  {func(o *firstboot.Plan) { o.Leave = "poweroff" }, "leaves at a server"},
 		"leaving at another time": {func(o *firstboot.Plan) { join(o).Leave = "reboot" }, `leave "reboot"`},
 		"step of two words":       {func(o *firstboot.Plan) { o.Steps["a b"] = "off" }, "steps has no key \"a b\""},

@@ -46,7 +46,7 @@ func New(c nodeconfig.Config, signers trust.Files, now func() time.Time, log *sl
 func (m *Machine) Remember() error {
 	before, err := loadKept(m.kept)
 	if err != nil {
-		m.log.Warn("the copies of the schedule and the lists of signers are damaged; they are made anew", "err", err)
+		m.log.Warn("the copies of the schedule and the lists of signers are damaged; the agent makes new ones", "err", err)
 	}
 	k := kept{Signers: m.signers.remember()}
 	if k.Schedule, k.Mode, err = m.crontab(); err != nil {

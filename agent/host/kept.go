@@ -145,9 +145,9 @@ func (k keptSigners) restoreSpoiled(before *lists) (put bool, err error) {
 	}
 	why, _, _ := strings.Cut(err.Error(), "\n")
 	if err := k.restore(*before); err != nil {
-		return false, fmt.Errorf("the release spoiled the list of allowed signers (%s), and it cannot be restored: %w", why, err)
+		return false, fmt.Errorf("the release damaged the list of allowed signers (%s), and it cannot be restored: %w", why, err)
 	}
-	return true, fmt.Errorf("the release spoiled the list of allowed signers: %s (it was restored)", why)
+	return true, fmt.Errorf("the release damaged the list of allowed signers: %s (it was restored)", why)
 }
 
 // restore writes the revoked keys first: after a crash between the two, no additional key is valid.

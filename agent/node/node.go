@@ -106,7 +106,7 @@ func TakeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet) (*os.File
 	case errors.As(reaped, &busy):
 		return nil, fmt.Errorf("%w: its Puppet is pid %d", agent.ErrLocked, busy.Pid)
 	case reaped != nil:
-		return nil, fmt.Errorf("cannot take over from an earlier run: %w", reaped)
+		return nil, fmt.Errorf("cannot end the Puppet of an earlier run: %w", reaped)
 	}
 	return disk.Lock()
 }

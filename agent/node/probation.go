@@ -43,7 +43,7 @@ func (u *supervisor) probation(ctx context.Context) (Turned, error) {
 		return u.tick(ctx, u.opts.Options)
 	}
 	if known := desired.Unreachable == "" && desired.Unreadable == "" && !desired.Agent.Unknown; known && desired.Agent.Version != s.Candidate.Version {
-		u.Log.Info("etcd wants another agent now", "version", desired.Agent.Version, "before", s.Candidate.Version)
+		u.Log.Info("the desired agent changed", "version", desired.Agent.Version, "before", s.Candidate.Version)
 		if _, err := u.forget(s, desired.Agent); err != nil {
 			u.Log.Warn("cannot remove the agent that was on probation", "err", err)
 		}
@@ -74,7 +74,7 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 		}
 		replaced, err := u.credit(ctx, s, want, trial.Ending.Puppet)
 		if err != nil {
-			u.Log.Error("the new agent did well, and cannot be put in place", "err", err)
+			u.Log.Error("cannot install the new agent, whose probation succeeded", "err", err)
 		}
 		done.Replaced = replaced
 	case upgrade.Reach:
@@ -108,7 +108,7 @@ func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 		u.discard(s, why)
 		return
 	}
-	u.Log.Warn("the new agent is in doubt", "version", s.Candidate.Version, "code", why.Code, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
+	u.Log.Warn("a tick of the new agent failed", "version", s.Candidate.Version, "code", why.Code, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
 	if err := u.folder.Save(s); err != nil {
 		u.Log.Error("cannot store the state of the upgrade", "err", err)
 	}
@@ -123,7 +123,7 @@ func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.Age
 	}
 	failpoint.Here("upgrade:credited")
 	if !verified || want.Version != s.Candidate.Version {
-		u.Log.Info("the new agent did a tick well", "version", s.Candidate.Version, "ticks", s.Candidate.Good, "since", s.Candidate.Since)
+		u.Log.Info("a tick of the new agent succeeded", "version", s.Candidate.Version, "ticks", s.Candidate.Good, "since", s.Candidate.Since)
 		return false, nil
 	}
 	version := s.Candidate.Version

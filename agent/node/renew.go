@@ -102,7 +102,7 @@ func (n *Node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 // bundle.
 func acceptable(fresh, old *x509.Certificate, bundle []byte) error {
 	if fresh.Subject.CommonName != old.Subject.CommonName {
-		return fmt.Errorf("the new certificate is of %q, and this node is %q", fresh.Subject.CommonName, old.Subject.CommonName)
+		return fmt.Errorf("the new certificate is for %q, and this node is %q", fresh.Subject.CommonName, old.Subject.CommonName)
 	}
 	cas, err := pki.ParseCertificates(bundle)
 	if err != nil {

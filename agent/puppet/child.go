@@ -190,7 +190,7 @@ func (p *Puppet) Reap(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	p.log().Warn("ending a puppet that outlived its agent and its deadline", "pid", r.Pid)
+	p.log().Warn("ending a Puppet process of an earlier run, which is past its deadline", "pid", r.Pid)
 	if !stop(old, p.grace(), func() bool { return !old.alive() }) {
 		return fmt.Errorf("cannot end the Puppet of an earlier run (pid %d): it outlived SIGKILL", r.Pid)
 	}

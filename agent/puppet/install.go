@@ -102,7 +102,7 @@ func (i *Installer) attempt(ctx context.Context, m manager) error {
 		return err
 	}
 	if !i.works(ctx) {
-		return fmt.Errorf("package %s was installed, and yet no puppet that works is in any of %s", name, strings.Join(searchPath(), ", "))
+		return fmt.Errorf("package %s is installed, and none of %s contains a working puppet", name, strings.Join(searchPath(), ", "))
 	}
 	// The package's own service would contact a missing Puppet server, or apply the catalogs of another one.
 	if _, err := os.Stat(i.path("/run/systemd/system")); err == nil {
@@ -144,7 +144,7 @@ func (i *Installer) works(ctx context.Context) bool {
 		defer cancel()
 		version, err := i.run(ctx, path, "--version")
 		if err != nil {
-			i.log().Warn("the puppet that is here does not start", "path", path, "error", err)
+			i.log().Warn("the installed puppet does not start", "path", path, "error", err)
 			return false
 		}
 		i.log().Info("puppet is installed", "path", path, "version", strings.TrimSpace(version))

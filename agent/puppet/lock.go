@@ -32,7 +32,7 @@ func (e *DisabledError) Error() string {
 	if e.Message != "" {
 		why = ": " + e.Message
 	}
-	return fmt.Sprintf("puppet is disabled on this machine (%s)%s\nlift it with `puppet agent --enable`", e.Path, why)
+	return fmt.Sprintf("puppet is disabled on this machine (%s)%s\nrun `puppet agent --enable` to permit runs", e.Path, why)
 }
 
 // BusyError reports that another Puppet is applying a catalog.

@@ -61,7 +61,7 @@ func (s Signatures) String() string {
 	case NotChecked:
 		return "not checked"
 	case Unusable:
-		return "the node takes nothing new: " + s.Refusal.Error()
+		return "the node accepts no new target: " + s.Refusal.Error()
 	}
 	return string(s.State)
 }

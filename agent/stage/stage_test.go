@@ -89,7 +89,7 @@ func TestLostSignersRefuseNewTargets(t *testing.T) {
 		signers, _, err := v.Signers()
 		says := Check(f).String()
 		var refused *trust.Refusal
-		if failed := strings.HasPrefix(says, "the node takes nothing new: "); failed != (err != nil) || failed != errors.As(err, &refused) || !strings.Contains(says, c.want) {
+		if failed := strings.HasPrefix(says, "the node accepts no new target: "); failed != (err != nil) || failed != errors.As(err, &refused) || !strings.Contains(says, c.want) {
 			t.Errorf("%s: %q, %v; want %q", name, says, err, c.want)
 		}
 		if (signers != nil) != (says == "checked") {

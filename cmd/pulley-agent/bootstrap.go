@@ -32,7 +32,7 @@ EXIT STATUS
 	b.Given.AddFlags(f, "servers", "ca", "token", "puppet_package", "puppet_version", "package_repo", "schedule")
 	f.BoolVar(&b.NoCron, "no-cron", false, "set up no schedule: something else starts the agent, such as pulley-agent daemon")
 	f.BoolVar(&b.IgnorePuppetAgent, "ignore-puppet-agent", false, "set up the schedule although puppet agent seems to manage this machine")
-	f.BoolVar(&b.Overwrite, "overwrite", false, "write agent.yaml anew where it differs from the flags")
+	f.BoolVar(&b.Overwrite, "overwrite", false, "overwrite the settings of agent.yaml that differ from the flags")
 	f.StringVar(&b.From, "from", "", "repeat this step and the later ones")
 	f.BoolVar(&b.DryRun, "dry-run", false, "print what each step would do, and change nothing")
 	return cmd

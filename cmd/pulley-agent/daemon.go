@@ -40,7 +40,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: ticks now and then at %s\n", c.Identity.Node, spec)
+	fmt.Fprintf(o.env.Stdout, "%s: ticks now, then by schedule %s\n", c.Identity.Node, spec)
 	told := ctx
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -45,7 +45,7 @@ func (o *options) withNodeLock(do func(*agent.Disk) error) error {
 	return o.withDisk(func(d *agent.Disk) error {
 		lock, err := d.Lock()
 		if err != nil {
-			return fmt.Errorf("%w; try again when it is over", err)
+			return fmt.Errorf("%w; try again after it", err)
 		}
 		return errors.Join(do(d), lock.Close())
 	})
@@ -105,7 +105,7 @@ func (o *options) printFindings(f takeover.Findings) {
 		cli.Cleanf(out, "starts puppet agent: /%s: %s\n", l.Path, l.Text)
 	}
 	for _, s := range f.Scripts {
-		cli.Cleanf(out, "starts puppet agent: /%s (it stays; disabled, the agent does nothing)\n", s)
+		cli.Cleanf(out, "starts puppet agent: /%s (Pulley does not change it: a disabled agent does nothing)\n", s)
 	}
 	for _, p := range f.Daemons {
 		cli.Cleanf(out, "runs: %s (pid %d)\n", p.Command, p.Pid)
@@ -254,11 +254,11 @@ func newTakeoverStatus(o *options) *cobra.Command {
 func (o *options) printTakeover(t takeoverStatus) {
 	words := map[takeover.Stage]string{
 		takeover.None:      "no takeover on this machine",
-		takeover.Found:     "puppet agent is in charge: a first boot found it so, or a takeover was undone",
+		takeover.Found:     "puppet agent is in charge: the first boot found it active, or a takeover was undone",
 		takeover.Disabling: "disabling was interrupted: run `pulley-agent takeover disable` again",
-		takeover.Disabled:  "puppet agent is disabled, and Pulley in its place",
+		takeover.Disabled:  "puppet agent is disabled; Pulley replaces it",
 		takeover.Removing:  "removing was interrupted: run `pulley-agent takeover remove` again",
-		takeover.Removed:   "what started puppet agent is removed, and Pulley in its place",
+		takeover.Removed:   "everything that started puppet agent is removed; Pulley replaces it",
 		takeover.Undoing:   "undoing was interrupted: run `pulley-agent takeover undo` again",
 	}
 	line := words[t.Stage]

@@ -254,14 +254,14 @@ func newAgentsUnpin(o *options) *cobra.Command {
 func newAgentsRetry(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry -e ENVIRONMENT",
-		Short: "Let nodes try versions again that failed on them",
+		Short: "Let nodes retry versions that failed on them",
 		Args:  arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if err := change.RetryAgent(ctx, s, ref, o.changing()); err != nil {
 					return err
 				}
-				fmt.Fprintf(o.env.Stdout, "nodes of %s try versions again that failed on them\n", ref)
+				fmt.Fprintf(o.env.Stdout, "nodes of %s retry versions that failed on them\n", ref)
 				return nil
 			})
 		},

@@ -203,7 +203,7 @@ func newEnvHistory(o *options) *cobra.Command {
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
-	cmd.Flags().DurationVar(&since, "since", 0, "only the acts of this time, as in 24h (default: all kept acts, the newest 1,000)")
+	cmd.Flags().DurationVar(&since, "since", 0, "show only this last period, as in 24h (default: the newest 1,000 entries)")
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }

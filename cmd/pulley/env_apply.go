@@ -224,7 +224,7 @@ allowed signers; --allowed-signers none does.`,
 	a.machines.add(cmd)
 	a.override.add(cmd)
 	a.add(cmd.Flags())
-	cmd.Flags().StringVar(&a.machines.wait, "wait", string(apply.WaitConverged), "state that new machines are waited for: converged, registered or none")
+	cmd.Flags().StringVar(&a.machines.wait, "wait", string(apply.WaitConverged), "state of new machines to wait for: converged, registered or none")
 	cmd.Flags().StringVar(&a.plan, "plan", "", "file of a stored plan, from pulley env plan --out")
 	return cmd
 }

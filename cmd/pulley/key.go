@@ -53,7 +53,7 @@ key for ssh or git can sign too, and so can one of a hardware token (ssh-keygen 
 		Args: arguments(1, 1, "takes the file to write"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if !bare && !trust.CanAsk() {
-				return cli.Usagef("no terminal to ask for a passphrase: give --no-passphrase")
+				return cli.Usagef("cannot read a passphrase: standard input is no terminal\ngive --no-passphrase")
 			}
 			if err := (trust.Key{File: args[0]}).Create(c.Context(), bare); err != nil {
 				return err
@@ -109,8 +109,8 @@ environments; '*' is every environment, 'dev*' every one whose name begins with 
 	f := cmd.Flags()
 	f.StringVar(&p.Name, "name", "", "holder of the key")
 	f.StringSliceVar(&p.Environments, "environments", nil, "environments that it is valid for, as in production,dev or '*'")
-	f.StringVar(&after, "valid-after", "", "first moment of its validity, as in 2026-12-01 (default: now)")
-	f.StringVar(&before, "valid-before", "", "last moment of its validity, as in 2027-01-31 (default: none)")
+	f.StringVar(&after, "valid-after", "", "start of its validity, as in 2026-12-01 (default: now)")
+	f.StringVar(&before, "valid-before", "", "end of its validity, as in 2027-01-31 (default: none)")
 	files.addSigners(f, "")
 	return cmd
 }
@@ -217,7 +217,7 @@ even if it was signed before; what the node enforces stays.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&at, "at", "", "last moment of its validity, as in 2027-01-31 or now")
+	cmd.Flags().StringVar(&at, "at", "", "end of its validity, as in 2027-01-31 or now")
 	files.addSigners(cmd.Flags(), "")
 	return cmd
 }

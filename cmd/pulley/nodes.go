@@ -189,7 +189,7 @@ EXIT STATUS
 		},
 	}
 	o.addMessage(cmd, "reason, shown with the run")
-	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "end the node's retirement first")
+	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "cancel the node's retirement first")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the answer, up to this long, as in 10m (default: do not wait)")
 	return cmd
 }

@@ -79,7 +79,7 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit`\n", pin.Scope, describeTarget(pin.Target))
 	}
 	if t.Hold != nil {
-		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): nothing moves until it ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
+		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): no node changes its target before the hold ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
 	}
 }
 

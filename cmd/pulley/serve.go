@@ -67,7 +67,7 @@ EXIT STATUS
 	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, described in ../clouds/NAME.yaml beside the files")
 	f.DurationVar(&s.patience, "watch-patience", watch.DefaultPatience, "how long a machine must be dead before it is replaced")
 	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "limit of replaced machines of an environment in an hour")
-	f.BoolVar(&s.config.Auth, "auth", false, "make etcd authenticate its users, with a CA in the data folder; implied by --listen off loopback without --cert, and by a folder that was served so before")
+	f.BoolVar(&s.config.Auth, "auth", false, "make etcd authenticate its users, with a CA in the data folder; implied by --listen off loopback without --cert, and by a folder that was served with --auth before")
 	f.StringArrayVar(&s.config.Advertise, "advertise", nil, "name or address of this machine for nodes; may be repeated (default: that of --listen, or all of the machine)")
 	f.DurationVar(&s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
 	s.secure.addCA(f)

@@ -143,7 +143,7 @@ func RetryAgent(ctx context.Context, s *store.Store, ref environments.Ref, a Aut
 			return err
 		}
 		if len(choices(w)) == 0 {
-			return fmt.Errorf("cannot retry: %s wants no version of the agent\nset one: `pulley agents promote VERSION -e %s`", ref, ref)
+			return fmt.Errorf("cannot retry: no version of the agent is set for %s\nset one: `pulley agents promote VERSION -e %s`", ref, ref)
 		}
 		w.Try++
 		return putWish(ctx, s, ref, w, revision, a)

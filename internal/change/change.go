@@ -47,7 +47,7 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 		return store.FleetState{}, err
 	}
 	if f.Spec == nil {
-		return store.FleetState{}, fmt.Errorf("cannot read environment %s: it was removed at this moment", ref)
+		return store.FleetState{}, fmt.Errorf("cannot read environment %s: it was removed meanwhile", ref)
 	}
 	switch {
 	case scope.Role != "":

@@ -144,7 +144,7 @@ func (s *stream) next() error {
 	return nil
 }
 
-var errGap = errors.New("cannot read on: a pack in between was not wanted")
+var errGap = errors.New("cannot continue reading: the next pack was not requested")
 
 // seek moves forward to an offset in a wanted pack.
 func (s *stream) seek(at int64) error {
@@ -276,13 +276,13 @@ func fetchDeltas(ctx context.Context, src Source, to, from Chain) ([][]byte, err
 			return nil, err
 		}
 		if int64(len(stored)) != end-seq+1 {
-			return nil, fmt.Errorf("%w: %d came instead of %d", errNoGood, len(stored), end-seq+1)
+			return nil, fmt.Errorf("%w: received %d instead of %d", errNoGood, len(stored), end-seq+1)
 		}
 		for _, b := range stored {
 			budget -= int64(len(b))
 		}
 		if budget < 0 {
-			return nil, fmt.Errorf("%w: they are larger than the records say", errNoGood)
+			return nil, fmt.Errorf("%w: they are larger than the records state", errNoGood)
 		}
 		all = append(all, stored...)
 	}

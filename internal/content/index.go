@@ -149,7 +149,7 @@ func (x *index) places(m *Manifest) (map[[sha256.Size]byte]int64, error) {
 		at := s.at
 		for _, e := range contents[:s.count] {
 			if e.Size > end-at {
-				return nil, fmt.Errorf("cannot accept index: %q ends behind the last pack", e.Path)
+				return nil, fmt.Errorf("cannot accept index: %q ends after the last pack", e.Path)
 			}
 			places[e.Hash] = at
 			at += e.Size

@@ -168,7 +168,7 @@ func (u *unpacker) unpackUpTo(stored []byte, raw, limit int64) ([]byte, error) {
 	return decoded, nil
 }
 
-var errTrailing = errors.New("is followed by something that does not belong to it")
+var errTrailing = errors.New("is followed by other data")
 
 // checkFrame verifies that stored is exactly one frame, that the frame declares raw as its size, and that no bytes
 // follow. The decoder itself would accept further frames. Format: RFC 8878, sections 3.1.1 and 3.1.1.2.

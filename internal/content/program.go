@@ -47,7 +47,7 @@ func (p Program) Stored() int64 {
 func (p Program) Check() error {
 	switch {
 	case !IsHash(p.SHA256):
-		return errors.New("its digest is none")
+		return errors.New("its digest is not valid")
 	case p.Size <= 0 || p.Size > MaxProgramBytes:
 		return fmt.Errorf("it has %d bytes; there may be 1 to %d", p.Size, MaxProgramBytes)
 	case len(p.Chunks) == 0 || len(p.Chunks) > maxChunks:
@@ -55,7 +55,7 @@ func (p Program) Check() error {
 	}
 	for _, c := range p.Chunks {
 		if !IsHash(c.Hash) || c.Size <= 0 || c.Size > MaxStored {
-			return errors.New("one of its chunks makes no sense")
+			return errors.New("one of its chunks is not valid")
 		}
 	}
 	return nil
@@ -113,7 +113,7 @@ func (p Program) CopyTo(ctx context.Context, w io.Writer, src ObjectSource) erro
 	case err != nil:
 		return fail(err)
 	case n != p.Size:
-		return fail(fmt.Errorf("it has other than its %d bytes", p.Size))
+		return fail(fmt.Errorf("its size is not %d bytes", p.Size))
 	case hex.EncodeToString(sum.Sum(nil)) != p.SHA256:
 		return fail(errors.New("its bytes are not those that were published"))
 	}

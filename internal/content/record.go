@@ -76,13 +76,13 @@ func (r Record) check() error {
 	case r.Base.Stored < r.Base.Index.Size || r.Base.Stored > 2*maxObjects*MaxStored:
 		return fmt.Errorf("a base of %d bytes", r.Base.Stored)
 	case c.Line == "" || len(c.Line) > maxLineBytes:
-		return fmt.Errorf("line %.64q is not the name of one", c.Line)
+		return fmt.Errorf("%.64q is not the name of a line", c.Line)
 	case r.Base.Seq < 0 || r.Base.Seq > c.Seq || c.Seq > maxSeq:
 		return fmt.Errorf("position %d with a base at %d", c.Seq, r.Base.Seq)
 	case c.Seq-r.Base.Seq > maxDeltas:
 		return fmt.Errorf("%d deltas after its base, at most %d are allowed", c.Seq-r.Base.Seq, maxDeltas)
 	case (c.Delta == nil) != (c.Seq == 0):
-		return errors.New("a delta leads to the first position of a line, or none to another")
+		return errors.New("the first position of a line has a delta, or a later position has none")
 	case c.Stored < 0 || c.Weight < 0 || c.Stored > maxSum || c.Weight > maxSum:
 		return errors.New("its deltas have an impossible size")
 	case r.Base.Deltas < 0 || r.Base.Deltas > c.Stored || r.Base.Weight < 0 || c.Weight-r.Base.Weight < 0 || c.Weight-r.Base.Weight > maxWeight:
@@ -98,7 +98,7 @@ func (r Record) check() error {
 		return fmt.Errorf("delta: %w", err)
 	}
 	if c.Delta.Size > c.Stored || c.Delta.Raw > c.Weight {
-		return errors.New("its delta is larger than all together")
+		return errors.New("its delta is larger than all deltas together")
 	}
 	return nil
 }

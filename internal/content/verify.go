@@ -239,7 +239,7 @@ func surveyFolder(b *beneath, m *Manifest, f listing, pending map[int]bool, buff
 		}
 		switch {
 		case pending[i] && there:
-			flaws = append(flaws, flaw{e.Path, -1, "it is there too early"})
+			flaws = append(flaws, flaw{e.Path, -1, "it exists already"})
 		case pending[i]:
 		case !there:
 			flaws = append(flaws, flaw{e.Path, i, "it is missing"})
@@ -282,7 +282,7 @@ func readNames(fd int, dir string, buffer []byte) ([]string, error) {
 func differs(dir int, name string, e Entry) string {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return "it can't be looked at: " + err.Error()
+		return "its attributes cannot be read: " + err.Error()
 	}
 	kind := st.Mode & unix.S_IFMT
 	switch e.Kind {
@@ -291,9 +291,9 @@ func differs(dir int, name string, e Entry) string {
 		case kind != unix.S_IFDIR:
 			return "it is no folder"
 		case st.Mode&0o7777 != e.perm():
-			return "its mode is another"
+			return "it has another mode"
 		case st.Uid != uint32(os.Geteuid()):
-			return "its owner is another"
+			return "it has another owner"
 		}
 		return ""
 	case KindLink:
@@ -311,14 +311,14 @@ func differs(dir int, name string, e Entry) string {
 	case kind != unix.S_IFREG:
 		return "it is no file"
 	case st.Size != e.Size:
-		return "its size is another"
+		return "it has another size"
 	case st.Mode&0o7777 != e.perm():
-		return "its mode is another"
+		return "it has another mode"
 	case st.Uid != uint32(os.Geteuid()): // another owner could change the file and hide the change
-		return "its owner is another"
+		return "it has another owner"
 	// Some file systems store times in seconds only.
 	case st.Mtim.Sec != want.Unix() || st.Mtim.Nsec != 0 && st.Mtim.Nsec != int64(want.Nanosecond()):
-		return "it was written to"
+		return "it was changed"
 	}
 	return ""
 }

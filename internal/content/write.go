@@ -184,7 +184,7 @@ func (w *writer) survey() error {
 	}
 	for _, f := range flaws {
 		if f.entry < 0 || !w.manifest.Entries[f.entry].regular() {
-			return fmt.Errorf("cannot use what is on disk: %q: %s", f.path, f.why)
+			return fmt.Errorf("cannot use the tree on disk: %q: %s", f.path, f.why)
 		}
 		err := w.remove(f.path, false)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -40,7 +40,7 @@ func PuppetValidator(command string) ManifestCheck {
 		var exit *exec.ExitError
 		switch {
 		case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
-			return []Finding{cannotParse("there is no "+command, "install Puppet, or go without its check")}
+			return []Finding{cannotParse("there is no "+command, "install Puppet, or skip its check")}
 		case ctx.Err() != nil:
 			return append(findings, cannotParse(fmt.Sprintf("Puppet was stopped: %v", context.Cause(ctx)), ""))
 		case err != nil && !errors.As(err, &exit):

@@ -84,7 +84,7 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 		return err
 	}
 	if does := runs(name); does != "" && info.Mode().Perm()&0o111 == 0 {
-		r.add(Finding{File: name, Severity: Error, Problem: "it can't be executed, so it " + does + " nothing", Hint: "chmod +x " + name})
+		r.add(Finding{File: name, Severity: Error, Problem: "it is not executable: it " + does + " nothing", Hint: "chmod +x " + name})
 	}
 	if !isYAML(name) && path.Ext(name) != ".pp" {
 		return r.look(repo, name)
@@ -148,7 +148,7 @@ func (r *reading) check() {
 	}
 	r.add(checkSettings(r.files["pulley.yaml"], r.files["hiera.yaml"])...)
 	if _, has := r.files["hiera.yaml"]; !has {
-		r.add(Finding{File: "hiera.yaml", Severity: Warning, Problem: "there is none, so Puppet only reads data/common.yaml", Hint: "`pulley init` writes one that works"})
+		r.add(Finding{File: "hiera.yaml", Severity: Warning, Problem: "the file is missing: Puppet reads only data/common.yaml", Hint: "`pulley init` writes one that works"})
 	}
 	r.checkNodes()
 }
@@ -164,9 +164,9 @@ func (r *reading) checkNodes() {
 		}
 	}
 	if manifests == 0 {
-		r.add(Finding{File: "manifests/site.pp", Severity: Error, Problem: "there is none, so Puppet would apply nothing", Hint: "`pulley init` writes one that works"})
+		r.add(Finding{File: "manifests/site.pp", Severity: Error, Problem: "the file is missing: Puppet would apply nothing", Hint: "`pulley init` writes one that works"})
 	} else if !site.any {
-		r.add(Finding{File: "manifests/site.pp", Severity: Warning, Problem: "there are no node declarations, so all nodes get the same",
+		r.add(Finding{File: "manifests/site.pp", Severity: Warning, Problem: "there are no node declarations: all nodes get the same resources",
 			Hint: `give each role its own: node /^controller\d+/ { … }`})
 	}
 	seen, clouds := 0, r.checkClouds()
@@ -185,7 +185,7 @@ func (r *reading) checkNodes() {
 		}
 	}
 	if seen == 0 {
-		r.add(Finding{File: "environments", Severity: Warning, Problem: "there is no environment", Hint: "say which nodes there are in environments/<environment>.yaml"})
+		r.add(Finding{File: "environments", Severity: Warning, Problem: "there is no environment", Hint: "list the nodes in environments/<environment>.yaml"})
 	}
 }
 

@@ -73,8 +73,8 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"environments: warning: there is no environment", "hiera.yaml: warning: there is none", "manifests/site.pp: error: there is none"}},
 		"broken data": {
 			map[string]string{"hieradata/common.yaml": "a: 1\nb: [\n", "hieradata/x.yml": "a: 1\nb: {c: 1, c: 2}\na: 3\n", "hieradata/y.yaml": "d: 2024-01-01\n"},
-			[]string{"hieradata/common.yaml:", "hieradata/x.yml:2:11: error: the key \"c\" stands already in line 2",
-				"hieradata/x.yml:3:1: error: the key \"a\" stands already in line 1", "hieradata/y.yaml:1:4: warning: Puppet refuses to read a file with the date 2024-01-01"}},
+			[]string{"hieradata/common.yaml:", "hieradata/x.yml:2:11: error: the key \"c\" is in line 2 already",
+				"hieradata/x.yml:3:1: error: the key \"a\" is in line 1 already", "hieradata/y.yaml:1:4: warning: Puppet refuses to read a file with the date 2024-01-01"}},
 		"what Hiera may have": {
 			map[string]string{"hieradata/common.yaml": "x: &x {a: 1}\ny:\n  <<: *x\n  b: *x\n'1': a\n1: b\nd: '2024-01-01'\n"}, nil},
 		"an old hiera.yaml": {
@@ -104,9 +104,9 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"keys/private_key.pkcs7.pem: error: it is a private key"}},
 		"no settings": {map[string]string{"pulley.yaml": ""}, nil},
 		"a check that can't run": {
-			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it can't be executed"}},
+			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it is not executable"}},
 		"a hook that can't run": {
-			map[string]string{"retire.d/20-x": "#!/bin/sh\n"}, []string{"retire.d/20-x: error: it can't be executed, so it drains nothing"}},
+			map[string]string{"retire.d/20-x": "#!/bin/sh\n"}, []string{"retire.d/20-x: error: it is not executable: it drains nothing"}},
 		"exported resources": {
 			map[string]string{"modules/role/manifests/x.pp": "class role::x {\n  @@file { '/x': }\n}\n"},
 			[]string{"modules/role/manifests/x.pp:2:3: error: exported"}},

@@ -59,7 +59,7 @@ func checkNode(file string, n *yaml.Node) []Finding {
 			id := key.ShortTag() + " " + key.Value
 			if line, twice := first[id]; twice {
 				out = append(out, Finding{File: file, Line: key.Line, Column: key.Column, Severity: Error,
-					Problem: fmt.Sprintf("the key %q stands already in line %d, and this one would silently win", key.Value, line),
+					Problem: fmt.Sprintf("the key %q is in line %d already, and this one would override it", key.Value, line),
 					Hint:    "remove one of them"})
 				continue
 			}

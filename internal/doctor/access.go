@@ -162,7 +162,7 @@ func operators(f *facts) (all []Finding) {
 	return append(all, Finding{Code: operatorsFine, Severity: Fine, Params: Params{Count: int64(len(f.operators)), Count2: admins}})
 }
 
-// strays are the users of nodes and operators that belong to nobody, and the roles of nodes that are gone.
+// strays are the users of nodes and operators without an owner, and the roles of removed nodes.
 func (f *facts) strays() (users []pki.Name, roles [][2]string) {
 	wanted := map[string]bool{}
 	byEnv := map[string]environment{}
@@ -251,7 +251,7 @@ func repairGrants(ctx context.Context, st *store.Store, f *facts) ([]Finding, er
 	return []Finding{{Code: grantsRepaired, Severity: Fine}}, nil
 }
 
-// repairLeftovers deletes users and roles that belong to nobody. It reads the records again, after the users.
+// repairLeftovers deletes users and roles without an owner. It reads the records again, after the users.
 func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
 	for _, e := range f.environments {
 		for node := range sorted(e.precreated) {

@@ -173,7 +173,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	for _, want := range []string{
 		"problem flood controller1 floods etcd: 9216 KiB and 900 writes within its worst minute -> remove it and what it wrote: `pulley nodes remove controller1 -e dev --forget`",
 		"problem flood gone1 has 80 keys in etcd",
-		"warning leftovers gone1 is on no list, and left 80 keys -> `pulley nodes remove gone1 -e dev --forget`",
+		"warning leftovers gone1 is not on the host list, and left 80 keys -> `pulley nodes remove gone1 -e dev --forget`",
 		"problem duplicate a duplicate machine uses the name controller1: machine id other",
 		"warning certificate the certificate of controller1 ends on",
 		"problem certificate the certificate of compute1 ended on",
@@ -184,8 +184,8 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		"problem grants role pulley/node/dev/controller1 may do more than it should: write /pulley/v1/environments/dev/gate",
 		"problem grants etcd user " + nodeA + " has the roles pulley/node/dev/controller1, pulley/nodes/dev, root, and should have",
 		"problem grants role pulley/viewer", // only where it is wrong
-		"problem leftovers etcd user " + stray + " belongs to nobody",
-		"problem leftovers etcd user pulley/operator/ghost/00000000000000ee belongs to nobody",
+		"problem leftovers etcd user " + stray + " has no owner",
+		"problem leftovers etcd user pulley/operator/ghost/00000000000000ee has no owner",
 		"problem operators operator ann has no etcd user",
 		"problem readable cannot read key /pulley/v1/identities/dev/strange",
 		"warning leftovers environment old does not exist",
@@ -218,7 +218,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	repaired := found(t, examine(t, server, etcdtest.Serve, true))
-	for _, gone := range []string{"belongs to nobody", "problem grants"} {
+	for _, gone := range []string{"has no owner", "problem grants"} {
 		if strings.Contains(repaired, gone) {
 			t.Errorf("after the repair there is still %s:\n%s", gone, repaired)
 		}

@@ -88,7 +88,7 @@ type environment struct {
 }
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
-// record names then belongs to nobody.
+// record names then has no owner.
 func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (*facts, error) {
 	f := &facts{now: now, prefix: st.Prefix(), names: st.Access}
 	var err error

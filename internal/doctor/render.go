@@ -162,7 +162,7 @@ func (f Finding) render() (sentence, remedy string) {
 	case rootFine:
 		return "etcd's user root has no password", ""
 	case rootPassword:
-		return "etcd's user root has a password: anybody who knows it may do everything", "give it a random password that nobody keeps: `etcdctl user passwd root`; while auth is on, root cannot be deleted"
+		return "etcd's user root has a password: anybody who knows it may do everything", "give it a random password, and do not keep it: `etcdctl user passwd root`; while auth is on, root cannot be deleted"
 	case certificateEnds, certificateEnded:
 		return certificateSentence(f, day)
 	case nodeCertificateEnds, nodeCertificateEnded:
@@ -188,9 +188,9 @@ func (f Finding) render() (sentence, remedy string) {
 	case userRolesDiffer:
 		return fmt.Sprintf("etcd user %s has the roles %s, and should have %s", p.User, strings.Join(p.Have, ", "), strings.Join(p.Want, ", ")), fixIt
 	case grantsRepaired:
-		return "grants of roles and roles of users are as they should be", ""
+		return "all roles have the right grants, and all users have the right roles", ""
 	case accessUnreadable:
-		return "users and roles cannot be read: you are no admin", "run doctor as an admin: `pulley operators list` shows the admins"
+		return "users and roles cannot be read: you are not an admin", "run doctor as an admin: `pulley operators list` shows the admins"
 	case userMissing:
 		return node + " has an identity and no etcd user: etcd refuses it", "a removal was interrupted: " + remove + "; to bring the node back after that: " + token
 	case notJoined:
@@ -223,18 +223,18 @@ func (f Finding) render() (sentence, remedy string) {
 	case firstBootFails:
 		return fmt.Sprintf("the first boot of %s fails at step %s and retries%s", firstBootName(f), p.Step, cause(p.Text)), ""
 	case machineUnwanted:
-		return fmt.Sprintf("pulley made machine %s for %s, which nothing calls for: the machine may still exist", p.Machine, node),
-			"`pulley env plan` shows it; `pulley env apply` retires it, and `pulley env destroy` the whole environment"
+		return fmt.Sprintf("pulley made machine %s for %s, which the environment does not need: the machine may still exist", p.Machine, node),
+			"`pulley env plan` shows it; `pulley env apply` retires it, and `pulley env destroy` retires the complete environment"
 	case moreMachines:
 		return fmt.Sprintf("and %d more machines", p.Count), ""
 	case applyHangs:
-		return fmt.Sprintf("%s has applied %s for %s, and nobody else can", p.By, env, ago.Round(time.Minute)), "find that process; after its end the lock ends within a minute"
+		return fmt.Sprintf("%s has applied %s for %s, and blocks every other apply", p.By, env, ago.Round(time.Minute)), "find that process; after its end the lock ends within a minute"
 	case environmentMissing:
 		return "environment " + env + " does not exist, and keys of its nodes do", "store it: `pulley env apply`; or remove its nodes: `pulley nodes remove NODE -e " + env + " --forget`"
 	case identityUnlisted:
 		return node + " has an identity, and is not on the host list", "`pulley nodes add " + node + " -e " + env + "`, or " + remove
 	case keysLeft:
-		return fmt.Sprintf("%s is on no list, and left %d keys", node, p.Count), forget
+		return fmt.Sprintf("%s is not on the host list, and left %d keys", node, p.Count), forget
 	case keysLeftRemoved:
 		return fmt.Sprintf("%s was removed, and left %d keys", node, p.Count), forget
 	case moreKeysLeft:
@@ -242,15 +242,15 @@ func (f Finding) render() (sentence, remedy string) {
 	case precreatedUnused:
 		return "an etcd user is pre-created for " + node + ", which needs none", "`pulley serve` deletes it by itself; or: " + fixIt
 	case Stray:
-		return "etcd user " + p.User + " belongs to nobody: its certificate is still valid", fixIt
+		return "etcd user " + p.User + " has no owner: its certificate is still valid", fixIt
 	case moreStrays:
-		return fmt.Sprintf("and %d more etcd users belong to nobody", p.Count), fixIt
+		return fmt.Sprintf("and %d more etcd users have no owner", p.Count), fixIt
 	case strayRoles:
-		return fmt.Sprintf("%d etcd roles are of nodes that are gone", p.Count), fixIt
+		return fmt.Sprintf("%d etcd roles belong to nodes that were removed", p.Count), fixIt
 	case straysKept:
-		return "users that belong to nobody were kept: not every record can be read", ""
+		return "users without an owner were kept: not every record can be read", ""
 	case straysDeleted:
-		return fmt.Sprintf("%d users and %d roles that belonged to nobody were deleted", p.Count, p.Count2), ""
+		return fmt.Sprintf("%d users and %d roles without an owner were deleted", p.Count, p.Count2), ""
 	case noticeFailed:
 		return "a notice was not sent: " + p.Kind + cause(p.Text), "check the URLs of `pulley serve --notify`"
 	case noticeUnsure:

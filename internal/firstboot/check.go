@@ -142,7 +142,7 @@ func (p Plan) Missing() error {
 	case p.Environment == "":
 		return errors.New("it has no environment")
 	case len(p.Servers) > 0 && p.Token == "":
-		return errors.New("it has servers and no token: they would not let the machine join")
+		return errors.New("it has servers and no token: the machine could not join")
 	case len(p.Servers) == 0 && p.Node == "":
 		return errors.New("a machine claims a node of its role by joining, and it has no server")
 	case len(p.Servers)+len(p.Endpoints) == 0:
@@ -247,13 +247,13 @@ func (c *checker) machine(p Plan) {
 	joins := len(p.Servers) > 0
 	switch {
 	case joins && len(p.CA) == 0:
-		c.add("servers", "", "there are servers without the pin of their CA: the machine could not tell them from others", "add `ca: [sha256:…]`")
+		c.add("servers", "", "there are servers without the pin of their CA: the machine could not verify them", "add `ca: [sha256:…]`")
 	case !joins && p.Token != "":
 		c.add("token", "", "there is a token, and no server to join at", "add `servers: [https://…]`")
 	case p.Token != "" && !shapes()["token"].pattern.MatchString(p.Token):
 		c.add("token", "", "the token is not one word of letters and digits", "") // not repeated: this may be logged
 	case joins && p.CACert != "":
-		c.add("cacert", "", "the join answers the certificates of etcd's CA; leave cacert out where there are servers", "")
+		c.add("cacert", "", "a join returns the certificates of etcd's CA; omit cacert if there are servers", "")
 	case p.Leave != "" && p.Leave != LeavePoweroff:
 		c.add("leave", p.Leave, "it may be "+LeavePoweroff, "")
 	case p.Leave != "" && !joins:

@@ -32,7 +32,7 @@ func ParsePlan(file string, b []byte) (Plan, error) {
 		return Plan{}, fmt.Errorf("cannot read %s: it is empty\nits keys are %s", file, planKeys())
 	}
 	if err == nil && dec.Decode(new(any)) == nil {
-		err = errors.New("it has a second document, which would be left out")
+		err = errors.New("it has a second document, which would be ignored")
 	}
 	if err != nil {
 		return Plan{}, fmt.Errorf("cannot read %s: %s\nits keys are %s", file, yamlProblem(err), planKeys())

@@ -61,7 +61,7 @@ func TestPlansThatMakeNoSense(t *testing.T) {
 		"schedule: '*/5 * * *'":           "line 1: schedule \"*/5 * * *\": it has 4 fields",
 		"node: a\nschedule: 99 99 * * *":  "line 2: schedule \"99 99 * * *\": minute \"99\": \"99\" is not from 0 to 59",
 		"allowed_signers: |\n  a\n":       "line 1: allowed_signers: it is not the absolute path of a file",
-		"cacert: /a\nservers: [https://a]\nca: [" + fingerprint + "]": "line 1: cacert: the join answers",
+		"cacert: /a\nservers: [https://a]\nca: [" + fingerprint + "]": "line 1: cacert: a join returns",
 		"node: \x00": "cannot read f",
 	} {
 		p, err := ParsePlan("f", []byte(text))

@@ -21,7 +21,7 @@ import (
 type Settings struct {
 	Servers        []string          `yaml:"servers,omitempty" json:"servers,omitempty" shape:"base" like:"https://pulley.example:8443" help:"https URLs of pulley serve, where the machine joins"`
 	CA             []string          `yaml:"ca,omitempty" json:"ca,omitempty" shape:"pin" help:"pins of the servers' CA, sha256:…, as pulley ca show prints them"`
-	Endpoints      []string          `yaml:"endpoints,omitempty" json:"endpoints,omitempty" shape:"endpoint" like:"https://etcd1.example:2379" help:"URLs of etcd; the join answers them, too"`
+	Endpoints      []string          `yaml:"endpoints,omitempty" json:"endpoints,omitempty" shape:"endpoint" like:"https://etcd1.example:2379" help:"URLs of etcd; a join returns them, too"`
 	AllowedSigners string            `yaml:"allowed_signers,omitempty" json:"allowed_signers,omitempty" long:"true" help:"content of the allowed_signers file of ssh-keygen(1): who may sign releases and data"`
 	Mirrors        []string          `yaml:"mirrors,omitempty" json:"mirrors,omitempty" shape:"mirror" like:"https://mirror.example" help:"https URLs of mirrors, where the machine fetches releases before it asks etcd"`
 	AgentURLs      []string          `yaml:"agent_urls,omitempty" json:"agent_urls,omitempty" shape:"url" like:"https://downloads.example/pulley-agent" help:"URLs of pulley-agent, beside the servers and mirrors"`
@@ -45,11 +45,11 @@ type Plan struct {
 	Node        string `yaml:"node,omitempty" shape:"name" like:"controller1" help:"name of the node (default: that of the token, or of the hostname)"`
 	Role        string `yaml:"role,omitempty" shape:"name" like:"controller" help:"role of a machine with another name, or of the node whose number is claimed"`
 	Environment string `yaml:"environment,omitempty" shape:"fleet" like:"dev or dev@t42" help:"environment of the node"`
-	Hostname    string `yaml:"hostname,omitempty" shape:"hostname" like:"controller1" help:"name of the machine; node: as the node is called (default: it keeps its name)"`
+	Hostname    string `yaml:"hostname,omitempty" shape:"hostname" like:"controller1" help:"hostname of the machine; node: the node's name (default: unchanged)"`
 	Token       string `yaml:"token,omitempty" help:"token to join with"`
 	Leave       string `yaml:"leave,omitempty" help:"poweroff: the machine leaves the fleet when it is powered off"`
 	Prefix      string `yaml:"prefix,omitempty" help:"prefix of the keys in etcd"`
-	CACert      string `yaml:"cacert,omitempty" long:"true" help:"certificates of etcd's CA, where nothing is joined"`
+	CACert      string `yaml:"cacert,omitempty" long:"true" help:"certificates of etcd's CA, for machines that do not join"`
 
 	Settings `yaml:",inline"`
 }

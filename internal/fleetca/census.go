@@ -220,7 +220,7 @@ func (b Blocker) Sentence() string {
 	const renewals = "nodes renew by themselves; operators run `pulley login --renew`"
 	switch b.Code {
 	case CensusFailed:
-		return "cannot find out who would lose access: " + b.Problem
+		return "cannot determine who would lose access: " + b.Problem
 	case PreviousTrusted:
 		return "the previous CA is still trusted: run `pulley ca retire` first"
 	case NoNextCA:

@@ -157,7 +157,7 @@ func explain(r Reason, p Params) explanation {
 		TooManyMachines:      {"too many machines are in their first boot with this token", "", newToken},
 		NoEnvironment:        {"the environment does not exist", p.Environment, "store the environment: pulley env apply"},
 		NoRole:               {"the environment has no such role", p.Role + " in " + p.Environment, "add the role to the environment: pulley env apply"},
-		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is no node's", p.Claimed), "name the node or the role in the machine's userdata"},
+		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is not the name of a node", p.Claimed), "name the node or the role in the machine's userdata"},
 		NotCalledFor:         {"the environment does not contain this node", p.Node, "raise the cardinality of its role or add it to the role's members with `pulley env apply`, or run `pulley nodes add`"},
 		AllTaken:             {"every number of this role is taken", fmt.Sprintf("role %s of %s has %d", p.Role, p.Environment, p.Limit), "raise the role's cardinality with `pulley env apply`, or remove nodes with `pulley nodes remove`"},
 		NameTaken:            {"this node has joined already", p.holder(), "if the machine was installed again, make a new token for it: " + node},

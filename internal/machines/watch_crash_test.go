@@ -264,7 +264,7 @@ func TestWatchKeepsRevivedMachine(t *testing.T) {
 			if at == "hold" && (o.site.made() != before || !p.Empty() || !p.Healthy) {
 				t.Errorf("it came back before anything was taken down: %s", text(p.Plan))
 			}
-			if at == "remove" && (o.site.made() != before || !strings.Contains(notes, "web1 is left alone: it was to be made again, and reported at ")) {
+			if at == "remove" && (o.site.made() != before || !strings.Contains(notes, "web1 is skipped: it was to be made again, and reported at ")) {
 				t.Errorf("it came back before it left the fleet: %q, %s", notes, text(p.Plan))
 			}
 			if at == "delete" && (o.site.made() != before+1 || !p.Empty()) {

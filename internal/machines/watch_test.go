@@ -214,8 +214,8 @@ func TestWatchKeepsMachines(t *testing.T) {
 		say, says string
 		happen    func(*operator)
 	}{
-		{"protected roles", "db1 is left alone: db is protected", func(o *operator) { o.kill(machines.Failed, "db1") }},
-		{"held nodes", "web1 is left alone: freeze on nodes/web1: ann looks at it", func(o *operator) {
+		{"protected roles", "db1 is skipped: db is protected", func(o *operator) { o.kill(machines.Failed, "db1") }},
+		{"held nodes", "web1 is skipped: freeze on nodes/web1: ann looks at it", func(o *operator) {
 			o.kill("", "web1")
 			o.site.holdNode("web1", "ann looks at it")
 		}},
@@ -223,7 +223,7 @@ func TestWatchKeepsMachines(t *testing.T) {
 		{"a list that is empty all at once", "the provider lists none of 7 machines: that looks like an outage", func(o *operator) {
 			o.kill("", "web1", "web2", "web3", "web4", "db1", "db2", "db3")
 		}},
-		{"what speaks, whatever the provider says", "web1 is left alone: it reported at ", func(o *operator) {
+		{"what speaks, whatever the provider says", "web1 is skipped: it reported at ", func(o *operator) {
 			o.set = func(a *apply.Applier) { a.Provider = says{a.Provider, "web1"} }
 		}},
 		{"what the provider does not list and speaks", "", func(o *operator) {
@@ -269,7 +269,7 @@ func TestWatchReportsTimeOfSilence(t *testing.T) {
 		o.well(fleet(role("web", 8)))
 		o.kill(machines.Stopped, "web1")
 		var w watch.Watcher
-		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is left alone: it reported at ")
+		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is skipped: it reported at ")
 		_, rest, _ = strings.Cut(rest, "; it counts as silent from ")
 		const layout = "2006-01-02 15:04:05Z"
 		at, err := time.Parse(layout, rest[:min(len(rest), len(layout))])

@@ -44,7 +44,7 @@ func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, 
 		return nil, errors.New("cannot use mirrors: none is given")
 	}
 	if timeout <= 0 {
-		return nil, fmt.Errorf("cannot use mirrors: %s is no time to wait for an answer", timeout)
+		return nil, fmt.Errorf("cannot use mirrors: %s is not a valid timeout", timeout)
 	}
 	c := &Client{timeout: timeout}
 	for _, u := range urls {
@@ -139,7 +139,7 @@ func (c *Client) read(ctx context.Context, name string, check func([]byte) error
 			return nil, err
 		}
 		if m.breaker.open() {
-			all = append(all, fmt.Errorf("cannot read from %s: it is left alone for a while, after failures", m.shown))
+			all = append(all, fmt.Errorf("cannot read from %s: the mirror is skipped for a while after failures", m.shown))
 			continue
 		}
 		b, err := c.readFrom(ctx, m, name, check)
@@ -168,7 +168,7 @@ func (c *Client) readFrom(ctx context.Context, m *server, name string, check fun
 			err = wrapped.Err // its text would repeat the address
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no whole answer within %s", c.timeout)
+			err = fmt.Errorf("no complete answer within %s", c.timeout)
 		}
 		return nil, fmt.Errorf("cannot read %s from mirror %s: %w", name, m.shown, err)
 	}

@@ -136,7 +136,7 @@ func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 			case <-release:
 			case <-r.Context().Done():
 			}
-		}, "no whole answer within"},
+		}, "no complete answer within"},
 		"drips": {func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				_, _ = w.Write([]byte("x"))
@@ -148,7 +148,7 @@ func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 				case <-time.After(time.Millisecond):
 				}
 			}
-		}, "no whole answer within"},
+		}, "no complete answer within"},
 		"sends to plain http": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, plain.URL+r.URL.Path, http.StatusFound)
 		}, "from https to plain http"},

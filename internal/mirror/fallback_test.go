@@ -84,7 +84,7 @@ func TestFallbackAsksTheDeadWhenNobodyElseAnswers(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	if src.(*fallback).breaker.open() {
-		t.Error("it is left alone although it answers")
+		t.Error("a mirror that answers is skipped")
 	}
 }
 

@@ -57,7 +57,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
-		refuse(w, http.StatusMethodNotAllowed, errors.New("a mirror is only read"))
+		refuse(w, http.StatusMethodNotAllowed, errors.New("a mirror accepts only reads"))
 		return
 	case err != nil:
 		refuse(w, http.StatusBadRequest, err)
@@ -82,7 +82,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		busy(w, errCrowded)
 		return
 	case err != nil:
-		busy(w, errors.New("etcd can't be asked now")) // not the cause: it names internal hosts
+		busy(w, errors.New("etcd does not answer now")) // not the cause: it names internal hosts
 		return
 	}
 	sum := n.hash

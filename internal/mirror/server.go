@@ -70,7 +70,7 @@ func (c *Certificate) Current() (*tls.Certificate, error) {
 		c.trouble = ""
 	case c.trouble != err.Error():
 		c.trouble = err.Error()
-		c.complain(fmt.Errorf("%w\nthe last good certificate goes on serving", err))
+		c.complain(fmt.Errorf("%w\nthe last valid certificate stays in use", err))
 	}
 	return c.pair, nil
 }

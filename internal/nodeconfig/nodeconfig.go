@@ -179,7 +179,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	dec.KnownFields(true)
 	err := dec.Decode(&f)
 	if err == nil && dec.Decode(new(any)) == nil {
-		err = errors.New("it has a second document, which would be left out")
+		err = errors.New("it has a second document, which would be ignored")
 	}
 	if err == nil || errors.Is(err, io.EOF) {
 		return f, nil
@@ -199,7 +199,7 @@ func (c *Config) identify(f Flags, env cli.Env) error {
 	role := cmp.Or(f.Role, c.Role)
 	environment := cmp.Or(f.Environment.Name, env.Getenv("PULLEY_ENVIRONMENT"), c.Environment)
 	if environment == "" {
-		return cli.Usagef("which environment is this node of? give -e NAME, or `environment:` in %s", c.Path)
+		return cli.Usagef("missing the environment of this node: give -e NAME, or `environment:` in %s", c.Path)
 	}
 	ref, err := environments.ParseRef(environment)
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *Config) identify(f Flags, env cli.Env) error {
 		if n, err := environments.ParseHostname(name); err == nil {
 			name = n.String()
 		} else if role == "" {
-			return fmt.Errorf("cannot tell which node this is: %w\ngive --node NAME, or --role ROLE for a machine of another name", err)
+			return fmt.Errorf("cannot determine the name of this node: %w\ngive --node NAME, or --role ROLE for a machine of another name", err)
 		}
 	}
 	certname := name

@@ -156,7 +156,7 @@ func (n *Notifier) send(notice store.Notice, token string) {
 	select {
 	case n.queue <- notice:
 	default:
-		n.Log.Error("a notice is lost: too many are waiting", attrs(notice)...)
+		n.Log.Error("a notice was dropped: too many are waiting", attrs(notice)...)
 	}
 }
 

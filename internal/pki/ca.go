@@ -134,7 +134,7 @@ func (c *CA) finish() error {
 func (c *CA) begin() (*x509.Certificate, error) {
 	for _, name := range []string{nextCert, previousCert} {
 		if _, err := os.Stat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s is missing, and %s exists\nrestore it from a backup: a new CA would know no node of this fleet", currentCert, name)
+			return nil, fmt.Errorf("%s is missing, and %s exists\nrestore it from a backup: a new CA would trust no node of this fleet", currentCert, name)
 		}
 	}
 	if c.elsewhere() {

@@ -75,7 +75,7 @@ func (c *CA) issue(public crypto.PublicKey, subject string, lifetime time.Durati
 	now := c.options.Now()
 	switch {
 	case lifetime <= 0:
-		return nil, nil, fmt.Errorf("%s is no lifetime", lifetime)
+		return nil, nil, fmt.Errorf("%s is not a valid lifetime", lifetime)
 	case !now.Before(m.current.NotAfter):
 		return nil, nil, fmt.Errorf("the CA expired at %s\nrun `pulley ca rotate`: the next CA then signs", m.current.NotAfter.Format(time.RFC3339))
 	}

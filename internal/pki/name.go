@@ -50,7 +50,7 @@ func (n Name) Check() error {
 	if back, err := ParseName(n.String()); err != nil {
 		return err
 	} else if back != n {
-		return fmt.Errorf("cannot use %q as a name: it reads as that of another one, %s %s", n.String(), back.Kind, back.Subject)
+		return fmt.Errorf("cannot use %q as a name: it would be read as %s %s", n.String(), back.Kind, back.Subject)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func ParseName(cn string) (Name, error) {
 	last := len(parts) - 1
 	n := Name{Incarnation: parts[last]}
 	if !isIncarnation(n.Incarnation) {
-		return fail("its last part is no incarnation of 16 hexadecimal digits")
+		return fail("its last part is not an incarnation of 16 hexadecimal digits")
 	}
 	switch {
 	case last >= 4 && Kind(parts[last-3]) == KindNode:
@@ -78,7 +78,7 @@ func ParseName(cn string) (Name, error) {
 	case last >= 3 && (Kind(parts[last-2]) == KindOperator || Kind(parts[last-2]) == KindServe):
 		n.Prefix, n.Kind, n.Subject = strings.Join(parts[:last-2], "/"), Kind(parts[last-2]), parts[last-1]
 	default:
-		return fail("it does not say of which kind it is")
+		return fail("its kind is missing")
 	}
 	return n, nil
 }

@@ -71,7 +71,7 @@ func checkSignature(cert *x509.Certificate, hash crypto.Hash, digest, signature 
 		return errors.New("a command can sign with ECDSA and RSA keys only")
 	}
 	if !ok {
-		return fmt.Errorf("what it printed (%d bytes) is no signature of the CA %s over the digest that it was given", len(signature), Fingerprint(cert))
+		return fmt.Errorf("its output (%d bytes) is not a signature of the given digest by the CA %s", len(signature), Fingerprint(cert))
 	}
 	return nil
 }

@@ -66,10 +66,10 @@ func TestWrongSigningCommandIsReported(t *testing.T) {
 		argv []string
 		says string
 	}{
-		"another key":   {[]string{self(t), next}, "no signature of the CA"},
+		"another key":   {[]string{self(t), next}, "is not a signature of the given digest by the CA"},
 		"no such file":  {[]string{self(t), key + "x"}, "no such file"},
 		"no program":    {[]string{filepath.Join(dir, "none")}, "no such file"},
-		"prints words":  {[]string{"/bin/sh", "-c", "cat >/dev/null; echo hello"}, "(6 bytes) is no signature"},
+		"prints words":  {[]string{"/bin/sh", "-c", "cat >/dev/null; echo hello"}, "(6 bytes) is not a signature"},
 		"prints no end": {[]string{"/bin/sh", "-c", "exit 3"}, "exit status 3"},
 	} {
 		ca := open(t, dir, Options{SignCommand: c.argv})

@@ -84,7 +84,7 @@ func parse(text string) (cron.Schedule, error) {
 		return nil, err
 	}
 	if s.Next(time.Date(2000, time.March, 1, 0, 0, 0, 0, time.UTC)).IsZero() { // leap days come at least once in five years from here
-		return nil, errors.New("it never comes: no year has such a day")
+		return nil, errors.New("it never occurs: no year has such a day")
 	}
 	return s, nil
 }

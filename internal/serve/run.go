@@ -121,7 +121,7 @@ func (c Config) Check() error {
 	cert, key := c.httpsFiles()
 	switch {
 	case own && c.hasCA():
-		return errors.New("leave out --https-cert and --https-key: machines that join know serve by the fingerprint of its CA")
+		return errors.New("leave out --https-cert and --https-key: machines that join verify serve by the fingerprint of its CA")
 	case c.ListenHTTPS == "" && own:
 		return errors.New("--https-cert and --https-key need --listen-https")
 	case c.ListenHTTPS != "" && !c.hasCA() && (cert == "" || key == ""):

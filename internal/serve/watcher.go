@@ -84,7 +84,7 @@ func (w *watcher) saw(write store.NodeWrite) {
 	bytes, writes := t.add(now, write.Bytes)
 	if (bytes > floodBytes || writes > floodWrites) && now.Sub(t.noted) >= recordInterval {
 		if !t.told {
-			w.log.Warn("a node writes far more than a node does", "env", k.ref.String(), "node", k.node, "bytes", bytes, "writes", writes, "within", "1m")
+			w.log.Warn("a node floods etcd", "env", k.ref.String(), "node", k.node, "bytes", bytes, "writes", writes, "within", "1m")
 		}
 		t.told, t.noted = true, now
 		w.floods[k] = store.Flood{Node: k.node, Bytes: bytes, Writes: writes, First: now, Last: now}

@@ -38,7 +38,7 @@ func findRepository(ctx context.Context, dir string) (*repository, error) {
 	var said *commandError
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		return nil, fmt.Errorf("%w that can be looked into: git is not installed", errNoRepository)
+		return nil, fmt.Errorf("%w that can be read: git is not installed", errNoRepository)
 	case errors.As(err, &said) && strings.Contains(said.said, "not a git repository"):
 		return nil, errNoRepository
 	case err != nil:
@@ -50,7 +50,7 @@ func findRepository(ctx context.Context, dir string) (*repository, error) {
 	}
 	if r.bare {
 		if !sameFile(dir, r.gitDir) {
-			return nil, fmt.Errorf("%w: it is a part of one's own files", errNoRepository)
+			return nil, fmt.Errorf("%w: it is a folder inside a repository's own files", errNoRepository)
 		}
 		return r, nil
 	}
@@ -80,7 +80,7 @@ func (r *repository) ask(ctx context.Context, args ...string) (string, error) {
 // commit finds a commit by any name that git accepts.
 func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
 	if ref == "" || strings.HasPrefix(ref, "-") || strings.ContainsFunc(ref, unicode.IsControl) {
-		return Facts{}, errors.New("that is no name of a commit\ngive a branch, a tag, a commit, or something like HEAD~3")
+		return Facts{}, errors.New("that is not the name of a commit\ngive a branch, a tag, a commit, or something like HEAD~3")
 	}
 	hash, err := r.ask(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", ref+"^{commit}")
 	if err != nil || !isObjectName(hash) {

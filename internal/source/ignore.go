@@ -65,7 +65,7 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 				_, err = one.MatchesOrParentMatches("x")
 			}
 			if err == nil && found[0] == "!" {
-				err = errors.New("an exception of nothing")
+				err = errors.New("the exception is empty")
 			}
 		}
 		if err == nil && !utf8.ValidString(line) { // the library would accept it with a message on standard error

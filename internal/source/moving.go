@@ -29,7 +29,7 @@ func (m moving) setAside() error {
 		info, err := m.work.Lstat(is)
 		switch {
 		case err == nil && !info.IsDir():
-			return fmt.Errorf("%s, where its modules go, is no folder (%s)\nlet it be one", folder, info.Mode().Type())
+			return fmt.Errorf("%s, the folder of its modules, is not a folder (%s)\nreplace it by a folder", folder, info.Mode().Type())
 		case err == nil:
 			err = m.work.Rename(is, m.aside(i))
 		case errors.Is(err, fs.ErrNotExist):

@@ -127,7 +127,7 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 func plainFolder(what, written string) (string, error) {
 	m := plainString.FindStringSubmatch(strings.TrimSpace(written))
 	if m == nil {
-		return "", fmt.Errorf("its %s is not written plainly: %s\nwrite it as one string in quotes, or resolve it yourself and give --puppetfile ignore", what, strings.TrimSpace(written))
+		return "", fmt.Errorf("its %s is not a plain string: %s\nwrite it as one string in quotes, or resolve it yourself and give --puppetfile ignore", what, strings.TrimSpace(written))
 	}
 	folder := path.Clean(m[1] + m[2])
 	if !filepath.IsLocal(folder) || folder == "." {

@@ -19,9 +19,9 @@ func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 		"root":          {text: "moduledir '.'\nmod 'a'", refused: `its moduledir "." is not a folder below its own`},
 		"absolute":      {text: "moduledir '/etc'\nmod 'a'", refused: `its moduledir "/etc" is not a folder below its own`},
 		"out":           {text: "mod 'a', install_path: 'x/../..'", refused: `its install_path ".." is not a folder below its own`},
-		"computed":      {text: "moduledir File.join('a', 'b')\nmod 'a'", refused: "its moduledir is not written plainly: File.join('a', 'b')"},
-		"interpolated":  {text: "moduledir \"#{x}\"\nmod 'a'", refused: "is not written plainly"},
-		"computed path": {text: "mod 'a', install_path: P", refused: "its install_path is not written plainly: P"},
+		"computed":      {text: "moduledir File.join('a', 'b')\nmod 'a'", refused: "its moduledir is not a plain string: File.join('a', 'b')"},
+		"interpolated":  {text: "moduledir \"#{x}\"\nmod 'a'", refused: "is not a plain string"},
+		"computed path": {text: "mod 'a', install_path: P", refused: "its install_path is not a plain string: P"},
 	} {
 		p, err := parsePuppetfile(c.text)
 		if c.refused != "" {
@@ -57,7 +57,7 @@ func TestPuppetfileWithoutATool(t *testing.T) {
 	same(t, "ignored", published(t, f), "Puppetfile", "modules/", "modules/motd/", "modules/ntp/", "modules/ntp/x")
 	write(t, dir, map[string]string{"modules/motd/y": "y"})
 	f = open(t, dir, Options{})
-	if f.Root != dir || f.Facts.Modules != "" || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "as they lie in the folder") {
+	if f.Root != dir || f.Facts.Modules != "" || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "in the folder are published unchanged") {
 		t.Errorf("%+v", f)
 	}
 	if _, err := ParseResolver("librarian"); err == nil {

@@ -79,7 +79,7 @@ func TestRefsThatAreNone(t *testing.T) {
 	stolen := filepath.Join(t.TempDir(), "stolen")
 	for ref, want := range map[string]string{
 		"nope": "git knows no such commit\n", "HEAD~9": "git knows no such commit\n", "HEAD:b": "git knows no such commit\n", "main..main": "git knows no such commit\n",
-		"--output=" + stolen: "that is no name of a commit", "-": "that is no name of a commit", "--all": "that is no name of a commit", "a\nb": "that is no name of a commit",
+		"--output=" + stolen: "that is not the name of a commit", "-": "that is not the name of a commit", "--all": "that is not the name of a commit", "a\nb": "that is not the name of a commit",
 		"HEAD": `it has no folder "control"`,
 	} {
 		refused(t, control, Options{Ref: ref}, want)

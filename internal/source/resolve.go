@@ -91,14 +91,14 @@ func (f *Folder) choose(o Options) (*puppetfile, Resolver, error) {
 			return p, tool, nil
 		}
 	}
-	const hint = "install g10k (apt-get install g10k) or r10k (apt-get install r10k), or publish the modules that lie in the folder: --puppetfile ignore"
+	const hint = "install g10k (apt-get install g10k) or r10k (apt-get install r10k), or publish the modules in the folder: --puppetfile ignore"
 	if len(candidates) == 1 {
 		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: %s is not installed\n%s", candidates[0], hint)
 	}
 	if missing := p.missing(f.Root); missing != "" {
 		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: neither g10k nor r10k is installed, and %s is not in the folder\n%s", missing, hint)
 	}
-	f.Notes = append(f.Notes, "the modules of the Puppetfile are published as they lie in the folder: neither g10k nor r10k is installed")
+	f.Notes = append(f.Notes, "the modules of the Puppetfile in the folder are published unchanged: neither g10k nor r10k is installed")
 	return nil, "", nil
 }
 
@@ -123,13 +123,13 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 		return fmt.Errorf("cannot resolve the Puppetfile: %w", err)
 	}
 	if err := f.call(ctx, o, p, tool); err != nil {
-		return fmt.Errorf("cannot resolve the Puppetfile with %w\n--puppetfile ignore publishes the modules that lie in the folder", err)
+		return fmt.Errorf("cannot resolve the Puppetfile with %w\n--puppetfile ignore publishes the modules in the folder", err)
 	}
 	if err := m.putBack(); err != nil {
 		return fmt.Errorf("cannot keep the folder's own modules: %w", err)
 	}
 	if missing := p.missing(f.Root); missing != "" {
-		return fmt.Errorf("cannot resolve the Puppetfile with %s: it did not complain, and there is no %s\nlook at what it does with the file by itself", tool, missing)
+		return fmt.Errorf("cannot resolve the Puppetfile with %s: it reported no error, and %s does not exist\nrun it on the file by hand", tool, missing)
 	}
 	f.Facts.Modules = tool
 	return nil
@@ -162,7 +162,7 @@ func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolv
 	}
 	var late *tooLongError
 	if errors.As(err, &late) {
-		return fmt.Errorf("%w\n--puppetfile-timeout gives it more time", err)
+		return fmt.Errorf("%w\ngive it more time with --puppetfile-timeout", err)
 	}
 	return err
 }

@@ -158,7 +158,7 @@ func TestPuppetfileThatFails(t *testing.T) {
 		if err := os.Symlink(victim, filepath.Join(dir, "modules")); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, dir, Options{Modules: tool}, "modules, where its modules go, is no folder")
+		refused(t, dir, Options{Modules: tool}, "modules, the folder of its modules, is not a folder")
 		write(t, dir, map[string]string{"Puppetfile": "moduledir 'out/modules'\nmod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n"})
 		if err := os.Symlink(victim, filepath.Join(dir, "out")); err != nil {
 			t.Fatal(err)

@@ -71,7 +71,7 @@ func (f *Folder) open(ctx context.Context, dir string, o Options) error {
 	case o.Ref != "":
 		return f.openRef(ctx, repo, o)
 	case found == nil && repo.bare:
-		return fmt.Errorf("cannot publish %s: it is a git repository without a work tree\nsay what of it: --git-ref main", dir)
+		return fmt.Errorf("cannot publish %s: it is a git repository without a work tree\ngive a branch, a tag or a commit, as in --git-ref main", dir)
 	}
 	if f.rules, err = readRules(dir); err != nil {
 		return err

@@ -443,10 +443,10 @@ func (s *Access) MayRemove(ctx context.Context) error {
 	_, err = s.Users(ctx)
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
-		return fmt.Errorf("cannot take nodes out of the fleet: etcd lets only an admin do that, and not %s\n"+
-			"nothing was done; whoever retires or replaces machines is an admin: `pulley operators list` shows who is one, and makes a token to `pulley login` with", s.db.CallerName)
+		return fmt.Errorf("cannot remove nodes from the fleet: etcd allows only an admin to do this, not %s\n"+
+			"nothing was done; run the command as an admin: `pulley operators list` lists the admins", s.db.CallerName)
 	case err != nil:
-		return fmt.Errorf("cannot find out who may take nodes out of the fleet: %w", err)
+		return fmt.Errorf("cannot read who may remove nodes from the fleet: %w", err)
 	}
 	return nil
 }

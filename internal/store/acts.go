@@ -29,7 +29,7 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	if err == nil {
 		err = a.note(ctx, act, value)
 	}
-	return etcd.Wrap(a.ended(err), "cannot note the action on the machine of %s", act.Node)
+	return etcd.Wrap(a.ended(err), "cannot record the action on the machine of %s", act.Node)
 }
 
 func (a *Applying) note(ctx context.Context, act machines.Act, value string) error {

@@ -163,7 +163,7 @@ func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
 			_, err = s.db.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
 		}
 	}
-	return freed, etcd.Wrap(s.db.Explain(err), "cannot have etcd accept writes again")
+	return freed, etcd.Wrap(s.db.Explain(err), "cannot make etcd accept writes again")
 }
 
 // members returns the members of the cluster that a client can reach, the leader last. A single member is the one that
@@ -209,7 +209,7 @@ func (s *Cluster) Installation(ctx context.Context) (string, error) {
 	key := s.db.Keys.Installation()
 	i, _, err := etcd.Single[installation](ctx, s.db, key)
 	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
-		err = &etcd.UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "machines are known by it: write it as it was before, from a backup"}
+		err = &etcd.UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "it identifies the machines: restore it from a backup"}
 	}
 	if err != nil || i == nil {
 		return "", etcd.Wrap(err, "cannot read this installation's id")

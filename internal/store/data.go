@@ -83,7 +83,7 @@ func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error)
 	if b := resp.Kvs[0].Value; hieradata.Digest(b) == digest {
 		return b, nil
 	}
-	return nil, &etcd.UnreadableError{Key: key, Problem: "its bytes are not what its digest says"}
+	return nil, &etcd.UnreadableError{Key: key, Problem: "its bytes do not match its digest"}
 }
 
 // Data reads the generation of d's default target, on which a change is based. Without one it returns the zero

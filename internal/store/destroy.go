@@ -73,7 +73,7 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 		return err
 	}
 	return fmt.Errorf("its host list still has %d hosts\n"+
-		"they would run on unknown: remove them with `pulley nodes remove`, or accept that with --forget-hosts", listed)
+		"their machines would run without a record: remove them with `pulley nodes remove`, or give --forget-hosts", listed)
 }
 
 // destroy deletes each part of an environment once.
@@ -203,7 +203,7 @@ func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, 
 	}
 	for _, look := range looks {
 		if any, err := look(); err != nil || any {
-			return any, etcd.Wrap(err, "cannot look for the parts of %s", ref)
+			return any, etcd.Wrap(err, "cannot list the parts of %s", ref)
 		}
 	}
 	return false, nil

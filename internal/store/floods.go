@@ -42,7 +42,7 @@ func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) 
 		b.Put(key, sum)
 		return nil
 	})
-	return first && err == nil, etcd.Wrap(err, "cannot note that node %s floods", now.Node)
+	return first && err == nil, etcd.Wrap(err, "cannot record that node %s floods", now.Node)
 }
 
 // ForgetFlood deletes the note unless the node flooded after it. A flood that continues is noted again.

@@ -117,7 +117,7 @@ func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, no
 	}
 	i.Clone = &c
 	if err := s.Put(ctx, ref, *i, revision); err != nil && !errors.Is(err, etcd.ErrConflict) {
-		return fmt.Errorf("cannot note a second machine under the name %s: %w", node, err)
+		return fmt.Errorf("cannot record a second machine under the name %s: %w", node, err)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref
 		b.Put(key, i)
 		return nil
 	})
-	return first && err == nil, etcd.Wrap(err, "cannot note that two machines run as node %s", node)
+	return first && err == nil, etcd.Wrap(err, "cannot record that two machines run as node %s", node)
 }
 
 // TakenNames reads the taken names of a role, by a live identity or by an entry of the host list.

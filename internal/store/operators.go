@@ -70,7 +70,7 @@ func (s *Identities) revokeOperator(ctx context.Context, name string, r Revoked)
 	}
 	known := all[name]
 	if known.Live() && known.As == RoleAdmin && others == 0 {
-		return errors.New("nobody else is an admin\nmake another one first: `pulley token create --operator NAME --as admin`")
+		return errors.New("this is the only admin\ncreate another one first: `pulley token create --operator NAME --as admin`")
 	}
 	found, err := s.dropOperator(ctx, name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *Joins) OperatorFacts(ctx context.Context, token, name string) (Operator
 // facts were read.
 func (s *Joins) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
 	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
-		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
+		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for another operator", o.Name, o.As)
 	}
 	b := etcd.If(etcd.Unchanged(facts.guards)...)
 	return s.db.Commit(ctx, b.Put(s.db.Keys.OperatorToken(facts.Token.ID), t).Put(s.db.Keys.Operator(o.Name), o))

@@ -252,7 +252,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 		if back && (err != nil || c.Epoch != d.Gate.Epoch+1) {
 			t.Errorf("the change is in force, and yet: %v", err)
 		}
-		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: look at `pulley history`")) {
+		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history`")) {
 			t.Errorf("nobody knows the outcome, and yet: %v", err)
 		}
 	}

@@ -171,7 +171,7 @@ func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, re
 		case err != nil:
 			return err
 		case !resp.Succeeded && resp.Responses[0].GetResponseRange().Count == 0:
-			return errors.New("etcd had no sign of life from this prune for a minute, and publishers may be at work\nprune again")
+			return errors.New("this prune lost its lock for a minute, and publishers may have started\nprune again")
 		case !resp.Succeeded:
 			return fmt.Errorf("the targets keep changing: %w\nprune again", etcd.ErrConflict)
 		}

@@ -65,7 +65,7 @@ func (a *Applying) putting(ctx context.Context, b *etcd.Batch, r machines.Record
 			return err
 		}
 		if t != nil {
-			t.Revoked = &Revoked{At: a.now(), By: a.by, Why: "the machine that it was for is made anew"}
+			t.Revoked = &Revoked{At: a.now(), By: a.by, Why: "its machine is being replaced"}
 			b.Put(key, t)
 		}
 	}

@@ -66,7 +66,7 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	chain := r.Content.Chain
 	switch {
 	case (delta == nil) != (chain.Delta == nil):
-		return false, fmt.Errorf("cannot publish %s: its record and its delta don't belong together", r.Version)
+		return false, fmt.Errorf("cannot publish %s: its record and its delta do not match", r.Version)
 	case len(delta) > MaxValueBytes:
 		return false, fmt.Errorf("cannot publish %s: its delta's %d bytes are more than the %d of one value", r.Version, len(delta), MaxValueBytes)
 	}
@@ -123,7 +123,7 @@ func (s *Releases) publish(
 		if there, again := s.db.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}
-		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
+		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it was published", err)
 	}
 	switch {
 	case err != nil:
@@ -135,7 +135,7 @@ func (s *Releases) publish(
 		return false, published(kvs[0])
 	}
 	if resp.Responses[1].GetResponseRange().Count == 0 {
-		return false, errors.New("etcd had no sign of life from this publish for a minute, so what it found there may be pruned\npublish it again")
+		return false, errors.New("this publish lost its lock for a minute, and a prune may have removed objects that it needs\npublish it again")
 	}
 	return false, etcd.ErrConflict
 }
@@ -150,7 +150,7 @@ func (s *Releases) decodeRelease(kv *etcd.KV) (SignedRelease, error) {
 	}
 	var unreadable *etcd.UnreadableError
 	if errors.As(err, &unreadable) && !unreadable.Newer {
-		unreadable.Next = fmt.Sprintf("put it back from a backup, or `etcdctl del %s`", key)
+		unreadable.Next = fmt.Sprintf("restore it from a backup, or `etcdctl del %s`", key)
 	}
 	if err != nil {
 		return SignedRelease{}, err
@@ -235,7 +235,7 @@ func (s *Releases) Sign(ctx context.Context, v string, sign Sign, add bool) erro
 	if err != nil {
 		return err
 	}
-	earlier, hint := r.Signatures, "\n--replace takes them away"
+	earlier, hint := r.Signatures, "\n--replace removes them"
 	if !add {
 		earlier, hint = nil, ""
 	}

@@ -214,7 +214,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys, "deltas/1.0.0/000000003") {
 		t.Errorf("a delta without a release: %s", keys)
 	}
-	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "don't belong together") {
+	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "do not match") {
 		t.Errorf("a record without its delta: %v", err)
 	}
 	r, delta = following("2.0.0", "e", 3, strings.Repeat("x", store.MaxValueBytes+1))
@@ -378,7 +378,7 @@ func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	for i, next := range []string{"", "put it back from a backup, or `etcdctl del " + server.Prefix + "/pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
+	for i, next := range []string{"", "restore it from a backup, or `etcdctl del " + server.Prefix + "/pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
 		var one *store.UnreadableError
 		if !errors.As(unreadable.Errors[i], &one) || one.Hint() != next {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())

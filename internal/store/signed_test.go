@@ -97,7 +97,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 		{"production", "000000000001", document, `it is data of environment "dev@t42"`},
 		{"dev@t42", "000000000007", document, "it is data generation 1"},
 		{"dev@t42", "000000000001", document + " ", ""}, // the bytes after the record matter only to the signature check
-		{"dev@t42", "000000000001", " " + document, "not what Pulley writes"},
+		{"dev@t42", "000000000001", " " + document, "not in the form that Pulley writes"},
 		{"dev", "000000000001", legacy, ""},
 		{"dev", "000000000001", legacy + "\n", ""},
 	} {

@@ -145,11 +145,11 @@ func (s *Tokens) check(key string, t Token) (id string, err error) {
 	problem := ""
 	switch {
 	case !isHex(id, tokenIDBytes):
-		problem = "its name is no ID of a token: it counts for nobody"
+		problem = "its name is not the ID of a token: it is ignored"
 	case ofOperators && (t.Operator == "" || t.As == "" || t.Environment != "" || t.Role != "" || t.Node != ""):
-		problem = "it is not a token for an operator: it counts for nobody"
+		problem = "it is not a token for an operator: it is ignored"
 	case !ofOperators && (t.Environment == "" || t.Operator != "" || t.As != ""):
-		problem = "it is not a token for nodes: it counts for nobody"
+		problem = "it is not a token for nodes: it is ignored"
 	default:
 		return id, nil
 	}
@@ -169,7 +169,7 @@ func (s *Tokens) Find(ctx context.Context, id string) (*Token, error) {
 		return s.decodeToken(found[0])
 	}
 	return nil, &etcd.UnreadableError{
-		Key: string(found[0].Key), Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id,
+		Key: string(found[0].Key), Problem: "a token for an operator has this id too: neither is valid", Next: "revoke it: pulley token revoke " + id,
 	}
 }
 

@@ -189,9 +189,9 @@ func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on fu
 	switch s.Stage {
 	case None, Found, Disabling:
 	case Undoing:
-		return errors.New("cannot disable the old agent: an undo was cut off\n`pulley-agent takeover undo` finishes it")
+		return errors.New("cannot disable the old agent: an undo was interrupted\nrun `pulley-agent takeover undo` to finish it")
 	default:
-		return fmt.Errorf("cannot disable the old agent: that was done, and it is %s since %s", s.Stage, s.At.Format(time.RFC3339))
+		return fmt.Errorf("cannot disable the old agent: it is %s already, since %s", s.Stage, s.At.Format(time.RFC3339))
 	}
 	if err := m.free(s.Message); err != nil {
 		return fmt.Errorf("cannot disable the old agent: %w", err)
@@ -263,9 +263,9 @@ func (m *Machine) Remove(ctx context.Context, by string, node agent.State) error
 			return fmt.Errorf("cannot remove the old agent: Pulley has had no good run since %s\nrun `pulley-agent run`; `pulley-agent status` shows its result", s.At.Format(time.RFC3339))
 		}
 	case Removed:
-		return fmt.Errorf("cannot remove the old agent: that was done at %s", s.At.Format(time.RFC3339))
+		return fmt.Errorf("cannot remove the old agent: it was removed at %s", s.At.Format(time.RFC3339))
 	default:
-		return errors.New("cannot remove the old agent: it has to be disabled first\n`pulley-agent takeover disable` does so")
+		return errors.New("cannot remove the old agent: it is not disabled\nrun `pulley-agent takeover disable` first")
 	}
 	for i, u := range s.Units {
 		s.Units[i].Masked = u.Masked || m.maskable(u.Name)

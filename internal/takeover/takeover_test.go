@@ -178,9 +178,11 @@ func TestDisableAndRemove(t *testing.T) {
 	if to, _ := os.Readlink(f.path("etc/systemd/system/puppet.service")); to != "/dev/null" {
 		t.Errorf("the unit is not masked: %q", to)
 	}
-	for say, again := range map[string]func(*testing.T) error{"disable": f.disable, "remove": f.remove} {
-		if err := again(t); err == nil || !strings.Contains(err.Error(), "cannot "+say+" the old agent: that was done") {
-			t.Errorf("%s again: %v", say, err)
+	for want, again := range map[string]func(*testing.T) error{
+		"cannot disable the old agent: it is removed already": f.disable, "cannot remove the old agent: it was removed at": f.remove,
+	} {
+		if err := again(t); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("again: %v, want %q", err, want)
 		}
 	}
 }
@@ -302,7 +304,7 @@ func TestUndoKeepsLaterEdits(t *testing.T) {
 func TestTakeoverStepsInOrder(t *testing.T) {
 	f := newFixture(t)
 	before := f.all(t)
-	for say, do := range map[string]func(*testing.T) error{"cannot undo: nothing was taken over": f.undo, "it has to be disabled first": f.remove} {
+	for say, do := range map[string]func(*testing.T) error{"cannot undo: nothing was taken over": f.undo, "it is not disabled": f.remove} {
 		if err := do(t); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("%v, want %s", err, say)
 		}
@@ -317,7 +319,7 @@ func TestTakeoverStepsInOrder(t *testing.T) {
 	if err := f.undo(t); err == nil {
 		t.Fatal("it went on")
 	}
-	if err := f.disable(t); err == nil || !strings.Contains(err.Error(), "`pulley-agent takeover undo` finishes it") {
+	if err := f.disable(t); err == nil || !strings.Contains(err.Error(), "run `pulley-agent takeover undo` to finish it") {
 		t.Errorf("in the middle of an undo: %v", err)
 	}
 }

@@ -25,7 +25,7 @@ type PublicKey struct {
 // parsePublicKey parses a .pub file of ssh-keygen: one line.
 func parsePublicKey(file []byte) (PublicKey, error) {
 	if bytes.Contains(file, []byte("PRIVATE KEY-----")) {
-		return PublicKey{}, errors.New("it is a private key; its public half is in the file with .pub behind its name")
+		return PublicKey{}, errors.New("it is a private key; give its public key, the file that ends in .pub")
 	}
 	var keys []PublicKey
 	err := eachLine(file, func(_ int, text string) error {

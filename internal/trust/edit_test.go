@@ -90,7 +90,7 @@ func TestChangesOfListsAreRefused(t *testing.T) {
 		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":                          expiring(two, "alice", now),
 		"cannot read the allowed signers: line 1: ":                                   expiring([]byte("nonsense"), "alice", now),
 		"cannot read the allowed signers: line 1: a line is":                          allowing([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),
-		"it is a private key; its public half":                                        parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+		"it is a private key; give its public key":                                    parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
 		"it has 2 keys, not one":                                                      parseError(text(alice.PublicKey) + "\n" + text(alice.PublicKey) + "\n"),
 		"it has 0 keys, not one":                                                      parseError("# none\n"),
 		"line 1: there is no public key: a type, and the key in base64":               parseError("hello\n"),

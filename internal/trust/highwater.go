@@ -300,7 +300,7 @@ func decodeFormat(b []byte, format int, v any) error {
 		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after its end")
+		return errors.New("data follows its end")
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func TestPermitsAreReadStrictly(t *testing.T) {
 		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":1,"digest":""},"at":"2026-01-01T00:00:00Z"}`:            "both a generation and a digest",
 		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":-1,"digest":"x"},"at":"2026-01-01T00:00:00Z"}`:          "both a generation and a digest",
 		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":0,"digest":""},"all":true,"at":"2026-01-01T00:00:00Z"}`: `unknown field "all"`,
-		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":0,"digest":""},"at":"2026-01-01T00:00:00Z"} {}`:         "there is more after its end",
+		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":0,"digest":""},"at":"2026-01-01T00:00:00Z"} {}`:         "data follows its end",
 	} {
 		if _, err := ParsePermit([]byte(in)); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, not %q", in, err, why)

@@ -78,7 +78,7 @@ func cutLine(text string) (line, error) {
 		}
 		principals, rest = text[:at], text[at:]
 		if strings.Contains(principals, `"`) {
-			return l, errors.New("its principals have a quote within")
+			return l, errors.New("its principals contain a quote")
 		}
 	}
 	l.principals = strings.Split(principals, ",")
@@ -246,7 +246,7 @@ func parsePrincipal(text string) (Principal, error) {
 	case !environmentPattern.MatchString(p.Environment):
 		return p, fmt.Errorf("principal %q: %q is no environment; write it as in %s@production", text, p.Environment, rest)
 	case !not && strings.ContainsAny(p.Name, "*?"):
-		return p, fmt.Errorf("principal %q has a pattern for a name: a refusal could not say who signed", text)
+		return p, fmt.Errorf("principal %q has a pattern for a name: a refusal could not name the signer", text)
 	}
 	return p, nil
 }

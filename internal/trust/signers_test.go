@@ -49,7 +49,7 @@ func TestParseSignersRefuses(t *testing.T) {
 		{strings.Repeat("a", 300) + "@dev " + key, "is no name@environment"},
 		{`"alice@dev ` + key, "the quotes around its principals don't end"},
 		{`"alice@dev"` + key, "the quotes around its principals don't end, or nothing follows them"},
-		{`al"ice@dev" ` + key, "its principals have a quote within"},
+		{`al"ice@dev" ` + key, "its principals contain a quote"},
 		{"alice@dev cert-authority " + key, "certificate authorities are not supported; list the signers' own keys"},
 		{`alice@dev cert-authority,namespaces="x" ` + key, "certificate authorities are not supported"},
 		{"alice@dev no-touch-required " + key, `"no-touch-required" is neither a key's type nor an option`},

@@ -20,7 +20,7 @@ var checks = []struct {
 	{"a created machine is listed at once", createAndList, nil},
 	{"a repeated create returns the same machine, and another program sees it", createAgain, of(first)},
 	{"the machine runs within the deadline", comesToRun, of(first)},
-	{"the machine gets its whole userdata", userdataArrives, nil},
+	{"the machine gets its complete userdata", userdataArrives, nil},
 	{"two concurrent creates of one name leave one machine, or two with different IDs", createAtOnce, nil},
 	{"a list of six machines is complete", listOfMany, nil},
 	{"the name of one machine with the ID of another deletes neither", deleteNeither, of(first, second)},

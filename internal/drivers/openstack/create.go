@@ -114,7 +114,7 @@ func check(o machines.Order) error {
 func (d *Driver) have(ctx context.Context, name string) (*machines.Machine, error) {
 	servers, err := d.servers(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("cannot look for the server: %w", cause(err))
+		return nil, fmt.Errorf("cannot search for the server: %w", cause(err))
 	}
 	d.arrived(name, servers)
 	slices.SortFunc(servers, oldest)

@@ -83,7 +83,7 @@ func writeBootstrapTree(dir, cron, config string) error {
 		return err
 	}
 	if strings.ContainsAny(config, "'\\\n\r%") {
-		return fmt.Errorf("cannot start the agent from cron with the settings %s: cron and Puppet read some of its characters otherwise", config)
+		return fmt.Errorf("cannot start the agent from cron with the settings %s: cron and Puppet interpret some of its characters", config)
 	}
 	command := "/" + nodeconfig.AgentPath + " run --splay"
 	if config != "/etc/pulley/agent.yaml" {

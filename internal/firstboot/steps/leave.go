@@ -39,7 +39,7 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 		return node, false, err
 	}
 	if len(c.Servers) == 0 {
-		return node, false, fmt.Errorf("cannot leave: there is no server to leave at: no `servers:` in %s\nan operator takes it off with `pulley nodes remove %s -e %s`",
+		return node, false, fmt.Errorf("cannot leave: no `servers:` in %s\nan operator can remove this node: `pulley nodes remove %s -e %s`",
 			c.Path, c.Identity.Node, c.Identity.Environment)
 	}
 	client, err := c.ServeClient(c.Servers)

@@ -116,11 +116,11 @@ func hasRoute() bool {
 func (b *network) wrongTime(ctx context.Context) string {
 	now := b.Env.Now()
 	if made := builtAt(); now.Before(made) {
-		return fmt.Sprintf("the clock says %s, and this program was made at %s", utcTime(now), utcTime(made))
+		return fmt.Sprintf("the clock shows %s, and this program was made at %s", utcTime(now), utcTime(made))
 	}
 	for _, server := range b.plan.Servers {
 		if valid := validFrom(ctx, server); now.Before(valid) {
-			return fmt.Sprintf("the clock says %s, and the certificate of %s was made at %s", utcTime(now), server, utcTime(valid))
+			return fmt.Sprintf("the clock shows %s, and the certificate of %s was made at %s", utcTime(now), server, utcTime(valid))
 		}
 	}
 	// systemd-timesyncd.service(8): the file exists once the clock was set.

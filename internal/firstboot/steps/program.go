@@ -141,7 +141,7 @@ func (b *program) resumption() (resumed, error) {
 	}
 	for _, a := range args {
 		if strings.ContainsAny(a, " \t\r\n%'\"\\$") {
-			return resumed{}, fmt.Errorf("%q has characters that systemd and cron read otherwise", a)
+			return resumed{}, fmt.Errorf("%q has characters that systemd and cron interpret", a)
 		}
 	}
 	if !b.systemd() {

@@ -53,7 +53,7 @@ func TestWaitsForTheTime(t *testing.T) {
 		}
 		return left
 	}
-	if left := look(); !strings.Contains(left, "wait for the time: the clock says ") || !strings.Contains(left, utcTime(valid)) {
+	if left := look(); !strings.Contains(left, "wait for the time: the clock shows ") || !strings.Contains(left, utcTime(valid)) {
 		t.Errorf("an hour before the server's certificate was made: %q", left)
 	}
 	now = valid.Add(time.Second)

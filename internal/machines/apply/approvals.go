@@ -84,7 +84,7 @@ func (j *job) destroy(r machines.Ref, did machines.Did, why []machines.Reason) e
 
 // otherMachine fails a step if there is a machine that the plan does not contain.
 func (j *job) otherMachine() error {
-	return errors.New("another machine has its name, which the plan does not have\n" + lookAgain(j.draft.Destroys))
+	return errors.New("another machine has its name, and is not in the plan\n" + lookAgain(j.draft.Destroys))
 }
 
 func codes(why []machines.Reason) (all []machines.Code) {

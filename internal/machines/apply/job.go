@@ -179,7 +179,7 @@ func (j *job) ask(verb string, call func(context.Context) error, known func() (b
 		if tries++; tries == maxCalls {
 			return false, fmt.Errorf("tried %d times: %w", tries, err)
 		}
-		j.log.Warn("provider is asked again", "call", verb, "try", tries, "err", err)
+		j.log.Warn("a request to the provider is retried", "call", verb, "try", tries, "err", err)
 		j.waits(verb, machines.Reason{Code: machines.WaitsForRetry, Problem: problem(err)})
 		if !sleep(j.ctx, gap(j.step.Node+verb, tries)) {
 			return false, j.over()

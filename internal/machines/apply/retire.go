@@ -21,7 +21,7 @@ const (
 )
 
 // retire records the retirement of the node's machine before it changes anything. The approval may be old: a machine
-// that appeared since then, or that is healthy again, is left alone.
+// that appeared since then, or that is healthy again, is not changed.
 func retire(j *job) error {
 	s, err := j.look()
 	if err != nil {

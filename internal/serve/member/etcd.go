@@ -158,7 +158,7 @@ func (c EtcdConfig) notReady(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("cannot start etcd: %w", ctx.Err())
 	}
-	return fmt.Errorf("cannot start etcd: it was not ready within %s\ndoes another program have %s open?", startTimeout, c.Dir)
+	return fmt.Errorf("cannot start etcd: it was not ready within %s\ncheck whether another program uses %s", startTimeout, c.Dir)
 }
 
 // KeepOut excludes every `pulley serve` from a data folder until release is called. It fails while one serves the
@@ -241,7 +241,7 @@ func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 func (c EtcdConfig) explain(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "listen" {
-		return fmt.Errorf("%w\nis another etcd or `pulley serve` running? --listen 127.0.0.1:0 picks a free port", err)
+		return fmt.Errorf("%w\nstop the other etcd or `pulley serve`, or give --listen 127.0.0.1:0, which picks a free port", err)
 	}
 	return err
 }

@@ -161,7 +161,7 @@ func keepsCA(dir string) error {
 	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("cannot serve %s: the CA of its fleet, %s, is missing\nrestore %s from a backup: a new CA would know no node and no operator of this fleet",
+	return fmt.Errorf("cannot serve %s: the CA of its fleet, %s, is missing\nrestore %s from a backup: a new CA would trust no node and no operator of this fleet",
 		dir, filepath.Join(pkiDir, "ca.pem"), pkiDir)
 }
 

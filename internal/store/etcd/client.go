@@ -53,7 +53,7 @@ func Open(c Config) (*DB, error) {
 		return nil, err
 	}
 	if c.Timeout < 0 {
-		return nil, fmt.Errorf("cannot reach etcd: %s is no time to wait for an answer\ngive a timeout above 0, like 5s", c.Timeout)
+		return nil, fmt.Errorf("cannot reach etcd: %s is not a valid timeout\ngive a timeout above 0, like 5s", c.Timeout)
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout

@@ -56,7 +56,7 @@ func (s *DB) Explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` says who fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
+		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` names the node that fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
@@ -98,7 +98,7 @@ func PlainCause(err error) error {
 // refused adds the remedy to a request that etcd refused. It makes one more request, to see whether the user still
 // exists: every user may read itself.
 func (s *DB) refused(err error) error {
-	advice := "ask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is"
+	advice := "ask the administrator of etcd for a user with the right role; `--cert` and `--key` give its certificate"
 	switch name, notPulleys := pki.ParseName(s.user); {
 	case s.user == "" || notPulleys != nil:
 	case !s.revoked():
@@ -107,7 +107,7 @@ func (s *DB) refused(err error) error {
 		}
 	case name.Kind == pki.KindNode:
 		return fmt.Errorf("etcd refuses %s: %w\nthis node was removed or its certificate was revoked; to bring it back, give it a new token: "+
-			"`pulley token create -e %s --node %s`, and boot it anew with that", s.CallerName, ErrRevoked, name.Environment, name.Subject)
+			"`pulley token create -e %s --node %s`, and boot it again with that token", s.CallerName, ErrRevoked, name.Environment, name.Subject)
 	default:
 		return fmt.Errorf("etcd refuses %s: %w\nthis certificate was revoked, or there is a newer one; ask an admin for a token, and `pulley login` with it", s.CallerName, ErrRevoked)
 	}

@@ -188,7 +188,7 @@ func ScopeOf(segment, all string) (s Scope, ok bool) {
 
 // UnknownKey describes a key of unknown meaning, for Fleet.Damaged.
 func UnknownKey(key string) string {
-	return (&UnreadableError{Key: key, Problem: "it is no key of pulley's: it counts for nobody"}).Error()
+	return (&UnreadableError{Key: key, Problem: "it is not a key of Pulley, and is ignored"}).Error()
 }
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"

@@ -100,7 +100,7 @@ type LockHolder struct {
 
 // String renders a holder, for example "ann publishes, since 2026-11-20T22:23:30Z".
 func (h LockHolder) String() string {
-	by, verb := "somebody", "holds "+h.key
+	by, verb := "another program", "holds "+h.key
 	switch h.Kind {
 	case LockPublish:
 		verb = "publishes"
