@@ -100,7 +100,7 @@ func TestLoadRefusesSets(t *testing.T) {
 		{"a key with a slip", "web.cardinalty=5", `--set web.cardinalty=5: role "web" has no key "cardinalty" | did you mean cardinality?`},
 		{"a whole role", "web=5", `--set web=5: "web" is a role, and no single value | write it like web.cardinality=5`},
 		{"a list", "db.after=web", `--set db.after=web: "after" is a list, and only single values can be set | change the file for that`},
-		{"a mapping", "web.rollout=2", `--set web.rollout=2: "rollout" has keys of its own, and is no single value | change the file for that`},
+		{"a mapping", "web.rollout=2", `--set web.rollout=2: "rollout" has keys of its own, and is not a single value | change the file for that`},
 		{"below a value", "web.cardinality.x=2", `--set web.cardinality.x=2: "cardinality.x" is below a single value | change the file for that`},
 		{"no number", "web.cardinality=five", `--set web.cardinality=five: cardinality "five" is not written as a decimal integer | use the digits 0 to 9`},
 		{"a number too low", "web.cardinality=-1", `--set web.cardinality=-1: cardinality of "web": it is -1, below 0 | 0 keeps the role without nodes`},

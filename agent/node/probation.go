@@ -66,7 +66,7 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 	done := Turned{Code: trial.Code}
 	switch finding {
 	case upgrade.Good:
-		if why, reported := u.reported(ctx, s.Candidate.Program); !reported { // its own message is no proof
+		if why, reported := u.reported(ctx, s.Candidate.Program); !reported { // its own message is not a proof
 			if why == (agent.Problem{}) || u.testEtcd(ctx) != nil { // a full etcd rejects this agent's writes too
 				return done, nil
 			}

@@ -120,14 +120,14 @@ func (p *Puppet) prepare(job agent.Job) error {
 	case !runID.MatchString(job.ID):
 		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
 	case !environmentName.MatchString(job.PuppetEnvironment):
-		return fmt.Errorf("cannot prepare run %s: %q is no name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
+		return fmt.Errorf("cannot prepare run %s: %q is not the name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
 	case !certname.MatchString(job.Certname):
-		return fmt.Errorf("cannot prepare run %s: %q is no certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
+		return fmt.Errorf("cannot prepare run %s: %q is not a certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
 	case !filepath.IsAbs(p.Dir):
 		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
 	}
 	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
-		return fmt.Errorf("cannot prepare run %s: release %q is no folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
+		return fmt.Errorf("cannot prepare run %s: release %q is not a folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
 	}
 	release, err := readReleaseSettings(job.Tree)
 	if err != nil {

@@ -18,8 +18,8 @@ func newBootstrap(o *options) *cobra.Command {
 		Long: `bootstrap does the steps of a first boot: ` + firstboot.NameList() + `.
 
 Userdata writes the plan of the machine, /etc/pulley/first-boot.yaml; flags override it. With a plan each step is done once,
-and a machine that reboots in the middle resumes by itself. Without a plan the flags are the plan, and each start checks at
-each step what is left to do. bootstrap may be run again at any point.
+and a machine that reboots in the middle resumes by itself. Without a plan the flags are the plan, and each start
+checks which steps are not done yet. You may run bootstrap again at any time.
 
 EXIT STATUS
   0 done, or finished before, or another one is in progress

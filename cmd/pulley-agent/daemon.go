@@ -20,7 +20,7 @@ func newDaemon(o *options) *cobra.Command {
 		Use:   "daemon",
 		Short: "Run on its own schedule, for machines without cron",
 		Long: `daemon ticks at once and then on its schedule: five fields as in crontab, or @every 5m. Two ticks never run at the
-same time. SIGTERM ends it: a Puppet at work gets the gentle signal first.
+same time. SIGTERM ends the daemon, and a running Puppet gets SIGTERM first.
 
 EXIT STATUS
   0 ended by a signal, 1 failed, 2 wrong usage`,

@@ -30,7 +30,7 @@ func newUpgrade(o *options) *cobra.Command {
 		Use:   "upgrade",
 		Short: "Show the state of the agent's upgrade, or revert it",
 		Long: `upgrade shows the agent in place, the one on probation, and the dropped one with the reason. Runs upgrade the agent
-by themselves, after ` + "`pulley agents promote`" + `.
+automatically, after ` + "`pulley agents promote`" + `.
 
 --back restores the previous agent. When the agent in place does not start, run the previous one:
 /var/lib/pulley/agent/previous upgrade --back.
@@ -151,7 +151,7 @@ func newSelftest(o *options) *cobra.Command {
 		Short: "Check whether this program can be this machine's agent",
 		Long: `selftest reads everything that a run reads: the settings, the node's state, the lists of signers and, with the node's own
 identity, the desired state in etcd. It writes the node's last status into etcd again, unchanged. It starts no Puppet. The agent
-in place runs the self-test of a newer agent before that does a tick.
+in place runs the self-test of a newer agent before the first tick of the newer agent.
 
 EXIT STATUS
   0 it can, 1 it cannot, 2 wrong usage, 3 etcd unreachable`,

@@ -128,9 +128,9 @@ func newAgentsPublish(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish FILE ...",
 		Short: "Publish a version of pulley-agent, one program for each platform",
-		Long: `publish stores builds of one version of pulley-agent, one for each platform, as a version that never changes. The files name
-their platforms. publish starts the file that runs on this machine with --version for its version. Nothing reaches a node
-until the version is promoted.
+		Long: `publish stores one version of pulley-agent: one program for each platform. A published version never changes. Each file records
+its platform. publish reads the version from the program for this machine: it runs that program with --version. Nodes do not
+use the version before it is promoted.
 
 EXIT STATUS
   0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -185,11 +185,12 @@ func newAgentsPromote(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "promote VERSION -e ENVIRONMENT",
 		Short: "Set the version of pulley-agent for an environment, a role or a node",
-		Long: `promote sets the wanted version. Each node of the scope fetches it after a tick without other work, tests it, and watches it
-for some time before it takes over. If the version fails on a node, the node keeps its old one.
+		Long: `promote sets the version that the nodes of the scope use. After a tick without other work, a node fetches and tests the new
+version. The current version then supervises the new one for some ticks, and installs it if they succeed. If the new version
+fails on a node, the node keeps its current version.
 
 EXIT STATUS
-  0 done, or it was wanted already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
+  0 done, or set already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
 			sc, err := o.scope.value()
@@ -216,7 +217,7 @@ EXIT STATUS
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	o.scope.add(cmd, "only the agent")
-	cmd.Flags().BoolVar(&downgrade, "allow-downgrade", false, "let nodes go back to it from a newer version")
+	cmd.Flags().BoolVar(&downgrade, "allow-downgrade", false, "permit nodes to replace a newer version by this one")
 	o.addMessage(cmd, "reason")
 	return cmd
 }

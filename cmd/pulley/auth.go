@@ -116,7 +116,7 @@ is enabled already, give --cert and --key of a user with etcd's role root.`,
 func (o *options) secureConnection(certs *fleetca.Certificates) error {
 	for _, e := range o.connection.Config().Endpoints {
 		if u, err := url.Parse(e); err != nil || u.Scheme != "https" {
-			return cli.Usagef("cannot use endpoint %s: it is no https URL\netcd knows its users by their certificates", e)
+			return cli.Usagef("cannot use endpoint %s: it is not an https URL\netcd knows its users by their certificates", e)
 		}
 	}
 	if o.connection.CACert == "" {

@@ -32,10 +32,10 @@ func newDoctor(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check etcd, access, certificates and nodes, and report problems with their remedies",
 		Long: `doctor checks etcd (answers, version, quota, alarms, TLS, users and roles), certificates that end, and nodes: floods,
-duplicate machines, stalled first boots, and what removed nodes left behind. It prints problems and warnings, each with its remedy;
---all prints also passed checks. It works with the embedded etcd and with any other. As an admin it can check everything.
+duplicate machines, stalled first boots, and keys of removed nodes. It prints problems and warnings, each with its remedy;
+--all prints also passed checks. It works with the embedded etcd and with any other. Only an admin can run all checks.
 
-With --fix it first repairs grants of roles that differ from what they should be, and deletes orphaned etcd users.
+With --fix it first repairs wrong grants of roles, and deletes orphaned etcd users.
 
 EXIT STATUS
   0 no problem (warnings are possible), 1 a problem, 2 wrong usage, 3 etcd unreachable`,

@@ -215,8 +215,8 @@ resume after an interrupt or a failure. --plan applies exactly the plan that ` +
 plan would differ now.
 
 First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
-stored with the environment: a recreated machine boots as the first one did. Omitting the flag does not remove stored
-allowed signers; --allowed-signers none does.`,
+stored with the environment: a recreated machine has the same first boot as its predecessor. Without --allowed-signers, stored
+allowed signers stay; --allowed-signers none removes them.`,
 		Args: arguments(0, 1, "takes an environment file, or --plan"),
 		RunE: func(c *cobra.Command, args []string) error { return a.run(c, args) },
 	}

@@ -54,8 +54,8 @@ func newEnvWatch(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watch FILE | -e ENVIRONMENT", Short: "Recreate machines that died or never joined",
 		Long: `Watches a stored environment until it is stopped, and recreates machines that died, were powered off or never joined. A
-machine must be dead for --patience. watch recreates at most --budget machines in an hour. watch never touches protected roles or nodes
-under a hold, and does nothing if most machines look dead at once. ` + "`pulley env history`" + ` shows each act with its reason. Several
+machine must be dead for --patience. watch recreates at most --budget machines in an hour. watch never changes protected roles
+or nodes under a hold, and does nothing if most machines look dead at once. ` + "`pulley env history`" + ` shows each action with its reason. Several
 watches may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
 
 The file has the provider, which must be the stored one: Pulley runs no program that etcd names. All other settings come from

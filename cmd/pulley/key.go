@@ -53,7 +53,7 @@ key for ssh or git can sign too, and so can one of a hardware token (ssh-keygen 
 		Args: arguments(1, 1, "takes the file to write"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if !bare && !trust.CanAsk() {
-				return cli.Usagef("cannot read a passphrase: standard input is no terminal\ngive --no-passphrase")
+				return cli.Usagef("cannot read a passphrase: standard input is not a terminal\ngive --no-passphrase")
 			}
 			if err := (trust.Key{File: args[0]}).Create(c.Context(), bare); err != nil {
 				return err
@@ -195,8 +195,8 @@ func newKeyExpire(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "expire NAME|FINGERPRINT --at DATE --signers FILE",
 		Short: "End the validity of a key at a date",
-		Long: `expire sets the date in the list of allowed signers. After the date a node takes nothing new that only this key signed,
-even if it was signed before; what the node enforces stays.`,
+		Long: `expire sets the date in the list of allowed signers. After the date, a node accepts no new target that only this key signed,
+even if it was signed earlier. The node keeps its current target.`,
 		Example: `  pulley key expire alice --at 2027-01-31 --signers allowed_signers
   pulley key expire SHA256:… --at now --signers allowed_signers`,
 		Args: arguments(1, 1, "takes a name or a fingerprint, as `pulley key list` shows them"),

@@ -28,12 +28,12 @@ func newLogin(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "login --servers URL --ca FINGERPRINT --token TOKEN [FILE]",
 		Short: "Get an operator's certificate with a join token",
-		Long: `Make a key, which never leaves this machine, and get a certificate for it from pulley serve, with a token of
-` + "`pulley token create --operator NAME`" + `. FILE gets both, readable only for its owner (default: operator.pem in
-$XDG_CONFIG_HOME/pulley or ~/.config/pulley). A file beside it (operator-ca.pem) gets the fleet's CA certificates. The command
-prints the variables that all verbs read. If the answer is lost, run the same command again: it continues with the same key.
+		Long: `Create a key, and get a certificate for it from pulley serve, with a token of ` + "`pulley token create --operator NAME`" + `.
+The key never leaves this machine. FILE stores the key and the certificate, readable only by its owner (default: operator.pem
+in $XDG_CONFIG_HOME/pulley or ~/.config/pulley). operator-ca.pem in the same folder stores the fleet's CA certificates. The
+command prints the variables that all verbs read. If the answer is lost, run the same command again: it uses the same key.
 
-With --renew, get a new certificate with the one in FILE, which must be valid.`,
+With --renew, use the certificate in FILE to get a new one. It must still be valid.`,
 		Example: `  eval "$(pulley login --servers https://10.0.0.1:8443 --ca sha256:… --token-file token)"
   pulley login --renew --servers https://10.0.0.1:8443`,
 		Args: arguments(0, 1, "takes at most one file"),

@@ -148,7 +148,7 @@ func newNodesRun(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NODE -e ENVIRONMENT", Short: "Request one Puppet run of a node at its next tick",
 		Long: `run writes a request into the node's entry in the host list. The node reads it at its next tick and runs Puppet once,
-although no run is due. Holds, the gate and waits after failures apply as always: a node that may not run answers with the
+although no run is due. Holds, the gate and retry limits still apply: a node that may not run answers with the
 reason. Nothing connects to the node. With --wait the command prints the answer.
 
 A newer request replaces an older one. A node that is being retired accepts no other request: --cancel-retirement ends its
@@ -198,7 +198,7 @@ func newNodesUnlock(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unlock NODE -e ENVIRONMENT -m REASON", Short: "Free a node's name from a machine in its first boot", Args: arguments(1, 1, "takes one node"),
 		Long: `unlock is for a machine that will never finish its first boot: another machine can then join under the name, with a
-token for this node. It also forgets a duplicate machine that used the name, which takes an administrator of etcd. The
+token for this node. It also forgets a duplicate machine that used the name, which only an administrator of etcd can do. The
 machine itself may continue until another one has joined.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.message == "" {

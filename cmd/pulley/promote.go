@@ -22,7 +22,7 @@ func newPromote(o *options) *cobra.Command {
 release at its next tick. --inherit removes the target of a role or a node: its nodes take the environment's target.
 
 Nodes with allowed signers go below the highest release that they ever attempted only if --sign-key permits it. With a key,
-promote sets a target again that was set without one.
+promote also sets the current target again if it was set without a key.
 
 EXIT STATUS
   0 done, or it was the target already; 1 failed, 2 wrong usage, 3 etcd unreachable`,

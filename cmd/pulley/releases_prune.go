@@ -32,9 +32,9 @@ func newReleasesPrune(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove unneeded releases and live data from etcd",
-		Long: `prune removes each release that is no target, that no node runs, tries or has as its last good release, that no rollback
-leads to, and that is not among the newest. With them it removes the deltas, objects and live data that only they needed. An
-unreadable value stops prune before it removes anything. prune shows its plan and asks for confirmation.
+		Long: `prune removes a release if it is not a target, if no node runs it, tries it or has it as its last good release, if no rollback
+leads to it, and if it is not among the newest. With the releases it removes the deltas, objects and live data that only they
+needed. An unreadable value stops prune before it removes anything. prune shows its plan and asks for confirmation.
 
 Then prune compacts etcd, which can use the room again at once. The file of etcd shrinks at the next defragmentation
 (etcdctl defrag), which stops a member for a moment.

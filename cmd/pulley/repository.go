@@ -16,8 +16,8 @@ func newInit(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init DIR",
 		Short: "Write a small control repository to start from",
-		Long: `init writes environments/dev.yaml, hieradata, hiera.yaml, manifests/site.pp and the module that keeps the agent's
-schedule into DIR, which has to be empty or missing.`,
+		Long: `init writes a control repository to DIR, which must be empty or missing: environments/dev.yaml, hieradata, hiera.yaml,
+manifests/site.pp, and the module that manages the agent's schedule.`,
 		Args: arguments(1, 1, "takes the folder to write"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			files, err := controlrepo.Init(args[0])

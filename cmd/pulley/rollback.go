@@ -27,9 +27,9 @@ func newRollback(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback -e ENVIRONMENT",
 		Short: "Roll back the last change of targets: release and data together",
-		Long: `rollback finds the newest change that is still in force and restores the whole target that its scope had before: release and
-data generation. A promotion that only signed the same target is not a change. Each further rollback goes one change further
-back; --to EPOCH goes back until that epoch is in force. ` + "`pulley history`" + ` lists the epochs. Nodes that have the release on
+		Long: `rollback finds the newest change in force, and restores the complete target that its scope had before: release and data
+generation. A promotion that only signed the same target is not a change. Each further rollback reverts one more
+change; --to EPOCH reverts changes until that epoch is in force. ` + "`pulley history`" + ` lists the epochs. Nodes that have the release on
 disk need no download.
 
 Nodes with allowed signers go below the highest release and data that they ever attempted only if --sign-key permits it; the
@@ -51,7 +51,7 @@ EXIT STATUS
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
-	cmd.Flags().Int64Var(&to, "to", 0, "go back until this epoch is in force")
+	cmd.Flags().Int64Var(&to, "to", 0, "revert changes until this epoch is in force")
 	r.sign.add(cmd)
 	r.addMessage(cmd, "reason")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "only print the change that would be rolled back")

@@ -19,7 +19,7 @@ import (
 
 func newStatus(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status -e ENVIRONMENT", Short: "Show where every node of an environment stands", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		Use: "status -e ENVIRONMENT", Short: "Show the state of every node of an environment", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		Long: `status shows each node's state: ` + fleet.States() + `.
 
 An environment is healthy when each of its nodes is registered and converged. The second line of a degraded environment

@@ -289,7 +289,7 @@ func differs(dir int, name string, e Entry) string {
 	case KindDirectory:
 		switch {
 		case kind != unix.S_IFDIR:
-			return "it is no folder"
+			return "it is not a folder"
 		case st.Mode&0o7777 != e.perm():
 			return "it has another mode"
 		case st.Uid != uint32(os.Geteuid()):
@@ -298,7 +298,7 @@ func differs(dir int, name string, e Entry) string {
 		return ""
 	case KindLink:
 		if kind != unix.S_IFLNK {
-			return "it is no link"
+			return "it is not a link"
 		}
 		target := make([]byte, len(e.Target)+1)
 		if n, err := unix.Readlinkat(dir, name, target); err != nil || string(target[:n]) != e.Target {
@@ -309,7 +309,7 @@ func differs(dir int, name string, e Entry) string {
 	want := mtime(e)
 	switch {
 	case kind != unix.S_IFREG:
-		return "it is no file"
+		return "it is not a file"
 	case st.Size != e.Size:
 		return "it has another size"
 	case st.Mode&0o7777 != e.perm():

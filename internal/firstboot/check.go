@@ -221,7 +221,7 @@ func (c *checker) value(f Field, at, value string) {
 		c.add(at, shown, "it is not "+want, "")
 	case f.shape == "url" || f.shape == "base" || f.shape == "mirror" || f.shape == "endpoint" && strings.Contains(value, "://"):
 		if _, err := url.Parse(value); err != nil {
-			c.add(at, shown, "it is no URL", "write it like "+f.Like)
+			c.add(at, shown, "it is not a URL", "write it like "+f.Like)
 		}
 	}
 }

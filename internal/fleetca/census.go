@@ -140,7 +140,7 @@ const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x
 func accepts(ctx context.Context, endpoint string, config *tls.Config) (bool, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "https" {
-		return false, errors.New("it is no https URL")
+		return false, errors.New("it is not an https URL")
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -204,7 +204,7 @@ func parseBase(s string) (string, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return "", errors.New("it is no URL")
+		return "", errors.New("it is not a URL")
 	case u.Host == "" || u.Hostname() == "":
 		return "", errors.New("it has no host\ngive a URL like https://pulley.example.com:8443")
 	case u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:

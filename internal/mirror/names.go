@@ -36,7 +36,7 @@ func DeltaName(line string, seq int64) (string, error) {
 	case !lineName.MatchString(line):
 		return "", fmt.Errorf("%.80q is not the name of a line: that is a version, like 1.4.0", line)
 	case seq < 0 || seq > maxSeq:
-		return "", fmt.Errorf("%d is no position of a line", seq)
+		return "", fmt.Errorf("%d is not a position of a line", seq)
 	}
 	return fmt.Sprintf("%s%s/%09d", deltasFolder, line, seq), nil
 }

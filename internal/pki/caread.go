@@ -79,7 +79,7 @@ func (c *CA) readOnce() (m material, err error) {
 			return material{}, err
 		}
 		if cert != nil && (!cert.IsCA || !cert.BasicConstraintsValid || cert.KeyUsage&x509.KeyUsageCertSign == 0) {
-			return material{}, fmt.Errorf("%s is no certificate of a CA", c.path(f.name))
+			return material{}, fmt.Errorf("%s is not a certificate of a CA", c.path(f.name))
 		}
 		*f.to = cert
 	}

@@ -85,7 +85,7 @@ func newAgents(src programs, dir string, files []string) (*Agents, error) {
 			return nil, fmt.Errorf("cannot serve the agent %s: %w", f, err)
 		}
 		if digest == "" {
-			return nil, fmt.Errorf("cannot serve the agent %s: it is no program file", f)
+			return nil, fmt.Errorf("cannot serve the agent %s: it is not a program file", f)
 		}
 	}
 	return a, nil

@@ -111,7 +111,7 @@ func TestFoldersWithoutACommit(t *testing.T) {
 	bare := filepath.Join(t.TempDir(), "x.git")
 	git(t, "/", "init", "-q", "--bare", bare)
 	refused(t, bare, Options{}, "it is a git repository without a work tree\ngive a branch, a tag or a commit, as in --git-ref")
-	refused(t, filepath.Join(plain, "a"), Options{}, "is no folder")
+	refused(t, filepath.Join(plain, "a"), Options{}, "is not a folder")
 	refused(t, filepath.Join(plain, "none"), Options{}, "no such file")
 	t.Setenv("PATH", t.TempDir())
 	if f := open(t, plain, Options{}); f.Facts != (Facts{}) {

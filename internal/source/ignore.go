@@ -72,7 +72,7 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 			err = errors.New("it is not UTF-8")
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("line %d: %q is no pattern: %w\nits syntax is that of .dockerignore: * ? [a-z] ** and ! for exceptions", i+1, strings.TrimSpace(line), err)
+			return nil, nil, fmt.Errorf("line %d: %q is not a pattern: %w\nits syntax is that of .dockerignore: * ? [a-z] ** and ! for exceptions", i+1, strings.TrimSpace(line), err)
 		}
 		if len(found) == 1 && len(one.Patterns()) == 1 {
 			lines = append(lines, pattern{i + 1, found[0], one})

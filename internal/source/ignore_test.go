@@ -42,12 +42,12 @@ func TestIgnoreFileLeavesOutWhatItSays(t *testing.T) {
 // Ignoring an invalid pattern would publish the files that it should exclude.
 func TestBadPatternIsAnErrorWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
-		"a\n[b\n":                             "line 2: \"[b\" is no pattern",
-		"!\n":                                 "line 1: \"!\" is no pattern",
-		"# x\n\n  ! \n":                       "line 3: \"!\" is no pattern",
-		"![\n":                                "line 1: \"![\" is no pattern",
-		"a\n# \xff\n":                         "line 2: \"# \\xff\" is no pattern: it is not UTF-8",
-		"a[z-a]\n":                            "line 1: \"a[z-a]\" is no pattern",
+		"a\n[b\n":                             "line 2: \"[b\" is not a pattern",
+		"!\n":                                 "line 1: \"!\" is not a pattern",
+		"# x\n\n  ! \n":                       "line 3: \"!\" is not a pattern",
+		"![\n":                                "line 1: \"![\" is not a pattern",
+		"a\n# \xff\n":                         "line 2: \"# \\xff\" is not a pattern: it is not UTF-8",
+		"a[z-a]\n":                            "line 1: \"a[z-a]\" is not a pattern",
 		strings.Repeat("x", maxIgnoreBytes+1): "it is larger than",
 	} {
 		dir := t.TempDir()

@@ -66,7 +66,7 @@ func (m moving) merge(from, folder string) error {
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s is no folder", folder)
+		return fmt.Errorf("%s is not a folder", folder)
 	}
 	entries, err := fs.ReadDir(m.work.FS(), from)
 	if err != nil {

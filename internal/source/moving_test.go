@@ -25,7 +25,7 @@ func TestNothingIsMovedThroughALink(t *testing.T) {
 		defer root.Close()
 		folder := map[string]string{"modules": "modules", "site": "site/modules"}[link]
 		m := moving{root, treeFolder, &puppetfile{moduledir: folder, folders: []string{folder}}}
-		if err := m.setAside(); err == nil || !strings.Contains(err.Error(), "is no folder") && !strings.Contains(err.Error(), "escapes") {
+		if err := m.setAside(); err == nil || !strings.Contains(err.Error(), "is not a folder") && !strings.Contains(err.Error(), "escapes") {
 			t.Errorf("%s was set aside: %v", name, err)
 		}
 		// As if it had been moved.

@@ -59,7 +59,7 @@ func Open(ctx context.Context, dir string, o Options) (*Folder, error) {
 func (f *Folder) open(ctx context.Context, dir string, o Options) error {
 	info, err := os.Stat(dir)
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is no folder", dir)
+		err = fmt.Errorf("%s is not a folder", dir)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read what to publish: %w", err)

@@ -209,7 +209,7 @@ func (s *Cluster) Installation(ctx context.Context) (string, error) {
 	key := s.db.Keys.Installation()
 	i, _, err := etcd.Single[installation](ctx, s.db, key)
 	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
-		err = &etcd.UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "it identifies the machines: restore it from a backup"}
+		err = &etcd.UnreadableError{Key: key, Problem: "it is not the id of an installation", Next: "it identifies the machines: restore it from a backup"}
 	}
 	if err != nil || i == nil {
 		return "", etcd.Wrap(err, "cannot read this installation's id")

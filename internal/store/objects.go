@@ -148,5 +148,5 @@ func (s *Releases) Objects(ctx context.Context, each func(hash string) error) er
 }
 
 func notOurs(kv *etcd.KV) error {
-	return &etcd.UnreadableError{Key: string(kv.Key), Problem: "it is no key of pulley's"}
+	return &etcd.UnreadableError{Key: string(kv.Key), Problem: "it is not a key of pulley's"}
 }

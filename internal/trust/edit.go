@@ -97,7 +97,7 @@ func checkEnvironment(text string) error {
 	case isStack && environmentPattern.MatchString(environment) && environmentPattern.MatchString(stack):
 		return fmt.Errorf("%q is a stack, which counts as its environment: give %s", text, environment)
 	case !environmentPattern.MatchString(text):
-		return fmt.Errorf("%q is no environment: lower-case letters, digits, _ and the patterns * ?", text)
+		return fmt.Errorf("%q is not an environment: lower-case letters, digits, _ and the patterns * ?", text)
 	}
 	return nil
 }

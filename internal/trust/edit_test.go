@@ -79,21 +79,21 @@ func TestChangesOfListsAreRefused(t *testing.T) {
 	}
 	_, again := allow(list, alice, Permission{Name: "eve", Environments: []string{"*"}})
 	for want, err := range map[string]error{
-		"is listed already: line 1, for alice":                                        again,
-		`cannot use the name "eve@dev,mallory"`:                                       allowing(list, Permission{Name: "eve@dev,mallory", Environments: []string{"dev"}}),
-		`cannot use the name "#eve"`:                                                  allowing(list, Permission{Name: "#eve", Environments: []string{"dev"}}),
-		`"dev@t42" is a stack, which counts as its environment: give dev`:             allowing(list, Permission{Name: "eve", Environments: []string{"prod", "dev@t42"}}),
-		`"" is no environment: lower-case`:                                            allowing(list, Permission{Name: "eve", Environments: []string{""}}),
-		`"Dev" is no environment: lower-case letters, digits, _ and the patterns * ?`: allowing(list, Permission{Name: "eve", Environments: []string{"Dev"}}),
-		"valid-before is not after valid-after":                                       expiring(list, "alice", now.Add(-time.Hour)),
-		`no allowed signer has the name or fingerprint "eve"`:                         expiring(list, "eve", now),
-		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":                          expiring(two, "alice", now),
-		"cannot read the allowed signers: line 1: ":                                   expiring([]byte("nonsense"), "alice", now),
-		"cannot read the allowed signers: line 1: a line is":                          allowing([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),
-		"it is a private key; give its public key":                                    parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
-		"it has 2 keys, not one":                                                      parseError(text(alice.PublicKey) + "\n" + text(alice.PublicKey) + "\n"),
-		"it has 0 keys, not one":                                                      parseError("# none\n"),
-		"line 1: there is no public key: a type, and the key in base64":               parseError("hello\n"),
+		"is listed already: line 1, for alice":                                            again,
+		`cannot use the name "eve@dev,mallory"`:                                           allowing(list, Permission{Name: "eve@dev,mallory", Environments: []string{"dev"}}),
+		`cannot use the name "#eve"`:                                                      allowing(list, Permission{Name: "#eve", Environments: []string{"dev"}}),
+		`"dev@t42" is a stack, which counts as its environment: give dev`:                 allowing(list, Permission{Name: "eve", Environments: []string{"prod", "dev@t42"}}),
+		`"" is not an environment: lower-case`:                                            allowing(list, Permission{Name: "eve", Environments: []string{""}}),
+		`"Dev" is not an environment: lower-case letters, digits, _ and the patterns * ?`: allowing(list, Permission{Name: "eve", Environments: []string{"Dev"}}),
+		"valid-before is not after valid-after":                                           expiring(list, "alice", now.Add(-time.Hour)),
+		`no allowed signer has the name or fingerprint "eve"`:                             expiring(list, "eve", now),
+		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":                              expiring(two, "alice", now),
+		"cannot read the allowed signers: line 1: ":                                       expiring([]byte("nonsense"), "alice", now),
+		"cannot read the allowed signers: line 1: a line is":                              allowing([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),
+		"it is a private key; give its public key":                                        parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+		"it has 2 keys, not one":                                                          parseError(text(alice.PublicKey) + "\n" + text(alice.PublicKey) + "\n"),
+		"it has 0 keys, not one":                                                          parseError("# none\n"),
+		"line 1: there is no public key: a type, and the key in base64":                   parseError("hello\n"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)

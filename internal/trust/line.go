@@ -239,12 +239,12 @@ func parsePrincipal(text string) (Principal, error) {
 	rest, not := strings.CutPrefix(text, "!")
 	at := strings.LastIndex(rest, "@")
 	if len(rest) > maxPatternBytes || at < 1 || strings.HasPrefix(rest, "!") {
-		return p, fmt.Errorf("principal %q is no name@environment, like alice@production or alice@*", text)
+		return p, fmt.Errorf("principal %q is not a name@environment, like alice@production or alice@*", text)
 	}
 	p.Name, p.Environment, p.Not = rest[:at], rest[at+1:], not
 	switch {
 	case !environmentPattern.MatchString(p.Environment):
-		return p, fmt.Errorf("principal %q: %q is no environment; write it as in %s@production", text, p.Environment, rest)
+		return p, fmt.Errorf("principal %q: %q is not an environment; write it as in %s@production", text, p.Environment, rest)
 	case !not && strings.ContainsAny(p.Name, "*?"):
 		return p, fmt.Errorf("principal %q has a pattern for a name: a refusal could not name the signer", text)
 	}

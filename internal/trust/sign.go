@@ -184,7 +184,7 @@ func (k Key) Check() error {
 	case err != nil:
 		return fmt.Errorf("cannot sign with %s: %w", k.File, err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("cannot sign with %s: it is no file\ngive the file of a private key, or of a public one whose private half an ssh-agent has", k.File)
+		return fmt.Errorf("cannot sign with %s: it is not a file\ngive the file of a private key, or of a public one whose private half an ssh-agent has", k.File)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func TestInvalidKeyFileIsReported(t *testing.T) {
 		return err
 	}
 	for want, err := range map[string]error{
-		"cannot sign with " + dir + ": it is no file":                sign(dir),
+		"cannot sign with " + dir + ": it is not a file":             sign(dir),
 		"cannot sign with " + dir + "/gone: the file does not exist": Key{File: dir + "/gone"}.Check(),
 		"cannot sign with " + readme + ": invalid format":            sign(readme),
 		"cannot sign with " + key + ": others may read it (mode":     sign(key),

@@ -99,7 +99,7 @@ func (v view) Create(ctx context.Context, o machines.Order) (machines.Machine, e
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !machines.Hostname.MatchString(o.Name) && v.fault != "takes any name and cuts it" {
-		return machines.Machine{}, fmt.Errorf("%w: %q is no hostname", machines.ErrRefused, o.Name)
+		return machines.Machine{}, fmt.Errorf("%w: %q is not a hostname", machines.ErrRefused, o.Name)
 	}
 	if o.Flavor+o.Image != "" && v.fault != "makes any flavor" {
 		if v.fault == "says that a flavor failed" {

@@ -135,7 +135,7 @@ func (f Fleet) lock(ctx context.Context) (*os.File, error) {
 	return held, err
 }
 
-// look returns the machine of a folder. ok is false where the folder is no machine of the fleet. A machine without a supervisor is
+// look returns the machine of a folder. ok is false where the folder is not a machine of the fleet. A machine without a supervisor is
 // stopped.
 func (f Fleet) look(name string) (m machines.Machine, ok bool, err error) {
 	var a About

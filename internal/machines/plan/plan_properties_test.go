@@ -144,7 +144,7 @@ func checkSteps(t *rapid.T, p Plan, want *environments.Environment, w testWorld,
 		}
 		for _, v := range s.Deletes {
 			if !slices.ContainsFunc(w.Machines, func(m machines.Machine) bool { return m.Ref() == v }) {
-				t.Fatalf("%s %s destroys %v, which is no machine of ours", s.Verb, s.Node, v)
+				t.Fatalf("%s %s destroys %v, which is not a machine of ours", s.Verb, s.Node, v)
 			}
 		}
 		for _, e := range []*environments.Environment{want, w.Old} {
