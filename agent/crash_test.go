@@ -158,7 +158,7 @@ func endOf(t *testing.T, w *world) string {
 		t.Errorf("attempts at the last good target are on record: %+v", s.Attempts)
 	}
 	if s.LastRun != status.LastRun || !s.RanAt.Equal(status.RanAt) {
-		t.Errorf("etcd was told of run %s, and the node's last one is %s", status.LastRun, s.LastRun)
+		t.Errorf("etcd has run %s as the last one, and the node has %s", status.LastRun, s.LastRun)
 	}
 	s.RanAt, s.Sequence, s.LastRun = time.Time{}, 0, ""
 	if s.Refusal != nil && status.Refusal != nil {

@@ -132,7 +132,7 @@ var decisions = []decision{
 	{"a freeze keeps a node from its new target",
 		func(_ *Observed, d *Desired) { d.Default = verB; d.Holds = []Hold{freeze} },
 		want{Nothing, ReasonFrozen, verA, ReasonFrozen, "I am looking at it"}},
-	{"force does not pass a freeze either, but enforces what is there",
+	{"force under a freeze enforces the current target",
 		func(o *Observed, d *Desired) { o.Force = true; d.Default = verB; d.Holds = []Hold{freeze} },
 		want{Enforce, ReasonForced, verA, ReasonFrozen, ""}},
 	{"a freeze does not keep a node from being enforced",
@@ -177,7 +177,7 @@ var decisions = []decision{
 			d.Default, d.Holds, d.Host.Request = verB, []Hold{freeze}, askedFor(RequestRun)
 		},
 		want{Enforce, ReasonAsked, verA, ReasonFrozen, "I am looking at it"}},
-	{"a stop does not, whoever asks",
+	{"a stop permits no run, for any requester",
 		func(_ *Observed, d *Desired) { d.Holds, d.Host.Request = []Hold{stop}, askedFor(RequestRun) },
 		want{Nothing, ReasonStopped, verA, ReasonStopped, ""}},
 	{"before the first release there is nothing to run",
@@ -193,11 +193,11 @@ var decisions = []decision{
 	{"a request without a name could not be answered: it is none",
 		func(_ *Observed, d *Desired) { d.Host.Request = &Request{Do: RequestRetire} },
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
-	{"a deed that this agent does not know changes nothing",
+	{"an unknown request changes nothing",
 		func(_ *Observed, d *Desired) { d.Host.Request = askedFor("dance") },
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
 
-	{"a node that is asked to retire does, under the hold of whoever asked, and whatever else is due",
+	{"a retirement request precedes everything else, under the hold of its requester",
 		func(o *Observed, d *Desired) {
 			notRunFor(o, time.Hour)
 			d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(RequestRetire)
@@ -222,7 +222,7 @@ var decisions = []decision{
 			o.Disabled, d.Host.Request = "kernel debugging", askedFor(RequestRetire)
 		},
 		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
-	{"one that answered so lives on once it is enabled: its hooks never ran",
+	{"a node with that answer runs again once it is enabled: its hooks never ran",
 		func(o *Observed, d *Desired) {
 			answered(o, d, RequestRetire, "disabled on the machine itself: kernel debugging")
 			o.State.Retire, d.Default = "", verB
@@ -244,7 +244,7 @@ var decisions = []decision{
 			notRunFor(o, time.Hour)
 		},
 		want{Nothing, ReasonRetired, verA, ReasonRetired, "the node is retired"}},
-	{"nor does one whose hooks failed: whoever asked decides what is next",
+	{"a node whose hooks failed runs nothing: its requester decides",
 		func(o *Observed, d *Desired) { answered(o, d, RequestRetire, "retire.d/10-drain: exit status 1") },
 		want{Nothing, ReasonRetired, verA, ReasonRetired, "10-drain"}},
 	{"asked anew, it runs its hooks anew",
@@ -274,7 +274,7 @@ var decisions = []decision{
 			o.Machine, d.Host = "aaaa", &Host{MachineID: "bbbb"}
 		},
 		want{Nothing, ReasonRetired, verA, ReasonRetired, ""}},
-	{"called off, it lives on",
+	{"after a canceled retirement it runs again",
 		func(o *Observed, d *Desired) {
 			answered(o, d, RequestRetire, "")
 			notRunFor(o, time.Hour)
@@ -318,14 +318,14 @@ var decisions = []decision{
 			*d = Desired{Unreachable: "timeout"}
 		},
 		want{Nothing, ReasonStopped, verA, ReasonStopped, "moving racks"}},
-	{"without etcd the freeze that was seen last lets enforcing go on",
+	{"without etcd the last known freeze permits enforcement",
 		func(o *Observed, d *Desired) {
 			notRunFor(o, time.Hour)
 			o.State.Holds = []Hold{freeze}
 			*d = Desired{Unreachable: "timeout"}
 		},
 		want{Enforce, ReasonDue, verA, ReasonUnreachable, ""}},
-	{"without etcd a person at the machine may still ask for a run of what is there",
+	{"without etcd a forced run enforces the current target",
 		func(o *Observed, d *Desired) { o.Force = true; *d = Desired{Unreachable: "timeout"} },
 		want{Enforce, ReasonForced, verA, ReasonUnreachable, ""}},
 	{"what etcd says beside a value that can't be read is not acted on",
@@ -342,14 +342,14 @@ var decisions = []decision{
 	{"a node that is on no list takes nothing new",
 		func(_ *Observed, d *Desired) { d.Host, d.Default = nil, verB },
 		want{Nothing, ReasonUnregistered, verA, ReasonUnregistered, "pulley-agent bootstrap"}},
-	{"and goes on with what it has",
+	{"and keeps its current target",
 		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Host, d.Default = nil, verB },
 		want{Enforce, ReasonDue, verA, ReasonUnregistered, ""}},
 
 	{"a node whose name another machine has takes nothing new",
 		func(o *Observed, d *Desired) { o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB },
 		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, "the host list has machine bbbb, this is machine aaaa"}},
-	{"and goes on enforcing what it has",
+	{"and keeps enforcing its current target",
 		func(o *Observed, d *Desired) {
 			o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB
 			notRunFor(o, time.Hour)
@@ -421,22 +421,22 @@ var decisions = []decision{
 			o.Force = true
 		},
 		want{Enforce, ReasonForced, verA, ReasonGateClosed, "paused by ann: errors in batch 2"}},
-	{"while the gate is aborted enforcing goes on",
+	{"an aborted gate permits enforcement",
 		func(o *Observed, d *Desired) {
 			d.Default, d.Gate.State = verB, GateAborted
 			notRunFor(o, time.Hour)
 		},
 		want{Enforce, ReasonDue, verA, ReasonGateClosed, "aborted"}},
-	{"a closed gate says so when nothing is due",
+	{"a closed gate is the reason when nothing is due",
 		func(_ *Observed, d *Desired) { d.Default, d.Gate.State = verB, GatePaused },
 		want{Nothing, ReasonGateClosed, verA, ReasonGateClosed, ""}},
 	{"a gate state that this agent does not know is closed",
 		func(_ *Observed, d *Desired) { d.Default, d.Gate.State = verB, "ajar" },
 		want{Nothing, ReasonGateClosed, verA, ReasonGateClosed, "ajar"}},
-	{"a gate that nobody ever wrote is open",
+	{"a missing gate is open",
 		func(_ *Observed, d *Desired) { d.Default, d.Gate = verB, Gate{} },
 		want{Take, ReasonNew, verB, "", ""}},
-	{"a closed gate lets a node that stands between go on with its target",
+	{"a closed gate permits a node between targets to continue",
 		func(o *Observed, d *Desired) {
 			o.State.Enforcing, d.Default, d.Gate.State = verB, verB, GatePaused
 			attempts(o, verB, 1, 1, 5*time.Minute)
@@ -471,7 +471,7 @@ var decisions = []decision{
 	{"force looks at a refused target at once",
 		func(o *Observed, d *Desired) { o.Force, d.Default = true, verB; refused(o, verB, time.Second) },
 		want{Take, ReasonForced, verB, "", ""}},
-	{"and once it has looked, enforces what is there",
+	{"and enforces the current target after the check",
 		func(o *Observed, d *Desired) {
 			o.Force, o.Looked, d.Default = true, true, verB
 			refused(o, verB, 0)
@@ -480,7 +480,7 @@ var decisions = []decision{
 	{"a noop looks at once too",
 		func(o *Observed, d *Desired) { o.Noop, d.Default = true, verB; refused(o, verB, time.Second) },
 		want{Take, ReasonNoop, verB, "", ""}},
-	{"a refusal a year from now (the clock was wrong) keeps nobody waiting for a year",
+	{"a refusal a year from now (the clock was wrong) delays no check for a year",
 		func(o *Observed, d *Desired) { d.Default = verB; refused(o, verB, -365*24*time.Hour) },
 		want{Take, ReasonNew, verB, "", ""}},
 	{"without etcd a refusal is nothing to speak of",
@@ -518,7 +518,7 @@ var decisions = []decision{
 			attempts(o, verB, 2, 2, time.Minute)
 		},
 		want{Nothing, ReasonBackoff, verB, ReasonBackoff, ""}},
-	{"after the last attempt allowed a node is stuck, and says so",
+	{"after the last permitted attempt a node is stuck, with that reason",
 		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 5, 5, 5*time.Minute) },
 		want{Nothing, ReasonStuck, verA, ReasonStuck, "attempt 5"}},
 	{"a stuck node still tries, at the pace of enforcing",
@@ -562,14 +562,14 @@ var decisions = []decision{
 			attempts(o, verB, 2, 0, time.Minute)
 		},
 		want{Nothing, ReasonBackoff, verB, ReasonBackoff, "was interrupted"}},
-	{"and goes on when the wait is over",
+	{"and retries when the retry is due",
 		func(o *Observed, d *Desired) {
 			o.State.Enforcing, d.Default = verB, verB
 			attempts(o, verB, 2, 0, 3*time.Minute)
 		},
 		want{Enforce, ReasonInterrupted, verB, "", ""}},
 
-	{"a last run a year from now (the clock was wrong, and was mended) does not stop enforcing for a year",
+	{"a last run a year from now (the clock was wrong, and was corrected) does not stop enforcement",
 		func(o *Observed, _ *Desired) { notRunFor(o, -365*24*time.Hour) },
 		want{Enforce, ReasonDue, verA, "", ""}},
 	{"nor does a last attempt a year from now stop attempts",
@@ -838,14 +838,14 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 	for _, h := range holds {
 		stopped = stopped || h.Mode == Stop
 	}
-	r, told := o.asked(d)
-	retires := told && r != nil && r.Do == RequestRetire && (o.State.Retire != "" || o.pending(d, RequestRetire) != nil) || !told && o.State.Retire != ""
+	r, known := o.asked(d)
+	retires := known && r != nil && r.Do == RequestRetire && (o.State.Retire != "" || o.pending(d, RequestRetire) != nil) || !known && o.State.Retire != ""
 	forbidden := o.Disabled != "" || o.PuppetBlocked != nil || stopped || retires
 
 	switch got.Action {
 	case Retire:
-		if o.Disabled != "" || o.Noop || !told || o.pending(d, RequestRetire) == nil {
-			t.Fatalf("it retires although nobody asks for that now: %+v", got.Ladder)
+		if o.Disabled != "" || o.Noop || !known || o.pending(d, RequestRetire) == nil {
+			t.Fatalf("it retires without a request: %+v", got.Ladder)
 		}
 	case Take:
 		closed := d.Gate.State != "" && d.Gate.State != GateOpen

@@ -267,11 +267,11 @@ func TestDamagedStateIsRenamedAndNodeRecovers(t *testing.T) {
 			t.Errorf("%q: it ran %+v", damage, run)
 		}
 		if !strings.Contains(log.String(), "the node forgets its holds") {
-			t.Errorf("%q: nobody is told what is forgotten: %s", damage, &log)
+			t.Errorf("%q: the log does not name what is forgotten: %s", damage, &log)
 		}
 		w.stands(t, verA, verA)
 		if b, err := os.ReadFile(file + ".damaged"); err != nil || string(b) != damage {
-			t.Errorf("%q: what was found is not kept for whoever wants to know why: %q, %v", damage, b, err)
+			t.Errorf("%q: the damaged file is not kept: %q, %v", damage, b, err)
 		}
 	}
 }
@@ -346,27 +346,27 @@ func TestUnwritableStateStopsTickBeforePuppet(t *testing.T) {
 func TestResultOfRunOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
-	told := func(want Result, wantBegan, wantEnded bool) {
+	check := func(want Result, wantBegan, wantEnded bool) {
 		t.Helper()
 		r, began, ended, err := d.Ended("r-1")
 		if err != nil || began != wantBegan || ended != wantEnded || r.Kind != want.Kind || r.Problem != want.Problem {
 			t.Errorf("it began: %t, ended: %t, %+v, %v", began, ended, r, err)
 		}
 	}
-	told(Result{}, false, false)
+	check(Result{}, false, false)
 	if err := d.Begin("r-1"); err != nil {
 		t.Fatal(err)
 	}
-	told(Result{}, true, false)
+	check(Result{}, true, false)
 	ended := Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: HookFailed, Text: "does not compile"}, Log: make([]LogLine, 1000)}
 	if err := d.End("r-1", ended); err != nil {
 		t.Fatal(err)
 	}
-	told(ended, true, true)
+	check(ended, true, true)
 	if err := os.WriteFile(filepath.Join(dir, result("r-1")), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	told(Result{}, true, false) // damaged: it may have been started
+	check(Result{}, true, false) // damaged: it may have been started
 }
 
 // The agent's files must not fill the machine's disk over the years.
@@ -510,7 +510,7 @@ func FuzzDecodeState(f *testing.F) {
 		}
 		if err != nil {
 			if !strings.Contains(err.Error(), "upgrade the agent") {
-				t.Fatalf("an error that helps nobody: %v", err)
+				t.Fatalf("an error without a remedy: %v", err)
 			}
 			return
 		}

@@ -19,7 +19,7 @@ func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
 		calm bool
 	}{
 		{"up to date", Decision{Cause: Cause{Reason: ReasonUpToDate}}, open, true},
-		{"a gate that nobody set", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{}, true},
+		{"a missing gate", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{}, true},
 		{"due", Decision{Action: Enforce, Cause: Cause{Reason: ReasonDue}}, open, true},
 		{"a new target", Decision{Action: Take, Cause: Cause{Reason: ReasonNew}}, open, false},
 		{"between two targets", Decision{Action: Take, Cause: Cause{Reason: ReasonReturn}}, open, false},
@@ -67,7 +67,7 @@ func TestPeekDecidesLikeTick(t *testing.T) {
 	w.agent.Step = func(name string) { steps = append(steps, name) }
 	w.good(t)
 	if !reflect.DeepEqual(steps, Steps(Enforce)) {
-		t.Errorf("it told of the steps %v", steps)
+		t.Errorf("it reported the steps %v", steps)
 	}
 }
 

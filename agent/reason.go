@@ -163,7 +163,7 @@ type Problem struct {
 	Number  int         `json:"number,omitempty"`
 	Release string      `json:"release,omitempty"`
 	Text    Prose       `json:"text,omitempty"`
-	Spoiled Prose       `json:"spoiled,omitempty"` // other damage to the machine by the failed run
+	Damage  Prose       `json:"damage,omitempty"` // other damage to the machine by the failed run
 
 	Step    string        `json:"step,omitempty"`
 	Signal  string        `json:"signal,omitempty"`
@@ -174,7 +174,7 @@ type Problem struct {
 
 // clipped returns p with at most n bytes of each text.
 func (p Problem) clipped(n int) Problem {
-	p.Text, p.Spoiled = p.Text.clipped(n), p.Spoiled.clipped(n)
+	p.Text, p.Damage = p.Text.clipped(n), p.Damage.clipped(n)
 	return p
 }
 

@@ -288,21 +288,21 @@ func TestRunsInEtcdAreBounded(t *testing.T) {
 
 // A record that is sent twice must be counted once. Otherwise the node deletes it and still counts its bytes.
 func TestRecordSentTwiceCountsOnce(t *testing.T) {
-	var told Reported
+	var reported Reported
 	etcd := map[string]bool{}
 	for i := range 3 * maxRunsKept {
 		run := EncodedRun{ID: fmt.Sprint("r", i), Bytes: make([]byte, 100)}
 		for range 3 {
 			etcd[run.ID] = true
-			for _, id := range told.remember([]EncodedRun{run}) {
+			for _, id := range reported.remember([]EncodedRun{run}) {
 				delete(etcd, id)
 			}
 		}
-		if len(told.Runs) != len(etcd) || !etcd[run.ID] {
-			t.Fatalf("after %s the node counts %d records and etcd has %d", run.ID, len(told.Runs), len(etcd))
+		if len(reported.Runs) != len(etcd) || !etcd[run.ID] {
+			t.Fatalf("after %s the node counts %d records and etcd has %d", run.ID, len(reported.Runs), len(etcd))
 		}
 	}
-	if len(told.Runs) != maxRunsKept {
-		t.Errorf("%d are known", len(told.Runs))
+	if len(reported.Runs) != maxRunsKept {
+		t.Errorf("%d are known", len(reported.Runs))
 	}
 }

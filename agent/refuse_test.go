@@ -95,7 +95,7 @@ func TestForceChecksRefusedTarget(t *testing.T) {
 	w.idle(t)
 	w.now = w.now.Add(time.Second)
 	if r := w.tick(t, Options{Force: true}); r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonForced || r.Decision.Blocked.Reason != ReasonRefused {
-		t.Fatalf("refused again, it is to enforce what is there: %+v", r)
+		t.Fatalf("refused again, it must enforce the current target: %+v", r)
 	}
 	if s := w.state(t); s.Refusal == nil || !s.Refusal.At.Equal(w.now) || len(s.Attempts) != 0 {
 		t.Errorf("it did not look: %+v", s)
@@ -174,8 +174,8 @@ func TestRefusalIsDeletedWithItsTarget(t *testing.T) {
 		if r := w.tick(t); r.Err != nil {
 			t.Fatalf("%s: %v", name, r.Err)
 		}
-		if s, told := w.state(t), w.etcd.status(t); s.Refusal != nil || told.Refusal != nil || told.Reason == ReasonRefused {
-			t.Errorf("%s: it still speaks of the refusal: %+v, %+v", name, s.Refusal, told)
+		if s, status := w.state(t), w.etcd.status(t); s.Refusal != nil || status.Refusal != nil || status.Reason == ReasonRefused {
+			t.Errorf("%s: it still speaks of the refusal: %+v, %+v", name, s.Refusal, status)
 		}
 	}
 }

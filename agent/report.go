@@ -37,7 +37,7 @@ func (t *tick) report(ctx context.Context) error {
 	if t.desired.Unreachable != "" {
 		return t.spool(fresh)
 	}
-	told, err := t.Memory.LoadReported()
+	last, err := t.Memory.LoadReported()
 	if err != nil {
 		return err
 	}
@@ -46,8 +46,8 @@ func (t *tick) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	due := t.Now().Sub(told.At)
-	if fresh == nil && !t.unreported && fingerprint == told.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
+	due := t.Now().Sub(last.At)
+	if fresh == nil && !t.unreported && fingerprint == last.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
 		return nil
 	}
 	runs, err := t.Memory.Spooled(spooledPerTick)
@@ -62,8 +62,8 @@ func (t *tick) report(ctx context.Context) error {
 	for i, r := range runs {
 		sent[i] = r.ID
 	}
-	told.Fingerprint, told.At = fingerprint, t.Now()
-	drop := told.remember(runs)
+	last.Fingerprint, last.At = fingerprint, t.Now()
+	drop := last.remember(runs)
 	// A stopped agent still reports its run. Otherwise the status shows a running Puppet.
 	if err := t.Control.Report(context.WithoutCancel(ctx), t.Identity, status, runs, drop); err != nil {
 		t.offline = t.offline || errors.Is(err, ErrUnreachable)
@@ -73,7 +73,7 @@ func (t *tick) report(ctx context.Context) error {
 	if err := t.Memory.Unspool(sent); err != nil {
 		return err
 	}
-	return t.Memory.SaveReported(told)
+	return t.Memory.SaveReported(last)
 }
 
 func (t *tick) spool(r *EncodedRun) error {

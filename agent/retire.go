@@ -12,8 +12,8 @@ import (
 // recall deletes a cancelled retirement, and answers a request that this agent does not support. It reports whether the
 // state changed.
 func (t *tick) recall() (changed bool) {
-	r, told := t.observed.asked(t.desired)
-	if told && t.state.Retire != "" && (r == nil || r.Do != RequestRetire) {
+	r, known := t.observed.asked(t.desired)
+	if known && t.state.Retire != "" && (r == nil || r.Do != RequestRetire) {
 		t.state.Retire, t.state.RanAt = "", time.Time{} // the hooks may have reverted a run: a new run is due
 		changed = true
 	}
@@ -99,9 +99,9 @@ const (
 // known reports whether etcd gave a readable answer.
 func (d Desired) known() bool { return d.Unreachable == "" && d.Unreadable == "" }
 
-// asked returns the request to this machine, or nil. told is false when the request is unknown: etcd does not answer,
+// asked returns the request to this machine, or nil. known is false when the request is unknown: etcd does not answer,
 // or it contains no entry of this machine.
-func (o Observed) asked(d Desired) (r *Request, told bool) {
+func (o Observed) asked(d Desired) (r *Request, known bool) {
 	if !d.known() || d.Host == nil || anotherMachine(d.Host, o.Machine) {
 		return nil, false
 	}
@@ -134,22 +134,22 @@ func (o Observed) pending(d Desired, kind RequestKind) *Request {
 // this machine without a request to retire cancels it. An answer that the node could not start means that the
 // retirement did not start.
 func (l *ladder) retire() bool {
-	r, told := l.o.asked(l.d)
-	requested := told && r != nil && r.Do == RequestRetire
+	r, known := l.o.asked(l.d)
+	requested := known && r != nil && r.Do == RequestRetire
 	switch {
 	case requested && l.o.State.Retire == "" && l.o.pending(l.d, RequestRetire) == nil:
 		l.pass(AskRetiring, Cause{Params: Params{Problem: l.o.State.Answer.Failure()}})
 		return false
 	case requested:
 		l.fail(AskRetiring, Cause{ReasonRetire, Params{Request: r}})
-	case !told && l.o.State.Retire != "":
+	case !known && l.o.State.Retire != "":
 		l.fail(AskRetiring, Cause{Reason: ReasonRetired})
 	default:
 		l.pass(AskRetiring, Cause{})
 		return false
 	}
 	switch {
-	case !told:
+	case !known:
 		l.stop(AskHooks, Cause{Reason: ReasonRetired})
 	case l.o.pending(l.d, RequestRetire) == nil:
 		l.stop(AskHooks, Cause{ReasonRetired, Params{Problem: l.o.State.Answer.Failure()}})

@@ -212,7 +212,7 @@ func TestWithdrawnRequestIsNotExecuted(t *testing.T) {
 	w.now = w.now.Add(time.Hour)
 	w.good(t)
 	if len(w.machine.retired) != 0 || w.state(t).Answer != nil {
-		t.Error("its hooks ran, and nobody asked any more")
+		t.Error("its hooks ran without a request")
 	}
 }
 

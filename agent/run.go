@@ -201,7 +201,7 @@ type tick struct {
 	began      time.Time
 	puppet     bool  // Puppet was started
 	ended      bool  // the run has a result; after a failed staging, without a start of Puppet
-	spoiled    error // files that the run damaged, and whether they were restored
+	damage     error // files that the run damaged, and whether they were restored
 	settled    bool  // the node's state changed after the decision
 	offline    bool  // etcd did not answer at least once
 	unreported bool  // etcd may contain a status of this node that Reported does not record

@@ -292,13 +292,13 @@ func (t *tick) apply(ctx context.Context) error {
 		result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetNotStarted, Text: Prose(err.Error())}}
 	}
 	// Restore after a failed run too: the damage may prevent the next run from starting.
-	if t.spoiled = t.Machine.Restore(); t.spoiled != nil && result.Kind != Success {
-		result.Problem.Spoiled = Prose(t.spoiled.Error())
+	if t.damage = t.Machine.Restore(); t.damage != nil && result.Kind != Success {
+		result.Problem.Damage = Prose(t.damage.Error())
 	}
 	t.run.Result = result
 	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
 	if t.opts.Noop {
-		return cmp.Or(t.spoiled, errEnd)
+		return cmp.Or(t.damage, errEnd)
 	}
 	if err := t.Memory.End(t.run.ID, result); err != nil {
 		return err
@@ -321,7 +321,7 @@ func (t *tick) verify(ctx context.Context) error {
 	if t.run.Kind != Success {
 		return nil
 	}
-	err := t.spoiled
+	err := t.damage
 	if err == nil {
 		err = t.Machine.Verify(ctx, t.job())
 	}

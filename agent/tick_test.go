@@ -243,7 +243,7 @@ func TestEtcdLostBeforeAdmission(t *testing.T) {
 			w.etcd.onAdmit, w.etcd.onReport = fault, fault
 			run := w.good(t)
 			if run.Target != verA || run.Action != Enforce {
-				t.Errorf("enforcing did not go on: %+v", run)
+				t.Errorf("enforcement stopped: %+v", run)
 			}
 			if runs, _ := w.disk.Spooled(9); len(runs) != 1 || runs[0].ID != run.ID {
 				t.Errorf("spooled: %v", runs)
@@ -335,7 +335,7 @@ func TestFailedReportLosesNothing(t *testing.T) {
 	w.now = w.now.Add(time.Second)
 	w.idle(t)
 	if s := w.etcd.status(t); s.LastRun != r.Run.ID || s.Outcome != Changed || s.Phase != Idle {
-		t.Errorf("etcd was told %+v", s)
+		t.Errorf("etcd has the status %+v", s)
 	}
 	if w.etcd.load().Runs[r.Run.ID] == nil {
 		t.Error("the run's record is lost")
@@ -484,7 +484,7 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 		w := fleetOn(t, verA)
 		w.now = w.now.Add(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		told := w.etcd.status(t)
+		earlier := w.etcd.status(t)
 		if at == "desire" {
 			w.etcd.onDesire = func() error { cancel(); return fmt.Errorf("cannot read: %w", ctx.Err()) }
 		} else {
@@ -494,13 +494,13 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 		before := w.state(t)
 		r := w.agent.Tick(ctx, Options{})
 		if len(w.puppet.jobs) != 0 || r.Run != nil || !errors.Is(r.Err, context.Canceled) || r.Unreachable {
-			t.Errorf("told to stop during %s: %+v", at, r)
+			t.Errorf("stopped during %s: %+v", at, r)
 		}
 		after := w.state(t)
 		after.Sequence = before.Sequence
-		same(t, "the state, told to stop during "+at, after, before)
-		if now := w.etcd.status(t); at == "desire" && now != told || now.Phase != Idle || now.Attempt != nil || now.Reason == ReasonUnreadable {
-			t.Errorf("told to stop during %s, it says of itself %+v", at, now)
+		same(t, "the state, stopped during "+at, after, before)
+		if now := w.etcd.status(t); at == "desire" && now != earlier || now.Phase != Idle || now.Attempt != nil || now.Reason == ReasonUnreadable {
+			t.Errorf("stopped during %s, its status is %+v", at, now)
 		}
 		w.etcd.afterAdmit = nil
 		w.etcd.reconnect()
@@ -511,14 +511,14 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 // A failed run may damage as much as a successful one. The agent must restore the damage after any run. If it was
 // killed, the next agent must.
 func TestDamageOfAnyRunIsRestored(t *testing.T) {
-	spoiled := errors.New("the list is gone (it was put back)")
+	damage := errors.New("the list is gone (it was put back)")
 	for name, kind := range map[string]Kind{"2.0.0": Between, "halfway": Between, "syntax": Untouched} {
 		w := fleetOn(t, verA)
 		w.promote(t, Target{Release: name, Tree: verB.Tree})
-		w.machine.spoiled = spoiled
+		w.machine.damage = damage
 		verified := w.machine.verified
 		r := w.tick(t)
-		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), spoiled.Error()) {
+		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), damage.Error()) {
 			t.Errorf("%s: %+v", name, r.Run)
 		}
 		if w.machine.pending || w.machine.verified != verified {
@@ -526,11 +526,11 @@ func TestDamageOfAnyRunIsRestored(t *testing.T) {
 		}
 	}
 	w := fleetOn(t, verA)
-	w.machine.spoiled = spoiled
-	if r := w.tick(t, Options{Noop: true}); !errors.Is(r.Err, spoiled) || w.machine.pending {
+	w.machine.damage = damage
+	if r := w.tick(t, Options{Noop: true}); !errors.Is(r.Err, damage) || w.machine.pending {
 		t.Errorf("a noop that changed something: %+v", r)
 	}
-	w.machine.pending, w.machine.spoiled = true, spoiled // the agent was killed
+	w.machine.pending, w.machine.damage = true, damage // the agent was killed
 	w.content.onStage = func(Target) error {
 		if w.machine.pending {
 			t.Error("who may sign was asked of what the run left behind")
@@ -656,7 +656,7 @@ func TestRetryIsNoDrift(t *testing.T) {
 }
 
 // A noop run must not change anything.
-func TestANoopNeverCommits(t *testing.T) {
+func TestNoopNeverCommits(t *testing.T) {
 	for _, wanted := range []Target{verA, verB} {
 		w := fleetOn(t, verA)
 		w.promote(t, wanted)
@@ -761,7 +761,7 @@ func TestNodeWithUnreadableStateReportsNothing(t *testing.T) {
 	if r.Err == nil || !strings.Contains(r.Err.Error(), "upgrade the agent") {
 		t.Errorf("%v", r.Err)
 	}
-	same(t, "what etcd was told", w.etcd.status(t), before)
+	same(t, "the status in etcd", w.etcd.status(t), before)
 }
 
 func TestUnreadableValueIsReported(t *testing.T) {
@@ -788,7 +788,7 @@ func TestClockYearAheadDoesNotStopNode(t *testing.T) {
 	w.now = start.Add(time.Minute)
 	w.idle(t)
 	if s := w.etcd.status(t); !s.SeenAt.Equal(start) {
-		t.Errorf("etcd was last told at %s", s.SeenAt)
+		t.Errorf("the last report is of %s", s.SeenAt)
 	}
 	w.now = start.Add(5 * time.Minute)
 	w.idle(t)
@@ -800,12 +800,12 @@ func TestClockYearAheadDoesNotStopNode(t *testing.T) {
 // With a future time in reported.json, the node would be silent until then.
 func TestHeartbeatFromTheFutureIsRepeated(t *testing.T) {
 	w := fleetOn(t, verA)
-	told, err := w.disk.LoadReported()
+	last, err := w.disk.LoadReported()
 	if err != nil {
 		t.Fatal(err)
 	}
-	told.At = start.Add(365 * 24 * time.Hour)
-	if err := w.disk.SaveReported(told); err != nil {
+	last.At = start.Add(365 * 24 * time.Hour)
+	if err := w.disk.SaveReported(last); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range [][]string{{"desire", "report"}, {"desire"}} {

@@ -29,7 +29,7 @@ func TestLook(t *testing.T) {
 		{"Puppet has been at work for longer than any deadline", func(s *Status, _ *Desired) { s.Phase, s.SeenAt = Running, start.Add(-2*time.Hour) }, Silent, "last reported at 2026-03-04T03:06:07Z"},
 		{"an attempt at its target failed", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 1) }, FailedState, "no space left"},
 		{"an attempt at what it enforces failed, and something else is wanted", func(s *Status, d *Desired) { s.Enforcing, d.Default, s.Attempt = verB, verC, tried(verB, 2, 2) }, FailedState, "attempt 2 at 2.0.0"},
-		{"an attempt failed at what nobody wants any more", func(s *Status, _ *Desired) { s.Attempt = tried(verB, 9, 9) }, Converged, ""},
+		{"an attempt failed at a former target", func(s *Status, _ *Desired) { s.Attempt = tried(verB, 9, 9) }, Converged, ""},
 		{"its target is refused, and what it has is enforced", func(s *Status, d *Desired) {
 			d.Default, s.Refusal = verB, &Refusal{Target: verB, Error: *refusedFor("it is not signed"), At: start}
 		}, FailedState, "target is refused: the record cannot be read: it is not signed"},
@@ -37,7 +37,7 @@ func TestLook(t *testing.T) {
 			s.Enforcing, d.Default, s.Attempt = verB, verC, tried(verB, 9, 9)
 			s.Refusal = &Refusal{Target: verC, Error: *refusedFor("it is not signed"), At: start}
 		}, FailedState, "it is not signed"},
-		{"a target was refused that nobody wants any more", func(s *Status, _ *Desired) {
+		{"a former target was refused", func(s *Status, _ *Desired) {
 			s.Refusal = &Refusal{Target: verB, Error: *refusedFor("it is not signed"), At: start}
 		}, Converged, ""},
 		{"its first run was cut off", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 0) }, Pending, ""},

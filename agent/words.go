@@ -215,8 +215,8 @@ func (p Problem) String() string {
 	if p.Version != "" {
 		s += p.fill(comparisons[p.Code])
 	}
-	if p.Spoiled != "" {
-		s += "; " + string(p.Spoiled)
+	if p.Damage != "" {
+		s += "; " + string(p.Damage)
 	}
 	if p.Times > 1 {
 		s += fmt.Sprintf(", %d times in a row", p.Times)

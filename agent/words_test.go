@@ -65,7 +65,7 @@ func TestEveryCodeHasASentenceAndIsDocumented(t *testing.T) {
 }
 
 // An older pulley must show a newer agent's code, not an empty text.
-func TestUnknownCodeIsItsOwnSentence(t *testing.T) {
+func TestUnknownCodeIsPrinted(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string]string{
 		"moon_phase: new moon": Cause{"moon_phase", Params{Text: "new moon"}}.Sentence(),

@@ -424,7 +424,7 @@ type fakeMachine struct {
 	remembered, verified int
 	retired              []Job
 	during               func() error
-	spoiled              error // found by Restore after the next Puppet run; a killed agent leaves it to the next one
+	damage               error // found by Restore after the next Puppet run; a killed agent leaves it to the next one
 	pending              bool
 }
 
@@ -434,8 +434,8 @@ func (m *fakeMachine) Restore() error {
 	if !m.pending {
 		return nil
 	}
-	err := m.spoiled
-	m.pending, m.spoiled = false, nil
+	err := m.damage
+	m.pending, m.damage = false, nil
 	return err
 }
 

@@ -73,8 +73,8 @@ func matchesAny(fields map[string]bool, name string) bool {
 	return false
 }
 
-// TestFailuresAreProven checks that every test named in docs/failures.md exists: each promise there needs a test.
-func TestFailuresAreProven(t *testing.T) {
+// TestFailuresNameTheirTests checks that every test named in docs/failures.md exists: each promise there needs a test.
+func TestFailuresNameTheirTests(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(repository, "docs", "failures.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -124,7 +124,7 @@ func (c *applyCase) end() string {
 		lines[volatileApply.ReplaceAllString(text, "…")] = true
 	}
 	if _, err := os.Stat(filepath.Join(c.dir, "cloud", "others", c.env, "web1", "id")); err != nil {
-		c.t.Errorf("somebody else's machine: %v", err)
+		c.t.Errorf("a foreign machine: %v", err)
 	}
 	there := c.there()
 	for name, id := range there {
@@ -151,7 +151,7 @@ func (c *applyCase) end() string {
 		case "/pulley/v1/environments/" + c.env + "/machines/":
 			var r machines.Record
 			err := json.Unmarshal(kv.Value, &r)
-			line("record of %s: its machine is there %t, %v", node, r.ID == there[r.Name], err)
+			line("record of %s: its machine exists %t, %v", node, r.ID == there[r.Name], err)
 		case "/pulley/v1/environments/" + c.env + "/hosts/nodes/":
 			var h agent.Host
 			err := json.Unmarshal(kv.Value, &h)

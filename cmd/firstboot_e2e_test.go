@@ -45,7 +45,7 @@ func TestFirstBootCrashes(t *testing.T) {
 			// Before the lock, userdata's own unit resumes.
 			begun := place != "before:first-boot-lock" && !strings.HasSuffix(place, "-network")
 			if _, err := os.Stat(filepath.Join(m, resumeUnit)); begun == (err != nil) {
-				t.Errorf("a reboot goes on with it: %t, want %t", err == nil, begun)
+				t.Errorf("a reboot resumes it: %t, want %t", err == nil, begun)
 			}
 			f.boot(m, nil)
 			if got := f.end(t, m); got != want {

@@ -14,7 +14,7 @@ import (
 
 // Every node reads each published change, for example twenty times a day. Each additional request means ten thousand
 // more at a time. The check of the signature must not need one.
-func TestAnUpdateAsksForItsContentOnce(t *testing.T) {
+func TestUpdateReadsContentOnce(t *testing.T) {
 	server := etcdtest.Start(t)
 	root, fake := t.TempDir(), t.TempDir()
 	program := puppettest.Write(t, fake)

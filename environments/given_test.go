@@ -4,7 +4,7 @@ import "testing"
 
 // Otherwise an operator would learn of an unsupported value only after the nodes are recorded and the first machine is
 // ordered.
-func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
+func TestLoadRefusesUnsupportedKeys(t *testing.T) {
 	for _, c := range []struct{ sentence, yaml, cloud, want string }{
 		{"a flavor of local that is no size", "provider: local\nroles:\n  web: {cardinality: 1, flavor: banana}\n", "",
 			"environments/dev.yaml:3:33: flavor \"banana\" of role \"web\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`"},
@@ -33,7 +33,7 @@ func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
 			_, err := load(c.yaml, c.cloud, "")
 			got := ""
 			if err != nil {
-				got = told(t, err)
+				got = problemLines(t, err)
 			}
 			if got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
@@ -43,7 +43,7 @@ func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
 }
 
 // Otherwise an environment that was stored before a driver began to refuse it could not be shown or destroyed.
-func TestWhatWasStoredStaysReadable(t *testing.T) {
+func TestStoredValuesStayReadable(t *testing.T) {
 	e, err := Decode([]byte(`{"v":1,"name":"dev","provider":{"driver":"local"},"roles":[{"name":"web","cardinality":1,"flavor":"banana","image":"debian"}]}`))
 	if err != nil || e.Roles[0].Flavor != "banana" {
 		t.Errorf("%+v, %v", e, err)

@@ -98,7 +98,7 @@ func TestLoadRefusesSets(t *testing.T) {
 		{"a role that there is not", "lb.cardinality=5", `--set lb.cardinality=5: there is no role and no key "lb" | did you mean db?`},
 		{"something else", "elsewhere=5", `--set elsewhere=5: there is no role and no key "elsewhere" | it begins with a role or a key of the file: web, db, stack, provider, flavors, images, networks, userdata and roles`},
 		{"a key with a slip", "web.cardinalty=5", `--set web.cardinalty=5: role "web" has no key "cardinalty" | did you mean cardinality?`},
-		{"a whole role", "web=5", `--set web=5: "web" is a role, and no single value | write it like web.cardinality=5`},
+		{"a complete role", "web=5", `--set web=5: "web" is a role, and no single value | write it like web.cardinality=5`},
 		{"a list", "db.after=web", `--set db.after=web: "after" is a list, and only single values can be set | change the file for that`},
 		{"a mapping", "web.rollout=2", `--set web.rollout=2: "rollout" has keys of its own, and is not a single value | change the file for that`},
 		{"below a value", "web.cardinality.x=2", `--set web.cardinality.x=2: "cardinality.x" is below a single value | change the file for that`},
@@ -110,32 +110,32 @@ func TestLoadRefusesSets(t *testing.T) {
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			_, err := load(layeredFile, cloudFile, "", c.set)
-			got := told(t, err)
+			got := problemLines(t, err)
 			if got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})
 	}
 	_, err := load(layeredFile, cloudFile, "T_42")
-	if got, want := told(t, err), "--stack T_42: stack \"T_42\": 'T' can't be part of it, only a-z, 0-9 and '-' can | did you mean t-42?"; got != want {
+	if got, want := problemLines(t, err), "--stack T_42: stack \"T_42\": 'T' can't be part of it, only a-z, 0-9 and '-' can | did you mean t-42?"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	_, err = load(layeredFile, cloudFile, "", "provider.driver=local")
-	if got := told(t, err); !strings.Contains(got, `clouds/west.yaml:1:31: provider local has no key "cloud": that is a key of openstack`) {
+	if got := problemLines(t, err); !strings.Contains(got, `clouds/west.yaml:1:31: provider local has no key "cloud": that is a key of openstack`) {
 		t.Errorf("another driver with the settings of this one: %s", got)
 	}
 }
 
 // A mistake in the cloud file must be reported there, not in the environment file.
-func TestLoadTellsWhichFileIsWrong(t *testing.T) {
+func TestLoadNamesInvalidFile(t *testing.T) {
 	_, err := load("roles: {web: {cardinality: 1, flavor: x, imag: y}}\n", "flavors: {small: 4}\nroles: {}\n", "")
-	if got, want := told(t, err), `environments/dev.yaml:1:42: role "web" has no key "imag" | did you mean image?
+	if got, want := problemLines(t, err), `environments/dev.yaml:1:42: role "web" has no key "imag" | did you mean image?
 clouds/west.yaml:1:18: flavors.small is the integer "4", not text | put quotes around it: "4"
 clouds/west.yaml:2:1: a cloud has no key "roles" | its keys are provider, flavors, images, networks and userdata`; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	_, err = load("provider: exec\nroles: {}\n", "provider: {driver: exec, timeout: 1m}\n", "")
-	if got := told(t, err); !strings.Contains(got, "provider exec has no command") {
+	if got := problemLines(t, err); !strings.Contains(got, "provider exec has no command") {
 		t.Errorf("got %s", got)
 	}
 	_, err = load("roles: {}\n", "{}\n", "")
@@ -143,7 +143,7 @@ clouds/west.yaml:2:1: a cloud has no key "roles" | its keys are provider, flavor
 		t.Errorf("a cloud that says nothing: %v", err)
 	}
 	_, err = load("roles: {}\n", "# nothing\n", "")
-	if got := told(t, err); got != "clouds/west.yaml: the file is empty | it must contain words like `flavors:`" {
+	if got := problemLines(t, err); got != "clouds/west.yaml: the file is empty | it must contain words like `flavors:`" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -174,7 +174,7 @@ func TestLoadBoundsTheWhole(t *testing.T) {
 		b.WriteString("  " + string(rune('a'+i%26)) + string(rune('a'+i/26)) + ": {cardinality: 1, userdata: {pre: [" + asJSON(script) + "]}}\n")
 	}
 	_, err := load("roles:\n"+b.String(), "", "")
-	if got := told(t, err); !strings.HasPrefix(got, "environments/dev.yaml: the environment takes ") || !strings.Contains(got, "at most 524288 are possible") {
+	if got := problemLines(t, err); !strings.HasPrefix(got, "environments/dev.yaml: the environment takes ") || !strings.Contains(got, "at most 524288 are possible") {
 		t.Errorf("got %s", got)
 	}
 	e := &Environment{Name: "dev", Roles: []Role{{Name: "web", Userdata: Userdata{Pre: slices.Repeat([]string{script}, 70)}}}}

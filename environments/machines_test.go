@@ -42,7 +42,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"after a role with a slip", "roles:\n  db: {cardinality: 1}\n  web: {cardinality: 1, after: [dbb]}\n", `dev.yaml:3:33: role "web" comes after "dbb", and there is no such role | did you mean db?`},
 		{"after itself", web("    after: [web]\n"), `dev.yaml:4:13: role "web" comes after itself | leave it out`},
 		{"after one twice", "roles:\n  db: {cardinality: 1}\n  web: {cardinality: 1, after: [db, db]}\n", `dev.yaml:3:37: role "web" comes after "db" twice | keep one of them`},
-		{"reacts to nobody", web("    reacts_to: [lb]\n"), `dev.yaml:4:17: role "web" reacts to "lb", and there is no such role | the roles are web; where "lb" was removed, leave it out here`},
+		{"reacts to an unknown role", web("    reacts_to: [lb]\n"), `dev.yaml:4:17: role "web" reacts to "lb", and there is no such role | the roles are web; where "lb" was removed, leave it out here`},
 		{"a cycle", "roles:\n  web: {cardinality: 1, after: [db]}\n  db: {cardinality: 1, after: [cache]}\n  cache: {cardinality: 1, after: [web]}\n",
 			"dev.yaml:4:34: after makes a cycle: cache → web → db → cache | a role's machines are created after those of the roles in its `after`: remove one of these dependencies"},
 		{"two cycles, and one who waits for them", "roles:\n  a: {cardinality: 1, after: [b]}\n  b: {cardinality: 1, after: [a]}\n  c: {cardinality: 1, after: [d, a]}\n  d: {cardinality: 1, after: [c]}\n  e: {cardinality: 1, after: [a, c]}\n",
@@ -69,7 +69,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"a member of two roles", "roles:\n  web: {members: [x.example]}\n  db: {members: [x.example]}\n", `dev.yaml:3:18: member "x.example" of role "db": role "web" has it already | a machine is of one role`},
 		{"a member twice", "roles:\n  web: {members: [x, x]}\n", `dev.yaml:2:22: member "x" of role "web": it appears twice | a machine is of one role`},
 		{"a member with capitals", "roles:\n  web: {members: [X.example]}\n", `dev.yaml:2:19: members of "web": cannot use machine name "X.example": Puppet takes no capitals in names | did you mean x.example?`},
-		{"domain names are nobody's nodes", web("    members: [web3.example.com, old.example.com]\n"), ""},
+		{"a domain name is never a node", web("    members: [web3.example.com, old.example.com]\n"), ""},
 		{"members instead of a number", "roles:\n  web: {members: [old]}\n", ""},
 
 		{"a server without https", top("userdata: {servers: ['http://x']}\n"), `dev.yaml:1:22: userdata.servers.0 "http://x": it is not like https://pulley.example:8443`},
@@ -88,7 +88,7 @@ func TestParseRefusesMachines(t *testing.T) {
 				}
 				return
 			}
-			if got := told(t, err); got != c.want {
+			if got := problemLines(t, err); got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})

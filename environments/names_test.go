@@ -200,7 +200,7 @@ func TestRefsRoundTrip(t *testing.T) {
 	})
 }
 
-func TestParseRefRefusesWhatIsNoFleet(t *testing.T) {
+func TestParseRefRefuses(t *testing.T) {
 	for _, c := range []struct{ ref, problem, hint string }{
 		{"", "it is empty", ""},
 		{"@t42", "it is empty", ""},

@@ -45,7 +45,7 @@ func TestParseThePlansFile(t *testing.T) {
 	}
 }
 
-func TestParseAcceptsWhatIsMeantTheSame(t *testing.T) {
+func TestParseAcceptsEquivalentForms(t *testing.T) {
 	for _, c := range []struct{ sentence, file, yaml, nodes string }{
 		{"a stack", "dev.yaml", "stack: t42\n" + planFile, "controller1_t42 controller2_t42 compute1_t42"},
 		{"a stack below the roles", "dev.yml", planFile + "stack: \"42\"\n", "controller1_42 controller2_42 compute1_42"},
@@ -163,15 +163,15 @@ dev.yaml:4:24: role "db" has no key "flavour" | did you mean flavor?`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			_, err := Parse("dev.yaml", []byte(c.yaml))
-			if got := told(t, err); got != c.want {
+			if got := problemLines(t, err); got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})
 	}
 }
 
-// told returns one line per problem, with its hint.
-func told(t *testing.T, err error) string {
+// problemLines returns one line per problem, with its hint.
+func problemLines(t *testing.T, err error) string {
 	t.Helper()
 	var problems Errors
 	if !errors.As(err, &problems) {
@@ -197,7 +197,7 @@ func TestParseRefusesFileNames(t *testing.T) {
 		{"-", "-: the file has to be called <environment>.yaml, its name is the environment's"},
 	} {
 		_, err := Parse(c.file, []byte(planFile))
-		if got := told(t, err); got != c.want {
+		if got := problemLines(t, err); got != c.want {
 			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}
@@ -219,9 +219,9 @@ dev.yaml:3:3: role "Web": 'W' can't be part of it, only a-z, 0-9 and '-' can
 }
 
 // A file full of mistakes must not flood the terminal.
-func TestParseTellsAHundredProblems(t *testing.T) {
+func TestParseReportsAtMostHundredProblems(t *testing.T) {
 	_, err := Parse("dev.yaml", []byte("roles: {}\n"+strings.Repeat("x: 1\n", 5000)))
-	lines := strings.Split(told(t, err), "\n")
+	lines := strings.Split(problemLines(t, err), "\n")
 	if len(lines) != 101 || lines[100] != "dev.yaml: 4900 more problems" {
 		t.Errorf("%d lines, the last one %q", len(lines), lines[len(lines)-1])
 	}
@@ -241,7 +241,7 @@ func TestDecodeNextSurvivesAPanic(t *testing.T) {
 func TestParseLargeFileWithASyntaxError(t *testing.T) {
 	text := "roles:\n" + strings.Repeat("  # comment\n", 50_000) + "  web: ]\n"
 	_, err := Parse("dev.yaml", []byte(text))
-	if got := told(t, err); !strings.HasPrefix(got, "dev.yaml:5000") || !strings.Contains(got, "this is not YAML: did not find expected node content") {
+	if got := problemLines(t, err); !strings.HasPrefix(got, "dev.yaml:5000") || !strings.Contains(got, "this is not YAML: did not find expected node content") {
 		t.Errorf("got %s", got)
 	}
 }

@@ -122,7 +122,7 @@ func TestRoleOf(t *testing.T) {
 }
 
 // An operator would approve a change that the plan does not show.
-func TestDiffTellsHowMachinesAreMade(t *testing.T) {
+func TestDiffShowsMachineSettings(t *testing.T) {
 	before, err := Parse("dev.yaml", []byte(`provider: {driver: openstack, cloud: west}
 flavors: {small: m1.small}
 roles:

@@ -34,7 +34,7 @@ func TestSetIsCanonical(t *testing.T) {
 	if err != nil || !had || string(left) != "ntp::servers:\n  - a\n  - b\n" {
 		t.Errorf("got %q, %v, %v", left, had, err)
 	}
-	if left, had, err = Unset(left, "nobody"); err != nil || had || len(left) == 0 {
+	if left, had, err = Unset(left, "missing"); err != nil || had || len(left) == 0 {
 		t.Errorf("got %q, %v, %v", left, had, err)
 	}
 	if left, had, err = Unset(left, "ntp::servers"); err != nil || !had || left != nil {

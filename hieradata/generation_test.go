@@ -79,7 +79,7 @@ func TestDecodeGenerationRefuses(t *testing.T) {
 
 // Without it, data that was signed for one environment would be valid in another, or data of older programs would be
 // lost.
-func TestGenerationSaysWhoseItIs(t *testing.T) {
+func TestGenerationNamesItsEnvironment(t *testing.T) {
 	g := mustNext(t, Generation{Environment: "dev@t42"}, nil)
 	data, err := g.Encode()
 	if err != nil || !strings.HasPrefix(string(data), `{"v":1,"environment":"dev@t42","number":1,`) {

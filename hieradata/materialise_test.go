@@ -76,7 +76,7 @@ func TestMaterialise(t *testing.T) {
 }
 
 // Without it, Puppet would keep reading damaged or hand-edited data.
-func TestMaterialiseMendsDamage(t *testing.T) {
+func TestMaterialiseRepairsDamage(t *testing.T) {
 	root := t.TempDir()
 	g, contents := generationOf(t, map[Layer]string{Common: "a: 1\n"})
 	dir, err := Materialise(root, g, "", "n1", contents)
@@ -106,7 +106,7 @@ func TestMaterialiseMendsDamage(t *testing.T) {
 		data, err := os.ReadFile(filepath.Join(dir, "common.yaml"))
 		info, statErr := os.Lstat(filepath.Join(dir, "common.yaml"))
 		if err != nil || statErr != nil || string(data) != "a: 1\n" || !info.Mode().IsRegular() || len(names(t, dir)) != 4 {
-			t.Errorf("%s: not mended: %q, %v", name, data, names(t, dir))
+			t.Errorf("%s: not repaired: %q, %v", name, data, names(t, dir))
 		}
 	}
 }

@@ -127,7 +127,7 @@ func compact(v any) string {
 }
 
 // Without it, a value displayed as text could be a number, a boolean, a date or a symbol in the catalog.
-func TestPsychReadsWhatWasShown(t *testing.T) {
+func TestPsychReadsPrintedValues(t *testing.T) {
 	ruby := startRuby(t)
 	rapid.Check(t, func(t *rapid.T) {
 		v := anyValue(4).Draw(t, "value")
@@ -143,7 +143,7 @@ func TestPsychReadsWhatWasShown(t *testing.T) {
 }
 
 // Without it, a word on which YAML's versions differ could become another type.
-func TestPsychReadsOddWords(t *testing.T) {
+func TestPsychReadsUnusualWords(t *testing.T) {
 	ruby := startRuby(t)
 	for _, text := range oddWords {
 		v, err := parseValue(text)

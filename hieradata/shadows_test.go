@@ -56,7 +56,7 @@ hierarchy:
 		{"c", "hieradata/nodes/n1.yaml:4", "first"},
 		{"x", "hieradata/nodes/deep/n.yaml:1", "first"},
 		{"ntp::servers", "modules/ntp/data/common.yaml:1", "unique"},
-		{"nobody", "", "first"},
+		{"none", "", "first"},
 	} {
 		places, merge, err := Shadows(files, c.key)
 		if err != nil {

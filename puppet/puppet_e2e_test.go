@@ -142,7 +142,7 @@ func TestHieradataReachesNodes(t *testing.T) {
 	}
 }
 
-// Without it, a change of keys would not reach the nodes, or one line of data would leave a fleet that trusts nobody.
+// Without it, a change of keys would not reach the nodes, or one line of data would leave a fleet without a trusted signer.
 func TestSignersTravelAsARelease(t *testing.T) {
 	const alice = "alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb"
 	environments := starter(t)
@@ -173,12 +173,12 @@ func TestSignersTravelAsARelease(t *testing.T) {
 	}
 	say("pulley::revoked_signers: ''\n")
 	if got, managed := resources(t, environments, "compute1", "compute")["/etc/pulley/revoked_signers"]; !managed || got["content"] != "" {
-		t.Errorf("nobody is revoked any more: %v", got)
+		t.Errorf("no key is revoked any more: %v", got)
 	}
 	for _, empty := range []string{"''", "|\n  # later\n"} {
 		say("pulley::allowed_signers: " + empty)
 		if _, problems, code := run(t, "catalog", "compile", "compute1", "--certname", "compute1", "--environmentpath", environments, "--environment", "dev"); code == 0 || !strings.Contains(problems, "allowed_signers") {
-			t.Errorf("a list of nobody (%s) is let through: exit %d\n%s", empty, code, problems)
+			t.Errorf("a list without a signer (%s) is accepted: exit %d\n%s", empty, code, problems)
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (m machine) log(t *testing.T) string {
 
 // The power fails just after the script began, and unsynced data is lost. cloud-init does not write the files or start
 // the script a second time.
-func TestCloudInitGoesOnAfterAPowerCut(t *testing.T) {
+func TestCloudInitResumesAfterPowerCut(t *testing.T) {
 	for _, form := range []Form{CloudConfig, Multipart} {
 		t.Run(string(form), func(t *testing.T) {
 			m := cloudMachine(t, seedOf(t, mustRender(t, inImage(full(t)), form)))
@@ -171,7 +171,7 @@ func TestCloudInitGoesOnAfterAPowerCut(t *testing.T) {
 			}
 			out := m.cloudBoot(t, 0)
 			if !m.exists("/calls") {
-				t.Fatalf("nobody started the agent:\n%s\n%s", out, m.log(t))
+				t.Fatalf("the agent was not started:\n%s\n%s", out, m.log(t))
 			}
 			parts, err := newParts(inImage(full(t)))
 			if err != nil {
@@ -185,7 +185,7 @@ func TestCloudInitGoesOnAfterAPowerCut(t *testing.T) {
 }
 
 // If cloud-init ignored the seed, the machine would stay unconfigured.
-func TestCloudInitTakesTheSeed(t *testing.T) {
+func TestCloudInitReadsSeed(t *testing.T) {
 	o := inImage(joining())
 	o.Node, o.Hostname = "compute7", "compute7"
 	seed := func(network string) map[string][]byte {
@@ -221,7 +221,7 @@ func TestCloudInitTakesTheSeed(t *testing.T) {
 	}
 	m.cloudBoot(t, 0)
 	if n := strings.Count(m.read(t, "/calls"), "bootstrap"); n != 2 || !strings.Contains(m.read(t, "/etc/pulley/first-boot.yaml"), o.Token) {
-		t.Errorf("the agent was started %d times, and told %s", n, m.read(t, "/etc/pulley/first-boot.yaml"))
+		t.Errorf("the agent was started %d times, with %s", n, m.read(t, "/etc/pulley/first-boot.yaml"))
 	}
 }
 

@@ -116,7 +116,7 @@ func TestFirstBootTwice(t *testing.T) {
 		t.Errorf("pulley-agent was called\n%sshould have been called twice\n%s", got, call)
 	}
 	if n := server.hits.Load(); n != 1 {
-		t.Errorf("the agent was downloaded %d times: what is there and genuine should be kept", n)
+		t.Errorf("the agent was downloaded %d times: an authentic agent should be kept", n)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestFirstBootWithoutAgent(t *testing.T) {
 }
 
 // The exit code of the agent must reach the caller of the script: systemd retries failures, but not invalid plans.
-func TestFirstBootEndsAsTheAgentDid(t *testing.T) {
+func TestFirstBootReturnsExitCodeOfAgent(t *testing.T) {
 	for _, code := range []int{0, 1, 2, 3} {
 		m := newMachine(t)
 		m.program(t, "../bin/pulley-agent", fmt.Sprintf("#!/bin/sh\nexit %d\n", code))
@@ -314,7 +314,7 @@ func TestSecondRunAtOnce(t *testing.T) {
 
 // A script that resumes must not restore the token, nor an agent that an upgrade replaced. Otherwise a ready node would
 // have another first boot, with an old agent, every five minutes.
-func TestFirstBootGoesOnWithWhatIsThere(t *testing.T) {
+func TestFirstBootReusesDownloadedAgent(t *testing.T) {
 	agent := []byte(recorder)
 	server := serve(t, agent)
 	o := from(full(t), server, agent)

@@ -55,7 +55,7 @@ func (m *Machine) Remember() error {
 	if before != nil && m.lost(before) {
 		k.Schedule, k.Mode = before.Schedule, before.Mode
 	}
-	if before != nil && m.signers.spoiled(before.Signers) != nil {
+	if before != nil && m.signers.damage(before.Signers) != nil {
 		k.Signers = before.Signers
 	}
 	return k.save(m.kept)
@@ -68,7 +68,7 @@ func (m *Machine) Restore() error {
 		return err
 	}
 	scheduled, scheduleErr := m.keepSchedule(before)
-	listed, listErr := m.signers.restoreSpoiled(before.Signers)
+	listed, listErr := m.signers.restoreDamaged(before.Signers)
 	if err = both(scheduleErr, listErr); !scheduled || !listed {
 		return err // keep the copies for the next tick
 	}

@@ -122,9 +122,9 @@ func (k keptSigners) remember() *lists {
 	return &l
 }
 
-// spoiled returns the damage to the lists since before, or nil. It judges both at the present time: a key that expired
+// damage returns the damage to the lists since before, or nil. It judges both at the present time: a key that expired
 // meanwhile is not the run's fault.
-func (k keptSigners) spoiled(before *lists) error {
+func (k keptSigners) damage(before *lists) error {
 	if before == nil || k.usable(*before) != nil {
 		return nil
 	}
@@ -138,9 +138,9 @@ func (k keptSigners) spoiled(before *lists) error {
 	return k.usable(now)
 }
 
-// restoreSpoiled restores the lists if a run damaged them. Its error names the damage.
-func (k keptSigners) restoreSpoiled(before *lists) (put bool, err error) {
-	if err = k.spoiled(before); err == nil {
+// restoreDamaged restores the lists if a run damaged them. Its error names the damage.
+func (k keptSigners) restoreDamaged(before *lists) (put bool, err error) {
+	if err = k.damage(before); err == nil {
 		return true, nil
 	}
 	why, _, _ := strings.Cut(err.Error(), "\n")

@@ -49,16 +49,16 @@ func TestReleaseThatDamagesSignersFails(t *testing.T) {
 		"they sign for another one":      {[2]string{bob, ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "no key that can sign"},
 		"they sign no releases":          {[2]string{bob, ""}, [2]string{strings.Replace(bob, " ", ` namespaces="pulley-data" `, 1), ""}, "no key that can sign"},
 		"a first list without this node": {[2]string{"", ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "no key that can sign"},
-		"nobody could sign before":       {[2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, [2]string{"bob\n", ""}, ""},
+		"no signer before":               {[2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, [2]string{"bob\n", ""}, ""},
 		"nothing changes":                {[2]string{alice, ""}, [2]string{alice, ""}, ""},
 		"there is none":                  {[2]string{"", ""}, [2]string{"", ""}, ""},
 		"a list comes":                   {[2]string{"", ""}, [2]string{alice, ""}, ""},
 		"a signer more, and one revoked": {[2]string{alice, ""}, [2]string{alice + bob, strings.TrimPrefix(alice, "alice@* ")}, ""},
-		"what was spoiled is restored":   {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
-		"a person had spoiled it":        {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
+		"damage is restored":             {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
+		"damage before the run":          {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
 		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is missing"},
 		"a line that can't be read":      {[2]string{alice, ""}, [2]string{alice + "bob\n", ""}, "line 2"},
-		"nobody is left":                 {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "no key that can sign"},
+		"no signer after":                {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "no key that can sign"},
 		"a first list that is none":      {[2]string{"", ""}, [2]string{"alice\n", ""}, "line 1"},
 		"revoked keys that are none":     {[2]string{alice, ""}, [2]string{alice, "alice\n"}, "revoked keys: line 1"},
 	} {
@@ -75,7 +75,7 @@ func TestReleaseThatDamagesSignersFails(t *testing.T) {
 				}
 			}
 		}
-		_, err := k.restoreSpoiled(before)
+		_, err := k.restoreDamaged(before)
 		if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
 			t.Errorf("%s: %v; want %q", name, err, c.bad)
 		}
@@ -99,14 +99,14 @@ func guarded(t *testing.T) (start func() *Machine, f trust.Files) {
 	f = listed(t, alice, "")
 	dir := t.TempDir()
 	cron := filepath.Join(dir, "cron.d", "pulley")
-	spoil(t, cron, everyFive)
+	damage(t, cron, everyFive)
 	return func() *Machine {
 		return &Machine{schedule: cron, signers: keeps(f), kept: filepath.Join(dir, keptFile), log: slog.New(slog.DiscardHandler)}
 	}, f
 }
 
-// spoil writes a file; "" removes it.
-func spoil(t *testing.T, path, text string) {
+// damage writes a file; "" removes it.
+func damage(t *testing.T, path, text string) {
 	t.Helper()
 	err := os.RemoveAll(path)
 	if text != "" {
@@ -131,8 +131,8 @@ func TestDamageOfInterruptedRunIsRestored(t *testing.T) {
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, f.Allowed, "alice\n")
-	spoil(t, m.schedule, "")
+	damage(t, f.Allowed, "alice\n")
+	damage(t, m.schedule, "")
 	err := start().Restore()
 	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "removed the agent's schedule") {
 		t.Errorf("it says %v", err)
@@ -152,8 +152,8 @@ func TestChangesByPeopleStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	stolen := strings.TrimPrefix(alice, "alice@* ")
-	spoil(t, f.Revoked, stolen)
-	spoil(t, m.schedule, "# by hand, for now\n")
+	damage(t, f.Revoked, stolen)
+	damage(t, m.schedule, "# by hand, for now\n")
 	for range 2 {
 		m := start()
 		if err := errors.Join(m.Restore(), m.Remember(), m.Restore()); err != nil {
@@ -171,10 +171,10 @@ func TestFailedRestoreIsRetried(t *testing.T) {
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, f.Allowed, "")
-	spoil(t, m.schedule, "")
-	spoil(t, filepath.Join(f.Allowed, "in the way"), "a folder, where the list was") // a rename cannot replace it
-	spoil(t, filepath.Join(m.schedule, "in the way"), "a folder, where the schedule was")
+	damage(t, f.Allowed, "")
+	damage(t, m.schedule, "")
+	damage(t, filepath.Join(f.Allowed, "in the way"), "a folder, where the list was") // a rename cannot replace it
+	damage(t, filepath.Join(m.schedule, "in the way"), "a folder, where the schedule was")
 	for range 2 {
 		m := start()
 		if err := m.Restore(); err == nil || strings.Count(err.Error(), "cannot be restored") != 2 {
@@ -184,14 +184,14 @@ func TestFailedRestoreIsRetried(t *testing.T) {
 			t.Error("a schedule that can't be read is taken for none")
 		}
 	}
-	spoil(t, m.schedule, "")
-	spoil(t, f.Allowed, "alice\n")
+	damage(t, m.schedule, "")
+	damage(t, f.Allowed, "alice\n")
 	m = start()
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
 	if err := start().Restore(); err == nil {
-		t.Error("what was spoiled is now what there is to go back to")
+		t.Error("the damaged files were copied")
 	}
 	holds(t, f.Allowed, alice)
 	holds(t, m.schedule, everyFive)
@@ -201,14 +201,14 @@ func TestFailedRestoreIsRetried(t *testing.T) {
 func TestDamagedCopiesAreReplaced(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
-	spoil(t, m.kept, "{")
+	damage(t, m.kept, "{")
 	if err := m.Restore(); err == nil {
-		t.Error("nobody is told")
+		t.Error("no warning in the log")
 	}
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, f.Allowed, "")
+	damage(t, f.Allowed, "")
 	if err := m.Restore(); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("it says %v", err)
 	}

@@ -41,7 +41,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "%s: ticks now, then by schedule %s\n", c.Identity.Node, spec)
-	told := ctx
+	parent := ctx
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	replaced := false
@@ -56,7 +56,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 			end()
 		}
 	})
-	if !replaced || told.Err() != nil {
+	if !replaced || parent.Err() != nil {
 		return nil
 	}
 	// Exec keeps the process: the service manager that started the daemon sees no exit.

@@ -12,7 +12,7 @@ import (
 // Every machine starts the agent every few minutes, and pays for package initialisation before main, such as large
 // patterns, each time. The test counts bytes, which are constant between runs. The runtime prints them
 // (https://pkg.go.dev/runtime#hdr-Environment_Variables, inittrace).
-func TestTheAgentPreparesLittleBeforeItStarts(t *testing.T) {
+func TestAgentStartAllocatesLittle(t *testing.T) {
 	const most = 1 << 20
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")

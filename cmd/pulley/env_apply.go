@@ -467,8 +467,8 @@ func (u *firstBootFlags) connectionOnly() (*plans.Connection, error) {
 
 var _ machines.Fleet = (*fleetOf)(nil)
 
-// tokenSpare is the margin of a token's lifetime beyond the time that its machine may take.
-const tokenSpare = time.Hour
+// tokenMargin is the margin of a token's lifetime beyond the time that its machine may take.
+const tokenMargin = time.Hour
 
 // fleetOf is the fleet of an apply: the inventory in etcd, and the userdata of machines.
 type fleetOf struct {
@@ -510,7 +510,7 @@ func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form userdata.
 	if err == nil && len(p.Servers) > 0 {
 		p.Token, t = store.NewToken(t)
 		t.Created = f.now().UTC().Truncate(time.Second)
-		t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenSpare)
+		t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenMargin)
 	}
 	var text []byte
 	if err == nil {

@@ -81,7 +81,7 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 
 // A machine with another machine's token could take its name. A token with a long lifetime could be copied later. Each
 // repeated order would leave one more valid token.
-func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
+func TestEachMachineGetsOwnToken(t *testing.T) {
 	const pin = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	s, f, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, rollout: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
 	if err != nil {
@@ -111,7 +111,7 @@ func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 }
 
 // The settings in the environment's file must reach the machine. A role's setting overrides its environment's.
-func TestAMachineIsToldWhatTheFileSays(t *testing.T) {
+func TestMachineGetsSettingsOfFile(t *testing.T) {
 	s, f, _, err := applied(t, `provider: local
 userdata: {schedule: "*/7 * * * *", proxy: "http://proxy.example:3128", pre: ["#!/bin/sh\necho of all\n"]}
 roles:
@@ -144,7 +144,7 @@ roles:
 }
 
 // Userdata that cannot boot must be refused before anything is deleted.
-func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
+func TestUnbootableUserdataIsRefusedFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
 		want string
@@ -169,7 +169,7 @@ func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 }
 
 // The machines of a role must get the pins of the role's own servers, and no others.
-func TestServersArePinnedWhereTheFileNamesThem(t *testing.T) {
+func TestServersOfFileArePinned(t *testing.T) {
 	read := func(text string) *environments.Environment {
 		e, err := environments.Parse("dev.yaml", []byte(text))
 		if err != nil {
@@ -192,7 +192,7 @@ func TestServersArePinnedWhereTheFileNamesThem(t *testing.T) {
 }
 
 // A new role, or one that loses its own list of signers, must not run unsigned releases.
-func TestARoleThatLosesItsSignersIsFound(t *testing.T) {
+func TestApplyFindsRoleWithoutSigners(t *testing.T) {
 	const all, own = "userdata: {allowed_signers: a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5}\n", ", userdata: {allowed_signers: b ssh-ed25519 AAAAC3NzaC1lZDI1NTE5}"
 	for _, c := range []struct{ was, now, want string }{
 		{"roles: {web: {cardinality: 1}}", "roles: {web: {cardinality: 1}}", ""},

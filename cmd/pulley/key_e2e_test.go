@@ -13,7 +13,7 @@ import (
 )
 
 // From no key to a record that a node takes, with the commands that the verbs themselves print.
-func TestAKeyThatIsMadeSigns(t *testing.T) {
+func TestCreatedKeySigns(t *testing.T) {
 	dir := t.TempDir()
 	file, list, value := filepath.Join(dir, "id"), filepath.Join(dir, "allowed_signers"), filepath.Join(dir, "value")
 	must := func(want string, args ...string) string {

@@ -13,7 +13,7 @@ import (
 )
 
 // After Ctrl-C, the operator must learn whether a cleanup is needed.
-func TestInterruptedPublishSaysWhatToDo(t *testing.T) {
+func TestInterruptedPublishPrintsRemedy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "repo")
 	if _, err := controlrepo.Init(dir); err != nil {
 		t.Fatal(err)

@@ -70,14 +70,14 @@ func serving(t *testing.T, args ...string) *said {
 
 // A machine that joins through the real serve must get a certificate that etcd accepts. Its operators must be notified
 // once.
-func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
+func TestServeJoinsMachineAndSendsNotices(t *testing.T) {
 	var mu sync.Mutex
-	var told []string
+	var notices []string
 	people := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, string(body))
+		notices = append(notices, string(body))
 	}))
 	defer people.Close()
 	out := serving(t, "--auth", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0", "--notify", "generic+"+people.URL+"/hook?disabletls=yes")
@@ -152,8 +152,8 @@ func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(told) != 1 || !strings.Contains(told[0], "compute1 in dev is ready") {
-		t.Errorf("people were told %q", told)
+	if len(notices) != 1 || !strings.Contains(notices[0], "compute1 in dev is ready") {
+		t.Errorf("the notices are %q", notices)
 	}
 	hosts, err := st.Fleet.Hosts(t.Context(), dev)
 	if err != nil || hosts["compute1"].MachineID != "m1" {

@@ -52,7 +52,7 @@ func benchFleet(t *testing.T, p *pulley, dir string) {
 		quietly, during, nodes = append(quietly, before...), append(during, then...), append(nodes, took...)
 		ratios = append(ratios, then.percentile(99)/before.percentile(99))
 	}
-	fmt.Printf("%d nodes, with folders %s and a processor apart from etcd's, update at once, %d times, in turn with nobody; meanwhile 100 B are put, again and again\n\n", fleetNodes, where, fleetRounds)
+	fmt.Printf("%d nodes, with folders %s and a processor apart from etcd's, update at once, %d times, in turn with no update; meanwhile 100 B are put, again and again\n\n", fleetNodes, where, fleetRounds)
 	fmt.Println("| a put of 100 B | puts | median, ms | p99, ms |\n|---|---|---|---|")
 	fmt.Printf("| quiet | %d | %.2f | %.2f |\n", len(quietly), 1e3*quietly.median(), 1e3*quietly.percentile(99))
 	fmt.Printf("| during updates | %d | %.2f | %.2f |\n", len(during), 1e3*during.median(), 1e3*during.percentile(99))

@@ -47,7 +47,7 @@ func fill(t *testing.T, db string, n int) (incarnations []string) {
 }
 
 // people writes the identities and host list entries of the nodes that fill created.
-func (d *desked) people(incarnations []string) {
+func (d *joinServer) people(incarnations []string) {
 	d.t.Helper()
 	var writers sync.WaitGroup
 	todo := make(chan int)

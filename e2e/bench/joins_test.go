@@ -45,7 +45,7 @@ func TestBenchJoins(t *testing.T) {
 	fmt.Printf("\njoins on one serve (embedded etcd with TLS, users and fsync, in the process that measures); %s, %d CPUs\n", runtime.Version(), runtime.NumCPU())
 	benchPaced(t)
 	fmt.Printf("\na join at so many nodes with users, %d joins of each kind, one after the other; reads are those of ticks\n\n", sampled)
-	fmt.Println("| nodes | one change of a user | join, median | users made ahead: join, median | ratio | p99 of a read, idle | while joining | while joining, made ahead |")
+	fmt.Println("| nodes | one change of a user | join, median | users pre-created: join, median | ratio | p99 of a read, idle | while joining | while joining, made ahead |")
 	fmt.Println("|---|---|---|---|---|---|---|---|")
 	for _, n := range joinSizes {
 		benchSize(t, n)
@@ -53,8 +53,8 @@ func TestBenchJoins(t *testing.T) {
 	fmt.Println()
 }
 
-// desked is a serve in this process.
-type desked struct {
+// joinServer is a serve in this process.
+type joinServer struct {
 	t      *testing.T
 	etcd   *member.Secured
 	st     *store.Store
@@ -71,14 +71,14 @@ func secureConfig(dir string) member.SecureConfig {
 	}
 }
 
-// newDesk starts serve. With keeper, it pre-creates users like a real one.
-func newDesk(t *testing.T, dir string, keeper bool) *desked {
+// newJoinServer starts serve. With precreate, it pre-creates users like a real one.
+func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	t.Helper()
 	etcd, err := member.StartSecure(t.Context(), secureConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desked{t: t, etcd: etcd, ref: environments.Ref{Environment: "dev"}}
+	d := &joinServer{t: t, etcd: etcd, ref: environments.Ref{Environment: "dev"}}
 	if d.st, err = store.Open(etcd.Connection); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 			t.Error(err)
 		}
 	})
-	if keeper {
+	if precreate {
 		k, err := serve.NewTasks(serve.TasksConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 }
 
 // calls sets the environment's number of nodes.
-func (d *desked) calls(n int) {
+func (d *joinServer) calls(n int) {
 	d.t.Helper()
 	e, err := environments.Parse("dev.yaml", fmt.Appendf(nil, "roles:\n  compute: {cardinality: %d}\n", n))
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *desked) calls(n int) {
 	}
 }
 
-func (d *desked) token() string {
+func (d *joinServer) token() string {
 	d.t.Helper()
 	text, _, err := d.st.Tokens.Create(d.t.Context(), store.Token{Environment: "dev", Role: "compute", Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	if err != nil {
@@ -161,7 +161,7 @@ const (
 	joinPause    = time.Second
 )
 
-func (d *desked) join(machine, token string) joined {
+func (d *joinServer) join(machine, token string) joined {
 	pinned, err := pki.Pinned(d.etcd.Certificates.CA.Fingerprints())
 	if err != nil {
 		d.t.Error(err)
@@ -200,7 +200,7 @@ func (d *desked) join(machine, token string) joined {
 }
 
 // reads lets some nodes read as in their ticks until stop is called, which returns the 99th percentile.
-func (d *desked) reads(as joined) (stop func() time.Duration) {
+func (d *joinServer) reads(as joined) (stop func() time.Duration) {
 	file := filepath.Join(d.t.TempDir(), "node.pem")
 	if err := as.key.Save(file); err != nil {
 		d.t.Fatal(err)
@@ -263,8 +263,8 @@ func benchPaced(t *testing.T) {
 		name  string
 		pause time.Duration
 		ahead bool
-	}{{"over a minute, users made ahead", time.Minute / paced, true}, {"at once, none made ahead", 0, false}} {
-		d := newDesk(t, t.TempDir(), c.ahead)
+	}{{"over a minute, users pre-created", time.Minute / paced, true}, {"at once, none pre-created", 0, false}} {
+		d := newJoinServer(t, t.TempDir(), c.ahead)
 		d.calls(paced + 1)
 		token := d.token()
 		if c.ahead {
@@ -287,7 +287,7 @@ func benchPaced(t *testing.T) {
 }
 
 // awaitReserves waits until serve has pre-created this number of users.
-func (d *desked) awaitReserves(n int) {
+func (d *joinServer) awaitReserves(n int) {
 	d.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; <-time.After(200 * time.Millisecond) {
 		all, _, err := d.st.Identities.Precreated(d.t.Context(), d.ref)
@@ -304,12 +304,12 @@ func (d *desked) awaitReserves(n int) {
 			return
 		}
 		if time.Now().After(end) {
-			d.t.Fatalf("only %d of %d users were made ahead", ready, n)
+			d.t.Fatalf("only %d of %d users were pre-created", ready, n)
 		}
 	}
 }
 
-func (d *desked) tellPaced(name string, got []joined, first string, read time.Duration) {
+func (d *joinServer) tellPaced(name string, got []joined, first string, read time.Duration) {
 	names, twice, lost, again := map[string]bool{first: true}, 0, 0, 0
 	var took []time.Duration
 	for _, j := range got {
@@ -333,7 +333,7 @@ func (d *desked) tellPaced(name string, got []joined, first string, read time.Du
 }
 
 // mayReport lets each node write its own status with its new certificate.
-func (d *desked) mayReport(got []joined) {
+func (d *joinServer) mayReport(got []joined) {
 	for i, j := range got {
 		if j.Node == "" || i%10 != 0 {
 			continue
@@ -364,7 +364,7 @@ func benchSize(t *testing.T, n int) {
 	}
 	begin.Close()
 	incarnations := fill(t, filepath.Join(dir, "etcd", "member", "snap", "db"), n)
-	d := newDesk(t, dir, false)
+	d := newJoinServer(t, dir, false)
 	d.calls(n + 2*sampled + 2)
 	d.people(incarnations)
 	token := d.token()
@@ -402,7 +402,7 @@ func benchSize(t *testing.T, n int) {
 }
 
 // joins lets machines join one after another, and returns the median.
-func (d *desked) joins(name, token string) time.Duration {
+func (d *joinServer) joins(name, token string) time.Duration {
 	var took []time.Duration
 	for i := range sampled {
 		took = append(took, d.join(fmt.Sprint(name, i), token).took)

@@ -37,7 +37,7 @@ func TestVersionOfNode(t *testing.T) {
 	}
 }
 
-func TestWantsNameTheirScopes(t *testing.T) {
+func TestAgentVersionsNameTheirScopes(t *testing.T) {
 	all := wants(environments.Ref{Environment: "dev"}, store.AgentWish{
 		Default: agent.AgentChoice{Version: "1.1.0"},
 		Roles:   map[string]agent.AgentChoice{"compute": {Version: "1.0.0", Downgrade: true}},

@@ -41,7 +41,7 @@ func TestErrorsBecomeCodesAndHints(t *testing.T) {
 }
 
 // Node data reaches an operator's terminal. It must not be able to control the terminal.
-func TestTablesLineUpAndObeyNoControlCharacters(t *testing.T) {
+func TestTablesAlignAndEscapeControlCharacters(t *testing.T) {
 	e, out, _ := env(nil)
 	table := NewTable(e)
 	table.Row("NODE", "STATE", "WHY")

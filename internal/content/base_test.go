@@ -11,7 +11,7 @@ import (
 )
 
 // Otherwise a wrong index makes a node read another content instead of reporting an error.
-func TestInstallRefusesLyingIndexes(t *testing.T) {
+func TestInstallRefusesWrongIndexes(t *testing.T) {
 	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second"), fileEntry("c", "third")}}
 	install := func(change func(x *index)) error {
 		r, src := forgeIndex(t, m, change, "firstsecondthird")
@@ -241,12 +241,12 @@ func TestReferencesAndAudit(t *testing.T) {
 	mustInstall(t, s, only, two)
 	for key, b := range src {
 		for name, bad := range map[string][]byte{"flipped": append(bytes.Clone(b[:len(b)-1]), b[len(b)-1]^1), "truncated": b[:len(b)-1], "missing": nil} {
-			spoilt := maps.Clone(src)
-			spoilt[key] = bad
+			damaged := maps.Clone(src)
+			damaged[key] = bad
 			if bad == nil {
-				delete(spoilt, key)
+				delete(damaged, key)
 			}
-			if err := Audit(t.Context(), spoilt, two); err == nil {
+			if err := Audit(t.Context(), damaged, two); err == nil {
 				t.Errorf("%s %s: passed the audit", name, key)
 			}
 		}

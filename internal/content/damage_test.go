@@ -111,7 +111,7 @@ func TestBitRotIsFoundAndHealed(t *testing.T) {
 }
 
 // A new release reuses files of an old one. It must not count as checked if the check of the old one is overdue.
-func TestWhatIsSharedIsAsOldAsItsSource(t *testing.T) {
+func TestSharedFilesKeepTimeOfCheck(t *testing.T) {
 	s, src, one, two, _ := sharing(t)
 	if _, err := s.remove(two.Tree, removal{evenCurrent: true}); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestWhatIsSharedIsAsOldAsItsSource(t *testing.T) {
 }
 
 // The previous tree kept for reuse may be damaged too.
-func TestRottenSpareIsNotUsedAfterDamage(t *testing.T) {
+func TestDamagedPreviousTreeIsNotUsed(t *testing.T) {
 	s, src, one, two, roots := sharing(t)
 	rot(t, filepath.Join(s.Path(one.Tree), "d/c"))
 	if _, err := s.remove(one.Tree, removal{reuse: true}); err != nil {
@@ -243,7 +243,7 @@ func TestDamageIsNoticedAtOnce(t *testing.T) {
 
 // The manifest file only caches the result of a check. Without it, the complete tree is read.
 func TestManifestBesideATreeIsNotTrusted(t *testing.T) {
-	for name, spoil := range map[string]func(file, other string) error{
+	for name, damage := range map[string]func(file, other string) error{
 		"missing":        func(file, _ string) error { return os.Remove(file) },
 		"empty":          func(file, _ string) error { return os.WriteFile(file, nil, 0o600) },
 		"garbage":        func(file, _ string) error { return os.WriteFile(file, bytes.Repeat([]byte("x"), 100_000), 0o600) },
@@ -254,7 +254,7 @@ func TestManifestBesideATreeIsNotTrusted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, src, one, two, roots := sharing(t)
 			file := s.manifestFile(two.Tree)
-			if err := spoil(file, s.manifestFile(one.Tree)); err != nil {
+			if err := damage(file, s.manifestFile(one.Tree)); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, ok := s.Position(two.Tree); ok && name != "of another one" && name != "cut" {
@@ -267,7 +267,7 @@ func TestManifestBesideATreeIsNotTrusted(t *testing.T) {
 				t.Error("the manifest was not made anew")
 			}
 
-			if err := spoil(file, s.manifestFile(one.Tree)); err != nil {
+			if err := damage(file, s.manifestFile(one.Tree)); err != nil {
 				t.Fatal(err)
 			}
 			rot(t, filepath.Join(s.Path(two.Tree), "a")) // the times do not show it, so only reading finds it
@@ -286,7 +286,7 @@ func TestManifestBesideATreeIsNotTrusted(t *testing.T) {
 }
 
 // A file of a dead process that can't be removed must not block all later releases.
-func TestWhatCannotBeSweptStopsNoInstallation(t *testing.T) {
+func TestUnremovableLeftoversDoNotStopInstall(t *testing.T) {
 	dir := onSmallDisk(t, "size=64m")
 	if dir == "" {
 		return
@@ -303,28 +303,28 @@ func TestWhatCannotBeSweptStopsNoInstallation(t *testing.T) {
 	r, src := publish(t, golden)
 	mustInstall(t, s, src, r)
 	if _, _, err := s.Collect(nil, 3); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("nobody is told of it: %v", err)
+		t.Errorf("the error does not report it: %v", err)
 	}
 }
 
 // The owner of a release's file, or a user who may write to its folder, decides what root applies.
-func TestOwnersAndModesOfFoldersAreLookedAt(t *testing.T) {
+func TestOwnersAndModesOfFoldersAreChecked(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	src := objects{}
 	r := src.build(t, modules(random, 40).make(t), Record{}, "1.0.0")
-	spoils := map[string]func(string) error{
-		"folder for everybody": func(p string) error { return os.Chmod(filepath.Dir(p), 0o777) },
+	damages := map[string]func(string) error{
+		"folder writable by all": func(p string) error { return os.Chmod(filepath.Dir(p), 0o777) },
 	}
 	if os.Geteuid() == 0 { // only root can change the owner of files
-		spoils["folder of another"] = func(p string) error { return os.Chown(filepath.Dir(p), 65534, -1) }
-		spoils["file of another"] = func(p string) error { return os.Chown(p, 65534, -1) }
+		damages["folder of another"] = func(p string) error { return os.Chown(filepath.Dir(p), 65534, -1) }
+		damages["file of another"] = func(p string) error { return os.Chown(p, 65534, -1) }
 	}
-	for name, spoil := range spoils {
+	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t, t.TempDir())
 			mustInstall(t, s, src, r)
 			p := filepath.Join(s.Path(r.Tree), "modules/m1/manifests/f1.pp")
-			if err := spoil(p); err != nil {
+			if err := damage(p); err != nil {
 				t.Fatal(err)
 			}
 			k := mustLoad(t, s, r.Tree)
@@ -362,7 +362,7 @@ func TestDeltasAreBoundedByTheirRecords(t *testing.T) {
 	from := Chain{Line: "1.0.0", Seq: 10, Stored: 0}
 	to := Chain{Line: "1.0.0", Seq: 310, Stored: 6 << 20}
 	if _, err := fetchDeltas(t.Context(), src, to, from); err == nil {
-		t.Error("more came than the records say, and nobody minded")
+		t.Error("more bytes than the records state were accepted")
 	}
 	if src.asked > 50 {
 		t.Errorf("%d deltas of %d bytes were taken", src.asked, MaxStored)

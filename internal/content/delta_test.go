@@ -25,7 +25,7 @@ func next(t *testing.T, s *Store, src objects, r Record, f folder) (Record, *cou
 }
 
 // An operator pays only for the changes: names, modes and places cost no content.
-func TestDeltaCarriesOnlyWhatIsNew(t *testing.T) {
+func TestDeltaContainsOnlyNewContent(t *testing.T) {
 	start := folder{
 		"big": noise(1, 200<<10), "m/a": noise(2, 50<<10), "m/b": "#!" + noise(3, 50<<10), "text": strings.Repeat("a line\n", 9000),
 		"empty": "", "dir/": "", "link": "-> big",

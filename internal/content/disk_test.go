@@ -114,7 +114,7 @@ func TestDiskFullAtAnyPoint(t *testing.T) {
 		failed := 0
 		for n := int64(0); ; n++ {
 			undo := func() {}
-			filling := spoiled{src, func(hash string) ([]byte, error) {
+			filling := faulty{src, func(hash string) ([]byte, error) {
 				if hash == pack.Hash { // the first fetch after the check for space
 					undo = fill.leave(t, dir, n*fill.unit)
 				}

@@ -91,13 +91,13 @@ func (o objects) add(obj Object, stored []byte) error {
 	return nil
 }
 
-// spoiled is a source that returns wrong objects.
-type spoiled struct {
+// faulty is a source that returns wrong objects.
+type faulty struct {
 	objects
 	object func(hash string) ([]byte, error)
 }
 
-func (s spoiled) Object(_ context.Context, hash string) ([]byte, error) { return s.object(hash) }
+func (s faulty) Object(_ context.Context, hash string) ([]byte, error) { return s.object(hash) }
 
 func mustBuild(t testing.TB, root string) (Record, objects) {
 	t.Helper()

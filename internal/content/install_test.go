@@ -46,7 +46,7 @@ func TestInstallWritesTheTree(t *testing.T) {
 }
 
 // A node must be able to use an installed release without a network.
-func TestInstallOfWhatIsThereFetchesNothing(t *testing.T) {
+func TestInstallOfInstalledTreeFetchesNothing(t *testing.T) {
 	r, src := publish(t, golden)
 	s := newStore(t, t.TempDir())
 	mustInstall(t, s, src, r)
@@ -111,7 +111,7 @@ func TestInstallSurvivesFaults(t *testing.T) {
 	}
 	for _, f := range faults {
 		for i, o := range mustOpen(t, src, r).objects() {
-			bad := spoiled{src, func(hash string) ([]byte, error) {
+			bad := faulty{src, func(hash string) ([]byte, error) {
 				if hash == o.Hash {
 					return f.of(src[hash])
 				}
@@ -147,7 +147,7 @@ func installCancelled(t *testing.T, f folder) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var left atomic.Int64
 		left.Store(int64(n))
-		stopping := spoiled{src, func(hash string) ([]byte, error) {
+		stopping := faulty{src, func(hash string) ([]byte, error) {
 			if left.Add(-1) == -1 {
 				cancel()
 			}
@@ -164,7 +164,7 @@ func installCancelled(t *testing.T, f folder) {
 }
 
 // An invalid manifest must not reach a disk, signed or not.
-func TestInstallRefusesLies(t *testing.T) {
+func TestInstallRefusesWrongContent(t *testing.T) {
 	dir := t.TempDir()
 	s := newStore(t, filepath.Join(dir, "state"))
 	refuse := func(name string, src Source, r Record) {
@@ -322,7 +322,7 @@ func manyPacks() folder {
 }
 
 // On a bad link with repeated interruptions, a node must finish and not fetch the same bytes again.
-func TestInstallGoesOnWhereItWasCutOff(t *testing.T) {
+func TestInstallResumesAfterInterrupt(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
 	all := len(mustOpen(t, src, r).objects())
@@ -333,7 +333,7 @@ func TestInstallGoesOnWhereItWasCutOff(t *testing.T) {
 		s := newStore(t, quick(t))
 		var left atomic.Int64
 		left.Store(int64(k))
-		failing := spoiled{src, func(hash string) ([]byte, error) {
+		failing := faulty{src, func(hash string) ([]byte, error) {
 			if left.Add(-1) < 0 {
 				return nil, syscall.ECONNRESET
 			}
@@ -362,7 +362,7 @@ func TestInstallOneObjectATime(t *testing.T) {
 	tries := 0
 	for ; ; tries++ {
 		var asked atomic.Int64
-		err := s.Install(t.Context(), spoiled{src, func(hash string) ([]byte, error) {
+		err := s.Install(t.Context(), faulty{src, func(hash string) ([]byte, error) {
 			if asked.Add(1) > 1 {
 				return nil, syscall.ECONNRESET
 			}
@@ -392,7 +392,7 @@ func TestSpoolIsNotTrusted(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
 	objects := mustOpen(t, src, r).objects()
-	for name, spoil := range map[string]func(path string, good []byte) error{
+	for name, damage := range map[string]func(path string, good []byte) error{
 		"empty":      func(p string, _ []byte) error { return os.WriteFile(p, nil, 0o600) },
 		"zeros":      func(p string, b []byte) error { return os.WriteFile(p, make([]byte, len(b)), 0o600) },
 		"truncated":  func(p string, b []byte) error { return os.WriteFile(p, b[:len(b)-1], 0o600) },
@@ -409,7 +409,7 @@ func TestSpoolIsNotTrusted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range objects {
-			if err := spoil(filepath.Join(dir, o.Hash), src[o.Hash]); err != nil {
+			if err := damage(filepath.Join(dir, o.Hash), src[o.Hash]); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -17,7 +17,7 @@ type rewritten struct {
 }
 
 // The record of the next release vouches for a delta. An invalid delta must still not reach a disk or block other ways.
-func TestInstallRefusesLyingDeltas(t *testing.T) {
+func TestInstallRefusesWrongDeltas(t *testing.T) {
 	t.Parallel()
 	src := objects{}
 	f := folder{"a": "first", "b": noise(7, 700), "d/c": "third"}

@@ -220,7 +220,7 @@ func TestUnpackRefuses(t *testing.T) {
 }
 
 // An error that names an object three times hides the cause.
-func TestAnObjectThatCannotBeStoredIsNamedOnce(t *testing.T) {
+func TestUnstorableObjectIsNamedOnce(t *testing.T) {
 	full := errors.New("cannot store content 0123456789ab: etcd has no space left")
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "a"), []byte("a"), 0o644); err != nil {

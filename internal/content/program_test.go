@@ -40,7 +40,7 @@ func someProgram(t *testing.T, size int) ([]byte, content.Program, objects) {
 }
 
 // A program must arrive as published, because only that build was tested. No chunk may be too large for etcd.
-func TestAProgramComesOutAsItWentIn(t *testing.T) {
+func TestProgramRoundTrip(t *testing.T) {
 	raw, p, stored := someProgram(t, 5<<20)
 	for hash, b := range stored {
 		if len(b) > content.MaxStored {
@@ -60,7 +60,7 @@ func TestAProgramComesOutAsItWentIn(t *testing.T) {
 }
 
 // A writer to etcd must not be able to replace the program behind a signed digest.
-func TestAProgramThatIsNotTheOnePublishedIsRefused(t *testing.T) {
+func TestForeignProgramIsRefused(t *testing.T) {
 	_, p, stored := someProgram(t, 3<<20)
 	other, q, more := someProgram(t, 3<<20+1)
 	maps.Copy(stored, more)
@@ -84,9 +84,9 @@ func TestAProgramThatIsNotTheOnePublishedIsRefused(t *testing.T) {
 			t.Errorf("%s: it is taken", name)
 		}
 	}
-	spoilt := maps.Clone(stored)
-	spoilt[p.Chunks[0].Hash] = bytes.Repeat([]byte("x"), int(p.Chunks[0].Size))
-	if err := p.CopyTo(t.Context(), &bytes.Buffer{}, spoilt); err == nil || !strings.Contains(err.Error(), "not those that were published") {
+	damaged := maps.Clone(stored)
+	damaged[p.Chunks[0].Hash] = bytes.Repeat([]byte("x"), int(p.Chunks[0].Size))
+	if err := p.CopyTo(t.Context(), &bytes.Buffer{}, damaged); err == nil || !strings.Contains(err.Error(), "not those that were published") {
 		t.Errorf("an object with other bytes: %v", err)
 	}
 }

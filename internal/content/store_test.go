@@ -54,7 +54,7 @@ func TestActivate(t *testing.T) {
 	wantTrees(t, s, trees...)
 }
 
-func TestCurrentIsNoneUnlessItNamesATree(t *testing.T) {
+func TestCurrentMustNameTree(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	link := filepath.Join(s.dir, "current")
 	tree := releases(t, s, 1)[0]
@@ -134,7 +134,7 @@ func TestCollect(t *testing.T) {
 }
 
 // Lock files and manifests of all earlier releases would fill the folder.
-func TestCollectSweepsWhatLayBesideATree(t *testing.T) {
+func TestCollectRemovesFilesBesideTrees(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	orphans := []string{s.lockFile(goldenTree), s.manifestFile(goldenTree)}
 	for _, orphan := range orphans {
@@ -181,7 +181,7 @@ func TestLockAgainstRemoval(t *testing.T) {
 
 // The lock file may be removed and created again, with its tree, while a process waits for it. A lock on the old file
 // would protect nothing.
-func TestLockIsOnTheFileThatOthersSee(t *testing.T) {
+func TestLockFileIsNotReplaced(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	tree := releases(t, s, 1)[0]
 	held, err := s.lockTree(tree, unix.LOCK_EX, 0)
@@ -200,7 +200,7 @@ func TestLockIsOnTheFileThatOthersSee(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(5 * time.Second); openCount(t, s.lockFile(tree)) < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody waits for the lock")
+			t.Fatal("no process waits for the lock")
 		}
 	}
 	if err := os.Remove(s.lockFile(tree)); err != nil {
@@ -271,7 +271,7 @@ func TestVerifyAndHeal(t *testing.T) {
 }
 
 // Files of dead processes must not fill the disk. Files of live processes must not be swept.
-func TestSweepSparesTheLiving(t *testing.T) {
+func TestSweepKeepsFilesOfLiveProcesses(t *testing.T) {
 	dir := t.TempDir()
 	s := newStore(t, dir)
 	for _, leftover := range []string{"trash." + goldenTree + "/x", goldenTree + ".1/a/b", "file"} {
@@ -348,7 +348,7 @@ func wantNoPrevious(t *testing.T, s *Store) {
 }
 
 // An update of one file must not create ten thousand names again.
-func TestUpdateBuildsOnThePreviousTree(t *testing.T) {
+func TestUpdateUsesPreviousTree(t *testing.T) {
 	s, src, previous, next, root := withPrevious(t)
 	folder, err := os.Lstat(filepath.Join(s.previous(), previous.Tree, "b"))
 	if err != nil {
@@ -372,7 +372,7 @@ func TestUpdateBuildsOnThePreviousTree(t *testing.T) {
 // Going back to a release that was just collected needs no contents.
 func TestPreviousTreeIsInstalledAgain(t *testing.T) {
 	s, src, previous, _, _ := withPrevious(t)
-	only := spoiled{src, func(hash string) ([]byte, error) {
+	only := faulty{src, func(hash string) ([]byte, error) {
 		for _, o := range mustOpen(t, src, previous).supply.index.packs {
 			if o.Hash == hash {
 				return nil, errors.New("contents were asked for")
@@ -387,7 +387,7 @@ func TestPreviousTreeIsInstalledAgain(t *testing.T) {
 // The tree kept for reuse is not protected. After any change to it, the next release must still be correct.
 func TestDamagedPreviousTreeIsHarmless(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(root, manifest string) error{
+	for name, damage := range map[string]func(root, manifest string) error{
 		"extra file":      func(r, _ string) error { return os.WriteFile(filepath.Join(r, "x"), nil, 0o644) },
 		"extra folder":    func(r, _ string) error { return os.MkdirAll(filepath.Join(r, "b/x/y"), 0o755) },
 		"extra pipe":      func(r, _ string) error { return unix.Mkfifo(filepath.Join(r, "e/p"), 0o644) },
@@ -419,7 +419,7 @@ func TestDamagedPreviousTreeIsHarmless(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, src, previous, next, root := withPrevious(t)
-			if err := spoil(filepath.Join(s.previous(), previous.Tree), filepath.Join(s.previous(), previous.Tree+manifestSuffix)); err != nil {
+			if err := damage(filepath.Join(s.previous(), previous.Tree), filepath.Join(s.previous(), previous.Tree+manifestSuffix)); err != nil {
 				t.Fatal(err)
 			}
 			mustInstall(t, s, src, next)

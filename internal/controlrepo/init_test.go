@@ -10,7 +10,7 @@ import (
 )
 
 // Pulley must accept the repository that its own first command creates.
-func TestInitWritesWhatValidates(t *testing.T) {
+func TestInitWritesValidRepository(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "repo")
 	files, err := Init(dir)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestInitWritesWhatValidates(t *testing.T) {
 }
 
 // `pulley init` in the wrong folder must not mix its files with existing ones.
-func TestInitRefusesWhatIsInTheWay(t *testing.T) {
+func TestInitRefusesExistingFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"notes", "a", "b", "c", "d", "e", "f"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o600); err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Comments and texts must not make a valid repository fail.
-func TestScanFindsNothingInWhatIsNotCode(t *testing.T) {
+func TestScanIgnoresCommentsAndStrings(t *testing.T) {
 	for _, src := range []string{
 		"# @@file { 'x': } File <<| |>> puppetdb_query('x') puppet:///files/x $server_facts\n",
 		"/* @@file { 'x': }\n File <<| |>> */ notice(1)",
@@ -43,7 +43,7 @@ func TestScanFindsNothingInWhatIsNotCode(t *testing.T) {
 }
 
 // Nodes must not receive a release that they cannot apply, or that they apply differently than its author expects.
-func TestScanFindsWhatNeedsAServer(t *testing.T) {
+func TestScanFindsServerFeatures(t *testing.T) {
 	for _, c := range []struct{ src, want string }{
 		{"class a {\n  @@file { '/x': }\n}", "m.pp:2:3: error: exported resources"},
 		{"@@nagios::host{ 'x': }", "m.pp:1:1: error: exported resources"},

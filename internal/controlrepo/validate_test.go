@@ -158,7 +158,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Validate(ended, dir, Options{}); err == nil {
-		t.Error("it goes on after being stopped")
+		t.Error("it continues after being stopped")
 	}
 }
 
@@ -173,7 +173,7 @@ func program(t *testing.T, script string) string {
 }
 
 // A missing, broken or hanging Puppet must not count as valid manifests.
-func TestPuppetValidatorSaysWhatPuppetDid(t *testing.T) {
+func TestPuppetValidatorReportsErrorsOfPuppet(t *testing.T) {
 	dir := t.TempDir()
 	check := func(command string, ctx context.Context) string {
 		var lines []string
@@ -207,7 +207,7 @@ echo "Warning: Unrecognised escape sequence '\\.' (file: `+dir+`/b.pp, line: 4, 
 
 // Ignored files must not prevent publication, in any folder. A pattern that excludes a file needed by nodes must be
 // reported.
-func TestValidateLooksAtWhatIsNotIgnored(t *testing.T) {
+func TestValidateChecksUnignoredFiles(t *testing.T) {
 	dir := repo(t, map[string]string{"fixtures/bad.yaml": "a: [", "fixtures/\xff/x": "x", "data/\xff.yaml": "a: [", "manifests/old.pp": "@@file { 'x': }"})
 	ignored := []string{"fixtures", "data/\xff.yaml", "manifests/old.pp"}
 	ignore := func(path string, _ bool) bool { return slices.Contains(ignored, path) }

@@ -96,14 +96,14 @@ func TestDemoLeavesNothingHoweverItEnds(t *testing.T) {
 }
 
 // Without root the error must name the remedy, not the kernel's refusal.
-func TestDemoNamesWhatItNeeds(t *testing.T) {
+func TestDemoWithoutRootNamesRemedy(t *testing.T) {
 	t.Parallel()
 	bin := programs(t)
 	cmd := exec.Command(filepath.Join(bin, "pulley"), "demo", "--once")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "needs root") || !strings.Contains(string(out), "sudo") {
-		t.Errorf("as nobody: %v\n%s", err, out)
+		t.Errorf("as user nobody: %v\n%s", err, out)
 	}
 	if err := os.Remove(filepath.Join(bin, "pulley-agent")); err != nil {
 		t.Fatal(err)

@@ -76,7 +76,7 @@ func programs(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(bin) })
-	err = os.Chmod(bin, 0o755) // nobody runs it too
+	err = os.Chmod(bin, 0o755) // the user nobody runs it too
 	for _, program := range []string{"pulley", "pulley-agent"} {
 		err = errors.Join(err, os.Link(filepath.Join(built, program), filepath.Join(bin, program)))
 	}

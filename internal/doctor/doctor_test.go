@@ -140,7 +140,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		if node == "compute1" {
 			i.Until = now.Add(-time.Hour)
 		}
-		i.Clone = &store.Clone{Machine: "other", Hostname: "cloned", From: "192.0.2.9", First: now, At: now, Times: 3}
+		i.Duplicate = &store.Duplicate{Machine: "other", Hostname: "cloned", From: "192.0.2.9", First: now, At: now, Times: 3}
 		if err := st.Identities.Put(ctx, dev, *i, revision); err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +228,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	}
 }
 
-// Doctor must not call a fleet fine where everybody may write everything.
+// Doctor must not report a fleet as fine in which every user may write everything.
 func TestDoctorFindsAnOpenFleet(t *testing.T) {
 	plain := etcdtest.Start(t)
 	st, err := store.Open(store.Config{Endpoints: []string{plain.Endpoint}})
@@ -296,7 +296,7 @@ func TestDoctorFindsAServerWithoutClientCertificates(t *testing.T) {
 	}
 }
 
-// An unwanted machine costs money until somebody finds it. An apply that hangs keeps everybody else out.
+// An unwanted machine costs money until an operator finds it. An apply that hangs blocks all other applies.
 func TestDoctorFindsUnwantedMachines(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -330,6 +330,6 @@ func TestDoctorFindsUnwantedMachines(t *testing.T) {
 	}
 	said := found(t, examine(t, server, etcdtest.Serve, false))
 	if !strings.Contains(said, "warning machines pulley made machine controller9-vm for controller9") || strings.Count(said, "-vm") != 1 {
-		t.Errorf("of machines that nobody calls for:\n%s", said)
+		t.Errorf("of machines that the environment does not need:\n%s", said)
 	}
 }

@@ -82,7 +82,7 @@ type environment struct {
 	boots      map[string]store.FirstBoot
 	floods     map[string]store.Flood
 	records    map[string]machines.Record
-	applying   *store.LockHolder // nil: nobody applies it
+	applying   *store.LockHolder // nil: no apply runs
 	damaged    []string
 	wanted     map[string]bool // nodes that the spec calls for
 }

@@ -51,7 +51,7 @@ func floods(f *facts) (all []Finding) {
 func duplicates(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		for node, i := range sorted(e.identities) {
-			if c := i.Clone; i.Live() && c != nil {
+			if c := i.Duplicate; i.Live() && c != nil {
 				all = append(all, Finding{Code: duplicate, Severity: Problem, Environment: e.ref.String(), Node: node, Params: Params{
 					Machine: c.Machine, Hostname: c.Hostname, From: c.From, Count: int64(c.Times), Seconds: int64(f.now.Sub(c.At) / time.Second),
 				}})
@@ -141,7 +141,7 @@ func leftovers(f *facts) (all []Finding) {
 	return all
 }
 
-// machineRecords finds machines that nobody will delete. During an apply they may be its work.
+// machineRecords finds machines that no command will delete. During an apply they may be its work.
 func machineRecords(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		if e.applying != nil {

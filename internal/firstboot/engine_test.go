@@ -17,14 +17,14 @@ import (
 // boot is a first boot whose steps record their runs.
 type boot struct {
 	*Engine
-	ran  []Name
-	told []string
-	fail map[Name]error
-	log  bytes.Buffer
+	ran     []Name
+	reports []string
+	fail    map[Name]error
+	log     bytes.Buffer
 }
 
 func (b *boot) Report(_ context.Context, step Name, state Progress, problem string) error {
-	b.told = append(b.told, string(step)+" "+string(state)+problem)
+	b.reports = append(b.reports, string(step)+" "+string(state)+problem)
 	return b.fail["tell"]
 }
 
@@ -48,7 +48,7 @@ func newBoot(dir string) *boot {
 }
 
 // A repeated step could request a second certificate, or run an operator's script again.
-func TestAStartGoesOnWhereTheLastOneStopped(t *testing.T) {
+func TestStartResumes(t *testing.T) {
 	dir := t.TempDir()
 	first := newBoot(dir)
 	first.fail[Puppet] = errors.New("no space left")
@@ -88,7 +88,7 @@ func TestAStartGoesOnWhereTheLastOneStopped(t *testing.T) {
 }
 
 // A disk that was copied to another machine, or a changed plan, is another first boot.
-func TestAnotherMachineAndAnotherPlanBeginAnew(t *testing.T) {
+func TestOtherMachineOrPlanRestartsFirstBoot(t *testing.T) {
 	for say, change := range map[string]func(*boot){"machine": func(b *boot) { b.Machine = "m2" }, "plan": func(b *boot) { b.Engine.Plan = "p2" }} {
 		dir := t.TempDir()
 		if err := newBoot(dir).Run(t.Context(), Options{}); err != nil {
@@ -103,7 +103,7 @@ func TestAnotherMachineAndAnotherPlanBeginAnew(t *testing.T) {
 }
 
 // A finished node must be recognised, or another first boot that fails would stop it. A copy of its disk must not be.
-func TestKnowsThatItWasFinishedBefore(t *testing.T) {
+func TestFinishedFirstBootIsRecognized(t *testing.T) {
 	dir := t.TempDir()
 	good := newBoot(dir)
 	good.Token = "t1"
@@ -151,7 +151,7 @@ func TestStepsAreReplacedAndSwitchedOff(t *testing.T) {
 }
 
 // A temporary failure must not end a first boot; a permanent one must not be retried for a quarter of an hour.
-func TestWaitsForWhatPasses(t *testing.T) {
+func TestTemporaryErrorsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBoot(t.TempDir())
 		tries := 0
@@ -159,7 +159,7 @@ func TestWaitsForWhatPasses(t *testing.T) {
 		join.Deadline = 10 * time.Minute
 		join.Do = func(context.Context) error {
 			if tries++; tries < 6 {
-				return Passing(errors.New("nobody answers"))
+				return Passing(errors.New("no answer"))
 			}
 			return nil
 		}
@@ -173,10 +173,10 @@ func TestWaitsForWhatPasses(t *testing.T) {
 		}
 
 		late := newBoot(t.TempDir())
-		late.fail[Join] = Passing(errors.New("nobody answers"))
+		late.fail[Join] = Passing(errors.New("no answer"))
 		begun = time.Now()
 		err := late.Run(t.Context(), Options{})
-		if err == nil || !strings.Contains(err.Error(), "nobody answers") || time.Since(begun) > 2*time.Minute {
+		if err == nil || !strings.Contains(err.Error(), "no answer") || time.Since(begun) > 2*time.Minute {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 		final := newBoot(t.TempDir())
@@ -186,36 +186,36 @@ func TestWaitsForWhatPasses(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 		person := newBoot(t.TempDir())
-		person.Patient, person.fail[Join] = false, Passing(errors.New("nobody answers"))
+		person.Patient, person.fail[Join] = false, Passing(errors.New("no answer"))
 		begun = time.Now()
 		if err := person.Run(t.Context(), Options{}); err == nil || time.Since(begun) > 0 {
-			t.Errorf("whoever sits at the machine waited %s: %v", time.Since(begun), err)
+			t.Errorf("a person at the machine waited %s: %v", time.Since(begun), err)
 		}
 	})
 }
 
 // A failing report must not stop a first boot.
-func TestGoesOnUnheard(t *testing.T) {
+func TestFirstBootContinuesWithoutReports(t *testing.T) {
 	b := newBoot(t.TempDir())
-	b.fail["tell"] = errors.New("nobody answers")
-	b.fail[Notify] = errors.New("nobody answers")
+	b.fail["tell"] = errors.New("no answer")
+	b.fail[Notify] = errors.New("no answer")
 	b.Steps[slices.Index(Names(), Notify)].Optional = true
 	if err := b.Run(t.Context(), Options{}); err != nil || !slices.Equal(b.ran, Names()) {
 		t.Errorf("it did %v: %v", b.ran, err)
 	}
-	if len(b.told) != 1 {
-		t.Errorf("who did not answer was told again at once: %q", b.told)
+	if len(b.reports) != 1 {
+		t.Errorf("a report was repeated at once: %q", b.reports)
 	}
 }
 
 // `pulley nodes` can only show the steps that were reported.
-func TestTellsEachStep(t *testing.T) {
+func TestFirstBootReportsEachStep(t *testing.T) {
 	b := newBoot(t.TempDir())
 	b.fail[Register] = errors.New("etcd is full")
 	_ = b.Run(t.Context(), Options{})
-	text := strings.Join(b.told, ", ")
+	text := strings.Join(b.reports, ", ")
 	if !strings.HasPrefix(text, "network done, lock started, lock done, pre started") || !strings.HasSuffix(text, "register started, register failedcannot do register: etcd is full") {
-		t.Errorf("it told %s", text)
+		t.Errorf("it reported %s", text)
 	}
 }
 
@@ -234,8 +234,8 @@ func TestDryRunChangesNothing(t *testing.T) {
 			t.Errorf("there is no %q in\n%s", want, &out)
 		}
 	}
-	if left, _ := os.ReadDir(dir); len(left) > 0 || len(b.ran) > 0 || len(b.told) > 0 {
-		t.Errorf("it left %v, did %v, told %v", left, b.ran, b.told)
+	if left, _ := os.ReadDir(dir); len(left) > 0 || len(b.ran) > 0 || len(b.reports) > 0 {
+		t.Errorf("it left %v, did %v, reported %v", left, b.ran, b.reports)
 	}
 }
 

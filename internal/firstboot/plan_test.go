@@ -40,7 +40,7 @@ func TestPlansRoundTrip(t *testing.T) {
 }
 
 // For a mistake in a plan, this sentence is all that an operator gets from a machine that does not start.
-func TestPlansThatMakeNoSense(t *testing.T) {
+func TestInvalidPlansAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                "cannot read f: it is empty",
 		"node: a\nnodes: b\n":             "cannot read f: line 2: key nodes not found",
@@ -95,7 +95,7 @@ func FuzzPlan(f *testing.F) {
 
 // A state that a power cut emptied must not stop a first boot forever. The state of a newer agent must not be
 // overwritten.
-func TestStatesThatMakeNoSense(t *testing.T) {
+func TestInvalidStatesAreRefused(t *testing.T) {
 	d := Disk{t.TempDir()}
 	for text, bad := range map[string]bool{"": false, "{": false, `{"v":1,"steps":{"pre":{"state":"done"}}}`: false, `{"v":2}`: true} {
 		if err := os.WriteFile(filepath.Join(d.Dir, "first-boot.json"), []byte(text), 0o600); err != nil {

@@ -105,7 +105,7 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 }
 
 // Operators and nodes must never disagree on the next tick.
-func TestExplainIsTheDecisionOfTheNode(t *testing.T) {
+func TestExplainMatchesNodeDecision(t *testing.T) {
 	t.Parallel()
 	f := state(t)
 	x := Explain(f, dev, "compute2", now)
@@ -136,7 +136,7 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 		Spec:  spec(t, "roles:\n  compute: {cardinality: 2, members: [web.example.com], flavor: bare-metal}\n"),
 		Hosts: map[string]agent.Host{"compute1": {Node: "compute1", Role: "compute", At: now}, "extra5": {Node: "extra5", Role: "extra"}},
 		Identities: map[string]store.Identity{
-			"compute1": {Node: "compute1", User: "u", Machine: "m1", Clone: &store.Clone{Machine: "m9", Times: 2, At: now, From: "10.0.0.9"}},
+			"compute1": {Node: "compute1", User: "u", Machine: "m1", Duplicate: &store.Duplicate{Machine: "m9", Times: 2, At: now, From: "10.0.0.9"}},
 			"compute2": {Node: "compute2", Removed: &store.Removal{At: now.Add(-time.Hour), By: "ann"}},
 		},
 		FirstBoots: map[string]store.FirstBoot{"a": boot("a", "compute2", time.Hour), "b": boot("b", "compute2", time.Minute), "c": boot("c", "", time.Minute)},

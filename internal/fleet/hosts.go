@@ -15,12 +15,12 @@ import (
 // Node is "". `pulley nodes -o json` prints it.
 type Host struct {
 	agent.Host
-	Registered bool           `json:"registered"`
-	CalledFor  bool           `json:"called_for"` // by the environment
-	Joined     *Join          `json:"joined,omitempty"`
-	FirstBoot  *FirstBoot     `json:"first_boot,omitempty"`
-	Duplicate  *store.Clone   `json:"duplicate,omitempty"`
-	Removed    *store.Removal `json:"removed,omitempty"`
+	Registered bool             `json:"registered"`
+	CalledFor  bool             `json:"called_for"` // by the environment
+	Joined     *Join            `json:"joined,omitempty"`
+	FirstBoot  *FirstBoot       `json:"first_boot,omitempty"`
+	Duplicate  *store.Duplicate `json:"duplicate,omitempty"`
+	Removed    *store.Removal   `json:"removed,omitempty"`
 }
 
 // Join is the join in which a node got its certificate.
@@ -73,7 +73,7 @@ func Hosts(r HostsRead, now time.Time) []Host {
 		}
 		one := Host{Host: h, Registered: registered, CalledFor: called[name] != "", FirstBoot: boots[name]}
 		if i, ok := r.Identities[name]; ok {
-			if one.Duplicate, one.Removed = i.Clone, i.Removed; i.Live() {
+			if one.Duplicate, one.Removed = i.Duplicate, i.Removed; i.Live() {
 				one.Joined = &Join{i.User, i.Machine, i.Joined, i.Until, i.CA, i.Token, i.By}
 			}
 		}

@@ -86,8 +86,8 @@ func (c *Certificates) trustedBy(ctx context.Context, connection store.Config) e
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "probe.pem")
-	nobody := pki.Name{Prefix: c.prefix, Kind: pki.KindServe, Subject: "probe", Incarnation: pki.NewIncarnation()}
-	if err := c.Issue(file, nobody, probeLifetime); err != nil {
+	probe := pki.Name{Prefix: c.prefix, Kind: pki.KindServe, Subject: "probe", Incarnation: pki.NewIncarnation()}
+	if err := c.Issue(file, probe, probeLifetime); err != nil {
 		return err
 	}
 	connection.CACert, connection.Cert, connection.Key = c.Bundle(), file, file

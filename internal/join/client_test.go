@@ -95,8 +95,8 @@ func TestClientTriesServersInTurn(t *testing.T) {
 	if _, err := client(t, ca, refuses, good).Join(t.Context(), key, Request{}); !errors.As(err, &refused) || refused.Reason != ExpiredToken || !strings.Contains(refused.Hint(), "pulley token create") {
 		t.Errorf("a refusal is %v", err)
 	}
-	var nobody *UnreachableError
-	if err := client(t, ca, dead, busy).Register(t.Context(), Machine{}); !errors.As(err, &nobody) || nobody.After != 7*time.Second || strings.Count(err.Error(), "https://") != 2 {
+	var unreachable *UnreachableError
+	if err := client(t, ca, dead, busy).Register(t.Context(), Machine{}); !errors.As(err, &unreachable) || unreachable.After != 7*time.Second || strings.Count(err.Error(), "https://") != 2 {
 		t.Errorf("without a server that answers: %v", err)
 	}
 }
@@ -105,14 +105,14 @@ func TestClientTriesServersInTurn(t *testing.T) {
 func TestClientSendsNothingToUnpinnedServer(t *testing.T) {
 	ca, other := newCA(t), newCA(t)
 	heard := false
-	stranger := answering(t, other, func(http.ResponseWriter, *http.Request) { heard = true })
+	foreign := answering(t, other, func(http.ResponseWriter, *http.Request) { heard = true })
 	key, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = client(t, ca, stranger).Join(t.Context(), key, Request{Token: "secret"})
-	var nobody *UnreachableError
-	if !errors.As(err, &nobody) || !errors.Is(err, pki.ErrPin) || heard {
+	_, err = client(t, ca, foreign).Join(t.Context(), key, Request{Token: "secret"})
+	var unreachable *UnreachableError
+	if !errors.As(err, &unreachable) || !errors.Is(err, pki.ErrPin) || heard {
 		t.Errorf("it was heard: %t; %v", heard, err)
 	}
 	for _, url := range []string{"http://127.0.0.1:1", "127.0.0.1:1", "https://", "https://u:p@h", "https://h/path", "https://h?x=1"} {

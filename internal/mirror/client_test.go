@@ -23,7 +23,7 @@ import (
 const soon = 10 * time.Second
 
 // Bytes must pass unchanged from server to client, over TLS and HTTP/2.
-func TestClientReadsWhatTheHandlerServes(t *testing.T) {
+func TestClientReadsFromHandler(t *testing.T) {
 	src := newStored(hello)
 	for i := range 40 {
 		src.deltas[fmt.Sprintf("1.0.0-rc.1/%d", i)] = fmt.Appendf(nil, "delta %d", i)
@@ -103,7 +103,7 @@ func TestClientRefusesURLs(t *testing.T) {
 }
 
 // A foreign mirror must not be able to block a node, fill its memory, or redirect it to an insecure address.
-func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
+func TestClientBoundsMirror(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, hello) }))
 	t.Cleanup(plain.Close)
 	release := make(chan struct{})
@@ -112,7 +112,7 @@ func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 		answer http.HandlerFunc
 		why    string
 	}{
-		"huge, and says so": {func(w http.ResponseWriter, _ *http.Request) {
+		"huge, with its length": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10000000000")
 			w.WriteHeader(200)
 		}, "larger than 512 KiB"},
@@ -196,7 +196,7 @@ func TestClientChecksCertificates(t *testing.T) {
 }
 
 // One mirror that is down, outdated or wrong must not block a node from using the others.
-func TestClientGoesOnToTheNextMirror(t *testing.T) {
+func TestClientTriesNextMirror(t *testing.T) {
 	src := newStored(hello)
 	good, config := serve(t, Handler(src, errAbsent))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -284,7 +284,7 @@ func TestClientAsksOnlyForNames(t *testing.T) {
 }
 
 // A node that cancels a download must not wait for a mirror, nor count it as failed.
-func TestClientEndsWhenItIsToldTo(t *testing.T) {
+func TestClientEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	u, config := answers(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
 	c := client(t, config, time.Hour, u)

@@ -12,7 +12,7 @@ import (
 )
 
 // A dead mirror delays a node once, not for each pack, and does not stop its update.
-func TestFallbackAsksTheSecondAndLeavesTheDeadAlone(t *testing.T) {
+func TestFallbackSkipsDeadMirror(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestFallbackBothWays(t *testing.T) {
 
 // A skipped source is used if no other source has an answer. Otherwise its outage would last longer because of the
 // other's.
-func TestFallbackAsksTheDeadWhenNobodyElseAnswers(t *testing.T) {
+func TestFallbackRetriesSkippedMirrors(t *testing.T) {
 	hash := content.HashOf([]byte(hello))
 	first, second := newStored(hello), newStored()
 	first.fail(errors.New("etcd is unreachable"))
@@ -104,7 +104,7 @@ func TestFallbackDoesNotCountAbsence(t *testing.T) {
 }
 
 // A cancelled download starts no other request and counts no failure.
-func TestFallbackEndsWhenItIsToldTo(t *testing.T) {
+func TestFallbackEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	second := newStored(hello)
@@ -120,7 +120,7 @@ func TestFallbackEndsWhenItIsToldTo(t *testing.T) {
 }
 
 // A wrong delta of a mirror must not block a release: the second request reads it from etcd.
-func TestFallbackAsksTheSecondForADeltaThatWasNoGood(t *testing.T) {
+func TestFallbackReplacesDamagedDelta(t *testing.T) {
 	lying, etcd := newStored(), newStored()
 	for seq, name := range []string{"1.0.0/0", "1.0.0/1", "1.0.0/2"} {
 		lying.deltas[name] = []byte("wrong")

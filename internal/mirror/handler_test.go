@@ -34,7 +34,7 @@ func body(t *testing.T, r *http.Response) string {
 }
 
 // Proxies and nodes cache immutable values, and must not cache values that may change.
-func TestHandlerSaysWhatMayBeKept(t *testing.T) {
+func TestHandlerSetsCacheHeaders(t *testing.T) {
 	src := newStored(hello)
 	src.deltas["1.0.0/7"] = []byte("delta")
 	h := Handler(src, errAbsent)
@@ -70,7 +70,7 @@ func TestHandlerSaysWhatMayBeKept(t *testing.T) {
 }
 
 // Every client of the network can send requests. They must get content only, and only by its names.
-func TestHandlerRefusesWhatIsNoContent(t *testing.T) {
+func TestHandlerRefusesOtherPaths(t *testing.T) {
 	src := newStored(hello)
 	h := Handler(src, errAbsent)
 	hash := content.HashOf([]byte(hello))
@@ -127,7 +127,7 @@ func TestHandlerRefusesWhatIsNoContent(t *testing.T) {
 
 // After 404, a node continues at once; after 503, it may repeat the request. Neither response contains etcd's
 // addresses.
-func TestHandlerTellsAbsentFromUnreachable(t *testing.T) {
+func TestHandlerSeparatesAbsentFromUnreachable(t *testing.T) {
 	src := newStored(hello)
 	h := Handler(src, errAbsent)
 	path := "/content/" + content.HashOf([]byte(hello))
@@ -157,7 +157,7 @@ func TestHandlerDoesNotServeDamage(t *testing.T) {
 	}
 	src.objects[hash] = []byte(hello)
 	if r := get(h, "GET", "/content/"+hash); r.StatusCode != 200 {
-		t.Errorf("once it is mended: %s", r.Status)
+		t.Errorf("after the repair: %s", r.Status)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestManyRequestsAreOneRead(t *testing.T) {
 }
 
 // Many clients must not use all memory: the handler answers excess requests with Retry-After.
-func TestTooManyRequestsAreToldToComeBack(t *testing.T) {
+func TestTooManyRequestsGetRetryAfter(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
 	h := Handler(src, errAbsent).(*handler)
@@ -215,7 +215,7 @@ func TestTooManyRequestsAreToldToComeBack(t *testing.T) {
 }
 
 // The memory of a long-running server must not grow with the published releases.
-func TestCacheIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
+func TestCacheKeepsUsedObjects(t *testing.T) {
 	now := time.Now()
 	c := newCache(100, func() time.Time { return now })
 	reads := 0
@@ -303,7 +303,7 @@ func TestRequestsThatAreGivenUpLeaveBoundedWork(t *testing.T) {
 
 // Repeated requests for a missing name must not cause as many reads of etcd. A newly published value must be found
 // soon.
-func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
+func TestAbsenceIsCachedBriefly(t *testing.T) {
 	now := time.Now()
 	src := newStored()
 	h := Handler(src, errAbsent).(*handler)
@@ -331,7 +331,7 @@ func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
 }
 
 // A cancelled request must not stop the read for other requests that wait for it.
-func TestARequestThatIsGivenUpTakesNobodyWithIt(t *testing.T) {
+func TestCanceledRequestDoesNotCancelOthers(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
 	h := Handler(src, errAbsent).(*handler)

@@ -58,7 +58,7 @@ func (k kept) publish(t *testing.T, text string, parent content.Parent) content.
 }
 
 // A delta that is damaged in one source and correct in the other costs a node one more request, not its update.
-func TestADamagedDeltaIsTakenFromTheSecond(t *testing.T) {
+func TestDamagedDeltaIsReadFromSecondSource(t *testing.T) {
 	whole := kept{}
 	one := whole.publish(t, "notify { 'one': }\n", content.Parent{})
 	view, err := content.OpenView(t.Context(), whole, one)

@@ -95,7 +95,7 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := LoadCertificate(cert, key, nil); err == nil {
-		t.Error("a missing file is not told at the start")
+		t.Error("a missing file is not reported at the start")
 	}
 }
 

@@ -111,7 +111,7 @@ func (n *Notifier) ofBoot(kind store.NoticeKind, ref environments.Ref, b store.F
 }
 
 // DuplicateRefused sends a notice of a duplicate machine that requested a node's name. It never blocks.
-func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.Clone) {
+func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.Duplicate) {
 	kind := store.DuplicateRefused
 	n.send(store.Notice{
 		ID: id(kind, ref, node, c.Machine, c.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(),

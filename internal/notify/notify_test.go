@@ -252,7 +252,7 @@ func TestNoticesOfOneNodeOrTokenAreLimited(t *testing.T) {
 	}
 	for i := range 100 {
 		fails("m", "compute1", fmt.Sprint("s", i), "")
-		k.DuplicateRefused(dev, "compute1", store.Clone{Machine: fmt.Sprint(i)})
+		k.DuplicateRefused(dev, "compute1", store.Duplicate{Machine: fmt.Sprint(i)})
 	}
 	if len(k.queue) != 2 {
 		t.Errorf("one node had %d notices, want one for each kind", len(k.queue))

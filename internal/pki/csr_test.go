@@ -37,8 +37,8 @@ func TestRequestsAreRefused(t *testing.T) {
 	}
 	block, _ := pem.Decode(good)
 	other, _ := pem.Decode(request(t, newKey(t), x509.CertificateRequest{}))
-	spoiled := bytes.Clone(block.Bytes)
-	copy(spoiled[len(spoiled)-64:], other.Bytes[len(other.Bytes)-64:]) // the end of a signature
+	damaged := bytes.Clone(block.Bytes)
+	copy(damaged[len(damaged)-64:], other.Bytes[len(other.Bytes)-64:]) // the end of a signature
 	for what, c := range map[string]struct {
 		csr  []byte
 		says string
@@ -47,7 +47,7 @@ func TestRequestsAreRefused(t *testing.T) {
 		"empty":         {nil, "no PEM block"},
 		"other type":    {pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: block.Bytes}), "no PEM block"},
 		"cut":           {pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: block.Bytes[:40]}), "cannot read"},
-		"bad signature": {pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: spoiled}), "not signed by its own key"},
+		"bad signature": {pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: damaged}), "not signed by its own key"},
 		"another curve": {request(t, p384, x509.CertificateRequest{}), "P-384"},
 		"weak RSA":      {weak(t), "1024 bits"},
 	} {

@@ -50,7 +50,7 @@ func removed(p PrunePlan) string {
 }
 
 // A prune that removes needed values is noticed only in an emergency, when a rollback fails.
-func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
+func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 	t.Parallel()
 	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
 	deltas := []store.DeltaKey{{Line: "1.0.0", Seq: 1}, {Line: "1.0.0", Seq: 2}, {Line: "1.0.0", Seq: 3}, {Line: "1.0.0", Seq: 4}, {Line: "1.0.0", Seq: 5}, {Line: "gone", Seq: 1}}
@@ -73,7 +73,7 @@ func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 		o      PruneOptions
 		want   string
 	}{
-		{"nobody needs anything", nil, few,
+		{"no release is needed", nil, few,
 			"1.0.0 1.1.0 1.2.0 1.3.0 1.4.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/4 1.0.0/5 gone/1 index0 index3 pack0 stray"},
 		{"the highest two", nil, PruneOptions{Keep: 2}, "1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
 		{"a target, and deltas from its base on", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("1.2.0", 0)}}), PruneOptions{Keep: 1},
@@ -101,7 +101,7 @@ func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 }
 
 // A correction of an old version is not among the highest versions and is not promoted yet.
-func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
+func TestPrunePlanKeepsNewestReleases(t *testing.T) {
 	t.Parallel()
 	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
 	p, err := planPrune(store.PruneFacts{Releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)

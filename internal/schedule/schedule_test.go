@@ -22,7 +22,7 @@ var refused = map[string]string{
 	"*\t* * * *": "4 fields", "@reboot": "is not one of", "@every 5m": "is not one of", "@nonsense": "is not one of", "@": "is not one of",
 }
 
-// unlike are wrong as a whole: no pattern finds that.
+// unlike are wrong in ways that no pattern finds.
 var unlike = map[string]string{
 	"5-1 * * * *": "ends before it begins", "* * * * fri-sun": "ends before it begins", "0 0 31 2 *": "no year has such a day", "0 0 31 4,6 *": "no year has such a day",
 }

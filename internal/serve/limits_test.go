@@ -39,7 +39,7 @@ func TestClientCannotBlockAgentDownloads(t *testing.T) {
 	reads := src.reads.Load()
 	for i := range 200 {
 		if code, _ := fetchAgent(t, server.URL, fmt.Sprintf("%064x", i)); code != http.StatusNotFound {
-			t.Errorf("one that nobody published: %d", code)
+			t.Errorf("one that was not published: %d", code)
 		}
 	}
 	if more := src.reads.Load() - reads; more > 100 {

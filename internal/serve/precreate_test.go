@@ -45,14 +45,14 @@ func TestOrphanedUsersAreDeleted(t *testing.T) {
 	want := []string{ann, node, admin.User, s.Certificates.User(), "root"}
 	slices.Sort(want)
 	startTasks(t, s)
-	observe.Eventually(t, "the users are those who are somebody", func() bool {
+	observe.Eventually(t, "the users are those with an owner", func() bool {
 		users, err := st.Access.Users(ctx)
 		return err == nil && slices.Equal(users, want)
 	})
 }
 
 // An outdated entry in the list of operators blocks the next rotation: the administrator's renewal must be recorded.
-func TestAdministratorsRenewalIsRecorded(t *testing.T) {
+func TestRenewalOfAdministratorIsRecorded(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)

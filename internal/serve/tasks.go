@@ -66,7 +66,7 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 }
 
 // duplicateRefused counts a duplicate machine that requested a node's name, and sends a notice. It never blocks.
-func (t *Tasks) duplicateRefused(ref environments.Ref, node string, c store.Clone) {
+func (t *Tasks) duplicateRefused(ref environments.Ref, node string, c store.Duplicate) {
 	t.events.WithLabelValues("duplicate").Inc()
 	t.Notifier.DuplicateRefused(ref, node, c)
 }

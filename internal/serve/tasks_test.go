@@ -112,11 +112,11 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)
-	stranger := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
+	foreign := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
 	if err := st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Access.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // an interrupted join
+	if err := st.Access.EnsureNode(t.Context(), "dev", "compute9", foreign.String()); err != nil { // an interrupted join
 		t.Fatal(err)
 	}
 	startTasks(t, s)
@@ -137,7 +137,7 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 		}
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 3}\n")
-	observe.Eventually(t, "four users are made, and the one that nobody knows is gone", ready("controller1", "compute1", "compute2", "compute3"))
+	observe.Eventually(t, "four users are created, and the unknown one is deleted", ready("controller1", "compute1", "compute2", "compute3"))
 	// A pre-created user already has its node's permissions: the join changes nothing.
 	all, _, err := st.Identities.Precreated(t.Context(), dev)
 	if err != nil {
@@ -156,10 +156,10 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	node := connect(t, as)
 	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	if _, err := node.Node.Desire(t.Context(), id); err != nil {
-		t.Errorf("a node whose user was made ahead may not read: %v", err)
+		t.Errorf("a node with a pre-created user may not read: %v", err)
 	}
 	if err := node.Node.Report(t.Context(), id, agent.Status{Node: "compute1"}, nil, nil); err != nil {
-		t.Errorf("a node whose user was made ahead may not report: %v", err)
+		t.Errorf("a node with a pre-created user may not report: %v", err)
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 1}\n")
 	observe.Eventually(t, "users that no environment calls for are gone", ready("controller1", "compute1"))
@@ -231,7 +231,7 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, _, _ = st.Fleet.Floods(t.Context(), dev); len(all) == 0 {
-		t.Error("a flood that went on was forgotten")
+		t.Error("a continued flood was forgotten")
 	}
 }
 
@@ -310,7 +310,7 @@ func TestCopiedMachineIsFrozen(t *testing.T) {
 	}
 	observe.Eventually(t, "it is noted with the identity", func() bool {
 		i, _, err := st.Identities.Get(t.Context(), dev, "compute1")
-		return err == nil && i.Clone != nil && i.Clone.Machine == "m1"
+		return err == nil && i.Duplicate != nil && i.Duplicate.Machine == "m1"
 	})
 }
 

@@ -56,7 +56,7 @@ type watcher struct {
 type tally struct {
 	bytes, writes [slots]int64
 	at            int64 // number of the newest slot
-	told          bool  // the flood was reported
+	reported      bool  // the flood was reported
 	noted         time.Time
 	last          time.Time
 }
@@ -83,10 +83,10 @@ func (w *watcher) saw(write store.NodeWrite) {
 	}
 	bytes, writes := t.add(now, write.Bytes)
 	if (bytes > floodBytes || writes > floodWrites) && now.Sub(t.noted) >= recordInterval {
-		if !t.told {
+		if !t.reported {
 			w.log.Warn("a node floods etcd", "env", k.ref.String(), "node", k.node, "bytes", bytes, "writes", writes, "within", "1m")
 		}
-		t.told, t.noted = true, now
+		t.reported, t.noted = true, now
 		w.floods[k] = store.Flood{Node: k.node, Bytes: bytes, Writes: writes, First: now, Last: now}
 		w.signal()
 	}
@@ -169,7 +169,7 @@ func (w *watcher) forget() {
 			delete(w.tally, k)
 			delete(w.boots, k)
 		case now.Sub(t.noted) > quietAfter:
-			t.told = false
+			t.reported = false
 		}
 	}
 }
@@ -225,7 +225,7 @@ func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
 	held, err := t.Store.Fleet.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, hold)
 	noted := false
 	if err == nil {
-		noted, err = t.Store.Identities.NoteDuplicateBoot(ctx, key.ref, key.node, store.Clone{Machine: d.machine, Boot: d.boot, At: now})
+		noted, err = t.Store.Identities.NoteDuplicateBoot(ctx, key.ref, key.node, store.Duplicate{Machine: d.machine, Boot: d.boot, At: now})
 	}
 	if err != nil {
 		t.complain(ctx, "cannot record a duplicate machine", err, "env", key.ref.String(), "node", key.node)

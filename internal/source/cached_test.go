@@ -40,7 +40,7 @@ func (m *memory) put(text string) string {
 
 // With a trusted cache, a user who can write to its folder would choose what nodes run. With an unused cache, every
 // publish would read the last release again.
-func TestCacheServesOnlyWhatItsNameSays(t *testing.T) {
+func TestCacheServesOnlyMatchingHash(t *testing.T) {
 	src := &memory{objects: map[string][]byte{}}
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	c := NewCached(src, dir)

@@ -150,7 +150,7 @@ func TestSubmodules(t *testing.T) {
 }
 
 // "exit status 128" does not explain that safe.directory is missing.
-func TestNoteSaysWhatGitSaid(t *testing.T) {
+func TestNoteContainsErrorOfGit(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a": "a"})
 	commit(t, dir, "one")

@@ -9,7 +9,7 @@ import (
 
 // A path that an operator excluded, such as a vault's key or a build folder, must not be in a release. A path that an
 // exception includes must be there, because nodes need it.
-func TestIgnoreFileLeavesOutWhatItSays(t *testing.T) {
+func TestIgnoreFileExcludesMatchingPaths(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
 		ignoreFile:  "\xef\xbb\xbf# what is for us\n\n*.md\n  /notes  \nspec/**\n!spec/**/keep.pp\nvendor\n!vendor/one/data.yaml\n**/*.tmp\n!README.md\nempty\n!empty/none\n",

@@ -11,11 +11,11 @@ import (
 // as root.
 func TestNothingIsMovedThroughALink(t *testing.T) {
 	for name, link := range map[string]string{"the folder itself": "modules", "a folder above it": "site"} {
-		work, victim := t.TempDir(), t.TempDir()
-		write(t, victim, map[string]string{"one": "1", "modules/two": "2", "dir/three": "3"})
-		before := snapshot(t, victim)
+		work, outside := t.TempDir(), t.TempDir()
+		write(t, outside, map[string]string{"one": "1", "modules/two": "2", "dir/three": "3"})
+		before := snapshot(t, outside)
 		write(t, work, map[string]string{"tree/Puppetfile": "x", "aside-of-old": "x"})
-		if err := os.Symlink(victim, filepath.Join(work, "tree", link)); err != nil {
+		if err := os.Symlink(outside, filepath.Join(work, "tree", link)); err != nil {
 			t.Fatal(err)
 		}
 		root, err := os.OpenRoot(work)
@@ -29,22 +29,22 @@ func TestNothingIsMovedThroughALink(t *testing.T) {
 			t.Errorf("%s was set aside: %v", name, err)
 		}
 		// As if it had been moved.
-		if err := os.Symlink(victim, filepath.Join(work, asideFolder, "0")); err != nil {
+		if err := os.Symlink(outside, filepath.Join(work, asideFolder, "0")); err != nil {
 			t.Fatal(err)
 		}
 		if err := m.putBack(); err == nil {
 			t.Errorf("%s was put back", name)
 		}
-		same(t, name, snapshot(t, victim), before...)
+		same(t, name, snapshot(t, outside), before...)
 	}
 }
 
 // The folder's own modules must remain after the tool, even if one module folder lies in another.
-func TestWhatTheToolDidNotMakeIsPutBack(t *testing.T) {
-	work, victim := t.TempDir(), t.TempDir()
-	write(t, victim, map[string]string{"x": "x"})
+func TestModulesOfFolderAreRestored(t *testing.T) {
+	work, outside := t.TempDir(), t.TempDir()
+	write(t, outside, map[string]string{"x": "x"})
 	write(t, work, map[string]string{"tree/site/own/a": "a", "tree/site/made/old": "old", "tree/site/ext/own/b": "b", "tree/site/empty/deep/": ""})
-	if err := os.Symlink(victim, filepath.Join(work, "tree/site/link")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(work, "tree/site/link")); err != nil {
 		t.Fatal(err)
 	}
 	root, err := os.OpenRoot(work)
@@ -71,7 +71,7 @@ func TestWhatTheToolDidNotMakeIsPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "left", left, "site/ext/m/c", "site/ext/own/b", "site/link", "site/made/new", "site/own/a")
-	if _, err := os.Stat(filepath.Join(victim, "x")); err != nil {
+	if _, err := os.Stat(filepath.Join(outside, "x")); err != nil {
 		t.Error("what a link leads to is gone")
 	}
 	if _, err := os.Lstat(filepath.Join(work, "tree/none")); err == nil {

@@ -67,7 +67,7 @@ func TestRefIsPublishedAsACheckoutWouldBe(t *testing.T) {
 }
 
 // A name that git parses as an option could write files or run programs. An unknown name must be reported.
-func TestRefsThatAreNone(t *testing.T) {
+func TestInvalidRefsAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"control/a": "a"})
 	commit(t, dir, "first")

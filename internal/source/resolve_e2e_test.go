@@ -151,19 +151,19 @@ func TestPuppetfileThatFails(t *testing.T) {
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool))
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :local => true\n"})
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "there is no modules/ntp")
-		victim := t.TempDir()
-		write(t, victim, map[string]string{"theirs": "x", "modules/theirs": "x"})
-		before := snapshot(t, victim)
+		outside := t.TempDir()
+		write(t, outside, map[string]string{"theirs": "x", "modules/theirs": "x"})
+		before := snapshot(t, outside)
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n"})
-		if err := os.Symlink(victim, filepath.Join(dir, "modules")); err != nil {
+		if err := os.Symlink(outside, filepath.Join(dir, "modules")); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, dir, Options{Modules: tool}, "modules, the folder of its modules, is not a folder")
 		write(t, dir, map[string]string{"Puppetfile": "moduledir 'out/modules'\nmod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n"})
-		if err := os.Symlink(victim, filepath.Join(dir, "out")); err != nil {
+		if err := os.Symlink(outside, filepath.Join(dir, "out")); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile: ", "escapes")
-		same(t, "behind a link", snapshot(t, victim), before...)
+		same(t, "behind a link", snapshot(t, outside), before...)
 	}
 }

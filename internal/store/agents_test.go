@@ -40,7 +40,7 @@ func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease
 }
 
 // Otherwise the version on the next node differs from the tested one.
-func TestAnAgentsReleaseNeverChanges(t *testing.T) {
+func TestAgentVersionNeverChanges(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	r, _ := putAgent(t, st, "1.2.0")
@@ -70,7 +70,7 @@ func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 }
 
 // A signature must cover the bytes that nodes read.
-func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
+func TestSignatureCoversStoredAgent(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	r, program := putAgent(t, st, "1.2.0")
@@ -103,7 +103,7 @@ func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 }
 
 // A prune that deletes an agent's program prevents a fleet from going back to it, and machines from booting.
-func TestAPruneLeavesAgentsWhole(t *testing.T) {
+func TestPruneKeepsAgentsComplete(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -130,7 +130,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 }
 
 // A node with the wrong choice, its role's or another node's, runs an unwanted agent.
-func TestWhoseAgentCounts(t *testing.T) {
+func TestAgentVersionOfClosestScope(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -160,7 +160,7 @@ func TestWhoseAgentCounts(t *testing.T) {
 		t.Helper()
 		put(func(w *store.AgentWish) { w.Choose(s, agent.AgentChoice{Version: version, Downgrade: downgrade}) })
 	}
-	wants("nobody wants any", "", false, 0)
+	wants("no version is set", "", false, 0)
 	choose(store.Scope{}, "1.0.0", false)
 	wants("the default", "1.0.0", false, 0)
 	choose(store.Scope{Role: "compute"}, "1.5.0", false)
@@ -180,7 +180,7 @@ func TestWhoseAgentCounts(t *testing.T) {
 }
 
 // Every node reads the document in each tick: thousands of pins would cost a fleet more than all other reads.
-func TestAnAgentsWishStaysSmall(t *testing.T) {
+func TestAgentVersionsRecordIsBounded(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	var w store.AgentWish
@@ -225,7 +225,7 @@ func TestRepeatChangesNothing(t *testing.T) {
 }
 
 // A node that treats an unreadable wish as none forgets its dropped agents, and crashes again.
-func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
+func TestUnreadableAgentVersionIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")

@@ -32,7 +32,7 @@ func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *stor
 }
 
 // The tests of apply use a model. Etcd must keep the same promises.
-func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
+func TestEtcdKeepsLockGuarantees(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	for _, ref := range []environments.Ref{{Environment: "dev"}, {Environment: "dev", Stack: "t4"}} {
@@ -92,7 +92,7 @@ func TestOneApplyAtATime(t *testing.T) {
 	_, err := st.Machines.BeginApply(t.Context(), dev4, "bob")
 	var busy *store.BusyError
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "ann applies, since 2") || busy.Hint() == "" {
-		t.Errorf("the second one is told: %v", err)
+		t.Errorf("the second one gets: %v", err)
 	}
 	begin(t, st, dev42, "bob") // another fleet
 	if err := first.Close(); err != nil {
@@ -129,7 +129,7 @@ func TestOfManyAppliesOneBegins(t *testing.T) {
 }
 
 // An apply that continues after another has begun would create each machine twice.
-func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
+func TestApplyEndsWithoutLock(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -144,7 +144,7 @@ func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(20 * time.Second):
-		t.Fatal("it goes on for ever")
+		t.Fatal("it never ends")
 	}
 	if err := context.Cause(ctx); !errors.Is(err, machines.ErrLost) {
 		t.Errorf("the cause is %v", err)
@@ -209,7 +209,7 @@ func stall(t *testing.T, endpoint string) *stalling {
 }
 
 // An apply that has lost etcd must stop before the next one can begin: it gets no other signal.
-func TestAnApplyStopsBeforeItsLockCanEnd(t *testing.T) {
+func TestApplyStopsBeforeLockEnds(t *testing.T) {
 	t.Parallel() // with other slow tests
 	server := etcdtest.Start(t)
 	way, key, lasts := stall(t, server.Endpoint), "/pulley/v1/environments/dev/applying", 3*time.Second
@@ -241,7 +241,7 @@ func TestAnApplyStopsBeforeItsLockCanEnd(t *testing.T) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(20 * time.Second):
-		t.Fatal("it goes on for ever")
+		t.Fatal("it never ends")
 	}
 	if !stands() {
 		t.Error("it stopped when its lock had gone already")
@@ -251,7 +251,7 @@ func TestAnApplyStopsBeforeItsLockCanEnd(t *testing.T) {
 	}
 	for end := time.Now().Add(30 * time.Second); stands(); <-time.After(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nobody else can ever begin")
+			t.Fatal("no other apply can begin")
 		}
 	}
 }

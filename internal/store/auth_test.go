@@ -54,7 +54,7 @@ func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
 }
 
 // At each change etcd rebuilds every user's permissions: unneeded changes of a join slow the complete fleet.
-func TestAJoinMakesFewChanges(t *testing.T) {
+func TestJoinMakesFewChanges(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
@@ -85,7 +85,7 @@ func TestAJoinMakesFewChanges(t *testing.T) {
 		{"the same again", func() error { return st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 0},
 		{"its rejoin", func() error { return st.Access.EnsureNode(ctx, "dev", "controller1", nodeA) }, 3},
 		{"dropping a user", func() error { return st.Access.DropUser(ctx, nodeAOld) }, 1},
-		{"dropping nobody", func() error { return st.Access.DropUser(ctx, nodeAOld) }, 0},
+		{"dropping a missing user", func() error { return st.Access.DropUser(ctx, nodeAOld) }, 0},
 		{"an environment that is set up", func() error { return st.Access.EnsureEnvironment(ctx, "dev") }, 0},
 	} {
 		if n := changes(c.do); n > c.most {
@@ -95,7 +95,7 @@ func TestAJoinMakesFewChanges(t *testing.T) {
 }
 
 // A role without a needed grant stops a fleet, and a role with an extra grant opens it. The setup must repair both.
-func TestGrantsThatAreWrongAreMended(t *testing.T) {
+func TestWrongGrantsAreRepaired(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
@@ -140,7 +140,7 @@ func TestGrantsThatAreWrongAreMended(t *testing.T) {
 }
 
 // Otherwise the nodes of a recreated environment could read nothing after the deletion of the former one.
-func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
+func TestRecreatedEnvironmentKeepsNodeRole(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()

@@ -21,7 +21,7 @@ import (
 const (
 	viewer   = "pulley/operator/vic/0000000000000001"
 	operator = "pulley/operator/olga/0000000000000002"
-	nobody   = "pulley/node/dev/controller2/00000000000000c1" // a certificate of the CA without a user
+	noUser   = "pulley/node/dev/controller2/00000000000000c1" // a certificate of the CA without a user
 )
 
 // fleetWithUsers is a member with two environments, the nodes A (twice: it joined again) and B, a viewer and an
@@ -102,7 +102,7 @@ func refusal(err error) bool {
 
 // A stolen node key could read another environment, report for other nodes or promote. A stolen operator key could
 // create operators. A certificate from before a node's new join could still write for the node.
-func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
+func TestEtcdRefusesForeignKeys(t *testing.T) {
 	t.Parallel()
 	server, keys := fleetWithUsers(t)
 	reading := []string{"/pulley/v1/environments/dev/", "/pulley/v1/releases/", "/pulley/v1/content/", "/pulley/v1/deltas/", "/pulley/v1/agents/"}
@@ -117,7 +117,7 @@ func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
 	users := map[string]may{
 		nodeA:                         {below(append(reading, own...)...), below(own...)},
 		nodeAOld:                      {nothing, nothing},
-		nobody:                        {nothing, nothing},
+		noUser:                        {nothing, nothing},
 		viewer:                        {below("/pulley/v1/"), nothing},
 		operator:                      {below("/pulley/v1/"), func(key string) bool { return writtenBy[key] }},
 		"root of another certificate": {nothing, nothing},
@@ -157,7 +157,7 @@ func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
 			}
 			t.Logf("%d refused, %d done", refused, done)
 			if refused < len(keys) {
-				t.Errorf("only %d requests were refused: this test asks for too little", refused)
+				t.Errorf("only %d requests were refused: this test makes too few requests", refused)
 			}
 		})
 	}
@@ -251,7 +251,7 @@ func TestEtcdRefusesNodesItsOtherCalls(t *testing.T) {
 }
 
 // A node whose grants lack one key of its tick can do nothing: one forbidden key fails the complete transaction.
-func TestANodeMayDoAllThatATickDoes(t *testing.T) {
+func TestNodeHasAllRightsOfTick(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, ctx := server.Admin(), t.Context()

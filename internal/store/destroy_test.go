@@ -55,7 +55,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	}
 	_, _, err := st.Tokens.Create(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	must(err)
-	put("/pulley/v1/notices/of-nobody", `{"v":1,"id":"of-nobody"}`)
+	put("/pulley/v1/notices/of-none", `{"v":1,"id":"of-none"}`)
 	put("/other/key", "not ours")
 }
 
@@ -89,7 +89,7 @@ func differ(before, after []string) (gone, come []string) {
 }
 
 // Otherwise the destruction of one stack would delete its neighbours' data, or leave users that can still write.
-func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
+func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{"dev", "dev@t4", "dev@t42"} {
 		t.Run(env, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
 }
 
 // Forgotten machines run on and cost money forever.
-func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
+func TestEnvironmentWithMachinesIsNotDestroyed(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
@@ -163,7 +163,7 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	}
 	refused(false, "host list still has 1 hosts")
 	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
-		t.Errorf("while somebody applies: %v", err)
+		t.Errorf("during an apply: %v", err)
 	}
 	if _, err := a.Destroy(ctx, true); err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 
 // Only the next destruction finds the rest of an interrupted one. The test interrupts it before each of its calls to
 // etcd.
-func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
+func TestInterruptedDestroyResumes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	ref := environments.Ref{Environment: "dev", Stack: "t4"}
@@ -223,7 +223,7 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 }
 
 // A remaining part stays forever if the next destruction reports that nothing exists.
-func TestTheLeastThingOfAnEnvironmentIsFound(t *testing.T) {
+func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()

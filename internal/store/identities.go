@@ -19,30 +19,30 @@ import (
 // Identity is the holder of a node's name, or a removed node. For a removed node Removed is set, and the other fields
 // describe the last holder.
 type Identity struct {
-	Node        string    `json:"node"`
-	Role        string    `json:"role"`
-	User        string    `json:"user,omitempty"`        // in etcd, and the certificate's common name; "" once removed
-	Incarnation string    `json:"incarnation,omitempty"` // last part of User: 16 hex digits
-	Replaces    string    `json:"replaces,omitempty"`    // user of the previous incarnation, until it is deleted
-	Machine     string    `json:"machine,omitempty"`     // machine id
-	Boot        string    `json:"boot,omitempty"`        // the kernel's boot id at the join
-	Key         string    `json:"key,omitempty"`         // as pki.KeyDigest returns it: sha256:…
-	Joined      time.Time `json:"joined,omitzero"`
-	Revision    int64     `json:"revision,omitempty"` // of etcd, before it joined: a later token permits a new join
-	Issued      time.Time `json:"issued,omitzero"`    // of the newest certificate
-	Until       time.Time `json:"until,omitzero"`     // its end
-	CA          string    `json:"ca,omitempty"`       // pin of the CA that signed it: sha256:…
-	Token       string    `json:"token,omitempty"`    // id
-	By          string    `json:"by,omitempty"`       // who made the token
-	Clone       *Clone    `json:"clone,omitempty"`
-	Removed     *Removal  `json:"removed,omitempty"`
+	Node        string     `json:"node"`
+	Role        string     `json:"role"`
+	User        string     `json:"user,omitempty"`        // in etcd, and the certificate's common name; "" once removed
+	Incarnation string     `json:"incarnation,omitempty"` // last part of User: 16 hex digits
+	Replaces    string     `json:"replaces,omitempty"`    // user of the previous incarnation, until it is deleted
+	Machine     string     `json:"machine,omitempty"`     // machine id
+	Boot        string     `json:"boot,omitempty"`        // the kernel's boot id at the join
+	Key         string     `json:"key,omitempty"`         // as pki.KeyDigest returns it: sha256:…
+	Joined      time.Time  `json:"joined,omitzero"`
+	Revision    int64      `json:"revision,omitempty"` // of etcd, before it joined: a later token permits a new join
+	Issued      time.Time  `json:"issued,omitzero"`    // of the newest certificate
+	Until       time.Time  `json:"until,omitzero"`     // its end
+	CA          string     `json:"ca,omitempty"`       // pin of the CA that signed it: sha256:…
+	Token       string     `json:"token,omitempty"`    // id
+	By          string     `json:"by,omitempty"`       // who made the token
+	Duplicate   *Duplicate `json:"duplicate,omitempty"`
+	Removed     *Removal   `json:"removed,omitempty"`
 }
 
 // Live reports whether certificates of this identity can still be valid.
 func (i *Identity) Live() bool { return i != nil && i.Removed == nil && i.User != "" }
 
-// Clone is a duplicate machine that came under a taken name.
-type Clone struct {
+// Duplicate is a duplicate machine that came under a taken name.
+type Duplicate struct {
 	Machine   string    `json:"machine"`
 	Boot      string    `json:"boot,omitempty"`
 	Hostname  string    `json:"hostname,omitempty"`
@@ -99,23 +99,23 @@ func (s *Identities) Put(ctx context.Context, ref environments.Ref, i Identity, 
 	return err
 }
 
-// cloneNoted is the shortest time between two notes of the same duplicate machine.
-const cloneNoted = time.Minute
+// duplicateNoted is the shortest time between two notes of the same duplicate machine.
+const duplicateNoted = time.Minute
 
 // NoteDuplicate stores that a duplicate machine came under a node's name. Every other concurrent write wins over it.
-func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, node string, c Clone) error {
+func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, node string, c Duplicate) error {
 	i, revision, err := s.Get(ctx, ref, node)
 	if err != nil || !i.Live() || i.Machine == c.Machine {
 		return err
 	}
 	c.First, c.Times = c.At, 1
-	if old := i.Clone; old != nil && old.Machine == c.Machine {
-		if c.At.Sub(old.At) < cloneNoted {
+	if old := i.Duplicate; old != nil && old.Machine == c.Machine {
+		if c.At.Sub(old.At) < duplicateNoted {
 			return nil
 		}
 		c.First, c.Times = old.First, old.Times+1
 	}
-	i.Clone = &c
+	i.Duplicate = &c
 	if err := s.Put(ctx, ref, *i, revision); err != nil && !errors.Is(err, etcd.ErrConflict) {
 		return fmt.Errorf("cannot record a second machine under the name %s: %w", node, err)
 	}
@@ -145,18 +145,18 @@ func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Ide
 
 // NoteDuplicateBoot stores that two machines run under a node's name with one machine's identity, as their boot IDs
 // show. It reports whether this is new: of several serves that see the same, one gets true.
-func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Clone) (first bool, err error) {
+func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Duplicate) (first bool, err error) {
 	key := s.db.Env(ref).Identity(node)
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(i *Identity, b *etcd.Batch) error {
 		first = false
 		if !i.Live() {
 			return nil
 		}
-		first, c.First, c.Times = i.Clone == nil, c.At, 1
-		if old := i.Clone; old != nil && old.Boot == c.Boot {
+		first, c.First, c.Times = i.Duplicate == nil, c.At, 1
+		if old := i.Duplicate; old != nil && old.Boot == c.Boot {
 			c.First, c.Times = old.First, old.Times+1
 		}
-		i.Clone = &c
+		i.Duplicate = &c
 		b.Put(key, i)
 		return nil
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 // With two IDs an installation would not recognize its own machines.
-func TestAnInstallationHasOneID(t *testing.T) {
+func TestInstallationHasOneID(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
@@ -46,7 +46,7 @@ func TestAnInstallationHasOneID(t *testing.T) {
 
 // An operator who sets another installation's ID would have its machines deleted. An operator who may not create a
 // missing ID could never apply.
-func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
+func TestOnlyAdminsCreateInstallationID(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()

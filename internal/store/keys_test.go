@@ -54,7 +54,7 @@ func tableOfKeys(t testing.TB, env, node, name string) (rows []keyRow) {
 }
 
 // No test checks the writers of a key that the table lacks.
-func TestTheTableOfKeysHasAllKeys(t *testing.T) {
+func TestKeyTableIsComplete(t *testing.T) {
 	t.Parallel()
 	const env, node = "dev", "controller1"
 	k := etcd.NewKeys("")

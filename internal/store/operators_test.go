@@ -22,7 +22,7 @@ import (
 )
 
 // A rollback must not undo a colleague's promotion that came after its decision.
-func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
+func TestRollbackKeepsConcurrentPromotion(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
@@ -48,14 +48,14 @@ func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 		t.Fatal(err)
 	}
 	if undo, ok := store.Undo(history); !ok || undo.Epoch != d.Gate.Epoch {
-		t.Errorf("would take back %+v, and what was read stands at epoch %d", undo, d.Gate.Epoch)
+		t.Errorf("would revert %+v, and the gate that was read is at epoch %d", undo, d.Gate.Epoch)
 	} else if _, err := st.Targets.Rollback(ctx, dev, d, undo, me); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a rollback from a stale view: %v, want a conflict", err)
 	}
 }
 
 // A rollback that only undoes a signature changes no release when an operator needs it.
-func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
+func TestUndoSkipsChangesWithoutEffect(t *testing.T) {
 	t.Parallel()
 	one, two := agent.Target{Release: "1.0.0"}, agent.Target{Release: "2.0.0"}
 	history := []store.Change{
@@ -66,11 +66,11 @@ func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
 	}
 	for from, want := range map[int]agent.Epoch{0: 1, 1: 1, 2: 2, 3: 1} {
 		if undo, ok := store.Undo(history[from:]); !ok || undo.Epoch != want {
-			t.Errorf("from epoch %d it takes back %d, want %d", history[from].Epoch, undo.Epoch, want)
+			t.Errorf("from epoch %d it reverts %d, want %d", history[from].Epoch, undo.Epoch, want)
 		}
 	}
 	if undo, ok := store.Undo(history[:1]); ok {
-		t.Errorf("takes back %+v", undo)
+		t.Errorf("reverts %+v", undo)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 }
 
 // A key of unknown meaning must not become the target or hold of all nodes.
-func TestUnknownKeysCountForNobody(t *testing.T) {
+func TestUnknownKeysAreIgnored(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -128,7 +128,7 @@ func TestUnknownKeysCountForNobody(t *testing.T) {
 }
 
 // The operator's remedy differs between a wrong address and a missing permission.
-func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
+func TestOtherServersDifferFromRefusals(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{200, 401, 403, 404, 418} {
 		web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
@@ -169,7 +169,7 @@ func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
 }
 
 // After a restart etcd gives every lease its full time again. A hold must still end on time.
-func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
+func TestHoldsEndOnTimeAfterRestart(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -214,7 +214,7 @@ func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
 }
 
 // A change whose answer was lost must not be reported as a failure: an operator would repeat it, or not watch it.
-func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
+func TestLostAnswerIsReadAgain(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	ctx := t.Context()
@@ -253,7 +253,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 			t.Errorf("the change is in force, and yet: %v", err)
 		}
 		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history`")) {
-			t.Errorf("nobody knows the outcome, and yet: %v", err)
+			t.Errorf("the outcome is unknown, but the error is: %v", err)
 		}
 	}
 }
@@ -330,7 +330,7 @@ func (w *wire) cut(back bool) {
 }
 
 // A mistyped name or a removed machine must not stay in the fleet's view forever.
-func TestANodeCanBeForgotten(t *testing.T) {
+func TestForgetDeletesNode(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")

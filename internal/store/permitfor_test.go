@@ -10,7 +10,7 @@ import (
 
 // Without the right step a node that was offline refuses its target, or a node goes lower than the signed permit
 // allows.
-func TestPermitForCoversEachPartThatIsLowerThanAnyBefore(t *testing.T) {
+func TestPermitCoversEachLowerPart(t *testing.T) {
 	t.Parallel()
 	tree := func(v string, n agent.Generation) agent.Target {
 		if v == "" && n == 0 {
@@ -61,7 +61,7 @@ func steps(p trust.Permit) string {
 }
 
 // The target after a change follows the node's own rule: node over role over default.
-func TestAfterAChangeInheritanceCounts(t *testing.T) {
+func TestTargetAfterChangeIsInherited(t *testing.T) {
 	t.Parallel()
 	d := Desires{
 		Default: agent.Target{Release: "1.0.0", Tree: "a", Data: 4, DataDigest: "d"},

@@ -84,7 +84,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 }
 
 // A promotion that was decided before a prune must not select a deleted release.
-func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
+func TestPromotionOfPrunedReleaseConflicts(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
@@ -128,12 +128,12 @@ func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := nothing(); err != nil {
-		t.Errorf("nobody publishes any more: %v", err)
+		t.Errorf("no publisher is left: %v", err)
 	}
 	if keys := server.Keys(); len(keys) != 0 {
 		t.Errorf("left: %v", keys)
 	}
-	for value, said := range map[string]string{`{"v":1,"kind":"prune","by":"bob","since":"2026-05-04T12:00:00Z"}`: "cannot publish while bob prunes, since 2026-05-04T12:00:00Z\n", "?": "cannot publish while somebody holds /pulley/v1/pruning\n"} {
+	for value, said := range map[string]string{`{"v":1,"kind":"prune","by":"bob","since":"2026-05-04T12:00:00Z"}`: "cannot publish while bob prunes, since 2026-05-04T12:00:00Z\n", "?": "cannot publish while another program holds /pulley/v1/pruning\n"} {
 		if _, err := server.Client().Put(ctx, "/pulley/v1/pruning", value); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // A rollback to a pruned release would send every node to a target that no node can install.
-func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
+func TestRollbackToPrunedReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()

@@ -85,7 +85,7 @@ func versions(all []store.SignedRelease) string {
 }
 
 // After a prune all content in use can be installed from nothing, byte for byte, and all other content is deleted.
-func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
+func TestPruneKeepsReleasesComplete(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -179,7 +179,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 }
 
 // Minutes pass between the plan and the prune. Content that is needed since then must stay.
-func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
+func TestPruneKeepsReleasesNeededSincePlan(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -206,7 +206,7 @@ func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
 }
 
 // An unreadable value may name any object: then the prune deletes nothing, even if it was planned before.
-func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
+func TestPruneStopsAtUnreadableRecord(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")

@@ -15,7 +15,7 @@ import (
 )
 
 // A node's answer could fill the inventory with megabytes, or make its own record too large to write again.
-func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
+func TestAnswerInRecordIsBounded(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
@@ -45,7 +45,7 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 
 // A used token shows which machine joined with it. A second token of the same ID would make both invalid. A damaged
 // token must not prevent an order.
-func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
+func TestOrderRevokesOnlyPreviousToken(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
@@ -104,8 +104,8 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	if k, err := st.Tokens.Find(ctx, last.ID); err != nil || k == nil || k.Ended(now) || k.Node != "web1" || k.By != "ann" {
 		t.Errorf("the last token is %+v, %v", k, err)
 	}
-	stranger := machines.Record{Node: "db1", Name: "db1", Phase: machines.Making, Token: last.ID} // as an operator may write it
-	if err := errors.Join(a.Put(ctx, stranger, nil), a.Drop(ctx, stranger)); err != nil {
+	foreign := machines.Record{Node: "db1", Name: "db1", Phase: machines.Making, Token: last.ID} // as an operator may write it
+	if err := errors.Join(a.Put(ctx, foreign, nil), a.Drop(ctx, foreign)); err != nil {
 		t.Fatal(err)
 	}
 	if k, err := st.Tokens.Find(ctx, last.ID); err != nil || k == nil || k.Ended(now) {
@@ -121,7 +121,7 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 
 // The reports of a machine that still runs must survive its removal from the inventory. The reports of a deleted
 // machine must not be taken for its successor's.
-func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
+func TestStatusOfRetiredNodeIsDeletedUnlessItReports(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
@@ -136,7 +136,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 		"is drained":    func() error { return a.Put(ctx, drained, &r) },
 		"is dropped":    func() error { return a.Drop(ctx, drained) },
 		"is made again": func() error { return a.Put(ctx, making, &drained) },
-		"is called off": func() error { return a.Put(ctx, made, &drained) },
+		"is canceled":   func() error { return a.Put(ctx, made, &drained) },
 		"retires again": func() error { return a.Put(ctx, drained, &made) },
 		"other apply":   func() error { err := a.Close(); a = begin(t, st, dev, "bob"); return err },
 		"ends":          func() error { return a.Drop(ctx, making) },
@@ -155,8 +155,8 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 		{"joins, speaks, is drained, is removed, is made again", false},
 		{"joins, speaks, is drained, is removed, speaks, is made again", true},
 		{"joins, speaks, is drained, is removed, is made again, speaks, ends", true},
-		{"joins, speaks, is drained, is called off", true},
-		{"speaks, is drained, is removed, is called off, speaks, retires again, is dropped", false},
+		{"joins, speaks, is drained, is canceled", true},
+		{"speaks, is drained, is removed, is canceled, speaks, retires again, is dropped", false},
 	} {
 		if err := a.Put(ctx, r, nil); err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 }
 
 // A node's report at the moment of its record's deletion must not be lost.
-func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
+func TestReportDuringRecordDeletionStays(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	for calls := int32(1); ; calls++ {
@@ -229,7 +229,7 @@ func speak(ctx context.Context, st *store.Store) error {
 }
 
 // Otherwise an operator's own hold, and its reason, would vanish without a trace.
-func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
+func TestRetirementRecordsReplacedHold(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
@@ -269,7 +269,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 }
 
 // Otherwise a machine that takes over a name would run the retirement hooks of the machine before it.
-func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
+func TestNewMachineGetsNoOldRequest(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
 	i := store.Identity{Node: "web1", Role: "web", User: "u", Machine: "m1"}

@@ -79,7 +79,7 @@ func value(t *testing.T, server *etcdtest.Server, key string) *clientv3.GetRespo
 }
 
 // ssh-keygen must be able to verify a release without Pulley.
-func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
+func TestSSHKeygenVerifiesRelease(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -229,7 +229,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 }
 
 // A prune may have deleted the objects of a publisher that lost its lock. Its release would name missing objects.
-func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
+func TestPublishWithoutLockPublishesNothing(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -271,7 +271,7 @@ func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
 }
 
 // A release whose answer was lost is published. A false failure would make the publisher use a new version.
-func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
+func TestLostAnswerOfPublishIsReadAgain(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	ctx := t.Context()
@@ -300,7 +300,7 @@ func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 			t.Errorf("it is published, and yet: %v", err)
 		}
 		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: publish it again")) {
-			t.Errorf("nobody knows the outcome, and yet: %v", err)
+			t.Errorf("the outcome is unknown, but the error is: %v", err)
 		}
 	}
 }
@@ -341,7 +341,7 @@ func TestApproachIsOneRequest(t *testing.T) {
 }
 
 // A record under another version's key would pass as that version, with a valid signature.
-func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
+func TestRecordAtWrongKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -362,7 +362,7 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 }
 
 // One damaged record must not hide the others, and must be reported.
-func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
+func TestOneDamagedRecordHidesNoOther(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")

@@ -91,7 +91,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	// A node that left by itself may return with its old token, and others may take its name. This removal forbids
 	// both.
 	if identity != nil && (identity.Removed == nil || host != nil || identity.Removed.Left && !r.Left) {
-		identity.User, identity.Replaces, identity.Clone, identity.Removed = "", "", nil, &r
+		identity.User, identity.Replaces, identity.Duplicate, identity.Removed = "", "", nil, &r
 		b.Put(k.Identity(node), identity)
 		found = true
 	}
@@ -198,8 +198,8 @@ func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r
 	i, revision, err := s.identities.Get(ctx, ref, node)
 	switch {
 	case err != nil:
-	case i != nil && i.Clone != nil:
-		i.Clone = nil
+	case i != nil && i.Duplicate != nil:
+		i.Duplicate = nil
 		err = s.identities.Put(ctx, ref, *i, revision)
 		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // the operator's part is done; only an administrator can delete the note of the duplicate machine

@@ -16,7 +16,7 @@ import (
 
 // After an interrupted removal, a joining machine must not get the deleted pre-created user: etcd would refuse its
 // certificate forever.
-func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
+func TestInterruptedRemovalLeavesNoUser(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
@@ -29,19 +29,19 @@ func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, err := store.ShutOut(st, ctx, dev, "compute1"); err != nil || !found {
-		t.Fatalf("shut out: %t, %v", found, err)
+		t.Fatalf("removed: %t, %v", found, err)
 	}
 	users, err := st.Access.Users(ctx)
 	if err != nil || slices.Contains(users, reserve.User) {
 		t.Errorf("the users are %q (%v)", users, err)
 	}
 	if left, _, err := st.Identities.Precreated(ctx, dev); err != nil || len(left) > 0 {
-		t.Errorf("made ahead are still %+v (%v)", left, err)
+		t.Errorf("pre-created users are still %+v (%v)", left, err)
 	}
 }
 
 // Otherwise a stolen machine that left by itself could return with its old token.
-func TestANodeThatLeftCanBeBanned(t *testing.T) {
+func TestNodeThatLeftCanBeRevoked(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
@@ -100,7 +100,7 @@ func far(t *testing.T, endpoint string, late time.Duration) string {
 }
 
 // An operator who is revoked during a retried login must not stay an operator with a valid certificate.
-func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
+func TestLoginDuringRevocationCreatesNoOperator(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()

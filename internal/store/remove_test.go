@@ -57,7 +57,7 @@ func of(t *testing.T, server *etcdtest.Auth, node string) []string {
 
 // The key of a removed node must be useless, and no part of the node may block others. Its reports must stay until an
 // operator deletes them.
-func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
+func TestRemovedNodeHasNoAccessAndNoKeys(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
@@ -82,7 +82,7 @@ func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
 		t.Errorf("users are %v, %v", users, err)
 	}
 	if _, err := server.ClientOf(etcdtest.Serve).RoleGet(ctx, "pulley/node/dev/controller1"); err == nil {
-		t.Error("its role is there still")
+		t.Error("its role still exists")
 	}
 	i, _, err := st.Identities.Get(ctx, dev, "controller1")
 	if err != nil || i.Live() || i.Removed == nil || i.Removed.By != "ann" || i.Removed.Why != "scrapped" || i.Machine != "machine of controller1" {
@@ -127,13 +127,13 @@ func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 		t.Error("something was removed")
 	}
 	if _, err := server.Store(nodeA).Node.Desire(ctx, id); err != nil {
-		t.Errorf("the node is shut out: %v", err)
+		t.Errorf("the node has no access: %v", err)
 	}
 }
 
 // A node that fills etcd stops the complete fleet. One command of an admin must remove the node, free space and
 // unblock the others.
-func TestAFloodIsEndedByOneCommand(t *testing.T) {
+func TestOneCommandEndsFlood(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{QuotaBytes: 16 << 20})
 	st, ctx := server.Admin(), t.Context()
@@ -159,14 +159,14 @@ func TestAFloodIsEndedByOneCommand(t *testing.T) {
 		t.Errorf("removed without making room: %v", err)
 	}
 	if _, err := flood.Delete(ctx, "/pulley/v1/runs/dev/controller1/0"); !refusal(err) {
-		t.Errorf("what could not be removed is not shut out: %v", err)
+		t.Errorf("a node that could not be removed still has access: %v", err)
 	}
 	f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"})
 	if err != nil || !f.Room || f.Bytes < 8<<20 || f.Keys < 10 {
 		t.Errorf("forgotten: %+v, %v", f, err)
 	}
 	if _, err := flood.Put(ctx, "/pulley/v1/runs/dev/controller1/0", "x"); !refusal(err) {
-		t.Errorf("the flood goes on: %v", err)
+		t.Errorf("the flood continues: %v", err)
 	}
 	if err := server.Store(nodeB).Node.Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); err != nil {
 		t.Errorf("another node can't report: %v", err)
@@ -184,7 +184,7 @@ func TestAFloodIsEndedByOneCommand(t *testing.T) {
 }
 
 // A node that joins during its removal must be in or out. A working certificate of an unlisted node is neither.
-func TestARemovalAndARejoinAtOnce(t *testing.T) {
+func TestConcurrentRemovalAndRejoin(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()

@@ -33,7 +33,7 @@ func TestRenewedCertificateCountsWithoutANewClient(t *testing.T) {
 		c.Cert, c.Key = file, file
 		return c
 	}
-	s, err := store.Open(become("pulley/node/dev/nobody/00000000000000bb"))
+	s, err := store.Open(become("pulley/node/dev/unknown/00000000000000bb"))
 	if err != nil {
 		t.Fatal(err)
 	}

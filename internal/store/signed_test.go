@@ -121,7 +121,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 
 // A node that was offline during a rollback finds a lower target. It follows only with a permit, and only to the
 // permitted target.
-func TestGoingBackIsPermittedBySignature(t *testing.T) {
+func TestSignaturePermitsRollback(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
@@ -163,7 +163,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		}
 		undo, ok := store.Undo(history)
 		if !ok {
-			t.Fatal("nothing to take back")
+			t.Fatal("nothing to revert")
 		}
 		c, err := st.Targets.Rollback(ctx, dev, d, undo, author)
 		if err != nil {
@@ -254,7 +254,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 }
 
 // Without a key, an operator learns that nodes may refuse, and no permit is stored.
-func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
+func TestNoPermitWithoutKey(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
@@ -277,7 +277,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 }
 
 // An operator can sign an unsigned rollback afterwards. A repeated promotion changes nothing.
-func TestWhatIsPermittedIsKnown(t *testing.T) {
+func TestUnsignedRollbackIsSignedAfterwards(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	key, _ := signer(t, "ann", "*")
@@ -310,7 +310,7 @@ func TestWhatIsPermittedIsKnown(t *testing.T) {
 }
 
 // An invalid value must neither permit a target nor hide valid permits.
-func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
+func TestNewestReadablePermitsAreUsed(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -348,7 +348,7 @@ func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 
 // A node that was offline during hundreds of changes of other roles still finds its permit. A node that was online
 // needs one read. No node reads without limit.
-func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
+func TestPermitsAreReadUntilSufficient(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")

@@ -83,7 +83,7 @@ func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
 }
 
 // Operators depend on targets, epochs and rollbacks in an emergency.
-func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
+func TestPromotionsAndRollbacksSetCompleteTargets(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
@@ -318,7 +318,7 @@ func TestForeignValuesAreRefusedByName(t *testing.T) {
 }
 
 // An unreachable etcd is not an absent key: only an answer from etcd changes state.
-func TestUnreachableIsTold(t *testing.T) {
+func TestUnreachableEtcdIsReported(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Host != nil {
@@ -343,12 +343,12 @@ func TestUnreachableIsTold(t *testing.T) {
 			t.Fatalf("etcd is back, and still: %v", err)
 		}
 	}
-	nobody, err := store.Open(store.Config{Endpoints: []string{"http://127.0.0.1:1"}, Timeout: time.Second})
+	unreachable, err := store.Open(store.Config{Endpoints: []string{"http://127.0.0.1:1"}, Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nobody.Close()
-	if _, err := nobody.Node.Desire(context.Background(), id); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
+	defer unreachable.Close()
+	if _, err := unreachable.Node.Desire(context.Background(), id); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("wrong endpoint: %v", err)
 	}
 }
@@ -411,7 +411,7 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 }
 
 // A stolen node identity can falsify only that node's reports, because nodes write only their own keys.
-func TestANodeWritesOnlyItsOwnKeys(t *testing.T) {
+func TestNodeWritesOnlyOwnKeys(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")

@@ -49,7 +49,7 @@ func TestTokensAreStoredHashed(t *testing.T) {
 }
 
 // Otherwise each lookup of a token would read all tokens of the past years.
-func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
+func TestOldTokensAreDeleted(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	s := open(t, server, "")
@@ -78,7 +78,7 @@ func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
 
 // Operators may write any value below the tokens of nodes. The contents of such a record must not make serve write,
 // delete or keep another token.
-func TestATokenIsWhatItsKeySays(t *testing.T) {
+func TestKeyDeterminesScopeOfToken(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	s, c, ref := open(t, server, ""), server.Client(), environments.Ref{Environment: "dev"}
@@ -153,7 +153,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 		t.Errorf("another token is gone: %v", err)
 	}
 	if got, err := s.Tokens.Find(t.Context(), "cccccccc"); got != nil || err != nil {
-		t.Errorf("one that ended long ago is there: %+v, %v", got, err)
+		t.Errorf("one that ended long ago still exists: %+v, %v", got, err)
 	}
 
 	// An ID with two tokens is invalid, and a record below the tokens of nodes keeps no other token valid.

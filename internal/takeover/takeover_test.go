@@ -314,10 +314,10 @@ func TestTakeoverStepsInOrder(t *testing.T) {
 	}
 	f.Interrupt = func(string) error { return errors.New("power cut") }
 	if err := f.disable(t); err == nil {
-		t.Fatal("it went on")
+		t.Fatal("it continued")
 	}
 	if err := f.undo(t); err == nil {
-		t.Fatal("it went on")
+		t.Fatal("it continued")
 	}
 	if err := f.disable(t); err == nil || !strings.Contains(err.Error(), "run `pulley-agent takeover undo` to finish it") {
 		t.Errorf("in the middle of an undo: %v", err)
@@ -336,7 +336,7 @@ func TestDamagedTakeoverRecordStopsEverything(t *testing.T) {
 			}
 		}
 		if Own(f.StateDir) != "" {
-			t.Error("a lock of nobody knows whom is taken for Pulley's own")
+			t.Error("a lock without a known owner counts as Pulley's own")
 		}
 	}
 }
@@ -368,7 +368,7 @@ func TestInCharge(t *testing.T) {
 		"nothing":                    {Findings{}, false},
 		"a unit that never ran":      {Findings{Units: unit}, false},
 		"a unit of a Puppet at work": {Findings{Units: unit, Ran: true}, true},
-		"a timer of somebody's":      {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: enabled, Own: true}}}, true},
+		"a timer of an operator":     {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: enabled, Own: true}}}, true},
 		"a timer of a package":       {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: enabled}}}, false},
 		"a timer that is off":        {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: "disabled", Own: true}}}, false},
 		"Puppet by hand":             {Findings{Ran: true}, false},
@@ -394,13 +394,13 @@ func TestChosenScheduleSurvivesInterruption(t *testing.T) {
 		none  bool
 		want  Schedule
 	}{
-		"nothing was said":              {nil, "", false, Schedule{Cron: usual}},
-		"a schedule was given":          {nil, "@hourly", false, Schedule{Cron: "@hourly"}},
-		"no cron":                       {nil, "", true, Schedule{None: true}},
-		"as the first boot was told":    {new(string("1 2 3 4 5")), "", false, Schedule{Cron: "1 2 3 4 5"}},
-		"the first boot had none":       {new(string("")), "", false, Schedule{None: true}},
-		"it had none, and one is given": {new(string("")), "@hourly", false, Schedule{Cron: "@hourly"}},
-		"it was told, and none is said": {new(string("1 2 3 4 5")), "", true, Schedule{None: true}},
+		"nothing was said":               {nil, "", false, Schedule{Cron: usual}},
+		"a schedule was given":           {nil, "@hourly", false, Schedule{Cron: "@hourly"}},
+		"no cron":                        {nil, "", true, Schedule{None: true}},
+		"the schedule of the first boot": {new(string("1 2 3 4 5")), "", false, Schedule{Cron: "1 2 3 4 5"}},
+		"the first boot had none":        {new(string("")), "", false, Schedule{None: true}},
+		"it had none, and one is given":  {new(string("")), "@hourly", false, Schedule{Cron: "@hourly"}},
+		"none, against the first boot":   {new(string("1 2 3 4 5")), "", true, Schedule{None: true}},
 	} {
 		for cutAt := 1; ; cutAt++ {
 			f, steps := newFixture(t), 0

@@ -43,7 +43,7 @@ func TestUnitsThatStartTheAgent(t *testing.T) {
 		"the first of two counts":     {map[string]string{etc + "nightly.timer": "[Timer]\nUnit=b.service\nUnit=a.service\n", etc + "a.service": start, usr + "b.service": idles}, []string{"a.service"}},
 		"a timer by an alias":         {map[string]string{etc + "nightly.timer": "[Timer]\nUnit=b.service\n", etc + "a.service": start, etc + "b.service": "→ a.service"}, []string{"a.service", "nightly.timer"}},
 		"a masked timer":              {map[string]string{etc + "a.timer": "→ /dev/null", usr + "a.timer": "[Timer]\n", etc + "a.service": start}, []string{"a.service"}},
-		"lines that go on":            {map[string]string{local + "a.service": "[Service]\nType=oneshot\nExecStart=-/usr/bin/env \\\n # not this \\\n  puppet \\\n  agent\nType=simple\n"}, []string{"a.service"}},
+		"continued lines":             {map[string]string{local + "a.service": "[Service]\nType=oneshot\nExecStart=-/usr/bin/env \\\n # not this \\\n  puppet \\\n  agent\nType=simple\n"}, []string{"a.service"}},
 		"a comment that goes nowhere": {map[string]string{etc + "a.service": "[Service]\n# before \\\nExecStart=puppet agent\n"}, []string{"a.service"}},
 		"by a drop-in":                {map[string]string{usr + "a.service": idles, etc + "a.service.d/a.conf": start}, []string{"a.service"}},
 		"by a package's drop-in":      {map[string]string{usr + "a.service": idles, usr + "a.service.d/a.conf": start}, []string{"a.service of a package"}},

@@ -72,7 +72,7 @@ func TestHighWaterMarkHolds(t *testing.T) {
 		{"the newest comes first", target("1.3.0", 7), []Permit{releasePermit(30, "1.4.0", "1.3.0"), releasePermit(22, "1.4.0", "1.3.0")}, with("1.3.0", 7, 30), ""},
 		{"a data permit for lower nodes", target("1.4.0", 5), []Permit{dataPermit(21, 6, 5, "digest")}, mark, "older than 7"},
 		{"another environment", Target{Environment: "staging", Release: "0.1.0"}, nil, HighWaterMark{Environment: "staging", Release: "0.1.0", Required: true}, ""},
-		{"nobody said where", Target{Release: "1.4.0", Data: 7}, nil, mark, "no environment is named"},
+		{"no environment is given", Target{Release: "1.4.0", Data: 7}, nil, mark, "no environment is named"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := mark.Check(c.target, c.permits)
@@ -105,7 +105,7 @@ func TestPermitIsUsedOnce(t *testing.T) {
 }
 
 // For any sequence of targets, a node is downgraded only with a permit, and each epoch counts only once.
-func TestHighWaterMarkNeverSinksUnpermitted(t *testing.T) {
+func TestHighWaterMarkSinksOnlyWithPermit(t *testing.T) {
 	releases := rapid.SampledFrom([]string{"", "0.9.0", "1.0.0-rc1", "1.0.0", "1.2.0", "1.10.0", "2.0.0"})
 	data := rapid.Int64Range(0, 4)
 	permits := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Permit {

@@ -310,7 +310,7 @@ func TestAgentSigns(t *testing.T) {
 	}
 }
 
-// ssh-keygen asks for the passphrase of a key, here by SSH_ASKPASS.
+// ssh-keygen reads the passphrase of a key, here by SSH_ASKPASS.
 func TestSigningAsksForPassphrase(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()

@@ -31,7 +31,7 @@ func TestRefusalNamesCause(t *testing.T) {
 		{"unsigned", "alice@* " + a, "", "dev", "", "the record is not signed"},
 		{"no environment", "alice@* " + a, "", "", good, "no environment is named"},
 		{"unknown key", "bob@* " + b, "", "dev", good, "the record is signed by " + fingerprint + ", which is not the key of an allowed signer"},
-		{"nobody is allowed", "# empty\n", "", "dev", good, "the record is signed by " + fingerprint + ", which is not the key of an allowed signer"},
+		{"no signer is allowed", "# empty\n", "", "dev", good, "the record is signed by " + fingerprint + ", which is not the key of an allowed signer"},
 		{"other environment", "alice@dev,alice@staging " + a, "", "production", good,
 			"the record is signed by alice (" + fingerprint + "), who may not sign for production, only for dev, staging"},
 		{"all but one", "alice@*,!alice@production " + a, "", "production", good,
@@ -240,7 +240,7 @@ func TestJoinAndSplit(t *testing.T) {
 }
 
 // Both limits of a key's validity are inclusive, to the second, as in OpenSSH.
-func TestValidityHasItsEnds(t *testing.T) {
+func TestValidityBounds(t *testing.T) {
 	s := mustParse(t, `alice@dev valid-after="20260101Z",valid-before="20260201Z" `+text(softKey(t, 1).PublicKey()), "")
 	signatures := sign(t, softKey(t, 1), Release, record)
 	for at, want := range map[string]State{

@@ -55,7 +55,7 @@ func reads(t *testing.T, path, want string) {
 }
 
 // A revert must restore exactly the previous agent.
-func TestTakeOverAndBack(t *testing.T) {
+func TestTakeoverAndUndo(t *testing.T) {
 	f, s := onProbation(t)
 	s, err := f.TakeOver(s, "0.9.0", now)
 	if err != nil {
@@ -151,7 +151,7 @@ func TestPlaceRefusesOtherBytes(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Dir(f.Candidate(newDigest))); err == nil {
-		t.Error("a program that nobody wants stays")
+		t.Error("an unwanted program stays")
 	}
 }
 

@@ -30,7 +30,7 @@ func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
 		want agent.AgentChoice
 		move Move
 	}{
-		{"nobody wants any", State{}, agent.AgentChoice{}, Stay},
+		{"no version is set", State{}, agent.AgentChoice{}, Stay},
 		{"a version is wanted", State{}, agent.AgentChoice{Version: "2.0.0"}, Fetch},
 		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Stay},
 		{"another is in place", State{}.Found(program("1.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Fetch},
@@ -38,7 +38,7 @@ func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
 		{"another is on probation", State{}.Tested(program("1.5.0"), 0, now), agent.AgentChoice{Version: "2.0.0"}, Forget},
 		{"none is wanted any more", State{}.Tested(program("1.5.0"), 0, now), agent.AgentChoice{}, Forget},
 		{"it was dropped", dropped, agent.AgentChoice{Version: "2.0.0", Try: 3}, Stay},
-		{"it was dropped, and nobody had it tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
+		{"it was dropped, and no operator retried it", dropped, agent.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
 		{"it was dropped, and is to be tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 4}, Fetch},
 		{"another was dropped", dropped, agent.AgentChoice{Version: "2.0.1", Try: 3}, Forget},
 		{"it could not be had a minute ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Stay},
@@ -68,7 +68,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 	}{{time.Minute, false}, {2 * time.Minute, false}, {3 * time.Minute, false}, {9 * time.Minute, false}, {10 * time.Minute, true}} {
 		var proven bool
 		if s, proven = s.Credit(p, false, now.Add(c.after)); proven != c.proven {
-			t.Errorf("tick %d after %s: proven %t", i+1, c.after, proven)
+			t.Errorf("tick %d after %s: verified %t", i+1, c.after, proven)
 		}
 	}
 	s = State{}.Tested(program("2.0.0"), 0, now)
@@ -78,7 +78,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 	}{{time.Hour, false}, {2 * time.Hour, false}, {3 * time.Hour, true}} {
 		var proven bool
 		if s, proven = s.Credit(p, false, now.Add(c.after)); proven != c.proven {
-			t.Errorf("rare tick %d: proven %t", i+1, proven)
+			t.Errorf("rare tick %d: verified %t", i+1, proven)
 		}
 	}
 	// If the clock was a year ahead at the start of a probation, the upgrade must not wait for a year.
@@ -89,7 +89,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 		}
 	}
 	if _, proven := s.Credit(p, false, now.Add(10*time.Minute)); !proven {
-		t.Error("it is not proven")
+		t.Error("it is not verified")
 	}
 }
 
@@ -104,13 +104,13 @@ func TestUpgradeInStatus(t *testing.T) {
 		phase agent.UpgradePhase
 		says  string
 	}{
-		{"nobody wants any", State{}, agent.AgentChoice{}, "1.0.0", "", ""},
+		{"no version is set", State{}, agent.AgentChoice{}, "1.0.0", "", ""},
 		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), want, "2.0.0", "", ""},
 		{"it seems to be in place", State{}, want, "2.0.0", "", ""},
 		{"it is to be fetched", State{}, want, "1.0.0", agent.UpgradeWaiting, ""},
 		{"it can't be had", State{}.Wait(want, unavailable("no program for linux/arm64"), now), want, "1.0.0", agent.UpgradeWaiting, "arm64"},
 		{"it is on probation", State{}.Tested(program("2.0.0"), 0, now), want, "1.0.0", agent.UpgradeProbation, ""},
-		{"the candidate says so too", State{}.Tested(program("2.0.0"), 0, now), want, "2.0.0", agent.UpgradeProbation, ""},
+		{"the candidate reports it too", State{}.Tested(program("2.0.0"), 0, now), want, "2.0.0", agent.UpgradeProbation, ""},
 		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), 0, unavailable("it crashed"), now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
 		{"it is tried again", State{}.Drop(program("2.0.0"), 0, unavailable("it crashed"), now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
 	} {
@@ -161,7 +161,7 @@ func TestOneDoubtDropsNothing(t *testing.T) {
 		s, proven = s.Credit(p, true, now)
 	}
 	if !proven {
-		t.Errorf("it is not proven: %+v", s.Candidate)
+		t.Errorf("it is not verified: %+v", s.Candidate)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestJudge(t *testing.T) {
 		says    string
 	}{
 		{"all is well", Trial{Steps: all, Ending: &Ending{}}, Good, ""},
-		{"Puppet changed something, told by its exit code", Trial{Steps: all, Ending: &Ending{Code: 2}, Code: 2}, Good, ""},
+		{"Puppet changed something, by its exit code", Trial{Steps: all, Ending: &Ending{Code: 2}, Code: 2}, Good, ""},
 		{"the kernel can't run it", Trial{Err: &os.PathError{Err: syscall.ENOEXEC}}, Bad, "exec format error"},
 		{"there is no memory for it", Trial{Err: &os.PathError{Err: syscall.ENOMEM}}, Nothing, "cannot allocate memory"},
 		{"there are too many processes", Trial{Err: &os.PathError{Err: syscall.EAGAIN}}, Nothing, "temporarily"},
@@ -207,8 +207,8 @@ func TestJudge(t *testing.T) {
 		{"it hangs at its start", Trial{Late: startStep, Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "made no progress for 1m0s in step start"},
 		{"it hangs in a step", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "made no progress for 1m0s in step observe"},
 		{"it hangs after its last word", Trial{Steps: all, Ending: &Ending{}, Late: endStep, Limit: time.Minute, Code: -1, Signal: "killed"}, Bad, "made no progress for 1m0s in step end"},
-		{"it hangs while this agent is told to end", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Stopped: true}, Bad, "stood still"},
-		{"this agent is told to end", Trial{Steps: all[:1], Stopped: true, Code: -1, Signal: "terminated"}, Nothing, ""},
+		{"it hangs while this agent is stopped", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Stopped: true}, Bad, "made no progress"},
+		{"this agent is stopped", Trial{Steps: all[:1], Stopped: true, Code: -1, Signal: "terminated"}, Nothing, ""},
 		{"another run is in progress", Trial{Ending: &Ending{Locked: true}}, Nothing, ""},
 		{"etcd does not answer it", Trial{Steps: all, Ending: &Ending{Unreachable: true, Code: 3}, Code: 3}, Reach, "could not reach etcd"},
 		{"Puppet fails", Trial{Steps: all, Ending: &Ending{Failed: true, Code: 1}, Code: 1}, Compare, "run of Puppet failed"},

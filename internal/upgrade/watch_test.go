@@ -46,11 +46,11 @@ func candidate(how string) {
 		fmt.Println("hangs")
 		<-time.After(time.Hour)
 	case "gentle":
-		told := make(chan os.Signal, 1)
-		signal.Notify(told, syscall.SIGTERM)
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGTERM)
 		teller.Step("observe")
 		fmt.Println("hangs")
-		<-told
+		<-signals
 		os.Exit(1)
 	case "child": // a Puppet that it starts must not inherit the pipe
 		teller.Step("observe")
@@ -176,7 +176,7 @@ func TestCandidateDoesNotOutliveWatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(read); err != nil {
-		t.Errorf("the candidate lives on: %v", err)
+		t.Errorf("the candidate still runs: %v", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func TestShutdownThatReachesCandidateFirst(t *testing.T) {
 	}
 	trial = Watch(t.Context(), command(io.Discard), quick())
 	if finding, _ := Judge(trial); finding != Bad {
-		t.Errorf("shot by somebody else: %s", finding)
+		t.Errorf("killed by another program: %s", finding)
 	}
 }
 
@@ -290,6 +290,6 @@ func TestSelfTestDoesNotOutliveWatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(read); err != nil {
-		t.Errorf("the self-test lives on: %v", err)
+		t.Errorf("the self-test still runs: %v", err)
 	}
 }

@@ -161,7 +161,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	}
 }
 
-// A request must contain the whole order.
+// A request must contain the complete order.
 func TestRequestHasWholeOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -75,7 +75,7 @@ type reportedError struct{ err error }
 func (e *reportedError) Error() string { return "reports: " + e.err.Error() }
 func (e *reportedError) Unwrap() error { return e.err }
 
-// read checks the output of the command. One wrong part makes the whole answer wrong. Unknown fields are ignored.
+// read checks the output of the command. One wrong part makes the complete answer wrong. Unknown fields are ignored.
 func (r request) read(out []byte) (answer, error) {
 	var a answered
 	if err := decode(out, &a); err != nil {
@@ -118,7 +118,7 @@ func (r request) read(out []byte) (answer, error) {
 	return checked, nil
 }
 
-// decode reads one JSON object, which must be the whole output.
+// decode reads one JSON object, which must be the complete output.
 func decode(out []byte, a *answered) error {
 	if len(bytes.TrimSpace(out)) == 0 {
 		return errors.New("printed no answer")

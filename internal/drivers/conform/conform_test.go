@@ -188,7 +188,7 @@ func TestSkippedChecksAreNotCounted(t *testing.T) {
 	})
 }
 
-// Machines of a fleet that nobody can name would run until the bill comes.
+// Machines of a fleet without a known name would run, and cost money, unnoticed.
 func TestCleanRemovesLeftovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{}

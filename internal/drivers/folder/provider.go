@@ -239,7 +239,7 @@ func (f Fleet) erase(ctx context.Context, dir string) error {
 		}
 	}
 	done := make(chan error, 1)
-	go func() { done <- os.RemoveAll(dir) }() // a whole system takes a while
+	go func() { done <- os.RemoveAll(dir) }() // a complete system takes a while
 	select {
 	case err := <-done:
 		return err

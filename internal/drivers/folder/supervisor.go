@@ -132,7 +132,7 @@ func Supervise(handover any, setUp func(About) error) error {
 	if err != nil {
 		a.Problem = err.Error()
 	}
-	_ = json.NewEncoder(talk).Encode(a) // nobody reads it where the starter was killed
+	_ = json.NewEncoder(talk).Encode(a) // the pipe has no reader if the starter was killed
 	go keepSmall(LogFile)
 	return err
 }

@@ -55,7 +55,7 @@ func NewProvider(c ProviderConfig) (*Provider, error) {
 	return p, p.Validate()
 }
 
-// handover is what a supervisor is told.
+// handover is the input of a supervisor.
 type handover struct {
 	Agent    string   `json:"agent"`
 	Interval string   `json:"interval"`

@@ -28,7 +28,7 @@ func (m *Machine) ReadFile(path string) ([]byte, error) {
 	return text, nil
 }
 
-// WriteFile writes a file in the machine, whole or not at all, owned by root, and creates its folders. It replaces a link at the
+// WriteFile writes a file in the machine, completely or not at all, owned by root, and creates its folders. It replaces a link at the
 // path.
 func (m *Machine) WriteFile(path string, data []byte, mode os.FileMode) error {
 	_, err := m.sh(data, `[ ! -d "$1" ] || exit 4; umask 022; mkdir -p "$(dirname "$1")"; umask 077; cat >"$1.new"; chmod "$2" "$1.new"; mv -T "$1.new" "$1"`,

@@ -40,7 +40,7 @@ func MaybeInit() {
 	}
 	// The machine's programs must not inherit other descriptors.
 	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
-	os.Exit(report(part(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
+	os.Exit(report(part(os.Args[1:]))) //nolint:forbidigo // this is the complete program of a part of a machine
 }
 
 func report(code int, err error) int {

@@ -61,7 +61,7 @@ type Config struct {
 	Empty     []string // folders of the host that are empty in the machine
 	Binds     []Bind   // further files and folders of the host in the machine
 
-	held *os.File // a lock that the end of the whole machine releases; may be nil
+	held *os.File // a lock that the end of the machine's last process releases; may be nil
 }
 
 // Bind mounts a file or folder of the host, with the mounts below it, read-only in the machine.

@@ -79,7 +79,7 @@ func (k *supervisor) live(held *os.File) folder.State {
 	}()
 	for {
 		select {
-		case p := <-problem: // the machine stays, for whoever looks for the cause
+		case p := <-problem: // the machine stays, so that an operator can find the cause
 			k.write(folder.State{State: machines.Failed, Problem: p})
 		case <-m.ended:
 			return folder.State{State: machines.Stopped, Problem: "it ended by itself"}

@@ -72,7 +72,7 @@ func OpenImage(ctx context.Context, log *slog.Logger) (Image, error) {
 	return Image{dir, lock}, nil
 }
 
-// holdImage returns with a built image and a shared lock on it. Machines hold a shared lock while they run: only a build asks for an
+// holdImage returns with a built image and a shared lock on it. Machines hold a shared lock while they run: only a build takes an
 // exclusive one.
 func holdImage(ctx context.Context, log *slog.Logger, dir string, lock *os.File) error {
 	for {

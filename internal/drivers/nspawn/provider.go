@@ -1,4 +1,4 @@
-// Package nspawn is the driver of whole machines on one host: a system with its own systemd, cron and cloud-init, which
+// Package nspawn is the driver of complete machines on one host: a system with its own systemd, cron and cloud-init, which
 // systemd-nspawn boots from an image that is built once, on a bridge of the host.
 //
 // A machine is a folder of package folder, which also holds its disk (upper, over the image). Its supervisor boots it, and boots it again
@@ -49,7 +49,7 @@ const (
 type Config struct {
 	Folder string // "" is /var/lib/pulley-machines/nspawn; on a file system that takes the upper layer of an overlay
 	Bridge string // "" is pulley0; made by the host's administrator
-	Subnet string // part of the bridge's network for machines: "10.77.1.0/24"; "" is the bridge's whole first network
+	Subnet string // part of the bridge's network for machines: "10.77.1.0/24"; "" is the bridge's complete first network
 	Mark   machines.Mark
 	Log    *slog.Logger // nil: nothing is logged
 }

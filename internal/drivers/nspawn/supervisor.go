@@ -22,7 +22,7 @@ const (
 	groupMount = "/sys/fs/cgroup"
 )
 
-// handover is what a supervisor is told.
+// handover is the input of a supervisor.
 type handover struct {
 	Image  string `json:"image"`
 	Bridge string `json:"bridge"`
@@ -42,7 +42,7 @@ func MaybeInit() {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	os.Exit(code) //nolint:forbidigo // this is the whole program of a supervisor
+	os.Exit(code) //nolint:forbidigo // this is the complete program of a supervisor
 }
 
 // supervise is the main function of a supervisor.

@@ -24,7 +24,7 @@ func TestServerIsAsOrdered(t *testing.T) {
 	})
 	o := order("compute1-t42")
 	o.Node, o.Networks = "compute1_t42", []string{back.ID, "front"}
-	o.Labels = map[string]string{"team": "core", "pulley-fleet": "somebody else's"}
+	o.Labels = map[string]string{"team": "core", "pulley-fleet": "foreign"}
 	o.Userdata = []byte("aGVsbG8=") // that it is base64 itself must not matter
 	m := create(t, d, o)
 	s := cloud.Servers()[0]
@@ -113,7 +113,7 @@ func TestForeignNameIsTaken(t *testing.T) {
 	cloud.Add(novatest.Server{Name: "compute1"})
 	cloud.Add(novatest.Server{Name: "COMPUTE2"})    // the filter takes it for compute2
 	cloud.Add(novatest.Server{Name: "my-compute2"}) // and so would a search
-	cloud.Add(novatest.Server{Name: "compute3", Project: novatest.Stranger})
+	cloud.Add(novatest.Server{Name: "compute3", Project: novatest.OtherProject})
 	var taken *machines.TakenError
 	if _, err := d.Create(t.Context(), order("compute1")); !errors.As(err, &taken) || taken.Name != "compute1" {
 		t.Errorf("compute1: %v", err)

@@ -15,9 +15,9 @@ func TestDeleteChecksMark(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	mine := create(t, d, order("compute1"))
-	stranger := cloud.Add(novatest.Server{Name: "compute1", Metadata: map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": "prod"}})
+	foreign := cloud.Add(novatest.Server{Name: "compute1", Metadata: map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": "prod"}})
 	for _, v := range []machines.Ref{
-		{Name: "compute1", ID: stranger.ID}, {Name: "compute2", ID: mine.ID}, {Name: "compute1", ID: "../servers/" + mine.ID}, {},
+		{Name: "compute1", ID: foreign.ID}, {Name: "compute2", ID: mine.ID}, {Name: "compute1", ID: "../servers/" + mine.ID}, {},
 		{Name: "compute1", ID: "detail"},
 	} {
 		if err := d.Delete(t.Context(), v); kindOf(err) != "refused" {
@@ -30,7 +30,7 @@ func TestDeleteChecksMark(t *testing.T) {
 	if err := d.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil { // both have that name
 		t.Fatal(err)
 	}
-	if left := cloud.Servers(); len(left) != 1 || left[0].ID != stranger.ID {
+	if left := cloud.Servers(); len(left) != 1 || left[0].ID != foreign.ID {
 		t.Errorf("the remaining servers are %+v", left)
 	}
 }

@@ -24,7 +24,7 @@ func TestListReadsAllPages(t *testing.T) {
 		case 0:
 			s.Metadata = map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": "dev2"}
 		case 1:
-			s.Project = novatest.Stranger
+			s.Project = novatest.OtherProject
 		default:
 			want = append(want, s.Name)
 		}

@@ -108,14 +108,14 @@ func TestCreateDoesNotWaitForRefusedOrder(t *testing.T) {
 	cloud := novatest.New(novatest.Config{})
 	var down func()
 	server, file := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if down != nil && strings.HasSuffix(r.URL.Path, "/servers") { // the look whether the cloud is whole
+		if down != nil && strings.HasSuffix(r.URL.Path, "/servers") { // the check whether all of the cloud answers
 			down()
 		}
 		w.Header().Set("Connection", "close")
 		cloud.ServeHTTP(w, r)
 	}))
 	d := open(t, file)
-	create(t, d, order("compute1")) // it knows the names now, and that the cloud is whole
+	create(t, d, order("compute1")) // it knows the names now, and that all of the cloud answers
 	down = func() { _ = server.Listener.Close() }
 	if _, err := d.Create(ctx, order("compute2")); err == nil || !strings.Contains(err.Error(), "connection refused") || ctx.Err() != nil {
 		t.Errorf("without a cloud: %v", err)

@@ -4,7 +4,7 @@ import "testing"
 
 // A machine that leaves the fleet at a reboot comes back without an identity. One that stays after a poweroff is missed
 // in the host list forever.
-func TestLeavesForPoweroffAlone(t *testing.T) {
+func TestLeaveOnlyAtPoweroff(t *testing.T) {
 	const others = "  71 cron.service stop waiting\n2 umount.target start waiting\n"
 	for jobs, want := range map[string]bool{
 		"1 poweroff.target start waiting\n" + others:        true,

@@ -111,11 +111,11 @@ func (b *member) removeKeys() error {
 // passingJoin marks an error as temporary if the server does not answer. A refusal is permanent, and so is the server
 // of another fleet.
 func passingJoin(err error) error {
-	var nobody *join.UnreachableError
-	if !errors.As(err, &nobody) || errors.Is(err, pki.ErrPin) {
+	var unreachable *join.UnreachableError
+	if !errors.As(err, &unreachable) || errors.Is(err, pki.ErrPin) {
 		return err
 	}
-	return &firstboot.PassingError{Err: err, After: nobody.After}
+	return &firstboot.PassingError{Err: err, After: unreachable.After}
 }
 
 // joinKey returns the key of an earlier request, else that of the identity, else a new one. With `--from join` it

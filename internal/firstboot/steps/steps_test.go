@@ -18,7 +18,7 @@ import (
 )
 
 // A wrong address looks like a network that is down.
-func TestWhereToLook(t *testing.T) {
+func TestAddressToDial(t *testing.T) {
 	for address, want := range map[string]string{
 		"https://10.0.0.1:8443":  "10.0.0.1:8443",
 		"https://serve.example":  "serve.example:443",
@@ -86,7 +86,7 @@ func TestWaitsForTheTime(t *testing.T) {
 }
 
 // Repeating the last step of a first boot must not replace an upgraded agent with an old one.
-func TestAnUpgradedAgentStays(t *testing.T) {
+func TestUpgradedAgentStays(t *testing.T) {
 	b := &program{&boot{Options: Options{Flags: nodeconfig.Flags{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}}}
 	target := b.path(nodeconfig.AgentPath)
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
@@ -127,10 +127,10 @@ func TestAnUpgradedAgentStays(t *testing.T) {
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(target, []byte("of nobody"), 0o755); err != nil { // not the file that the upgrade recorded
+	if err := os.WriteFile(target, []byte("foreign"), 0o755); err != nil { // not the file that the upgrade recorded
 		t.Fatal(err)
 	}
-	if got := place(); got == "of nobody" {
+	if got := place(); got == "foreign" {
 		t.Error("an agent that is not the fleet's stays in place")
 	}
 }

@@ -236,14 +236,14 @@ func TestLogOfRequestIsBounded(t *testing.T) {
 // A step's name is shown to people: it must not contain arbitrary text.
 func TestProgressRejectsInvalidStepNames(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
-	told := 0
-	s := w.serve(func(c *Config) { c.OnFirstBoot = func(environments.Ref, store.FirstBoot) { told++ } })
+	notices := 0
+	s := w.serve(func(c *Config) { c.OnFirstBoot = func(environments.Ref, store.FirstBoot) { notices++ } })
 	token := w.token(store.Token{Role: "compute"})
 	for _, step := range []string{"", "call 555 now", "https://evil", "s1", "-x", strings.Repeat("x", 21)} {
 		want(t, w.machine("m1", s).Progress(t.Context(), token, join.Progress{Machine: "m1", Step: step, State: "failed"}), join.BadRequest)
 	}
-	if told > 0 {
-		t.Errorf("people were told %d times", told)
+	if notices > 0 {
+		t.Errorf("%d notices were sent", notices)
 	}
 }
 

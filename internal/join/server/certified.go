@@ -180,7 +180,7 @@ func (d *Server) noteDuplicate(ctx context.Context, ref environments.Ref, node s
 	if refused != nil {
 		return
 	}
-	noted := store.Clone{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
+	noted := store.Duplicate{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
 	if err := d.Store.Identities.NoteDuplicate(ctx, ref, node, noted); err != nil {
 		d.Log.Warn("cannot record a duplicate machine", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
 	}

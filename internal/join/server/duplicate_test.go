@@ -24,12 +24,12 @@ func sha(s string) string {
 func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	var mu sync.Mutex
-	var told []string
+	var notices []string
 	s := w.serve(func(c *Config) {
-		c.OnDuplicate = func(ref environments.Ref, node string, c store.Clone) {
+		c.OnDuplicate = func(ref environments.Ref, node string, c store.Duplicate) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, ref.String()+" "+node+" "+c.Machine)
+			notices = append(notices, ref.String()+" "+node+" "+c.Machine)
 		}
 	})
 	token := w.token(store.Token{Role: "controller"})
@@ -48,19 +48,19 @@ func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	want(t, err, join.LockedByAnother)
 
 	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
-	if err != nil || i.Clone == nil || i.Clone.Machine != "unknown" || i.Clone.From != "127.0.0.1" || i.Machine != "original" {
+	if err != nil || i.Duplicate == nil || i.Duplicate.Machine != "unknown" || i.Duplicate.From != "127.0.0.1" || i.Machine != "original" {
 		t.Errorf("its identity is %+v (%v)", i, err)
 	}
 	if hosts, err := w.st.Fleet.Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
 		t.Errorf("the list of hosts has %+v (%v)", hosts, err)
 	}
 	mu.Lock()
-	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 copy", "dev controller1 unknown"}; !slices.Equal(told, wanted) {
-		t.Errorf("told were %q, want %q", told, wanted)
+	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 copy", "dev controller1 unknown"}; !slices.Equal(notices, wanted) {
+		t.Errorf("the notices are %q, want %q", notices, wanted)
 	}
 	mu.Unlock()
 	if got := s.count(t, "pulley_duplicates_total", ""); got != 4 {
-		t.Errorf("%d clones were counted", got)
+		t.Errorf("%d duplicates were counted", got)
 	}
 	if err := first.Register(t.Context(), m.is); err != nil {
 		t.Errorf("the original is turned away: %v", err)
@@ -68,8 +68,8 @@ func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	if _, err := w.st.Joins.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	if i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1"); err != nil || i.Clone != nil {
-		t.Errorf("after it was looked into: %+v, %v", i.Clone, err)
+	if i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1"); err != nil || i.Duplicate != nil {
+		t.Errorf("after it was looked into: %+v, %v", i.Duplicate, err)
 	}
 }
 
@@ -87,8 +87,8 @@ func TestRejoinEndsOldCertificate(t *testing.T) {
 	if err := first.Progress(t.Context(), "", join.Progress{Machine: "old", Step: "notify", State: "done", Finished: true}); err != nil {
 		t.Fatal(err)
 	}
-	spare := w.machine("new", s)
-	again, err := spare.join(t.Context(), w.token(store.Token{Node: "controller1"}), "")
+	replacement := w.machine("new", s)
+	again, err := replacement.join(t.Context(), w.token(store.Token{Node: "controller1"}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestRejoinEndsOldCertificate(t *testing.T) {
 	if len(users) != 3 || !slices.Contains(users, i.User) || i.Machine != "new" || i.Replaces != "" {
 		t.Errorf("the users are %q, and the identity %+v", users, i)
 	}
-	now := w.joined(spare, again, s)
+	now := w.joined(replacement, again, s)
 	if err := now.Register(t.Context(), join.Machine{ID: "new", Hostname: "other", Addresses: []string{"10.0.0.5", "no address"}}); err != nil {
 		t.Fatal(err)
 	}

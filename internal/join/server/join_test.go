@@ -89,8 +89,8 @@ func TestLostAnswerIsRepeated(t *testing.T) {
 	} else {
 		want(t, err, join.UsedUpToken)
 	}
-	stranger := w.machine("m1", s) // another key
-	_, err = stranger.join(t.Context(), token, "")
+	foreign := w.machine("m1", s) // another key
+	_, err = foreign.join(t.Context(), token, "")
 	want(t, err, join.UsedUpToken)
 }
 
@@ -131,7 +131,7 @@ func TestJoinWithPrecreatedUserChangesNoUsers(t *testing.T) {
 	same(t, before, users())
 	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
 	if err != nil || i.User != r.User || a.Node != "controller1" {
-		t.Errorf("it is %+v (%v), and the user made ahead was %s", i, err, r.User)
+		t.Errorf("it is %+v (%v), and the pre-created user was %s", i, err, r.User)
 	}
 	if left, _, err := w.st.Identities.Precreated(t.Context(), dev); err != nil || len(left) > 0 {
 		t.Errorf("the reserve is still there: %v, %v", left, err)

@@ -42,8 +42,8 @@ func TestNamesWithFormerOwners(t *testing.T) {
 		again     bool
 		duplicate bool
 	}{
-		"nobody has it":                                   {minted: 10},
-		"nobody has it, used up":                          {minted: 10, usedUp: true, want: join.UsedUpToken},
+		"the name is free":                                {minted: 10},
+		"the name is free, token used up":                 {minted: 10, usedUp: true, want: join.UsedUpToken},
 		"its own, the same key":                           {minted: 10, identity: held("me", "key"), again: true},
 		"its own, the same key, used up":                  {minted: 10, usedUp: true, identity: held("me", "key"), again: true},
 		"its own, another key, the old token":             {exact: true, minted: 10, identity: held("me", "old"), want: join.NameTaken},

@@ -16,10 +16,10 @@ import (
 func TestFirstBootIsRecorded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	at := time.Now()
-	told := make(chan store.FirstBoot, 10)
+	reports := make(chan store.FirstBoot, 10)
 	s := w.serve(func(c *Config) {
 		c.Now = func() time.Time { return at }
-		c.OnFirstBoot = func(_ environments.Ref, b store.FirstBoot) { told <- b }
+		c.OnFirstBoot = func(_ environments.Ref, b store.FirstBoot) { reports <- b }
 	})
 	token := w.token(store.Token{Role: "controller", Uses: 1})
 	m := w.machine("m1", s)
@@ -65,8 +65,8 @@ func TestFirstBootIsRecorded(t *testing.T) {
 	if b := read(); b.Error != "" || b.Finished.IsZero() || b.Locks() || b.Stands(at.Add(24*time.Hour)) || b.Step != "unlock" {
 		t.Errorf("when it is over: %+v", b)
 	}
-	if len(told) != 4 { // three failures and the end
-		t.Errorf("%d words were passed on", len(told))
+	if len(reports) != 4 { // three failures and the end
+		t.Errorf("%d words were passed on", len(reports))
 	}
 	want(t, m.Progress(t.Context(), "", join.Progress{Machine: "m1", Step: "puppet", State: "done"}), join.NoCertificate)
 }
@@ -86,7 +86,7 @@ func TestFirstBootLocksItsName(t *testing.T) {
 	}
 	want(t, begin(two), join.LockedByAnother)
 	if err := begin(one); err != nil {
-		t.Errorf("the same machine may not go on: %v", err)
+		t.Errorf("the same machine cannot continue: %v", err)
 	}
 	freed, err := w.st.Joins.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann", Why: "one is broken"})
 	if err != nil || len(freed) != 1 || freed[0].Machine != "one" {

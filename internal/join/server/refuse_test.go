@@ -130,7 +130,7 @@ func TestRefusedJoinLeavesNothingBehind(t *testing.T) {
 		"unknown":           {refused(join.Request{Token: "plt_00000000_" + good[13:], Node: "controller1"}), join.UnknownToken},
 		"no token":          {refused(join.Request{Token: "plt_x", Node: "controller1"}), join.MalformedToken},
 		"wrong role":        {refused(join.Request{Token: good, Node: "compute1"}), join.WrongRole},
-		"wrong role, told":  {refused(join.Request{Token: good, Role: "compute"}), join.WrongRole},
+		"wrong role, given": {refused(join.Request{Token: good, Role: "compute"}), join.WrongRole},
 		"wrong environment": {refused(join.Request{Token: good, Environment: "prod", Node: "controller1"}), join.WrongEnvironment},
 		"an operator's":     {refused(join.Request{Token: ofAnn, Node: "controller1"}), join.OperatorToken},
 		"wrong node":        {refused(join.Request{Token: exact, Node: "controller1"}), join.WrongNode},
@@ -138,13 +138,13 @@ func TestRefusedJoinLeavesNothingBehind(t *testing.T) {
 		"name of another": {func() error {
 			return w.raw(s, join.PathJoin, w.asking(m, good, "CN=pulley/node/dev/controller3/0123456789abcdef"))
 		}, join.CSRHasName},
-		"weak key":           {func() error { return w.raw(s, join.PathJoin, w.weak(m, good)) }, join.BadCSR},
-		"replayed":           {func() error { return w.raw(s, join.PathJoin, replayed) }, join.NotThisTransport},
-		"no JSON":            {func() error { return w.raw(s, join.PathJoin, []byte("{")) }, join.BadRequest},
-		"too long":           {func() error { return w.raw(s, join.PathJoin, bytes.Repeat([]byte(" "), join.MaxBody+1)) }, join.BadRequest},
-		"renewing as nobody": {func() error { _, err := m.Renew(t.Context(), m.key, m.is); return err }, join.NoCertificate},
-		"leaving as nobody":  {func() error { return m.Leave(t.Context()) }, join.NoCertificate},
-		"registering nobody": {func() error { return m.Register(t.Context(), m.is) }, join.NoCertificate},
+		"weak key":                          {func() error { return w.raw(s, join.PathJoin, w.weak(m, good)) }, join.BadCSR},
+		"replayed":                          {func() error { return w.raw(s, join.PathJoin, replayed) }, join.NotThisTransport},
+		"no JSON":                           {func() error { return w.raw(s, join.PathJoin, []byte("{")) }, join.BadRequest},
+		"too long":                          {func() error { return w.raw(s, join.PathJoin, bytes.Repeat([]byte(" "), join.MaxBody+1)) }, join.BadRequest},
+		"renewing without a certificate":    {func() error { _, err := m.Renew(t.Context(), m.key, m.is); return err }, join.NoCertificate},
+		"leaving without a certificate":     {func() error { return m.Leave(t.Context()) }, join.NoCertificate},
+		"registering without a certificate": {func() error { return m.Register(t.Context(), m.is) }, join.NoCertificate},
 		"progress, forged": {func() error {
 			return m.Progress(t.Context(), flip(good), join.Progress{Machine: "bad", Step: "lock", State: "started"})
 		}, join.ForgedToken},
@@ -170,8 +170,8 @@ func TestRefusedJoinLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger := machine{w.client(trust, s), m.key, m.is}
-	if _, err := stranger.join(t.Context(), good, "controller1"); !errors.Is(err, pki.ErrPin) {
+	foreign := machine{w.client(trust, s), m.key, m.is}
+	if _, err := foreign.join(t.Context(), good, "controller1"); !errors.Is(err, pki.ErrPin) {
 		t.Errorf("a server that is not the pinned one: %v", err)
 	}
 

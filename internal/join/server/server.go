@@ -61,7 +61,7 @@ type Config struct {
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
 	// OnDuplicate gets each machine that requests another machine's name. It must not block.
-	OnDuplicate func(environments.Ref, string, store.Clone)
+	OnDuplicate func(environments.Ref, string, store.Duplicate)
 }
 
 // Server answers requests to join, renew, register, leave and report progress. Several may work on one etcd.

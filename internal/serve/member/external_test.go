@@ -50,7 +50,7 @@ func TestJoiningClusterNeedsAuthAndTrust(t *testing.T) {
 	}
 	defer plain.Close()
 	if err := foreign.MayJoin(t.Context(), plain.Store("", 0), store.Config{Endpoints: []string{plain.Endpoint()}}); obstacle(err) != fleetca.AuthOff {
-		t.Errorf("with an etcd that checks nobody: %v", err)
+		t.Errorf("with an etcd without authentication: %v", err)
 	}
 }
 

@@ -77,10 +77,10 @@ func TestSecureStartCreatesUsersOnce(t *testing.T) {
 	if err := connect(t, s.Connection).Access.SetUpAuth(t.Context(), s.Certificates.User()); err != nil {
 		t.Errorf("serve itself may not look after users: %v", err)
 	}
-	stranger := s.Connection
-	stranger.Cert = identity(t, s.Certificates, pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()})
-	stranger.Key = stranger.Cert
-	if err := connect(t, stranger).Fleet.Register(t.Context(), "dev", host); err == nil || errors.Is(err, agent.ErrUnreachable) {
+	foreign := s.Connection
+	foreign.Cert = identity(t, s.Certificates, pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()})
+	foreign.Key = foreign.Cert
+	if err := connect(t, foreign).Fleet.Register(t.Context(), "dev", host); err == nil || errors.Is(err, agent.ErrUnreachable) {
 		t.Errorf("a certificate without a user wrote: %v", err)
 	}
 	s.Close()
@@ -141,7 +141,7 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 	}
 	s = startSecure(t, c)
 	if s.Admin == "" {
-		t.Fatal("nobody is administrator")
+		t.Fatal("no user is administrator")
 	}
 	admin := s.Connection
 	admin.Cert, admin.Key = s.Admin, s.Admin
@@ -174,7 +174,7 @@ func TestLostCAIsNotReplaced(t *testing.T) {
 	}
 	if s, err := StartSecure(t.Context(), c); err == nil {
 		s.Close()
-		t.Error("serve started with a CA that nobody knows")
+		t.Error("serve started with an unknown CA")
 	} else if !strings.Contains(err.Error(), "from a backup") {
 		t.Error(err)
 	}

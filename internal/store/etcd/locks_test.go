@@ -7,7 +7,7 @@ import (
 
 // A provider's command that is stopped after the loss of the lock may create a machine until it is killed. No other
 // apply may begin before that.
-func TestALockOutlivesWhatIsInFlight(t *testing.T) {
+func TestLockOutlivesRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	const inFlight = 5*time.Second + 2*time.Second // a gentle signal, a hard one, and the rest of its output
 	asked := time.Now()

@@ -30,13 +30,13 @@ type Config struct {
 // Thing has an id and a name, which need not be unique.
 type Thing struct{ ID, Name string }
 
-// The user and its projects. Stranger is another project of the same cloud.
+// The user and its projects. OtherProject is another project of the same cloud.
 const (
-	User     = "pulley"
-	Password = "a secret"
-	Project  = "pulley"
-	Stranger = "stranger"
-	region   = "RegionOne"
+	User         = "pulley"
+	Password     = "a secret"
+	Project      = "pulley"
+	OtherProject = "other-project"
+	region       = "RegionOne"
 )
 
 // Cloud is a fake cloud. It is an http.Handler, for httptest.NewServer.

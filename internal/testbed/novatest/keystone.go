@@ -55,7 +55,7 @@ func (c *Cloud) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	user, project := body.Auth.Identity.Password.User, body.Auth.Scope.Project
 	if user.Name != User || user.Password != Password || user.Domain.ID != "default" ||
-		project.Name != Project && project.Name != Stranger || project.Domain.ID != "default" {
+		project.Name != Project && project.Name != OtherProject || project.Domain.ID != "default" {
 		identityError(w, http.StatusUnauthorized, "The request you have made requires authentication.")
 		return
 	}

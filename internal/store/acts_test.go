@@ -20,7 +20,7 @@ import (
 
 // Acts that are never deleted fill etcd. Without the acts of the last hour a watch would replace machines without
 // limit.
-func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
+func TestHistoryKeepsActsOfLastHour(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -61,7 +61,7 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 
 // A plan with a machine's record of one moment and its node of another would create a second machine, or destroy a
 // good one.
-func TestAWorldIsOfOneMoment(t *testing.T) {
+func TestWorldIsOfOneRevision(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -113,7 +113,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 }
 
 // The input of a plan must name the held nodes, and whether there is a release to converge on.
-func TestAWorldTellsHoldsAndReleases(t *testing.T) {
+func TestWorldContainsHoldsAndReleases(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
@@ -171,7 +171,7 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 }
 
 // A node's damaged status must not stop every apply of its fleet. A damaged machine record must.
-func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
+func TestDamagedRecordStopsPlans(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx, raw := open(t, server, ""), t.Context(), server.Client()
@@ -200,7 +200,7 @@ func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 }
 
 // An apply would wait forever for the answer to a request that a join overwrote.
-func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
+func TestRequestSurvivesOtherWritesOfHost(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
 	h := agent.Host{Node: "web1", Role: "web", MachineID: "m1"}
@@ -255,7 +255,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 }
 
 // Otherwise an operator without the permission to remove nodes would learn of it in the middle of a retirement.
-func TestWhoMayRetireIsToldAhead(t *testing.T) {
+func TestRightToRetireIsCheckedFirst(t *testing.T) {
 	t.Parallel()
 	if err := open(t, shared.Keyspace(t), "").Access.MayRemove(t.Context()); err != nil {
 		t.Errorf("where etcd knows no users: %v", err)
