@@ -1,6 +1,6 @@
 #!/bin/sh
 # A provider whose machines are folders below DIR: files.sh DIR. The lock of a machine is its folder's name, which only one
-# rename can take. DIR/quota, where it is there, says how many machines there may be.
+# rename can take. DIR/quota, if it exists, is the number of permitted machines.
 set -eu
 dir=$1
 request=$(cat)
