@@ -68,7 +68,7 @@ func TestDecodeGenerationRefuses(t *testing.T) {
 		{edit(`"v":1,`, `"v":1,"environment":"",`), "not in the form that Pulley writes"},
 		{edit(`"v":1,`, `"environment":"dev","v":1,`), "not in the form that Pulley writes"},
 		{edit(`"v":1,`, `"v":1,"environment":"`+strings.Repeat("x", 300)+`",`), "its environment is not a text"},
-		{edit(`{"common":"`+digest+`"}`, `null`), "no layers"},
+		{edit(`{"common":"`+digest+`"}`, `null`), "its list of layers is missing"},
 		{strings.Repeat(" ", maxGenerationBytes+1), "too many"},
 	} {
 		if _, err := DecodeGeneration([]byte(c.data)); err == nil || !strings.Contains(err.Error(), c.problem) {

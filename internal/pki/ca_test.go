@@ -102,7 +102,7 @@ func TestCAWithMissingFilesIsNotReplaced(t *testing.T) {
 		{"key damaged", "cannot be read", func(dir string) {
 			write(t, filepath.Join(dir, currentKey), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 		}},
-		{"a leaf in its place", "no certificate of a CA", func(dir string) {
+		{"a leaf in its place", "not a certificate of a CA", func(dir string) {
 			id := client(t, open(t, dir, Options{}), time.Hour)
 			write(t, filepath.Join(dir, currentCert), string(encodeCertificates(id.Leaf())))
 			if err := SaveKey(filepath.Join(dir, currentKey), id.Key); err != nil {
