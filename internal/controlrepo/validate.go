@@ -84,7 +84,7 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 		return err
 	}
 	if does := runs(name); does != "" && info.Mode().Perm()&0o111 == 0 {
-		r.add(Finding{File: name, Severity: Error, Problem: "it is not executable: it " + does + " nothing", Hint: "chmod +x " + name})
+		r.add(Finding{File: name, Severity: Error, Problem: "it is not executable, and " + does + " nothing", Hint: "chmod +x " + name})
 	}
 	if !isYAML(name) && path.Ext(name) != ".pp" {
 		return r.look(repo, name)

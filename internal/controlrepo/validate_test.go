@@ -70,7 +70,7 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"manifests/site.pp: warning: there are no node declarations"}},
 		"no manifests, environments, hiera": {
 			map[string]string{"manifests": "", "environments": "", "hiera.yaml": ""},
-			[]string{"environments: warning: there is no environment", "hiera.yaml: warning: there is none", "manifests/site.pp: error: there is none"}},
+			[]string{"environments: warning: there is no environment", "hiera.yaml: warning: the file is missing", "manifests/site.pp: error: the file is missing"}},
 		"broken data": {
 			map[string]string{"hieradata/common.yaml": "a: 1\nb: [\n", "hieradata/x.yml": "a: 1\nb: {c: 1, c: 2}\na: 3\n", "hieradata/y.yaml": "d: 2024-01-01\n"},
 			[]string{"hieradata/common.yaml:", "hieradata/x.yml:2:11: error: the key \"c\" is in line 2 already",
@@ -106,7 +106,7 @@ func TestValidateFinds(t *testing.T) {
 		"a check that can't run": {
 			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it is not executable"}},
 		"a hook that can't run": {
-			map[string]string{"retire.d/20-x": "#!/bin/sh\n"}, []string{"retire.d/20-x: error: it is not executable: it drains nothing"}},
+			map[string]string{"retire.d/20-x": "#!/bin/sh\n"}, []string{"retire.d/20-x: error: it is not executable, and drains nothing"}},
 		"exported resources": {
 			map[string]string{"modules/role/manifests/x.pp": "class role::x {\n  @@file { '/x': }\n}\n"},
 			[]string{"modules/role/manifests/x.pp:2:3: error: exported"}},
