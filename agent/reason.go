@@ -132,7 +132,9 @@ const (
 // The problems of an upgrade of the agent. Version is that of the agent in place, which passed the same check.
 const (
 	UpgradeNotStarted   ProblemCode = "agent_not_started"     // text
+	UpgradeNotBegun     ProblemCode = "agent_not_begun"       // limit
 	UpgradeStoodStill   ProblemCode = "agent_stood_still"     // step, limit
+	UpgradeNotEnded     ProblemCode = "agent_not_ended"       // limit
 	UpgradeStopped      ProblemCode = "agent_stopped"         // the agent that watched the new agent was stopped
 	UpgradeKilled       ProblemCode = "agent_killed"          // signal, text
 	UpgradeNeverBegan   ProblemCode = "agent_never_began"     // number: exit code; text

@@ -167,6 +167,8 @@ var problemWords = map[ProblemCode]string{
 	UnknownRequest:   `this agent does not know the request "{text}"; upgrade the agent`,
 
 	UpgradeNotStarted:   "the new agent cannot be started",
+	UpgradeNotBegun:     "the new agent did not begin its tick within {limit}",
+	UpgradeNotEnded:     "the new agent ended its tick and did not exit within {limit}",
 	UpgradeStoodStill:   "the new agent made no progress for {limit} in step {step}",
 	UpgradeStopped:      "the agent that watched the new agent was stopped",
 	UpgradeKilled:       "the new agent was ended by signal {signal}",

@@ -47,7 +47,7 @@ func full(t testing.TB) firstboot.Plan {
 			Endpoints: []string{"https://etcd1.example:2379", "https://etcd2.example:2379"},
 			AllowedSigners: "# who may sign what this node runs\n\n" +
 				"alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb alice's laptop\n" +
-				"bob@dev namespaces=\"pulley-data\",valid-before=\"20300101\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n",
+				"bob@dev namespaces=\"pulley-data\",valid-before=\"20300101Z\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n",
 			Mirrors:       []string{"https://pulley.example:8443", "https://mirror.example/pulley"},
 			AgentURLs:     []string{"https://downloads.example/pulley-agent?arch=amd64"},
 			AgentSHA256:   map[string]string{"any": strings.Repeat("5e", 32)},
@@ -102,7 +102,7 @@ func TestGolden(t *testing.T) {
 			golden := filepath.Join("testdata", name+"."+endings[form])
 			if name != "joining" || form != Script { // the others differ from this script in a few lines
 				golden += ".diff"
-				got = differences(t, mustRender(t, joining(), Script), got)
+				got = differences(t, form, mustRender(t, joining(), Script), got)
 			}
 			if *update {
 				if err := os.WriteFile(golden, got, 0o644); err != nil {
@@ -120,14 +120,17 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// differences returns the output of diff for two texts, without changes of indentation.
-func differences(t *testing.T, was, text []byte) []byte {
+// differences returns the output of diff for two texts. It ignores indentation, except in a script.
+func differences(t *testing.T, form Form, was, text []byte) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "was")
 	if err := os.WriteFile(file, was, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("diff", "-w", file, "-")
+	cmd := exec.Command("diff", file, "-")
+	if form != Script {
+		cmd.Args = append(cmd.Args, "-w")
+	}
 	cmd.Stdin = bytes.NewReader(text)
 	out, err := cmd.Output()
 	var differ *exec.ExitError

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,10 +92,16 @@ type Params struct {
 	Problem     agent.Prose `json:"problem,omitempty"` // of a library
 }
 
-// LogValue returns the parameters that are set, as JSON.
+// LogValue returns the parameters that are set, one attribute each.
 func (p Params) LogValue() slog.Value {
 	b, _ := json.Marshal(p) // plain fields: it can't fail
-	return slog.StringValue(string(b))
+	var set map[string]any
+	_ = json.Unmarshal(b, &set)
+	var attrs []slog.Attr
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		attrs = append(attrs, slog.Any(key, set[key]))
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // RefusedError is a refusal by serve. It is final: a retry, or another server, changes nothing.

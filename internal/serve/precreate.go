@@ -3,7 +3,9 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/environments"
@@ -75,13 +77,23 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 		}
 	}
 	left := maxPrecreated
+	var skipped []string
 	for _, ref := range refs {
-		if left, err = t.precreateIn(ctx, ref, left); err != nil {
+		left, err = t.precreateIn(ctx, ref, left)
+		switch {
+		case errors.Is(err, errDamaged):
+			skipped = append(skipped, ref.String())
+		case err != nil:
 			return err
 		}
 	}
+	if skipped != nil {
+		return fmt.Errorf("cannot pre-create users of %s: %w", strings.Join(skipped, ", "), errDamaged)
+	}
 	return nil
 }
+
+var errDamaged = errors.New("a record of a user or an identity is damaged; `pulley doctor` names its key")
 
 // precreateIn creates the missing users of one environment, at most left, and deletes superfluous ones. It returns the
 // remaining number.
@@ -91,8 +103,11 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 		return left, err
 	}
 	reserves, identities, damaged, err := t.recordsOf(ctx, ref)
-	if err != nil || damaged {
-		return left, err // a node whose identity is not readable may have joined
+	if err != nil {
+		return left, err
+	}
+	if damaged { // a node whose identity is not readable may have joined
+		return left, errDamaged
 	}
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
@@ -105,15 +120,19 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 		}
 	}
 	for i := 0; i < len(missing); i++ {
+		joined := false // since the plan
 		err := t.rested(ctx, func() error {
 			_, err := t.Store.Identities.Precreate(ctx, ref, missing[i], t.Now().UTC())
+			if joined = errors.Is(err, store.ErrJoined); joined {
+				return nil
+			}
 			return err
 		})
 		switch {
-		case errors.Is(err, store.ErrJoined): // since the plan
-			i += skipAfterJoin // machines that join now take the lowest numbers
 		case err != nil:
 			return left, err
+		case joined:
+			i += skipAfterJoin // machines that join now take the lowest numbers
 		default:
 			made++
 			waiting.Set(float64(made))

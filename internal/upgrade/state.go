@@ -338,6 +338,10 @@ func Judge(t Trial) (Finding, agent.Problem) {
 		return Nothing, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(t.Err.Error())}
 	case t.Err != nil:
 		return Bad, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(t.Err.Error())}
+	case t.Late == startStep:
+		return Bad, agent.Problem{Code: agent.UpgradeNotBegun, Limit: t.Limit}
+	case t.Late == endStep:
+		return Bad, agent.Problem{Code: agent.UpgradeNotEnded, Limit: t.Limit}
 	case t.Late != "":
 		return Bad, agent.Problem{Code: agent.UpgradeStoodStill, Step: t.Late, Limit: t.Limit}
 	case t.Stopped:

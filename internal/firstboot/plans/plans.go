@@ -162,7 +162,7 @@ func checkSigners(name, allowed, environment string, now time.Time) error {
 		return fmt.Errorf("cannot use %s: %w", name, err)
 	}
 	if !signers.Anybody(trust.Release, environment, now) {
-		return fmt.Errorf("cannot use %s: none of them may sign for %s\n`pulley key list` shows who may, where and until when", name, environment)
+		return fmt.Errorf("cannot use %s: none of its keys may sign a release for %s now\nrun `pulley key list`: it shows who may sign, where and when", name, environment)
 	}
 	return nil
 }

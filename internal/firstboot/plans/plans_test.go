@@ -88,7 +88,7 @@ func TestForMachine(t *testing.T) {
 			p.Servers, p.CA, p.Token = serverOnly.Servers, []string{oldPin, newPin}, PlaceholderToken
 		}), ""},
 		"no pin":           {Connection{}, serverOnly, firstboot.Plan{}, "could not verify its servers\n" + howToPin},
-		"a foreign signer": {connection, firstboot.Settings{AllowedSigners: strings.Replace(signer, "@dev", "@prod", 1)}, firstboot.Plan{}, "none of them may sign for dev"},
+		"a foreign signer": {connection, firstboot.Settings{AllowedSigners: strings.Replace(signer, "@dev", "@prod", 1)}, firstboot.Plan{}, "none of its keys may sign a release for dev now"},
 		"no signer":        {connection, firstboot.Settings{AllowedSigners: "nonsense"}, firstboot.Plan{}, "cannot use the allowed signers"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestReadSigners(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	_, err := ReadSigners(file, "prod", now)
-	fails(t, err, "none of them may sign for prod\n`pulley key list`")
+	fails(t, err, "none of its keys may sign a release for prod now\nrun `pulley key list`")
 	_, err = ReadSigners(file+"x", "dev", now)
 	fails(t, err, "cannot read the allowed signers")
 }

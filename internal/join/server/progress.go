@@ -203,7 +203,8 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b 
 			return true, no(join.UnknownToken, join.Params{})
 		}
 		a := joining{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}
-		if _, refused := roleOf(a, f); refused != nil {
+		// A machine that the environment does not call for fails at its join; its record shows operators why.
+		if _, refused := roleOf(a, f); refused != nil && refused.Reason == join.WrongRole {
 			return true, refused
 		}
 		if v := judgeName(a, f); v.refused != nil {

@@ -158,3 +158,17 @@ func TestRefusedAddressMustWait(t *testing.T) {
 		t.Errorf("%d addresses are remembered", len(l.buckets))
 	}
 }
+
+// A machine that boots before the environment calls for it must be visible, or nobody learns why it never joins.
+func TestFirstBootOutsideTheEnvironmentIsRecorded(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	m := w.machine("m1", w.serve(nil))
+	token := w.token(store.Token{Role: "controller", Uses: 1})
+	p := join.Progress{Machine: "m1", Node: "controller4", Step: "join", State: "failed", Error: "refused"}
+	if err := m.Progress(t.Context(), token, p); err != nil {
+		t.Fatal(err)
+	}
+	if b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "m1"); err != nil || b == nil || b.State != store.BootFailed {
+		t.Errorf("recorded is %+v, %v", b, err)
+	}
+}
