@@ -8,14 +8,15 @@ import (
 )
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.
-const storedFormat = 1
+// Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
+const storedFormat = 2
 
 // maxStored limits the size of the stored form. etcd accepts 1.5 MiB in one request, and a change may contain the old
 // and the new form.
 const maxStored = 512 << 10
 
 // stored is the stored form, in one line:
-// {"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}.
+// {"v":2,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}.
 type stored struct {
 	Format int `json:"v"`
 	*Environment

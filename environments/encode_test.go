@@ -17,15 +17,15 @@ func TestEncode(t *testing.T) {
 		want     string
 	}{
 		{"the plan's environment", Environment{Name: "dev", Roles: []Role{{Name: "controller", Cardinality: 2, Flavor: "bare-metal"}, {Name: "compute", Cardinality: 0, Flavor: ""}}},
-			`{"v":1,"name":"dev","roles":[{"name":"controller","cardinality":2,"flavor":"bare-metal"},{"name":"compute","cardinality":0}]}`},
-		{"a stack and no roles", Environment{Name: "dev", Stack: "t42"}, `{"v":1,"name":"dev","stack":"t42","roles":[]}`},
+			`{"v":2,"name":"dev","roles":[{"name":"controller","cardinality":2,"flavor":"bare-metal"},{"name":"compute","cardinality":0}]}`},
+		{"a stack and no roles", Environment{Name: "dev", Stack: "t42"}, `{"v":2,"name":"dev","stack":"t42","roles":[]}`},
 		{"who makes machines, and how", Environment{
 			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: Duration(time.Minute)},
 			Flavors: map[string]string{"s": "m1.small"}, Userdata: Userdata{Proxy: "http://p:1"},
 			Roles: []Role{{Name: "web", Cardinality: 1, Rollout: rollout{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
-		}, `{"v":1,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
+		}, `{"v":2,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
 			`"roles":[{"name":"web","cardinality":1,"after":["db"],"rollout":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
-		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
+		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":2,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			got, err := Encode(&c.e)
@@ -58,7 +58,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 // A damaged value must be distinguished from a value of a newer Pulley: an upgrade helps with the second only.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
-		{"a newer format, whatever it looks like", `{"v":2,"name":["x"]}`, "it was written by a newer Pulley (format 2, this one reads 1)", "use a newer Pulley here, too"},
+		{"a newer format, whatever it looks like", `{"v":3,"name":["x"]}`, "it was written by a newer Pulley (format 3, this one reads 2)", "use a newer Pulley here, too"},
 		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
 		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
 		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},
