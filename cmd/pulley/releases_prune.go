@@ -63,8 +63,12 @@ func (p pruneOptions) check() error {
 	switch {
 	case p.keep < 0 || p.history <= 0 || p.changes <= 0:
 		return cli.Usagef("give --keep at least 0, and --history and --changes more than 0")
-	case !p.out.ForPeople() && !p.yes && !p.dryRun:
+	case p.yes || p.dryRun:
+		return nil
+	case !p.out.ForPeople():
 		return cli.Usagef("cannot ask for confirmation with -o %s\ngive --yes, or --dry-run to see the plan", p.out.Format)
+	case !p.env.Terminal || !p.env.ErrTerminal: // a piped reply to a plan that nobody saw
+		return cli.Usagef("cannot ask for confirmation: no terminal\ngive --yes, or --dry-run to see the plan")
 	}
 	return nil
 }
