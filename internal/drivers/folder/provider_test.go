@@ -7,7 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pulley/environments"
 	"pulley/internal/machines"
@@ -107,6 +110,31 @@ func TestMachinesWithoutSupervisorAreStopped(t *testing.T) {
 	if len(entries) != 2 || entries[0].Name() != "compute2" {
 		t.Errorf("leftovers remain: %v", entries)
 	}
+}
+
+// A deletion must not wait minutes for a supervisor that it cannot find.
+func TestDeleteReportsLockWithoutHolder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
+		left(t, p, "compute1", About{Name: "compute1", ID: "1"}, State{State: machines.Running})
+		held, err := lock(t.Context(), filepath.Join(p.path(), "compute1", heldFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		began := time.Now()
+		err = p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: "1"})
+		if err == nil || !strings.Contains(err.Error(), "the supervisor that locks") {
+			t.Errorf("the error is %v", err)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("the error came after %s", took)
+		}
+		if got := names(t, p); !slices.Equal(got, []string{"compute1 running"}) {
+			t.Errorf("the machines are %v", got)
+		}
+	})
 }
 
 // Pulley must not delete what it has not made, even in its own folder.

@@ -25,6 +25,9 @@ const (
 const (
 	setUpDeadline = 5 * time.Minute
 	endDeadline   = 5 * time.Minute // of the kernel, to end a machine
+	// A supervisor identifies itself before its machine is listed. A lock without a holder is left by the end of a supervisor,
+	// for an instant, or belongs to another process.
+	holderDeadline = 10 * time.Second
 )
 
 // Supervisor is a machine's supervisor, seen by the program that started it.
@@ -141,12 +144,21 @@ func Supervise(handover any, setUp func(About) error) error {
 func endSupervisor(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, endDeadline)
 	defer cancel()
+	identified := time.Now()
 	err := Poll(ctx, func() (bool, error) {
 		held, err := isHeld(dir)
-		if err == nil && held {
-			err = Kill(dir)
+		if err != nil || !held {
+			return !held, err
 		}
-		return !held, err
+		found, err := kill(dir)
+		switch {
+		case found:
+			identified = time.Now()
+		case err == nil && time.Since(identified) > holderDeadline:
+			path := filepath.Join(dir, heldFile)
+			err = fmt.Errorf("cannot end its supervisor: the supervisor that locks %s is unknown\nfind the process with `fuser %[1]s`, end it, and try again", path)
+		}
+		return false, err
 	})
 	if ctx.Err() != nil {
 		err = fmt.Errorf("its processes have not ended: %w", ctx.Err())
@@ -156,30 +168,36 @@ func endSupervisor(ctx context.Context, dir string) error {
 
 // Kill kills the supervisor of the machine in a folder, if there is one, and never another process that got its number.
 func Kill(dir string) error {
+	_, err := kill(dir)
+	return err
+}
+
+// kill is Kill. It also reports whether a supervisor has identified itself.
+func kill(dir string) (found bool, err error) {
 	file, err := os.Open(filepath.Join(dir, heldFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	} else if err != nil {
-		return err
+		return false, err
 	}
 	defer file.Close()
 	pid, err := holder(file)
 	if err != nil || pid == 0 { // it is just starting
-		return err
+		return false, err
 	}
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
-		return nil
+		return true, nil
 	} else if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
+		return true, os.NewSyscallError("pidfd_open", err)
 	}
 	defer unix.Close(pidfd)
 	// The process still has the lock: the descriptor is that of the same process.
 	if again, err := holder(file); err != nil || again != pid {
-		return err
+		return true, err
 	}
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return os.NewSyscallError("pidfd_send_signal", err)
+		return true, os.NewSyscallError("pidfd_send_signal", err)
 	}
-	return nil
+	return true, nil
 }
