@@ -106,10 +106,13 @@ func (o *options) checkMessage() error {
 	return nil
 }
 
-// arguments checks the number of arguments; hint describes them.
+// arguments checks the number of arguments; hint describes them. It refuses an empty argument in the place of a required
+// name: a script whose variable is unset passes one.
 func arguments(least, most int, hint string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {
+		case least > 0 && len(args) > 0 && args[0] == "":
+			return cli.Usagef("cannot use an empty argument: `%s` %s", c.CommandPath(), hint)
 		case len(args) >= least && len(args) <= most:
 			return nil
 		case c.HasSubCommands() && len(args) > 0:

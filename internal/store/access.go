@@ -154,7 +154,7 @@ func (s *Access) shareAgain(ctx context.Context, env string) error {
 	if err := s.EnsureEnvironment(ctx, env); err != nil {
 		return err
 	}
-	users, err := s.usersOf(ctx, env, "")
+	users, err := s.usersOfEnvironment(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -402,11 +402,16 @@ func (s *Access) owned(ctx context.Context, match func(pki.Name) bool) (names []
 	return names, err
 }
 
-// usersOf lists the etcd users of all incarnations of a node, or of all nodes of an environment if node is "".
+// usersOf lists the etcd users of all incarnations of a node. The name "" matches no node.
 func (s *Access) usersOf(ctx context.Context, env, node string) ([]pki.Name, error) {
 	return s.owned(ctx, func(n pki.Name) bool {
-		return n.Kind == pki.KindNode && n.Environment == env && (node == "" || n.Subject == node)
+		return n.Kind == pki.KindNode && n.Environment == env && n.Subject == node
 	})
+}
+
+// usersOfEnvironment lists the etcd users of all nodes of an environment.
+func (s *Access) usersOfEnvironment(ctx context.Context, env string) ([]pki.Name, error) {
+	return s.owned(ctx, func(n pki.Name) bool { return n.Kind == pki.KindNode && n.Environment == env })
 }
 
 // dropUsers deletes users, except one.

@@ -111,7 +111,7 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 // destroyUsers deletes the users of all the environment's nodes, then each node's role, then the shared role.
 func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
 	access, env := a.machines.access, a.ref.String()
-	users, err := access.usersOf(ctx, env, "")
+	users, err := access.usersOfEnvironment(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,10 @@ func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, 
 	looks := []func() (bool, error){
 		func() (bool, error) { keys, err := s.tokens.of(ctx, env); return len(keys) > 0, err },
 		func() (bool, error) { keys, err := s.notices.of(ctx, env); return len(keys) > 0, err },
-		func() (bool, error) { users, err := s.access.usersOf(ctx, env, ""); return allowed(len(users), err) },
+		func() (bool, error) {
+			users, err := s.access.usersOfEnvironment(ctx, env)
+			return allowed(len(users), err)
+		},
 		func() (bool, error) { roles, err := s.access.rolesOfNodes(ctx, env); return allowed(len(roles), err) },
 	}
 	for _, prefix := range append(reportedBy(k), k.Root(), k.Precreated(""), k.Identities()) {

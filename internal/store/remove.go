@@ -36,6 +36,9 @@ func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node strin
 // transaction find users of a concurrent join, and the next round deletes them. It deletes the pre-created user's
 // entry before all else. Otherwise, after an interruption, the entry would promise a deleted user to the next join.
 func (s *Joins) shutOut(ctx context.Context, ref environments.Ref, node string) (found bool, err error) {
+	if node == "" { // the keys of "" are those of all nodes: the hold and the target of the environment
+		return false, etcd.ErrNotFound
+	}
 	env := ref.String()
 	resp, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Precreated(node)))
 	if err != nil {

@@ -106,6 +106,37 @@ func TestRemovedNodeHasNoAccessAndNoKeys(t *testing.T) {
 	}
 }
 
+// A script with an unset variable must not remove the users of all nodes, or the environment's hold and target.
+func TestRemoveRejectsEmptyName(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	joined(t, server, "controller1", nodeA)
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	before := contents(t, server)
+	users, err := st.Access.Users(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Joins.RemoveNode(ctx, dev, "", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("RemoveNode: %v", err)
+	}
+	if _, err := st.Joins.ForgetNode(ctx, dev, "", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("ForgetNode: %v", err)
+	}
+	if err := st.Identities.DropFormer(ctx, dev, "", nodeB); err != nil {
+		t.Errorf("DropFormer: %v", err)
+	}
+	if after, err := st.Access.Users(ctx); err != nil || !slices.Equal(after, users) {
+		t.Errorf("users are %v, %v, not %v", after, err, users)
+	}
+	if !maps.Equal(contents(t, server), before) {
+		t.Error("keys were deleted")
+	}
+}
+
 // An operator without the permission must not half remove a node, and must learn which role is needed.
 func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 	t.Parallel()
