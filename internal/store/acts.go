@@ -68,10 +68,17 @@ func actTime(at time.Time) string {
 // Acts lists the acts on an environment's machines since a time, oldest first. damaged names the unreadable ones.
 func (s *Machines) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
 	from := actTime(since)
-	damaged, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Acts(), func(rest string, act machines.Act) {
-		if rest >= from {
-			all = append(all, act)
+	err = s.db.Scan(ctx, s.db.Env(ref).Acts(), func(rest string, kv *etcd.KV) error {
+		if rest < from { // not decoded: an unreadable old act must not stop a watch
+			return nil
 		}
+		var act machines.Act
+		if err := etcd.Decode(string(kv.Key), kv.Value, &act); err != nil {
+			damaged = append(damaged, err.Error())
+			return nil
+		}
+		all = append(all, act)
+		return nil
 	})
 	return all, damaged, etcd.Wrap(err, "cannot list the actions on the machines of %s", ref)
 }

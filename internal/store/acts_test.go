@@ -59,6 +59,23 @@ func TestHistoryKeepsActsOfLastHour(t *testing.T) {
 	}
 }
 
+// An unreadable act of long ago must not stop every watch. One of the last hour must: it may hide a replacement.
+func TestActsIgnoreDamageBeforeTheirTime(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st := open(t, server, "")
+	acts := "/pulley/v1/environments/dev/acts/"
+	for key, damage := range map[string]int{"0000000000000001-0123456789": 0, fmt.Sprintf("%016x-0123456789", time.Now().UnixNano()): 1} {
+		if _, err := server.Client().Put(t.Context(), acts+key, "garbage"); err != nil {
+			t.Fatal(err)
+		}
+		all, damaged, err := st.Machines.Acts(t.Context(), dev, time.Now().Add(-time.Hour))
+		if _, deleted := server.Client().Delete(t.Context(), acts+key); err != nil || deleted != nil || len(all) > 0 || len(damaged) != damage {
+			t.Errorf("with %s: %v, damaged %q, %v, %v", key, all, damaged, err, deleted)
+		}
+	}
+}
+
 // A plan with a machine's record of one moment and its node of another would create a second machine, or destroy a
 // good one.
 func TestWorldIsOfOneRevision(t *testing.T) {
