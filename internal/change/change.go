@@ -34,7 +34,8 @@ type Scope = store.Scope
 // errScope reports a scope with both a role and a node.
 var errScope = errors.New("--role and --node exclude each other")
 
-// Find reads the environment. It refuses a role or a node that is neither in the environment nor known.
+// Find reads the environment. It refuses a role or a node that is neither in the environment nor
+// registered: a removed node keeps its status, and is no target.
 func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
 	if scope.Role != "" && scope.Node != "" {
 		return store.FleetState{}, errScope
@@ -53,7 +54,11 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 	case scope.Role != "":
 		err = fleet.CheckRole(f.Spec, scope.Role)
 	case scope.Node != "":
-		err = fleet.CheckNode(f.Spec, f.Known(), scope.Node)
+		registered := map[string]bool{}
+		for node := range f.Hosts {
+			registered[node] = true
+		}
+		err = fleet.CheckNode(f.Spec, registered, scope.Node)
 	}
 	return f, err
 }
