@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -144,14 +145,18 @@ func Explain(f store.FleetState, ref environments.Ref, node string, now time.Tim
 	return x
 }
 
-// CompareNatural compares names of nodes by role, stack and number.
+// CompareNatural compares names of nodes by role, stack and number. Any other name counts as a role: without one key for
+// all names, the order would contain circles.
 func CompareNatural(a, b string) int {
-	na, errA := environments.ParseNode(a)
-	nb, errB := environments.ParseNode(b)
-	if errA != nil || errB != nil || na.Role != nb.Role || na.Stack != nb.Stack {
-		return strings.Compare(a, b)
+	na, err := environments.ParseNode(a)
+	if err != nil {
+		na = environments.Node{Role: a}
 	}
-	return na.Num - nb.Num
+	nb, err := environments.ParseNode(b)
+	if err != nil {
+		nb = environments.Node{Role: b}
+	}
+	return cmp.Or(strings.Compare(na.Role, nb.Role), strings.Compare(na.Stack, nb.Stack), na.Num-nb.Num, strings.Compare(a, b))
 }
 
 // FindEnvironment reads an environment that must exist. Its error suggests a similar name.

@@ -166,6 +166,46 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	}
 }
 
+// A node in two lines would look like two machines. An order with circles separates equal names.
+func TestHostsListsEachNodeOnce(t *testing.T) {
+	t.Parallel()
+	r := HostsRead{Spec: spec(t, "roles:\n  web: {cardinality: 30, members: [web1.example.com, web12.example.com, web5.example.com], flavor: bare-metal}\n"), Hosts: map[string]agent.Host{}}
+	for range 20 { // the order of maps is random
+		count := map[string]int{}
+		for name := range r.Spec.Nodes() {
+			r.Hosts[name.String()] = agent.Host{Node: name.String(), Role: "web"}
+		}
+		for _, name := range r.Spec.Roles[0].Members {
+			r.Hosts[name] = agent.Host{Node: name, Role: "web"}
+		}
+		for _, h := range Hosts(r, now) {
+			if count[h.Node]++; count[h.Node] > 1 {
+				t.Fatalf("%s is listed twice", h.Node)
+			}
+		}
+		if len(count) != len(r.Hosts) {
+			t.Fatalf("%d nodes are listed, not %d", len(count), len(r.Hosts))
+		}
+	}
+}
+
+func TestCompareNaturalIsATotalOrder(t *testing.T) {
+	t.Parallel()
+	names := []string{"web2", "web10", "web12.example.com", "web", "web0", "web01", "web1_b", "web2_b", "web-x1", "db1", ""}
+	for _, a := range names {
+		for _, b := range names {
+			if ab := CompareNatural(a, b); (ab == 0) != (a == b) || ab*CompareNatural(b, a) > 0 {
+				t.Errorf("%q and %q compare as %d and %d", a, b, ab, CompareNatural(b, a))
+			}
+			for _, c := range names {
+				if CompareNatural(a, b) < 0 && CompareNatural(b, c) < 0 && CompareNatural(a, c) >= 0 {
+					t.Errorf("%q < %q < %q, but not %[1]q < %[3]q", a, b, c)
+				}
+			}
+		}
+	}
+}
+
 func TestCheckNodeAndRoleSuggestNearNames(t *testing.T) {
 	t.Parallel()
 	e := spec(t, "roles:\n  compute: {cardinality: 2, flavor: bare-metal}\n")

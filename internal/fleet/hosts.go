@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -60,10 +61,14 @@ func Hosts(r HostsRead, now time.Time) []Host {
 			called[n] = role.Name
 		}
 	}
-	names := slices.Concat(slices.Collect(maps.Keys(called)), slices.Collect(maps.Keys(r.Hosts)), slices.Collect(maps.Keys(boots)))
-	slices.SortFunc(names, CompareNatural)
+	names := map[string]bool{}
+	for _, some := range []iter.Seq[string]{maps.Keys(called), maps.Keys(r.Hosts), maps.Keys(boots)} {
+		for name := range some {
+			names[name] = true
+		}
+	}
 	all := make([]Host, 0, len(names)+len(nameless))
-	for _, name := range slices.Compact(names) {
+	for _, name := range slices.SortedFunc(maps.Keys(names), CompareNatural) {
 		h, registered := r.Hosts[name]
 		if !registered {
 			h = agent.Host{Node: name, Role: called[name]}
