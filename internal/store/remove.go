@@ -62,12 +62,19 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	var host *agent.Host
 	var reserve *Precreated
 	var record *booked
+	var unreadable error // only an entry of the host list needs the machine record
 	_, err := s.db.Read(ctx, read,
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
 		etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
 		etcd.Point{Key: k.Precreated(node), Read: etcd.Into(&reserve)},
-		etcd.Point{Key: k.MachineRecord(node), Read: etcd.Into(&record)},
+		etcd.Point{Key: k.MachineRecord(node), Read: func(kv *etcd.KV) error {
+			unreadable = etcd.Into(&record)(kv)
+			return nil
+		}},
 	)
+	if err == nil && host != nil {
+		err = unreadable
+	}
 	if err != nil {
 		return err
 	}

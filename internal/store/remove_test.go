@@ -137,6 +137,31 @@ func TestRemoveRejectsEmptyName(t *testing.T) {
 	}
 }
 
+// A damaged machine record must not keep an unlisted node in the fleet. A listed node needs the record: the removal
+// marks it as joined.
+func TestRemoveIgnoresDamagedRecordOfUnlistedNode(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	joined(t, server, "controller1", nodeA)
+	raw := server.ClientOf(etcdtest.Serve)
+	if _, err := raw.Put(ctx, "/pulley/v1/environments/dev/machines/controller1", "garbage"); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}); err == nil || !strings.Contains(err.Error(), "machines/controller1") {
+		t.Errorf("a listed node: %v", err)
+	}
+	if resp, err := raw.Delete(ctx, "/pulley/v1/environments/dev/hosts/nodes/controller1"); err != nil || resp.Deleted != 1 {
+		t.Fatal(resp, err)
+	}
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		t.Errorf("an unlisted node: %v", err)
+	}
+	if i, _, err := st.Identities.Get(ctx, dev, "controller1"); err != nil || i.Removed == nil {
+		t.Errorf("its identity is %+v, %v", i, err)
+	}
+}
+
 // An operator without the permission must not half remove a node, and must learn which role is needed.
 func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 	t.Parallel()
