@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"fmt"
 
 	"pulley/environments"
 	"pulley/internal/store"
@@ -61,7 +60,7 @@ func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
-			return Shown{}, fmt.Errorf("cannot find the users of release %s: %w", r.Version, err)
+			continue // not an environment's key
 		}
 		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {
