@@ -63,6 +63,9 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 		here.empty()
 		err = s.installSomehow(ctx, here, r)
 	}
+	if err == nil {
+		here.empty() // not earlier: after a kill, the next attempt resumes from these objects
+	}
 	return err
 }
 
@@ -134,7 +137,7 @@ func (i *installation) into(ctx context.Context) error {
 		do    func() error
 	}{
 		{"after-staging-created", func() error { return i.write(ctx) }},
-		{"before-sync", i.flush},
+		{"before-sync", i.staged.flush},
 		{"before-rename", i.show},
 		{"after-rename", func() error { return nil }},
 	} {
@@ -233,12 +236,6 @@ func (st *staged) discard() {
 	if st.lock != nil {
 		st.lock.Close()
 	}
-}
-
-// flush writes the tree to disk. The fetched objects are deleted first: flushing them too would take time.
-func (i *installation) flush() error {
-	i.src.empty()
-	return i.staged.flush()
 }
 
 // show makes a finished tree and its manifest visible.
