@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -42,15 +43,22 @@ func (o onlyPanics) Handle(ctx context.Context, r slog.Record) error {
 	return o.Handler.Handle(ctx, r)
 }
 
-// Certificate is a certificate and its key, in two files. It reads them for each handshake, so a renewal needs no
-// restart. While the files are unusable (for example, only one is replaced yet), the last valid pair is used.
+// Certificate is a certificate and its key, in two files. It reads the files again when they change, so a renewal needs
+// no restart. While the files are unusable (for example, only one is replaced yet), the last valid pair is used.
 type Certificate struct {
 	certFile, keyFile string
 	complain          func(error)
 
 	mu      sync.Mutex
 	pair    *tls.Certificate
+	stamp   stamp  // of the files of pair
 	trouble string // the last reported error
+}
+
+// stamp identifies one state of the two files.
+type stamp struct {
+	certTime, keyTime time.Time
+	certSize, keySize int64
 }
 
 // LoadCertificate reads the two files and returns an error if they are unusable. It reports a later error once, through
@@ -75,11 +83,21 @@ func (c *Certificate) Current() (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
+// load does nothing while the files are unchanged: it runs for each handshake.
 func (c *Certificate) load() error {
+	cert, certErr := os.Stat(c.certFile)
+	key, keyErr := os.Stat(c.keyFile)
+	if err := errors.Join(certErr, keyErr); err != nil {
+		return fmt.Errorf("cannot read the HTTPS certificate: %w", err)
+	}
+	now := stamp{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}
+	if c.pair != nil && now == c.stamp {
+		return nil
+	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
 		return fmt.Errorf("cannot use the HTTPS certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
 	}
-	c.pair = &pair
+	c.pair, c.stamp = &pair, now
 	return nil
 }
