@@ -147,7 +147,7 @@ func (r rules) matches(name string) bool {
 // keeps reports whether an exception matches below an ignored folder. Such a folder is published with the matching
 // paths only.
 func (r rules) keeps(dir string) bool {
-	if !r.patterns.Exclusions() {
+	if !r.mayKeep(dir) {
 		return false
 	}
 	kept := false
@@ -160,9 +160,34 @@ func (r rules) keeps(dir string) bool {
 			kept = true
 			return fs.SkipAll
 		}
+		if d.IsDir() && !r.mayKeep(name) {
+			return fs.SkipDir
+		}
 		return nil
 	})
 	return kept
+}
+
+// mayKeep reports whether an exception could match below a folder. It compares the plain text at the start of the
+// exception with the folder.
+func (r rules) mayKeep(dir string) bool {
+	for _, p := range r.lines {
+		text, exception := strings.CutPrefix(p.text, "!")
+		if !exception {
+			continue
+		}
+		if strings.ContainsAny(text, "^+(){}|") { // the library treats these as in regular expressions
+			return true
+		}
+		plain := text
+		if i := strings.IndexAny(text, `*?[\`); i >= 0 {
+			plain = text[:i]
+		}
+		if plain != text && strings.HasPrefix(dir+"/", plain) || strings.HasPrefix(plain, dir+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // LeftOut lists the paths that are left out, sorted. It lists an ignored folder, but not its contents.
