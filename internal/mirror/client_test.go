@@ -79,7 +79,7 @@ func TestClientRefusesURLs(t *testing.T) {
 		"https://:8443":                     "it has no host",
 		"https://mirror.example/?x":         "no ?",
 		"https://mirror.example/#x":         "no ?",
-		"https://mirror.example:port":       "no URL",
+		"https://mirror.example:port":       "not a URL",
 		"http://127.0.0.1.example/":         "plain http is for this machine only",
 		"http://localhost.example/":         "plain http is for this machine only",
 		"http://user:secret@mirror.example": "user:xxxxx@",

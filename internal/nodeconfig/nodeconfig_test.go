@@ -59,7 +59,7 @@ func TestIdentityOfNode(t *testing.T) {
 		"a variable wins over the file": {"node: controller1\nenvironment: dev\n", map[string]string{"PULLEY_NODE": "compute3", "PULLEY_ENVIRONMENT": "prod"}, nil, "compute3 compute3 compute prod prod"},
 		"another name with its role":    {"node: db.example.com\nrole: database\nenvironment: dev\n", nil, nil, "db.example.com db.example.com database dev dev"},
 		"another name without one":      {"node: db.example.com\nenvironment: dev\n", nil, nil, "give its role"},
-		"no environment":                {"node: controller1\n", nil, nil, "which environment"},
+		"no environment":                {"node: controller1\n", nil, nil, "missing the environment"},
 		"an unknown key":                {"node: controller1\nenvironment: dev\nintervall: 5m\n", nil, nil, "line 3: field intervall not found"},
 		"two documents":                 {"node: controller1\n---\nenvironment: dev\n", nil, nil, "second document"},
 		"a number without a unit":       {"node: controller1\nenvironment: dev\nheartbeat: 5x\n", nil, nil, "line 3"},

@@ -220,7 +220,7 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 		}
 		return strings.Contains(log.String(), "node=compute1") && strings.Contains(other.String(), "node=compute1")
 	})
-	if n := strings.Count(log.String(), "writes far more"); n != 1 {
+	if n := strings.Count(log.String(), "a node floods etcd"); n != 1 {
 		t.Errorf("one flood was logged %d times:\n%s", n, log)
 	}
 	all, _, err := st.Fleet.Floods(t.Context(), dev)
