@@ -38,6 +38,31 @@ func (o *operator) killJoined(name string, state machines.State) {
 	}
 }
 
+// A machine that another program deletes may report another state for minutes. The apply must wait for its end, and must not
+// request a deletion that nobody approved.
+func TestApplyWaitsForForeignDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 1)))
+		set := func(state machines.State) {
+			o.site.locked(func() {
+				o.site.boxes[0].State, o.site.boxes[0].goneAt = state, o.site.boxes[0].Created.Add(time.Hour)
+			})
+		}
+		set(machines.Deleting)
+		go func() {
+			pass(10 * time.Second)
+			set(machines.Unknown)
+			pass(3 * time.Minute)
+			o.site.kill(o.site.machines()[0].ID, "")
+		}()
+		_, err := o.planned(1, func() {})
+		if err == nil || !strings.Contains(err.Error(), "another program deleted its machine") {
+			t.Error(err)
+		}
+	})
+}
+
 // Of two machines of a name, the node's own may die before the other is deleted: then none would be left.
 func TestApplyRechecksDuplicates(t *testing.T) {
 	for _, c := range []struct {

@@ -259,7 +259,8 @@ func (j *job) awaitGone(task string, refs []machines.Ref, did machines.Did, why 
 			if !slices.ContainsFunc(refs, m.Is) {
 				continue
 			}
-			if m.State != machines.Deleting && j.a.Now().Sub(deleted) >= deleteAgain {
+			// A machine that another program deletes may report another state for a moment: only an approved deletion is repeated.
+			if m.State != machines.Deleting && j.approvals.has(m.Ref()) && j.a.Now().Sub(deleted) >= deleteAgain {
 				deleted = j.a.Now()
 				return false, machines.Reason{Code: machines.WaitsForEndAgain}, j.destroy(m.Ref(), did, why)
 			}
