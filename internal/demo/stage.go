@@ -266,3 +266,16 @@ func (s *stage) runs(ctx context.Context, node string) (runs []agent.Run, err er
 	err = s.query(ctx, &runs, "runs", node, "-e", "dev")
 	return runs, err
 }
+
+// inodes identifies the release folder that each node enforces: another folder with the same content differs.
+func (s *stage) inodes(ctx context.Context) (string, error) {
+	var all []string
+	for _, node := range nodes {
+		out, err := s.in(ctx, node, "stat", "--dereference", "--format=inode %i", "/var/lib/pulley/current")
+		if err != nil {
+			return "", err
+		}
+		all = append(all, strings.TrimSpace(out))
+	}
+	return strings.Join(all, ", "), nil
+}

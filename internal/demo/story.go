@@ -118,6 +118,7 @@ func (d *demo) firstBoots(ctx context.Context) error {
 }
 
 func (d *demo) firstRelease(ctx context.Context) error {
+	onHost := exists(filepath.Dir(motd))
 	if err := d.operator(ctx, []string{"promote", "1.0.0", "-e", "dev"}); err != nil {
 		return err
 	}
@@ -128,7 +129,13 @@ func (d *demo) firstRelease(ctx context.Context) error {
 		return err
 	}
 	d.line("Puppet changed the three machines, and not this one:")
-	return d.onAll(ctx, "", "cat", motd)
+	if err := d.onAll(ctx, "", "cat", motd); err != nil {
+		return err
+	}
+	if !onHost && exists(filepath.Dir(motd)) {
+		return fmt.Errorf("%s is on this machine, too", filepath.Dir(motd))
+	}
+	return nil
 }
 
 func (d *demo) roleData(ctx context.Context) error {
@@ -149,6 +156,15 @@ func (d *demo) roleData(ctx context.Context) error {
 		}
 		if has, should := strings.Contains(got, message), strings.HasPrefix(node, "controller"); has != should {
 			return fmt.Errorf("%s contains %q on %s", motd, got, node)
+		}
+	}
+	runs, err := d.runs(ctx, "compute1")
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if r.Reason == agent.ReasonNew && r.Target.Data != 0 {
+			return fmt.Errorf("compute1 ran Puppet for data of another role: run %s", r.ID)
 		}
 	}
 	d.line("compute1 ran no Puppet for it:")
@@ -234,6 +250,10 @@ func (d *demo) drift(ctx context.Context) error {
 }
 
 func (d *demo) rollback(ctx context.Context) error {
+	before, err := d.inodes(ctx)
+	if err != nil {
+		return err
+	}
 	if err := d.operator(ctx, []string{"rollback", "-e", "dev"}); err != nil {
 		return err
 	}
@@ -242,6 +262,13 @@ func (d *demo) rollback(ctx context.Context) error {
 	}
 	if err := d.operator(ctx, []string{"status", "-e", "dev"}, []string{"history", "-e", "dev"}); err != nil {
 		return err
+	}
+	after, err := d.inodes(ctx)
+	if err != nil {
+		return err
+	}
+	if before != after {
+		return fmt.Errorf("the folder of release 1.1.0 was %s and is %s: it was fetched again", before, after)
 	}
 	d.line("No node downloaded anything: 1.1.0 stayed on its disk. A rollback restores release and data together.")
 	return nil
@@ -346,4 +373,9 @@ func (d *demo) until(ctx context.Context, what string, holds func(nodeStatus) bo
 		}
 		return fmt.Errorf("%q did not happen: %w", what, err)
 	})
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }
