@@ -21,7 +21,11 @@ type screen struct {
 
 func newScreen(env cli.Env) *screen {
 	color := env.Terminal && env.Getenv("TERM") != "dumb" && env.Getenv("NO_COLOR") == ""
-	return &screen{out: env.Stdout, color: color, width: max(env.Width, 80), now: env.Now, progress: cli.NewProgress(env)}
+	width := env.Width
+	if width <= 0 { // unknown
+		width = 80
+	}
+	return &screen{out: env.Stdout, color: color, width: width, now: env.Now, progress: cli.NewProgress(env)}
 }
 
 func (s *screen) line(text string) { fmt.Fprintln(s.out, text) }
@@ -53,7 +57,7 @@ func (s *screen) show(output string, most int) {
 // during shows progress while do works; do may report details. Elsewhere than on a terminal there is no progress.
 func (s *screen) during(what string, do func(detail func(string)) error) error {
 	began := s.now()
-	s.progress.Show("  … " + what)
+	s.progress.Show(cut("  … "+what, s.width-1))
 	err := do(func(detail string) { s.progress.Show(cut("  … "+what+": "+detail, s.width-1)) })
 	s.progress.Done()
 	if err == nil {
@@ -65,7 +69,7 @@ func (s *screen) during(what string, do func(detail func(string)) error) error {
 // cut shortens a line to a width: the next one overwrites it.
 func cut(s string, width int) string {
 	r := []rune(s)
-	if len(r) <= width {
+	if width = max(width, 1); len(r) <= width {
 		return s
 	}
 	return string(r[:width-1]) + "…"
