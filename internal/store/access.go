@@ -449,7 +449,7 @@ func (s *Access) MayRemove(ctx context.Context) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Errorf("cannot remove nodes from the fleet: etcd allows only an admin to do this, not %s\n"+
-			"nothing was done; run the command as an admin: `pulley operators list` lists the admins", s.db.CallerName)
+			"nothing was done; `pulley operators list` lists the admins: get a token of the role admin from one, and run `pulley login` with it", s.db.CallerName)
 	case err != nil:
 		return fmt.Errorf("cannot read who may remove nodes from the fleet: %w", err)
 	}
