@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/store"
 )
@@ -84,6 +85,7 @@ type environment struct {
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: nobody applies it
 	damaged    []string
+	differs    []fleet.Contradiction
 	wanted     map[string]bool // nodes that the spec calls for
 }
 
@@ -184,7 +186,32 @@ func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref)
 	if e.applying, err = st.Machines.ApplyHolder(ctx, ref); err == nil {
 		e.reported, err = st.Fleet.ReportedKeys(ctx, ref)
 	}
+	if err == nil {
+		err = e.compare(ctx, st)
+	}
 	return e, err
+}
+
+// compare finds contradictions between targets, history and statuses. What it cannot read is damaged, not contradictory.
+func (e *environment) compare(ctx context.Context, st *store.Store) error {
+	if e.spec == nil {
+		return nil
+	}
+	f, err := st.Fleet.State(ctx, e.ref)
+	var history []store.Change
+	if err == nil {
+		history, err = st.Targets.HistoryOf(ctx, e.ref, f.Desires)
+	}
+	switch {
+	case errors.As(err, new(*store.UnreadableError)):
+		e.damaged = append(e.damaged, err.Error())
+		return nil
+	case errors.Is(err, store.ErrConflict): // a prune compacted it just now
+		return nil
+	case err == nil:
+		e.differs = fleet.Contradictions(f, history)
+	}
+	return err
 }
 
 const dialWithin = 5 * time.Second

@@ -5,6 +5,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/clip"
+	"pulley/internal/fleet"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -24,6 +25,25 @@ func readable(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		for _, problem := range e.damaged {
 			all = append(all, Finding{Code: unreadable, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(problem)}})
+		}
+	}
+	return all
+}
+
+// contradictions finds targets that were written without Pulley, and marks that only such a target can have raised.
+func contradictions(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		count := 0
+		for _, c := range e.differs {
+			if c.Code == fleet.MarkAbove {
+				if count++; count > oneByOne {
+					continue
+				}
+			}
+			all = append(all, Finding{Code: Code(c.Code), Severity: Problem, Environment: e.ref.String(), Node: c.Node, Params: Params{Differs: &c}})
+		}
+		if more := count - oneByOne; more > 0 {
+			all = append(all, Finding{Code: moreMarks, Severity: Problem, Environment: e.ref.String(), Params: Params{Count: int64(more)}})
 		}
 	}
 	return all

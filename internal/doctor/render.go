@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/fleet"
 )
 
 // Code names a kind of finding.
@@ -65,6 +66,8 @@ const (
 
 	unreadable         Code = "unreadable"
 	operatorUnreadable Code = "operator_unreadable"
+
+	moreMarks Code = "more_marks_above"
 
 	Floods   Code = "floods"
 	flooded  Code = "flooded"
@@ -209,6 +212,12 @@ func (f Finding) render() (sentence, remedy string) {
 		return string(p.Text), "upgrade `pulley` if a newer one wrote it; else write it again"
 	case operatorUnreadable:
 		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
+	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers):
+		return p.Differs.Sentence(), "somebody wrote etcd without `pulley`, or restored a part of it: find out who; `pulley recover -e " + env + " --dry-run` shows what `pulley recover -e " + env + "` restores"
+	case Code(fleet.MarkAbove):
+		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
+	case moreMarks:
+		return fmt.Sprintf("and the high-water marks of %d more nodes are above the history", p.Count), ""
 	case Floods, flooded:
 		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
 		return fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count), "remove it and what it wrote: " + forget

@@ -26,6 +26,8 @@ type Status struct {
 	Roles       []machines.RoleHealth `json:"roles"`
 	Nodes       []Node                `json:"nodes"`
 
+	Contradictions []Contradiction `json:"contradictions"` // of Contradictions, where the caller read the history
+
 	Health  machines.Health `json:"-"`
 	Target  agent.Target    `json:"-"` // of nodes without one of their own
 	Epoch   agent.Epoch     `json:"-"`
@@ -53,7 +55,7 @@ type Node struct {
 
 // Look judges every node that is registered or has reported, in the order of CompareNatural.
 func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
-	out := Status{Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
+	out := Status{Contradictions: []Contradiction{}, Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
 	views := map[string]agent.View{}
 	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), CompareNatural) {
 		n := lookAt(f, name, now)

@@ -40,6 +40,38 @@ func (s Status) Summary() string {
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
+// Sentence renders a contradiction.
+func (c Contradiction) Sentence() string {
+	switch c.Code {
+	case TargetDiffers:
+		scope, _ := ScopeOf(c)
+		if c.Epoch == 0 {
+			return fmt.Sprintf("the target of %s in etcd is %s, and no change set one", scope, part(*c.Target))
+		}
+		return fmt.Sprintf("the target of %s in etcd is %s, its last change is %s at epoch %d", scope, part(*c.Target), part(*c.Change), c.Epoch)
+	case EpochDiffers:
+		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
+	case MarkAbove:
+		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
+	}
+	return string(c.Code)
+}
+
+// part renders the target of one scope. Parts of it may be inherited.
+func part(t agent.Target) string {
+	switch {
+	case t == agent.Target{}:
+		return "none"
+	case t.IsZero():
+		return fmt.Sprintf("data %d", t.Data)
+	}
+	return t.String()
+}
+
+func markWords(t agent.Target) string {
+	return fmt.Sprintf("release %s, data %d", cmp.Or(t.Release, "none"), t.Data)
+}
+
 // Why is the sentence of the node's reason; "" for a converged node.
 func (n Node) Why() string {
 	if n.State == agent.Converged {

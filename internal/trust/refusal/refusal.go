@@ -20,6 +20,7 @@ type Code string
 // The codes and their parameters. Each code also has "release" or "data", which names the record.
 const (
 	NotSigned             Code = "not_signed"
+	RecordMissing         Code = "record_missing"
 	RecordUnreadable      Code = "record_unreadable"       // detail
 	SignatureUnreadable   Code = "signature_unreadable"    // detail
 	SignatureMismatch     Code = "signature_mismatch"      // by, key
@@ -132,6 +133,7 @@ func sentence(subject string, code Code, p Params) string {
 	signed := fmt.Sprintf("%s is signed by %s", subject, p.signer())
 	known := map[Code]string{
 		NotSigned:             subject + " is not signed",
+		RecordMissing:         "the record of " + subject + " does not exist",
 		RecordUnreadable:      fmt.Sprintf("%s cannot be read: %s", subject, p["detail"]),
 		SignatureUnreadable:   fmt.Sprintf("the signature of %s cannot be read: %s", subject, p["detail"]),
 		SignatureMismatch:     fmt.Sprintf("%s was altered after it was signed: the signature by %s does not match", subject, p.signer()),
