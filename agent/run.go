@@ -99,6 +99,7 @@ type Staged struct {
 // The sentinel errors that a Control's errors wrap.
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
+	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable
 	ErrChanged     = errors.New("the desired state changed meanwhile")
 )
 

@@ -265,6 +265,7 @@ func (a *Answer) Failed() bool { return a.Cause != nil || a.Problem != Problem{}
 // Desired is everything in etcd that concerns one node, read at one revision.
 type Desired struct {
 	Unreachable Prose            `json:"unreachable,omitempty"` // why etcd did not answer; the rest is empty
+	Clock       bool             `json:"clock,omitempty"`       // with Unreachable: a clock contradicts a certificate
 	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list

@@ -69,6 +69,7 @@ EXIT STATUS
 	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "limit of replaced machines of an environment in an hour")
 	f.BoolVar(&s.config.Auth, "auth", false, "make etcd authenticate its users, with a CA in the data folder; implied by --listen off loopback without --cert, and by a folder that was served so before")
 	f.StringArrayVar(&s.config.Advertise, "advertise", nil, "name or address of this machine for nodes; may be repeated (default: that of --listen, or all of the machine)")
+	f.StringVar(&s.config.Today, "today", "", "today's `DATE`, as in 2026-11-22: confirms this machine's clock where it contradicts the newest times in etcd")
 	f.DurationVar(&s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
 	s.secure.addCA(f)
 	return cmd

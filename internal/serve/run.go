@@ -59,6 +59,7 @@ type Config struct {
 
 	Hostname string
 	Now      func() time.Time
+	Today    string // the date that an operator confirmed, where the clock contradicts etcd; "" for none
 	Log      *slog.Logger
 
 	Ready   func(Ready)                     // called once, when all parts serve
@@ -203,6 +204,7 @@ func httpsBeside(listen string) string {
 type service struct {
 	ready  Ready
 	store  *store.Store
+	clock  *clock
 	https  *httpsServer
 	failed <-chan error          // of the embedded etcd
 	look   func(context.Context) // periodic check of a cluster; nil for an embedded etcd
@@ -225,8 +227,12 @@ func (c Config) plain(ctx context.Context) error {
 	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
 		return fmt.Errorf("cannot serve %s without --auth: etcd authentication is on\nstart serve with --auth, and without --cert, --key and --cacert", c.DataDir)
 	}
+	clock := c.newClock()
+	if err := clock.start(ctx, st); err != nil {
+		return err
+	}
 	return c.serve(ctx, service{
-		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, https: https, failed: etcd.Failed(),
+		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, clock: clock, https: https, failed: etcd.Failed(),
 	})
 }
 
@@ -237,8 +243,10 @@ func (c Config) secured(ctx context.Context) error {
 		return err
 	}
 	defer https.close()
+	clock := c.newClock()
 	etcd, err := member.StartSecure(ctx, member.SecureConfig{
 		EtcdConfig: c.Member, Hosts: c.hosts(c.Member.Listen), Hostname: c.Hostname, Prefix: c.Client.Prefix, Timeout: c.Client.Timeout, CA: c.CA,
+		Check: clock.start,
 	})
 	if err != nil {
 		return err
@@ -253,12 +261,25 @@ func (c Config) secured(ctx context.Context) error {
 		ready: Ready{
 			Etcd: etcd.Etcd, Endpoints: etcd.Endpoints(), NewAdmin: etcd.Admin, Certificates: etcd.Certificates, Authenticates: true,
 		},
-		store: st, https: https, failed: etcd.Failed(),
+		store: st, clock: clock, https: https, failed: etcd.Failed(),
 	})
 }
 
 // cluster watches a cluster that serve does not run. With a data folder, machines join here.
 func (c Config) cluster(ctx context.Context) error {
+	st, err := store.Open(c.Client)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	health, err := st.Cluster.Health(ctx)
+	if err != nil {
+		return err
+	}
+	clock := c.newClock()
+	if err := clock.start(ctx, st); err != nil {
+		return err
+	}
 	var certs *fleetca.Certificates
 	cert, key := c.httpsFiles()
 	if c.Joins {
@@ -276,22 +297,13 @@ func (c Config) cluster(ctx context.Context) error {
 		return err
 	}
 	defer https.close()
-	st, err := store.Open(c.Client)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	health, err := st.Cluster.Health(ctx)
-	if err != nil {
-		return err
-	}
 	if certs != nil {
 		if err := certs.MayJoin(ctx, st, c.Client); err != nil {
 			return fmt.Errorf("cannot let nodes join: %w\nrun `pulley doctor` for all checks; without --data-dir serve only mirrors and watches", err)
 		}
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, https: https, look: c.lookAt(st),
+		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st),
 	})
 }
 
@@ -329,7 +341,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	certs := v.ready.Certificates
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}
@@ -372,8 +384,9 @@ func (c Config) endHolds(ctx context.Context, v *service) {
 
 // wait returns when ctx ends or a part fails.
 func (v service) wait(ctx context.Context) error {
-	ticker := time.NewTicker(healthInterval)
+	ticker, clock := time.NewTicker(healthInterval), time.NewTicker(clockInterval)
 	defer ticker.Stop()
+	defer clock.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -382,6 +395,10 @@ func (v service) wait(ctx context.Context) error {
 			return fmt.Errorf("etcd stopped: %w", err)
 		case err := <-v.https.ended():
 			return err
+		case <-clock.C:
+			if err := v.clock.check(); err != nil {
+				return err
+			}
 		case <-ticker.C:
 			if v.look != nil {
 				v.look(ctx)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,6 +77,34 @@ func (s *Cluster) membersAt(ctx context.Context, endpoints []string) (all []Memb
 func (s *Cluster) Ping(ctx context.Context) error {
 	_, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly())
 	return err
+}
+
+// Of the newest reports of nodes, NodesTime reads at most newestReports, and needs leastReports for a median that one
+// wrong clock does not decide.
+const newestReports, leastReports = 25, 3
+
+// NodesTime returns the median of the times in the newest reports of nodes, each by the clock of its node. It is zero
+// with too few reports.
+func (s *Cluster) NodesTime(ctx context.Context) (time.Time, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.AllStatuses(), clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(newestReports))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("cannot read the newest reports of nodes: %w", err)
+	}
+	var times []time.Time
+	for _, kv := range resp.Kvs {
+		var report struct {
+			SeenAt time.Time `json:"seen_at"`
+		}
+		if json.Unmarshal(kv.Value, &report) == nil && !report.SeenAt.IsZero() {
+			times = append(times, report.SeenAt)
+		}
+	}
+	if len(times) < leastReports {
+		return time.Time{}, nil
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	return times[len(times)/2], nil
 }
 
 // Alarm is an alarm of etcd.

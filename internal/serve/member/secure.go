@@ -47,6 +47,9 @@ type SecureConfig struct {
 	Prefix     string        // of every key
 	Timeout    time.Duration // of each call
 	CA         pki.Options
+
+	// Check runs over the member's data before any certificate is replaced and any user changes; nil accepts all.
+	Check func(context.Context, *store.Store) error
 }
 
 // Secured is a running member with authentication.
@@ -140,17 +143,11 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	if s.Certificates, err = fleetca.Open(c.Dir, c.Prefix, c.Hostname, true, c.CA); err != nil {
 		return err
 	}
-	if err := s.Certificates.Refresh(c.hosts()); err != nil {
-		return err
-	}
 	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
 	if err := atomicfile.Write(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
 		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
 	}
-	if err := s.setUp(ctx, c); err != nil {
-		return fmt.Errorf("cannot set up etcd's users: %w", err)
-	}
-	return nil
+	return s.setUp(ctx, c)
 }
 
 // keepsCA refuses a folder whose etcd has users but whose CA is missing: otherwise a new CA would replace it silently.
@@ -195,7 +192,17 @@ func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
 	if err != nil {
 		return err
 	}
-	s.Admin, err = s.Certificates.SetUpUsers(ctx, st)
+	if c.Check != nil {
+		err = c.Check(ctx, st)
+	}
+	if err == nil {
+		err = s.Certificates.Refresh(c.hosts())
+	}
+	if err == nil {
+		if s.Admin, err = s.Certificates.SetUpUsers(ctx, st); err != nil {
+			err = fmt.Errorf("cannot set up etcd's users: %w", err)
+		}
+	}
 	return errors.Join(err, st.Close())
 }
 
