@@ -10,12 +10,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/hashicorp/go-version"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/agent"
 	"pulley/internal/store/etcd"
 )
 
@@ -24,6 +27,8 @@ type MemberState struct {
 	Endpoint, Version   string
 	Stored, Used, Quota int64 // bytes; quota 0: etcd does not report it
 	Alarms              []string
+
+	Silent error // why the member does not answer; the other fields are then empty
 
 	leader bool
 }
@@ -50,9 +55,47 @@ func (s *Cluster) member(ctx context.Context, endpoint string) (MemberState, err
 	}, nil
 }
 
-// Health reads the state of each endpoint.
+// repaired is the first release of each line of etcd in which users cannot read or write past their roles
+// (CVE-2026-33413, CVE-2026-44283, GHSA-xg4h-6gfc-h4m8). Other lines have no such release.
+var repaired = map[string]string{"3.5": "3.5.33", "3.6": "3.6.14", "3.7": "3.7.1"}
+
+// Outdated reports whether a version of etcd lacks repairs, and which version has them.
+func Outdated(v string) (need string, yes bool) {
+	is, err := version.NewVersion(v)
+	if err != nil {
+		return "3.7.1", true
+	}
+	segments := is.Segments()
+	need, known := repaired[fmt.Sprintf("%d.%d", segments[0], segments[1])]
+	switch {
+	case known:
+		return need, is.Core().LessThan(version.Must(version.NewVersion(need)))
+	case is.Core().LessThan(version.Must(version.NewVersion("3.5.0"))):
+		return "3.5.33", true
+	}
+	return "", false // newer than all of them
+}
+
+// Health reads the state of each endpoint. A silent member is no error as long as the others confirm a read, which takes a quorum.
 func (s *Cluster) Health(ctx context.Context) ([]MemberState, error) {
-	return s.membersAt(ctx, s.endpoints())
+	all := make([]MemberState, len(s.endpoints()))
+	var quorum error
+	var reading sync.WaitGroup
+	reading.Go(func() { quorum = s.Ping(ctx) })
+	for i, endpoint := range s.endpoints() {
+		reading.Go(func() {
+			var err error
+			if all[i], err = s.Member(ctx, endpoint); err != nil {
+				all[i].Silent = err
+			}
+		})
+	}
+	reading.Wait()
+	silent := slices.ContainsFunc(all, func(m MemberState) bool { return m.Silent != nil })
+	if silent && errors.Is(quorum, agent.ErrUnreachable) {
+		return all, quorum
+	}
+	return all, nil
 }
 
 func (s *Cluster) endpoints() []string {
