@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,7 +64,7 @@ type Config struct {
 	Log      *slog.Logger
 
 	Ready   func(Ready)                     // called once, when all parts serve
-	Members func([]store.MemberState)       // called when a cluster answers again
+	Members func([]store.MemberState)       // called when a cluster answers again, or when another member of it is silent
 	Warn    func(error)                     // called for errors that do not stop serve
 	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
 }
@@ -303,25 +304,39 @@ func (c Config) cluster(ctx context.Context) error {
 		}
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st),
+		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st, health),
 	})
 }
 
-// lookAt checks the cluster, and reports when it stops or starts to answer.
-func (c Config) lookAt(st *store.Store) func(context.Context) {
-	answers := true
+// lookAt checks the cluster, and reports when it, or one of its members, stops or starts to answer.
+func (c Config) lookAt(st *store.Store, health []store.MemberState) func(context.Context) {
+	before := silent(health, nil)
 	return func(ctx context.Context) {
 		health, err := st.Cluster.Health(ctx)
+		now := silent(health, err)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || slices.Equal(now, before):
 			return
-		case err != nil && answers:
+		case err != nil:
 			c.Warn(err)
-		case err == nil && !answers:
+		default:
 			c.Members(health)
 		}
-		answers = err == nil
+		before = now
 	}
+}
+
+// silent lists the endpoints that do not answer, and * if no quorum answers.
+func silent(all []store.MemberState, err error) (endpoints []string) {
+	if err != nil {
+		return []string{"*"}
+	}
+	for _, m := range all {
+		if m.Silent != nil {
+			endpoints = append(endpoints, m.Endpoint)
+		}
+	}
+	return endpoints
 }
 
 // serve starts the web listener and the background tasks, and waits for the end.
@@ -377,7 +392,7 @@ func (c Config) endHolds(ctx context.Context, v *service) {
 	if v.ready.EndedHolds, err = v.store.Fleet.EndHolds(ctx, c.Now()); err != nil && ctx.Err() == nil {
 		c.Warn(fmt.Errorf("warning: some holds may last longer than they should: %w", err))
 	}
-	if health, err := v.store.Cluster.Health(ctx); err == nil && len(health) > 0 {
+	if health, err := v.store.Cluster.Health(ctx); err == nil && len(health) > 0 && health[0].Silent == nil {
 		v.ready.Health = &health[0]
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/store"
 )
 
@@ -75,6 +76,9 @@ func (c EtcdConfig) Limits() error {
 	}
 	return nil
 }
+
+// dataName is the folder of etcd's data in a data folder.
+const dataName = "etcd"
 
 // CheckListen refuses a plain-text listener that other machines could reach.
 func CheckListen(listen string, secure bool) error {
@@ -164,7 +168,7 @@ func (c EtcdConfig) notReady(ctx context.Context) error {
 // KeepOut excludes every `pulley serve` from a data folder until release is called. It fails while one serves the
 // folder's etcd. It does not notice a serve for another etcd.
 func KeepOut(dir string) (release func() error, err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := atomicfile.OpenLock(filepath.Join(dir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
 	}
@@ -204,7 +208,7 @@ func (c EtcdConfig) clientURL(secure bool) url.URL {
 func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
-	cfg.Dir = filepath.Join(c.Dir, "etcd")
+	cfg.Dir = filepath.Join(c.Dir, dataName)
 	if strings.HasSuffix(clients.Scheme, "s") {
 		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: c.Cert, KeyFile: c.Key, TrustedCAFile: c.CACert, ClientCertAuth: true}
 	}

@@ -34,6 +34,12 @@ func IsSecured(dir string) bool {
 	return err == nil || !errors.Is(err, os.ErrNotExist)
 }
 
+// HasData reports whether a data folder contains an etcd, even if its files were lost.
+func HasData(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, dataName))
+	return err == nil || !errors.Is(err, os.ErrNotExist) || IsSecured(dir)
+}
+
 func errSecured(dir string) error {
 	return fmt.Errorf("cannot serve %s without --auth: the folder was served with authentication before\n"+
 		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, fleetca.PKIName))
@@ -153,7 +159,7 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 // keepsCA refuses a folder whose etcd has users but whose CA is missing: otherwise a new CA would replace it silently.
 func keepsCA(dir string) error {
 	pkiDir := filepath.Join(dir, fleetca.PKIName)
-	_, data := os.Lstat(filepath.Join(dir, "etcd"))
+	_, data := os.Lstat(filepath.Join(dir, dataName))
 	_, ca := os.Lstat(filepath.Join(pkiDir, "ca.pem"))
 	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
 		return nil
