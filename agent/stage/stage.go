@@ -94,6 +94,13 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 		return agent.Staged{}, err
 	}
 	if signers == nil {
+		required, err := c.Store.Environments.RequiresSignatures(ctx, id.Environment)
+		if err == nil && required {
+			err = refusal.New(refusal.SignersRequired, "environment", id.Environment)
+		}
+		if err != nil {
+			return agent.Staged{}, err
+		}
 		return c.fetch(ctx, id, t, &f)
 	}
 	raised, err := c.verify(ctx, signers, mark, id, t, &f)

@@ -86,7 +86,9 @@ type environment struct {
 	applying   *store.LockHolder // nil: nobody applies it
 	damaged    []string
 	differs    []fleet.Contradiction
-	wanted     map[string]bool // nodes that the spec calls for
+	unchecked  []string            // listed nodes that report that they check no signatures
+	signers    map[string][]string // listed nodes that check them, by the digest of their signers
+	wanted     map[string]bool     // nodes that the spec calls for
 }
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
@@ -210,6 +212,17 @@ func (e *environment) compare(ctx context.Context, st *store.Store) error {
 		return nil
 	case err == nil:
 		e.differs = fleet.Contradictions(f, history)
+		e.signers = map[string][]string{}
+		for node, st := range sorted(f.Statuses) {
+			_, listed := f.Hosts[node]
+			switch s := st.Signatures; {
+			case s == nil || !listed:
+			case s.State == agent.SignaturesNotChecked:
+				e.unchecked = append(e.unchecked, node)
+			case s.State == agent.SignaturesChecked:
+				e.signers[s.Signers] = append(e.signers[s.Signers], node)
+			}
+		}
 	}
 	return err
 }

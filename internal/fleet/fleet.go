@@ -50,6 +50,8 @@ type Node struct {
 	Hold        *agent.Hold      `json:"hold"`
 	Rollout     string           `json:"rollout"`
 
+	Signatures *agent.Signatures `json:"signatures"` // nil: not reported
+
 	View agent.View `json:"-"`
 }
 
@@ -97,6 +99,7 @@ func lookAt(f store.FleetState, name string, now time.Time) Node {
 			role, n.Role = st.Role, st.Role
 		}
 		seen := st.SeenAt
+		n.Signatures = st.Signatures
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

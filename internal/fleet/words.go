@@ -106,6 +106,9 @@ func (x Explanation) Words(now time.Time) string {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
 	} else {
 		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Status.SeenAt), x.Status.LastRun, x.Status.Outcome)
+		if s := x.Status.Signatures; s != nil {
+			cli.Cleanf(&b, "  signatures    %s\n", signatureWords(*s))
+		}
 		if u := x.Status.Agent; u != nil {
 			problem := u.Problem.String()
 			if problem != "" {
@@ -127,6 +130,19 @@ func (x Explanation) Words(now time.Time) string {
 		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Status.LastRun)
 	}
 	return b.String()
+}
+
+// signatureWords renders a node's checks of signatures.
+func signatureWords(s agent.Signatures) string {
+	switch s.State {
+	case agent.SignaturesChecked:
+		return fmt.Sprintf("checked, by %s (list %s); high-water mark: release %s, data %d", cli.Count(s.Keys, "key"), s.Signers, cmp.Or(s.Release, "none"), s.Data)
+	case agent.SignaturesNotChecked:
+		return "not checked"
+	case agent.SignaturesUnusable:
+		return "the lists of signers are unusable: the node takes nothing new"
+	}
+	return string(s.State)
 }
 
 // Cell is the step of a first boot with its time and problem; "" for a finished one.
