@@ -59,7 +59,7 @@ the result. The only server that a node needs is etcd.`,
 	}
 	o.connection.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		newServe(o), newDemo(o),
+		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newCA(o), newAgents(o),

@@ -74,7 +74,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 				r.Marks = append(r.Marks, blocked[node])
 			}
 		}
-		gate := scope == (Scope{}) && f.Desires.Gate.Epoch != history[0].Epoch
+		gate := scope == (Scope{}) && (f.Desires.Gate.Epoch != history[0].Epoch || history[0].Kind == store.Restored)
 		if handled[scope] || r.Target == r.Was && len(r.Nodes) == 0 && !gate {
 			continue
 		}

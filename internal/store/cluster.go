@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -148,6 +149,27 @@ func (s *Cluster) NodesTime(ctx context.Context) (time.Time, error) {
 	}
 	slices.SortFunc(times, time.Time.Compare)
 	return times[len(times)/2], nil
+}
+
+// snapshotWithin bounds the transfer of a snapshot of at most 8 GiB.
+const snapshotWithin = 30 * time.Minute
+
+// Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin.
+func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
+	defer cancel()
+	if err := s.Ping(ctx); err != nil { // with a shorter deadline
+		return fmt.Errorf("cannot read a snapshot of etcd: %w", err)
+	}
+	r, err := s.db.Client.Snapshot(ctx)
+	if err == nil {
+		_, err = io.Copy(w, r)
+		err = errors.Join(err, r.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read a snapshot of etcd: %w", s.db.Explain(err))
+	}
+	return nil
 }
 
 // Alarm is an alarm of etcd.

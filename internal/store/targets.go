@@ -44,6 +44,7 @@ const (
 	Promoted   ChangeKind = "promote"
 	DataChange ChangeKind = "data"
 	RolledBack ChangeKind = "rollback"
+	Restored   ChangeKind = "restore" // from a backup: no target changed
 	Recovered  ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
 )
 
@@ -143,6 +144,25 @@ func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, 
 	c, err := s.change(ctx, s.there(ref, r.Target), ref, d, c, a)
 	c.recovery = nil
 	return c, err
+}
+
+// restoreGap is far more than the epochs that a fleet may lose between two backups.
+const restoreGap = 1_000_000
+
+// Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
+// use no signed permit with an epoch that they have passed. Its gate is paused until the next change: nodes would
+// otherwise return to the targets of the backup.
+func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
+	d, err := s.Desires(ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	k, at := s.db.Env(ref), a.At.UTC().Truncate(time.Second)
+	c := Change{Epoch: d.Gate.Epoch + restoreGap, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
+	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).
+		Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GatePaused, By: a.By, Why: agent.Prose(a.Why), At: at}).
+		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
+	return c.Epoch, etcd.Wrap(s.db.Commit(ctx, b), "cannot mark %s as restored", ref)
 }
 
 // change adds a target, the gate, the history record, and the permit for nodes that go to a lower release to a batch,

@@ -39,7 +39,7 @@ const (
 // Bounds of the settings of the embedded member.
 const (
 	minQuota     = 16 << 20
-	maxQuota     = 8 << 30 // the largest that etcd recommends (MaxQuotaBytes of its server/storage/quota.go)
+	MaxQuota     = 8 << 30 // the largest that etcd recommends (MaxQuotaBytes of its server/storage/quota.go)
 	minRetention = time.Minute
 	maxRetention = 30 * time.Minute // the changes of an environment must not fill the quota with unused revisions
 )
@@ -69,8 +69,8 @@ type Etcd struct {
 // Limits rejects an unreasonable quota or retention. Etcd itself accepts any value, and divides by some.
 func (c EtcdConfig) Limits() error {
 	switch {
-	case c.QuotaBytes < minQuota || c.QuotaBytes > maxQuota:
-		return fmt.Errorf("cannot use a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(maxQuota))
+	case c.QuotaBytes < minQuota || c.QuotaBytes > MaxQuota:
+		return fmt.Errorf("cannot use a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(MaxQuota))
 	case c.Retention < minRetention || c.Retention > maxRetention:
 		return fmt.Errorf("cannot keep old revisions for %s: give at least %s and at most %s", c.Retention, minRetention, maxRetention)
 	}

@@ -179,37 +179,20 @@ func (c SecureConfig) hosts() []string {
 
 // setUp runs the first phase.
 func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
-	cert, key, err := throwaway(s.run)
-	if err != nil {
-		return fmt.Errorf("cannot make a certificate for the start: %w", err)
-	}
-	defer func() { _ = errors.Join(os.Remove(cert), os.Remove(key)) }() // the folder is deleted at the end anyway
-	socket := filepath.Join(s.run, "localhost")                         // the server's name in the certificate
-	member := c.EtcdConfig
-	member.Cert, member.Key, member.CACert, member.Advertise = cert, key, cert, nil
-	e, err := member.start(ctx, member.embedded(url.URL{Scheme: "unixs", Path: socket}, s.peers()), func() error { return nil })
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	st, err := store.Open(store.Config{
-		Endpoints: []string{"unixs://" + socket}, CACert: cert, Cert: cert, Key: key, Prefix: c.Prefix, Timeout: c.Timeout,
-	})
-	if err != nil {
-		return err
-	}
-	if c.Check != nil {
-		err = c.Check(ctx, st)
-	}
-	if err == nil {
-		err = s.Certificates.Refresh(c.hosts())
-	}
-	if err == nil {
-		if s.Admin, err = s.Certificates.SetUpUsers(ctx, st); err != nil {
-			err = fmt.Errorf("cannot set up etcd's users: %w", err)
+	return s.privately(ctx, c, func(ctx context.Context, st *store.Store) (err error) {
+		if c.Check != nil {
+			err = c.Check(ctx, st)
 		}
-	}
-	return errors.Join(err, st.Close())
+		if err == nil {
+			err = s.Certificates.Refresh(c.hosts())
+		}
+		if err == nil {
+			if s.Admin, err = s.Certificates.SetUpUsers(ctx, st); err != nil {
+				err = fmt.Errorf("cannot set up etcd's users: %w", err)
+			}
+		}
+		return err
+	})
 }
 
 // throwaway writes the certificate of the first phase into a folder that only this user can read. The member and its
