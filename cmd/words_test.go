@@ -199,7 +199,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		cmd := exec.CommandContext(context.Background(), "sh", append([]string{"-c", `exec "$0" "$@"`}, args[1:]...)...)
 		cmd.Dir = ts.MkAbs(".")
-		for _, name := range []string{"PATH", "HOME", "PULLEY_ENDPOINTS", "PULLEY_ENVIRONMENT", "SUDO_USER"} {
+		for _, name := range []string{"PATH", "HOME", "PULLEY_ENDPOINTS", "PULLEY_CACERT", "PULLEY_CERT", "PULLEY_KEY", "PULLEY_ENVIRONMENT", "SUDO_USER"} {
 			cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 		}
 		out, err := cmd.CombinedOutput()

@@ -227,7 +227,11 @@ func (f Finding) render() (sentence, remedy string) {
 			"during a change of signers, wait until `pulley status` shows every node on its target; else compare the files of two nodes"
 	case Floods, flooded:
 		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
-		return fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count), "remove it and what it wrote: " + forget
+		sentence = fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count)
+		if p.Count2 > 0 {
+			sentence += fmt.Sprintf(", and %d calls for leases or watches, which were refused", p.Count2)
+		}
+		return sentence, "remove it and what it wrote: " + forget
 	case manyKeys:
 		return fmt.Sprintf("%s has %d keys in etcd, and a node keeps about 20", node, p.Count), "remove it and what it wrote: " + forget
 	case duplicate:

@@ -175,6 +175,11 @@ func (c Config) hosts(listen string) []string {
 
 // Run serves until ctx ends, which is no error, or until a part fails.
 func Run(ctx context.Context, c Config) error {
+	o, err := newOverloads(c.Log)
+	if err != nil {
+		return err
+	}
+	c.Member.Connections, c.Member.Refused = o.etcd, o.callRefused
 	run := c.plain
 	switch {
 	case c.Cluster:
@@ -185,7 +190,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 		run = c.secured
 	}
-	err := run(ctx)
+	err = run(ctx, o)
 	if err != nil && ctx.Err() != nil {
 		return nil
 	}
@@ -209,12 +214,14 @@ type service struct {
 	https  *httpsServer
 	failed <-chan error          // of the embedded etcd
 	look   func(context.Context) // periodic check of a cluster; nil for an embedded etcd
+
+	overloads *overloads
 }
 
 // plain runs the embedded etcd without authentication, on loopback or with certificates of the operator.
-func (c Config) plain(ctx context.Context) error {
+func (c Config) plain(ctx context.Context, o *overloads) error {
 	cert, key := c.httpsFiles()
-	https, err := openHTTPS(c, cert, key)
+	https, err := openHTTPS(c, o, cert, key)
 	if err != nil {
 		return err
 	}
@@ -233,13 +240,13 @@ func (c Config) plain(ctx context.Context) error {
 		return err
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, clock: clock, https: https, failed: etcd.Failed(),
+		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, clock: clock, https: https, failed: etcd.Failed(), overloads: o,
 	})
 }
 
 // secured runs the embedded etcd with authentication.
-func (c Config) secured(ctx context.Context) error {
-	https, err := openHTTPS(c, "", "")
+func (c Config) secured(ctx context.Context, o *overloads) error {
+	https, err := openHTTPS(c, o, "", "")
 	if err != nil {
 		return err
 	}
@@ -262,12 +269,12 @@ func (c Config) secured(ctx context.Context) error {
 		ready: Ready{
 			Etcd: etcd.Etcd, Endpoints: etcd.Endpoints(), NewAdmin: etcd.Admin, Certificates: etcd.Certificates, Authenticates: true,
 		},
-		store: st, clock: clock, https: https, failed: etcd.Failed(),
+		store: st, clock: clock, https: https, failed: etcd.Failed(), overloads: o,
 	})
 }
 
 // cluster watches a cluster that serve does not run. With a data folder, machines join here.
-func (c Config) cluster(ctx context.Context) error {
+func (c Config) cluster(ctx context.Context, o *overloads) error {
 	st, err := store.Open(c.Client)
 	if err != nil {
 		return err
@@ -293,7 +300,7 @@ func (c Config) cluster(ctx context.Context) error {
 		}
 		cert, key = certs.Server(), certs.Server()
 	}
-	https, err := openHTTPS(c, cert, key)
+	https, err := openHTTPS(c, o, cert, key)
 	if err != nil {
 		return err
 	}
@@ -304,7 +311,7 @@ func (c Config) cluster(ctx context.Context) error {
 		}
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st, health),
+		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st, health), overloads: o,
 	})
 }
 
@@ -360,6 +367,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if err != nil {
 		return err
 	}
+	v.overloads.connect(tasks, metrics)
 	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints}
 	if certs != nil {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/serve/limits"
 	"pulley/internal/store"
 )
 
@@ -55,12 +57,17 @@ type EtcdConfig struct {
 	Retention     time.Duration // lifetime of old revisions
 	Log           zapcore.WriteSyncer
 	UnsafeNoFsync bool // for tests, which never survive a power loss
+
+	Connections *limits.Connections     // bounds those of clients with TLS; nil: none
+	Refused     func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
+	operator    string                  // etcd's role of operators; "" without users
 }
 
 // Etcd is a running embedded member.
 type Etcd struct {
 	server  *embed.Etcd
 	release func() error // frees the data folder
+	bounds  *bounds      // nil in plain text
 	secure  bool
 	level   zap.AtomicLevel // of the member's log
 	once    sync.Once
@@ -124,6 +131,14 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 // start runs a member and waits until it serves. In every case it calls release once the folder is free again.
 func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func() error) (*Etcd, error) {
 	e := &Etcd{release: release, secure: strings.HasSuffix(cfg.ListenClientUrls[0].Scheme, "s"), level: c.log(cfg)}
+	cfg.UserHandlers = map[string]http.Handler{"/debug/": http.NotFoundHandler()} // they show the command line of serve
+	if e.secure {
+		var err error
+		if e.bounds, err = c.bound(cfg); err != nil {
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), release())
+		}
+		e.release = func() error { return errors.Join(e.bounds.remove(), release()) }
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	// In a goroutine: etcd waits forever for a data folder that another program has open.
@@ -136,8 +151,9 @@ func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func()
 	select {
 	case err := <-started:
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), release())
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), e.release())
 		}
+		e.bounds.guard(e.server.Server.AuthStore())
 	case <-ctx.Done():
 		go func() { // in case it still starts
 			if err := <-started; err == nil {
@@ -256,7 +272,17 @@ func (e *Etcd) Endpoint() string {
 	if e.secure {
 		scheme = "https"
 	}
-	return scheme + "://" + e.server.Clients[0].Addr().String()
+	return scheme + "://" + e.address().String()
+}
+
+// address returns the address for clients. With TLS, etcd's HTTP paths have a socket of their own.
+func (e *Etcd) address() net.Addr {
+	for _, l := range e.server.Clients {
+		if l.Addr().Network() != "unix" {
+			return l.Addr()
+		}
+	}
+	return e.server.Clients[0].Addr()
 }
 
 // Size returns the bytes of the data on disk, and the bytes in use.
@@ -277,6 +303,7 @@ func (e *Etcd) Failed() <-chan error { return e.server.Err() }
 func (e *Etcd) Close() {
 	e.once.Do(func() {
 		e.level.SetLevel(zapcore.FatalLevel) // etcd logs the close of its listeners as an error
+		e.bounds.shut()
 		e.server.Close()
 		_ = e.release() // the process may continue, for example a test
 	})

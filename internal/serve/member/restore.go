@@ -98,7 +98,7 @@ func (s *Secured) privately(ctx context.Context, c SecureConfig, do func(context
 	defer func() { _ = errors.Join(os.Remove(cert), os.Remove(key)) }() // the folder is deleted at the end anyway
 	socket := filepath.Join(s.run, "localhost")                         // the server's name in the certificate
 	member := c.EtcdConfig
-	member.Cert, member.Key, member.CACert, member.Advertise = cert, key, cert, nil
+	member.Cert, member.Key, member.CACert, member.Advertise, member.Connections = cert, key, cert, nil, nil
 	e, err := member.start(ctx, member.embedded(url.URL{Scheme: "unixs", Path: socket}, s.peers()), func() error { return nil })
 	if err != nil {
 		return err

@@ -67,6 +67,8 @@ type Secured struct {
 
 	run   string // folder of sockets
 	hosts []string
+
+	operator string // etcd's role of operators
 }
 
 // StartSecure starts a member in two phases. In the first phase it listens only on a socket in a new private folder,
@@ -90,6 +92,7 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 		return nil, errors.Join(err, release())
 	}
 	s.hosts = c.Hosts
+	c.operator = s.operator
 	c.Cert, c.Key, c.CACert = s.Certificates.Server(), s.Certificates.Server(), s.Certificates.Bundle()
 	if s.Etcd, err = c.start(ctx, c.embedded(c.clientURL(true), s.peers()), release); err != nil {
 		return nil, err
@@ -120,7 +123,7 @@ func (s *Secured) peers() url.URL {
 
 // local returns the member's URL for this machine.
 func (s *Secured) local() string {
-	host, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
+	host, port, _ := net.SplitHostPort(s.address().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
@@ -129,7 +132,7 @@ func (s *Secured) local() string {
 
 // Endpoints returns the URLs for other machines.
 func (s *Secured) Endpoints() []string {
-	_, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
+	_, port, _ := net.SplitHostPort(s.address().String())
 	var all []string
 	for _, h := range s.hosts {
 		all = append(all, "https://"+net.JoinHostPort(h, port))
@@ -180,6 +183,7 @@ func (c SecureConfig) hosts() []string {
 // setUp runs the first phase.
 func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
 	return s.privately(ctx, c, func(ctx context.Context, st *store.Store) (err error) {
+		s.operator = st.Access.OperatorRole(store.RoleOperator)
 		if c.Check != nil {
 			err = c.Check(ctx, st)
 		}
