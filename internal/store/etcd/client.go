@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,6 +111,9 @@ func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []cli
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	resp, err := s.Client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+	if slices.ContainsFunc(slices.Concat(then, otherwise), func(op clientv3.Op) bool { return op.IsPut() || op.IsDelete() || op.IsTxn() }) {
+		return resp, s.ExplainWrite(err)
+	}
 	return resp, s.Explain(err)
 }
 

@@ -84,6 +84,37 @@ func (s *DB) certificate() *x509.Certificate {
 	return pair.Leaf
 }
 
+// ErrUnknownOutcome is wrapped when etcd did not answer a write that it may have received. The write may be in force, or may still
+// take effect: read again.
+var ErrUnknownOutcome = errors.New("the outcome is unknown")
+
+// unknownOutcome is a missing answer to a write.
+type unknownOutcome struct{ cause error }
+
+func (u *unknownOutcome) Error() string   { return u.cause.Error() }
+func (u *unknownOutcome) Unwrap() []error { return []error{ErrUnknownOutcome, u.cause} }
+
+// Hint repeats nothing if the error already names the command that reads again.
+func (u *unknownOutcome) Hint() string { return ErrUnknownOutcome.Error() }
+
+// ExplainWrite is Explain for a write. It marks an error after which the write may be in force.
+func (s *DB) ExplainWrite(err error) error {
+	explained := s.Explain(err)
+	switch {
+	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
+	case strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
+		errors.Is(err, rpctypes.ErrNoLeader), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
+	default:
+		return &unknownOutcome{explained}
+	}
+	return explained
+}
+
+// interrupted reports whether the caller gave up.
+func interrupted(err error) bool {
+	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
+}
+
 // Explain distinguishes a missing answer from a refusal by etcd.
 func (s *DB) Explain(err error) error {
 	if err == nil {
