@@ -123,6 +123,8 @@ func (l *ladder) climb() Decision {
 	l.pass(AskStopped, Cause{})
 
 	switch {
+	case l.d.Clock:
+		return l.enforce(AskEtcd, Cause{ReasonClock, Params{Text: l.d.Unreachable}})
 	case l.d.Unreachable != "":
 		return l.enforce(AskEtcd, Cause{ReasonUnreachable, Params{Text: l.d.Unreachable}})
 	case l.d.Unreadable != "":

@@ -294,6 +294,12 @@ var decisions = []decision{
 	{"without etcd a node is enforced when that is due",
 		func(o *Observed, d *Desired) { notRunFor(o, 31*time.Minute); *d = Desired{Unreachable: "timeout"} },
 		want{Enforce, ReasonDue, verA, ReasonUnreachable, "timeout"}},
+	{"with a wrong clock a node is enforced when that is due, too",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, 31*time.Minute)
+			*d = Desired{Unreachable: "the clock shows 1970", Clock: true}
+		},
+		want{Enforce, ReasonDue, verA, ReasonClock, "the clock shows 1970"}},
 	{"and left alone when it is not due",
 		func(_ *Observed, d *Desired) { *d = Desired{Unreachable: "timeout"} },
 		want{Nothing, ReasonUnreachable, verA, ReasonUnreachable, ""}},

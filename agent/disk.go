@@ -72,7 +72,7 @@ func (d *Disk) Close() error { return d.root.Close() }
 // Lock takes the node's lock, or returns ErrLocked. The open file holds the lock, and a child process inherits it. If
 // the agent dies, no second Puppet can start beside the first.
 func (d *Disk) Lock() (*os.File, error) {
-	f, err := d.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := atomicfile.OpenLockIn(d.root, lockFile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock: %w", err)
 	}

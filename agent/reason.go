@@ -17,6 +17,7 @@ const (
 	ReasonRetired       Reason = "retired"           // problem of its hooks
 	ReasonPuppetBlocked Reason = "puppet_blocked"    // blocked
 	ReasonStopped       Reason = "stopped"           // hold
+	ReasonClock         Reason = "clock_wrong"       // text
 	ReasonUnreachable   Reason = "etcd_unreachable"  // text
 	ReasonUnreadable    Reason = "etcd_unreadable"   // text
 	ReasonUnregistered  Reason = "unregistered"      // node

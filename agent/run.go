@@ -99,6 +99,7 @@ type Staged struct {
 // The sentinel errors that a Control's errors wrap.
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
+	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable
 	ErrChanged     = errors.New("the desired state changed meanwhile")
 )
 
@@ -121,6 +122,8 @@ type Agent struct {
 
 	Step    func(name string)               // receives each step as it begins; may be nil
 	Upgrade func(want AgentChoice) *Upgrade // state of the agent's own upgrade, for the status; may be nil
+
+	Signatures func() *Signatures // checks of signatures, for the status; may be nil
 
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
 }

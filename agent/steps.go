@@ -101,12 +101,17 @@ func (t *tick) desire(ctx context.Context) error {
 		return ctx.Err() // the error is not etcd's
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
-		d = Desired{Unreachable: Prose(err.Error())}
+		d = unreachable(err)
 	case err != nil:
 		d = Desired{Unreadable: Prose(err.Error())}
 	}
 	t.desired = d
 	return nil
+}
+
+// unreachable is the desired state after an ErrUnreachable.
+func unreachable(err error) Desired {
+	return Desired{Unreachable: Prose(err.Error()), Clock: errors.Is(err, ErrClock)}
 }
 
 // judge is the only caller of Decide in a tick. It uses the tick's current facts.
@@ -218,7 +223,7 @@ func (t *tick) learn(ctx context.Context, err error) (bool, error) {
 		return true, t.Memory.Save(t.state)
 	case errors.Is(err, ErrUnreachable):
 		log.Warn("cannot fetch the target", "err", err)
-		t.offline, t.desired = true, Desired{Unreachable: Prose(err.Error())}
+		t.offline, t.desired = true, unreachable(err)
 		return true, nil
 	}
 	return false, nil

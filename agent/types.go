@@ -265,6 +265,7 @@ func (a *Answer) Failed() bool { return a.Cause != nil || a.Problem != Problem{}
 // Desired is everything in etcd that concerns one node, read at one revision.
 type Desired struct {
 	Unreachable Prose            `json:"unreachable,omitempty"` // why etcd did not answer; the rest is empty
+	Clock       bool             `json:"clock,omitempty"`       // with Unreachable: a clock contradicts a certificate
 	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
@@ -303,6 +304,29 @@ type Status struct {
 	Disabled  Prose     `json:"disabled,omitempty"`
 	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when the node runs the wanted agent
 	Answer    *Answer   `json:"answer,omitempty"` // to the newest request; nil: no answer
+
+	Signatures *Signatures `json:"signatures,omitempty"` // nil: the agent does not report it
+}
+
+// SignatureState tells whether a node checks signatures.
+type SignatureState string
+
+// The states. In an unusable state, the node takes no new target.
+const (
+	SignaturesChecked    SignatureState = "checked"
+	SignaturesNotChecked SignatureState = "not_checked"
+	SignaturesUnusable   SignatureState = "unusable"
+)
+
+// Signatures is a node's report about its checks of signatures: the digest of its lists of signers, and its high-water
+// mark, below which it takes no target without a permit.
+type Signatures struct {
+	State   SignatureState `json:"state"`
+	Signers string         `json:"signers,omitempty"` // digest: the first 16 hex digits of a SHA-256
+	Keys    int            `json:"keys,omitempty"`    // allowed and not revoked
+	Release string         `json:"release,omitempty"` // of the high-water mark
+	Data    Generation     `json:"data,omitempty"`    // of the high-water mark
+	Permit  Epoch          `json:"permit,omitempty"`  // of the newest permit that the node used
 }
 
 // Phase tells whether a run is in progress.

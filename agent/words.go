@@ -17,6 +17,7 @@ var reasonWords = map[Reason]string{
 	ReasonRetired:       "the node is retired and runs nothing",
 	ReasonPuppetBlocked: "the machine's own Puppet forbids a run",
 	ReasonStopped:       "a hold stops Puppet",
+	ReasonClock:         "a clock contradicts a certificate; the node keeps enforcing its target",
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
 	ReasonUnreadable:    "etcd has a value that this agent cannot read; the node keeps enforcing its target",
 	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node}`",

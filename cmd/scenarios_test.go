@@ -73,7 +73,8 @@ func play(t *testing.T, dir string) {
 			"starts": starts, "code": code, "until": until, "appears": appears, "running": running,
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
-			"agent": agentProgram, "secured": secured, "machine": machine,
+			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
+			"connections": connections, "leases": leases,
 			"dump": dump, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})

@@ -3,10 +3,14 @@ package cmd_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +23,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"pulley/internal/pki"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -194,7 +199,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		cmd := exec.CommandContext(context.Background(), "sh", append([]string{"-c", `exec "$0" "$@"`}, args[1:]...)...)
 		cmd.Dir = ts.MkAbs(".")
-		for _, name := range []string{"PATH", "HOME", "PULLEY_ENDPOINTS", "PULLEY_ENVIRONMENT", "SUDO_USER"} {
+		for _, name := range []string{"PATH", "HOME", "PULLEY_ENDPOINTS", "PULLEY_CACERT", "PULLEY_CERT", "PULLEY_KEY", "PULLEY_ENVIRONMENT", "SUDO_USER"} {
 			cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 		}
 		out, err := cmd.CombinedOutput()
@@ -427,6 +432,27 @@ func secured(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("serve does not come up:\n%s", text)
 		}
 	}
+}
+
+// outdated starts a server whose certificate ended long ago, as a machine with a clock that is ahead sees every server.
+// $OUTDATED is its URL, $OUTDATED_CA the file of its CA and $OUTDATED_PIN the CA's fingerprint.
+func outdated(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) > 0, "outdated")
+	ca, err := pki.OpenCA(ts.MkAbs("outdated"), pki.Options{Now: func() time.Time { return time.Now().AddDate(-1, 0, 0) }})
+	ts.Check(err)
+	chain, key, err := ca.IssueServer(nil, 24*time.Hour)
+	ts.Check(err)
+	pair, err := tls.X509KeyPair(chain, key)
+	ts.Check(err)
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	server.StartTLS()
+	ts.Defer(server.Close)
+	ts.Check(os.WriteFile(ts.MkAbs("outdated.pem"), ca.Bundle(), 0o600))
+	ts.Setenv("OUTDATED", server.URL)
+	ts.Setenv("OUTDATED_CA", ts.MkAbs("outdated.pem"))
+	ts.Setenv("OUTDATED_PIN", ca.Fingerprints()[0])
 }
 
 // machine NAME [LINE …] creates the root of a machine in $WORK/NAME, with the scripted Puppet. The lines are the plan

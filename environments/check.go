@@ -153,17 +153,18 @@ var forms = sync.OnceValue(func() map[string]form {
 		"failures": {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
 		"label":    {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
 		// a name at a provider
-		"word":     {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
-		"symbol":   {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
-		"owner":    {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
-		"path":     {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
-		"bridge":   {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
-		"command":  {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
-		"subnet":   {pattern: "."},
-		"interval": {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
-		"stack":    {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
-		"role":     {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
-		"member":   {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
+		"word":       {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
+		"symbol":     {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
+		"owner":      {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
+		"path":       {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
+		"bridge":     {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
+		"command":    {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
+		"subnet":     {pattern: "."},
+		"interval":   {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
+		"signatures": {pattern: `^` + SignaturesRequired + `$`, allowed: "the only value is " + SignaturesRequired},
+		"stack":      {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
+		"role":       {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
+		"member":     {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
 	}
 	for name, f := range all {
 		f.matches = regexp.MustCompile(f.pattern)
@@ -171,6 +172,9 @@ var forms = sync.OnceValue(func() map[string]form {
 	}
 	return all
 })
+
+// SignaturesRequired is the value of an environment whose nodes must check signatures.
+const SignaturesRequired = "required"
 
 const (
 	maxText   = 2048 // bytes of a one-line value

@@ -36,6 +36,8 @@ type Environment struct {
 	Images   map[string]string `json:"images,omitempty" form:"symbol" like:"debian=debian-12" help:"The provider's names for the roles' images."`
 	Networks map[string]string `json:"networks,omitempty" form:"symbol" like:"front=5c1f6a1e-0d4f-4f0e-9a0e-1d2c3b4a5f60" help:"The provider's names for the roles' networks."`
 
+	Signatures string `json:"signatures,omitempty" form:"signatures" like:"required" help:"required: nodes without allowed signers take no new target. Without it, they take unsigned targets."`
+
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
 }

@@ -68,7 +68,7 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 		Identity: s.Identity, Settings: s.Settings, Version: s.Version, MachineID: nodeconfig.MachineID(s.Root), Boot: nodeconfig.BootID(),
 		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
 		Memory: disk, Now: s.Now, Log: s.Log, VerifyTimeout: s.VerifyTimeout,
-		Step: s.Step, Upgrade: s.standing,
+		Step: s.Step, Upgrade: s.standing, Signatures: func() *agent.Signatures { return stage.Report(n.parts.Verifier.Files) },
 	}
 	return n, nil
 }

@@ -22,45 +22,45 @@ func Signers(c nodeconfig.Config) trust.Files {
 	return f
 }
 
-// SignatureState tells whether a node checks signatures.
-type SignatureState string
-
-// The states. In an unusable state, the node takes no new target.
-const (
-	Checked    SignatureState = "checked"
-	NotChecked SignatureState = "not_checked"
-	Unusable   SignatureState = "unusable"
-)
-
 // Signatures is a node's signature state, with the refusal if the state is unusable.
 type Signatures struct {
-	State   SignatureState `json:"state"`
+	agent.Signatures
 	Refusal *trust.Refusal `json:"refusal,omitempty"`
 }
 
-// Check reads the lists of signers.
+// Check reads the lists of signers and the high-water mark.
 func Check(f trust.Files) Signatures {
-	signers, _, err := f.Read()
-	var refusal *trust.Refusal
+	signers, mark, err := f.Read()
+	var s Signatures
 	switch {
-	case errors.As(err, &refusal):
-		return Signatures{Unusable, refusal}
+	case errors.As(err, &s.Refusal):
+		s.State = agent.SignaturesUnusable
 	case err != nil:
-		return Signatures{Unusable, trust.Unreadable(err)}
+		s.State, s.Refusal = agent.SignaturesUnusable, trust.Unreadable(err)
 	case signers == nil:
-		return Signatures{State: NotChecked}
+		s.State = agent.SignaturesNotChecked
+	default:
+		s.State = agent.SignaturesChecked
+		s.Signers, s.Keys = signers.Digest()
+		s.Release, s.Data, s.Permit = mark.Release, agent.Generation(mark.Data), agent.Epoch(mark.Permit)
 	}
-	return Signatures{State: Checked}
+	return s
+}
+
+// Report returns Check for the node's status in etcd.
+func Report(f trust.Files) *agent.Signatures {
+	s := Check(f).Signatures
+	return &s
 }
 
 // String returns the state, for people.
 func (s Signatures) String() string {
 	switch s.State {
-	case Checked:
+	case agent.SignaturesChecked:
 		return "checked"
-	case NotChecked:
+	case agent.SignaturesNotChecked:
 		return "not checked"
-	case Unusable:
+	case agent.SignaturesUnusable:
 		return "the node accepts no new target: " + s.Refusal.Error()
 	}
 	return string(s.State)

@@ -21,6 +21,7 @@ import (
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/trust"
+	"pulley/internal/trust/refusal"
 )
 
 // keptReleases is the number of unneeded trees that stay on disk, to make a rollback possible without a download.
@@ -93,6 +94,13 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 		return agent.Staged{}, err
 	}
 	if signers == nil {
+		required, err := c.Store.Environments.RequiresSignatures(ctx, id.Environment)
+		if err == nil && required {
+			err = refusal.New(refusal.SignersRequired, "environment", id.Environment)
+		}
+		if err != nil {
+			return agent.Staged{}, err
+		}
 		return c.fetch(ctx, id, t, &f)
 	}
 	raised, err := c.verify(ctx, signers, mark, id, t, &f)
@@ -111,27 +119,26 @@ func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust
 	r, err := c.release(ctx, t, f)
 	if err == nil {
 		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
+	} else if errors.Is(err, store.ErrNotFound) {
+		err = refusal.New(refusal.RecordMissing, "release", t.Release)
 	}
 	// Expired data that is already verified must not block a new release.
-	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest
-	if err == nil && t.Data != 0 && !known {
+	if err == nil && t.Data != 0 && !mark.Knows(wanted(id, t)) {
 		var g store.SignedGeneration
 		if g, err = c.record(ctx, id, t, f); err == nil {
 			err = c.Verifier.Data(signers, wanted(id, t), dataRecord(g))
+		} else if errors.Is(err, store.ErrNotFound) {
+			err = refusal.New(refusal.RecordMissing, "data", t.Data)
 		}
 	}
-	var unreadable *store.UnreadableError
-	if errors.As(err, &unreadable) {
-		err = trust.Unreadable(err)
-	}
 	if err != nil {
+		var unreadable *store.UnreadableError
+		if errors.As(err, &unreadable) {
+			err = trust.Unreadable(err)
+		}
 		return mark, err
 	}
-	raised, err := c.Verifier.Raise(ctx, signers, mark, wanted(id, t))
-	if err == nil {
-		raised.Verified = t.DataDigest
-	}
-	return raised, err
+	return c.Verifier.Raise(ctx, signers, mark, wanted(id, t))
 }
 
 func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {

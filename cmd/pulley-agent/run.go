@@ -103,6 +103,10 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 	}
 	if code := exitCode(r, report); code != cli.ExitDone {
 		switch {
+		case code == cli.ExitUnreachable && d.Blocked.Reason == agent.ReasonClock:
+			if d.Reason != d.Blocked.Reason {
+				cli.Complain(o.env, program, errors.New(d.Blocked.Sentence()))
+			}
 		case code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable:
 			cli.Complain(o.env, program, errors.New("etcd is unreachable; the next tick sends what is unsent"))
 		case failing(d.Blocked.Reason) && d.Reason != d.Blocked.Reason:

@@ -85,16 +85,20 @@ func newAuthSetup(o *options) *cobra.Command {
 		Use: "setup --data-dir DIR", Short: "Create etcd's roles and users, and enable authentication", Args: arguments(0, 0, "takes no arguments"),
 		Long: `Make the identities of an administrator and of pulley serve in DIR/pki (admin.pem, serve.pem), their roles and users in
 etcd, and the roles of every environment. Then enable etcd's authentication. The command may be repeated. If authentication
-is enabled already, give --cert and --key of a user with etcd's role root.`,
+is enabled already, give --cert and --key of a user with etcd's role root. The command changes nothing in an etcd that is too
+old, or that trusts another CA.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			certs, err := flags.open(o)
 			if err != nil {
 				return err
 			}
-			if err := certs.MakeIdentities(); err != nil {
+			if err := o.secureConnection(certs); err != nil {
 				return err
 			}
-			if err := o.secureConnection(certs); err != nil {
+			if err := certs.MaySetUp(c.Context(), o.connection.Config()); err != nil {
+				return fmt.Errorf("cannot set up etcd's users: nothing was changed: %w", err)
+			}
+			if err := certs.MakeIdentities(); err != nil {
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {

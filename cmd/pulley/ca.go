@@ -14,6 +14,7 @@ import (
 	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
+	"pulley/internal/store"
 )
 
 func newCA(o *options) *cobra.Command {
@@ -22,7 +23,41 @@ func newCA(o *options) *cobra.Command {
 All machines trust two CAs from the first day: the current CA signs, and the next CA replaces it at a rotation. After a
 rotation, all machines trust the previous CA until it is retired.
 
-The verbs read the certificates in use from etcd. By default they use the identity and the CA of the same folder.`, newCAShow(o), newCARotate(o), newCARetire(o))
+The verbs read the certificates in use from etcd. By default they use the identity and the CA of the same folder.`, newCAShow(o), newCARotate(o), newCARetire(o), newCAAdmin(o))
+}
+
+func newCAAdmin(o *options) *cobra.Command {
+	f := caFlags{options: o}
+	cmd := &cobra.Command{
+		Use: "admin", Short: "Create the identity of the first administrator again", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Long: `Create the identity of the administrator "admin" again, in pki/admin.pem of the data folder: because the file is lost,
+expired or stolen. Copies of the former identity are no longer valid. The command connects as pulley serve.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if _, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(o.env.Now)); err != nil {
+				return err
+			}
+			o.connection.Fill(o.env)
+			certs, err := fleetca.Open(f.dataDir, o.connection.Prefix, hostname(), false, f.secure.ca(o.env.Now))
+			if err != nil {
+				return err
+			}
+			if len(o.connection.Endpoints) == 0 {
+				o.connection.Endpoints = []string{"https://" + member.DefaultListen}
+			}
+			// Not the operator's own certificate from the variables: it may be the one that is lost.
+			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				file, err := certs.RemakeAdmin(ctx, s, o.env.User)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(o.env.Stdout, "the identity of administrator \"admin\" is %s; copies of the former one are not valid any more\n", file)
+				return nil
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
 }
 
 // caFlags select the CA of a verb.

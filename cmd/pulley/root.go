@@ -53,18 +53,20 @@ the result. The only server that a node needs is etcd.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 
 		PersistentPreRunE: func(*cobra.Command, []string) error {
+			o.env.User = o.connection.Author(o.env)
 			o.out.Fill(o.env)
 			return errors.Join(o.out.Check(), o.checkMessage())
 		},
 	}
 	o.connection.AddFlags(root.PersistentFlags())
 	root.AddCommand(
-		newServe(o), newDemo(o),
-		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newHistory(o),
+		newServe(o), newBackup(o), newRestore(o), newDemo(o),
+		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newCA(o), newAgents(o),
 	)
 	addExitCodes(root)
+	addReadAgain(root)
 	return root
 }
 
@@ -88,6 +90,29 @@ func addExitCodes(c *cobra.Command) {
 	}
 	for _, sub := range c.Commands() {
 		addExitCodes(sub)
+	}
+}
+
+// reads is the command that shows the result of a change, by the first verb of the change.
+var reads = map[string]string{
+	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get", "env": "env history", "hold": "status", "nodes": "nodes", "operators": "operators list",
+	"promote": "history", "publish": "releases", "recover": "history", "releases": "releases", "rollback": "history", "token": "token list", "unhold": "status",
+}
+
+// addReadAgain makes every verb name the command that shows whether a change is in force whose answer was lost.
+func addReadAgain(c *cobra.Command) {
+	if run := c.RunE; run != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			err := run(c, args)
+			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
+			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !strings.Contains(err.Error(), store.ErrUnknownOutcome.Error()) {
+				err = fmt.Errorf("%w\n%w: run `%s %s` before you repeat the command", err, store.ErrUnknownOutcome, program, next)
+			}
+			return err
+		}
+	}
+	for _, sub := range c.Commands() {
+		addReadAgain(sub)
 	}
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines/watch"
@@ -37,7 +40,8 @@ func newServe(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the etcd of a fleet, or serve beside its cluster",
-		Long: `Run a single etcd member with its data under --data-dir. With --endpoints, use your own cluster instead.
+		Long: `Run a single etcd member with its data under --data-dir. With --endpoints or PULLEY_ENDPOINTS, use your own cluster instead.
+PULLEY_ENDPOINTS does not count if --data-dir contains an etcd, or with --auth, --listen, --quota or --retention.
 
 serve listens in plain text on loopback only. With --auth, which any other address implies, serve makes a CA in the data
 folder, and etcd authenticates its users: nodes and operators join with tokens, and each gets a certificate with the rights of
@@ -69,6 +73,7 @@ EXIT STATUS
 	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "limit of replaced machines of an environment in an hour")
 	f.BoolVar(&s.config.Auth, "auth", false, "make etcd authenticate its users, with a CA in the data folder; implied by --listen off loopback without --cert, and by a folder that was served with --auth before")
 	f.StringArrayVar(&s.config.Advertise, "advertise", nil, "name or address of this machine for nodes; may be repeated (default: that of --listen, or all of the machine)")
+	f.StringVar(&s.config.Today, "today", "", "today's `DATE`, as in 2026-11-22: confirms this machine's clock where it contradicts the newest times in etcd")
 	f.DurationVar(&s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
 	s.secure.addCA(f)
 	return cmd
@@ -83,6 +88,9 @@ func (s *serveOptions) run(c *cobra.Command) error {
 		return err
 	}
 	if err := serve.Run(c.Context(), s.config); err != nil {
+		if errors.Is(err, agent.ErrUnreachable) {
+			err = fmt.Errorf("%w%s", err, s.unset(c))
+		}
 		return err
 	}
 	fmt.Fprintln(s.env.Stdout, "stopping: signal received")
@@ -107,15 +115,36 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 		return err
 	}
 	s.config.Client = s.connection.Config()
-	s.config.Cluster, s.config.Joins = c.Flags().Changed("endpoints"), c.Flags().Changed("data-dir")
+	s.config.Cluster, s.config.Joins = s.usesCluster(c), c.Flags().Changed("data-dir")
 	s.config.CA, s.config.Hostname, s.config.Now = s.secure.ca(s.env.Now), hostname(), s.env.Now
 	s.config.Log = slog.New(slog.NewTextHandler(s.env.Stderr, nil))
 	s.config.Ready, s.config.Members, s.config.Watch = s.printReady, s.printMembers, s.watchMachines
 	s.config.Warn = func(err error) { cli.Complain(s.env, program, err) }
 	if err := s.config.Check(); err != nil {
-		return cli.Usagef("%v", err)
+		return cli.Usagef("%v%s", err, s.unset(c))
 	}
 	return nil
+}
+
+// unset is the remedy where the cluster of PULLEY_ENDPOINTS is not the wanted one.
+func (s *serveOptions) unset(c *cobra.Command) string {
+	if !s.config.Cluster || c.Flags().Changed("endpoints") {
+		return ""
+	}
+	return "\nunset PULLEY_ENDPOINTS to run an etcd in " + s.config.DataDir
+}
+
+// usesCluster reports whether serve uses a cluster and runs no etcd. Without --endpoints, PULLEY_ENDPOINTS names the cluster:
+// otherwise serve would start an empty etcd beside it. A flag or the data folder may show that an etcd runs here.
+func (s *serveOptions) usesCluster(c *cobra.Command) bool {
+	if c.Flags().Changed("endpoints") || len(s.connection.Endpoints) == 0 {
+		return c.Flags().Changed("endpoints")
+	}
+	if !member.HasData(s.config.DataDir) && !slices.ContainsFunc([]string{"auth", "listen", "quota", "retention"}, c.Flags().Changed) {
+		return true
+	}
+	cli.Complain(s.env, program, fmt.Errorf("note: serve runs the etcd in %s, and does not use PULLEY_ENDPOINTS", s.config.DataDir))
+	return false
 }
 
 func (s *serveOptions) printReady(r serve.Ready) {
@@ -175,6 +204,10 @@ func (s *serveOptions) printIdentity(r serve.Ready) {
 
 func (s *serveOptions) printMembers(all []store.MemberState) {
 	for _, h := range all {
+		if h.Silent != nil {
+			fmt.Fprintf(s.env.Stdout, "etcd does not answer at %s: %v\n", h.Endpoint, h.Silent)
+			continue
+		}
 		fmt.Fprintf(s.env.Stdout, "etcd %s answers at %s: %s stored, %s in use%s\n",
 			h.Version, h.Endpoint, cli.Bytes(h.Stored), cli.Bytes(h.Used), alarms(h))
 	}

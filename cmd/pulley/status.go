@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -37,7 +38,16 @@ EXIT STATUS
 					return err
 				}
 				o.warn(f.Damaged)
-				return o.showStatus(fleet.Look(f, ref, o.env.Now()))
+				status := fleet.Look(f, ref, o.env.Now())
+				switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {
+				case errors.Is(err, agent.ErrUnreachable):
+					return err
+				case err != nil: // one unreadable change must not hide the nodes
+					o.warn([]string{err.Error()})
+				default:
+					status.Contradictions = fleet.Contradictions(f, history)
+				}
+				return o.showStatus(status)
 			})
 		},
 	}
@@ -49,6 +59,9 @@ EXIT STATUS
 func (o *options) showStatus(status fleet.Status) error {
 	return o.out.Print(o.env, status, func(t *cli.Table) error {
 		fmt.Fprint(o.env.Stdout, status.Summary())
+		for _, c := range status.Contradictions {
+			cli.Cleanf(o.env.Stdout, "contradiction: %s\n", c.Sentence())
+		}
 		t.Row("NODE", "STATE", "RELEASE", "DATA", "OUTCOME", "LAST RUN", "WHY")
 		for _, n := range status.Nodes {
 			t.Row(n.Node, string(n.State), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, cli.Shorten(n.Why(), o.env.Width))

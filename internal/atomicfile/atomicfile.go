@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Write writes a file. The file is durable when Write returns. Its folder exists.
@@ -61,6 +62,35 @@ func Create(path string, b []byte, mode fs.FileMode) error {
 	}
 	return SyncFolder(filepath.Dir(path))
 }
+
+// OpenLock opens a file for flock and creates it if it is missing. Only its owner may open it, because everyone who can open a file can
+// lock it. OpenLock corrects the mode of an existing file.
+func OpenLock(path string) (*os.File, error) {
+	root, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	f, err := OpenLockIn(root, filepath.Base(path))
+	return f, errors.Join(err, root.Close())
+}
+
+// OpenLockIn is OpenLock for a name below root.
+func OpenLockIn(root *os.Root, name string) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, lockMode)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().Perm() != lockMode {
+		err = f.Chmod(lockMode)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+const lockMode = 0o600
 
 func in(path, temporary string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
 	root, err := os.OpenRoot(filepath.Dir(path))

@@ -175,3 +175,31 @@ func TestCreateLeavesExistingFile(t *testing.T) {
 	}
 	only(t, path)
 }
+
+// Without this an unprivileged user could take a lock of the agent and stop it.
+func TestOpenLockKeepsOthersOut(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	for _, before := range []fs.FileMode{0, 0o644, 0o666, 0o600} {
+		if before != 0 {
+			if err := os.Chmod(path, before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := OpenLock(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+		if _, mode := read(t, path); mode != 0o600 {
+			t.Errorf("mode %o of a lock that had %o", mode, before)
+		}
+	}
+	link := path + ".link"
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenLock(link); err == nil {
+		t.Error("it followed a link")
+	}
+}

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -8,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/environments"
+	"pulley/internal/pki"
 	"pulley/internal/store"
 )
 
@@ -84,6 +88,34 @@ func variable(e Env, name string) string {
 		return s
 	}
 	return e.Getenv("ETCDCTL_" + name)
+}
+
+// Author names the author of changes: the holder of the client certificate, whom etcd knows. Without one it is the user of this
+// machine, whom nothing proves.
+func (c *Connection) Author(e Env) string {
+	file := c.Cert
+	if file == "" {
+		file = variable(e, "CERT")
+	}
+	if file == "" {
+		return e.User
+	}
+	text, err := os.ReadFile(file)
+	block, _ := pem.Decode(text)
+	for rest := text; err == nil && block != nil && block.Type != "CERTIFICATE"; {
+		block, rest = pem.Decode(rest)
+	}
+	if err != nil || block == nil {
+		return e.User // the connection reports the file
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || cert.Subject.CommonName == "" {
+		return e.User
+	}
+	if name, err := pki.ParseName(cert.Subject.CommonName); err == nil && name.Kind == pki.KindOperator {
+		return name.Subject
+	}
+	return cert.Subject.CommonName
 }
 
 // Config returns the configuration of the store.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
@@ -141,7 +142,10 @@ func Cleanf(w io.Writer, format string, args ...any) {
 	fmt.Fprintf(w, format, args...)
 }
 
-func control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 }
+// control reports a character that a terminal obeys instead of showing it: also one that reverses the order of the others.
+func control(r rune) bool {
+	return r < 0x20 || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || unicode.Is(unicode.Bidi_Control, r)
+}
 
 // Ago formats an age: "12s", "5m", "3h", "4d"; "never" for the zero time.
 func Ago(now, then time.Time) string {

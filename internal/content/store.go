@@ -65,14 +65,34 @@ func OpenStore(dir string) (*Store, error) {
 		return nil, fmt.Errorf("cannot open content store: %w", err)
 	}
 	_ = s.sweep()
+	_ = s.exclusively(s.dropOpenLocks)
 	return s, nil
+}
+
+// dropOpenLocks removes the lock files that other users may open, as earlier versions left them: somebody may hold their locks. The
+// next Lock creates its file again. Of this node only one agent runs, so that no agent loses a lock.
+func (s *Store) dropOpenLocks() error {
+	names, err := filepath.Glob(filepath.Join(s.dir, releasesDir, "*"+lockSuffix))
+	for _, name := range names {
+		if info, err := os.Lstat(name); err == nil && info.Mode().Perm()&0o077 != 0 {
+			_ = os.Remove(name)
+		}
+	}
+	return err
 }
 
 func (s layout) makeFolders() error {
 	if err := os.MkdirAll(filepath.Join(s.dir, releasesDir), 0o755); err != nil {
 		return err
 	}
-	return os.MkdirAll(s.staging(), 0o700)
+	if err := os.MkdirAll(s.staging(), 0o700); err != nil {
+		return err
+	}
+	// It is a lock, too: whoever can open it can lock it.
+	if info, err := os.Stat(s.staging()); err != nil || info.Mode().Perm() == 0o700 {
+		return err
+	}
+	return os.Chmod(s.staging(), 0o700)
 }
 
 // Path returns the folder of a tree, even if the tree is not installed. For an invalid tree hash it returns "".
@@ -174,7 +194,7 @@ func (s layout) lockTree(tree string, how int, wait time.Duration) (*os.File, er
 		if !s.Has(tree) {
 			return nil, &NotInstalledError{tree}
 		}
-		f, err := os.OpenFile(s.lockFile(tree), os.O_CREATE|os.O_RDONLY, 0o644)
+		f, err := atomicfile.OpenLock(s.lockFile(tree))
 		if err != nil {
 			return nil, err
 		}

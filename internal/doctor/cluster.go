@@ -1,21 +1,14 @@
 package doctor
 
 import (
-	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"time"
 
-	"github.com/hashicorp/go-version"
-
 	"pulley/agent"
 	"pulley/internal/store"
 )
-
-// repaired is the first release of each line of etcd in which users cannot read or write past their roles
-// (CVE-2026-33413, CVE-2026-44283, GHSA-xg4h-6gfc-h4m8). Other lines have no such release.
-var repaired = map[string]string{"3.5": "3.5.33", "3.6": "3.6.14", "3.7": "3.7.1"}
 
 // Bounds of what the checks accept.
 const (
@@ -41,7 +34,7 @@ func versions(f *facts) (all []Finding) {
 			continue
 		}
 		p := Params{Endpoint: m.Endpoint, Version: m.Version}
-		if need, yes := outdated(m.Version); yes {
+		if need, yes := store.Outdated(m.Version); yes {
 			p.Needed = need
 			all = append(all, Finding{Code: etcdVulnerable, Severity: Problem, Params: p})
 			continue
@@ -49,23 +42,6 @@ func versions(f *facts) (all []Finding) {
 		all = append(all, Finding{Code: etcdVersionFine, Severity: Fine, Params: p})
 	}
 	return all
-}
-
-// outdated reports whether a version of etcd lacks repairs, and which version has them.
-func outdated(v string) (need string, yes bool) {
-	is, err := version.NewVersion(v)
-	if err != nil {
-		return "3.7.1", true
-	}
-	segments := is.Segments()
-	need, known := repaired[fmt.Sprintf("%d.%d", segments[0], segments[1])]
-	switch {
-	case known:
-		return need, is.Core().LessThan(version.Must(version.NewVersion(need)))
-	case is.Core().LessThan(version.Must(version.NewVersion("3.5.0"))):
-		return "3.5.33", true
-	}
-	return "", false // newer than all of them
 }
 
 func quota(f *facts) (all []Finding) {

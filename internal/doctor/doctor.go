@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -36,33 +37,34 @@ type Finding struct {
 
 // Params are the parameters of a finding; each code uses some.
 type Params struct {
-	Endpoint string      `json:"endpoint,omitempty"`
-	Version  string      `json:"version,omitempty"`
-	Needed   string      `json:"needed,omitempty"`   // version
-	Used     int64       `json:"used_mib,omitempty"` // of the quota
-	Stored   int64       `json:"stored_mib,omitempty"`
-	Quota    int64       `json:"quota_mib,omitempty"`
-	Subject  string      `json:"subject,omitempty"` // of a certificate
-	Ends     time.Time   `json:"ends,omitzero"`
-	Role     string      `json:"role,omitempty"`
-	User     string      `json:"user,omitempty"`
-	Operator string      `json:"operator,omitempty"`
-	As       string      `json:"as,omitempty"` // role of the operator
-	Have     []string    `json:"have,omitempty"`
-	Want     []string    `json:"want,omitempty"`
-	Nodes    []string    `json:"nodes,omitempty"`
-	Count    int64       `json:"count,omitempty"`
-	Count2   int64       `json:"count2,omitempty"`
-	Bytes    int64       `json:"bytes,omitempty"`
-	Machine  string      `json:"machine,omitempty"`
-	Hostname string      `json:"hostname,omitempty"`
-	From     string      `json:"from,omitempty"` // address
-	Step     string      `json:"step,omitempty"` // of a first boot
-	By       string      `json:"by,omitempty"`
-	Seconds  int64       `json:"seconds,omitempty"` // of the time since
-	Kind     string      `json:"kind,omitempty"`    // code of a notice, or of an obstacle
-	Text     agent.Prose `json:"text,omitempty"`    // an error, or what a machine reported
-	Hint     agent.Prose `json:"hint,omitempty"`    // remedy that came with an error
+	Endpoint string               `json:"endpoint,omitempty"`
+	Version  string               `json:"version,omitempty"`
+	Needed   string               `json:"needed,omitempty"`   // version
+	Used     int64                `json:"used_mib,omitempty"` // of the quota
+	Stored   int64                `json:"stored_mib,omitempty"`
+	Quota    int64                `json:"quota_mib,omitempty"`
+	Subject  string               `json:"subject,omitempty"` // of a certificate
+	Ends     time.Time            `json:"ends,omitzero"`
+	Role     string               `json:"role,omitempty"`
+	User     string               `json:"user,omitempty"`
+	Operator string               `json:"operator,omitempty"`
+	As       string               `json:"as,omitempty"` // role of the operator
+	Have     []string             `json:"have,omitempty"`
+	Want     []string             `json:"want,omitempty"`
+	Nodes    []string             `json:"nodes,omitempty"`
+	Count    int64                `json:"count,omitempty"`
+	Count2   int64                `json:"count2,omitempty"`
+	Bytes    int64                `json:"bytes,omitempty"`
+	Machine  string               `json:"machine,omitempty"`
+	Hostname string               `json:"hostname,omitempty"`
+	From     string               `json:"from,omitempty"` // address
+	Step     string               `json:"step,omitempty"` // of a first boot
+	By       string               `json:"by,omitempty"`
+	Seconds  int64                `json:"seconds,omitempty"` // of the time since
+	Kind     string               `json:"kind,omitempty"`    // code of a notice, or of an obstacle
+	Differs  *fleet.Contradiction `json:"differs,omitempty"`
+	Text     agent.Prose          `json:"text,omitempty"` // an error, or what a machine reported
+	Hint     agent.Prose          `json:"hint,omitempty"` // remedy that came with an error
 }
 
 // Diagnosis is all findings.
@@ -102,6 +104,8 @@ var checks = []check{
 	{Name: "users", Run: users},
 	{Name: "operators", Run: operators},
 	{Name: "readable", Run: readable},
+	{Name: "contradictions", Run: contradictions},
+	{Name: "signatures", Run: signatures},
 	{Name: "flood", Run: floods},
 	{Name: "duplicate", Run: duplicates},
 	{Name: "first_boot", Run: firstBoots},

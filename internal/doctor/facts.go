@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/store"
 )
@@ -84,7 +85,10 @@ type environment struct {
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
 	damaged    []string
-	wanted     map[string]bool // nodes that the spec calls for
+	differs    []fleet.Contradiction
+	unchecked  []string            // listed nodes that report that they check no signatures
+	signers    map[string][]string // listed nodes that check them, by the digest of their signers
+	wanted     map[string]bool     // nodes that the spec calls for
 }
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
@@ -184,7 +188,43 @@ func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref)
 	if e.applying, err = st.Machines.ApplyHolder(ctx, ref); err == nil {
 		e.reported, err = st.Fleet.ReportedKeys(ctx, ref)
 	}
+	if err == nil {
+		err = e.compare(ctx, st)
+	}
 	return e, err
+}
+
+// compare finds contradictions between targets, history and statuses. What it cannot read is damaged, not contradictory.
+func (e *environment) compare(ctx context.Context, st *store.Store) error {
+	if e.spec == nil {
+		return nil
+	}
+	f, err := st.Fleet.State(ctx, e.ref)
+	var history []store.Change
+	if err == nil {
+		history, err = st.Targets.HistoryOf(ctx, e.ref, f.Desires)
+	}
+	switch {
+	case errors.As(err, new(*store.UnreadableError)):
+		e.damaged = append(e.damaged, err.Error())
+		return nil
+	case errors.Is(err, store.ErrConflict): // a prune compacted it just now
+		return nil
+	case err == nil:
+		e.differs = fleet.Contradictions(f, history)
+		e.signers = map[string][]string{}
+		for node, st := range sorted(f.Statuses) {
+			_, listed := f.Hosts[node]
+			switch s := st.Signatures; {
+			case s == nil || !listed:
+			case s.State == agent.SignaturesNotChecked:
+				e.unchecked = append(e.unchecked, node)
+			case s.State == agent.SignaturesChecked:
+				e.signers[s.Signers] = append(e.signers[s.Signers], node)
+			}
+		}
+	}
+	return err
 }
 
 const dialWithin = 5 * time.Second

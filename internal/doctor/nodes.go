@@ -1,10 +1,14 @@
 package doctor
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/clip"
+	"pulley/internal/fleet"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -29,11 +33,60 @@ func readable(f *facts) (all []Finding) {
 	return all
 }
 
+// contradictions finds targets that were written without Pulley, and marks that only such a target can have raised.
+func contradictions(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		count := 0
+		for _, c := range e.differs {
+			if c.Code == fleet.MarkAbove {
+				if count++; count > oneByOne {
+					continue
+				}
+			}
+			all = append(all, Finding{Code: Code(c.Code), Severity: Problem, Environment: e.ref.String(), Node: c.Node, Params: Params{Differs: &c}})
+		}
+		if more := count - oneByOne; more > 0 {
+			all = append(all, Finding{Code: moreMarks, Severity: Problem, Environment: e.ref.String(), Params: Params{Count: int64(more)}})
+		}
+	}
+	return all
+}
+
+// signatures finds nodes that check no signatures although the environment requires it or others check them, and
+// different lists of signers.
+func signatures(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		env, required := e.ref.String(), e.spec != nil && e.spec.Signatures == environments.SignaturesRequired
+		if n := len(e.unchecked); n > 0 && (required || len(e.signers) > 0) {
+			found := Finding{Code: signaturesUnchecked, Severity: Warning, Environment: env, Params: Params{Nodes: e.unchecked[:min(n, 5)], Count: int64(n)}}
+			if required {
+				found.Code, found.Severity = signaturesRequired, Problem
+			}
+			all = append(all, found)
+		}
+		if len(e.signers) < 2 {
+			continue
+		}
+		most := slices.MaxFunc(slices.Sorted(maps.Keys(e.signers)), func(a, b string) int { return len(e.signers[a]) - len(e.signers[b]) })
+		for signers, nodes := range sorted(e.signers) {
+			if n := len(nodes); signers != most {
+				all = append(all, Finding{Code: signersDiffer, Severity: Warning, Environment: env, Params: Params{
+					Nodes: nodes[:min(n, 5)], Count: int64(n), Have: []string{signers}, Want: []string{most},
+				}})
+			}
+			if len(all) >= oneByOne {
+				break
+			}
+		}
+	}
+	return all
+}
+
 func floods(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		for node, flood := range sorted(e.floods) {
-			found := Finding{Code: flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes}}
+			found := Finding{Code: flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes, Count2: flood.Calls}}
 			if f.now.Sub(flood.Last) < floodsOn {
 				found.Code, found.Severity = Floods, Problem
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/fleet"
 )
 
 // Code names a kind of finding.
@@ -65,6 +66,12 @@ const (
 
 	unreadable         Code = "unreadable"
 	operatorUnreadable Code = "operator_unreadable"
+
+	moreMarks Code = "more_marks_above"
+
+	signaturesUnchecked Code = "signatures_unchecked"
+	signaturesRequired  Code = "signatures_required"
+	signersDiffer       Code = "signers_differ"
 
 	Floods   Code = "floods"
 	flooded  Code = "flooded"
@@ -194,11 +201,7 @@ func (f Finding) render() (sentence, remedy string) {
 	case userMissing:
 		return node + " has an identity and no etcd user: etcd refuses it", "a removal was interrupted: " + remove + "; to bring the node back after that: " + token
 	case notJoined:
-		names := strings.Join(p.Nodes, ", ")
-		if more := int(p.Count) - len(p.Nodes); more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		return "on the host list without an identity: etcd refuses " + names, "give each a token: `pulley token create -e " + env + " --node NODE`, or remove it: `pulley nodes remove NODE -e " + env + "`"
+		return "on the host list without an identity: etcd refuses " + someNodes(p), "give each a token: `pulley token create -e " + env + " --node NODE`, or remove it: `pulley nodes remove NODE -e " + env + "`"
 	case operatorsFine:
 		return fmt.Sprintf("%d operators, of them %d admins", p.Count, p.Count2), ""
 	case operatorsUnreadable:
@@ -209,9 +212,26 @@ func (f Finding) render() (sentence, remedy string) {
 		return string(p.Text), "upgrade `pulley` if a newer one wrote it; else write it again"
 	case operatorUnreadable:
 		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
+	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers):
+		return p.Differs.Sentence(), "somebody wrote etcd without `pulley`, or restored a part of it: find out who; `pulley recover -e " + env + " --dry-run` shows what `pulley recover -e " + env + "` restores"
+	case Code(fleet.MarkAbove):
+		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
+	case moreMarks:
+		return fmt.Sprintf("and the high-water marks of %d more nodes are above the history", p.Count), ""
+	case signaturesUnchecked:
+		return "these nodes check no signatures, and others do: " + someNodes(p), "install the file of allowed signers on them; `signatures: required` in the environment file demands it"
+	case signaturesRequired:
+		return "the environment requires signatures, and these nodes check none and take nothing new: " + someNodes(p), "install the file of allowed signers on them"
+	case signersDiffer:
+		return fmt.Sprintf("these nodes have the list of signers %s, and most have %s: %s", strings.Join(p.Have, ""), strings.Join(p.Want, ""), someNodes(p)),
+			"during a change of signers, wait until `pulley status` shows every node on its target; else compare the files of two nodes"
 	case Floods, flooded:
 		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
-		return fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count), "remove it and what it wrote: " + forget
+		sentence = fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count)
+		if p.Count2 > 0 {
+			sentence += fmt.Sprintf(", and %d calls for leases or watches, which were refused", p.Count2)
+		}
+		return sentence, "remove it and what it wrote: " + forget
 	case manyKeys:
 		return fmt.Sprintf("%s has %d keys in etcd, and a node keeps about 20", node, p.Count), "remove it and what it wrote: " + forget
 	case duplicate:
@@ -284,6 +304,15 @@ func certificateSentence(f Finding, day string) (sentence, remedy string) {
 		remedy = ""
 	}
 	return sentence + verb + day, remedy
+}
+
+// someNodes lists the first nodes of a finding, and the number of the others.
+func someNodes(p Params) string {
+	names := strings.Join(p.Nodes, ", ")
+	if more := int(p.Count) - len(p.Nodes); more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return names
 }
 
 func firstBootName(f Finding) string {

@@ -27,6 +27,8 @@ type Status struct {
 	Roles       []machines.RoleHealth `json:"roles"`
 	Nodes       []Node                `json:"nodes"`
 
+	Contradictions []Contradiction `json:"contradictions"` // of Contradictions, where the caller read the history
+
 	Health  machines.Health `json:"-"`
 	Target  agent.Target    `json:"-"` // of nodes without one of their own
 	Epoch   agent.Epoch     `json:"-"`
@@ -49,12 +51,14 @@ type Node struct {
 	Hold        *agent.Hold      `json:"hold"`
 	Rollout     string           `json:"rollout"`
 
+	Signatures *agent.Signatures `json:"signatures"` // nil: not reported
+
 	View agent.View `json:"-"`
 }
 
 // Look judges every node that is registered or has reported, in the order of CompareNatural.
 func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
-	out := Status{Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
+	out := Status{Contradictions: []Contradiction{}, Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
 	views := map[string]agent.View{}
 	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), CompareNatural) {
 		n := lookAt(f, name, now)
@@ -96,6 +100,7 @@ func lookAt(f store.FleetState, name string, now time.Time) Node {
 			role, n.Role = st.Role, st.Role
 		}
 		seen := st.SeenAt
+		n.Signatures = st.Signatures
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

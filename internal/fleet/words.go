@@ -40,6 +40,38 @@ func (s Status) Summary() string {
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
+// Sentence renders a contradiction.
+func (c Contradiction) Sentence() string {
+	switch c.Code {
+	case TargetDiffers:
+		scope, _ := ScopeOf(c)
+		if c.Epoch == 0 {
+			return fmt.Sprintf("the target of %s in etcd is %s, and no change set one", scope, part(*c.Target))
+		}
+		return fmt.Sprintf("the target of %s in etcd is %s, its last change is %s at epoch %d", scope, part(*c.Target), part(*c.Change), c.Epoch)
+	case EpochDiffers:
+		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
+	case MarkAbove:
+		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
+	}
+	return string(c.Code)
+}
+
+// part renders the target of one scope. Parts of it may be inherited.
+func part(t agent.Target) string {
+	switch {
+	case t == agent.Target{}:
+		return "none"
+	case t.IsZero():
+		return fmt.Sprintf("data %d", t.Data)
+	}
+	return t.String()
+}
+
+func markWords(t agent.Target) string {
+	return fmt.Sprintf("release %s, data %d", cmp.Or(t.Release, "none"), t.Data)
+}
+
 // Why is the sentence of the node's reason; "" for a converged node.
 func (n Node) Why() string {
 	if n.State == agent.Converged {
@@ -74,6 +106,9 @@ func (x Explanation) Words(now time.Time) string {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
 	} else {
 		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Status.SeenAt), x.Status.LastRun, x.Status.Outcome)
+		if s := x.Status.Signatures; s != nil {
+			cli.Cleanf(&b, "  signatures    %s\n", signatureWords(*s))
+		}
 		if u := x.Status.Agent; u != nil {
 			problem := u.Problem.String()
 			if problem != "" {
@@ -95,6 +130,19 @@ func (x Explanation) Words(now time.Time) string {
 		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Status.LastRun)
 	}
 	return b.String()
+}
+
+// signatureWords renders a node's checks of signatures.
+func signatureWords(s agent.Signatures) string {
+	switch s.State {
+	case agent.SignaturesChecked:
+		return fmt.Sprintf("checked, by %s (list %s); high-water mark: release %s, data %d", cli.Count(s.Keys, "key"), s.Signers, cmp.Or(s.Release, "none"), s.Data)
+	case agent.SignaturesNotChecked:
+		return "not checked"
+	case agent.SignaturesUnusable:
+		return "the lists of signers are unusable: the node takes nothing new"
+	}
+	return string(s.State)
 }
 
 // Cell is the step of a first boot with its time and problem; "" for a finished one.

@@ -166,10 +166,11 @@ func (c *Certificates) serves(id pki.Identity) bool {
 	return !c.due(id.Leaf()) && len(id.Certificates) > 1 && pki.Fingerprint(id.Certificates[1]) == c.CA.Fingerprints()[0]
 }
 
-// due reports whether a certificate must be replaced: a third of its life is left, or another CA than the current one
-// signed it.
+// due reports whether a certificate must be replaced: a third of its life is left, it is of a clock that was ahead, or
+// another CA than the current one signed it. The caller has checked the clock.
 func (c *Certificates) due(leaf *x509.Certificate) bool {
-	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/3 {
+	now := c.now()
+	if left := leaf.NotAfter.Sub(now); left < leaf.NotAfter.Sub(leaf.NotBefore)/3 || now.Before(leaf.NotBefore) {
 		return true
 	}
 	current := Part(c.CA, pki.PartCurrent)

@@ -87,6 +87,16 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	if all, err := pki.ParseCertificates(bundle); err != nil || len(all) != 3 {
 		t.Errorf("%d CAs are trusted after a rotation, %v", len(all), err)
 	}
+	// Certificates of a clock that was ahead are not valid yet: they would stay useless for as long.
+	now = now.Add(400 * 24 * time.Hour)
+	refresh(t, c, "other.example")
+	now = now.Add(-400 * 24 * time.Hour)
+	refresh(t, c, "other.example")
+	for _, file := range []string{c.Server(), c.Identity()} {
+		if leaf := loadPEM(t, file).Leaf(); now.Before(leaf.NotBefore) || leaf.Subject.CommonName == own.Leaf().Subject.CommonName != (file == c.Identity()) {
+			t.Errorf("after a clock that was ahead, %s is valid from %s for %s", file, leaf.NotBefore, leaf.Subject.CommonName)
+		}
+	}
 	// A damaged identity is kept: it may be the only remnant of an administrator.
 	if err := os.WriteFile(c.Identity(), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,8 @@ package fleetca
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +27,7 @@ const (
 	NotRoot       Obstacle = "not_root"
 	AdmitsUnknown Obstacle = "admits_unknown_user"
 	CANotTrusted  Obstacle = "ca_not_trusted"
+	Outdated      Obstacle = "outdated"
 )
 
 // JoinError reports why nodes cannot join a cluster.
@@ -40,6 +43,7 @@ func (e *JoinError) Error() string {
 		NotRoot:       "serve's own certificate is not of a user with etcd's role root",
 		AdmitsUnknown: "etcd accepts a certificate that has no user",
 		CANotTrusted:  "etcd does not trust the CA in " + filepath.Dir(e.Bundle) + ", or its own certificates are of another CA",
+		Outdated:      "etcd is too old: its users could read or write beyond their roles",
 	}[e.Obstacle]
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
@@ -56,6 +60,8 @@ func (e *JoinError) Hint() string {
 		return "enable it: pulley auth setup"
 	case NotRoot:
 		return "give serve the certificate that `pulley auth setup` made: --cert and --key DIR/pki/serve.pem"
+	case Outdated:
+		return "upgrade etcd, then run the command again"
 	case AdmitsUnknown:
 		return "check etcd's roles, and start etcd with --client-cert-auth"
 	}
@@ -80,6 +86,23 @@ func (c *Certificates) MayJoin(ctx context.Context, st *store.Store, connection 
 
 // trustedBy connects with a certificate of the CA that has no user. A refusal then comes from etcd, not from TLS.
 func (c *Certificates) trustedBy(ctx context.Context, connection store.Config) error {
+	return c.asNobody(connection, func(st *store.Store, _ tls.Certificate) error {
+		switch err := st.Cluster.Ping(ctx); {
+		case err == nil:
+			return &JoinError{Obstacle: AdmitsUnknown}
+		case errors.Is(err, agent.ErrUnreachable):
+			return c.distrusted(err)
+		}
+		return nil
+	})
+}
+
+func (c *Certificates) distrusted(err error) error {
+	return &JoinError{Obstacle: CANotTrusted, Bundle: c.Bundle(), Err: err}
+}
+
+// asNobody runs do with a connection whose certificate is of the CA and has no user.
+func (c *Certificates) asNobody(connection store.Config, do func(*store.Store, tls.Certificate) error) error {
 	dir, err := os.MkdirTemp("", "pulley-probe-") // 0700
 	if err != nil {
 		return fmt.Errorf("cannot make a certificate to test etcd's trust: %w", err)
@@ -90,17 +113,43 @@ func (c *Certificates) trustedBy(ctx context.Context, connection store.Config) e
 	if err := c.Issue(file, probe, probeLifetime); err != nil {
 		return err
 	}
+	pair, err := tls.LoadX509KeyPair(file, file)
+	if err != nil {
+		return err
+	}
 	connection.CACert, connection.Cert, connection.Key = c.Bundle(), file, file
 	st, err := store.Open(connection)
 	if err != nil {
 		return err
 	}
-	defer st.Close()
-	switch err := st.Cluster.Ping(ctx); {
-	case err == nil:
-		return &JoinError{Obstacle: AdmitsUnknown}
-	case errors.Is(err, agent.ErrUnreachable):
-		return &JoinError{Obstacle: CANotTrusted, Bundle: c.Bundle(), Err: err}
-	}
-	return nil
+	return errors.Join(do(st, pair), st.Close())
+}
+
+// MaySetUp checks that authentication can work in a cluster, before SetUpCluster changes anything there: nobody could undo the change
+// if etcd does not trust this CA. Members that do not answer are not checked, unless no quorum answers.
+func (c *Certificates) MaySetUp(ctx context.Context, connection store.Config) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.CA.Bundle())
+	return c.asNobody(connection, func(st *store.Store, nobody tls.Certificate) error {
+		for _, endpoint := range connection.Endpoints {
+			trusts, err := accepts(ctx, endpoint, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{nobody}, NextProtos: []string{"h2"}})
+			var other *tls.CertificateVerificationError
+			switch {
+			case errors.As(err, &other):
+				return c.distrusted(fmt.Errorf("at %s: %w", endpoint, err))
+			case err == nil && !trusts:
+				return c.distrusted(fmt.Errorf("%s refuses its certificates", endpoint))
+			}
+		}
+		health, err := st.Cluster.Health(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range health {
+			if need, yes := store.Outdated(m.Version); yes && m.Silent == nil {
+				return &JoinError{Obstacle: Outdated, Err: fmt.Errorf("etcd %s at %s; the first safe version is %s", m.Version, m.Endpoint, need)}
+			}
+		}
+		return nil
+	})
 }

@@ -81,6 +81,33 @@ func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by str
 	return c.recordAdmin(ctx, st, id, by)
 }
 
+// RemakeAdmin creates a new identity of the administrator. It deletes the user of the former identity: its copies are no
+// longer valid. After an interruption the next start of serve, or the next call, completes it.
+func (c *Certificates) RemakeAdmin(ctx context.Context, st *store.Store, by string) (file string, err error) {
+	old, _, err := st.Identities.Operator(ctx, adminName)
+	if err != nil {
+		return "", err
+	}
+	name := pki.Name{Prefix: c.prefix, Kind: pki.KindOperator, Subject: adminName, Incarnation: pki.NewIncarnation()}
+	if err := c.Issue(c.newAdmin(), name, adminLifetime); err != nil {
+		return "", fmt.Errorf("cannot make the identity of the administrator: %w", err)
+	}
+	id, err := pki.LoadIdentity(c.newAdmin())
+	if err == nil {
+		err = c.recordAdmin(ctx, st, id, by)
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := os.Rename(c.newAdmin(), c.admin()); err != nil {
+		return "", fmt.Errorf("cannot store the administrator's identity: %w", err)
+	}
+	if old.Live() && old.User != name.String() {
+		err = st.Access.DropUser(ctx, old.User)
+	}
+	return c.admin(), err
+}
+
 // recordAdmin creates the administrator's user and its entry in the list of operators.
 func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.Identity, by string) error {
 	name, err := id.Name()

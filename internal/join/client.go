@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type Client struct {
 type server struct {
 	url  string
 	http *http.Client
+	tls  *tls.Config
 }
 
 // NewClient takes the URLs of servers (https://host:port) and the TLS configuration that authenticates them. That is
@@ -53,9 +55,19 @@ func NewClient(servers []string, t *tls.Config, timeout time.Duration) (*Client,
 		if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
 			return nil, fmt.Errorf("cannot use server %q: give https://host:port", each)
 		}
-		c.servers = append(c.servers, server{"https://" + u.Host, httpClient(pki.Named(t, u.Hostname()))})
+		named := pki.Named(t, u.Hostname())
+		c.servers = append(c.servers, server{"https://" + u.Host, httpClient(named), named})
 	}
 	return c, nil
+}
+
+// certificate returns this client's own certificate; nil for none.
+func (s server) certificate() *x509.Certificate {
+	own := s.tls.Certificates
+	if len(own) == 0 {
+		return nil
+	}
+	return own[0].Leaf
 }
 
 func httpClient(t *tls.Config) *http.Client {
@@ -173,6 +185,9 @@ func (c *Client) each(ctx context.Context, try func(context.Context, server) err
 		var ofURL *url.Error // repeats the method and the URL
 		if errors.As(err, &ofURL) {
 			err = ofURL.Err
+		}
+		if clock := pki.ExplainClock(err, server.certificate(), time.Now()); clock != nil {
+			err = clock
 		}
 		all = append(all, fmt.Errorf("%s: %w", server.url, err))
 		if ctx.Err() != nil {

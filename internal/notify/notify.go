@@ -129,9 +129,25 @@ func (n *Notifier) DuplicateRuns(ref environments.Ref, node string, boots [2]str
 func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 	kind := store.NodeFloods
 	n.send(store.Notice{
-		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes,
+		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes, Calls: f.Calls,
 	}, "")
 }
+
+// ConnectionsRefused sends a notice of a listener at its limit, and of the address with the most connections. It never
+// blocks.
+func (n *Notifier) ConnectionsRefused(listener, from string, open int64) {
+	kind := store.ConnectionsRefused
+	n.send(store.Notice{ID: id(kind, environments.Ref{}, listener, n.hour()), Kind: kind, Listener: listener, From: from, Connections: open}, "")
+}
+
+// CallsRefused sends a notice of an operator whose calls etcd refuses. It never blocks.
+func (n *Notifier) CallsRefused(operator string, calls int64) {
+	kind := store.CallsRefused
+	n.send(store.Notice{ID: id(kind, environments.Ref{}, operator, n.hour()), Kind: kind, Operator: operator, Calls: calls}, "")
+}
+
+// hour makes the ID of a notice that repeats while its cause lasts.
+func (n *Notifier) hour() string { return n.Now().UTC().Truncate(repeatEvery).Format(time.RFC3339) }
 
 // id returns the same text for the same event.
 func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
@@ -144,7 +160,7 @@ func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
 func (n *Notifier) send(notice store.Notice, token string) {
 	who := notice.Node
 	if who == "" {
-		who = notice.Machine
+		who = notice.Machine + notice.Listener + notice.Operator // one of them
 	}
 	if len(n.senders) == 0 || !n.allowed(strings.Join([]string{string(notice.Kind), notice.Environment, who}, " "), 1) {
 		return
@@ -326,7 +342,13 @@ func render(n store.Notice) (title, text string) {
 			fmt.Sprintf("Their boot ids are %s and %s. The node is frozen until `pulley unhold`.", n.Boots[0], n.Boots[1])
 	case store.NodeFloods:
 		return where + " floods etcd",
-			fmt.Sprintf("It wrote %d bytes in %d writes within a minute. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Node, n.Environment)
+			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
+	case store.ConnectionsRefused:
+		return "pulley serve refuses connections: " + n.Listener,
+			fmt.Sprintf("Address %s has the most open connections: %d. Block it in the firewall of this machine, or find the program that opens them.", n.From, n.Connections)
+	case store.CallsRefused:
+		return "etcd refuses calls of operator " + n.Operator,
+			fmt.Sprintf("It refused %d calls that no command of Pulley makes. To remove the access of this operator: pulley operators revoke %s", n.Calls, n.Operator)
 	}
 	return string(n.Kind) + ": " + where, ""
 }

@@ -204,6 +204,13 @@ func TestEachKindHasAText(t *testing.T) {
 			t.Errorf("%s has the title %q", kind, title)
 		}
 	}
+	for _, n := range []store.Notice{
+		{Kind: store.ConnectionsRefused, Listener: "https", From: "192.0.2.7", Connections: 300}, {Kind: store.CallsRefused, Operator: "bob", Calls: 7},
+	} {
+		if title, text := render(n); strings.Contains(title, string(n.Kind)) || !strings.Contains(title+text, n.From+n.Operator) {
+			t.Errorf("%s has the title %q and the text %q", n.Kind, title, text)
+		}
+	}
 	if title, _ := render(store.Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
 		t.Errorf("an unknown kind has the title %q", title)
 	}

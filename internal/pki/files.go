@@ -9,11 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"syscall"
 	"time"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 )
 
@@ -25,7 +25,7 @@ const lockTimeout = 10 * time.Second
 
 // lockFolder prevents concurrent changes of the CA by other processes and by this one.
 func lockFolder(dir string) (unlock func() error, err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := atomicfile.OpenLock(filepath.Join(dir, "lock"))
 	if err != nil {
 		return nil, err
 	}

@@ -78,6 +78,9 @@ func (c *CA) issue(public crypto.PublicKey, subject string, lifetime time.Durati
 		return nil, nil, fmt.Errorf("%s is not a valid lifetime", lifetime)
 	case !now.Before(m.current.NotAfter):
 		return nil, nil, fmt.Errorf("the CA expired at %s\nrun `pulley ca rotate`: the next CA then signs", m.current.NotAfter.Format(time.RFC3339))
+	case now.Before(m.current.NotBefore):
+		return nil, nil, fmt.Errorf("the CA begins at %s, and this machine's clock shows %s\ncheck the clock; if it is correct, the CA was made with a wrong clock: "+
+			"start `pulley serve` in an empty data folder", m.current.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	t := c.template(pkix.Name{CommonName: subject}, now, lifetime)
 	t.KeyUsage, t.ExtKeyUsage, t.DNSNames, t.IPAddresses = x509.KeyUsageDigitalSignature, of.ExtKeyUsage, of.DNSNames, of.IPAddresses

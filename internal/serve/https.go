@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"pulley/internal/join"
 	"pulley/internal/mirror"
+	"pulley/internal/serve/limits"
 )
 
 // httpsGrace is the time for open requests when serve stops.
@@ -24,16 +26,17 @@ type httpsServer struct {
 	listener    net.Listener
 	certificate *mirror.Certificate // nil until the CA has issued one
 	server      *http.Server        // nil until it serves
+	connections *limits.Connections
 	failed      chan error
 }
 
 // openHTTPS opens the listener and reads the certificate, before etcd starts. Without files the certificate is of
 // serve's CA and comes later. It returns nil if no address is configured.
-func openHTTPS(c Config, cert, key string) (*httpsServer, error) {
+func openHTTPS(c Config, o *overloads, cert, key string) (*httpsServer, error) {
 	if c.ListenHTTPS == "" {
 		return nil, nil
 	}
-	h := &httpsServer{warn: c.Warn, failed: make(chan error, 1)}
+	h := &httpsServer{warn: c.Warn, connections: o.https, failed: make(chan error, 1)}
 	var err error
 	if cert != "" {
 		if h.certificate, err = mirror.LoadCertificate(cert, key, h.warn); err != nil {
@@ -59,11 +62,12 @@ func (h *httpsServer) serve(handler http.Handler, ready *Ready) error {
 		}
 	}
 	h.server = mirror.NewServer(handler, h.certificate)
+	h.server.ConnState = established
 	if certs != nil {
 		certs.AskForCertificates(h.server.TLSConfig)
 	}
 	go func() {
-		if err := h.server.ServeTLS(h.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := h.server.ServeTLS(h.connections.Listen(h.listener), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			h.failed <- fmt.Errorf("the HTTPS listener stopped: %w", err)
 		}
 	}()
@@ -72,6 +76,18 @@ func (h *httpsServer) serve(handler http.Handler, ready *Ready) error {
 		ready.Certificate, ready.Until = certificateName(pair.Leaf), pair.Leaf.NotAfter
 	}
 	return nil
+}
+
+// established notes that a connection sent a request, after its handshake.
+func established(c net.Conn, state http.ConnState) {
+	if state != http.StateActive {
+		return
+	}
+	if secure, ok := c.(*tls.Conn); ok {
+		if counted, ok := secure.NetConn().(*limits.Conn); ok {
+			counted.Established()
+		}
+	}
 }
 
 func certificateName(c *x509.Certificate) string {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -59,10 +60,11 @@ type Config struct {
 
 	Hostname string
 	Now      func() time.Time
+	Today    string // the date that an operator confirmed, where the clock contradicts etcd; "" for none
 	Log      *slog.Logger
 
 	Ready   func(Ready)                     // called once, when all parts serve
-	Members func([]store.MemberState)       // called when a cluster answers again
+	Members func([]store.MemberState)       // called when a cluster answers again, or when another member of it is silent
 	Warn    func(error)                     // called for errors that do not stop serve
 	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
 }
@@ -173,6 +175,11 @@ func (c Config) hosts(listen string) []string {
 
 // Run serves until ctx ends, which is no error, or until a part fails.
 func Run(ctx context.Context, c Config) error {
+	o, err := newOverloads(c.Log)
+	if err != nil {
+		return err
+	}
+	c.Member.Connections, c.Member.Refused = o.etcd, o.callRefused
 	run := c.plain
 	switch {
 	case c.Cluster:
@@ -183,7 +190,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 		run = c.secured
 	}
-	err := run(ctx)
+	err = run(ctx, o)
 	if err != nil && ctx.Err() != nil {
 		return nil
 	}
@@ -203,15 +210,18 @@ func httpsBeside(listen string) string {
 type service struct {
 	ready  Ready
 	store  *store.Store
+	clock  *clock
 	https  *httpsServer
 	failed <-chan error          // of the embedded etcd
 	look   func(context.Context) // periodic check of a cluster; nil for an embedded etcd
+
+	overloads *overloads
 }
 
 // plain runs the embedded etcd without authentication, on loopback or with certificates of the operator.
-func (c Config) plain(ctx context.Context) error {
+func (c Config) plain(ctx context.Context, o *overloads) error {
 	cert, key := c.httpsFiles()
-	https, err := openHTTPS(c, cert, key)
+	https, err := openHTTPS(c, o, cert, key)
 	if err != nil {
 		return err
 	}
@@ -225,20 +235,26 @@ func (c Config) plain(ctx context.Context) error {
 	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
 		return fmt.Errorf("cannot serve %s without --auth: etcd authentication is on\nstart serve with --auth, and without --cert, --key and --cacert", c.DataDir)
 	}
+	clock := c.newClock()
+	if err := clock.start(ctx, st); err != nil {
+		return err
+	}
 	return c.serve(ctx, service{
-		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, https: https, failed: etcd.Failed(),
+		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, clock: clock, https: https, failed: etcd.Failed(), overloads: o,
 	})
 }
 
 // secured runs the embedded etcd with authentication.
-func (c Config) secured(ctx context.Context) error {
-	https, err := openHTTPS(c, "", "")
+func (c Config) secured(ctx context.Context, o *overloads) error {
+	https, err := openHTTPS(c, o, "", "")
 	if err != nil {
 		return err
 	}
 	defer https.close()
+	clock := c.newClock()
 	etcd, err := member.StartSecure(ctx, member.SecureConfig{
 		EtcdConfig: c.Member, Hosts: c.hosts(c.Member.Listen), Hostname: c.Hostname, Prefix: c.Client.Prefix, Timeout: c.Client.Timeout, CA: c.CA,
+		Check: clock.start,
 	})
 	if err != nil {
 		return err
@@ -253,12 +269,25 @@ func (c Config) secured(ctx context.Context) error {
 		ready: Ready{
 			Etcd: etcd.Etcd, Endpoints: etcd.Endpoints(), NewAdmin: etcd.Admin, Certificates: etcd.Certificates, Authenticates: true,
 		},
-		store: st, https: https, failed: etcd.Failed(),
+		store: st, clock: clock, https: https, failed: etcd.Failed(), overloads: o,
 	})
 }
 
 // cluster watches a cluster that serve does not run. With a data folder, machines join here.
-func (c Config) cluster(ctx context.Context) error {
+func (c Config) cluster(ctx context.Context, o *overloads) error {
+	st, err := store.Open(c.Client)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	health, err := st.Cluster.Health(ctx)
+	if err != nil {
+		return err
+	}
+	clock := c.newClock()
+	if err := clock.start(ctx, st); err != nil {
+		return err
+	}
 	var certs *fleetca.Certificates
 	cert, key := c.httpsFiles()
 	if c.Joins {
@@ -271,45 +300,50 @@ func (c Config) cluster(ctx context.Context) error {
 		}
 		cert, key = certs.Server(), certs.Server()
 	}
-	https, err := openHTTPS(c, cert, key)
+	https, err := openHTTPS(c, o, cert, key)
 	if err != nil {
 		return err
 	}
 	defer https.close()
-	st, err := store.Open(c.Client)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	health, err := st.Cluster.Health(ctx)
-	if err != nil {
-		return err
-	}
 	if certs != nil {
 		if err := certs.MayJoin(ctx, st, c.Client); err != nil {
 			return fmt.Errorf("cannot let nodes join: %w\nrun `pulley doctor` for all checks; without --data-dir serve only mirrors and watches", err)
 		}
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, https: https, look: c.lookAt(st),
+		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st, health), overloads: o,
 	})
 }
 
-// lookAt checks the cluster, and reports when it stops or starts to answer.
-func (c Config) lookAt(st *store.Store) func(context.Context) {
-	answers := true
+// lookAt checks the cluster, and reports when it, or one of its members, stops or starts to answer.
+func (c Config) lookAt(st *store.Store, health []store.MemberState) func(context.Context) {
+	before := silent(health, nil)
 	return func(ctx context.Context) {
 		health, err := st.Cluster.Health(ctx)
+		now := silent(health, err)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || slices.Equal(now, before):
 			return
-		case err != nil && answers:
+		case err != nil:
 			c.Warn(err)
-		case err == nil && !answers:
+		default:
 			c.Members(health)
 		}
-		answers = err == nil
+		before = now
 	}
+}
+
+// silent lists the endpoints that do not answer, and * if no quorum answers.
+func silent(all []store.MemberState, err error) (endpoints []string) {
+	if err != nil {
+		return []string{"*"}
+	}
+	for _, m := range all {
+		if m.Silent != nil {
+			endpoints = append(endpoints, m.Endpoint)
+		}
+	}
+	return endpoints
 }
 
 // serve starts the web listener and the background tasks, and waits for the end.
@@ -329,10 +363,11 @@ func (c Config) serve(ctx context.Context, v service) error {
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	certs := v.ready.Certificates
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}
+	v.overloads.connect(tasks, metrics)
 	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints}
 	if certs != nil {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
@@ -365,15 +400,16 @@ func (c Config) endHolds(ctx context.Context, v *service) {
 	if v.ready.EndedHolds, err = v.store.Fleet.EndHolds(ctx, c.Now()); err != nil && ctx.Err() == nil {
 		c.Warn(fmt.Errorf("warning: some holds may last longer than they should: %w", err))
 	}
-	if health, err := v.store.Cluster.Health(ctx); err == nil && len(health) > 0 {
+	if health, err := v.store.Cluster.Health(ctx); err == nil && len(health) > 0 && health[0].Silent == nil {
 		v.ready.Health = &health[0]
 	}
 }
 
 // wait returns when ctx ends or a part fails.
 func (v service) wait(ctx context.Context) error {
-	ticker := time.NewTicker(healthInterval)
+	ticker, clock := time.NewTicker(healthInterval), time.NewTicker(clockInterval)
 	defer ticker.Stop()
+	defer clock.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -382,6 +418,10 @@ func (v service) wait(ctx context.Context) error {
 			return fmt.Errorf("etcd stopped: %w", err)
 		case err := <-v.https.ended():
 			return err
+		case <-clock.C:
+			if err := v.clock.check(); err != nil {
+				return err
+			}
 		case <-ticker.C:
 			if v.look != nil {
 				v.look(ctx)

@@ -19,6 +19,7 @@ import (
 const (
 	floodBytes  = 1 << 20
 	floodWrites = 300
+	floodCalls  = 10 // that etcd refused: no program of Pulley makes them
 )
 
 const (
@@ -54,11 +55,19 @@ type watcher struct {
 
 // tally is the writes of one node in the last minute, in slots.
 type tally struct {
-	bytes, writes [slots]int64
-	at            int64 // number of the newest slot
-	reported      bool  // the flood was reported
-	noted         time.Time
-	last          time.Time
+	sums     [slots]sums
+	at       int64 // number of the newest slot
+	reported bool  // the flood was reported
+	noted    time.Time
+	last     time.Time
+}
+
+// sums is what one node did in a time.
+type sums struct{ bytes, writes, calls int64 }
+
+// flood reports whether a healthy node does less within a minute.
+func (s sums) flood() bool {
+	return s.bytes > floodBytes || s.writes > floodWrites || s.calls > floodCalls
 }
 
 // duplicate is a node under which two machines run.
@@ -75,21 +84,8 @@ func newWatcher(now func() time.Time, log *slog.Logger) *watcher {
 func (w *watcher) saw(write store.NodeWrite) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k, now := nodeKey{write.Ref, write.Node}, w.now()
-	t := w.tally[k]
-	if t == nil {
-		t = &tally{}
-		w.tally[k] = t
-	}
-	bytes, writes := t.add(now, write.Bytes)
-	if (bytes > floodBytes || writes > floodWrites) && now.Sub(t.noted) >= recordInterval {
-		if !t.reported {
-			w.log.Warn("a node floods etcd", "env", k.ref.String(), "node", k.node, "bytes", bytes, "writes", writes, "within", "1m")
-		}
-		t.reported, t.noted = true, now
-		w.floods[k] = store.Flood{Node: k.node, Bytes: bytes, Writes: writes, First: now, Last: now}
-		w.signal()
-	}
+	k := nodeKey{write.Ref, write.Node}
+	w.count(k, sums{bytes: write.Bytes, writes: 1})
 	if write.Status != nil && kernelID.MatchString(write.Status.Boot) { // serve stores these IDs in etcd
 		st := agent.Status{Boot: write.Status.Boot}
 		if kernelID.MatchString(write.Status.Machine) {
@@ -99,21 +95,50 @@ func (w *watcher) saw(write store.NodeWrite) {
 	}
 }
 
-func (t *tally) add(now time.Time, bytes int64) (sumBytes, sumWrites int64) {
+// refused counts a call to etcd that a node may not make.
+func (w *watcher) refused(k nodeKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.count(k, sums{calls: 1})
+}
+
+// count adds to a node's sums, and detects a flood. It requires the lock.
+func (w *watcher) count(k nodeKey, more sums) {
+	now, t := w.now(), w.tally[k]
+	if t == nil {
+		t = &tally{}
+		w.tally[k] = t
+	}
+	sum := t.add(now, more)
+	if !sum.flood() || now.Sub(t.noted) < recordInterval {
+		return
+	}
+	if !t.reported {
+		w.log.Warn("a node writes far more than a node does", "env", k.ref.String(), "node", k.node,
+			"bytes", sum.bytes, "writes", sum.writes, "refused", sum.calls, "within", "1m")
+	}
+	t.reported, t.noted = true, now
+	w.floods[k] = store.Flood{Node: k.node, Bytes: sum.bytes, Writes: sum.writes, Calls: sum.calls, First: now, Last: now}
+	w.signal()
+}
+
+func (t *tally) add(now time.Time, more sums) (sum sums) {
 	at := now.UnixNano() / int64(slot)
 	for t.at < at { // clear the slots of an earlier minute
 		t.at = max(t.at+1, at-slots+1)
-		t.bytes[t.at%slots], t.writes[t.at%slots] = 0, 0
+		t.sums[t.at%slots] = sums{}
 	}
 	i := ((at % slots) + slots) % slots
-	t.bytes[i] += bytes
-	t.writes[i]++
+	t.sums[i] = t.sums[i].plus(more)
 	t.last = now
-	for i := range slots {
-		sumBytes += t.bytes[i]
-		sumWrites += t.writes[i]
+	for _, s := range t.sums {
+		sum = sum.plus(s)
 	}
-	return sumBytes, sumWrites
+	return sum
+}
+
+func (s sums) plus(o sums) sums {
+	return sums{s.bytes + o.bytes, s.writes + o.writes, s.calls + o.calls}
 }
 
 // booted detects a boot that had ended: a restarted machine has a new boot ID, and an old one never returns.

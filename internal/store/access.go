@@ -69,7 +69,7 @@ func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 		func() error { _, err := auth(ctx, s, s.db.Client.AuthEnable); return err },
 	} {
 		if err := step(); err != nil {
-			return fmt.Errorf("cannot set up etcd's users: %w", s.db.Explain(err))
+			return fmt.Errorf("cannot set up etcd's users: %w", s.db.ExplainWrite(err))
 		}
 	}
 	return nil
@@ -79,7 +79,7 @@ func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 	for _, role := range []OperatorRole{RoleViewer, RoleOperator} {
 		if err := s.ensureRole(ctx, s.OperatorRole(role), s.OperatorGrants(role)); err != nil {
-			return fmt.Errorf("cannot set up role %s: %w", role, s.db.Explain(err))
+			return fmt.Errorf("cannot set up role %s: %w", role, s.db.ExplainWrite(err))
 		}
 	}
 	return nil
@@ -89,7 +89,7 @@ func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 // it revokes others. Without changes it makes one read.
 func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
 	err := s.ensureRole(ctx, s.NodesRole(env), s.NodesGrants(env))
-	return etcd.Wrap(s.db.Explain(err), "cannot set up the shared role of the nodes of %s", env)
+	return etcd.Wrap(s.db.ExplainWrite(err), "cannot set up the shared role of the nodes of %s", env)
 }
 
 // EnsureNode gives user the permissions of the node: the node's own role, which outlives the user, and the shared role
@@ -102,13 +102,13 @@ func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {
 	if err == nil {
 		err = s.ensureUser(ctx, user, own, s.NodesRole(env))
 	}
-	return etcd.Wrap(s.db.Explain(err), "cannot set up the etcd user of node %s", node)
+	return etcd.Wrap(s.db.ExplainWrite(err), "cannot set up the etcd user of node %s", node)
 }
 
 // EnsureOperator makes user an operator with exactly one role.
 func (s *Access) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
 	err := s.ensureUser(ctx, user, s.OperatorRole(role))
-	return etcd.Wrap(s.db.Explain(err), "cannot set up the etcd user of an operator")
+	return etcd.Wrap(s.db.ExplainWrite(err), "cannot set up the etcd user of an operator")
 }
 
 // DropUser deletes a user: etcd refuses the next request of every certificate of that name. A missing user is no
@@ -121,7 +121,7 @@ func (s *Access) DropUser(ctx context.Context, user string) error {
 	if errors.Is(err, rpctypes.ErrUserNotFound) {
 		return nil
 	}
-	return etcd.Wrap(s.db.Explain(err), "cannot remove etcd user %s", user)
+	return etcd.Wrap(s.db.ExplainWrite(err), "cannot remove etcd user %s", user)
 }
 
 // DropNodeRole deletes a node's own role. Remaining users of the node can then write nothing. A missing role is no
@@ -176,7 +176,7 @@ func (s *Access) dropRole(ctx context.Context, role string) error {
 	if errors.Is(err, rpctypes.ErrRoleNotFound) {
 		return nil
 	}
-	return s.db.Explain(err)
+	return s.db.ExplainWrite(err)
 }
 
 // Users lists all of etcd's users in order, including those of other programs.

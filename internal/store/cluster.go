@@ -5,16 +5,21 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/hashicorp/go-version"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/agent"
 	"pulley/internal/store/etcd"
 )
 
@@ -23,6 +28,8 @@ type MemberState struct {
 	Endpoint, Version   string
 	Stored, Used, Quota int64 // bytes; quota 0: etcd does not report it
 	Alarms              []string
+
+	Silent error // why the member does not answer; the other fields are then empty
 
 	leader bool
 }
@@ -49,9 +56,47 @@ func (s *Cluster) member(ctx context.Context, endpoint string) (MemberState, err
 	}, nil
 }
 
-// Health reads the state of each endpoint.
+// repaired is the first release of each line of etcd in which users cannot read or write past their roles
+// (CVE-2026-33413, CVE-2026-44283, GHSA-xg4h-6gfc-h4m8). Other lines have no such release.
+var repaired = map[string]string{"3.5": "3.5.33", "3.6": "3.6.14", "3.7": "3.7.1"}
+
+// Outdated reports whether a version of etcd lacks repairs, and which version has them.
+func Outdated(v string) (need string, yes bool) {
+	is, err := version.NewVersion(v)
+	if err != nil {
+		return "3.7.1", true
+	}
+	segments := is.Segments()
+	need, known := repaired[fmt.Sprintf("%d.%d", segments[0], segments[1])]
+	switch {
+	case known:
+		return need, is.Core().LessThan(version.Must(version.NewVersion(need)))
+	case is.Core().LessThan(version.Must(version.NewVersion("3.5.0"))):
+		return "3.5.33", true
+	}
+	return "", false // newer than all of them
+}
+
+// Health reads the state of each endpoint. A silent member is no error as long as the others confirm a read, which takes a quorum.
 func (s *Cluster) Health(ctx context.Context) ([]MemberState, error) {
-	return s.membersAt(ctx, s.endpoints())
+	all := make([]MemberState, len(s.endpoints()))
+	var quorum error
+	var reading sync.WaitGroup
+	reading.Go(func() { quorum = s.Ping(ctx) })
+	for i, endpoint := range s.endpoints() {
+		reading.Go(func() {
+			var err error
+			if all[i], err = s.Member(ctx, endpoint); err != nil {
+				all[i].Silent = err
+			}
+		})
+	}
+	reading.Wait()
+	silent := slices.ContainsFunc(all, func(m MemberState) bool { return m.Silent != nil })
+	if silent && errors.Is(quorum, agent.ErrUnreachable) {
+		return all, quorum
+	}
+	return all, nil
 }
 
 func (s *Cluster) endpoints() []string {
@@ -76,6 +121,55 @@ func (s *Cluster) membersAt(ctx context.Context, endpoints []string) (all []Memb
 func (s *Cluster) Ping(ctx context.Context) error {
 	_, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly())
 	return err
+}
+
+// Of the newest reports of nodes, NodesTime reads at most newestReports, and needs leastReports for a median that one
+// wrong clock does not decide.
+const newestReports, leastReports = 25, 3
+
+// NodesTime returns the median of the times in the newest reports of nodes, each by the clock of its node. It is zero
+// with too few reports.
+func (s *Cluster) NodesTime(ctx context.Context) (time.Time, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.AllStatuses(), clientv3.WithPrefix(),
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(newestReports))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("cannot read the newest reports of nodes: %w", err)
+	}
+	var times []time.Time
+	for _, kv := range resp.Kvs {
+		var report struct {
+			SeenAt time.Time `json:"seen_at"`
+		}
+		if json.Unmarshal(kv.Value, &report) == nil && !report.SeenAt.IsZero() {
+			times = append(times, report.SeenAt)
+		}
+	}
+	if len(times) < leastReports {
+		return time.Time{}, nil
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	return times[len(times)/2], nil
+}
+
+// snapshotWithin bounds the transfer of a snapshot of at most 8 GiB.
+const snapshotWithin = 30 * time.Minute
+
+// Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin.
+func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
+	defer cancel()
+	if err := s.Ping(ctx); err != nil { // with a shorter deadline
+		return fmt.Errorf("cannot read a snapshot of etcd: %w", err)
+	}
+	r, err := s.db.Client.Snapshot(ctx)
+	if err == nil {
+		_, err = io.Copy(w, r)
+		err = errors.Join(err, r.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read a snapshot of etcd: %w", s.db.Explain(err))
+	}
+	return nil
 }
 
 // Alarm is an alarm of etcd.

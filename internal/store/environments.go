@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,6 +54,22 @@ func decodeSpec(kv *etcd.KV) (*environments.Environment, error) {
 		return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: err.Error()}
 	}
 	return e, nil
+}
+
+// RequiresSignatures reports whether an environment demands signed targets of its nodes. It reads only this value: a
+// node understands environments of later versions. An environment that is unreadable demands nothing.
+func (s *Environments) RequiresSignatures(ctx context.Context, env string) (bool, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
+	if err != nil {
+		return false, etcd.Wrap(err, "cannot read environment %s", env)
+	}
+	var spec struct {
+		Signatures string `json:"signatures"`
+	}
+	for _, kv := range resp.Kvs {
+		_ = json.Unmarshal(kv.Value, &spec) // operators see that it is unreadable
+	}
+	return spec.Signatures == environments.SignaturesRequired, nil
 }
 
 // PutSpec stores an environment. It fails if the environment was written since revision.

@@ -14,11 +14,12 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Flood means that a node writes far more than normal. The note exists while the flood lasts, and one day longer.
+// Flood means that a node writes or calls far more than normal. The note exists while the flood lasts, and one day longer.
 type Flood struct {
 	Node   string    `json:"node"`
-	Bytes  int64     `json:"bytes"`  // written within the worst minute
-	Writes int64     `json:"writes"` // within the worst minute
+	Bytes  int64     `json:"bytes"`           // written within the worst minute
+	Writes int64     `json:"writes"`          // within the worst minute
+	Calls  int64     `json:"calls,omitempty"` // that the embedded etcd refused within the worst minute: leases and watches
 	First  time.Time `json:"first"`
 	Last   time.Time `json:"last"`
 }
@@ -37,7 +38,7 @@ func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) 
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Flood, b *etcd.Batch) error {
 		sum := now
 		if first = old == nil; !first {
-			sum.First, sum.Bytes, sum.Writes = old.First, max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes)
+			sum.First, sum.Bytes, sum.Writes, sum.Calls = old.First, max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes), max(sum.Calls, old.Calls)
 		}
 		b.Put(key, sum)
 		return nil

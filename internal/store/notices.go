@@ -26,6 +26,9 @@ const (
 	DuplicateRefused  NoticeKind = "duplicate_refused"
 	DuplicateRuns     NoticeKind = "duplicate_runs"
 	NodeFloods        NoticeKind = "node_floods"
+
+	ConnectionsRefused NoticeKind = "connections_refused"
+	CallsRefused       NoticeKind = "calls_refused"
 )
 
 // NoticeState is the progress of sending a notice.
@@ -52,6 +55,10 @@ type Notice struct {
 	Boots       []string    `json:"boots,omitempty"` // boot ids
 	Bytes       int64       `json:"bytes,omitempty"`
 	Writes      int64       `json:"writes,omitempty"`
+	Calls       int64       `json:"calls,omitempty"`       // refused calls to etcd
+	Listener    string      `json:"listener,omitempty"`    // that refuses connections
+	Connections int64       `json:"connections,omitempty"` // open ones of From
+	Operator    string      `json:"operator,omitempty"`
 	TookSeconds int64       `json:"took_seconds,omitempty"`
 	Since       time.Time   `json:"since,omitzero"`
 	Problem     agent.Prose `json:"problem,omitempty"` // as the machine reported it

@@ -354,3 +354,38 @@ func TestForgetDeletesNode(t *testing.T) {
 		t.Errorf("nothing was left to forget: %v", err)
 	}
 }
+
+// A write whose answer was lost may be in force. An operator who sees a failure repeats the write, or does not watch its effect.
+func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	ctx := t.Context()
+	for node, back := range map[string]bool{"compute1": true, "compute2": false} {
+		wire := newWire(t, strings.TrimPrefix(server.Endpoint, "http://"))
+		st, err := store.Open(store.Config{Endpoints: []string{wire.address()}, Timeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = st.Close() })
+		if err := st.Cluster.Ping(ctx); err != nil {
+			t.Fatal(err)
+		}
+		watched := server.Client().Watch(ctx, "/pulley/v1/identities/dev/"+node)
+		wire.mute()
+		go func() { // cut the wire only after etcd has the write
+			for w := range watched {
+				if len(w.Events) > 0 {
+					wire.cut(back)
+					return
+				}
+			}
+		}()
+		err = st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "compute"}, 0)
+		if back && err != nil {
+			t.Errorf("the write is in force, and yet: %v", err)
+		}
+		if !back && (!errors.Is(err, store.ErrUnknownOutcome) || !errors.Is(err, agent.ErrUnreachable)) {
+			t.Errorf("nobody knows the outcome, and yet: %v", err)
+		}
+	}
+}

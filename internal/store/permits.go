@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -64,6 +62,9 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		return nil
 	}
 	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, string(c.Why), c.At
+	if c.recovery != nil {
+		p.Until = c.recovery.Until
+	}
 	record, err := p.Encode()
 	if err != nil {
 		return err
@@ -108,6 +109,9 @@ func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change)
 	if err != nil {
 		return p, false, err
 	}
+	if c.recovery != nil {
+		named = append(named, c.recovery.Marks...)
+	}
 	p, lower = permitFor(d.after(c, role), named)
 	return p, lower, nil
 }
@@ -129,13 +133,12 @@ func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) 
 }
 
 // named lists every earlier target of an environment in its history: a node that was offline may have any of them. It
-// skips an unreadable change, which must not block operators from the next change.
+// skips an unreadable change, which must not block operators from the next change. It ignores the present targets and
+// those before a change: a target that was written without Pulley would make signers permit steps from any height.
 func (s *Targets) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
-	all := []agent.Target{d.Default}
-	all = slices.AppendSeq(all, maps.Values(d.Roles))
-	all = slices.AppendSeq(all, maps.Values(d.Nodes))
+	var all []agent.Target
 	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
-		all = append(all, c.Before, c.After)
+		all = append(all, c.After)
 	}, clientv3.WithRev(d.Revision))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		err = etcd.ErrConflict

@@ -43,6 +43,8 @@ var (
 	ErrRevoked  = etcd.ErrRevoked
 	ErrFull     = etcd.ErrFull
 	ErrNoRole   = etcd.ErrNoRole
+
+	ErrUnknownOutcome = etcd.ErrUnknownOutcome
 )
 
 // Store is a fleet's keyspace: one narrow type for each subject. A caller that needs one subject takes that type.

@@ -32,6 +32,8 @@ type Change struct {
 
 	// Unsigned means that nodes may go to a lower release without a signed permit.
 	Unsigned bool `json:"-"`
+
+	recovery *Recovery // of a change of the kind Recovered
 }
 
 // ChangeKind is the kind of an operator's change.
@@ -42,7 +44,17 @@ const (
 	Promoted   ChangeKind = "promote"
 	DataChange ChangeKind = "data"
 	RolledBack ChangeKind = "rollback"
+	Restored   ChangeKind = "restore" // from a backup: no target changed
+	Recovered  ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
 )
+
+// Recovery is the input of a recovery: a scope's target, the high-water marks above it that nodes reported, and the end
+// of the permit for nodes with these marks.
+type Recovery struct {
+	Target agent.Target
+	Marks  []agent.Target // release and data
+	Until  time.Time
+}
 
 // Scope returns the scope of the change.
 func (c Change) Scope() etcd.Scope { return etcd.Scope{Role: c.Role, Node: c.Node} }
@@ -121,6 +133,36 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, s.there(ref, after), ref, d, c, a)
+}
+
+// Recover writes a scope's target again, and a signed permit that lets nodes with any of these marks take it. The
+// permit has an end, because its steps begin at marks that no release and no data ever had: no later release is above
+// them. The epoch follows epoch, the newest of the history. The gate in etcd may have another.
+func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, epoch agent.Epoch, r Recovery, a Author) (Change, error) {
+	d.Gate.Epoch = epoch
+	c := Change{Kind: Recovered, Role: scope.Role, Node: scope.Node, Before: r.Target, After: r.Target, recovery: &r}
+	c, err := s.change(ctx, s.there(ref, r.Target), ref, d, c, a)
+	c.recovery = nil
+	return c, err
+}
+
+// restoreGap is far more than the epochs that a fleet may lose between two backups.
+const restoreGap = 1_000_000
+
+// Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
+// use no signed permit with an epoch that they have passed. Its gate is paused until the next change: nodes would
+// otherwise return to the targets of the backup.
+func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
+	d, err := s.Desires(ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	k, at := s.db.Env(ref), a.At.UTC().Truncate(time.Second)
+	c := Change{Epoch: d.Gate.Epoch + restoreGap, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
+	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).
+		Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GatePaused, By: a.By, Why: agent.Prose(a.Why), At: at}).
+		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
+	return c.Epoch, etcd.Wrap(s.db.Commit(ctx, b), "cannot mark %s as restored", ref)
 }
 
 // change adds a target, the gate, the history record, and the permit for nodes that go to a lower release to a batch,
@@ -271,6 +313,20 @@ func (d Desires) Target(s etcd.Scope) agent.Target {
 		return d.Roles[s.Role]
 	}
 	return d.Default
+}
+
+// With returns d with another target of a scope, for a decision that needs it. Its guards stay those of the read.
+func (d Desires) With(scope etcd.Scope, t agent.Target) Desires {
+	d.Roles, d.Nodes = maps.Clone(d.Roles), maps.Clone(d.Nodes)
+	switch {
+	case scope.Node != "":
+		d.Nodes[scope.Node] = t
+	case scope.Role != "":
+		d.Roles[scope.Role] = t
+	default:
+		d.Default = t
+	}
+	return d
 }
 
 // scopes lists the scopes with a target of their own: all nodes, then roles and nodes, each in order.

@@ -25,7 +25,17 @@ type HighWaterMark struct {
 	Data        int64  `json:"data"`     // generation; 0 before the first data
 	Permit      int64  `json:"permit"`   // epoch of the newest used permit; older permits have no effect
 	Required    bool   `json:"required"` // a signers list once existed: the node requires one
-	Verified    string `json:"verified"` // digest of the last verified data record, which is not verified again
+
+	// Of the last verified data record, which is not verified again: its digest and its number, only together. A file of
+	// an earlier agent has no number, and its data is verified once more.
+	Verified     string `json:"verified"`
+	VerifiedData int64  `json:"verified_data,omitempty"`
+}
+
+// Knows reports whether the data of t is the pair of number and digest that the node verified last. A known digest with
+// another number is not known: only the record's signature covers the number.
+func (f HighWaterMark) Knows(t Target) bool {
+	return t.Data != 0 && f.Environment == t.Environment && f.VerifiedData == t.Data && f.Verified == t.DataDigest
 }
 
 // Target holds the parts of a node's target that trust decides about.
@@ -188,6 +198,7 @@ type Permit struct {
 	Epoch       int64        `json:"epoch"`       // of the change that the permit belongs to
 	Release     *ReleaseStep `json:"release,omitempty"`
 	Data        *DataStep    `json:"data,omitempty"`
+	Until       time.Time    `json:"until,omitzero"` // end of a recovery; zero: no end
 	By          string       `json:"by,omitempty"`
 	Why         string       `json:"why,omitempty"`
 	At          time.Time    `json:"at"`
@@ -216,7 +227,7 @@ type SignedPermit struct {
 
 // Encode returns the permit as a record: one line, without its newline.
 func (p Permit) Encode() ([]byte, error) {
-	p.V, p.At = permitFormat, p.At.UTC().Truncate(time.Second)
+	p.V, p.At, p.Until = permitFormat, p.At.UTC().Truncate(time.Second), p.Until.UTC().Truncate(time.Second)
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("cannot encode the permit: %w", err)
 	}
@@ -266,6 +277,9 @@ func (p Permit) check() error {
 	}
 	return nil
 }
+
+// Ended reports whether the permit has an end, and it passed.
+func (p Permit) Ended(now time.Time) bool { return !p.Until.IsZero() && !now.Before(p.Until) }
 
 // allowsRelease reports whether a node with this high-water mark may go down to the target's release.
 func (p Permit) allowsRelease(mark string, t Target) bool {

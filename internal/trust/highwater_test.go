@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -83,6 +84,55 @@ func TestHighWaterMarkHolds(t *testing.T) {
 				t.Errorf("the mark is %+v, not %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// A known digest proves nothing about the number beside it: who may write a target would raise the mark out of reach.
+func TestKnownDataIsNumberAndDigest(t *testing.T) {
+	verified := HighWaterMark{Environment: "dev"}.verified(target("1.0.0", 7))
+	noData := HighWaterMark{Environment: "dev"}.verified(Target{Environment: "dev", Release: "1.0.0", DataDigest: "digest"})
+	earlier := HighWaterMark{Environment: "dev", Data: 7, Verified: "digest"} // of an agent that kept no number
+	other := target("1.0.0", 7)
+	other.DataDigest = "other"
+	elsewhere := target("1.0.0", 7)
+	elsewhere.Environment = "production"
+	for _, c := range []struct {
+		name   string
+		mark   HighWaterMark
+		target Target
+		want   bool
+	}{
+		{"the pair", verified, target("2.0.0", 7), true},
+		{"another number", verified, target("1.0.0", 1<<63-1), false},
+		{"another digest", verified, other, false},
+		{"another environment", verified, elsewhere, false},
+		{"no data", verified, target("1.0.0", 0), false},
+		{"a digest without data is never verified", noData, target("1.0.0", 7), false},
+		{"a file of an earlier agent", earlier, target("1.0.0", 7), false},
+		{"nothing yet", HighWaterMark{}, target("1.0.0", 7), false},
+	} {
+		if got := c.mark.Knows(c.target); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// A recovery reaches from any height. After its end it must allow nothing: it would be a downgrade for later nodes.
+func TestPermitEnds(t *testing.T) {
+	p := dataPermit(5, 1<<62, 7, "digest")
+	if p.Ended(now) {
+		t.Error("a permit without an end ended")
+	}
+	p.Until = now.Add(time.Hour)
+	record, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = ParsePermit(record); err != nil {
+		t.Fatal(err)
+	}
+	if p.Ended(now.Add(59*time.Minute)) || !p.Ended(now.Add(time.Hour)) {
+		t.Errorf("it ends at %s", p.Until)
 	}
 }
 
@@ -184,7 +234,7 @@ func TestHighWaterMarkOnDisk(t *testing.T) {
 	if f, err := LoadHighWaterMark(path); err != nil || f != (HighWaterMark{}) {
 		t.Fatalf("%+v: %v", f, err)
 	}
-	for _, want := range []HighWaterMark{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}, {"dev", "1.3.0", 0, 21, false, ""}} {
+	for _, want := range []HighWaterMark{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7}, {"dev", "1.3.0", 0, 21, false, "", 0}} {
 		if err := want.Save(path); err != nil {
 			t.Fatal(err)
 		}

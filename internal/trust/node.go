@@ -120,15 +120,19 @@ func of(err error, kind, name string) error {
 // Unreadable returns the refusal of a record that cannot be decoded. A single changed byte can be the cause.
 func Unreadable(err error) *Refusal { return refusal.New(refusal.RecordUnreadable, "detail", err) }
 
-// Raise returns the high-water mark to save before t is attempted. It reads permits only for a target below the mark.
+// Raise returns the high-water mark to save before t is attempted. The records of t must be verified: the mark must
+// rise only by what a signature covers. Raise reads permits only for a target below the mark.
 func (v *Verifier) Raise(ctx context.Context, s *Signers, mark HighWaterMark, t Target) (HighWaterMark, error) {
 	raised, err := mark.Check(t, nil)
 	if err == nil {
-		return raised, nil
+		return raised.verified(t), nil
 	}
 	var permits []Permit
 	readErr := v.Permits(ctx, t.Environment, func(page []SignedPermit) bool {
 		for _, p := range page {
+			if p.Ended(v.Now()) {
+				continue
+			}
 			if _, err := s.Verify(Rollback, t.Environment, p.Record, p.Signatures, v.Now()); err == nil {
 				permits = append(permits, p.Permit)
 			}
@@ -139,5 +143,14 @@ func (v *Verifier) Raise(ctx context.Context, s *Signers, mark HighWaterMark, t 
 	if err = cmp.Or(readErr, err); err != nil {
 		return mark, err
 	}
-	return raised, nil
+	return raised.verified(t), nil
+}
+
+// verified remembers the data of a target, whose record was verified. A target without data has no record.
+func (f HighWaterMark) verified(t Target) HighWaterMark {
+	f.Verified, f.VerifiedData = "", t.Data
+	if t.Data != 0 {
+		f.Verified = t.DataDigest
+	}
+	return f
 }

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -131,6 +132,25 @@ type Signers struct {
 	all     []Signer
 	byKey   map[string][]int // indexes in all, by the key's wire form
 	revoked map[string]bool
+}
+
+// Digest returns the first 16 hex digits of a digest of both lists, and the number of allowed keys that are not
+// revoked. Two lists that allow the same have the same digest: comments and the order of lines do not count.
+func (s *Signers) Digest() (digest string, keys int) {
+	var lines []string
+	for _, l := range s.all {
+		lines = append(lines, fmt.Sprintf("%q %q %d %d %s", l.Principals, l.Namespaces, l.ValidAfter.Unix(), l.ValidBefore.Unix(), l.Fingerprint()))
+	}
+	for key := range s.revoked {
+		lines = append(lines, fmt.Sprintf("revoked %x", key))
+	}
+	slices.Sort(lines)
+	for key := range s.byKey {
+		if !s.revoked[key] {
+			keys++
+		}
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines, "\n"))))[:16], keys
 }
 
 // ParseSigners parses a list of allowed signers and a list of revoked keys, nil for none. Both have OpenSSH formats:

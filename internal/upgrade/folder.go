@@ -49,7 +49,7 @@ func (f Folder) Lock() (*os.File, error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the folder of the agent's upgrades: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(f.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := atomicfile.OpenLock(filepath.Join(f.Dir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the agent's upgrade: %w", err)
 	}

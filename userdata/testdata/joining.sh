@@ -31,7 +31,9 @@ wrote() {
 
 one_at_a_time() {
 	command -v flock >/dev/null || die "find flock (util-linux)"
+	umask 077 # keep others out
 	exec 9>/run/pulley-first-boot.lock
+	umask 022
 	flock -n 9 || {
 		[ $? = 1 ] || die "lock the first boot"
 		say "another run is in progress" && exit 0

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/atomicfile"
 )
 
 // PollInterval is the pause between two looks of Poll.
@@ -16,7 +18,7 @@ const PollInterval = 20 * time.Millisecond
 // lock opens a file, creates it where it is missing, and waits for its lock until ctx ends. Closing the file, or the end of all
 // processes that have it open, releases the lock.
 func lock(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	f, err := atomicfile.OpenLock(path)
 	if err != nil {
 		return nil, err
 	}

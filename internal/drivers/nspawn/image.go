@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/drivers/folder"
 )
 
@@ -58,7 +59,7 @@ func OpenImage(ctx context.Context, log *slog.Logger) (Image, error) {
 	}
 	digest := sha256.Sum256([]byte(suite + "\n" + imageScript))
 	dir := filepath.Join(cache, suite+"-"+hex.EncodeToString(digest[:8]))
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644)
+	lock, err := atomicfile.OpenLock(dir + ".lock")
 	if err != nil {
 		return Image{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/agent/node"
 	"pulley/agent/puppet"
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -230,7 +231,7 @@ func (b *boot) takeLock() (*os.File, error) {
 	if err := os.MkdirAll(b.stateDir(), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the state folder: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(b.stateDir(), "first-boot.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := atomicfile.OpenLock(filepath.Join(b.stateDir(), "first-boot.lock"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock of the first boot: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -24,6 +25,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"pulley/internal/atomicfile"
+	"pulley/internal/serve/limits"
 	"pulley/internal/store"
 )
 
@@ -38,7 +41,7 @@ const (
 // Bounds of the settings of the embedded member.
 const (
 	minQuota     = 16 << 20
-	maxQuota     = 8 << 30 // the largest that etcd recommends (MaxQuotaBytes of its server/storage/quota.go)
+	MaxQuota     = 8 << 30 // the largest that etcd recommends (MaxQuotaBytes of its server/storage/quota.go)
 	minRetention = time.Minute
 	maxRetention = 30 * time.Minute // the changes of an environment must not fill the quota with unused revisions
 )
@@ -54,12 +57,17 @@ type EtcdConfig struct {
 	Retention     time.Duration // lifetime of old revisions
 	Log           zapcore.WriteSyncer
 	UnsafeNoFsync bool // for tests, which never survive a power loss
+
+	Connections *limits.Connections     // bounds those of clients with TLS; nil: none
+	Refused     func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
+	operator    string                  // etcd's role of operators; "" without users
 }
 
 // Etcd is a running embedded member.
 type Etcd struct {
 	server  *embed.Etcd
 	release func() error // frees the data folder
+	bounds  *bounds      // nil in plain text
 	secure  bool
 	level   zap.AtomicLevel // of the member's log
 	once    sync.Once
@@ -68,13 +76,16 @@ type Etcd struct {
 // Limits rejects an unreasonable quota or retention. Etcd itself accepts any value, and divides by some.
 func (c EtcdConfig) Limits() error {
 	switch {
-	case c.QuotaBytes < minQuota || c.QuotaBytes > maxQuota:
-		return fmt.Errorf("cannot use a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(maxQuota))
+	case c.QuotaBytes < minQuota || c.QuotaBytes > MaxQuota:
+		return fmt.Errorf("cannot use a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(MaxQuota))
 	case c.Retention < minRetention || c.Retention > maxRetention:
 		return fmt.Errorf("cannot keep old revisions for %s: give at least %s and at most %s", c.Retention, minRetention, maxRetention)
 	}
 	return nil
 }
+
+// dataName is the folder of etcd's data in a data folder.
+const dataName = "etcd"
 
 // CheckListen refuses a plain-text listener that other machines could reach.
 func CheckListen(listen string, secure bool) error {
@@ -120,6 +131,14 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 // start runs a member and waits until it serves. In every case it calls release once the folder is free again.
 func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func() error) (*Etcd, error) {
 	e := &Etcd{release: release, secure: strings.HasSuffix(cfg.ListenClientUrls[0].Scheme, "s"), level: c.log(cfg)}
+	cfg.UserHandlers = map[string]http.Handler{"/debug/": http.NotFoundHandler()} // they show the command line of serve
+	if e.secure {
+		var err error
+		if e.bounds, err = c.bound(cfg); err != nil {
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), release())
+		}
+		e.release = func() error { return errors.Join(e.bounds.remove(), release()) }
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	// In a goroutine: etcd waits forever for a data folder that another program has open.
@@ -132,8 +151,9 @@ func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func()
 	select {
 	case err := <-started:
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), release())
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), e.release())
 		}
+		e.bounds.guard(e.server.Server.AuthStore())
 	case <-ctx.Done():
 		go func() { // in case it still starts
 			if err := <-started; err == nil {
@@ -164,7 +184,7 @@ func (c EtcdConfig) notReady(ctx context.Context) error {
 // KeepOut excludes every `pulley serve` from a data folder until release is called. It fails while one serves the
 // folder's etcd. It does not notice a serve for another etcd.
 func KeepOut(dir string) (release func() error, err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := atomicfile.OpenLock(filepath.Join(dir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
 	}
@@ -204,7 +224,7 @@ func (c EtcdConfig) clientURL(secure bool) url.URL {
 func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
-	cfg.Dir = filepath.Join(c.Dir, "etcd")
+	cfg.Dir = filepath.Join(c.Dir, dataName)
 	if strings.HasSuffix(clients.Scheme, "s") {
 		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: c.Cert, KeyFile: c.Key, TrustedCAFile: c.CACert, ClientCertAuth: true}
 	}
@@ -252,7 +272,17 @@ func (e *Etcd) Endpoint() string {
 	if e.secure {
 		scheme = "https"
 	}
-	return scheme + "://" + e.server.Clients[0].Addr().String()
+	return scheme + "://" + e.address().String()
+}
+
+// address returns the address for clients. With TLS, etcd's HTTP paths have a socket of their own.
+func (e *Etcd) address() net.Addr {
+	for _, l := range e.server.Clients {
+		if l.Addr().Network() != "unix" {
+			return l.Addr()
+		}
+	}
+	return e.server.Clients[0].Addr()
 }
 
 // Size returns the bytes of the data on disk, and the bytes in use.
@@ -273,6 +303,7 @@ func (e *Etcd) Failed() <-chan error { return e.server.Err() }
 func (e *Etcd) Close() {
 	e.once.Do(func() {
 		e.level.SetLevel(zapcore.FatalLevel) // etcd logs the close of its listeners as an error
+		e.bounds.shut()
 		e.server.Close()
 		_ = e.release() // the process may continue, for example a test
 	})

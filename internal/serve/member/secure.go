@@ -34,6 +34,12 @@ func IsSecured(dir string) bool {
 	return err == nil || !errors.Is(err, os.ErrNotExist)
 }
 
+// HasData reports whether a data folder contains an etcd, even if its files were lost.
+func HasData(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, dataName))
+	return err == nil || !errors.Is(err, os.ErrNotExist) || IsSecured(dir)
+}
+
 func errSecured(dir string) error {
 	return fmt.Errorf("cannot serve %s without --auth: the folder was served with authentication before\n"+
 		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, fleetca.PKIName))
@@ -47,6 +53,9 @@ type SecureConfig struct {
 	Prefix     string        // of every key
 	Timeout    time.Duration // of each call
 	CA         pki.Options
+
+	// Check runs over the member's data before any certificate is replaced and any user changes; nil accepts all.
+	Check func(context.Context, *store.Store) error
 }
 
 // Secured is a running member with authentication.
@@ -58,6 +67,8 @@ type Secured struct {
 
 	run   string // folder of sockets
 	hosts []string
+
+	operator string // etcd's role of operators
 }
 
 // StartSecure starts a member in two phases. In the first phase it listens only on a socket in a new private folder,
@@ -81,6 +92,7 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 		return nil, errors.Join(err, release())
 	}
 	s.hosts = c.Hosts
+	c.operator = s.operator
 	c.Cert, c.Key, c.CACert = s.Certificates.Server(), s.Certificates.Server(), s.Certificates.Bundle()
 	if s.Etcd, err = c.start(ctx, c.embedded(c.clientURL(true), s.peers()), release); err != nil {
 		return nil, err
@@ -111,7 +123,7 @@ func (s *Secured) peers() url.URL {
 
 // local returns the member's URL for this machine.
 func (s *Secured) local() string {
-	host, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
+	host, port, _ := net.SplitHostPort(s.address().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
@@ -120,7 +132,7 @@ func (s *Secured) local() string {
 
 // Endpoints returns the URLs for other machines.
 func (s *Secured) Endpoints() []string {
-	_, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
+	_, port, _ := net.SplitHostPort(s.address().String())
 	var all []string
 	for _, h := range s.hosts {
 		all = append(all, "https://"+net.JoinHostPort(h, port))
@@ -140,23 +152,17 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	if s.Certificates, err = fleetca.Open(c.Dir, c.Prefix, c.Hostname, true, c.CA); err != nil {
 		return err
 	}
-	if err := s.Certificates.Refresh(c.hosts()); err != nil {
-		return err
-	}
 	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
 	if err := atomicfile.Write(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
 		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
 	}
-	if err := s.setUp(ctx, c); err != nil {
-		return fmt.Errorf("cannot set up etcd's users: %w", err)
-	}
-	return nil
+	return s.setUp(ctx, c)
 }
 
 // keepsCA refuses a folder whose etcd has users but whose CA is missing: otherwise a new CA would replace it silently.
 func keepsCA(dir string) error {
 	pkiDir := filepath.Join(dir, fleetca.PKIName)
-	_, data := os.Lstat(filepath.Join(dir, "etcd"))
+	_, data := os.Lstat(filepath.Join(dir, dataName))
 	_, ca := os.Lstat(filepath.Join(pkiDir, "ca.pem"))
 	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
 		return nil
@@ -176,27 +182,21 @@ func (c SecureConfig) hosts() []string {
 
 // setUp runs the first phase.
 func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
-	cert, key, err := throwaway(s.run)
-	if err != nil {
-		return fmt.Errorf("cannot make a certificate for the start: %w", err)
-	}
-	defer func() { _ = errors.Join(os.Remove(cert), os.Remove(key)) }() // the folder is deleted at the end anyway
-	socket := filepath.Join(s.run, "localhost")                         // the server's name in the certificate
-	member := c.EtcdConfig
-	member.Cert, member.Key, member.CACert, member.Advertise = cert, key, cert, nil
-	e, err := member.start(ctx, member.embedded(url.URL{Scheme: "unixs", Path: socket}, s.peers()), func() error { return nil })
-	if err != nil {
+	return s.privately(ctx, c, func(ctx context.Context, st *store.Store) (err error) {
+		s.operator = st.Access.OperatorRole(store.RoleOperator)
+		if c.Check != nil {
+			err = c.Check(ctx, st)
+		}
+		if err == nil {
+			err = s.Certificates.Refresh(c.hosts())
+		}
+		if err == nil {
+			if s.Admin, err = s.Certificates.SetUpUsers(ctx, st); err != nil {
+				err = fmt.Errorf("cannot set up etcd's users: %w", err)
+			}
+		}
 		return err
-	}
-	defer e.Close()
-	st, err := store.Open(store.Config{
-		Endpoints: []string{"unixs://" + socket}, CACert: cert, Cert: cert, Key: key, Prefix: c.Prefix, Timeout: c.Timeout,
 	})
-	if err != nil {
-		return err
-	}
-	s.Admin, err = s.Certificates.SetUpUsers(ctx, st)
-	return errors.Join(err, st.Close())
 }
 
 // throwaway writes the certificate of the first phase into a folder that only this user can read. The member and its

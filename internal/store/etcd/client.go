@@ -7,14 +7,18 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 )
 
 // DefaultTimeout bounds every call to etcd.
@@ -37,9 +41,10 @@ type DB struct {
 	Keys       Keys
 	Timeout    time.Duration
 	Endpoints  string
-	CallerName string // name of the client in errors
-	user       string // user that etcd derives from the certificate; "" without one
-	peer       *peer  // nil in etcd's own process
+	CallerName string                          // name of the client in errors
+	user       string                          // user that etcd derives from the certificate; "" without one
+	peer       *peer                           // nil in etcd's own process
+	pair       func() (tls.Certificate, error) // reads this client's certificate; nil without one
 }
 
 // Open creates a client. The first call connects, within its deadline.
@@ -58,11 +63,15 @@ func Open(c Config) (*DB, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
+	var options []grpc.DialOption
+	if first := c.Endpoints[0]; tlsConfig != nil && (strings.HasPrefix(first, "https:") || strings.HasPrefix(first, "unixs:")) { // the client uses TLS
+		options = append(options, grpc.WithTransportCredentials(watched{credentials.NewTLS(tlsConfig), seen}))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
-		MaxCallRecvMsgSize: maxAnswerBytes,
-		Logger:             zap.NewNop(), // errors are returned; the client's own log would repeat them
+		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: options,
+		Logger: zap.NewNop(), // errors are returned; the client's own log would repeat them
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
@@ -73,6 +82,9 @@ func Open(c Config) (*DB, error) {
 	}
 	if db.user != "" {
 		db.CallerName = "the certificate of " + strconv.Quote(db.user)
+	}
+	if c.Cert != "" {
+		db.pair = c.Certificate
 	}
 	return db, nil
 }
@@ -99,6 +111,9 @@ func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []cli
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	resp, err := s.Client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+	if slices.ContainsFunc(slices.Concat(then, otherwise), func(op clientv3.Op) bool { return op.IsPut() || op.IsDelete() || op.IsTxn() }) {
+		return resp, s.ExplainWrite(err)
+	}
 	return resp, s.Explain(err)
 }
 

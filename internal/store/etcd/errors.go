@@ -2,9 +2,11 @@ package etcd
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -49,6 +51,70 @@ func (u *unreachable) Error() string {
 }
 func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
 
+// outOfTime is the error that a clock prevents the connection to etcd.
+type outOfTime struct {
+	endpoints string
+	cause     error // *pki.ClockError
+}
+
+func (o *outOfTime) Error() string {
+	return fmt.Sprintf("cannot connect to etcd at %s: %v", o.endpoints, o.cause)
+}
+func (o *outOfTime) Unwrap() []error { return []error{agent.ErrUnreachable, agent.ErrClock, o.cause} }
+
+// silent returns the error for a missing answer.
+func (s *DB) silent(err error) error {
+	for _, cause := range []error{err, s.lastFailure()} {
+		if clock := pki.ExplainClock(cause, s.certificate(), time.Now()); clock != nil {
+			return &outOfTime{s.Endpoints, clock}
+		}
+	}
+	return &unreachable{s.Endpoints, PlainCause(err)}
+}
+
+// certificate returns this client's own certificate, as its file contains it now; nil for none.
+func (s *DB) certificate() *x509.Certificate {
+	if s.pair == nil {
+		return nil
+	}
+	pair, err := s.pair()
+	if err != nil {
+		return nil
+	}
+	return pair.Leaf
+}
+
+// ErrUnknownOutcome is wrapped when etcd did not answer a write that it may have received. The write may be in force, or may still
+// take effect: read again.
+var ErrUnknownOutcome = errors.New("the outcome is unknown")
+
+// unknownOutcome is a missing answer to a write.
+type unknownOutcome struct{ cause error }
+
+func (u *unknownOutcome) Error() string   { return u.cause.Error() }
+func (u *unknownOutcome) Unwrap() []error { return []error{ErrUnknownOutcome, u.cause} }
+
+// Hint repeats nothing if the error already names the command that reads again.
+func (u *unknownOutcome) Hint() string { return ErrUnknownOutcome.Error() }
+
+// ExplainWrite is Explain for a write. It marks an error after which the write may be in force.
+func (s *DB) ExplainWrite(err error) error {
+	explained := s.Explain(err)
+	switch {
+	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
+	case strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
+		errors.Is(err, rpctypes.ErrNoLeader), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
+	default:
+		return &unknownOutcome{explained}
+	}
+	return explained
+}
+
+// interrupted reports whether the caller gave up.
+func interrupted(err error) bool {
+	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
+}
+
 // Explain distinguishes a missing answer from a refusal by etcd.
 func (s *DB) Explain(err error) error {
 	if err == nil {
@@ -60,7 +126,7 @@ func (s *DB) Explain(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
-		return &unreachable{s.Endpoints, PlainCause(err)}
+		return s.silent(err)
 	}
 	code := status.Code(err)
 	var ofEtcd rpctypes.EtcdError
@@ -69,7 +135,7 @@ func (s *DB) Explain(err error) error {
 	}
 	switch {
 	case code == codes.Unavailable || code == codes.DeadlineExceeded:
-		return &unreachable{s.Endpoints, PlainCause(err)}
+		return s.silent(err)
 	case notEtcd(err, code):
 		return &unreachable{s.Endpoints, errors.New("what answers at " + s.Endpoints + " does not answer as etcd")}
 	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
@@ -85,6 +151,9 @@ func notEtcd(err error, code codes.Code) bool {
 
 // PlainCause reduces gRPC's wording to the cause.
 func PlainCause(err error) error {
+	if clock := pki.ExplainClock(err, nil, time.Now()); clock != nil {
+		return clock
+	}
 	text := err.Error()
 	if _, cause, ok := strings.Cut(text, "transport: "); ok {
 		text = strings.TrimSuffix(cause, `"`)

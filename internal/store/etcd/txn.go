@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,12 +100,42 @@ func (s *DB) Commit(ctx context.Context, b *Batch) error {
 func (s *DB) commit(ctx context.Context, b *Batch) (revision int64, err error) {
 	resp, err := s.Run(ctx, b)
 	switch {
+	case errors.Is(err, ErrUnknownOutcome):
+		return s.inForce(ctx, b, err)
 	case err != nil:
 		return 0, err
 	case !resp.Succeeded:
 		return 0, ErrConflict
 	}
 	return resp.Header.Revision, nil
+}
+
+// inForce reads a batch again whose answer was lost. It returns the revision if all its writes are in force. Otherwise the outcome stays
+// unknown: a write that is still on its way may take effect later.
+func (s *DB) inForce(ctx context.Context, b *Batch, unanswered error) (revision int64, err error) {
+	reads := make([]clientv3.Op, 0, len(b.ops))
+	for _, op := range b.ops {
+		if !op.IsPut() && !op.IsDelete() || len(op.RangeBytes()) > 0 {
+			return 0, unanswered
+		}
+		reads = append(reads, clientv3.OpGet(string(op.KeyBytes())))
+	}
+	resp, err := s.Txn(ctx, nil, reads, nil)
+	if err != nil {
+		return 0, unanswered
+	}
+	for i, op := range b.ops {
+		kvs := resp.Responses[i].GetResponseRange().Kvs
+		if op.IsDelete() && len(kvs) == 0 {
+			continue
+		}
+		// All puts of a transaction have its revision.
+		if op.IsDelete() || len(kvs) == 0 || string(kvs[0].Value) != string(op.ValueBytes()) || revision != 0 && kvs[0].ModRevision != revision {
+			return 0, unanswered
+		}
+		revision = kvs[0].ModRevision
+	}
+	return cmp.Or(revision, resp.Header.Revision), nil
 }
 
 // Replace writes one value and returns the new revision. It returns ErrConflict if the key was written since revision.

@@ -20,6 +20,7 @@ type Code string
 // The codes and their parameters. Each code also has "release" or "data", which names the record.
 const (
 	NotSigned             Code = "not_signed"
+	RecordMissing         Code = "record_missing"
 	RecordUnreadable      Code = "record_unreadable"       // detail
 	SignatureUnreadable   Code = "signature_unreadable"    // detail
 	SignatureMismatch     Code = "signature_mismatch"      // by, key
@@ -37,6 +38,7 @@ const (
 	VersionUnreadable     Code = "version_unreadable"      // detail
 	RecordMismatch        Code = "record_mismatch"         // found, want: named by the record and by the target
 	WrongEnvironment      Code = "wrong_environment"       // environment, want
+	SignersRequired       Code = "signers_required"        // environment
 	SignersMissing        Code = "signers_missing"         // file
 	SignersUnreadable     Code = "signers_unreadable"      // file, detail
 	RevokedUnreadable     Code = "revoked_unreadable"      // file, detail
@@ -59,6 +61,8 @@ func (r *Error) Hint() string {
 	switch r.Code {
 	case ReleaseTooOld, DataTooOld:
 		return "to allow it, run `pulley rollback --sign-key FILE`"
+	case SignersRequired:
+		return "to check signatures, install the file of allowed signers on the node: `pulley key list --signers FILE` checks it"
 	case MarkUnreadable:
 		return r.Params["hint"]
 	}
@@ -132,6 +136,7 @@ func sentence(subject string, code Code, p Params) string {
 	signed := fmt.Sprintf("%s is signed by %s", subject, p.signer())
 	known := map[Code]string{
 		NotSigned:             subject + " is not signed",
+		RecordMissing:         "the record of " + subject + " does not exist",
 		RecordUnreadable:      fmt.Sprintf("%s cannot be read: %s", subject, p["detail"]),
 		SignatureUnreadable:   fmt.Sprintf("the signature of %s cannot be read: %s", subject, p["detail"]),
 		SignatureMismatch:     fmt.Sprintf("%s was altered after it was signed: the signature by %s does not match", subject, p.signer()),
@@ -148,6 +153,7 @@ func sentence(subject string, code Code, p Params) string {
 		VersionUnreadable:     fmt.Sprintf("release %q cannot be compared with older ones: %s", p["release"], p["detail"]),
 		RecordMismatch:        fmt.Sprintf("the record of %s is %s, and the target names %s", subject, p["found"], p["want"]),
 		WrongEnvironment:      fmt.Sprintf("%s is signed for environment %q, and this node is in %q", subject, p["environment"], p["want"]),
+		SignersRequired:       fmt.Sprintf("environment %q requires signatures, and this node has no allowed signers", p["environment"]),
 		SignersMissing:        fmt.Sprintf("the file of allowed signers, %s, is missing", p["file"]),
 		SignersUnreadable:     fmt.Sprintf("cannot read the allowed signers: %s: %s", p["file"], p["detail"]),
 		RevokedUnreadable:     fmt.Sprintf("cannot read the revoked keys: %s: %s", p["file"], p["detail"]),

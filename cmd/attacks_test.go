@@ -1,0 +1,70 @@
+package cmd_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"pulley/internal/store"
+)
+
+// connections N URL opens N TCP connections from twenty addresses of this machine, and sends nothing. They stay open
+// until the other side, or the end of the script, closes them.
+func connections(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 2, "connections N URL")
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	_, address, _ := strings.Cut(args[1], "://")
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	ts.Defer(func() { cancel(); all.Wait() })
+	for i := range n {
+		from := &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%20))}
+		c, err := (&net.Dialer{LocalAddr: from, Timeout: patience}).DialContext(ctx, "tcp", address)
+		ts.Check(err)
+		context.AfterFunc(ctx, func() { _ = c.Close() })
+		all.Go(func() {
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		})
+	}
+}
+
+// leases N FILE calls etcd for N leases of 285 years, with the certificate of a node, an operator or a viewer, in
+// sixteen parallel connections. All must be refused.
+func leases(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 2, "leases N FILE")
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[1]), Key: ts.MkAbs(args[1])}.TLS()
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var all sync.WaitGroup
+	var refused atomic.Int64
+	for range 16 {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop()})
+		ts.Check(err)
+		defer c.Close()
+		all.Go(func() {
+			for range n / 16 {
+				if _, err := c.Grant(ctx, 9_000_000_000); err == nil || !strings.Contains(err.Error(), "permission denied") {
+					return
+				}
+				refused.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if refused.Load() != int64(n/16*16) {
+		ts.Fatalf("of %d leases only %d were refused", n, refused.Load())
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+
+	"pulley/internal/atomicfile"
+	"pulley/internal/cli"
+	"pulley/internal/fleetca"
+	"pulley/internal/serve"
+	"pulley/internal/serve/member"
+	"pulley/internal/store"
+)
+
+func newBackup(o *options) *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use: "backup FILE", Short: "Write a backup of etcd and of the data folder of pulley serve", Args: arguments(1, 1, "takes the file to write; - is standard output"),
+		Long: `Write one archive (0600): a consistent snapshot of etcd, and the CA and the identities of the data folder. pulley serve may
+run. Whoever reads the archive can take any identity of the fleet: encrypt it, as in the example.
+
+Run the command on the machine of pulley serve. It connects with the identities of the data folder.`,
+		Example: `  pulley backup --data-dir pulley-data fleet.backup
+  pulley backup --data-dir pulley-data - | age -r AGE-KEY >fleet.backup.age`,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.connection.Fill(o.env)
+			config := o.connection.Config()
+			if member.IsSecured(dataDir) {
+				if len(o.connection.Endpoints) == 0 {
+					o.connection.Endpoints = []string{"https://" + member.DefaultListen}
+				}
+				config = fleetca.Connection(dataDir, o.connection.Config(), "")
+			}
+			st, err := store.Open(config)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			if args[0] == "-" {
+				return serve.Backup(c.Context(), dataDir, st, o.env.Now(), o.env.Stdout)
+			}
+			err = atomicfile.WriteFunc(args[0], 0o600, func(f *os.File) error {
+				return serve.Backup(c.Context(), dataDir, st, o.env.Now(), f)
+			})
+			if err == nil {
+				fmt.Fprintf(o.env.Stdout, "%s contains etcd and the keys of the fleet: protect it like a root password\n", args[0])
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", "pulley-data", "data folder of pulley serve")
+	return cmd
+}
+
+func newRestore(o *options) *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use: "restore FILE", Short: "Make a data folder for pulley serve from a backup", Args: arguments(1, 1, "takes the file to read; - is standard input"),
+		Long: `Make an empty data folder from an archive of pulley backup. Start pulley serve on it afterwards.
+
+What was changed after the backup is lost. Nodes may have newer releases and data than etcd. Therefore the gate of each
+environment is paused: no node returns silently to the targets of the backup. Each epoch continues above the lost ones. After
+the nodes have reported, check pulley status, and publish what is missing. Then pulley recover, or the next promotion, opens the
+gate of an environment. Nodes with allowed signers need pulley recover with a signing key.`,
+		Example: `  pulley restore --data-dir pulley-data fleet.backup
+  age -d -i KEY fleet.backup.age | pulley restore --data-dir pulley-data -`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var in io.Reader = o.env.Stdin
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return fmt.Errorf("cannot read the backup: %w", err)
+				}
+				defer f.Close()
+				in = f
+			}
+			return o.restore(c.Context(), in, dataDir)
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", "pulley-data", "data folder to make; it must be empty or missing")
+	return cmd
+}
+
+// restoreTimeout bounds each call to the restored etcd.
+const restoreTimeout = 30 * time.Second
+
+func (o *options) restore(ctx context.Context, in io.Reader, dataDir string) error {
+	o.connection.Fill(o.env)
+	config := member.SecureConfig{
+		EtcdConfig: member.EtcdConfig{
+			Dir: dataDir, Listen: "127.0.0.1:0", QuotaBytes: member.MaxQuota, Retention: member.DefaultRetention, Log: zapcore.AddSync(o.env.Stderr),
+		},
+		Hostname: hostname(), Prefix: o.connection.Prefix, Timeout: restoreTimeout,
+	}
+	done, err := serve.Restore(ctx, in, config, store.Author{By: o.env.User, Why: "restored from a backup", At: o.env.Now()})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.env.Stdout, "%s is restored; start `pulley serve --data-dir %s`\n", dataDir, dataDir)
+	for _, e := range done {
+		cli.Cleanf(o.env.Stdout, "the gate of %s is paused, at epoch %d: check `pulley status -e %s`, then run `pulley recover -e %s`\n", e.Environment, e.Epoch, e.Environment, e.Environment)
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pulley/internal/cli"
+)
+
+// A lost machine of serve must not mean a new fleet: CA, users and rights come back with etcd's data, and a backup that
+// anybody else could read would give away the fleet.
+func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
+	t.Parallel()
+	dir, file := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "fleet.backup")
+	run := func(args ...string) (int, string) {
+		var out bytes.Buffer
+		env := cli.Env{Stdin: &bytes.Buffer{}, Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }, Now: time.Now}
+		return Main(t.Context(), env, args), out.String()
+	}
+	var ahead atomic.Int64
+	out, stop := serveAt(t, dir, &ahead)
+	works(t, dir, out)
+	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", out.find(t, `PULLEY_ENDPOINTS=(\S+)`)); code != cli.ExitDone {
+		t.Fatalf("exit code %d: %s", code, text)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup: %v, %v", info, err)
+	}
+	stop(true)
+	before := identities(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := run("restore", file, "--data-dir", dir); code != cli.ExitDone || strings.Contains(text, "error") {
+		t.Fatalf("exit code %d: %s", code, text)
+	}
+	for name, text := range identities(t, dir) {
+		if before[name] != text {
+			t.Errorf("%s is not that of the backup", name)
+		}
+	}
+	out, stop = serveAt(t, dir, &ahead)
+	works(t, dir, out)
+	if strings.Contains(out.String(), "was made") {
+		t.Error("the restored folder has another administrator")
+	}
+	stop(true)
+
+	// A damaged archive leaves an empty folder, and no file outside it.
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damaged := range map[string][]byte{
+		"cut":     b[:10000],
+		"flipped": bytes.Replace(b, b[4096:4128], bytes.Repeat([]byte{0xa5}, 32), 1),
+		"outside": bytes.Replace(b, []byte("pki/admin.pem\x00"), []byte("../x/adm.pem\x00\x00"), 1),
+	} {
+		if err := os.WriteFile(file, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		into := filepath.Join(t.TempDir(), "data")
+		if code, text := run("restore", file, "--data-dir", into); code != cli.ExitFailed {
+			t.Errorf("%s: exit code %d: %s", name, code, text)
+		}
+		if left, err := os.ReadDir(into); err != nil || len(left) > 0 {
+			t.Errorf("%s leaves %v, %v", name, left, err)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/change"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+// maxRecovery limits the validity of a recovery: its permit lowers nodes from any height.
+const maxRecovery = 30 * 24 * time.Hour
+
+func newRecover(o *options) *cobra.Command {
+	var dryRun bool
+	var valid time.Duration
+	cmd := &cobra.Command{
+		Use:   "recover -e ENVIRONMENT",
+		Short: "Restore targets that were written without Pulley, and lower high-water marks",
+		Long: `recover writes the target of the last change to each scope whose target in etcd differs. It then finds the nodes that refuse
+their target because their high-water mark is above it. For these it signs a permit with --sign-key: until its end, a node of
+the environment may go down from any of these marks to exactly this target, once. Nodes take it at their next tick.
+
+Before you sign, check the targets in ` + "`pulley history`" + `, and find the writer: ` + "`--dry-run`" + ` prints the differences.
+
+EXIT STATUS
+  0 done, or nothing to recover; 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if valid <= 0 || valid > maxRecovery {
+				return cli.Usagef("cannot sign a permit that is valid for %s: give --valid more than 0 and at most %s", valid, maxRecovery)
+			}
+			if err := o.sign.check(o.env); err != nil {
+				return err
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				until := o.env.Now().Add(valid)
+				done, err := change.Recover(ctx, s, ref, until, dryRun, o.changing())
+				for _, r := range done {
+					o.announceRecovery(ref, r, until, dryRun)
+				}
+				if err == nil && len(done) == 0 {
+					fmt.Fprintf(o.env.Stdout, "nothing to recover in %s: targets and history agree, and no node refuses its target because of its high-water mark\n", ref)
+				}
+				return err
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.sign.add(cmd)
+	cmd.Flags().DurationVar(&valid, "valid", 7*24*time.Hour, "how long nodes accept the permit")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be recovered")
+	o.addMessage(cmd, "reason")
+	return cmd
+}
+
+// announceRecovery prints the recovery of a scope.
+func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, until time.Time, dryRun bool) {
+	if dryRun {
+		cli.Cleanf(o.env.Stdout, "would recover %s in %s to %s\n", r.Scope(), ref, describeTarget(r.Target))
+	} else {
+		cli.Cleanf(o.env.Stdout, "%s in %s: %s (epoch %d)\n", r.Scope(), ref, describeTarget(r.Target), r.Epoch)
+	}
+	if r.Was != r.Target {
+		cli.Cleanf(o.env.Stdout, "  the target in etcd was %s\n", describeTarget(r.Was))
+	}
+	for i, node := range r.Nodes {
+		mark := r.Marks[i]
+		cli.Cleanf(o.env.Stdout, "  %s may go down from release %s and data %d until %s\n", node, mark.Release, mark.Data, until.UTC().Format(time.RFC3339))
+	}
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+// After a lost answer an operator must know how to read again. A command that does not exist would not help.
+func TestUnknownOutcomeNamesACommand(t *testing.T) {
+	t.Parallel()
+	root := newRoot(cli.Env{Getenv: func(string) string { return "" }})
+	for verb, next := range reads {
+		for _, path := range []string{verb, next} {
+			c, rest, err := root.Find(strings.Fields(path))
+			if err != nil || len(rest) > 0 || c == root {
+				t.Errorf("there is no command %q: %v", path, err)
+			}
+		}
+	}
+	lost := &cobra.Command{Use: program}
+	hold := &cobra.Command{Use: "hold", RunE: func(*cobra.Command, []string) error {
+		return fmt.Errorf("cannot hold: %w", fmt.Errorf("silence%.0w", store.ErrUnknownOutcome))
+	}}
+	lost.AddCommand(hold)
+	addReadAgain(lost)
+	err := hold.RunE(hold, nil)
+	if !errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley status` before you repeat the command") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,162 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// Recovery is the recovery of one scope.
+type Recovery struct {
+	store.Change                // zero for a dry run
+	Target       agent.Target   // of the last change
+	Was          agent.Target   // in etcd
+	Nodes        []string       // nodes with a high-water mark above Target that no permit covers
+	Marks        []agent.Target // their marks, in the same order
+}
+
+// errUnsigned means that nodes need a signed permit, and there is no key.
+var errUnsigned = errors.New("nodes with allowed signers need a signed permit\ngive --sign-key")
+
+// Recover writes the target of the last change to each scope whose target in etcd differs. For nodes that reported a
+// high-water mark above their target, it signs a permit that ends at until. It returns what it did, or would do.
+func Recover(ctx context.Context, s *store.Store, ref environments.Ref, until time.Time, dryRun bool, a Author) (done []Recovery, err error) {
+	handled := map[Scope]bool{}
+	for {
+		var r *Recovery
+		err := Retry(func() (err error) {
+			r, err = recoverNext(ctx, s, ref, handled, until, dryRun, a)
+			return err
+		})
+		if err != nil || r == nil {
+			return done, err
+		}
+		handled[Scope{Role: r.Role, Node: r.Node}] = true
+		done = append(done, *r)
+	}
+}
+
+// recoverNext recovers the first scope that needs it and is not handled yet; nil: none. All nodes come first: the target
+// of a role may inherit parts.
+func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, handled map[Scope]bool, until time.Time, dryRun bool, a Author) (*Recovery, error) {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+		return nil, err
+	}
+	f, err := s.Fleet.State(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	history, err := s.Targets.HistoryOf(ctx, ref, f.Desires)
+	if err != nil || len(history) == 0 {
+		return nil, err
+	}
+	found := fleet.Contradictions(f, history)
+	right := corrected(f.Desires, found, history)
+	blocked, err := blockedNodes(ctx, s, ref, f, right, a.At)
+	if err != nil {
+		return nil, err
+	}
+	last := fleet.LastChanges(history)
+	for _, scope := range fleet.Scopes(f.Desires, history) {
+		r := Recovery{Change: store.Change{Role: scope.Role, Node: scope.Node}, Target: right.Target(scope), Was: f.Desires.Target(scope)}
+		for _, node := range slices.SortedFunc(maps.Keys(blocked), fleet.CompareNatural) {
+			if right.Reaches(scope, f.Hosts[node].Role, node) {
+				r.Nodes = append(r.Nodes, node)
+				r.Marks = append(r.Marks, blocked[node])
+			}
+		}
+		gate := scope == (Scope{}) && (f.Desires.Gate.Epoch != history[0].Epoch || history[0].Kind == store.Restored)
+		if handled[scope] || r.Target == r.Was && len(r.Nodes) == 0 && !gate {
+			continue
+		}
+		if dryRun {
+			return &r, nil
+		}
+		if len(r.Nodes) > 0 && a.Key == nil {
+			return nil, fmt.Errorf("cannot recover %s: %w", ref, errUnsigned)
+		}
+		if err := exists(ctx, s, ref, r.Target); err != nil {
+			return nil, fmt.Errorf("cannot recover the target of %s, which epoch %d of the history names: %w", scope, last[scope].Epoch, err)
+		}
+		r.Change, err = s.Targets.Recover(ctx, ref, f.Desires, scope, history[0].Epoch, store.Recovery{Target: r.Target, Marks: r.Marks, Until: until}, a.store())
+		return &r, err
+	}
+	return nil, nil
+}
+
+// corrected returns d with the target of the last change wherever the two differ.
+func corrected(d store.Desires, found []fleet.Contradiction, history []store.Change) store.Desires {
+	last := fleet.LastChanges(history)
+	for _, c := range found {
+		if scope, ok := fleet.ScopeOf(c); ok {
+			d = d.With(scope, last[scope].After)
+		}
+	}
+	return d
+}
+
+// blockedNodes returns the high-water marks of the nodes that refuse their target: it is below their mark, and no
+// signed permit that they have not used covers it.
+func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]agent.Target, error) {
+	above := map[string]trust.HighWaterMark{}
+	for node, st := range f.Statuses {
+		if _, listed := f.Hosts[node]; listed && fleet.Above(fleet.Mark(st), right.For(f.Hosts[node].Role, node).Wanted()) {
+			above[node] = trust.HighWaterMark{
+				Environment: ref.String(), Release: st.Signatures.Release, Data: int64(st.Signatures.Data), Permit: int64(st.Signatures.Permit),
+			}
+		}
+	}
+	if len(above) == 0 {
+		return nil, nil
+	}
+	blocked := map[string]agent.Target{}
+	var permits []trust.Permit
+	err := s.Targets.Permits(ctx, ref.String(), func(page []trust.SignedPermit) bool {
+		for _, p := range page {
+			if p.Signatures != nil && !p.Ended(now) {
+				permits = append(permits, p.Permit)
+			}
+		}
+		return true
+	})
+	for node, mark := range above {
+		t := right.For(f.Hosts[node].Role, node).Wanted()
+		wanted := trust.Target{Environment: ref.String(), Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
+		if _, err := mark.Check(wanted, permits); err != nil {
+			blocked[node] = agent.Target{Release: mark.Release, Data: agent.Generation(mark.Data)}
+		}
+	}
+	return blocked, err
+}
+
+// exists returns an error if etcd does not have the contents of a target, or has others.
+func exists(ctx context.Context, s *store.Store, ref environments.Ref, t agent.Target) error {
+	if t.Release != "" {
+		r, err := s.Releases.Get(ctx, t.Release)
+		if err != nil {
+			return err
+		}
+		if r.Content.Tree != t.Tree {
+			return fmt.Errorf("release %s has the tree %.12s, not %.12s", t.Release, r.Content.Tree, t.Tree)
+		}
+	}
+	if t.Data != 0 {
+		g, err := s.Targets.Generation(ctx, ref.String(), t.Data)
+		if err != nil {
+			return err
+		}
+		if digest := g.Digest(); digest != t.DataDigest {
+			return fmt.Errorf("data generation %d has the digest %.12s, not %.12s", t.Data, digest, t.DataDigest)
+		}
+	}
+	return nil
+}

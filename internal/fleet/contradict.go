@@ -1,0 +1,117 @@
+package fleet
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/store"
+)
+
+// ContradictionCode is the kind of a contradiction.
+type ContradictionCode string
+
+// The kinds of contradictions. Each means that etcd was written without Pulley, or restored in part.
+const (
+	TargetDiffers ContradictionCode = "target_differs" // a scope's target is not the target of its last change
+	EpochDiffers  ContradictionCode = "epoch_differs"  // the gate's epoch is not the epoch of the last change
+	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
+)
+
+// Contradiction is a difference between the targets, the history and the statuses of an environment.
+type Contradiction struct {
+	Code   ContradictionCode `json:"code"`
+	Scope  string            `json:"scope,omitempty"`  // all, roles/R or nodes/N
+	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes
+	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history
+	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
+	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
+	Node   string            `json:"node,omitempty"`
+
+	of store.Scope
+}
+
+// ScopeOf returns the scope of a target that differs.
+func ScopeOf(c Contradiction) (scope store.Scope, ok bool) { return c.of, c.Code == TargetDiffers }
+
+// Contradictions compares the targets and the statuses of a fleet with its history, newest change first. The history
+// must be that of the targets' revision.
+func Contradictions(f store.FleetState, history []store.Change) []Contradiction {
+	all := []Contradiction{}
+	epoch := agent.Epoch(0)
+	if len(history) > 0 {
+		epoch = history[0].Epoch
+	}
+	if gate := f.Desires.Gate.Epoch; gate != epoch {
+		all = append(all, Contradiction{Code: EpochDiffers, Gate: gate, Epoch: epoch})
+	}
+	last := LastChanges(history)
+	for _, scope := range Scopes(f.Desires, history) {
+		was := last[scope]
+		target, after := f.Desires.Target(scope), was.After
+		if target == after || scope.Node != "" && target == (agent.Target{}) { // a removed node's target is deleted without a change
+			continue
+		}
+		all = append(all, Contradiction{Code: TargetDiffers, Scope: scope.Segment("all"), Target: &target, Change: &after, Epoch: was.Epoch, of: scope})
+	}
+	highest := Highest(history)
+	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
+		if mark := Mark(f.Statuses[node]); Above(mark, highest) {
+			all = append(all, Contradiction{Code: MarkAbove, Node: node, Target: &mark, Change: &highest})
+		}
+	}
+	return all
+}
+
+// LastChanges returns the last change of each scope.
+func LastChanges(history []store.Change) map[store.Scope]store.Change {
+	last := map[store.Scope]store.Change{}
+	for _, c := range slices.Backward(history) {
+		last[c.Scope()] = c
+	}
+	return last
+}
+
+// Scopes lists the scopes with a target or with a change: all nodes, then roles and nodes, each in order.
+func Scopes(d store.Desires, history []store.Change) []store.Scope {
+	known := map[store.Scope]bool{{}: true}
+	for role := range d.Roles {
+		known[store.Scope{Role: role}] = true
+	}
+	for node := range d.Nodes {
+		known[store.Scope{Node: node}] = true
+	}
+	for _, c := range history {
+		known[c.Scope()] = true
+	}
+	return slices.SortedFunc(maps.Keys(known), func(a, b store.Scope) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Role, b.Role)) // "" comes first
+	})
+}
+
+// Mark returns a node's high-water mark as a target without hashes; zero if the node checks no signatures.
+func Mark(s agent.Status) agent.Target {
+	if s.Signatures == nil || s.Signatures.State != agent.SignaturesChecked {
+		return agent.Target{}
+	}
+	return agent.Target{Release: s.Signatures.Release, Data: s.Signatures.Data}
+}
+
+// Above reports whether a mark is above a target in its release or in its data.
+func Above(mark, t agent.Target) bool {
+	return mark.Data > t.Data || mark.Release != "" && store.CompareVersions(mark.Release, t.Release) > 0
+}
+
+// Highest returns the highest release and the highest data of the history, as a target without hashes.
+func Highest(history []store.Change) agent.Target {
+	var t agent.Target
+	for _, c := range history {
+		t.Data = max(t.Data, c.After.Data) // not c.Before, which may have been written without Pulley
+		if r := c.After.Release; r != "" && (t.Release == "" || store.CompareVersions(r, t.Release) > 0) {
+			t.Release = r
+		}
+	}
+	return t
+}

@@ -1,0 +1,179 @@
+package serve
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/fleetca"
+	"pulley/internal/serve/member"
+	"pulley/internal/store"
+)
+
+// A backup is a tar archive: etcd's snapshot, then the mark of an authenticated folder, then the files of the CA. The
+// CA comes after the snapshot: it knows each CA that the snapshot mentions.
+const (
+	snapshotName = "etcd.db"
+	securedName  = "secured"
+)
+
+// maxKeyFile limits a file of the CA in a backup.
+const maxKeyFile = 1 << 20
+
+// Backup writes a backup of a data folder and of its etcd. It contains private keys.
+func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) error {
+	snapshot, err := os.CreateTemp(dir, ".backup-") // 0600; the archive needs its size first
+	if err != nil {
+		return fmt.Errorf("cannot write a snapshot: %w", err)
+	}
+	defer func() { _ = errors.Join(snapshot.Close(), os.Remove(snapshot.Name())) }()
+	if err := st.Cluster.Snapshot(ctx, snapshot); err != nil {
+		return err
+	}
+	archive := tar.NewWriter(out)
+	add := func(name, file string) error {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err == nil {
+			err = archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: info.Size(), ModTime: now, Format: tar.FormatPAX})
+		}
+		if err == nil {
+			_, err = io.CopyN(archive, f, info.Size())
+		}
+		return err
+	}
+	err = add(snapshotName, snapshot.Name())
+	if err == nil && member.IsSecured(dir) {
+		err = add(securedName, filepath.Join(dir, securedName))
+	}
+	keys, globErr := filepath.Glob(filepath.Join(dir, fleetca.PKIName, "[^.]*"))
+	err = errors.Join(err, globErr)
+	for _, file := range keys {
+		if name := filepath.Base(file); err == nil && name != "lock" {
+			err = add(path.Join(fleetca.PKIName, name), file)
+		}
+	}
+	if err = errors.Join(err, archive.Close()); err != nil {
+		return fmt.Errorf("cannot write the backup: %w", err)
+	}
+	return nil
+}
+
+// Anchored is an environment of a restored etcd, with the epoch that it continues at.
+type Anchored struct {
+	Environment string `json:"environment"`
+	Epoch       int64  `json:"epoch"`
+}
+
+// Restore makes a data folder from a backup. The folder must be empty or missing; after an error it is empty again. Each
+// environment gets an epoch above the lost ones and a paused gate.
+func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.Author) (anchored []Anchored, err error) {
+	if left, err := os.ReadDir(c.Dir); err == nil && len(left) > 0 {
+		return nil, fmt.Errorf("cannot restore into %s: the folder is not empty\ngive --data-dir an empty folder", c.Dir)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot restore: %w", err)
+	}
+	made, err := unpack(in, c.Dir)
+	if err == nil {
+		err = member.Restore(ctx, c, func(ctx context.Context, st *store.Store) error {
+			anchored, err = anchor(ctx, st, a)
+			return err
+		})
+	}
+	if err != nil {
+		for _, name := range append(made, "etcd", "lock") {
+			_ = os.RemoveAll(filepath.Join(c.Dir, name))
+		}
+		return nil, err
+	}
+	return anchored, nil
+}
+
+// unpack writes the files of a backup, and accepts no other names. It returns the names in dir that it made.
+func unpack(in io.Reader, dir string) (made []string, err error) {
+	fail := func(err error) ([]string, error) { return made, fmt.Errorf("cannot read the backup: %w", err) }
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fail(err)
+	}
+	snapshot := false
+	for archive := tar.NewReader(in); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fail(err)
+		}
+		to, limit := filepath.Join(dir, h.Name), int64(maxKeyFile)
+		inCA := strings.TrimPrefix(h.Name, fleetca.PKIName+"/")
+		switch {
+		case h.Typeflag != tar.TypeReg:
+			return fail(fmt.Errorf("%q is no file", h.Name))
+		case h.Name == snapshotName:
+			to, limit, snapshot = member.Database(dir), h.Size, true
+			made = append(made, "etcd")
+		case h.Name == securedName:
+			made = append(made, securedName)
+		case inCA != h.Name && inCA != "" && !strings.HasPrefix(inCA, ".") && filepath.Base(inCA) == inCA:
+			made = append(made, fleetca.PKIName)
+		default:
+			return fail(fmt.Errorf("%q is no file of a backup", h.Name))
+		}
+		if h.Size > limit {
+			return fail(fmt.Errorf("%q is too large", h.Name))
+		}
+		if err := writeNew(to, io.LimitReader(archive, h.Size)); err != nil {
+			return fail(err)
+		}
+	}
+	if !snapshot {
+		return fail(errors.New("it contains no snapshot of etcd"))
+	}
+	return made, nil
+}
+
+func writeNew(file string, from io.Reader) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// anchor marks all environments as restored.
+func anchor(ctx context.Context, st *store.Store, a store.Author) ([]Anchored, error) {
+	names, err := st.Environments.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Anchored
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			return nil, err
+		}
+		epoch, err := st.Targets.Anchor(ctx, ref, a)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Anchored{name, int64(epoch)})
+	}
+	return all, nil
+}
