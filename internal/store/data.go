@@ -117,6 +117,11 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	}
 	next.Environment = ref.String()
 	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never reused
+	if a.Sign != nil {
+		if err := s.plausibleHead(ctx, ref.String(), data.head.Newest); err != nil {
+			return Change{}, fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
+		}
+	}
 	record, err := next.Encode()
 	if err != nil {
 		return Change{}, err

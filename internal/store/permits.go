@@ -61,6 +61,9 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		c.Unsigned = lower
 		return nil
 	}
+	if err := s.plausibleEpoch(ctx, env, d); err != nil {
+		return fmt.Errorf("cannot sign the permit to go back: %w", err)
+	}
 	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, string(c.Why), c.At
 	if c.recovery != nil {
 		p.Until = c.recovery.Until
@@ -74,6 +77,38 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		return fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
 	b.Op(clientv3.OpPut(s.db.Env(ref).Permit(c.Epoch), document))
+	return nil
+}
+
+// plausibleEpoch refuses a gate whose epoch is not that of the last change: signed, an epoch near the maximum would void
+// all later permits.
+func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) error {
+	k := s.db.Keys.Env(env)
+	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithRev(d.Revision))
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		err = etcd.ErrConflict
+	}
+	if err != nil || len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) == k.Change(d.Gate.Epoch) {
+		return err
+	}
+	return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, d.Gate.Epoch, env)
+}
+
+// plausibleHead refuses a head above the data of the history: signed, a generation near the maximum would end all
+// later changes. It reads the history after the head.
+func (s *Targets) plausibleHead(ctx context.Context, env string, head agent.Generation) error {
+	named, err := s.named(ctx, env, Desires{})
+	if err != nil {
+		return err
+	}
+	newest := agent.Generation(0)
+	for _, t := range named {
+		newest = max(newest, t.Data)
+	}
+	if head > newest {
+		return fmt.Errorf("the head of the data is generation %d, and the newest in the history is %d\nfind who wrote %s, and write %d there", head, newest, s.db.Keys.Env(env).DataHead(), newest)
+	}
 	return nil
 }
 
