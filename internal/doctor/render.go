@@ -235,6 +235,10 @@ func (f Finding) render() (sentence, remedy string) {
 	case manyKeys:
 		return fmt.Sprintf("%s has %d keys in etcd, and a node keeps about 20", node, p.Count), "remove it and what it wrote: " + forget
 	case duplicate:
+		if p.Machine == "" {
+			return fmt.Sprintf("a machine at %s uses the name %s, and claims to be the machine of another node: %d times, last %s ago", p.From, node, p.Count, ago),
+				"its key or token may be stolen: find that address; `pulley nodes remove` ends the access of the name"
+		}
 		return fmt.Sprintf("a duplicate machine uses the name %s: machine id %s, hostname %s, from %s, %d times, last %s ago", node, p.Machine, p.Hostname, p.From, p.Count, ago),
 			"give the other machine a name and a machine id of its own; if it is to be " + node + ": " + remove + ", and a new token for it"
 	case firstBootStalled:

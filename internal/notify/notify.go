@@ -336,6 +336,9 @@ func render(n store.Notice) (title, text string) {
 		}
 		return fmt.Sprintf("the first boot of %s is stalled at step %s", where, n.Step), text
 	case store.DuplicateRefused:
+		if n.Machine == "" {
+			return "another machine tried to join as " + n.Node + " in " + n.Environment, fmt.Sprintf("It came from %s, claimed to be the machine of another node, and was refused.", n.From)
+		}
 		return "another machine tried to join as " + where, fmt.Sprintf("Machine %s (%s, from %s) was refused.", n.Machine, n.Hostname, n.From)
 	case store.DuplicateRuns:
 		return "two machines run as " + where,

@@ -102,6 +102,20 @@ func (s *Identities) Put(ctx context.Context, ref environments.Ref, i Identity, 
 // duplicateNoted is the shortest time between two notes of the same duplicate machine.
 const duplicateNoted = time.Minute
 
+// Credible returns what may be said of a duplicate machine of a node. Its sender has proven no other identity than the node's: the
+// machine ID, hostname and addresses of a machine that joined as another node are therefore no evidence, and are left out.
+func (s *Identities) Credible(ctx context.Context, ref environments.Ref, node string, c Clone) (Clone, error) {
+	past, _, err := etcd.Single[Past](ctx, s.db, s.db.Env(ref).Past(c.Machine))
+	if err != nil || past == nil || past.Node == node {
+		return c, err
+	}
+	other, _, err := s.Get(ctx, ref, past.Node)
+	if err == nil && other.Live() && other.Machine == c.Machine {
+		c.Machine, c.Boot, c.Hostname, c.Addresses = "", "", "", nil
+	}
+	return c, err
+}
+
 // NoteDuplicate stores that a duplicate machine came under a node's name. Every other concurrent write wins over it.
 func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, node string, c Duplicate) error {
 	i, revision, err := s.Get(ctx, ref, node)

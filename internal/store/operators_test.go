@@ -389,3 +389,28 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 		}
 	}
 }
+
+// The thief of a node's key can read the machine ID of no other node, but may know it. An operator would delete the accused machine.
+func TestDuplicateAccusesNoOtherNode(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st, ctx := open(t, server, ""), t.Context()
+	const victim, stranger = "11111111111111111111111111111111", "22222222222222222222222222222222"
+	if err := st.Identities.Put(ctx, dev, store.Identity{Node: "compute1", User: "u1", Machine: victim}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/machines/dev/"+victim, `{"v":1,"node":"compute1"}`); err != nil {
+		t.Fatal(err)
+	}
+	for machine, want := range map[string]string{victim: "", stranger: stranger} {
+		c := store.Clone{Machine: machine, Hostname: "compute1", Addresses: []string{"192.0.2.1"}, From: "192.0.2.66"}
+		c, err := st.Identities.Credible(ctx, dev, "compute2", c)
+		if err != nil || c.Machine != want || (c.Hostname == "") != (want == "") || c.From != "192.0.2.66" {
+			t.Errorf("machine %s: %+v, %v", machine, c, err)
+		}
+	}
+	// Of its own node, the ID is no accusation.
+	if c, err := st.Identities.Credible(ctx, dev, "compute1", store.Clone{Machine: victim}); err != nil || c.Machine != victim {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

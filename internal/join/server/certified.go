@@ -181,10 +181,15 @@ func (d *Server) noteDuplicate(ctx context.Context, ref environments.Ref, node s
 		return
 	}
 	noted := store.Duplicate{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
-	if err := d.Store.Identities.NoteDuplicate(ctx, ref, node, noted); err != nil {
+	noted, err := d.Store.Identities.Credible(ctx, ref, node, noted)
+	credible := err == nil
+	if credible {
+		err = d.Store.Identities.NoteDuplicate(ctx, ref, node, noted)
+	}
+	if err != nil {
 		d.Log.Warn("cannot record a duplicate machine", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
 	}
-	if d.OnDuplicate != nil {
+	if credible && d.OnDuplicate != nil {
 		d.OnDuplicate(ref, node, noted)
 	}
 }
