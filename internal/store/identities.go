@@ -104,7 +104,7 @@ const duplicateNoted = time.Minute
 
 // Credible returns what may be said of a duplicate machine of a node. Its sender has proven no other identity than the node's: the
 // machine ID, hostname and addresses of a machine that joined as another node are therefore no evidence, and are left out.
-func (s *Identities) Credible(ctx context.Context, ref environments.Ref, node string, c Clone) (Clone, error) {
+func (s *Identities) Credible(ctx context.Context, ref environments.Ref, node string, c Duplicate) (Duplicate, error) {
 	past, _, err := etcd.Single[Past](ctx, s.db, s.db.Env(ref).Past(c.Machine))
 	if err != nil || past == nil || past.Node == node {
 		return c, err

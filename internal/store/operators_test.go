@@ -403,14 +403,14 @@ func TestDuplicateAccusesNoOtherNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for machine, want := range map[string]string{victim: "", stranger: stranger} {
-		c := store.Clone{Machine: machine, Hostname: "compute1", Addresses: []string{"192.0.2.1"}, From: "192.0.2.66"}
+		c := store.Duplicate{Machine: machine, Hostname: "compute1", Addresses: []string{"192.0.2.1"}, From: "192.0.2.66"}
 		c, err := st.Identities.Credible(ctx, dev, "compute2", c)
 		if err != nil || c.Machine != want || (c.Hostname == "") != (want == "") || c.From != "192.0.2.66" {
 			t.Errorf("machine %s: %+v, %v", machine, c, err)
 		}
 	}
 	// Of its own node, the ID is no accusation.
-	if c, err := st.Identities.Credible(ctx, dev, "compute1", store.Clone{Machine: victim}); err != nil || c.Machine != victim {
+	if c, err := st.Identities.Credible(ctx, dev, "compute1", store.Duplicate{Machine: victim}); err != nil || c.Machine != victim {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
