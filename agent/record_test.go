@@ -167,6 +167,41 @@ func FuzzDecodeRun(f *testing.F) {
 	})
 }
 
+// Random values rarely reach the limit together: here each part is as long as it can be.
+func TestLongestStatusFits(t *testing.T) {
+	name, text := strings.Repeat("n", 63), Prose(strings.Repeat("\x00", 1000))
+	longest := func(last string) Target { // three targets that differ
+		v := version("999.999.999-" + strings.Repeat("a", 39) + last)
+		v.Data = 1 << 62
+		return v
+	}
+	wanted := longest("w")
+	at := &tick{
+		Agent: &Agent{
+			Identity: Identity{Node: name, Role: name}, Settings: DefaultSettings(),
+			Version: "v1.24.3-17-g0123456789ab", MachineID: strings.Repeat("f", 32), Boot: strings.Repeat("f", 36), Now: func() time.Time { return start },
+		},
+		observed: Observed{Disabled: text},
+		decision: Decision{
+			Action: Nothing, Cause: Cause{ReasonUnreadable, Params{Text: text}}, Wanted: wanted,
+			Hold: &Hold{Scope: "roles/" + name, Mode: Freeze, Who: string(text), Why: text, Since: start, Until: start},
+		},
+		state: State{
+			LastGood: longest("g"), Enforcing: longest("e"), RanAt: start, Outcome: Unchanged, LastRun: "20260304T050607Z-1234567",
+			Attempts: []Attempt{{Target: wanted, Started: 1 << 30, Finished: 1 << 30, Last: start, Kind: Untouched, Problem: Problem{Code: CatalogRefused, Text: text}}},
+		},
+	}
+	at.Upgrade = func(AgentChoice) *Upgrade {
+		return &Upgrade{Wanted: strings.Repeat("1", 64), Phase: UpgradeProbation, Problem: Problem{Code: UpgradeUnavailable, Text: text}}
+	}
+	at.state.refuse(wanted, refusedFor(string(text)), start)
+	at.state.settle(strings.Repeat("a", 16), failedHook(text))
+	b, err := json.Marshal(at.status())
+	if err != nil || len(b) > maxStatusBytes {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
 // Every fleet view reads the status of every node. A status above the limit would be rejected, and the node would look
 // silent.
 func TestStatusSizeIsBounded(t *testing.T) {

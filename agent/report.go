@@ -13,7 +13,7 @@ import (
 
 // Limits of one node's values in etcd.
 const (
-	maxStatusBytes  = 2 << 10  // of a status, as JSON: a converged node needs half, a node between targets all of it
+	maxStatusBytes  = 10 << 8  // of a status, as JSON: a converged node needs a fifth, a node between targets all of it
 	maxRunsBytes    = 64 << 10 // of a node's run records together
 	maxRunsKept     = 20       // their number
 	spooledPerTick  = 5        // limits the load when a fleet reaches etcd again

@@ -53,8 +53,12 @@ func run(m *testing.M) int {
 }
 
 // TestScenarios runs each script with its own etcd and the scripted Puppet. $PULLEY_ENDPOINTS is set. words_test.go
-// defines the additional commands of the scripts.
+// defines the additional commands of the scripts. They take longer than all tests of packages together, so -short skips
+// them.
 func TestScenarios(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the scripts are not for -short")
+	}
 	t.Parallel()
 	play(t, "testdata/script")
 }

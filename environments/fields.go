@@ -7,10 +7,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // field is one key of a mapping in the file, and its Go value.
 type field struct {
+	index                     int // in the struct
 	key                       string
 	value                     any // pointer to the value
 	help, form, like, drivers string
@@ -19,16 +21,31 @@ type field struct {
 
 // fieldsOf returns the keys of a struct in its order; v points to it.
 func fieldsOf(v any) []field {
-	var fields []field
 	s := reflect.ValueOf(v).Elem()
-	for i := range s.NumField() {
-		tag := s.Type().Field(i).Tag
+	known, ok := tagged.Load(s.Type())
+	if !ok {
+		known, _ = tagged.LoadOrStore(s.Type(), readTags(s.Type()))
+	}
+	fields := slices.Clone(known.([]field))
+	for i := range fields {
+		fields[i].value = s.Field(fields[i].index).Addr().Interface()
+	}
+	return fields
+}
+
+// tagged has the fields of each struct type, without values: a plan needs them for every node, and reading tags is slow.
+var tagged sync.Map
+
+func readTags(t reflect.Type) []field {
+	var fields []field
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
 		if tag.Get("help") == "" {
 			continue
 		}
 		key, _, _ := strings.Cut(tag.Get("json"), ",")
 		fields = append(fields, field{
-			key: key, value: s.Field(i).Addr().Interface(), help: tag.Get("help"), form: tag.Get("form"), like: tag.Get("like"),
+			index: i, key: key, help: tag.Get("help"), form: tag.Get("form"), like: tag.Get("like"),
 			drivers: tag.Get("drivers"), long: tag.Get("long") != "",
 		})
 	}

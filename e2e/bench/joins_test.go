@@ -45,7 +45,7 @@ func TestBenchJoins(t *testing.T) {
 	fmt.Printf("\njoins on one serve (embedded etcd with TLS, users and fsync, in the process that measures); %s, %d CPUs\n", runtime.Version(), runtime.NumCPU())
 	benchPaced(t)
 	fmt.Printf("\na join at so many nodes with users, %d joins of each kind, one after the other; reads are those of ticks\n\n", sampled)
-	fmt.Println("| nodes | one change of a user | join, median | users pre-created: join, median | ratio | p99 of a read, idle | while joining | while joining, made ahead |")
+	fmt.Println("| nodes | one change of a user | join, median | pre-created users: join, median | ratio | p99 of a read, idle | while joining | while joining, pre-created |")
 	fmt.Println("|---|---|---|---|---|---|---|---|")
 	for _, n := range joinSizes {
 		benchSize(t, n)

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Settings are the settings of the first boots of many machines: from `userdata:` in an environment file, from flags,
@@ -112,14 +113,33 @@ func (p *Plan) Fields() []Field {
 }
 
 func fieldsOf(v reflect.Value) []Field {
-	var all []Field
+	known, ok := tagged.Load(v.Type())
+	if !ok {
+		known, _ = tagged.LoadOrStore(v.Type(), readTags(v.Type()))
+	}
+	all := slices.Clone(known.([]Field))
+	next := 0
 	for i := range v.NumField() {
-		if v.Field(i).Kind() == reflect.Struct {
+		if v.Field(i).Kind() != reflect.Struct {
+			all[next].Value = v.Field(i).Addr().Interface()
+			next++
+		}
+	}
+	return all
+}
+
+// tagged has the fields of each struct type, without values: a plan needs them for every node, and reading tags is slow.
+var tagged sync.Map
+
+func readTags(t reflect.Type) []Field {
+	var all []Field
+	for i := range t.NumField() {
+		if t.Field(i).Type.Kind() == reflect.Struct {
 			continue
 		}
-		tag := v.Type().Field(i).Tag
+		tag := t.Field(i).Tag
 		name, _, _ := strings.Cut(tag.Get("yaml"), ",")
-		all = append(all, Field{name, v.Field(i).Addr().Interface(), tag.Get("help"), tag.Get("like"), tag.Get("long") != "", tag.Get("shape"), tag.Get("merge")})
+		all = append(all, Field{name, nil, tag.Get("help"), tag.Get("like"), tag.Get("long") != "", tag.Get("shape"), tag.Get("merge")})
 	}
 	return all
 }

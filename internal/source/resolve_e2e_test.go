@@ -150,7 +150,7 @@ func TestPuppetfileThatFails(t *testing.T) {
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'no-such-tag'\n"})
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool))
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :local => true\n"})
-		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "there is no modules/ntp")
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "modules/ntp does not exist")
 		outside := t.TempDir()
 		write(t, outside, map[string]string{"theirs": "x", "modules/theirs": "x"})
 		before := snapshot(t, outside)
