@@ -214,6 +214,8 @@ func (f Finding) render() (sentence, remedy string) {
 		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
 	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers):
 		return p.Differs.Sentence(), "somebody wrote etcd without `pulley`, or restored a part of it: find out who; `pulley recover -e " + env + " --dry-run` shows what `pulley recover -e " + env + "` restores"
+	case Code(fleet.Restored):
+		return p.Differs.Sentence(), "compare the releases and data of the nodes with `pulley status -e " + env + "`, publish what is missing, then `pulley recover -e " + env + "`"
 	case Code(fleet.MarkAbove):
 		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
 	case moreMarks:

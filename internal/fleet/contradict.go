@@ -17,6 +17,7 @@ type ContradictionCode string
 const (
 	TargetDiffers ContradictionCode = "target_differs" // a scope's target is not the target of its last change
 	EpochDiffers  ContradictionCode = "epoch_differs"  // the gate's epoch is not the epoch of the last change
+	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 )
 
@@ -46,6 +47,9 @@ func Contradictions(f store.FleetState, history []store.Change) []Contradiction 
 	}
 	if gate := f.Desires.Gate.Epoch; gate != epoch {
 		all = append(all, Contradiction{Code: EpochDiffers, Gate: gate, Epoch: epoch})
+	}
+	if len(history) > 0 && history[0].Kind == store.Restored {
+		all = append(all, Contradiction{Code: Restored, Epoch: epoch})
 	}
 	last := LastChanges(history)
 	for _, scope := range Scopes(f.Desires, history) {
