@@ -49,6 +49,9 @@ func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content
 		return nil, err
 	}
 	trees.Now = now
+	if c.DiskReserveMiB > 0 {
+		trees.Reserve = c.DiskReserveMiB << 20
+	}
 	mirrors, err := c.Mirror()
 	if err != nil {
 		return nil, err

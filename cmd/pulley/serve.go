@@ -16,6 +16,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/machines/watch"
 	"pulley/internal/pki"
@@ -27,6 +28,7 @@ import (
 type serveOptions struct {
 	*options
 	config     serve.Config
+	notifyFile string
 	secure     secureFlags
 	watched    []string // files of environments whose dead machines serve replaces
 	watchCloud string
@@ -67,6 +69,7 @@ EXIT STATUS
 	f.StringVar(&s.config.HTTPSKey, "https-key", "", "PEM file of its key (default: --key)")
 	f.StringArrayVar(&s.config.Agents, "agent", nil, "program pulley-agent that first boots may fetch by its digest; may be repeated")
 	f.StringArrayVar(&s.config.Notify, "notify", nil, "URL for notices of first boots, duplicate machines and floods, in the form of shoutrrr (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, separated by spaces]")
+	f.StringVar(&s.notifyFile, "notify-file", "", "file with such URLs, one a line, that only its owner can read")
 	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose dead machines are replaced, as by `pulley env watch`, separated by commas: files, or names of environments/NAME.yaml")
 	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, described in ../clouds/NAME.yaml beside the files")
 	f.DurationVar(&s.patience, "watch-patience", watch.DefaultPatience, "how long a machine must be dead before it is replaced")
@@ -101,6 +104,13 @@ func (s *serveOptions) run(c *cobra.Command) error {
 func (s *serveOptions) configure(c *cobra.Command) error {
 	if len(s.config.Notify) == 0 { // not a flag: every user of this machine can read command lines
 		s.config.Notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
+	}
+	if s.notifyFile != "" {
+		urls, err := readSecrets(s.notifyFile)
+		if err != nil {
+			return err
+		}
+		s.config.Notify = append(s.config.Notify, urls...)
 	}
 	for _, name := range []string{"advertise", "ca-sign", "node-lifetime"} {
 		if c.Flags().Changed(name) {
@@ -145,6 +155,27 @@ func (s *serveOptions) usesCluster(c *cobra.Command) bool {
 	}
 	cli.Complain(s.env, program, fmt.Errorf("note: serve runs the etcd in %s, and does not use PULLEY_ENDPOINTS", s.config.DataDir))
 	return false
+}
+
+// readSecrets reads a file with one secret a line. Blank lines and lines that begin with # are skipped.
+func readSecrets(file string) (lines []string, err error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the URLs for notices: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("cannot use %s: other users can read its secrets\nrun `chmod 600 %s`", file, file)
+	}
+	b, err := bounded.ReadFile(file, 64<<10)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the URLs for notices: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	return lines, nil
 }
 
 func (s *serveOptions) printReady(r serve.Ready) {

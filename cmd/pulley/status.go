@@ -38,6 +38,9 @@ EXIT STATUS
 					return err
 				}
 				o.warn(f.Damaged)
+				if alarms, err := s.Cluster.Alarms(ctx); err == nil && slices.Contains(alarms, store.AlarmNoSpace) {
+					o.warn([]string{"etcd is full: nodes cannot report, and no command can change anything\nrun `pulley doctor` for the cause"})
+				}
 				status := fleet.Look(f, ref, o.env.Now())
 				switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {
 				case errors.Is(err, agent.ErrUnreachable):

@@ -53,8 +53,10 @@ type File struct {
 	Heartbeat       time.Duration `yaml:"heartbeat,omitempty"`
 	MaxAttempts     int           `yaml:"max_attempts,omitempty"`
 	VerifyTimeout   time.Duration `yaml:"verify_timeout,omitempty"`
-	Puppet          PuppetFile    `yaml:"puppet,omitempty"`
-	Upgrade         UpgradeFile   `yaml:"upgrade,omitempty"`
+	// space that an installation of a release leaves free; 0 means the default of package content
+	DiskReserveMiB int64       `yaml:"disk_reserve_mib,omitempty"`
+	Puppet         PuppetFile  `yaml:"puppet,omitempty"`
+	Upgrade        UpgradeFile `yaml:"upgrade,omitempty"`
 }
 
 // PuppetFile is the key `puppet` of agent.yaml.
@@ -190,7 +192,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.PuppetFile", " in puppet")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.UpgradeFile", " in upgrade")
 	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
-		"enforce_interval, heartbeat, max_attempts, verify_timeout, puppet: {program, deadline, grace, state_dirs} and upgrade: {self_test, first_step, step, probation}", path, problem)
+		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 
 // identify determines the node's identity from the flags, else the file, else the hostname.
@@ -281,6 +283,9 @@ func (c *Config) limits() error {
 		if d.from > 0 && d.to != nil {
 			*d.to = d.from
 		}
+	}
+	if c.DiskReserveMiB < 0 || c.DiskReserveMiB > 1<<30 {
+		return fmt.Errorf("cannot use %s: disk_reserve_mib is %d; give a number of MiB, like 256", c.Path, c.DiskReserveMiB)
 	}
 	if c.MaxAttempts < 0 {
 		return fmt.Errorf("cannot use %s: max_attempts is %d; give a number from 1", c.Path, c.MaxAttempts)

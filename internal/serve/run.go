@@ -363,7 +363,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	certs := v.ready.Certificates
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Embedded: v.ready.Etcd != nil, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}

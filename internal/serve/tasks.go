@@ -18,6 +18,7 @@ import (
 const (
 	bootsInterval        = time.Minute
 	tokensInterval       = time.Hour
+	spaceInterval        = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
 	watchPause           = time.Second     // before an interrupted watch begins again
 )
@@ -30,6 +31,7 @@ type TasksConfig struct {
 	Log          *slog.Logger
 	Metrics      prometheus.Registerer // may be nil
 	Notify       []string              // URLs, in the form of shoutrrr
+	Embedded     bool                  // etcd runs in this process: serve makes room in it
 	Clock        func() error          // refuses a clock that is wrong; nil accepts any
 }
 
@@ -78,6 +80,9 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.watchNodes(ctx) })
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
+	if t.Embedded {
+		tasks.Go(func() { t.every(ctx, spaceInterval, "etcd is full", t.makeRoom) })
+	}
 	if t.Certificates != nil {
 		tasks.Go(func() { t.precreateUsers(ctx) })
 		tasks.Go(func() {
@@ -121,6 +126,15 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 	if err != nil && !same && ctx.Err() == nil {
 		t.Log.Warn("a background task failed", append([]any{"problem", problem, "error", err}, more...)...)
 	}
+}
+
+// makeRoom lets a full etcd accept writes again, if compaction and defragmentation free enough space.
+func (t *Tasks) makeRoom(ctx context.Context) error {
+	freed, healed, err := t.Store.Cluster.Heal(ctx)
+	if healed {
+		t.Log.Warn("etcd was full; it was compacted and defragmented, and accepts writes again", "freed", freed)
+	}
+	return err
 }
 
 // checkBoots sends notices of first boots that are silent, and deletes old records of floods.

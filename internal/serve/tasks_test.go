@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -232,6 +233,46 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 	}
 	if all, _, _ = st.Fleet.Floods(t.Context(), dev); len(all) == 0 {
 		t.Error("a continued flood was forgotten")
+	}
+}
+
+// An etcd that is full of old revisions stops the complete fleet: serve must make room without an administrator.
+func TestFullEtcdIsHealed(t *testing.T) {
+	t.Parallel()
+	c := secureConfig(t)
+	c.QuotaBytes = 16 << 20
+	s, err := member.StartSecure(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	st := connect(t, s.Connection)
+	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
+	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
+	report := func() error {
+		return st.Node.Report(t.Context(), id, agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil)
+	}
+	for n := 0; err == nil; n++ {
+		if err = report(); n > 500 {
+			t.Fatal("16 MiB do not get full")
+		}
+	}
+	if !errors.Is(err, store.ErrFull) {
+		t.Fatal(err)
+	}
+	log := &observe.Log{}
+	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), Embedded: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.makeRoom(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := report(); err != nil || !strings.Contains(log.String(), "accepts writes again") {
+		t.Errorf("after the repair: %v\n%s", err, log)
+	}
+	if err := k.makeRoom(t.Context()); err != nil || strings.Count(log.String(), "accepts writes again") != 1 {
+		t.Errorf("without an alarm: %v\n%s", err, log)
 	}
 }
 

@@ -260,6 +260,34 @@ func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
 	return freed, etcd.Wrap(s.db.Explain(err), "cannot make etcd accept writes again")
 }
 
+// roomyPercent is the share of the quota below which an etcd that was full may be written again.
+const roomyPercent = 80
+
+// Heal makes room if etcd is full, and reports whether it accepts writes again. An error means that it is still full:
+// its values need most of the quota, and somebody must delete some or raise it. It needs an admin.
+func (s *Cluster) Heal(ctx context.Context) (freed int64, healed bool, err error) {
+	full := func(m MemberState) bool {
+		return slices.ContainsFunc(m.Alarms, func(alarm string) bool { return strings.Contains(alarm, "NOSPACE") })
+	}
+	members, err := s.Health(ctx)
+	if err != nil || !slices.ContainsFunc(members, full) {
+		return 0, false, err
+	}
+	if err := s.Compact(ctx); err != nil {
+		return 0, false, err
+	}
+	if members, err = s.Health(ctx); err != nil {
+		return 0, false, err
+	}
+	for _, m := range members {
+		if m.Quota > 0 && m.Used*100 >= m.Quota*roomyPercent {
+			return 0, false, fmt.Errorf("cannot make room in etcd at %s: its values need more than %d%% of the quota", m.Endpoint, roomyPercent)
+		}
+	}
+	freed, err = s.makeRoom(ctx)
+	return freed, err == nil, err
+}
+
 // members returns the members of the cluster that a client can reach, the leader last. A single member is the one that
 // answers, at any address.
 func (s *Cluster) members(ctx context.Context) ([]MemberState, error) {
