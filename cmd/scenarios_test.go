@@ -44,6 +44,10 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "cannot build the commands: %v\n%s", err, out)
 		return 1
 	}
+	if err := os.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config")); err != nil { // not the contexts of this machine's user
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	// Scenarios wait more than they compute.
 	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -100,6 +104,7 @@ func setup(env *testscript.Env) error {
 	env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
 	env.Setenv("PULLEY_ENDPOINTS", server.Endpoint)
 	env.Setenv("PULLEY_ENVIRONMENT", "dev")
+	env.Setenv("HOME", filepath.Join(env.WorkDir, "home")) // the contexts of operators
 	env.Setenv("PROVIDERS", filepath.Join(repository, "cmd", "testdata", "providers")) // for the exec driver
 	env.Setenv("SUDO_USER", "ann")
 	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")) // the object cache of publish

@@ -39,6 +39,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	if err := os.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config")); err != nil { // not the contexts of this machine's user
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if err := flag.Set("test.parallel", "4"); err != nil { // scenarios that wait leave their processor to others
 		fmt.Fprintln(os.Stderr, err)
 		return 1

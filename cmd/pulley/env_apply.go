@@ -455,9 +455,11 @@ func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.
 }
 
 // connectionOnly returns the machine settings of the operator's connection.
-func (u *firstBootFlags) connectionOnly() (*plans.Connection, error) {
-	u.connection.Fill(u.env)
-	config := u.connection.Config()
+func (o *options) connectionOnly() (*plans.Connection, error) {
+	if err := o.connect(); err != nil {
+		return nil, err
+	}
+	config := o.connection.Config()
 	boot := &plans.Connection{Prefix: config.Prefix, Endpoints: config.Endpoints}
 	if config.CACert == "" {
 		return boot, nil

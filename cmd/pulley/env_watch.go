@@ -79,7 +79,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			boot, err := (&firstBootFlags{options: o}).connectionOnly()
+			boot, err := o.connectionOnly()
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -9,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/contexts"
+	"pulley/internal/firstboot/plans"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/shellquote"
@@ -29,33 +33,25 @@ func newLogin(o *options) *cobra.Command {
 		Use:   "login --servers URL --ca FINGERPRINT --token TOKEN [FILE]",
 		Short: "Get an operator's certificate with a join token",
 		Long: `Create a key, and get a certificate for it from pulley serve, with a token of ` + "`pulley token create --operator NAME`" + `.
-The key never leaves this machine. FILE stores the key and the certificate, readable only by its owner (default: operator.pem
-in $XDG_CONFIG_HOME/pulley or ~/.config/pulley). operator-ca.pem in the same folder stores the fleet's CA certificates. The
-command prints the variables that all verbs read. If the answer is lost, run the same command again: it uses the same key.
+The key never leaves this machine. FILE stores the key and the certificate, readable only by its owner (default: NAME.pem beside
+config.yaml, after the context's name). NAME-ca.pem in the same folder stores the fleet's CA certificates. If the answer is lost,
+run the same command again: it uses the same key.
 
-With --renew, use the certificate in FILE to get a new one. It must still be valid.`,
-		Example: `  eval "$(pulley login --servers https://10.0.0.1:8443 --ca sha256:… --token-file token)"
-  pulley login --renew --servers https://10.0.0.1:8443`,
+login writes a context with this identity, and makes it the current one: see ` + "`pulley context --help`" + `. Its name is the server's
+host, unless --context names it. A context of another fleet stays as it is.
+
+With --renew, use the certificate of the context, or in FILE, to get a new one. It must still be valid.`,
+		Example: `  pulley login --servers https://10.0.0.1:8443 --ca sha256:… --token-file token
+  pulley login --renew`,
 		Args: arguments(0, 1, "takes at most one file"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := f.check(o.env); err != nil {
+			if err := f.check(o); err != nil {
 				return err
 			}
-			file, err := loginFile(o.env, args)
-			if err != nil {
-				return err
-			}
-			var l join.Login
 			if f.renew {
-				l, err = join.RenewLogin(c.Context(), f.servers, file)
-			} else {
-				l, err = join.LogIn(c.Context(), f.servers, f.pins, f.token, file)
+				return o.renewLogin(c.Context(), f, args)
 			}
-			if err != nil {
-				return err
-			}
-			o.printLogin(l)
-			return nil
+			return o.login(c.Context(), f, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -67,9 +63,14 @@ With --renew, use the certificate in FILE to get a new one. It must still be val
 	return cmd
 }
 
-func (f *loginFlags) check(env cli.Env) error {
-	if len(f.servers) == 0 && env.Getenv("PULLEY_SERVERS") != "" {
-		f.servers = strings.Split(env.Getenv("PULLEY_SERVERS"), ",")
+func (f *loginFlags) check(o *options) error {
+	if f.renew && o.context.err != nil {
+		return o.context.err
+	}
+	if len(f.servers) == 0 && f.renew {
+		f.servers = o.servers()
+	} else if v := o.env.Getenv("PULLEY_SERVERS"); len(f.servers) == 0 && v != "" {
+		f.servers = strings.Split(v, ",")
 	}
 	switch {
 	case len(f.servers) == 0:
@@ -94,33 +95,75 @@ func (f *loginFlags) check(env cli.Env) error {
 		return nil
 	}
 	var err error
-	f.token, err = readToken(env, f.tokenFile)
+	f.token, err = readToken(o.env, f.tokenFile)
 	return err
 }
 
-// loginFile returns the path of the identity.
-func loginFile(env cli.Env, args []string) (string, error) {
+// login gets an identity with a token, and writes its context.
+func (o *options) login(ctx context.Context, f loginFlags, args []string) error {
+	path, err := contexts.Path(o.env.Getenv)
+	if err != nil {
+		return err
+	}
+	w := contextWriter{path: path, base: contexts.NameFor(f.servers[0]), given: o.context.name}
+	if w.pins, err = plans.ParsePins(f.pins); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	file, err := o.loginFile(&w, args)
+	if err != nil {
+		return err
+	}
+	l, err := join.LogIn(ctx, f.servers, f.pins, f.token, file)
+	if err != nil {
+		return err
+	}
+	o.describeLogin(l)
+	c := contexts.Context{Endpoints: l.Endpoints, CACert: l.Bundle, Cert: l.File, Key: l.File, Prefix: l.Prefix, Servers: f.servers}
+	if err := w.write(c, true); err != nil {
+		return fmt.Errorf("%w\nthe identity is in %s: `pulley context set NAME --cert %s --key %s --cacert %s --endpoints %s` writes the context",
+			err, l.File, shellquote.Word(l.File), shellquote.Word(l.File), shellquote.Word(l.Bundle), shellquote.Word(strings.Join(l.Endpoints, ",")))
+	}
+	fmt.Fprintln(o.env.Stdout, w.result())
+	o.warnOfVariables()
+	return nil
+}
+
+// loginFile returns the file of the identity: FILE, or the one of the context to write. It is never another fleet's.
+func (o *options) loginFile(w *contextWriter, args []string) (string, error) {
 	if len(args) == 1 {
 		return filepath.Abs(args[0])
 	}
-	config := env.Getenv("XDG_CONFIG_HOME")
-	if config == "" {
-		home := env.Getenv("HOME")
-		if home == "" {
-			return "", cli.Usagef("cannot choose a file: HOME is not set\ngive a FILE")
-		}
-		config = filepath.Join(home, ".config")
+	known, err := contexts.Read(w.path)
+	if err != nil {
+		return "", err
 	}
-	return filepath.Join(config, "pulley", "operator.pem"), nil
+	of := func(name string) string { return filepath.Join(filepath.Dir(w.path), name+".pem") }
+	name, err := w.choose(known, func(name string) string {
+		file := of(name)
+		if _, err := os.Lstat(file); err == nil && !contexts.HasPin(join.BundleOf(file), w.pins) {
+			return "" // another fleet's identity without a context
+		}
+		return file
+	})
+	w.given = name
+	return of(name), err
 }
 
-func (o *options) printLogin(l join.Login) {
-	fmt.Fprintf(o.env.Stderr, "you are %s, as %s, until %s\n", quoted(l.Operator), quoted(l.As), l.Until.UTC().Format(time.DateOnly))
-	if len(l.Endpoints) > 0 {
-		fmt.Fprintf(o.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", shellquote.Word(strings.Join(l.Endpoints, ",")))
+// renewLogin renews the certificate in FILE, or of the context. The files keep their names.
+func (o *options) renewLogin(ctx context.Context, f loginFlags, args []string) error {
+	file := o.context.values.Cert
+	if len(args) == 1 {
+		file = args[0]
+	} else if file == "" {
+		return cli.Usagef("cannot choose an identity to renew: no context counts\ngive its FILE")
 	}
-	if l.Prefix != "" {
-		fmt.Fprintf(o.env.Stdout, "export PULLEY_PREFIX=%s\n", shellquote.Word(l.Prefix))
+	l, err := join.RenewLogin(ctx, f.servers, file)
+	if err == nil {
+		o.describeLogin(l)
 	}
-	fmt.Fprintf(o.env.Stdout, "export PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n", shellquote.Word(l.Bundle), shellquote.Word(l.File), shellquote.Word(l.File))
+	return err
+}
+
+func (o *options) describeLogin(l join.Login) {
+	fmt.Fprintf(o.env.Stdout, "you are %s, as %s, until %s\n", quoted(l.Operator), quoted(l.As), l.Until.UTC().Format(time.DateOnly))
 }

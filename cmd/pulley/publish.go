@@ -281,15 +281,18 @@ func (p publishOptions) report(done publish.Result) {
 }
 
 // signFlag is the flag --sign-key.
-type signFlag struct{ file string }
+type signFlag struct {
+	file     string
+	standard string // of the context
+}
 
 func (f *signFlag) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.file, "sign-key", "", "SSH key to sign with [PULLEY_SIGN_KEY] (default: not signed)")
+	c.Flags().StringVar(&f.file, "sign-key", "", "SSH key to sign with [PULLEY_SIGN_KEY] (default: the context's; without one, not signed)")
 }
 
 // key returns the key, or nil without the flag.
 func (f signFlag) key(e cli.Env) *trust.Key {
-	if file := cmp.Or(f.file, e.Getenv("PULLEY_SIGN_KEY")); file != "" {
+	if file := cmp.Or(f.file, e.Getenv("PULLEY_SIGN_KEY"), f.standard); file != "" {
 		return &trust.Key{File: file}
 	}
 	return nil

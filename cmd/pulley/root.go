@@ -34,6 +34,7 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 type options struct {
 	env        cli.Env
 	connection cli.Connection
+	context    contextFlag
 	out        cli.Output
 	fleet      cli.EnvironmentFlag
 	scope      scopeFlags
@@ -53,17 +54,19 @@ the result. The only server that a node needs is etcd.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 
 		PersistentPreRunE: func(*cobra.Command, []string) error {
+			o.readContext()
 			o.env.User = o.connection.Author(o.env)
 			o.out.Fill(o.env)
 			return errors.Join(o.out.Check(), o.checkMessage())
 		},
 	}
 	o.connection.AddFlags(root.PersistentFlags())
+	o.context.add(root)
 	root.AddCommand(
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
-		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newCA(o), newAgents(o),
+		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
 	)
 	addExitCodes(root)
 	addReadAgain(root)
@@ -157,8 +160,7 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 
 // withStore runs do with a connection to etcd.
 func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.Store) error) error {
-	o.connection.Fill(o.env)
-	if err := o.connection.Check(); err != nil {
+	if err := o.connect(); err != nil {
 		return err
 	}
 	s, err := store.Open(o.connection.Config())

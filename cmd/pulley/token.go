@@ -77,7 +77,14 @@ func (o *options) printToken(text string, t store.Token) {
 	}
 	fmt.Fprintf(o.env.Stderr, "token %s for %s: %s, until %s; it is printed only once\n", t.ID, cli.Clean(tokens.Scope(t)), uses, t.Expires.Format(time.RFC3339))
 	if t.Operator != "" {
-		fmt.Fprintf(o.env.Stderr, "the operator runs: pulley login --servers URL --ca FINGERPRINT --token TOKEN\n")
+		servers, pins := "URL", "FINGERPRINT"
+		if known := o.servers(); len(known) > 0 {
+			servers = strings.Join(known, ",")
+		}
+		if c, err := o.connectionOnly(); err == nil && len(c.Pins) > 0 {
+			pins = strings.Join(c.Pins, ",")
+		}
+		fmt.Fprintf(o.env.Stderr, "the operator runs: pulley login --servers %s --ca %s --token TOKEN\n", servers, pins)
 	} else {
 		fmt.Fprintf(o.env.Stderr, "put it into a machine's userdata: pulley userdata --token TOKEN; to end it: pulley token revoke %s\n", t.ID)
 	}

@@ -114,7 +114,7 @@ func (f *Fleet) start() {
 
 // operatorEnv returns the environment of a shell without settings of Pulley.
 func operatorEnv() []string {
-	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "TMPDIR=" + os.TempDir(), "LANG=C.UTF-8"}
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "TMPDIR=" + os.TempDir(), "LANG=C.UTF-8", "XDG_CONFIG_HOME=" + filepath.Join(binDir, "config")}
 }
 
 // stop stops the server, which must end cleanly.

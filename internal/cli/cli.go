@@ -33,7 +33,7 @@ type Env struct {
 
 // System returns the environment of this process.
 func System(version string) Env {
-	e := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Now: time.Now, Version: version}
+	e := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: getenv, Now: time.Now, Version: version}
 	e.ErrTerminal = term.IsTerminal(int(os.Stderr.Fd()))
 	if e.Terminal = term.IsTerminal(int(os.Stdout.Fd())); e.Terminal {
 		if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
@@ -47,6 +47,17 @@ func System(version string) Env {
 		}
 	}
 	return e
+}
+
+// getenv is os.Getenv, with the home folder of a process that was started without HOME: systemd starts services like that.
+func getenv(name string) string {
+	value := os.Getenv(name)
+	if name == "HOME" && value == "" {
+		if u, err := user.Current(); err == nil {
+			return u.HomeDir
+		}
+	}
+	return value
 }
 
 // Interruptible returns a context that the first SIGINT or SIGTERM ends. A second signal ends the process immediately.

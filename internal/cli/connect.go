@@ -75,6 +75,11 @@ func (c *Connection) Fill(e Env) {
 	}
 }
 
+// NamesFleet reports whether a flag or a variable names etcd's endpoints.
+func (c *Connection) NamesFleet(e Env) bool {
+	return len(c.Endpoints) > 0 || variable(e, "ENDPOINTS") != ""
+}
+
 // Check rejects invalid values. Programs call it after Fill, before any other work.
 func (c *Connection) Check() error {
 	if c.Timeout < 0 {
@@ -129,8 +134,9 @@ func (c *Connection) Config() store.Config {
 
 // EnvironmentFlag is the flag -e/--environment.
 type EnvironmentFlag struct {
-	Name  string
-	flags []*pflag.Flag // one for each command that has it
+	Name    string
+	Default string        // of the operator's context
+	flags   []*pflag.Flag // one for each command that has it
 }
 
 // AddFlag adds the flag.
@@ -144,10 +150,12 @@ func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 	name := v.Name
 	given := slices.ContainsFunc(v.flags, func(f *pflag.Flag) bool { return f.Changed })
 	if name == "" && !given { // -e "$UNSET" must not select another fleet
-		name = e.Getenv("PULLEY_ENVIRONMENT")
+		if name = e.Getenv("PULLEY_ENVIRONMENT"); name == "" {
+			name = v.Default
+		}
 	}
 	if name == "" {
-		return environments.Ref{}, Usagef("missing environment: give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them")
+		return environments.Ref{}, Usagef("missing environment: give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them; `pulley context set --environment NAME` sets a default")
 	}
 	return environments.ParseRef(name)
 }

@@ -73,7 +73,7 @@ func RenewLogin(ctx context.Context, servers []string, file string) (Login, erro
 	if err != nil {
 		return Login{}, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
 	}
-	bundle, err := os.ReadFile(bundleOf(file))
+	bundle, err := os.ReadFile(BundleOf(file))
 	if err != nil {
 		return Login{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
 	}
@@ -96,9 +96,9 @@ func RenewLogin(ctx context.Context, servers []string, file string) (Login, erro
 	return keepLogin(key, answer, file)
 }
 
-// bundleOf returns the file of the CA certificates beside an identity. Its name follows the identity's, because another
+// BundleOf returns the file of the CA certificates beside an identity. Its name follows the identity's, because another
 // fleet's file may be in the same folder.
-func bundleOf(file string) string { return strings.TrimSuffix(file, ".pem") + "-ca.pem" }
+func BundleOf(file string) string { return strings.TrimSuffix(file, ".pem") + "-ca.pem" }
 
 // loginKey returns the key of an interrupted login, or a new one, which it stores before the request.
 func loginKey(file string) (crypto.Signer, error) {
@@ -120,7 +120,7 @@ func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
 	}
 	_, err = pki.ParseCertificates([]byte(answer.CA))
 	if err == nil {
-		err = atomicfile.WriteShared(bundleOf(file), []byte(answer.CA), 0o600)
+		err = atomicfile.WriteShared(BundleOf(file), []byte(answer.CA), 0o600)
 	}
 	if err != nil {
 		return Login{}, fmt.Errorf("cannot store the fleet's CA certificates: %w", err)
@@ -129,7 +129,7 @@ func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
 		return Login{}, err
 	}
 	l := Login{
-		Operator: answer.Operator, As: answer.As, Until: identity.Leaf().NotAfter, File: file, Bundle: bundleOf(file), Endpoints: answer.Endpoints,
+		Operator: answer.Operator, As: answer.As, Until: identity.Leaf().NotAfter, File: file, Bundle: BundleOf(file), Endpoints: answer.Endpoints,
 	}
 	if answer.Prefix != "/pulley" {
 		l.Prefix = answer.Prefix

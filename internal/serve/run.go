@@ -83,6 +83,7 @@ type Ready struct {
 	Etcd          *member.Etcd       // the embedded etcd; nil is none
 	Health        *store.MemberState // of the embedded etcd; nil is unknown
 	Endpoints     []string           // of etcd, for nodes
+	Servers       []string           // URLs of joins, for nodes
 	NewAdmin      string             // identity file of the first administrator, if this start created it
 	Certificates  *fleetca.Certificates
 	Authenticates bool // the embedded etcd authenticates its users
@@ -171,6 +172,15 @@ func (c Config) hosts(listen string) []string {
 		return fleetca.Hosts(c.Hostname)
 	}
 	return []string{host}
+}
+
+// servers returns the URLs for joins, of a listener at this address.
+func (c Config) servers(address string) (urls []string) {
+	_, port, _ := net.SplitHostPort(address)
+	for _, host := range c.hosts(c.ListenHTTPS) {
+		urls = append(urls, "https://"+net.JoinHostPort(host, port))
+	}
+	return urls
 }
 
 // Run serves until ctx ends, which is no error, or until a part fails.
@@ -378,6 +388,9 @@ func (c Config) serve(ctx context.Context, v service) error {
 	}
 	if err := v.https.serve(web, &v.ready); err != nil {
 		return err
+	}
+	if v.ready.Joins {
+		v.ready.Servers = c.servers(v.ready.HTTPS)
 	}
 	v.ready.Agents = programs.digests()
 	c.Ready(v.ready)
