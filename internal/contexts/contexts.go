@@ -82,7 +82,9 @@ func Read(path string) (File, error) {
 		err = d.Decode(&f)
 	}
 	if err != nil {
-		return File{}, fmt.Errorf("cannot read the contexts of %s: %w\ncorrect the file, or move it away and run `pulley login` again", path, err)
+		problem := strings.ReplaceAll(err.Error(), " in type contexts.File", "")
+		problem = strings.ReplaceAll(problem, " in type contexts.Context", " in a context")
+		return File{}, fmt.Errorf("cannot read the contexts of %s: %s\ncorrect the file, or move it away and run `pulley login` again", path, problem)
 	}
 	return f, nil
 }
