@@ -86,7 +86,7 @@ func (o *options) showAgents(ctx context.Context, s *store.Store, ref environmen
 	}
 	return o.out.Print(o.env, v, func(t *cli.Table) error {
 		if len(v.Wanted) == 0 {
-			fmt.Fprintf(o.env.Stdout, "%s: every node keeps its version; to change it: `pulley agents promote VERSION`\n", ref)
+			fmt.Fprintf(o.env.Stdout, "%s: every node keeps its version; to change it: `pulley agents promote VERSION -e %s`\n", ref, ref)
 		}
 		for _, w := range v.Wanted {
 			fmt.Fprintf(o.env.Stdout, "wanted for %s: %s\n", w.Of, w.Version)
@@ -209,7 +209,7 @@ EXIT STATUS
 				fmt.Fprintf(o.env.Stdout, "%s in %s: agent %s → %s; %s, each after a tick without other work\n",
 					sc, ref, cmp.Or(done.Before, "any"), done.After, takers(done.Takes, "tries", "try"))
 				for _, c := range done.Pinned {
-					fmt.Fprintf(o.env.Stdout, "  %s keeps its own version %s; to remove it: `pulley agents unpin`\n", c.Scope, c.Version)
+					fmt.Fprintf(o.env.Stdout, "  %s keeps its own version %s; to remove it: `pulley agents unpin -e %s%s`\n", c.Scope, c.Version, ref, change.Flags(c.Scope))
 				}
 				return nil
 			})
@@ -219,6 +219,7 @@ EXIT STATUS
 	o.scope.add(cmd, "only the agent")
 	cmd.Flags().BoolVar(&downgrade, "allow-downgrade", false, "permit nodes to replace a newer version by this one")
 	o.addMessage(cmd, "reason")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -249,6 +250,7 @@ func newAgentsUnpin(o *options) *cobra.Command {
 	o.fleet.AddFlag(cmd.Flags())
 	o.scope.add(cmd, "the version")
 	o.addMessage(cmd, "reason")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -269,5 +271,6 @@ func newAgentsRetry(o *options) *cobra.Command {
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	o.addMessage(cmd, "reason")
+	o.addDryRun(cmd)
 	return cmd
 }

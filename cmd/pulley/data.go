@@ -53,13 +53,16 @@ func newDataSet(o *options) *cobra.Command {
 		Use: "set KEY VALUE -e ENVIRONMENT", Short: "Set a key of one layer to a YAML value",
 		Long: `set reads VALUE as YAML and keeps its type: 8080 is a number, '"8080"' a string, '[a, b]' a list. It prints the data of the
 release that the value shadows, and how Hiera merges the two. Setting the same value again changes nothing, unless --sign-key
-has not signed the generation: then set creates a new, signed one.
+has not signed the generation: then set creates a new, signed one. If the stored environment has allowed signers, set needs
+--sign-key, or --unsigned.
 
 EXIT STATUS
   0 done, or it was set already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(2, 2, "takes a key and a YAML value"),
 	}
 	d.sign.add(cmd)
+	d.sign.addUnsigned(cmd)
+	d.addDryRun(cmd)
 	d.addMessage(cmd, "reason")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		err := d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0], Value: &args[1]})
@@ -81,6 +84,8 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes a key"),
 	}
 	d.sign.add(cmd)
+	d.sign.addUnsigned(cmd)
+	d.addDryRun(cmd)
 	d.addMessage(cmd, "reason")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		return d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0]})
@@ -107,7 +112,17 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments
 		fmt.Fprintf(d.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse it\n", program)
 	}
 	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %s, at the next tick\n",
-		done.Generation, ref, done.Layer, done.Epoch, cli.Count(done.Concerns, "registered node"))
+		done.Generation, ref, done.Layer, done.Epoch, cli.Count(len(done.Concerns), "registered node"))
+	if d.dryRun {
+		cli.Cleanf(d.env.Stdout, "  %s\n", done.Edit)
+		for i, node := range done.Concerns {
+			if i == shownMoves {
+				fmt.Fprintf(d.env.Stdout, "  … and %d more\n", len(done.Concerns)-i)
+				break
+			}
+			fmt.Fprintf(d.env.Stdout, "  %s\n", node)
+		}
+	}
 	d.warnOfShadows(e.Key, done)
 	return nil
 }

@@ -24,7 +24,6 @@ type destroyOptions struct {
 	machines machineFlags
 	override overrideFlags
 	hosts    bool
-	dry      bool
 }
 
 // previewDestroy is the command that previews a destroy.
@@ -50,7 +49,7 @@ Run destroy again to resume after an interrupt or a failure.`,
 	d.override.add(cmd)
 	d.machines.add(cmd)
 	d.machines.wait = string(apply.WaitNone)
-	cmd.Flags().BoolVar(&d.dry, "dry-run", false, "show what destroy would do, and change nothing")
+	o.addDryRun(cmd)
 	cmd.Flags().BoolVar(&d.hosts, "forget-hosts", false, "also remove nodes whose machines Pulley did not make: these machines run on, unmanaged")
 	return cmd
 }
@@ -65,14 +64,14 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	}
 	return d.withStore(c, func(ctx context.Context, s *store.Store) error {
 		want, err := d.stored(ctx, s, ref, provider)
-		if err == nil && !d.dry {
+		if err == nil && !d.dryRun {
 			err = s.Access.MayRemove(ctx)
 		}
 		if err != nil {
 			return err
 		}
 		approved, err := d.approved(ctx, s, want)
-		if err != nil || d.dry {
+		if err != nil || d.dryRun {
 			return err
 		}
 		t, err := begin(ctx, d.options, s, want, nil, d.env.User)
@@ -136,7 +135,7 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 		return p, err
 	}
 	showPlan(d.options, p.Plan)
-	if d.dry {
+	if d.dryRun {
 		return p, nil
 	}
 	if err := render.Refused(p.Plan, p.Refused(p.Deleted())); err != nil {

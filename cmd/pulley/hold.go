@@ -2,14 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -17,14 +22,17 @@ import (
 const maxHold = 366 * 24 * time.Hour
 
 func newHold(o *options) *cobra.Command {
-	var stop bool
+	var stop, replace bool
 	var lasts time.Duration
 	var why string
 	cmd := &cobra.Command{
 		Use:   "hold -e ENVIRONMENT --why REASON",
 		Short: "Freeze an environment, a role or a node on its target, or stop Puppet there",
 		Long: `hold freezes nodes: they stay on their target and keep enforcing it. With --stop Puppet does not run on them. With --for etcd
-ends the hold, and no node's clock matters. A node that cannot reach etcd obeys the last hold that it read.`,
+ends the hold, and no node's clock matters. A node that cannot reach etcd obeys the last hold that it read.
+
+A scope has one hold: a second one replaces the first. hold refuses one that is weaker than the hold in force, because it
+freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley holds`" + ` lists the holds.`,
 		Args: arguments(0, 0, "takes no arguments; --role or --node limits the hold"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if why == "" {
@@ -42,15 +50,19 @@ ends the hold, and no node's clock matters. A node that cannot reach etcd obeys 
 				if stop {
 					h.Mode = agent.Stop
 				}
-				ends := "until `pulley unhold`"
+				ends := fmt.Sprintf("until `pulley unhold -e %s%s`", ref, change.Flags(sc))
 				if lasts > 0 {
 					h.Until = h.Since.Add(lasts)
 					ends = "until " + h.Until.Format(time.RFC3339)
 				}
-				if err := s.Fleet.Hold(ctx, ref, sc, h, lasts); err != nil {
+				replaced, err := change.Hold(ctx, s.Fleet, ref, sc, h, lasts, replace)
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "%s in %s: %s %s\n", sc, ref, h.Mode, ends)
+				if replaced != nil {
+					cli.Cleanf(o.env.Stdout, "  it replaces a hold: %s\n", change.DescribeHold(*replaced))
+				}
 				return nil
 			})
 		},
@@ -60,6 +72,8 @@ ends the hold, and no node's clock matters. A node that cannot reach etcd obeys 
 	cmd.Flags().BoolVar(&stop, "stop", false, "do not run Puppet at all (default: stay on the target and enforce it)")
 	cmd.Flags().DurationVar(&lasts, "for", 0, "duration of the hold, as in 4h (default: until unhold)")
 	cmd.Flags().StringVar(&why, "why", "", "reason, shown with the hold")
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace a stronger hold of the same scope")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -73,7 +87,11 @@ func newUnhold(o *options) *cobra.Command {
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				// Not checked against the environment: a hold of a removed role must stay removable.
-				if err := s.Fleet.Unhold(ctx, ref, sc); err != nil {
+				err := s.Fleet.Unhold(ctx, ref, sc)
+				if errors.Is(err, store.ErrNotFound) {
+					err = fmt.Errorf("%w\n`pulley holds -e %s` lists the holds", err, ref)
+				}
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "%s in %s: hold ended\n", sc, ref)
@@ -83,5 +101,47 @@ func newUnhold(o *options) *cobra.Command {
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	o.scope.add(cmd, "the hold")
+	o.addDryRun(cmd)
 	return cmd
+}
+
+func newHolds(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "holds -e ENVIRONMENT", Short: "List the holds of an environment", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, o.holds) },
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *options) holds(ctx context.Context, s *store.Store, ref environments.Ref) error {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+		return err
+	}
+	holds, damaged, err := s.Fleet.Holds(ctx, ref)
+	if err != nil {
+		return err
+	}
+	o.warn(damaged)
+	all := []agent.Hold{}
+	scopes := slices.SortedFunc(maps.Keys(holds), change.CompareScopes)
+	for _, scope := range scopes {
+		all = append(all, holds[scope])
+	}
+	return o.out.Print(o.env, all, func(t *cli.Table) error {
+		if len(all) == 0 {
+			fmt.Fprintf(o.env.Stdout, "no hold is in force in %s\n", ref)
+			return nil
+		}
+		t.Row("SCOPE", "MODE", "KIND", "SINCE", "UNTIL", "BY", "WHY")
+		for i, h := range all {
+			until := "unhold"
+			if !h.Until.IsZero() {
+				until = h.Until.UTC().Format(time.RFC3339)
+			}
+			t.Row(scopes[i].String(), string(h.Mode), string(h.Kind), cli.Ago(o.env.Now(), h.Since), until, h.Who, string(h.Why))
+		}
+		return nil
+	})
 }

@@ -85,6 +85,7 @@ func newNodesAdd(o *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&role, "role", "", "role of a machine whose name does not contain it")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -96,16 +97,23 @@ func newNodesRemove(o *options) *cobra.Command {
 list, its holds, its own target, its assignment and its first boot. Its last status and its runs stay until --forget. With
 --forget the command also works while etcd is full, and makes room: after a flood, one command removes the node and its data.
 
+remove asks for confirmation. In scripts, use --yes.
+
 With etcd authentication this needs an administrator. A removed node can join again only with a token that is created for
 it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)}, forget)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&forget, "forget", false, "also delete its last status and its runs")
+	o.addConfirmation(cmd)
+	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason, shown to the machine if it returns")
 	return cmd
 }
@@ -113,6 +121,9 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 func (o *options) removeNode(ctx context.Context, s *store.Store, ref environments.Ref, node string, removal store.Removal, forget bool) error {
 	identity, _, err := s.Identities.Get(ctx, ref, node)
 	if err != nil {
+		return err
+	}
+	if err := o.confirm(ctx, "`pulley nodes remove --dry-run`", removalOf(ref, node, identity, forget)); err != nil {
 		return err
 	}
 	rest := "its status and runs are kept"
@@ -142,6 +153,18 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 	return err
 }
 
+// removalOf asks for the removal of a node, with its effects.
+func removalOf(ref environments.Ref, node string, identity *store.Identity, forget bool) string {
+	effects := "its entry in the host list, its holds and its own target are deleted"
+	if identity.Live() {
+		effects = "its certificate is rejected, and " + effects
+	}
+	if forget {
+		effects += ", also its status and its runs"
+	}
+	return fmt.Sprintf("%s leaves %s: %s.\nRemove it?", cli.Clean(node), ref, effects)
+}
+
 func newNodesRun(o *options) *cobra.Command {
 	var wait time.Duration
 	var cancelRetirement bool
@@ -159,6 +182,9 @@ EXIT STATUS
   0 requested, or with --wait done; 1 failed, or not answered in time; 2 wrong usage; 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if o.dryRun && (cancelRetirement || wait > 0) {
+				return cli.Usagef("--dry-run excludes --cancel-retirement and --wait")
+			}
 			if wait < 0 {
 				return cli.Usagef("cannot wait for %s: give a duration above 0, as in --wait 10m", wait)
 			}
@@ -190,6 +216,7 @@ EXIT STATUS
 	}
 	o.addMessage(cmd, "reason, shown with the run")
 	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "cancel the node's retirement first")
+	o.addDryRun(cmd)
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the answer, up to this long, as in 10m (default: do not wait)")
 	return cmd
 }
@@ -220,5 +247,6 @@ machine itself may continue until another one has joined.`,
 		},
 	}
 	o.addMessage(cmd, "reason, kept with the machine's first boot")
+	o.addDryRun(cmd)
 	return cmd
 }

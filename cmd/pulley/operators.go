@@ -78,9 +78,17 @@ func newOperatorsRevoke(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke an operator's certificate at once", Args: arguments(1, 1, "takes one operator"),
 		Long: `End an operator's access: etcd refuses the certificate from the next request on. An open connection that only watches
-receives events until it is closed. To restore access, make a new token. The command needs an admin.`,
+receives events until it is closed. To restore access, make a new token. The command needs an admin. It asks for confirmation:
+in scripts, use --yes.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				question := fmt.Sprintf("etcd will refuse the certificate of operator %s.\nRevoke it?", cli.Clean(args[0]))
+				if err := o.confirm(ctx, "`pulley operators revoke --dry-run`", question); err != nil {
+					return err
+				}
 				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)})
 				if err != nil {
 					return err
@@ -91,5 +99,7 @@ receives events until it is closed. To restore access, make a new token. The com
 		},
 	}
 	o.addMessage(cmd, "reason, shown by operators list")
+	o.addConfirmation(cmd)
+	o.addDryRun(cmd)
 	return cmd
 }

@@ -22,7 +22,8 @@ func newPromote(o *options) *cobra.Command {
 release at its next tick. --inherit removes the target of a role or a node: its nodes take the environment's target.
 
 Nodes with allowed signers go below the highest release that they ever attempted only if --sign-key permits it. With a key,
-promote also sets the current target again if it was set without a key.
+promote also sets the current target again if it was set without a key. If the stored environment has allowed signers, promote
+refuses an unsigned release, and a way back without a key, unless --unsigned is given.
 
 EXIT STATUS
   0 done, or it was the target already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -51,6 +52,9 @@ EXIT STATUS
 					return nil
 				}
 				o.announce(ref, done)
+				if o.dryRun {
+					return o.showMoves(done.Moves)
+				}
 				return nil
 			})
 		},
@@ -58,6 +62,8 @@ EXIT STATUS
 	o.fleet.AddFlag(cmd.Flags())
 	o.scope.add(cmd, "only the target")
 	o.sign.add(cmd)
+	o.sign.addUnsigned(cmd)
+	o.addDryRun(cmd)
 	cmd.Flags().BoolVar(&inherit, "inherit", false, "remove the target of the role or node")
 	o.addMessage(cmd, "reason")
 	return cmd
@@ -65,22 +71,34 @@ EXIT STATUS
 
 // changing returns the author of a change.
 func (o *options) changing() change.Author {
-	return change.Author{Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now()}, Key: o.sign.key(o.env)}
+	return change.Author{Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now()}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned}
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.
 func (o *options) announce(ref environments.Ref, t change.Targets) {
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
-		t.Scope(), ref, describeTarget(t.Before), describeTarget(t.After), t.Epoch, takers(t.Takes, "takes", "take"))
+		t.Scope(), ref, describeTarget(t.Before), describeTarget(t.After), t.Epoch, takers(len(t.Moves), "takes", "take"))
 	if t.Unsigned {
-		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  to sign it, promote the same target again with --sign-key\n", program)
+		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
 	}
 	for _, pin := range t.Pinned {
-		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit`\n", pin.Scope, describeTarget(pin.Target))
+		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, change.Flags(pin.Scope))
 	}
 	if t.Hold != nil {
 		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): no node changes its target before the hold ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
 	}
+}
+
+// signAgain is the remedy of an unsigned change: the command that sets the same target with a signed permit.
+func signAgain(ref environments.Ref, t change.Targets) string {
+	flags := change.Flags(t.Scope())
+	switch {
+	case t.After.Release != "":
+		return fmt.Sprintf("to sign it: `pulley promote %s -e %s%s --sign-key FILE`", t.After.Release, ref, flags)
+	case flags != "":
+		return fmt.Sprintf("to sign it: `pulley promote --inherit -e %s%s --sign-key FILE`", ref, flags)
+	}
+	return "promote a release with --sign-key"
 }
 
 func takers(n int, one, more string) string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/content"
 	"pulley/internal/publish"
@@ -24,7 +25,7 @@ type publishOptions struct {
 	*options
 	version, ref, puppetfile string
 	deadline                 time.Duration // of resolving a Puppetfile
-	noValidate, dryRun       bool
+	noValidate               bool
 }
 
 func newPublish(o *options) *cobra.Command {
@@ -35,6 +36,8 @@ func newPublish(o *options) *cobra.Command {
 		Long: `publish reads the folder, or with --git-ref the tree of a commit. It resolves the Puppetfile, validates the content without
 Puppet, and stores in etcd what the previous release does not contain. The file .pulleyignore in the folder lists paths to
 leave out. publish writes nothing into the folder. Nothing reaches a node until the release is promoted.
+
+publish refuses an unsigned release if a stored environment has allowed signers, unless --unsigned is given.
 
 If the version is published already with the same tree, publish adds only a missing signature. With another tree, it fails.
 
@@ -57,8 +60,9 @@ EXIT STATUS
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, g10k, r10k or ignore")
 	cmd.Flags().DurationVar(&p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it may take")
 	p.sign.add(cmd)
+	p.sign.addUnsigned(cmd)
 	cmd.Flags().BoolVar(&p.noValidate, "no-validate", false, "publish although validate finds errors")
-	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "list the files to publish and to leave out, and publish nothing")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -107,6 +111,11 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 			err = fmt.Errorf("cannot publish %s: interrupted\nrun the command again: it continues with the objects that are in etcd", p.version)
 		}
 	}()
+	if p.sign.key(p.env) == nil && !p.sign.unsigned {
+		if err := change.CheckUnsigned(ctx, s.Environments, p.version); err != nil {
+			return err
+		}
+	}
 	folder, err := p.read(ctx, dir, r, progress)
 	if err != nil {
 		return err
@@ -280,10 +289,15 @@ func (p publishOptions) report(done publish.Result) {
 	fmt.Fprintf(p.env.Stdout, "%s\nnext: pulley promote %s -e ENVIRONMENT\n", signedOrNot(done.Signed), r.Version)
 }
 
-// signFlag is the flag --sign-key.
+// signFlag is the flag --sign-key, and --unsigned of the verbs that refuse to do without.
 type signFlag struct {
 	file     string
 	standard string // of the context
+	unsigned bool
+}
+
+func (f *signFlag) addUnsigned(c *cobra.Command) {
+	c.Flags().BoolVar(&f.unsigned, "unsigned", false, "do without a signature, although nodes with allowed signers refuse it")
 }
 
 func (f *signFlag) add(c *cobra.Command) {

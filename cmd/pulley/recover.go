@@ -17,7 +17,6 @@ import (
 const maxRecovery = 30 * 24 * time.Hour
 
 func newRecover(o *options) *cobra.Command {
-	var dryRun bool
 	var valid time.Duration
 	cmd := &cobra.Command{
 		Use:   "recover -e ENVIRONMENT",
@@ -40,9 +39,9 @@ EXIT STATUS
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				until := o.env.Now().Add(valid)
-				done, err := change.Recover(ctx, s, ref, until, dryRun, o.changing())
+				done, err := change.Recover(ctx, s, ref, until, o.dryRun, o.changing())
 				for _, r := range done {
-					o.announceRecovery(ref, r, until, dryRun)
+					o.announceRecovery(ref, r, until)
 				}
 				if err == nil && len(done) == 0 {
 					fmt.Fprintf(o.env.Stdout, "nothing to recover in %s: targets and history agree, and no node refuses its target because of its high-water mark\n", ref)
@@ -54,14 +53,14 @@ EXIT STATUS
 	o.fleet.AddFlag(cmd.Flags())
 	o.sign.add(cmd)
 	cmd.Flags().DurationVar(&valid, "valid", 7*24*time.Hour, "how long nodes accept the permit")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be recovered")
+	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
 	return cmd
 }
 
 // announceRecovery prints the recovery of a scope.
-func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, until time.Time, dryRun bool) {
-	if dryRun {
+func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, until time.Time) {
+	if o.dryRun {
 		cli.Cleanf(o.env.Stdout, "would recover %s in %s to %s\n", r.Scope(), ref, describeTarget(r.Target))
 	} else {
 		cli.Cleanf(o.env.Stdout, "%s in %s: %s (epoch %d)\n", r.Scope(), ref, describeTarget(r.Target), r.Epoch)

@@ -14,10 +14,9 @@ import (
 
 type pruneOptions struct {
 	*options
-	keep        int
-	history     time.Duration
-	changes     int
-	dryRun, yes bool
+	keep    int
+	history time.Duration
+	changes int
 }
 
 // pruned is the JSON output.
@@ -54,8 +53,8 @@ EXIT STATUS
 	f.IntVar(&p.keep, "keep", publish.DefaultPruneKeep, "keep this many of the highest versions, and this many of the releases published last")
 	f.DurationVar(&p.history, "history", publish.DefaultPruneHistory, "keep the releases that younger changes can be rolled back to")
 	f.IntVar(&p.changes, "changes", publish.DefaultPruneChanges, "keep the releases that this many changes of each environment can be rolled back to")
-	f.BoolVar(&p.dryRun, "dry-run", false, "show the plan only")
-	f.BoolVar(&p.yes, "yes", false, "do not ask for confirmation")
+	p.addDryRun(cmd)
+	p.addConfirmation(cmd)
 	return cmd
 }
 
@@ -63,14 +62,10 @@ func (p pruneOptions) check() error {
 	switch {
 	case p.keep < 0 || p.history <= 0 || p.changes <= 0:
 		return cli.Usagef("give --keep at least 0, and --history and --changes more than 0")
-	case p.yes || p.dryRun:
-		return nil
-	case !p.out.ForPeople():
+	case !p.yes && !p.dryRun && !p.out.ForPeople():
 		return cli.Usagef("cannot ask for confirmation with -o %s\ngive --yes, or --dry-run to see the plan", p.out.Format)
-	case !p.env.Terminal || !p.env.ErrTerminal: // a piped reply to a plan that nobody saw
-		return cli.Usagef("cannot ask for confirmation: no terminal\ngive --yes, or --dry-run to see the plan")
 	}
-	return nil
+	return p.mayConfirm()
 }
 
 func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
@@ -85,10 +80,8 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	}
 	result := pruned{PrunePlan: plan}
 	if !p.dryRun && !plan.Empty() {
-		if !p.yes {
-			if err := cli.Confirm(ctx, p.env, "`pulley releases prune --dry-run`", "Remove all of this? [y/N] ", "y", "yes"); err != nil {
-				return err
-			}
+		if err := p.confirm(ctx, "`pulley releases prune --dry-run`", "Remove all of this?"); err != nil {
+			return err
 		}
 		if result.Freed, err = publish.ApplyPrune(ctx, s, plan); err != nil {
 			if result.Freed > 0 {

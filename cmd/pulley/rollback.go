@@ -18,7 +18,7 @@ import (
 
 type rollbackOptions struct {
 	*options
-	dryRun bool
+	to *agent.Epoch
 }
 
 func newRollback(o *options) *cobra.Command {
@@ -26,73 +26,82 @@ func newRollback(o *options) *cobra.Command {
 	var to int64
 	cmd := &cobra.Command{
 		Use:   "rollback -e ENVIRONMENT",
-		Short: "Roll back the last change of targets: release and data together",
-		Long: `rollback finds the newest change in force, and restores the complete target that its scope had before: release and data
-generation. A promotion that only signed the same target is not a change. Each further rollback reverts one more
-change; --to EPOCH reverts changes until that epoch is in force. ` + "`pulley history`" + ` lists the epochs. Nodes that have the release on
-disk need no download.
+		Short: "Roll back the last change of a target: release and data together",
+		Long: `rollback finds the newest change in force of one target, and restores the complete target before it: release and data
+generation. The target is that of all nodes, or with --role or --node that of one role or node; targets of other scopes stay.
+A promotion that only signed the same target is not a change. Each further rollback reverts one more change.
+
+With --to EPOCH, the target becomes what it was after that epoch, in one new epoch, also if that epoch was rolled back.
+` + "`pulley history`" + ` lists the epochs. Nodes that have the release on disk need no download.
+
+rollback shows the change and asks for confirmation. In scripts, use --yes.
 
 Nodes with allowed signers go below the highest release and data that they ever attempted only if --sign-key permits it; the
 permit is stored with the change.
 
 EXIT STATUS
-  0 done, 1 failed, or nothing to roll back; 2 wrong usage, 3 etcd unreachable`,
+  0 done, 1 failed, or nothing to roll back, or not confirmed; 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if to < 0 {
 				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history` lists, or 0 for the state before the first", to)
 			}
+			if c.Flags().Changed("to") {
+				r.to = new(agent.Epoch)
+				*r.to = agent.Epoch(to)
+			}
+			scope, err := r.scope.value()
+			if err == nil {
+				err = r.mayConfirm()
+			}
+			if err != nil {
+				return err
+			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if !c.Flags().Changed("to") {
-					return r.rollback(ctx, s, ref)
-				}
-				return r.rollbackTo(ctx, s, ref, agent.Epoch(to))
+				return r.rollback(ctx, s, ref, scope)
 			})
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
-	cmd.Flags().Int64Var(&to, "to", 0, "revert changes until this epoch is in force")
+	o.scope.add(cmd, "the target")
+	cmd.Flags().Int64Var(&to, "to", 0, "restore the target of this epoch")
 	r.sign.add(cmd)
 	r.addMessage(cmd, "reason")
-	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "only print the change that would be rolled back")
+	r.addConfirmation(cmd)
+	r.addDryRun(cmd)
 	return cmd
 }
 
-func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref environments.Ref) error {
-	if r.dryRun {
-		undo, err := change.NextRollback(ctx, s, ref)
-		if err != nil {
-			return err
-		}
-		cli.Cleanf(r.env.Stdout, "would roll back epoch %d (%s by %s): %s in %s: %s → %s\n",
-			undo.Epoch, undo.Kind, undo.By, undo.Scope(), ref, describeTarget(undo.After), describeTarget(undo.Before))
+func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref environments.Ref, scope store.Scope) error {
+	u, err := change.PlanRollback(ctx, s, ref, scope, r.to)
+	if err != nil {
+		return err
+	}
+	if u == nil {
+		fmt.Fprintf(r.env.Stdout, "the target of %s in %s is that of epoch %d already\n", scope, ref, *r.to)
 		return nil
 	}
-	done, err := change.Rollback(ctx, s, ref, r.changing())
+	does := "rolls back"
+	if r.dryRun {
+		does = "would roll back"
+	}
+	cli.Cleanf(r.env.Stdout, "%s epoch %d (%s by %s): %s in %s: %s → %s\n", does,
+		u.Undo.Epoch, u.Undo.Kind, u.Undo.By, scope, ref, describeTarget(u.From), describeTarget(u.To))
+	if u.Other != nil {
+		cli.Cleanf(r.env.Stdout, "  epoch %d of %s stays in force: `pulley rollback -e %s%s` rolls it back\n", u.Other.Epoch, u.Other.Scope(), ref, change.Flags(u.Other.Scope()))
+	}
+	if err := r.showMoves(u.Moves); err != nil || r.dryRun {
+		return err
+	}
+	if err := r.confirm(ctx, "`pulley rollback --dry-run`", "Roll it back?"); err != nil {
+		return err
+	}
+	done, err := change.Rollback(ctx, s, ref, *u, r.to, r.changing())
 	if err != nil {
 		return err
 	}
 	r.announce(ref, done)
 	return nil
-}
-
-// rollbackTo reverts changes one by one.
-func (r rollbackOptions) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch) error {
-	for undone := 0; ; undone++ {
-		can, err := change.CanRollBackTo(ctx, s, ref, to)
-		if err != nil {
-			return err
-		}
-		if !can {
-			if undone == 0 {
-				fmt.Fprintf(r.env.Stdout, "epoch %d is in force already in %s\n", to, ref)
-			}
-			return nil
-		}
-		if err := r.rollback(ctx, s, ref); err != nil || r.dryRun {
-			return err
-		}
-	}
 }
 
 func newHistory(o *options) *cobra.Command {
@@ -111,10 +120,14 @@ func newHistory(o *options) *cobra.Command {
 					return err
 				}
 				return o.out.Print(o.env, history, func(t *cli.Table) error {
-					t.Row("EPOCH", "WHEN", "KIND", "SCOPE", "FROM", "TO", "BY", "WHY")
+					t.Row("EPOCH", "WHEN", "KIND", "SCOPE", "FROM", "TO", "BY", "DATA", "WHY")
 					for _, h := range history {
+						edit := ""
+						if h.Edit != nil {
+							edit = h.Edit.String()
+						}
 						t.Row(strconv.FormatInt(int64(h.Epoch), 10), cli.Ago(o.env.Now(), h.At), string(h.Kind), h.Scope().String(),
-							describeTarget(h.Before), describeTarget(h.After), h.By, strings.TrimSpace(string(h.Why)))
+							describeTarget(h.Before), describeTarget(h.After), h.By, edit, strings.TrimSpace(string(h.Why)))
 					}
 					return nil
 				})

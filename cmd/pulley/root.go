@@ -40,6 +40,8 @@ type options struct {
 	scope      scopeFlags
 	sign       signFlag
 	message    string
+	yes        bool // do not ask for confirmation
+	dryRun     bool // the store writes nothing
 }
 
 func newRoot(env cli.Env) *cobra.Command {
@@ -66,7 +68,7 @@ the result. The only server that a node needs is etcd.`,
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
-		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
+		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
 	)
 	addExitCodes(root)
 	addReadAgain(root)
@@ -163,9 +165,14 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 	if err := o.connect(); err != nil {
 		return err
 	}
-	s, err := store.Open(o.connection.Config())
+	config := o.connection.Config()
+	config.DryRun = o.dryRun
+	s, err := store.Open(config)
 	if err != nil {
 		return err
+	}
+	if o.dryRun && o.out.ForPeople() {
+		fmt.Fprintln(o.env.Stdout, "dry run: nothing changes")
 	}
 	return errors.Join(do(c.Context(), s), s.Close())
 }

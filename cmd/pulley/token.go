@@ -53,6 +53,10 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 				if err != nil {
 					return err
 				}
+				if o.dryRun {
+					fmt.Fprintf(o.env.Stdout, "would create a token for %s\n", cli.Clean(tokens.Scope(t)))
+					return nil
+				}
 				o.printToken(text, t)
 				return nil
 			})
@@ -67,6 +71,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 	flags.IntVar(&r.Uses, "uses", 1, "number of machines that may join with it; 0 is unlimited")
 	flags.DurationVar(&r.Lifetime, "expires", tokens.DefaultLifetime, "lifetime, at most 2160h")
 	o.addMessage(cmd, "reason, shown by token list")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -150,11 +155,18 @@ func newTokenRevoke(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke ID", Short: "Revoke a join token; nodes that joined with it stay", Args: arguments(1, 1, "takes the id of one token"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
 			id := args[0]
 			if of, _, err := store.ParseToken(id); err == nil { // the complete token was given
 				id = of
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				question := fmt.Sprintf("No machine and no operator can join with token %s any more.\nRevoke it?", cli.Clean(id))
+				if err := o.confirm(ctx, "`pulley token revoke --dry-run`", question); err != nil {
+					return err
+				}
 				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
@@ -165,5 +177,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 		},
 	}
 	o.addMessage(cmd, "reason, shown by token list")
+	o.addConfirmation(cmd)
+	o.addDryRun(cmd)
 	return cmd
 }

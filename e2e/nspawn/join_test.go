@@ -116,7 +116,7 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 	m.Seed(f.fromSeed(seed))
 	m.becomeNode()
 
-	f.pulley("nodes", "remove", "compute1", "-m", "sold")
+	f.pulley("nodes", "remove", "--yes", "compute1", "-m", "sold")
 	m.Wait("a tick that reports the removal", func() string {
 		m.Tick()
 		if journal := m.journal() + m.ticked; !strings.Contains(journal, "removed") {

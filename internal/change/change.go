@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -18,7 +20,8 @@ import (
 // Author is the author of a change, with a reason and a signing key. With a nil key the change is not signed.
 type Author struct {
 	store.Author
-	Key *trust.Key
+	Key      *trust.Key
+	Unsigned bool // the author confirmed a change that nodes with allowed signers refuse
 }
 
 func (a Author) store() store.Author {
@@ -81,7 +84,7 @@ func Retry(do func() error) error {
 type Targets struct {
 	store.Change
 	Made   bool        // false: the target was already in force
-	Takes  int         // affected registered nodes
+	Moves  []Move      // affected registered nodes
 	Pinned []Pin       // scopes with their own target, which the change does not affect
 	Hold   *agent.Hold // hold of all nodes, if any: no node changes until it ends
 }
@@ -92,13 +95,25 @@ type Pin struct {
 	Target agent.Target
 }
 
-func made(before store.FleetState, c store.Change) Targets {
-	t := Targets{Change: c, Made: true}
-	for _, h := range before.Hosts {
-		if before.Desires.Reaches(c.Scope(), h.Role, h.Node) {
-			t.Takes++
+// Move is the change of one node's target.
+type Move struct {
+	Node     string
+	From, To agent.Target
+}
+
+// moves lists the registered nodes that a change of a scope's target affects.
+func moves(f store.FleetState, scope Scope, after agent.Target) (all []Move) {
+	next := f.Desires.With(scope, after)
+	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
+		if role := f.Hosts[node].Role; f.Desires.Reaches(scope, role, node) {
+			all = append(all, Move{node, f.Desires.For(role, node).Wanted(), next.For(role, node).Wanted()})
 		}
 	}
+	return all
+}
+
+func made(before store.FleetState, c store.Change) Targets {
+	t := Targets{Change: c, Made: true, Moves: moves(before, c.Scope(), c.After)}
 	if c.Scope() == (Scope{}) {
 		for _, scope := range before.Desires.Pinned() {
 			t.Pinned = append(t.Pinned, Pin{scope, before.Desires.Target(scope)})
@@ -126,11 +141,13 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 		return Targets{}, err
 	}
 	var after agent.Target
+	signed := true
 	if version != "" {
 		r, err := s.Releases.Resolve(ctx, version)
 		if err != nil {
 			return Targets{}, err
 		}
+		signed = len(r.Signatures) > 0
 		after = r.Target()
 		if scope == (Scope{}) {
 			after.Data, after.DataDigest = f.Desires.Default.Data, f.Desires.Default.DataDigest
@@ -147,72 +164,19 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 			return Targets{Change: store.Change{Role: scope.Role, Node: scope.Node, Before: before, After: after}}, nil
 		}
 	}
+	if !a.Unsigned && signers(f.Spec, scope) {
+		if !signed {
+			return Targets{}, unsignedError("promote "+after.Release, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", after.Release))
+		}
+		if lower, err := s.Targets.Lowers(ctx, ref, f.Desires, scope, after); err != nil {
+			return Targets{}, err
+		} else if lower && a.Key == nil {
+			return Targets{}, unsignedError("go back to "+after.String(), ref, "sign the permit to go back: give --sign-key FILE")
+		}
+	}
 	c, err := s.Targets.Promote(ctx, ref, f.Desires, scope, store.Promoted, after, a.store())
 	if err != nil {
 		return Targets{}, err
 	}
 	return made(f, c), nil
-}
-
-// NextRollback returns the newest change in force. Rollback reverts this change.
-func NextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (store.Change, error) {
-	_, undo, err := nextRollback(ctx, s, ref)
-	return undo, err
-}
-
-func nextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Change, error) {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-		return store.FleetState{}, store.Change{}, err
-	}
-	f, err := s.Fleet.State(ctx, ref)
-	if err != nil {
-		return store.FleetState{}, store.Change{}, err
-	}
-	history, err := s.Targets.HistoryOf(ctx, ref, f.Desires)
-	if err != nil {
-		return store.FleetState{}, store.Change{}, err
-	}
-	undo, ok := store.Undo(history)
-	if !ok {
-		return store.FleetState{}, store.Change{}, fmt.Errorf("cannot roll %s back: no change is left to roll back", ref)
-	}
-	return f, undo, nil
-}
-
-// Rollback restores the previous target of the newest change in force.
-func Rollback(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (done Targets, err error) {
-	err = Retry(func() error {
-		f, undo, err := nextRollback(ctx, s, ref)
-		if err != nil {
-			return err
-		}
-		by := a.store()
-		if by.Why == "" {
-			by.Why = fmt.Sprintf("rolls back epoch %d", undo.Epoch)
-		}
-		c, err := s.Targets.Rollback(ctx, ref, f.Desires, undo, by)
-		done = made(f, c)
-		return err
-	})
-	return done, err
-}
-
-// CanRollBackTo reports whether a change after an epoch is still in force.
-func CanRollBackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch) (bool, error) {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-		return false, err
-	}
-	history, err := s.Targets.History(ctx, ref, 0)
-	if err != nil {
-		return false, err
-	}
-	newest := agent.Epoch(0)
-	if len(history) > 0 {
-		newest = history[0].Epoch
-	}
-	if to > newest {
-		return false, fmt.Errorf("cannot roll %s back to epoch %d: its newest epoch is %d", ref, to, newest)
-	}
-	undo, ok := store.Undo(history)
-	return ok && undo.Epoch > to, nil
 }

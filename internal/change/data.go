@@ -3,13 +3,17 @@ package change
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/clip"
 	"pulley/internal/content"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -44,6 +48,27 @@ func (e DataEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
 	return rest, err
 }
 
+// maxEditBytes bounds a value in the history.
+const maxEditBytes = 256
+
+// edit describes the change of a layer.
+func (e DataEdit) edit(before, after []byte) (*store.Edit, error) {
+	edit := &store.Edit{Layer: e.layer(), Key: e.Key}
+	for _, one := range []struct {
+		layer []byte
+		text  *string
+	}{{before, &edit.From}, {after, &edit.To}} {
+		v, has, err := hieradata.Get(one.layer, e.Key)
+		if err != nil {
+			return nil, err
+		}
+		if has {
+			*one.text = clip.Line(v.String(), maxEditBytes)
+		}
+	}
+	return edit, nil
+}
+
 // Data is the result of a change of live data.
 type Data struct {
 	store.Change
@@ -53,7 +78,7 @@ type Data struct {
 	Generation agent.Generation // the one in force
 	SignedBy   string           // fingerprint of the key if its signature existed already
 	Signed     bool
-	Concerns   int // registered nodes that see the layer
+	Concerns   []string // registered nodes that see the layer
 	Shadows    Shadows
 }
 
@@ -99,14 +124,20 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 	if len(after) > 0 && string(before) == string(after) {
 		return signData(ctx, s, ref, f, data, layer, a)
 	}
+	if data.Edit, err = e.edit(before, after); err != nil {
+		return Data{}, err
+	}
+	if a.Key == nil && !a.Unsigned && signers(f.Spec, Scope{}) {
+		return Data{}, unsignedError("change the data of "+ref.String(), ref, "give --sign-key FILE")
+	}
 	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, a.store())
 	if err != nil {
 		return Data{}, err
 	}
 	done := Data{Change: c, Layer: layer, Made: true, Generation: c.After.Data, Signed: a.Key != nil}
-	for _, h := range f.Hosts {
-		if e.Scope == (Scope{}) || e.Scope.Role != "" && e.Scope.Role == h.Role || e.Scope.Node != "" && e.Scope.Node == h.Node {
-			done.Concerns++
+	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
+		if e.Scope == (Scope{}) || e.Scope.Role != "" && e.Scope.Role == f.Hosts[node].Role || e.Scope.Node == node {
+			done.Concerns = append(done.Concerns, node)
 		}
 	}
 	if _, has, err := hieradata.Get(after, e.Key); err == nil && has {

@@ -254,7 +254,7 @@ func (d *demo) rollback(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.operator(ctx, []string{"rollback", "-e", "dev"}); err != nil {
+	if err := d.operator(ctx, []string{"rollback", "-e", "dev", "--yes"}); err != nil {
 		return err
 	}
 	if err := d.untilConverged(ctx, "1.1.0", 1); err != nil {

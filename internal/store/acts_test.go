@@ -156,8 +156,8 @@ func TestWorldContainsHoldsAndReleases(t *testing.T) {
 	}
 	held()
 	for _, err := range []error{
-		st.Fleet.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0, 0),
 		st.Fleet.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web"}),
 		a.Put(ctx, machines.Record{Node: "web9", Phase: machines.Retiring}, nil),
 	} {

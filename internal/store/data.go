@@ -21,6 +21,7 @@ import (
 // Data is one generation of an environment's live data, with the guard of a change.
 type Data struct {
 	hieradata.Generation
+	Edit *Edit // what the next generation changes, for the history
 	head dataHead
 	rev  int64 // of the head
 }
@@ -142,7 +143,7 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	}
 	after := d.Default
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
-	c := Change{Kind: DataChange, Before: d.Default, After: after}
+	c := Change{Kind: DataChange, Before: d.Default, After: after, Edit: data.Edit}
 	return s.change(ctx, b, ref, d, c, a)
 }
 

@@ -13,9 +13,32 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Hold sets a hold on a scope; a second one on the same scope replaces the first. With lasts > 0 a lease of etcd ends
-// it, which depends on no client's clock. It needs no guard: the operator's newest decision counts.
-func (s *Fleet) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold, lasts time.Duration) error {
+// Holds reads the holds of an environment. damaged names the unreadable ones.
+func (s *Fleet) Holds(ctx context.Context, ref environments.Ref) (holds map[etcd.Scope]agent.Hold, damaged []string, err error) {
+	k, unknown := s.db.Env(ref), []string{}
+	holds = map[etcd.Scope]agent.Hold{}
+	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
+			holds[scope] = h
+		} else {
+			unknown = append(unknown, etcd.UnknownKey(k.Holds()+rest))
+		}
+	})
+	return holds, append(damaged, unknown...), etcd.Wrap(err, "cannot list the holds of %s", ref)
+}
+
+// HoldOf reads a scope's own hold, and the revision for Hold. It is nil if there is none, or if it is unreadable.
+func (s *Fleet) HoldOf(ctx context.Context, ref environments.Ref, scope etcd.Scope) (*agent.Hold, int64, error) {
+	h, revision, err := etcd.Single[agent.Hold](ctx, s.db, s.db.Env(ref).Hold(scope))
+	if errors.As(err, new(*etcd.UnreadableError)) {
+		err = nil
+	}
+	return h, revision, etcd.Wrap(err, "cannot read the hold of %s", scope)
+}
+
+// Hold sets a hold on a scope. It replaces the hold of that revision, 0 for none, and returns ErrConflict if the scope
+// has another one. With lasts > 0 a lease of etcd ends it, which depends on no client's clock.
+func (s *Fleet) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold, lasts time.Duration, revision int64) error {
 	var opts []clientv3.OpOption
 	if lasts > 0 {
 		lease, err := s.db.Grant(ctx, lasts)
@@ -25,7 +48,8 @@ func (s *Fleet) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope
 		opts = append(opts, clientv3.WithLease(lease))
 	}
 	h.Scope = scope.Segment("all")
-	return etcd.Wrap(s.db.Commit(ctx, etcd.If().Put(s.db.Env(ref).Hold(scope), h, opts...)), "cannot hold %s", scope)
+	key := s.db.Env(ref).Hold(scope)
+	return etcd.Wrap(s.db.Commit(ctx, etcd.If(etcd.Same(key, revision)).Put(key, h, opts...)), "cannot hold %s", scope)
 }
 
 // HoldUnlessHeld sets a hold on a scope without a hold of its own, and reports whether it did. An operator's hold

@@ -47,7 +47,7 @@ func TestRollbackKeepsConcurrentPromotion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if undo, ok := store.Undo(history); !ok || undo.Epoch != d.Gate.Epoch {
+	if undo, ok := store.Undo(history, store.Scope{}); !ok || undo.Epoch != d.Gate.Epoch {
 		t.Errorf("would revert %+v, and the gate that was read is at epoch %d", undo, d.Gate.Epoch)
 	} else if _, err := st.Targets.Rollback(ctx, dev, d, undo, me); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a rollback from a stale view: %v, want a conflict", err)
@@ -65,11 +65,11 @@ func TestUndoSkipsChangesWithoutEffect(t *testing.T) {
 		{Epoch: 1, Kind: store.Promoted, After: one},
 	}
 	for from, want := range map[int]agent.Epoch{0: 1, 1: 1, 2: 2, 3: 1} {
-		if undo, ok := store.Undo(history[from:]); !ok || undo.Epoch != want {
+		if undo, ok := store.Undo(history[from:], store.Scope{}); !ok || undo.Epoch != want {
 			t.Errorf("from epoch %d it reverts %d, want %d", history[from].Epoch, undo.Epoch, want)
 		}
 	}
-	if undo, ok := store.Undo(history[:1]); ok {
+	if undo, ok := store.Undo(history[:1], store.Scope{}); ok {
 		t.Errorf("reverts %+v", undo)
 	}
 }
@@ -183,11 +183,11 @@ func TestHoldsEndOnTimeAfterRestart(t *testing.T) {
 	}
 	now := time.Now()
 	for node, ends := range map[string]time.Duration{"compute1": -time.Second, "compute2": time.Minute} {
-		if err := st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Stop, Until: now.Add(ends)}, time.Hour); err != nil {
+		if err := st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Stop, Until: now.Add(ends)}, time.Hour, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	ended, err := st.Fleet.EndHolds(ctx, now)

@@ -113,18 +113,30 @@ func (s *Targets) plausibleHead(ctx context.Context, env string, head agent.Gene
 }
 
 // Permitted reports whether nodes at a higher target may follow a scope to its target. Either no part is lower than
-// any earlier target, or a signed permit covers it. The signature is not verified.
+// any earlier target, or a signed permit covers it that no node can have used before: the permit of the change that set
+// the part, or of a later one. The signature is not verified.
 func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
-	needed, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
+	env := ref.String()
+	needed, lower, err := s.permitOf(ctx, env, d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
 	if err != nil || !lower {
 		return err == nil, err
 	}
+	role, err := s.roleOfScope(ctx, env, scope)
+	if err != nil {
+		return false, err
+	}
+	history, err := s.changes(ctx, env, d)
+	if err != nil {
+		return false, err
+	}
+	releaseSet, dataSet := d.setAt(history, scope, role)
 	release, data := needed.Release == nil, needed.Data == nil
-	err = s.Permits(ctx, ref.String(), func(page []trust.SignedPermit) bool {
+	err = s.Permits(ctx, env, func(page []trust.SignedPermit) bool {
 		for _, p := range page {
-			if p.Signatures != nil {
-				release = release || p.Release != nil && *p.Release == *needed.Release
-				data = data || p.Data != nil && *p.Data == *needed.Data
+			if p.Signatures != nil && p.Until.IsZero() {
+				epoch := agent.Epoch(p.Epoch)
+				release = release || epoch >= releaseSet && p.Release != nil && *p.Release == *needed.Release
+				data = data || epoch >= dataSet && p.Data != nil && *p.Data == *needed.Data
 			}
 		}
 		return !release || !data
@@ -132,13 +144,46 @@ func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires
 	return release && data && err == nil, err
 }
 
+// setAt returns the epochs at which the release and the data that a scope has, or inherits, were set last. Permits of
+// earlier epochs may be used up: a node that went back and up again accepts none of them a second time.
+func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release, data agent.Epoch) {
+	chain := []etcd.Scope{scope}
+	if scope.Node != "" && role != "" {
+		chain = append(chain, etcd.Scope{Role: role})
+	}
+	if scope != (etcd.Scope{}) {
+		chain = append(chain, etcd.Scope{})
+	}
+	for _, c := range history {
+		if c.Scope() == (etcd.Scope{}) && c.Before.Data != c.After.Data {
+			data = max(data, c.Epoch)
+		}
+	}
+	for _, s := range chain {
+		for _, c := range history {
+			if c.Scope() == s && (c.Before.Release != c.After.Release || c.Before.Tree != c.After.Tree) {
+				release = max(release, c.Epoch)
+			}
+		}
+		if !d.Target(s).IsZero() {
+			break
+		}
+	}
+	return release, data
+}
+
+// Lowers reports whether a scope's target is lower than an earlier one: nodes with allowed signers then need a signed
+// permit to take it.
+func (s *Targets) Lowers(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, after agent.Target) (bool, error) {
+	_, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: after})
+	return lower, err
+}
+
 // permitOf returns the permit that a change of d needs, with only its steps. lower is false if it needs none.
 func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
-	role := c.Role
-	if c.Node != "" {
-		if role, err = s.roleOf(ctx, env, c.Node); err != nil {
-			return p, false, err
-		}
+	role, err := s.roleOfScope(ctx, env, c.Scope())
+	if err != nil {
+		return p, false, err
 	}
 	named, err := s.named(ctx, env, d)
 	if err != nil {
@@ -149,6 +194,14 @@ func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change)
 	}
 	p, lower = permitFor(d.after(c, role), named)
 	return p, lower, nil
+}
+
+// roleOfScope returns the role of a scope, or of its node.
+func (s *Targets) roleOfScope(ctx context.Context, env string, scope etcd.Scope) (string, error) {
+	if scope.Node == "" {
+		return scope.Role, nil
+	}
+	return s.roleOf(ctx, env, scope.Node)
 }
 
 // roleOf returns a node's role by the host list, else by its name, else "".
@@ -168,12 +221,23 @@ func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) 
 }
 
 // named lists every earlier target of an environment in its history: a node that was offline may have any of them. It
-// skips an unreadable change, which must not block operators from the next change. It ignores the present targets and
-// those before a change: a target that was written without Pulley would make signers permit steps from any height.
+// ignores the present targets and those before a change: a target that was written without Pulley would make signers
+// permit steps from any height.
 func (s *Targets) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
-	var all []agent.Target
-	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
+	history, err := s.changes(ctx, env, d)
+	all := make([]agent.Target, 0, len(history))
+	for _, c := range history {
 		all = append(all, c.After)
+	}
+	return all, err
+}
+
+// changes lists the history that led to d, oldest first. It skips an unreadable change, which must not block operators
+// from the next change.
+func (s *Targets) changes(ctx context.Context, env string, d Desires) ([]Change, error) {
+	var all []Change
+	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
+		all = append(all, c)
 	}, clientv3.WithRev(d.Revision))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		err = etcd.ErrConflict

@@ -53,7 +53,7 @@ func TestRollbackToPrunedReleaseIsRefused(t *testing.T) {
 	if now := desires(t, st, dev); now.Default != d.Default || now.Gate != d.Gate {
 		t.Errorf("the target is now %s", now.Default)
 	}
-	undo, ok := store.Undo(history)
+	undo, ok := store.Undo(history, store.Scope{})
 	if !ok || undo.Before.Data != 3 {
 		t.Fatalf("the newest is %+v", undo)
 	}

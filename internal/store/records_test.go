@@ -235,7 +235,7 @@ func TestRetirementRecordsReplacedHold(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	node := store.Scope{Node: "web1"}
-	if err := st.Fleet.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute, 0); err != nil {
 		t.Fatal(err)
 	}
 	retires := agent.Hold{Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1 of web"}

@@ -26,7 +26,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
 		st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
 		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0, 0),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestRemoveRejectsEmptyName(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", nodeA)
-	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	before := contents(t, server)

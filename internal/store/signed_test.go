@@ -161,7 +161,7 @@ func TestSignaturePermitsRollback(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		undo, ok := store.Undo(history)
+		undo, ok := store.Undo(history, store.Scope{})
 		if !ok {
 			t.Fatal("nothing to revert")
 		}
@@ -297,8 +297,12 @@ func TestUnsignedRollbackIsSignedAfterwards(t *testing.T) {
 		{"down, unsigned", store.Scope{}, one, me, false},
 		{"the same, signed", store.Scope{}, one, signing, true},
 		{"a role up", compute, two, me, true},
-		{"a role down, to what is permitted already", compute, one, me, true},
-		{"a role inherits what is permitted", compute, agent.Target{}, me, true},
+		{"a role down: its nodes have used the permit", compute, one, me, false},
+		{"the role, signed", compute, one, signing, true},
+		{"a role inherits", compute, agent.Target{}, me, false},
+		{"up again", store.Scope{}, two, me, true},
+		{"down again, unsigned: the nodes have used the permit", store.Scope{}, one, me, false},
+		{"the same again, signed", store.Scope{}, one, signing, true},
 	} {
 		if _, err := st.Targets.Promote(t.Context(), dev, desires(t, st, dev), step.scope, store.Promoted, step.target, step.author); err != nil {
 			t.Fatal(err)

@@ -101,13 +101,13 @@ func TestPromotionsAndRollbacksSetCompleteTargets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rollback := func() {
+	rollback := func(scope store.Scope) {
 		t.Helper()
 		history, err := st.Targets.History(ctx, dev, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		undo, ok := store.Undo(history)
+		undo, ok := store.Undo(history, scope)
 		if !ok {
 			t.Fatal("nothing to undo")
 		}
@@ -148,15 +148,15 @@ func TestPromotionsAndRollbacksSetCompleteTargets(t *testing.T) {
 	if d := desires(); d.Default.Data != 2 || d.Gate.Epoch != 5 {
 		t.Fatalf("got %+v", d)
 	}
-	rollback() // the data
+	rollback(store.Scope{}) // the data
 	if d := desires(); d.Default != two || d.Gate.Epoch != 6 {
 		t.Errorf("after one rollback: %+v", d)
 	}
-	rollback() // the release
+	rollback(store.Scope{}) // the release
 	if d := desires(); d.Default != withData {
 		t.Errorf("after two rollbacks: %+v", d.Default)
 	}
-	rollback() // the role's own target
+	rollback(store.Scope{Role: "compute"})
 	if d := desires(); len(d.Roles) != 0 {
 		t.Errorf("after three rollbacks a role still has %v", d.Roles)
 	}
@@ -227,12 +227,12 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	changes := map[string]func() error{
-		"hold on all": func() error { return st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
+		"hold on all": func() error { return st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0, 0) },
 		"hold on role": func() error {
-			return st.Fleet.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0)
+			return st.Fleet.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0, 0)
 		},
 		"hold on node": func() error {
-			return st.Fleet.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
+			return st.Fleet.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0, 0)
 		},
 		"registration": func() error {
 			return st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"})
@@ -276,7 +276,7 @@ func TestHoldsEndByLease(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
-	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second, 0); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := st.Node.Desire(ctx, id); err != nil || len(d.Holds) != 1 {

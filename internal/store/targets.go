@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/store/etcd"
 )
 
@@ -26,6 +28,7 @@ type Change struct {
 	Before agent.Target `json:"before"`
 	After  agent.Target `json:"after"`
 	Undoes agent.Epoch  `json:"undoes,omitempty"` // of a rollback: the oldest change that it undid
+	Edit   *Edit        `json:"edit,omitempty"`   // of a data change
 	By     string       `json:"by"`
 	Why    agent.Prose  `json:"why,omitempty"`
 	At     time.Time    `json:"at"`
@@ -34,6 +37,19 @@ type Change struct {
 	Unsigned bool `json:"-"`
 
 	recovery *Recovery // of a change of the kind Recovered
+}
+
+// Edit is what a change of data sets: one key of one layer. Values are one line of YAML, shortened; "" is no value.
+type Edit struct {
+	Layer hieradata.Layer `json:"layer"`
+	Key   string          `json:"key"`
+	From  string          `json:"from,omitempty"`
+	To    string          `json:"to,omitempty"`
+}
+
+// String renders an edit for people.
+func (e Edit) String() string {
+	return fmt.Sprintf("%s %s: %s → %s", e.Layer, e.Key, cmp.Or(e.From, "unset"), cmp.Or(e.To, "unset"))
 }
 
 // ChangeKind is the kind of an operator's change.
@@ -277,13 +293,13 @@ func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOp
 	return changes, nil
 }
 
-// Undo returns the change that a rollback undoes: the newest change of a target that is not a rollback and not yet
-// undone.
-func Undo(history []Change) (Change, bool) {
+// Undo returns the change that a rollback of a scope undoes: the newest change of its target that is not a rollback and
+// not yet undone.
+func Undo(history []Change, scope etcd.Scope) (Change, bool) {
 	limit := agent.Epoch(-1)
 	for _, c := range history {
 		switch {
-		case limit >= 0 && c.Epoch >= limit:
+		case c.Scope() != scope || limit >= 0 && c.Epoch >= limit:
 			continue
 		case c.Kind == RolledBack:
 			limit = c.Undoes
@@ -296,9 +312,20 @@ func Undo(history []Change) (Change, bool) {
 	return Change{}, false
 }
 
-// Rollback undoes one change: its scope gets its previous target again, release and data. The change must come from
-// HistoryOf(d). A change from another revision would also undo later changes. Rollback fails if a prune deleted the
-// contents of the previous target.
+// UndoTo returns the change with which a scope left the target of an epoch, whether or not a rollback undid that epoch
+// later. The history is complete, newest first.
+func UndoTo(history []Change, scope etcd.Scope, epoch agent.Epoch) (undo Change, ok bool) {
+	for _, c := range history {
+		if c.Scope() == scope && c.Epoch > epoch {
+			undo, ok = c, true
+		}
+	}
+	return undo, ok
+}
+
+// Rollback undoes a change and all later ones of its scope: the scope gets the target that it had before, release and
+// data. The change must come from HistoryOf(d). A change from another revision would also undo later changes. Rollback
+// fails if a prune deleted the contents of that target.
 func (s *Targets) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, s.there(ref, c.After), ref, d, c, a)

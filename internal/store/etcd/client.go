@@ -33,6 +33,7 @@ type Config struct {
 	CACert, Cert, Key string        // files; all empty for plain text
 	Prefix            string        // first part of every key; DefaultPrefix when empty
 	Timeout           time.Duration // of each call; DefaultTimeout when 0
+	DryRun            bool          // nothing is written
 }
 
 // DB is a connection to one fleet's keyspace. It is safe for concurrent use.
@@ -66,6 +67,9 @@ func Open(c Config) (*DB, error) {
 	var options []grpc.DialOption
 	if first := c.Endpoints[0]; tlsConfig != nil && (strings.HasPrefix(first, "https:") || strings.HasPrefix(first, "unixs:")) { // the client uses TLS
 		options = append(options, grpc.WithTransportCredentials(watched{credentials.NewTLS(tlsConfig), seen}))
+	}
+	if c.DryRun {
+		options = append(options, grpc.WithChainUnaryInterceptor(dryRun))
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,

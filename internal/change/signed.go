@@ -1,0 +1,64 @@
+package change
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+// signers reports whether the stored environment requires signatures, or gives allowed signers to nodes of a scope: these
+// nodes refuse everything unsigned.
+func signers(e *environments.Environment, scope Scope) bool {
+	if e == nil || e.Signatures == environments.SignaturesRequired {
+		return e != nil
+	}
+	role := cmp.Or(scope.Role, roleOfName(e, scope.Node))
+	return scope == (Scope{}) && e.Userdata.AllowedSigners != "" || slices.ContainsFunc(e.Roles, func(r environments.Role) bool {
+		return (scope == (Scope{}) || r.Name == role) && e.UserdataOf(r).AllowedSigners != ""
+	})
+}
+
+func roleOfName(e *environments.Environment, node string) string {
+	if r, ok := e.RoleOf(node); ok {
+		return r.Name
+	}
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return ""
+	}
+	return n.Role
+}
+
+// unsignedError refuses a change that nodes with allowed signers would refuse. remedy is a command line that signs it.
+func unsignedError(doing string, ref environments.Ref, remedy string) error {
+	return fmt.Errorf("cannot %s: it would be unsigned, and the nodes of %s have allowed signers\n%s\nto do it unsigned, give --unsigned", doing, ref, remedy)
+}
+
+// CheckUnsigned refuses to publish an unsigned release if the nodes of any environment would refuse it. An environment
+// that is unreadable does not count.
+func CheckUnsigned(ctx context.Context, s *store.Environments, version string) error {
+	names, err := s.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			continue
+		}
+		e, _, err := s.Spec(ctx, ref)
+		switch {
+		case errors.Is(err, agent.ErrUnreachable):
+			return err
+		case err == nil && signers(e, Scope{}):
+			return unsignedError("publish "+version, ref, "give --sign-key FILE")
+		}
+	}
+	return nil
+}
