@@ -87,8 +87,20 @@ func (o *options) connect() error {
 		c.Cert, c.Key = v.Cert, v.Key
 	}
 	c.CACert, c.Prefix = cmp.Or(c.CACert, v.CACert), cmp.Or(c.Prefix, v.Prefix)
-	o.env.User = c.Author(o.env)
 	return c.Check()
+}
+
+// author names the author of changes, by the connection that connect completes: verbs use it before they connect.
+func (o *options) author() string {
+	c, v := o.connection, o.context.values
+	if len(c.Endpoints) > 0 {
+		v = contexts.Context{}
+	}
+	c.Fill(o.env)
+	if c.Cert == "" && c.Key == "" {
+		c.Cert = v.Cert
+	}
+	return c.Author(o.env)
 }
 
 // servers returns the servers of joins: of PULLEY_SERVERS, or of the context.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ the result. The only server that a node needs is etcd.`,
 
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			o.readContext()
-			o.env.User = o.connection.Author(o.env)
+			o.env.User = o.author()
 			o.out.Fill(o.env)
 			return errors.Join(o.out.Check(), o.checkMessage())
 		},
@@ -71,7 +72,7 @@ the result. The only server that a node needs is etcd.`,
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
 	)
 	addExitCodes(root)
-	addReadAgain(root)
+	o.addReadAgain(root)
 	return root
 }
 
@@ -100,24 +101,28 @@ func addExitCodes(c *cobra.Command) {
 
 // reads is the command that shows the result of a change, by the first verb of the change.
 var reads = map[string]string{
-	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get", "env": "env history", "hold": "status", "nodes": "nodes", "operators": "operators list",
-	"promote": "history", "publish": "releases", "recover": "history", "releases": "releases", "rollback": "history", "token": "token list", "unhold": "status",
+	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get -e", "env": "env history -e", "hold": "holds -e", "nodes": "nodes -e", "operators": "operators list",
+	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "token": "token list", "unhold": "holds -e",
 }
 
 // addReadAgain makes every verb name the command that shows whether a change is in force whose answer was lost.
-func addReadAgain(c *cobra.Command) {
+func (o *options) addReadAgain(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			err := run(c, args)
 			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
 			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !strings.Contains(err.Error(), store.ErrUnknownOutcome.Error()) {
+				if strings.HasSuffix(next, " -e") {
+					ref, _ := o.fleet.Ref(o.env) // the command had one
+					next += " " + cmp.Or(ref.String(), "ENVIRONMENT")
+				}
 				err = fmt.Errorf("%w\n%w: run `%s %s` before you repeat the command", err, store.ErrUnknownOutcome, program, next)
 			}
 			return err
 		}
 	}
 	for _, sub := range c.Commands() {
-		addReadAgain(sub)
+		o.addReadAgain(sub)
 	}
 }
 

@@ -18,7 +18,7 @@ func TestUnknownOutcomeNamesACommand(t *testing.T) {
 	root := newRoot(cli.Env{Getenv: func(string) string { return "" }})
 	for verb, next := range reads {
 		for _, path := range []string{verb, next} {
-			c, rest, err := root.Find(strings.Fields(path))
+			c, rest, err := root.Find(strings.Fields(strings.TrimSuffix(path, " -e")))
 			if err != nil || len(rest) > 0 || c == root {
 				t.Errorf("there is no command %q: %v", path, err)
 			}
@@ -29,9 +29,9 @@ func TestUnknownOutcomeNamesACommand(t *testing.T) {
 		return fmt.Errorf("cannot hold: %w", fmt.Errorf("silence%.0w", store.ErrUnknownOutcome))
 	}}
 	lost.AddCommand(hold)
-	addReadAgain(lost)
+	(&options{env: cli.Env{Getenv: func(string) string { return "dev" }}}).addReadAgain(lost)
 	err := hold.RunE(hold, nil)
-	if !errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley status` before you repeat the command") {
+	if !errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley holds -e dev` before you repeat the command") {
 		t.Errorf("%v", err)
 	}
 }
