@@ -104,6 +104,7 @@ func setup(env *testscript.Env) error {
 	env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
 	env.Setenv("PULLEY_ENDPOINTS", server.Endpoint)
 	env.Setenv("PULLEY_ENVIRONMENT", "dev")
+	env.Setenv("PULLEY_DATA_DIR", filepath.Join(env.WorkDir, "pulley-data"))
 	env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))                             // the contexts of operators
 	env.Setenv("PROVIDERS", filepath.Join(repository, "cmd", "testdata", "providers")) // for the exec driver
 	env.Setenv("SUDO_USER", "ann")

@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 )
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.
 // Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
-const storedFormat = 2
+const storedFormat = 3
+
+// ungivenFormat is the format of an environment without Given, which programs of format 2 can read.
+const ungivenFormat = 2
 
 // maxStored limits the size of the stored form. etcd accepts 1.5 MiB in one request, and a change may contain the old
 // and the new form.
@@ -47,7 +51,11 @@ func (e *Environment) bytes() ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(stored{storedFormat, &own})
+	format := storedFormat
+	if reflect.ValueOf(own.Given).IsZero() {
+		format = ungivenFormat
+	}
+	err := enc.Encode(stored{format, &own})
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
@@ -96,6 +104,7 @@ func decode(data []byte) (*Environment, error) {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
 	tidy(fieldsOf(e))
+	e.Given.Tidy()
 	if err := valid(e); err != nil {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}

@@ -18,6 +18,8 @@ func TestEncode(t *testing.T) {
 	}{
 		{"the plan's environment", Environment{Name: "dev", Roles: []Role{{Name: "controller", Cardinality: 2, Flavor: "bare-metal"}, {Name: "compute", Cardinality: 0, Flavor: ""}}},
 			`{"v":2,"name":"dev","roles":[{"name":"controller","cardinality":2,"flavor":"bare-metal"},{"name":"compute","cardinality":0}]}`},
+		{"settings of flags", Environment{Name: "dev", Userdata: Userdata{Proxy: "http://p:1"}, Given: Userdata{Proxy: "http://p:1"}},
+			`{"v":3,"name":"dev","userdata":{"proxy":"http://p:1"},"roles":[],"given":{"proxy":"http://p:1"}}`},
 		{"a stack and no roles", Environment{Name: "dev", Stack: "t42"}, `{"v":2,"name":"dev","stack":"t42","roles":[]}`},
 		{"who makes machines, and how", Environment{
 			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: Duration(time.Minute)},
@@ -58,7 +60,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 // A damaged value must be distinguished from a value of a newer Pulley: an upgrade helps with the second only.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
-		{"a newer format, whatever it looks like", `{"v":3,"name":["x"]}`, "it was written by a newer Pulley (format 3, this one reads 2)", "use a newer Pulley here, too"},
+		{"a newer format, whatever it looks like", `{"v":4,"name":["x"]}`, "it was written by a newer Pulley (format 4, this one reads 3)", "use a newer Pulley here, too"},
 		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
 		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
 		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},

@@ -40,6 +40,9 @@ type Environment struct {
 
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
+
+	// Given has the settings of Userdata that no file has: flags of an apply set them. Later applies of the file keep them.
+	Given Userdata `json:"given,omitzero"`
 }
 
 // Role is a group of nodes with the same purpose.

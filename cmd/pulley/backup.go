@@ -26,14 +26,14 @@ func newBackup(o *options) *cobra.Command {
 run. Whoever reads the archive can take any identity of the fleet: encrypt it, as in the example.
 
 Run the command on the machine of pulley serve. It connects with the identities of the data folder.`,
-		Example: `  pulley backup --data-dir pulley-data fleet.backup
-  pulley backup --data-dir pulley-data - | age -r AGE-KEY >fleet.backup.age`,
+		Example: `  pulley backup fleet.backup
+  pulley backup - | age -r AGE-KEY >fleet.backup.age`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.connection.Fill(o.env)
 			config := o.connection.Config()
 			if member.IsSecured(dataDir) {
 				if len(o.connection.Endpoints) == 0 {
-					o.connection.Endpoints = []string{"https://" + member.DefaultListen}
+					o.connection.Endpoints = o.endpointsOf(dataDir)
 				}
 				config = fleetca.Connection(dataDir, o.connection.Config(), "")
 			}
@@ -54,7 +54,7 @@ Run the command on the machine of pulley serve. It connects with the identities 
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dataDir, "data-dir", "pulley-data", "data folder of pulley serve")
+	o.addDataDir(cmd, &dataDir, "data folder of pulley serve")
 	return cmd
 }
 
@@ -68,8 +68,8 @@ What was changed after the backup is lost. Nodes may have newer releases and dat
 environment is paused: no node returns silently to the targets of the backup. Each epoch continues above the lost ones. After
 the nodes have reported, check pulley status, and publish what is missing. Then pulley recover, or the next promotion, opens the
 gate of an environment. Nodes with allowed signers need pulley recover with a signing key.`,
-		Example: `  pulley restore --data-dir pulley-data fleet.backup
-  age -d -i KEY fleet.backup.age | pulley restore --data-dir pulley-data -`,
+		Example: `  pulley restore fleet.backup
+  age -d -i KEY fleet.backup.age | pulley restore -`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var in io.Reader = o.env.Stdin
 			if args[0] != "-" {
@@ -83,7 +83,7 @@ gate of an environment. Nodes with allowed signers need pulley recover with a si
 			return o.restore(c.Context(), in, dataDir)
 		},
 	}
-	cmd.Flags().StringVar(&dataDir, "data-dir", "pulley-data", "data folder to make; it must be empty or missing")
+	o.addDataDir(cmd, &dataDir, "data folder to make; it must be empty or missing")
 	return cmd
 }
 

@@ -42,7 +42,7 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 				return err
 			}
 			if len(o.connection.Endpoints) == 0 {
-				o.connection.Endpoints = []string{"https://" + member.DefaultListen}
+				o.connection.Endpoints = o.endpointsOf(f.dataDir)
 			}
 			// Not the operator's own certificate from the variables: it may be the one that is lost.
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
@@ -68,7 +68,7 @@ type caFlags struct {
 }
 
 func (f *caFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.dataDir, "data-dir", "pulley-data", "data folder of pulley serve")
+	f.addDataDir(c, &f.dataDir, "data folder of pulley serve")
 	f.secure.addCA(c.Flags())
 }
 
@@ -83,7 +83,10 @@ func (f *caFlags) open(ctx context.Context) (*pki.CA, fleetca.Census, error) {
 	if err := conn.Check(); err != nil {
 		return nil, fleetca.Census{}, err
 	}
-	config := fleetca.Connection(f.dataDir, conn.Config(), "https://"+member.DefaultListen)
+	if len(conn.Endpoints) == 0 {
+		conn.Endpoints = f.endpointsOf(f.dataDir)
+	}
+	config := fleetca.Connection(f.dataDir, conn.Config(), "")
 	return ca, fleetca.Take(ctx, config, ca, fleetca.AdminFile(f.dataDir), f.env.Now()), nil
 }
 
@@ -197,8 +200,8 @@ started before the next CA existed. With --force it rotates anyway. Nodes and op
 
 With --stolen the former CA is no longer trusted: the thief of its key must not get a certificate of the new CA. Stop serve
 first. All nodes and operators must join again. If next.key may be stolen too, run the command twice.`,
-		Example: `  pulley ca rotate --data-dir pulley-data
-  pulley ca rotate --data-dir pulley-data --stolen`,
+		Example: `  pulley ca rotate
+  pulley ca rotate --stolen`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if stolen {
 				return f.replaceStolen()

@@ -12,6 +12,8 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/contexts"
+	"pulley/internal/fleetca"
+	"pulley/internal/serve/member"
 )
 
 // contextFlag is the flag --context, and the context that it selects.
@@ -101,6 +103,19 @@ func (o *options) author() string {
 		c.Cert = v.Cert
 	}
 	return c.Author(o.env)
+}
+
+// endpointsOf returns etcd's endpoints for the fleet of a data folder: of the context that serve wrote for it, or the usual ones.
+func (o *options) endpointsOf(dataDir string) []string {
+	bundle, err := filepath.Abs(filepath.Join(dataDir, fleetca.PKIName, "bundle.pem"))
+	if file, bad := o.contextFile(); err == nil && bad == nil {
+		for _, name := range file.Names() {
+			if c := file.Contexts[name]; c.CACert == bundle && len(c.Endpoints) > 0 {
+				return c.Endpoints
+			}
+		}
+	}
+	return []string{"https://" + member.DefaultListen}
 }
 
 // servers returns the servers of joins: of PULLEY_SERVERS, or of the context.

@@ -211,12 +211,13 @@ provider, apply then creates, replaces and retires machines until they match the
 role is converged.
 
 apply lists the machines that it deletes, and asks for their number as confirmation; --yes skips the question. Run apply again to
-resume after an interrupt or a failure. --plan applies exactly the plan that ` + "`pulley env plan --out`" + ` wrote, and nothing if the
-plan would differ now.
+resume after an interrupt or a failure. --plan applies exactly the plan that ` + "`pulley env plan --out`" + ` wrote, without a question, and
+nothing if the plan would differ now.
 
 First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
-stored with the environment: a recreated machine has the same first boot as its predecessor. Without --allowed-signers, stored
-allowed signers stay; --allowed-signers none removes them.`,
+stored with the environment: a recreated machine has the same first boot as its predecessor, and the next apply or plan of the
+file needs no flag. A flag with another value replaces the stored one, and an empty value removes it: --proxy "",
+--allowed-signers none, --agent none. Without servers: and --servers, machines join at the servers of your context.`,
 		Args: arguments(0, 1, "takes an environment file, or --plan"),
 		RunE: func(c *cobra.Command, args []string) error { return a.run(c, args) },
 	}
@@ -247,6 +248,11 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
+		if stored == nil {
+			if err := a.complete(ctx, s, c, want, boot); err != nil {
+				return err
+			}
+		}
 		if want.Driver() != environments.DriverNone {
 			if _, err := s.Cluster.InstallationID(ctx, a.env.User); err != nil {
 				return err
@@ -278,7 +284,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		boot, err := a.completed(c, e)
+		boot, err := a.prepare(c, e.Ref())
 		return e, nil, boot, err
 	}
 	b, err := bounded.ReadFile(a.plan, maxPlanFile)
@@ -317,7 +323,8 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 	if err := a.checkBoots(ctx, s, d.Plan, stored != nil); err != nil {
 		return d, err
 	}
-	return d, approve(ctx, a.options, s, d.Plan, a.machines.yes, a.machines.maxRetire, "`pulley env plan`")
+	// A stored plan was read before: it names each machine, and the present plan is the same one.
+	return d, approve(ctx, a.options, s, d.Plan, a.machines.yes || stored != nil, a.machines.maxRetire, "`pulley env plan`")
 }
 
 // showApplied prints the result of an apply.
@@ -352,13 +359,17 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes an environment file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			want, err := o.readEnvironment(args[0], file)
-			if err == nil {
-				_, err = boot.completed(c, want)
+			if err != nil {
+				return err
 			}
+			connection, err := boot.prepare(c, want.Ref())
 			if err != nil {
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if err := boot.complete(ctx, s, c, want, connection); err != nil {
+					return err
+				}
 				d, err := draftOf(ctx, o, s, want, override.options())
 				if err == nil {
 					err = o.out.Print(o.env, d.Plan, func(*cli.Table) error { showPlan(o, d.Plan); return nil })
@@ -400,24 +411,39 @@ func writePlan(path string, p plan.Plan) error {
 	return nil
 }
 
-// completed adds the settings of the flags that the environment does not set itself. It returns the machine settings of
-// the operator's connection.
-func (u *firstBootFlags) completed(c *cobra.Command, e *environments.Environment) (*plans.Connection, error) {
-	if u.signers == noSigners {
+// prepare reads the flags. It returns the machine settings of the operator's connection.
+func (u *firstBootFlags) prepare(c *cobra.Command, ref environments.Ref) (*plans.Connection, error) {
+	if u.signers == noneGiven {
 		u.signers, u.unsigned = "", true
+	}
+	if slices.Equal(u.agents, []string{noneGiven}) {
+		u.agents = nil
 	}
 	boot, err := u.connectionOnly()
 	if err == nil {
-		err = u.read(c, e.Ref())
+		err = u.read(c, ref)
 	}
-	if err != nil {
-		return boot, err
-	}
-	return boot, boot.Complete(e, u.plan.Settings)
+	return boot, err
 }
 
-// noSigners is the value of --allowed-signers for machines that verify no signatures.
-const noSigners = "none"
+// complete adds the settings that the environment's file does not have: of the flags, of the flags of earlier applies, and of the
+// operator's context.
+func (u *firstBootFlags) complete(ctx context.Context, s *store.Store, c *cobra.Command, e *environments.Environment, boot *plans.Connection) error {
+	stored, _, err := s.Environments.Spec(ctx, e.Ref())
+	if err != nil {
+		return err
+	}
+	given := plans.Given{Flags: u.plan.Settings, Stored: stored, Servers: u.context.values.Servers}
+	for _, f := range given.Flags.Fields() {
+		if c.Flags().Changed(f.Flag()) || f.Name == "agent_sha256" && c.Flags().Changed("agent") {
+			given.Replaced = append(given.Replaced, f.Name)
+		}
+	}
+	return boot.Complete(e, given)
+}
+
+// noneGiven is the value of --allowed-signers and --agent that ends the effect of an earlier one.
+const noneGiven = "none"
 
 // checkBoots refuses a plan whose machines could never become nodes, or would verify no signatures without the
 // operator's confirmation. For a stored plan, the operator confirmed it when the plan was made.
@@ -434,7 +460,7 @@ func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.
 	}
 	if role := plans.UnsignedRole(was, p.Spec); role != "" {
 		return fmt.Errorf("cannot apply %s: new machines of %s would verify no signatures: the stored environment has allowed_signers, the file and the flags have none\n"+
-			"give --allowed-signers FILE, or `allowed_signers:` in the file's userdata\nfor machines without signature checks, give --allowed-signers %s", p.Fleet, role, noSigners)
+			"give --allowed-signers FILE, or `allowed_signers:` in the file's userdata\nfor machines without signature checks, give --allowed-signers %s", p.Fleet, role, noneGiven)
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
 	"pulley/internal/store"
@@ -44,7 +43,10 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	boot, err := u.completed(c, e)
+	boot, err := u.prepare(c, e.Ref())
+	if err == nil {
+		err = u.complete(t.Context(), s, c, e, boot)
+	}
 	if err != nil {
 		return s, nil, e, err
 	}
@@ -178,15 +180,15 @@ func TestServersOfFileArePinned(t *testing.T) {
 		return e
 	}
 	e := read("provider: local\nroles:\n  web: {cardinality: 1, userdata: {servers: ['https://west.example']}}\n  db: {cardinality: 1}\n")
-	if err := (plans.Connection{}).Complete(e, firstboot.Settings{}); err == nil || !strings.Contains(err.Error(), "role web") {
+	if err := (plans.Connection{}).Complete(e, plans.Given{}); err == nil || !strings.Contains(err.Error(), "role web") {
 		t.Errorf("without pins the error is: %v", err)
 	}
 	pins := []string{"sha256:" + strings.Repeat("a", 64)}
-	if err := (plans.Connection{Pins: pins}).Complete(e, firstboot.Settings{}); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
+	if err := (plans.Connection{Pins: pins}).Complete(e, plans.Given{}); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
 		t.Errorf("they are %+v, %v", e, err)
 	}
 	e = read("userdata: {servers: ['https://east.example']}\nroles: {web: {cardinality: 1}, db: {cardinality: 1}}\n")
-	if err := (plans.Connection{Pins: pins}).Complete(e, firstboot.Settings{}); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
+	if err := (plans.Connection{Pins: pins}).Complete(e, plans.Given{}); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
 		t.Errorf("they are %+v, %v", e, err)
 	}
 }

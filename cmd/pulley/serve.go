@@ -61,7 +61,7 @@ EXIT STATUS
 		RunE: func(c *cobra.Command, _ []string) error { return s.run(c) },
 	}
 	f, m := cmd.Flags(), &s.config.Member
-	f.StringVar(&s.config.DataDir, "data-dir", "pulley-data", "folder of the embedded etcd and of the CA")
+	o.addDataDir(cmd, &s.config.DataDir, "folder of the embedded etcd and of the CA")
 	f.StringVar(&m.Listen, "listen", member.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
 	f.Int64Var(&m.QuotaBytes, "quota", member.DefaultQuota, "limit of etcd's data, in bytes: 16 MiB to 8 GiB")
 	f.DurationVar(&m.Retention, "retention", member.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
@@ -135,6 +135,42 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 		return cli.Usagef("%v%s", err, s.unset(c))
 	}
 	return nil
+}
+
+// addDataDir adds the flag --data-dir.
+func (o *options) addDataDir(c *cobra.Command, dir *string, usage string) {
+	c.Flags().StringVar(dir, "data-dir", "", usage+" [PULLEY_DATA_DIR] (default /var/lib/pulley-server; for other users than root ~/.local/share/pulley/server)")
+	c.PreRunE = func(*cobra.Command, []string) (err error) {
+		if *dir == "" {
+			*dir, err = o.usualDataDir()
+		}
+		return err
+	}
+}
+
+// relativeDataDir is the data folder of earlier versions, in the folder where serve was started.
+const relativeDataDir = "pulley-data"
+
+// usualDataDir returns the data folder where no flag names one. It does not depend on the current folder, unless there is a fleet in
+// it already: serve would start an empty one elsewhere.
+func (o *options) usualDataDir() (string, error) {
+	if dir := o.env.Getenv("PULLEY_DATA_DIR"); dir != "" {
+		return dir, nil
+	}
+	if member.HasData(relativeDataDir) {
+		return relativeDataDir, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/pulley-server", nil
+	}
+	if dir := o.env.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "pulley", "server"), nil
+	}
+	home := o.env.Getenv("HOME")
+	if home == "" {
+		return "", cli.Usagef("cannot choose a data folder: HOME is not set\ngive --data-dir")
+	}
+	return filepath.Join(home, ".local", "share", "pulley", "server"), nil
 }
 
 // unset is the remedy where the cluster of PULLEY_ENDPOINTS is not the wanted one.

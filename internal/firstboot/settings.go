@@ -186,6 +186,36 @@ func merge(above, below []Field) {
 	}
 }
 
+// Names returns the names of the settings that have a value.
+func (s Settings) Names() (names []string) {
+	for _, f := range s.Fields() {
+		if !reflect.ValueOf(f.Value).Elem().IsZero() {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// Without returns s without the settings of these names.
+func (s Settings) Without(names []string) Settings {
+	for _, f := range s.Fields() {
+		if slices.Contains(names, f.Name) {
+			reflect.ValueOf(f.Value).Elem().SetZero()
+		}
+	}
+	return s
+}
+
+// Replaced returns the names of the settings of which below loses its value under s: s has one, and they do not merge.
+func (s Settings) Replaced() (names []string) {
+	for _, f := range s.Fields() {
+		if f.merge == "" && !reflect.ValueOf(f.Value).Elem().IsZero() {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
 // Tidy makes empty lists and maps nil: equal settings are equal values.
 func (s *Settings) Tidy() {
 	for _, f := range s.Fields() {

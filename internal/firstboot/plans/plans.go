@@ -12,6 +12,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -92,19 +94,60 @@ func ParsePins(texts []string) ([]string, error) {
 	return pins, nil
 }
 
-// Complete adds to an environment the settings of flags that it does not have, and the pins of servers without one. The
-// environment is stored with them: later machines boot like the first ones. Other tools make the machines of driver
-// none, which need only the pins.
-func (c Connection) Complete(e *environments.Environment, flags firstboot.Settings) error {
-	pins := c.Pins
+// Given contains the settings of first boots that an environment's file may leave out.
+type Given struct {
+	Flags    firstboot.Settings
+	Replaced []string                  // settings whose flag is given, perhaps without a value
+	Stored   *environments.Environment // the environment in etcd, with the flags of earlier applies; nil for none
+	Servers  []string                  // of the operator's context
+}
+
+// Complete adds to an environment the settings that its file does not have: of the flags, of the flags of earlier applies, and the
+// servers that the operator knows. It also adds the pins of servers without one. The environment is stored with them: later
+// machines boot like the first ones, and the next apply needs no flag. Other tools make the machines of driver none, which need
+// only the pins.
+func (c Connection) Complete(e *environments.Environment, g Given) error {
+	flags, pins := g.Flags, c.Pins
 	if e.Driver() == environments.DriverNone {
-		if len(flags.CA) > 0 {
-			pins = flags.CA
+		flags = firstboot.Settings{CA: flags.CA}
+	}
+	if g.Stored != nil {
+		flags = flags.Over(g.Stored.Given.Without(append(flags.Names(), g.Replaced...)))
+		if len(pins) == 0 {
+			pins = g.Stored.Userdata.CA
+		}
+	}
+	e.Given = flags.Without(e.Userdata.Replaced())
+	if e.Driver() == environments.DriverNone {
+		if len(e.Given.CA) > 0 {
+			pins = e.Given.CA
 		}
 		return addPins(e, pins)
 	}
-	e.Userdata = e.Userdata.Over(flags)
+	file := e.Userdata
+	if e.Userdata = file.Over(e.Given); allNeedJoin(e) && reaches(e.Driver(), g.Servers) {
+		e.Given.Servers = g.Servers
+		e.Userdata = file.Over(e.Given)
+	}
 	return addPins(e, pins)
+}
+
+// allNeedJoin reports whether the machines of every role have no way to etcd.
+func allNeedJoin(e *environments.Environment) bool {
+	return len(e.Roles) > 0 && !slices.ContainsFunc(e.Roles, func(r environments.Role) bool { return !NeedsJoin(e, r.Name) })
+}
+
+// reaches reports whether machines of a driver reach these servers. Only local machines share the loopback of the operator's
+// machine.
+func reaches(driver string, servers []string) bool {
+	return len(servers) > 0 && (driver == environments.DriverLocal || !slices.ContainsFunc(servers, func(s string) bool {
+		u, err := url.Parse(s)
+		if err != nil {
+			return true
+		}
+		ip := net.ParseIP(u.Hostname())
+		return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	}))
 }
 
 // addPins sets `ca` beside each `servers` without one.

@@ -120,13 +120,80 @@ func TestComplete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &environments.Environment{Name: "dev", Provider: environments.Provider{Driver: c.driver}, Userdata: c.settings,
 				Roles: []environments.Role{{Name: "web", Cardinality: 1}}}
-			if err := (Connection{Pins: c.pins}).Complete(e, flags); err != nil {
+			if err := (Connection{Pins: c.pins}).Complete(e, Given{Flags: flags}); err != nil {
 				t.Fatal(err)
 			}
 			if e.Userdata.Proxy != c.wantProxy || !reflect.DeepEqual(e.Userdata.CA, c.wantCA) {
 				t.Errorf("proxy %q, pins %v", e.Userdata.Proxy, e.Userdata.CA)
 			}
 		})
+	}
+}
+
+// The second apply of a file must need no flag that the first one did not. What the file or a new flag sets must win, and what an
+// empty flag removes must not return.
+func TestCompleteKeepsEarlierFlags(t *testing.T) {
+	apply := func(file firstboot.Settings, g Given) *environments.Environment {
+		t.Helper()
+		e := &environments.Environment{Name: "dev", Provider: environments.Provider{Driver: "local"}, Userdata: file,
+			Roles: []environments.Role{{Name: "web", Cardinality: 1}}}
+		if err := (Connection{Pins: []string{newPin}}).Complete(e, g); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	sums := map[string]string{"any": strings.Repeat("a", 64)}
+	first := apply(firstboot.Settings{Schedule: "@hourly"}, Given{Servers: []string{"https://127.0.0.1:8443"},
+		Flags: firstboot.Settings{AgentSHA256: sums, AllowedSigners: "", Proxy: "http://one:1", Schedule: "@daily", Pre: []string{"a"}}})
+	if u := first.Userdata; u.Schedule != "@hourly" || u.Proxy != "http://one:1" || !reflect.DeepEqual(u.AgentSHA256, sums) ||
+		!reflect.DeepEqual(u.Servers, []string{"https://127.0.0.1:8443"}) || !reflect.DeepEqual(u.CA, []string{newPin}) {
+		t.Fatalf("first: %+v", u)
+	}
+	second := apply(firstboot.Settings{Schedule: "@hourly"}, Given{Stored: first, Servers: []string{"https://127.0.0.2:8443"}})
+	if !reflect.DeepEqual(second, first) {
+		t.Errorf("the second apply changes\n%+v\nto\n%+v", first, second)
+	}
+	again := apply(firstboot.Settings{Schedule: "@hourly"}, Given{Stored: first, Flags: firstboot.Settings{Pre: []string{"a"}}, Replaced: []string{"pre"}})
+	if !reflect.DeepEqual(again, first) {
+		t.Errorf("a repeated flag changes\n%+v\nto\n%+v", first, again)
+	}
+	third := apply(firstboot.Settings{Proxy: "http://two:2"}, Given{Stored: second})
+	if third.Userdata.Proxy != "http://two:2" || third.Given.Proxy != "" || third.Userdata.Schedule != "" {
+		t.Errorf("the file does not win: %+v", third)
+	}
+	fourth := apply(firstboot.Settings{}, Given{Stored: third, Replaced: []string{"agent_sha256"}})
+	if fourth.Userdata.Proxy != "" || fourth.Userdata.AgentSHA256 != nil || len(fourth.Userdata.Servers) == 0 {
+		t.Errorf("removed settings are back: %+v", fourth.Userdata)
+	}
+}
+
+// Machines elsewhere would wait in vain for a server on their own loopback, and machines with a way of their own would join.
+func TestCompleteTakesServersOfContextOnlyWhereTheyHelp(t *testing.T) {
+	here, there := []string{"https://127.0.0.1:8443"}, []string{"https://pulley.example:8443"}
+	for name, c := range map[string]struct {
+		driver  string
+		file    firstboot.Settings
+		role    firstboot.Settings
+		servers []string
+		want    []string
+	}{
+		"local":               {"local", firstboot.Settings{}, firstboot.Settings{}, here, here},
+		"a cloud":             {"openstack", firstboot.Settings{}, firstboot.Settings{}, there, there},
+		"a cloud on loopback": {"openstack", firstboot.Settings{}, firstboot.Settings{}, here, nil},
+		"of the file":         {"openstack", serverOnly, firstboot.Settings{}, there, serverOnly.Servers},
+		"own certificates":    {"openstack", firstboot.Settings{Endpoints: []string{"https://e:1"}}, firstboot.Settings{}, there, nil},
+		"of a role":           {"openstack", firstboot.Settings{}, firstboot.Settings{Endpoints: []string{"https://e:1"}}, there, nil},
+		"an own join":         {"openstack", firstboot.Settings{Steps: map[string]string{"join": "/j"}}, firstboot.Settings{}, there, nil},
+		"driver none":         {"none", firstboot.Settings{}, firstboot.Settings{}, there, nil},
+	} {
+		e := &environments.Environment{Name: "dev", Provider: environments.Provider{Driver: c.driver}, Userdata: c.file,
+			Roles: []environments.Role{{Name: "web", Cardinality: 1, Userdata: c.role}}}
+		if err := (Connection{Pins: []string{newPin}}).Complete(e, Given{Servers: c.servers}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !reflect.DeepEqual(e.Userdata.Servers, c.want) {
+			t.Errorf("%s: %v, want %v", name, e.Userdata.Servers, c.want)
+		}
 	}
 }
 
