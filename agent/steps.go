@@ -111,7 +111,12 @@ func (t *tick) desire(ctx context.Context) error {
 
 // unreachable is the desired state after an ErrUnreachable.
 func unreachable(err error) Desired {
-	return Desired{Unreachable: Prose(err.Error()), Clock: errors.Is(err, ErrClock)}
+	d := Desired{Unreachable: Prose(err.Error()), Clock: errors.Is(err, ErrClock)}
+	var advised interface{ Hint() string }
+	if errors.As(err, &advised) {
+		d.Remedy = Prose(advised.Hint())
+	}
+	return d
 }
 
 // judge is the only caller of Decide in a tick. It uses the tick's current facts.

@@ -266,6 +266,7 @@ func (a *Answer) Failed() bool { return a.Cause != nil || a.Problem != Problem{}
 type Desired struct {
 	Unreachable Prose            `json:"unreachable,omitempty"` // why etcd did not answer; the rest is empty
 	Clock       bool             `json:"clock,omitempty"`       // with Unreachable: a clock contradicts a certificate
+	Remedy      Prose            `json:"-"`                     // with Unreachable: for the person who runs the agent
 	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list

@@ -7,9 +7,9 @@ import "testing"
 func TestLoadRefusesUnsupportedKeys(t *testing.T) {
 	for _, c := range []struct{ sentence, yaml, cloud, want string }{
 		{"a flavor of local that is no size", "provider: local\nroles:\n  web: {cardinality: 1, flavor: banana}\n", "",
-			"environments/dev.yaml:3:33: flavor \"banana\" of role \"web\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`"},
+			"environments/dev.yaml:3:33: flavor \"banana\" of role \"web\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`; `flavors: {banana: 2G}` gives this name a size"},
 		{"a flavor that stands for no size", "provider: local\nflavors: {small: m1.small}\nroles:\n  web: {cardinality: 1, flavor: small}\n", "",
-			"environments/dev.yaml:4:33: flavor \"small\" of role \"web\", which stands for \"m1.small\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`"},
+			"environments/dev.yaml:4:33: flavor \"small\" of role \"web\", which stands for \"m1.small\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`; `flavors: {small: 2G}` gives this name a size"},
 		{"a flavor that stands for a size", "provider: local\nflavors: {small: 512M}\nroles:\n  web: {cardinality: 1, flavor: small}\n  db: {cardinality: 1}\n", "", ""},
 		{"a flavor without an entry is one mistake", "provider: local\nflavors: {small: 512M}\nroles:\n  web: {cardinality: 1, flavor: large}\n", "",
 			"environments/dev.yaml:4:33: flavor \"large\" of role \"web\" has no entry in flavors | there is small"},

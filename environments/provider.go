@@ -226,7 +226,11 @@ func (c checker) checkGiven() {
 		if word != symbol {
 			asked += ", which stands for " + quoted(word)
 		}
-		c.flaw(at, asked, notGiven(c.Driver(), what, word))
+		flaw := notGiven(c.Driver(), what, word)
+		if flaw != nil && c.Driver() == DriverLocal && what == "flavor" {
+			flaw.Advice += "; `flavors: {" + symbol + ": 2G}` gives this name a size"
+		}
+		c.flaw(at, asked, flaw)
 	})
 }
 

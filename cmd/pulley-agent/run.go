@@ -103,11 +103,9 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 	}
 	if code := exitCode(r, report); code != cli.ExitDone {
 		switch {
-		case code == cli.ExitUnreachable && d.Blocked.Reason == agent.ReasonClock:
-			if d.Reason != d.Blocked.Reason {
-				cli.Complain(o.env, program, errors.New(d.Blocked.Sentence()))
-			}
-		case code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable:
+		case code == cli.ExitUnreachable && report.Desired.Unreachable != "":
+			o.unreachable(d, report.Desired)
+		case code == cli.ExitUnreachable:
 			cli.Complain(o.env, program, errors.New("etcd is unreachable; the next tick sends what is unsent"))
 		case failing(d.Blocked.Reason) && d.Reason != d.Blocked.Reason:
 			cli.Complain(o.env, program, errors.New(d.Blocked.Sentence()))
@@ -115,6 +113,18 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		return &cli.SilentError{Code: code}
 	}
 	return nil
+}
+
+// unreachable prints why etcd did not answer, unless the result names it, and the remedy.
+func (o *options) unreachable(d agent.Decision, desired agent.Desired) {
+	problem := string(desired.Unreachable) + "; the next tick sends what is unsent"
+	switch d.Reason {
+	case agent.ReasonUnreachable:
+		problem = agent.ErrUnreachable.Error()
+	case agent.ReasonClock:
+		problem = agent.ErrClock.Error()
+	}
+	cli.Complain(o.env, program, errors.New(problem+"\n"+string(desired.Remedy)))
 }
 
 func exitCode(r runOptions, report agent.Report) int {

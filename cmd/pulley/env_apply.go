@@ -186,7 +186,11 @@ func showPlan(o *options, p plan.Plan) {
 		cli.Cleanf(o.env.Stdout, "%s\n", line)
 	}
 	if !p.Changed && p.Empty() {
-		fmt.Fprintf(o.env.Stdout, "%s: nothing changes\n", p.Fleet)
+		what := "nothing changes"
+		if p.Destroys { // its keys do
+			what = "no machine changes"
+		}
+		fmt.Fprintf(o.env.Stdout, "%s: %s\n", p.Fleet, what)
 	}
 	for _, line := range render.Plan(p) {
 		cli.Cleanf(o.env.Stdout, "%s\n", line)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -137,6 +138,10 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 	showPlan(d.options, p.Plan)
 	if d.dryRun {
 		return p, nil
+	}
+	if remain := p.Remaining(); len(remain) > 0 && !d.hosts {
+		return p, fmt.Errorf("cannot destroy %s: %s would stay on its host list, because Pulley did not make the machines: %s\nremove them with `pulley nodes remove`, or give --forget-hosts: the machines run on, unmanaged",
+			p.Fleet, cli.Count(len(remain), "node"), strings.Join(remain, ", "))
 	}
 	if err := render.Refused(p.Plan, p.Refused(p.Deleted())); err != nil {
 		return p, err

@@ -55,6 +55,9 @@ func Code(err error) int {
 	return ExitFailed
 }
 
+// interrupted replaces the words of Go and gRPC for Ctrl-C.
+var interrupted = strings.NewReplacer("rpc error: code = Canceled desc = context canceled", "interrupted", "context canceled", "interrupted")
+
 // Complain prints an error: its first line after the program's name, each further line as a hint. Errors contain data
 // from nodes and files. Complain prints control characters visibly, and never sends them to the terminal.
 func Complain(e Env, program string, err error) {
@@ -63,6 +66,7 @@ func Complain(e Env, program string, err error) {
 	if errors.As(err, &hinting) && hinting.Hint() != "" && !strings.Contains(text, hinting.Hint()) {
 		text += "\n" + hinting.Hint()
 	}
+	text = interrupted.Replace(text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	fmt.Fprintf(e.Stderr, "%s: %s\n", program, Clean(lines[0]))
 	for _, l := range lines[1:] {

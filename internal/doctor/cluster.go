@@ -1,12 +1,14 @@
 package doctor
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"slices"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/connect"
 	"pulley/internal/store"
 )
 
@@ -20,7 +22,12 @@ const (
 func answers(f *facts) (all []Finding) {
 	for _, m := range f.cluster.members {
 		if m.err != nil {
-			all = append(all, Finding{Code: etcdSilent, Severity: Problem, Params: Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}})
+			p := Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}
+			var why *connect.Failure
+			if errors.As(m.err, &why) {
+				p.Kind, p.Text, p.Hint = string(why.Code), agent.Prose(why.Cause()), agent.Prose(why.Hint())
+			}
+			all = append(all, Finding{Code: etcdSilent, Severity: Problem, Params: p})
 			continue
 		}
 		all = append(all, Finding{Code: etcdAnswers, Severity: Fine, Params: Params{Endpoint: m.Endpoint}})

@@ -61,7 +61,7 @@ type Params struct {
 	Step     string               `json:"step,omitempty"` // of a first boot
 	By       string               `json:"by,omitempty"`
 	Seconds  int64                `json:"seconds,omitempty"` // of the time since
-	Kind     string               `json:"kind,omitempty"`    // code of a notice, or of an obstacle
+	Kind     string               `json:"kind,omitempty"`    // code of a notice, an obstacle, or a failed connection
 	Differs  *fleet.Contradiction `json:"differs,omitempty"`
 	Text     agent.Prose          `json:"text,omitempty"` // an error, or what a machine reported
 	Hint     agent.Prose          `json:"hint,omitempty"` // remedy that came with an error
@@ -113,7 +113,7 @@ var checks = []check{
 	{Name: "applying", Run: applying},
 	{Name: "leftovers", Run: leftovers, Repair: repairLeftovers},
 	{Name: "notices", Run: notices},
-	{Name: "nodes", Run: nothing}, // fine where no check found anything about an environment
+	{Name: "nodes", Run: nodes}, // and fine where no check found anything about an environment
 }
 
 func nothing(*facts) []Finding { return nil }

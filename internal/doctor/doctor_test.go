@@ -98,7 +98,7 @@ func TestDoctorFindsNothingInAHealthyFleet(t *testing.T) {
 	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := st.Identities.Put(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {

@@ -19,6 +19,7 @@ const (
 	floodsOn      = 10 * time.Minute // a flood that was seen within this time continues
 	applyTakes    = time.Hour        // a longer apply waits for something
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
+	someOf        = 5                // nodes that a finding names
 )
 
 func readable(f *facts) (all []Finding) {
@@ -58,7 +59,7 @@ func signatures(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env, required := e.ref.String(), e.spec != nil && e.spec.Signatures == environments.SignaturesRequired
 		if n := len(e.unchecked); n > 0 && (required || len(e.signers) > 0) {
-			found := Finding{Code: signaturesUnchecked, Severity: Warning, Environment: env, Params: Params{Nodes: e.unchecked[:min(n, 5)], Count: int64(n)}}
+			found := Finding{Code: signaturesUnchecked, Severity: Warning, Environment: env, Params: Params{Nodes: e.unchecked[:min(n, someOf)], Count: int64(n)}}
 			if required {
 				found.Code, found.Severity = signaturesRequired, Problem
 			}
@@ -71,11 +72,43 @@ func signatures(f *facts) (all []Finding) {
 		for signers, nodes := range sorted(e.signers) {
 			if n := len(nodes); signers != most {
 				all = append(all, Finding{Code: signersDiffer, Severity: Warning, Environment: env, Params: Params{
-					Nodes: nodes[:min(n, 5)], Count: int64(n), Have: []string{signers}, Want: []string{most},
+					Nodes: nodes[:min(n, someOf)], Count: int64(n), Have: []string{signers}, Want: []string{most},
 				}})
 			}
 			if len(all) >= oneByOne {
 				break
+			}
+		}
+	}
+	return all
+}
+
+// nodes finds nodes that fail and nodes that are silent.
+func nodes(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		failing := Finding{Code: nodesFail, Severity: Problem, Environment: e.ref.String()}
+		silent := Finding{Code: nodesSilent, Severity: Warning, Environment: e.ref.String()}
+		for _, n := range e.nodes {
+			found := &silent
+			switch n.State {
+			case agent.FailedState, agent.Stuck:
+				found = &failing
+			case agent.Silent:
+			default:
+				continue
+			}
+			p := &found.Params
+			if p.Count++; p.Count == 1 {
+				p.Text = agent.Prose(n.Why())
+			}
+			if len(p.Nodes) < someOf {
+				p.Nodes = append(p.Nodes, n.Node)
+			}
+		}
+		for _, found := range []Finding{failing, silent} {
+			if found.Params.Count > 0 {
+				found.Params.Count2 = int64(len(e.hosts))
+				all = append(all, found)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -102,7 +103,9 @@ const (
 	noticeUnsure      Code = "notice_unsure"
 	noticeInterrupted Code = "notice_interrupted"
 
-	nodesFine Code = "nodes_fine"
+	nodesFine   Code = "nodes_fine"
+	nodesFail   Code = "nodes_fail"
+	nodesSilent Code = "nodes_silent"
 
 	caFine         Code = "ca_fine"
 	caJoinObstacle Code = "ca_join_obstacle"
@@ -129,7 +132,7 @@ func (f Finding) render() (sentence, remedy string) {
 	case etcdAnswers:
 		return "etcd answers at " + p.Endpoint, ""
 	case etcdSilent:
-		return fmt.Sprintf("etcd does not answer at %s: %s", p.Endpoint, p.Text), "start it, or remove it from --endpoints"
+		return fmt.Sprintf("etcd does not answer at %s: %s", p.Endpoint, p.Text), cmp.Or(string(p.Hint), "start it, or remove it from --endpoints")
 	case etcdVersionFine:
 		return "etcd " + p.Version + " at " + p.Endpoint, ""
 	case etcdVulnerable:
@@ -283,6 +286,12 @@ func (f Finding) render() (sentence, remedy string) {
 		return "a notice may not have been sent: " + p.Kind, ""
 	case noticeInterrupted:
 		return "a notice may not have been sent, because its serve ended: " + p.Kind, ""
+	case nodesFail:
+		return fmt.Sprintf("%d of %d nodes fail, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
+			"`pulley explain " + p.Nodes[0] + " -e " + env + "` shows what its next tick does, `pulley runs " + p.Nodes[0] + " -e " + env + "` its runs"
+	case nodesSilent:
+		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
+			"run `pulley-agent run` on such a node: it names the cause"
 	case nodesFine:
 		return fmt.Sprintf("nothing is wrong with the %d nodes of %s", p.Count, env), ""
 	case caFine:

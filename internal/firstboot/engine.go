@@ -178,7 +178,7 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 			return did, err
 		}
 		wait := max(jittered(pause), passing.After)
-		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err)
+		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err, "remedy", remedy(err))
 		if e.sleep(ctx, wait) != nil {
 			return "", err // the cause of the last try is more useful than the deadline
 		}
@@ -190,6 +190,15 @@ const (
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
+
+// remedy returns the remedy that came with an error, "" for none.
+func remedy(err error) string {
+	var advised interface{ Hint() string }
+	if errors.As(err, &advised) {
+		return advised.Hint()
+	}
+	return ""
+}
 
 func jittered(d time.Duration) time.Duration {
 	return d*9/10 + rand.N(d/5) // machines that boot together must not retry together

@@ -145,8 +145,9 @@ func Explain(f store.FleetState, ref environments.Ref, node string, now time.Tim
 		last, x.Status = st, (*WholeStatus)(&st)
 	}
 	id := agent.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
-	d := agent.Decide(last.Observed(id), f.Desired(n.Role, node), now)
-	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = d.Wanted, last.LastGood, d.Action, d.Cause, d.Ladder
+	desired := f.Desired(n.Role, node)
+	d := agent.Decide(last.Observed(id), desired, now)
+	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = desired.Wanted(), last.LastGood, d.Action, d.Cause, d.Ladder
 	return x
 }
 

@@ -61,7 +61,7 @@ func TestLookListsEveryNodeWithItsState(t *testing.T) {
 	if s.Healthy || s.Missing != 7 || s.Wanted != 10 || s.counts()[agent.Pending] != 2 {
 		t.Errorf("healthy %t, %d of %d missing, counts %v", s.Healthy, s.Missing, s.Wanted, s.counts())
 	}
-	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 of 10 not registered yet\n") {
+	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 of 10 not registered\n") {
 		t.Errorf("summary %q", text)
 	}
 }

@@ -32,7 +32,7 @@ func (s Status) Summary() string {
 		}
 	}
 	if s.Missing > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d not registered yet", s.Missing, s.Wanted))
+		parts = append(parts, fmt.Sprintf("%d of %d not registered", s.Missing, s.Wanted))
 	}
 	if len(parts) == 0 {
 		parts = []string{"no nodes"}

@@ -17,11 +17,15 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/connect"
 	"pulley/internal/pki"
 )
 
 // DefaultTimeout bounds one request to one server. A join may be slow at the server: etcd rebuilds its permissions.
 const DefaultTimeout = 30 * time.Second
+
+// tlsWithin bounds the TLS handshake with one server.
+const tlsWithin = 10 * time.Second
 
 // Client tries the servers of one fleet in turn until one answers.
 type Client struct {
@@ -75,7 +79,7 @@ func httpClient(t *tls.Config) *http.Client {
 	t.NextProtos = []string{"http/1.1"}
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: t, TLSHandshakeTimeout: 10 * time.Second,
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: t, TLSHandshakeTimeout: tlsWithin,
 			DisableKeepAlives: true, // each request has its own connection, which its proof is for
 			TLSNextProto:      map[string]func(string, *tls.Conn) http.RoundTripper{},
 		},
@@ -167,7 +171,6 @@ func (c *Client) post(ctx context.Context, path string, body func(*tls.Connectio
 // each tries the servers in turn. A refusal ends it: all servers have the same etcd.
 func (c *Client) each(ctx context.Context, try func(context.Context, server) error) error {
 	failed := &UnreachableError{}
-	var all []error
 	for _, server := range c.servers {
 		one, cancel := context.WithTimeout(ctx, c.timeout)
 		err := try(one, server)
@@ -182,20 +185,33 @@ func (c *Client) each(ctx context.Context, try func(context.Context, server) err
 		case errors.As(err, &busy):
 			failed.After = max(failed.After, busy.after)
 		}
-		var ofURL *url.Error // repeats the method and the URL
-		if errors.As(err, &ofURL) {
-			err = ofURL.Err
+		if busy != nil {
+			failed.Failures = append(failed.Failures, &connect.Failure{Code: connect.Busy, Server: connect.Serve, URL: server.url, Text: busy.says, Err: err})
+			continue
 		}
-		if clock := pki.ExplainClock(err, server.certificate(), time.Now()); clock != nil {
-			err = clock
+		target := connect.Target{Server: connect.Serve, URL: server.url, Own: server.certificate(), Timeout: c.timeout}
+		why := target.Explain(withoutURL(err), time.Now())
+		switch {
+		case why.Code == connect.TLSTimeout:
+			why.Within = tlsWithin
+		case (why.Code == connect.ConnectionClosed || why.Code == connect.ServerPlain || why.Code == connect.Other) && target.IsEtcd():
+			why.Code = connect.EtcdsPort
 		}
-		all = append(all, fmt.Errorf("%s: %w", server.url, err))
+		failed.Failures = append(failed.Failures, why)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	failed.Err = errors.Join(all...)
 	return failed
+}
+
+// withoutURL removes the method and the URL that net/http adds to an error.
+func withoutURL(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 // busyError is an answer that requests a retry.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/connect"
 )
 
 // root begins the paths of all requests. Another version of the protocol has another root.
@@ -101,14 +102,18 @@ type Renewal struct {
 
 // UnreachableError reports that no server gave a valid answer. A later attempt may succeed.
 type UnreachableError struct {
-	Err   error         // of each server
-	After time.Duration // pause that a server requested; 0 is none
+	connect.Failures               // of each server
+	After            time.Duration // pause that a server requested; 0 is none
 }
 
-func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("cannot reach pulley serve: %v", e.Err)
+// Unwrap returns what callers branch on.
+func (e *UnreachableError) Unwrap() []error {
+	var all []error
+	for _, f := range e.Failures {
+		all = append(all, f)
+	}
+	return all
 }
-func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // exporterLabel names the keying material (RFC 5705, RFC 8446 7.5) that binds a request to its connection.
 // exporterBytes is its length.

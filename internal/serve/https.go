@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/connect"
 	"pulley/internal/join"
 	"pulley/internal/mirror"
 	"pulley/internal/serve/limits"
@@ -134,6 +135,7 @@ type Web struct {
 // ServeHTTP uses the path as it was sent. http.ServeMux would clean the path, and an invalid path could become a valid
 // one.
 func (w Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set("Server", connect.ServerName)
 	asked := r.URL.EscapedPath()
 	part := w.Mirror
 	switch {

@@ -14,7 +14,7 @@ import (
 func TestOrphanedUsersAreDeleted(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
-	st, ctx := connect(t, s.Connection), t.Context()
+	st, ctx := dialled(t, s.Connection), t.Context()
 	user := func(kind pki.Kind, subject string) string {
 		n := pki.Name{Prefix: "pulley", Kind: kind, Subject: subject, Incarnation: pki.NewIncarnation()}
 		if kind == pki.KindNode {
@@ -55,7 +55,7 @@ func TestOrphanedUsersAreDeleted(t *testing.T) {
 func TestRenewalOfAdministratorIsRecorded(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
-	st := connect(t, s.Connection)
+	st := dialled(t, s.Connection)
 	before, _, err := st.Identities.Operator(t.Context(), "admin")
 	if err != nil {
 		t.Fatal(err)

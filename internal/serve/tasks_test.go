@@ -32,7 +32,7 @@ func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, lo
 	t.Helper()
 	log = &observe.Log{}
 	k, err := NewTasks(TasksConfig{
-		Store: connect(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: log.Logger(), Notify: notify,
+		Store: dialled(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: log.Logger(), Notify: notify,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func startSecure(t *testing.T) *member.Secured {
 	return s
 }
 
-func connect(t *testing.T, c store.Config) *store.Store {
+func dialled(t *testing.T, c store.Config) *store.Store {
 	t.Helper()
 	st, err := store.Open(c)
 	if err != nil {
@@ -112,7 +112,7 @@ func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
 func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
-	st := connect(t, s.Connection)
+	st := dialled(t, s.Connection)
 	foreign := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
 	if err := st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	if err := s.Certificates.Issue(as.Cert, name, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	node := connect(t, as)
+	node := dialled(t, as)
 	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	if _, err := node.Node.Desire(t.Context(), id); err != nil {
 		t.Errorf("a node with a pre-created user may not read: %v", err)
@@ -189,7 +189,7 @@ func TestPlanOfPrecreatedUsers(t *testing.T) {
 func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
-	st := connect(t, s.Connection)
+	st := dialled(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
 	_, log, _ := startTasks(t, s)
 	_, other, _ := startTasks(t, s)
@@ -246,7 +246,7 @@ func TestFullEtcdIsHealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	st := connect(t, s.Connection)
+	st := dialled(t, s.Connection)
 	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
 	report := func() error {
@@ -317,7 +317,7 @@ func TestFloodLimits(t *testing.T) {
 func TestCopiedMachineIsFrozen(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
-	st := connect(t, s.Connection)
+	st := dialled(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
 	startTasks(t, s)
 	startTasks(t, s)
@@ -359,7 +359,7 @@ func TestCopiedMachineIsFrozen(t *testing.T) {
 func TestStalledFirstBootSendsNotice(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
-	st := connect(t, s.Connection)
+	st := dialled(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
 	long := time.Now().Add(-2 * store.StandsStill)
 	for _, b := range []store.FirstBoot{

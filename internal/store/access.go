@@ -52,7 +52,7 @@ func (s *Access) AuthEnabled(ctx context.Context) (bool, error) {
 		return true, nil // without auth etcd refuses no client
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot ask whether etcd checks its users: %w", s.db.Explain(err))
+		return false, fmt.Errorf("cannot read whether etcd checks its users: %w", s.db.Explain(err))
 	}
 	return resp.Enabled, nil
 }

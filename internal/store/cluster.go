@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/connect"
 	"pulley/internal/store/etcd"
 )
 
@@ -34,17 +35,18 @@ type MemberState struct {
 	leader bool
 }
 
-// Member reads the state of the member at an endpoint. Its error is only the cause.
+// Member reads the state of the member at an endpoint. Its error is a *connect.Failure where the member does not answer.
 func (s *Cluster) Member(ctx context.Context, endpoint string) (MemberState, error) {
 	m, err := s.member(ctx, endpoint)
-	if err != nil {
-		err = etcd.PlainCause(err)
+	var failed *connect.Failure
+	if err = s.db.Explain(err); errors.As(err, &failed) {
+		return m, failed
 	}
 	return m, err
 }
 
 func (s *Cluster) member(ctx context.Context, endpoint string) (MemberState, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
+	ctx, cancel := context.WithTimeout(etcd.At(ctx, endpoint), s.db.Timeout)
 	defer cancel()
 	st, err := s.db.Client.Status(ctx, endpoint)
 	if err != nil {
@@ -236,7 +238,7 @@ func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
 		return 0, fmt.Errorf("cannot make room in etcd: %w", err)
 	}
 	for _, before := range members {
-		one, cancel := context.WithTimeout(ctx, defragmentWithin)
+		one, cancel := context.WithTimeout(etcd.At(ctx, before.Endpoint), defragmentWithin)
 		_, err := s.db.Client.Defragment(one, before.Endpoint)
 		cancel()
 		var after MemberState

@@ -139,7 +139,7 @@ func TestOtherServersDifferFromRefusals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Cluster.Ping(t.Context()); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+" does not answer as etcd") {
+		if err := st.Cluster.Ping(t.Context()); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+": another server answers there") {
 			t.Errorf("a web server that says %d: %v", code, err)
 		}
 		if err := st.Close(); err != nil {

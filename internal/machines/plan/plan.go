@@ -109,6 +109,16 @@ func (p Plan) Counts() map[Verb]int {
 	return counts
 }
 
+// Remaining lists the nodes that are registered, not wanted, and stay.
+func (p Plan) Remaining() (nodes []string) {
+	for _, s := range p.Steps {
+		if s.Verb == Extra {
+			nodes = append(nodes, s.Node)
+		}
+	}
+	return nodes
+}
+
 // Deleted lists the machines that the plan deletes, in its order, without duplicates.
 func (p Plan) Deleted() []machines.Ref {
 	var all []machines.Ref

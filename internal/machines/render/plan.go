@@ -209,7 +209,7 @@ func difference(d plan.Difference) string {
 	return clean(string(d.Kind))
 }
 
-// Health returns "healthy", or the lacking nodes: "degraded: compute 3 of 5 converged (compute4 never joined, compute5
+// Health returns "healthy", or the lacking nodes: "degraded: compute 3 of 5 converged (compute4 not registered, compute5
 // silent)".
 func Health(h machines.Health) string {
 	if h.Healthy {
@@ -222,7 +222,7 @@ func Health(h machines.Health) string {
 		}
 		var lacking []string
 		for _, l := range r.Lacking {
-			lacking = append(lacking, clean(l.Node)+" "+cmp.Or(string(l.State), "never joined"))
+			lacking = append(lacking, clean(l.Node)+" "+cmp.Or(string(l.State), "not registered"))
 		}
 		if more := r.Wanted - r.Converged - len(lacking); more > 0 {
 			lacking = append(lacking, fmt.Sprintf("and %d more", more))

@@ -185,7 +185,7 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 	w.silence("compute2")
 	w.Hosts["compute3"], w.Views["compute3"] = agent.Host{}, agent.View{State: agent.Pending}
 	h := machines.Judge(e, w.Hosts, w.Views)
-	want := "degraded: compute 2 of 8 converged (compute2 silent, compute3 pending, compute4 never joined, compute5 never joined, and 2 more)"
+	want := "degraded: compute 2 of 8 converged (compute2 silent, compute3 pending, compute4 not registered, compute5 not registered, and 2 more)"
 	if got := render.Health(h); h.Healthy || got != want {
 		t.Errorf("health: %s", got)
 	}

@@ -18,7 +18,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 )
 
 // DefaultTimeout bounds every call to etcd.
@@ -45,6 +44,7 @@ type DB struct {
 	CallerName string                          // name of the client in errors
 	user       string                          // user that etcd derives from the certificate; "" without one
 	peer       *peer                           // nil in etcd's own process
+	connecting *connecting                     // nil where no probe can help
 	pair       func() (tls.Certificate, error) // reads this client's certificate; nil without one
 }
 
@@ -64,24 +64,8 @@ func Open(c Config) (*DB, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
-	var options []grpc.DialOption
-	if first := c.Endpoints[0]; tlsConfig != nil && (strings.HasPrefix(first, "https:") || strings.HasPrefix(first, "unixs:")) { // the client uses TLS
-		options = append(options, grpc.WithTransportCredentials(watched{credentials.NewTLS(tlsConfig), seen}))
-	}
-	if c.DryRun {
-		options = append(options, grpc.WithChainUnaryInterceptor(dryRun))
-	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
-		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: options,
-		Logger: zap.NewNop(), // errors are returned; the client's own log would repeat them
-	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
-	}
 	db := &DB{
-		Client: client, Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","),
+		Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","),
 		CallerName: "a client without a certificate", user: userOf(tlsConfig), peer: seen,
 	}
 	if db.user != "" {
@@ -89,6 +73,22 @@ func Open(c Config) (*DB, error) {
 	}
 	if c.Cert != "" {
 		db.pair = c.Certificate
+	}
+	var options []grpc.DialOption
+	if c.DryRun {
+		options = append(options, grpc.WithChainUnaryInterceptor(dryRun))
+	}
+	if db.connecting = newConnecting(c, tlsConfig, db.certificate); db.connecting != nil {
+		options = append(options, grpc.WithChainUnaryInterceptor(db.connecting.intercept))
+	}
+	db.Client, err = clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: options,
+		Logger: zap.NewNop(), // errors are returned; the client's own log would repeat them
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
 	}
 	return db, nil
 }

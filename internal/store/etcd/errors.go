@@ -10,9 +10,11 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"pulley/agent"
+	"pulley/internal/connect"
 	"pulley/internal/pki"
 )
 
@@ -41,35 +43,43 @@ var ErrFull = rpctypes.ErrNoSpace
 var ErrNoRole = rpctypes.ErrRoleNotFound
 
 // unreachable is the error that etcd did not answer.
-type unreachable struct {
-	endpoints string
-	cause     error
+type unreachable struct{ connect.Failures }
+
+// Unwrap returns what callers branch on.
+func (u *unreachable) Unwrap() []error {
+	if u.Clock() {
+		return []error{agent.ErrUnreachable, agent.ErrClock, u.Failures[0]}
+	}
+	return []error{agent.ErrUnreachable, u.Failures[0]}
 }
 
-func (u *unreachable) Error() string {
-	return fmt.Sprintf("etcd is unreachable at %s: %v", u.endpoints, u.cause)
-}
-func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
-
-// outOfTime is the error that a clock prevents the connection to etcd.
-type outOfTime struct {
-	endpoints string
-	cause     error // *pki.ClockError
-}
-
-func (o *outOfTime) Error() string {
-	return fmt.Sprintf("cannot connect to etcd at %s: %v", o.endpoints, o.cause)
-}
-func (o *outOfTime) Unwrap() []error { return []error{agent.ErrUnreachable, agent.ErrClock, o.cause} }
-
-// silent returns the error for a missing answer.
+// silent returns the error for a missing answer. A connection that was lost gets a short probe if gRPC's error lacks the cause.
 func (s *DB) silent(err error) error {
-	for _, cause := range []error{err, s.lastFailure()} {
-		if clock := pki.ExplainClock(cause, s.certificate(), time.Now()); clock != nil {
-			return &outOfTime{s.Endpoints, clock}
+	var known *unreachable
+	if errors.As(err, &known) {
+		return known
+	}
+	if w := s.connecting; w != nil && s.Client.ActiveConnection().GetState() == connectivity.TransientFailure {
+		ctx, cancel := context.WithTimeout(context.Background(), probeWithin)
+		defer cancel()
+		if found := w.probe(ctx, ""); found != nil {
+			return &unreachable{found}
 		}
 	}
-	return &unreachable{s.Endpoints, PlainCause(err)}
+	target := connect.Target{Server: connect.Etcd, URL: strings.ReplaceAll(s.Endpoints, ",", ", "), Own: s.certificate(), Timeout: s.Timeout}
+	return &unreachable{connect.Failures{target.Explain(err, time.Now())}}
+}
+
+// otherServer returns the error that something else than etcd answered.
+func (s *DB) otherServer() error {
+	if s.connecting == nil {
+		return &unreachable{connect.Failures{{Code: connect.OtherServer, Server: connect.Etcd, URL: s.Endpoints}}}
+	}
+	var found connect.Failures
+	for _, t := range s.connecting.targets {
+		found = append(found, t.Identify())
+	}
+	return &unreachable{found}
 }
 
 // certificate returns this client's own certificate, as its file contains it now; nil for none.
@@ -102,7 +112,7 @@ func (s *DB) ExplainWrite(err error) error {
 	explained := s.Explain(err)
 	switch {
 	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
-	case strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
+	case errors.As(err, new(*unreachable)), strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
 		errors.Is(err, rpctypes.ErrNoLeader), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
 	default:
 		return &unknownOutcome{explained}
@@ -121,12 +131,20 @@ func (s *DB) Explain(err error) error {
 		return nil
 	}
 	switch {
+	case errors.As(err, new(*unreachable)):
+		return err
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` names the node that fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
 		return s.silent(err)
+	}
+	switch {
+	case strings.Contains(err.Error(), "received message larger than max"):
+		return fmt.Errorf("the answer of etcd is larger than %d MiB\nselect fewer nodes with --role or --node; `pulley doctor` names nodes that wrote too much", maxAnswerBytes>>20)
+	case strings.Contains(err.Error(), "message larger than max"), errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return errors.New("the value is larger than etcd accepts, 1.5 MiB by default\nstore it in smaller parts")
 	}
 	code := status.Code(err)
 	var ofEtcd rpctypes.EtcdError
@@ -137,7 +155,7 @@ func (s *DB) Explain(err error) error {
 	case code == codes.Unavailable || code == codes.DeadlineExceeded:
 		return s.silent(err)
 	case notEtcd(err, code):
-		return &unreachable{s.Endpoints, errors.New("what answers at " + s.Endpoints + " does not answer as etcd")}
+		return s.otherServer()
 	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
 		return s.refused(err)
 	}
@@ -147,21 +165,6 @@ func (s *DB) Explain(err error) error {
 // notEtcd reports whether another server than etcd answered. gRPC then reports an HTTP error or an unknown method.
 func notEtcd(err error, code codes.Code) bool {
 	return code == codes.Unimplemented || strings.Contains(err.Error(), "unexpected HTTP status code") || strings.Contains(err.Error(), "unexpected content-type")
-}
-
-// PlainCause reduces gRPC's wording to the cause.
-func PlainCause(err error) error {
-	if clock := pki.ExplainClock(err, nil, time.Now()); clock != nil {
-		return clock
-	}
-	text := err.Error()
-	if _, cause, ok := strings.Cut(text, "transport: "); ok {
-		text = strings.TrimSuffix(cause, `"`)
-	}
-	if text == context.DeadlineExceeded.Error() {
-		text = "no answer within the deadline"
-	}
-	return errors.New(text)
 }
 
 // refused adds the remedy to a request that etcd refused. It makes one more request, to see whether the user still

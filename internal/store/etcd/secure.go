@@ -1,67 +1,18 @@
 package etcd
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync/atomic"
-
-	"google.golang.org/grpc/credentials"
 )
 
-// peer remembers the issuer of etcd's last certificate, and why the last connection failed.
+// peer remembers the issuer of etcd's last certificate.
 type peer struct {
-	issuer  atomic.Pointer[[]byte]
-	failure atomic.Pointer[error]
-}
-
-// watched is TLS that notes each failure: a request that waits for a connection reports only its own deadline.
-type watched struct {
-	credentials.TransportCredentials
-	seen *peer
-}
-
-func (w watched) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	w.seen.failure.Store(&err)
-	if err != nil {
-		return nil, nil, err
-	}
-	return watchedConn{conn, w.seen}, info, nil
-}
-
-func (w watched) Clone() credentials.TransportCredentials {
-	return watched{w.TransportCredentials.Clone(), w.seen}
-}
-
-// watchedConn notes an alert of the server. In TLS 1.3 the server rejects a certificate after the handshake.
-type watchedConn struct {
-	net.Conn
-	seen *peer
-}
-
-func (c watchedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err != nil && strings.Contains(err.Error(), "remote error: tls: ") {
-		c.seen.failure.Store(&err)
-	}
-	return n, err
-}
-
-// lastFailure returns why the last connection failed; nil if it did not.
-func (s *DB) lastFailure() error {
-	if s.peer == nil {
-		return nil
-	}
-	if err := s.peer.failure.Load(); err != nil {
-		return *err
-	}
-	return nil
+	issuer atomic.Pointer[[]byte]
 }
 
 // ServerIssuer returns the authority key ID of etcd's last certificate, which identifies the signing CA. It is nil

@@ -1,9 +1,8 @@
-package pki_test
+package connect_test
 
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -11,12 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/connect"
 	"pulley/internal/pki"
 )
 
 // An operator who reads "expired certificate" about a certificate that is valid renews it again and again; the clock
 // of the other machine is wrong.
-func TestExplainClock(t *testing.T) {
+func TestExplainNamesTheClock(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, c := range []struct {
@@ -79,19 +79,16 @@ func TestExplainClock(t *testing.T) {
 			if err == nil {
 				_ = resp.Body.Close()
 			}
-			clock := pki.ExplainClock(err, identity.Leaf(), now.Add(c.now))
 			if c.want == "" {
-				if err != nil || clock != nil {
-					t.Errorf("%v, explained as %v", err, clock)
+				if err != nil {
+					t.Error(err)
 				}
 				return
 			}
-			if clock == nil || !strings.Contains(clock.Error(), c.want) {
-				t.Errorf("%v is explained as %v, want %q", err, clock, c.want)
+			target := connect.Target{Server: connect.Serve, URL: server.URL, Own: identity.Leaf()}
+			if f := target.Explain(err, now.Add(c.now)); !f.Clock() || !strings.Contains(f.Cause(), c.want) {
+				t.Errorf("%v is explained as %s: %v, want %q", err, f.Code, f, c.want)
 			}
 		})
-	}
-	if err := pki.ExplainClock(errors.New("connection refused"), nil, now); err != nil {
-		t.Errorf("another error is explained as %v", err)
 	}
 }
