@@ -238,8 +238,8 @@ func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
 		return 0, fmt.Errorf("cannot make room in etcd: %w", err)
 	}
 	for _, before := range members {
-		one, cancel := context.WithTimeout(etcd.At(ctx, before.Endpoint), defragmentWithin)
-		_, err := s.db.Client.Defragment(one, before.Endpoint)
+		one, cancel := context.WithTimeout(ctx, defragmentWithin)
+		err := s.db.Defragment(one, before.Endpoint)
 		cancel()
 		var after MemberState
 		if err == nil {

@@ -76,8 +76,8 @@ func Open(c Config) (*Store, error) {
 }
 
 // Over returns a store over the client of an embedded member in the same process.
-func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *Store {
-	return newStore(etcd.Over(client, endpoint, prefix, timeout))
+func Over(client *clientv3.Client, defragment func() error, endpoint, prefix string, timeout time.Duration) *Store {
+	return newStore(etcd.Over(client, defragment, endpoint, prefix, timeout))
 }
 
 // newStore creates the subjects, lowest first. Each subject calls only the subjects that it receives.

@@ -293,7 +293,7 @@ func (e *Etcd) Size() (stored, inUse int64) {
 
 // Store returns a connection to the keyspace inside the process, which needs no certificate.
 func (e *Etcd) Store(prefix string, timeout time.Duration) *store.Store {
-	return store.Over(v3client.New(e.server.Server), e.Endpoint(), prefix, timeout)
+	return store.Over(v3client.New(e.server.Server), e.server.Server.Backend().Defrag, e.Endpoint(), prefix, timeout)
 }
 
 // Failed delivers the error that stops the member, if any.

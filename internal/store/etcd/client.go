@@ -45,6 +45,7 @@ type DB struct {
 	user       string                          // user that etcd derives from the certificate; "" without one
 	peer       *peer                           // nil in etcd's own process
 	connecting *connecting                     // nil where no probe can help
+	defragment func() error                    // of an embedded member; nil elsewhere
 	pair       func() (tls.Certificate, error) // reads this client's certificate; nil without one
 }
 
@@ -93,12 +94,13 @@ func Open(c Config) (*DB, error) {
 	return db, nil
 }
 
-// Over returns a connection over the client of an embedded member in the same process.
-func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *DB {
+// Over returns a connection over the client of an embedded member in the same process. etcd's own client there cannot defragment: it
+// panics, so that defragment does.
+func Over(client *clientv3.Client, defragment func() error, endpoint, prefix string, timeout time.Duration) *DB {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
-	return &DB{Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve"}
+	return &DB{Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve", defragment: defragment}
 }
 
 // Env returns the keys of an environment.
@@ -119,6 +121,15 @@ func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []cli
 		return resp, s.ExplainWrite(err)
 	}
 	return resp, s.Explain(err)
+}
+
+// Defragment frees the unused space of the member at an endpoint.
+func (s *DB) Defragment(ctx context.Context, endpoint string) error {
+	if s.defragment != nil {
+		return s.defragment()
+	}
+	_, err := s.Client.Defragment(At(ctx, endpoint), endpoint)
+	return s.Explain(err)
 }
 
 // Get reads one key or a range, within the deadline.
