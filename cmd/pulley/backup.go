@@ -71,7 +71,7 @@ gate of an environment. Nodes with allowed signers need pulley recover with a si
 		Example: `  pulley restore --data-dir pulley-data fleet.backup
   age -d -i KEY fleet.backup.age | pulley restore --data-dir pulley-data -`,
 		RunE: func(c *cobra.Command, args []string) error {
-			var in io.Reader = o.env.Stdin
+			in := o.env.Stdin
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {

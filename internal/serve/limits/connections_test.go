@@ -81,7 +81,7 @@ func TestOverloadNamesTheHeaviestAddress(t *testing.T) {
 		if len(told) != 1 || told[0].From != "192.0.2.1" || told[0].Open != 2 || told[0].Refused != 1 {
 			t.Fatalf("%+v", told)
 		}
-		time.Sleep(reportInterval) // of the bubble
+		<-time.After(reportInterval) // the clock of the bubble
 		_, _ = l.Admit(&peer{from: "192.0.2.3:1"})
 		synctest.Wait()
 		if len(told) != 2 || told[1].Refused != 27 {
