@@ -76,7 +76,7 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.operator, budgets: map[string]*budget{}}
+	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, budgets: map[string]*budget{}}
 	tlsConfig, err := cfg.ClientTLSInfo.ServerConfig()
 	if err != nil {
 		_ = b.remove()

@@ -58,9 +58,9 @@ type EtcdConfig struct {
 	Log           zapcore.WriteSyncer
 	UnsafeNoFsync bool // for tests, which never survive a power loss
 
-	Connections *limits.Connections     // bounds those of clients with TLS; nil: none
-	Refused     func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
-	operator    string                  // etcd's role of operators; "" without users
+	Connections  *limits.Connections     // bounds those of clients with TLS; nil: none
+	Refused      func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
+	OperatorRole string                  // etcd's role of operators; "" without users
 }
 
 // Etcd is a running embedded member.

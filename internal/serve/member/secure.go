@@ -92,7 +92,7 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 		return nil, errors.Join(err, release())
 	}
 	s.hosts = c.Hosts
-	c.operator = s.operator
+	c.OperatorRole = s.operator
 	c.Cert, c.Key, c.CACert = s.Certificates.Server(), s.Certificates.Server(), s.Certificates.Bundle()
 	if s.Etcd, err = c.start(ctx, c.embedded(c.clientURL(true), s.peers()), release); err != nil {
 		return nil, err
