@@ -317,12 +317,21 @@ func TestOnlyAdminsConfirmRetirements(t *testing.T) {
 	if c, err := admin.Node.Confirmation(ctx, self); err != nil || c == nil || c.MachineID != "machine of controller1" {
 		t.Errorf("confirmed is %+v, %v", c, err)
 	}
-	// Operators cancel retirements too. Only an admin's cancellation deletes the confirmation.
+	// Operators cancel retirements too. After that, they must not be able to write the same request again.
 	if err := ask(server.Store(operator), run); err != nil {
 		t.Errorf("an operator cancels: %v", err)
 	}
 	check("after an operator's cancellation", retire.ID)
-	if err := errors.Join(ask(admin, retire), ask(admin, run)); err != nil {
+	end := func() error { return admin.Fleet.EndRetirements(ctx, dev) }
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	check("after serve's task", "")
+	if err := errors.Join(ask(admin, retire), end()); err != nil {
+		t.Fatal(err)
+	}
+	check("while it is requested", retire.ID)
+	if err := ask(admin, run); err != nil {
 		t.Fatal(err)
 	}
 	check("after an admin's cancellation", "")

@@ -223,7 +223,7 @@ func (a *Applying) Release(ctx context.Context, node string) error {
 
 // Ask is Fleet.Request while the lock is held. The transaction of a request to retire also confirms it, which with etcd
 // authentication needs an admin. A request that cancels a retirement deletes the confirmation. An operator cannot
-// delete it: then the confirmation stays until an admin retires or removes the node.
+// delete it: then EndRetirements does.
 func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
 	key, withdraw := a.keys.Retirement(node), true
 	confirm := func(h agent.Host, b *etcd.Batch) error { // an apply knows its own retirements

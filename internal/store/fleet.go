@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -50,34 +49,6 @@ func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, er
 		return FleetState{}, fmt.Errorf("cannot read the retirements of %s: %w", ref, err)
 	}
 	return f, nil
-}
-
-// confirm finds the requests to retire without a confirmation. It reads the host list again before it accuses: a
-// request may have ended after the first read.
-func (s *Fleet) confirm(ctx context.Context, ref environments.Ref, f *FleetState) error {
-	k := s.db.Env(ref)
-	confirmed, damaged, err := etcd.ReadAll[agent.Confirmation](ctx, s.db, k.Retirements())
-	if err != nil {
-		return err
-	}
-	f.Damaged = append(f.Damaged, damaged...)
-	lacks := func(h agent.Host) bool {
-		c, ok := confirmed[h.Node]
-		return h.Retires() && !(ok && c.Confirms(*h.Request, h.MachineID))
-	}
-	if !slices.ContainsFunc(slices.Collect(maps.Values(f.Hosts)), lacks) {
-		return nil
-	}
-	now, _, err := etcd.ReadAll[agent.Host](ctx, s.db, k.Hosts())
-	if err != nil {
-		return err
-	}
-	for _, node := range slices.Sorted(maps.Keys(f.Hosts)) {
-		if h, was := now[node], f.Hosts[node]; lacks(was) && h.Retires() && h.Request.ID == was.Request.ID {
-			f.Unconfirmed = append(f.Unconfirmed, node)
-		}
-	}
-	return nil
 }
 
 // fleetOf reads the ranges of a fleet. It returns unreadable statuses separately, because each affects one node.

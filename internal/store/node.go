@@ -59,12 +59,6 @@ func (s *Node) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st
 	return err
 }
 
-// Confirmation reads the confirmation of a request to retire the node; nil if there is none.
-func (s *Node) Confirmation(ctx context.Context, id agent.Identity) (*agent.Confirmation, error) {
-	c, _, err := etcd.Single[agent.Confirmation](ctx, s.db, s.db.Keys.Env(id.Environment).Retirement(id.Node))
-	return c, etcd.Wrap(err, "cannot read the confirmation of the retirement")
-}
-
 // Report writes a node's status and run records. It needs no guard: only the node writes these keys, and its lock
 // allows one agent at a time.
 func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {

@@ -34,7 +34,7 @@ import (
 //	environments/<env>/machines/<node>                   o,s  machine record: the machine that Pulley created for a node
 //	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
 //	environments/<env>/acts/<id>                         o,s  the newest actions on machines
-//	retirements/<env>/<node>                             a,s  confirms the request to retire a node in the host list
+//	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
 //	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
