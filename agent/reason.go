@@ -128,6 +128,7 @@ const (
 	UnknownRequest ProblemCode = "unknown_request" // text: its kind
 	HookFailed     ProblemCode = "hook_failed"     // text
 	NotStarted     ProblemCode = "not_started"     // reason: why the node did not begin
+	NotConfirmed   ProblemCode = "not_confirmed"   // a request to retire that no administrator confirmed
 )
 
 // The problems of an upgrade of the agent. Version is that of the agent in place, which passed the same check.

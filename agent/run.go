@@ -23,6 +23,8 @@ type Control interface {
 	// Admit writes the status of a run that starts. It returns ErrChanged if the desired state changed since d was
 	// read.
 	Admit(ctx context.Context, id Identity, d Desired, s Status) error
+	// Confirmation reads the confirmation of a request to retire this node; nil if there is none.
+	Confirmation(ctx context.Context, id Identity) (*Confirmation, error)
 	// Report writes the status and the run records. It deletes the node's records named by drop.
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
 }

@@ -133,9 +133,16 @@ func (t *tick) next() Decision {
 
 // decide derives an action and its cause from state and desire. The node stores holds, which also count without etcd.
 // It deletes attempts at targets that are no longer wanted.
-func (t *tick) decide(context.Context) error {
+func (t *tick) decide(ctx context.Context) error {
 	forgot := t.recall()
 	t.decision = t.judge()
+	if t.decision.Action == Retire && !t.opts.Keep {
+		refused, err := t.refuseUnconfirmed(ctx)
+		if err != nil {
+			return err
+		}
+		forgot = forgot || refused
+	}
 	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // changed in between
 		t.note = "an agent on probation takes no new target; the next tick takes it"
 		return errEnd

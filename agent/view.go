@@ -95,7 +95,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 
 // retires reports whether the reporting machine is requested to retire.
 func retires(h *Host, machine string) bool {
-	return h.Request != nil && h.Request.Do == RequestRetire && !anotherMachine(h, machine)
+	return h.Retires() && !anotherMachine(h, machine)
 }
 
 // declined reports whether the node answered that it cannot retire, for example because runs were disabled.

@@ -166,6 +166,7 @@ var problemWords = map[ProblemCode]string{
 	EtcdLost:         "etcd answered before the run and did not answer for {number}s after it",
 	StoppedEarly:     "the agent was stopped before it verified the run; the next tick repeats the run",
 	UnknownRequest:   `this agent does not know the request "{text}"; upgrade the agent`,
+	NotConfirmed:     "no administrator confirmed the retirement",
 
 	UpgradeNotStarted:   "the new agent cannot be started",
 	UpgradeNotBegun:     "the new agent did not begin its tick within {limit}",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/cli"
 )
 
@@ -25,6 +28,7 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 	var ahead atomic.Int64
 	out, stop := serveAt(t, dir, &ahead)
 	works(t, dir, out)
+	retire := retirement(t, dir, out, true)
 	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", out.find(t, `PULLEY_ENDPOINTS=(\S+)`)); code != cli.ExitDone {
 		t.Fatalf("exit code %d: %s", code, text)
 	}
@@ -46,6 +50,9 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 	}
 	out, stop = serveAt(t, dir, &ahead)
 	works(t, dir, out)
+	if got := retirement(t, dir, out, false); got != retire {
+		t.Errorf("the confirmation of a retirement was %q and is %q", retire, got)
+	}
 	if strings.Contains(out.String(), "was made") {
 		t.Error("the restored folder has another administrator")
 	}
@@ -72,4 +79,27 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 			t.Errorf("%s leaves %v, %v", name, left, err)
 		}
 	}
+}
+
+// retirement returns the id of the confirmed request to retire controller1. With begin, an administrator requests it.
+func retirement(t *testing.T, dir string, out *said, begin bool) string {
+	t.Helper()
+	st, ctx, dev := administrator(t, dir, out), t.Context(), environments.Ref{Environment: "dev"}
+	defer st.Close()
+	if begin {
+		a, err := st.Machines.BeginApply(ctx, dev, "ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}
+		err = errors.Join(st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}), a.Ask(ctx, "controller1", r), a.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := st.Node.Confirmation(ctx, agent.Identity{Environment: "dev", Node: "controller1"})
+	if err != nil || c == nil {
+		t.Fatalf("the confirmation is %+v, %v", c, err)
+	}
+	return c.ID
 }

@@ -62,15 +62,22 @@ func identities(t *testing.T, dir string) map[string]string {
 // works checks that the first administrator can use a running serve.
 func works(t *testing.T, dir string, out *said) {
 	t.Helper()
+	st := administrator(t, dir, out)
+	defer st.Close()
+	if _, err := st.Access.Users(t.Context()); err != nil {
+		t.Errorf("the administrator cannot use etcd: %v", err)
+	}
+}
+
+// administrator connects as the first administrator. The caller closes the store.
+func administrator(t *testing.T, dir string, out *said) *store.Store {
+	t.Helper()
 	endpoint, admin := out.find(t, `PULLEY_ENDPOINTS=(\S+)`), filepath.Join(dir, "pki", "admin.pem")
 	st, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer st.Close()
-	if _, err := st.Access.Users(t.Context()); err != nil {
-		t.Errorf("the administrator cannot use etcd: %v", err)
-	}
+	return st
 }
 
 // One start with a clock a year ahead cut off the whole fleet for a year: serve replaced its own certificates and the

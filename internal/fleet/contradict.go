@@ -19,9 +19,11 @@ const (
 	EpochDiffers  ContradictionCode = "epoch_differs"  // the gate's epoch is not the epoch of the last change
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
+
+	RetirementUnconfirmed ContradictionCode = "retirement_unconfirmed" // requests to retire that no administrator confirmed
 )
 
-// Contradiction is a difference between the targets, the history and the statuses of an environment.
+// Contradiction is a difference between the targets, the history, the statuses and the requests of an environment.
 type Contradiction struct {
 	Code   ContradictionCode `json:"code"`
 	Scope  string            `json:"scope,omitempty"`  // all, roles/R or nodes/N
@@ -30,6 +32,7 @@ type Contradiction struct {
 	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
 	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
 	Node   string            `json:"node,omitempty"`
+	Nodes  []string          `json:"nodes,omitempty"` // of retirement_unconfirmed
 
 	of store.Scope
 }
@@ -59,6 +62,9 @@ func Contradictions(f store.FleetState, history []store.Change) []Contradiction 
 			continue
 		}
 		all = append(all, Contradiction{Code: TargetDiffers, Scope: scope.Segment("all"), Target: &target, Change: &after, Epoch: was.Epoch, of: scope})
+	}
+	if len(f.Unconfirmed) > 0 {
+		all = append(all, Contradiction{Code: RetirementUnconfirmed, Nodes: slices.SortedFunc(slices.Values(f.Unconfirmed), CompareNatural)})
 	}
 	highest := Highest(history)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {

@@ -53,6 +53,12 @@ func (c Contradiction) Sentence() string {
 		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
 	case Restored:
 		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover` or the next promotion", c.Epoch)
+	case RetirementUnconfirmed:
+		some, more := c.Nodes[:min(len(c.Nodes), 5)], ""
+		if n := len(c.Nodes) - len(some); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		return fmt.Sprintf("no administrator confirmed the request to retire %s%s", strings.Join(some, ", "), more)
 	case MarkAbove:
 		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
 	}

@@ -137,7 +137,7 @@ func (t *Tasks) makeRoom(ctx context.Context) error {
 	return err
 }
 
-// checkBoots sends notices of first boots that are silent, and deletes old records of floods.
+// checkBoots sends notices of first boots that are silent, and deletes old records of floods and of ended retirements.
 func (t *Tasks) checkBoots(ctx context.Context) error {
 	names, err := t.Store.Environments.List(ctx)
 	if err != nil {
@@ -158,6 +158,9 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 			}
 		}
 		if err := t.forgetFloods(ctx, ref); err != nil {
+			return err
+		}
+		if err := t.Store.Fleet.EndRetirements(ctx, ref); err != nil {
 			return err
 		}
 	}

@@ -105,7 +105,7 @@ func refusal(err error) bool {
 func TestEtcdRefusesForeignKeys(t *testing.T) {
 	t.Parallel()
 	server, keys := fleetWithUsers(t)
-	reading := []string{"/pulley/v1/environments/dev/", "/pulley/v1/releases/", "/pulley/v1/content/", "/pulley/v1/deltas/", "/pulley/v1/agents/"}
+	reading := []string{"/pulley/v1/environments/dev/", "/pulley/v1/retirements/dev/", "/pulley/v1/releases/", "/pulley/v1/content/", "/pulley/v1/deltas/", "/pulley/v1/agents/"}
 	own := []string{"/pulley/v1/status/dev/controller1", "/pulley/v1/runs/dev/controller1/"}
 	nothing := func(string) bool { return false }
 	writtenBy := map[string]bool{} // an operator or publisher, as the table says

@@ -40,6 +40,7 @@ var stored = map[string]any{
 	"environments/<env>/machines/<node>":                   booked{},
 	"environments/<env>/applying":                          etcd.LockHolder{},
 	"environments/<env>/acts/<id>":                         machines.Act{},
+	"retirements/<env>/<node>":                             agent.Confirmation{},
 	"status/<env>/<node>":                                  agent.Status{},
 	"runs/<env>/<node>/<id>":                               agent.Run{},
 	"agents/<version>":                                     AgentRelease{},

@@ -34,6 +34,7 @@ import (
 //	environments/<env>/machines/<node>                   o,s  machine record: the machine that Pulley created for a node
 //	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
 //	environments/<env>/acts/<id>                         o,s  the newest actions on machines
+//	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
 //	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
@@ -135,6 +136,8 @@ func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() +
 func (k EnvKeys) Applying() string                 { return k.Root() + "applying" }
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
 func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
+func (k EnvKeys) Retirements() string              { return k.of.prefix + "retirements/" + k.env }
+func (k EnvKeys) Retirement(node string) string    { return k.Retirements() + escape(node) }
 func (k EnvKeys) Statuses() string                 { return k.of.AllStatuses() + k.env }
 func (k EnvKeys) Status(node string) string        { return k.Statuses() + escape(node) }
 func (k EnvKeys) NodesRuns() string                { return k.of.AllRuns() + k.env }
