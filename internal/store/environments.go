@@ -59,17 +59,25 @@ func decodeSpec(kv *etcd.KV) (*environments.Environment, error) {
 // RequiresSignatures reports whether an environment demands signed targets of its nodes. It reads only this value: a
 // node understands environments of later versions. An environment that is unreadable demands nothing.
 func (s *Environments) RequiresSignatures(ctx context.Context, env string) (bool, error) {
-	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
+	d, err := demandsOf(ctx, s.db, env)
+	return d.Signatures == environments.SignaturesRequired || d.Statement != 0, err
+}
+
+// demands is the part of an environment that nodes and signers obey.
+type demands struct {
+	Signatures string                `json:"signatures"`
+	Statement  environments.Duration `json:"statement"`
+}
+
+func demandsOf(ctx context.Context, db *etcd.DB, env string) (d demands, err error) {
+	resp, err := db.Get(ctx, db.Keys.Env(env).Spec())
 	if err != nil {
-		return false, etcd.Wrap(err, "cannot read environment %s", env)
-	}
-	var spec struct {
-		Signatures string `json:"signatures"`
+		return d, etcd.Wrap(err, "cannot read environment %s", env)
 	}
 	for _, kv := range resp.Kvs {
-		_ = json.Unmarshal(kv.Value, &spec) // operators see that it is unreadable
+		_ = json.Unmarshal(kv.Value, &d) // operators see that it is unreadable
 	}
-	return spec.Signatures == environments.SignaturesRequired, nil
+	return d, nil
 }
 
 // PutSpec stores an environment. It fails if the environment was written since revision.
