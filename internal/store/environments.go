@@ -59,8 +59,12 @@ func decodeSpec(kv *etcd.KV) (*environments.Environment, error) {
 // RequiresSignatures reports whether an environment demands signed targets of its nodes. It reads only this value: a
 // node understands environments of later versions. An environment that is unreadable demands nothing.
 func (s *Environments) RequiresSignatures(ctx context.Context, env string) (bool, error) {
-	d, err := demandsOf(ctx, s.db, env)
-	return d.Signatures == environments.SignaturesRequired || d.Statement != 0, err
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
+	if err != nil {
+		return false, etcd.Wrap(err, "cannot read environment %s", env)
+	}
+	d := demandsOf(resp.Kvs)
+	return d.Signatures == environments.SignaturesRequired || d.Statement != 0, nil
 }
 
 // demands is the part of an environment that nodes and signers obey.
@@ -69,15 +73,11 @@ type demands struct {
 	Statement  environments.Duration `json:"statement"`
 }
 
-func demandsOf(ctx context.Context, db *etcd.DB, env string) (d demands, err error) {
-	resp, err := db.Get(ctx, db.Keys.Env(env).Spec())
-	if err != nil {
-		return d, etcd.Wrap(err, "cannot read environment %s", env)
-	}
-	for _, kv := range resp.Kvs {
+func demandsOf(specs []*etcd.KV) (d demands) {
+	for _, kv := range specs {
 		_ = json.Unmarshal(kv.Value, &d) // operators see that it is unreadable
 	}
-	return d, nil
+	return d
 }
 
 // PutSpec stores an environment. It fails if the environment was written since revision.

@@ -22,9 +22,8 @@ var ErrNoStatement = errors.New("its file demands no statement")
 // restate adds a statement of the targets after c, if the environment demands one. A recovery changes several scopes, and
 // is followed by one statement.
 func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c *Change, a Author) error {
-	demand, err := demandsOf(ctx, s.db, ref.String())
-	if err != nil || demand.Statement == 0 {
-		return err
+	if d.demands.Statement == 0 {
+		return nil
 	}
 	if c.Unstated = a.Sign == nil || c.recovery != nil; c.Unstated {
 		return nil
@@ -32,7 +31,7 @@ func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.R
 	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
-	_, document, err := s.statement(ctx, ref, d.With(c.Scope(), c.After), *c, time.Duration(demand.Statement), a)
+	_, document, err := s.statement(ctx, ref, d.With(c.Scope(), c.After), *c, time.Duration(d.demands.Statement), a)
 	b.Op(clientv3.OpPut(s.db.Env(ref).Statement(), document))
 	return err
 }
@@ -43,19 +42,17 @@ func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, of
 	fail := func(err error) (trust.Statement, error) {
 		return trust.Statement{}, fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
 	}
-	demand, err := demandsOf(ctx, s.db, ref.String())
+	valid := time.Duration(d.demands.Statement)
 	switch {
-	case err != nil:
-		return fail(err)
 	case off:
-		demand.Statement = 0
-	case demand.Statement == 0:
+		valid = 0
+	case valid == 0:
 		return fail(fmt.Errorf("%w\nadd `statement: 24h` to it, then run `pulley env apply`", ErrNoStatement))
 	}
 	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
 		return fail(err)
 	}
-	st, document, err := s.statement(ctx, ref, d, Change{Epoch: d.Gate.Epoch}, time.Duration(demand.Statement), a)
+	st, document, err := s.statement(ctx, ref, d, Change{Epoch: d.Gate.Epoch}, valid, a)
 	if err != nil {
 		return fail(err)
 	}

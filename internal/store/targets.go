@@ -80,6 +80,7 @@ type Desires struct {
 
 	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
 
+	demands      demands
 	gateRevision int64
 	revisions    map[string]int64 // of each target's key
 }
@@ -98,7 +99,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	k := s.db.Keys.Env(env)
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Desired(), append(more, clientv3.WithPrefix())...),
-		clientv3.OpGet(k.Statement(), more...),
+		clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
 	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
@@ -130,6 +131,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 			d.Default = t
 		}
 	}
+	d.demands = demandsOf(resp.Responses[3].GetResponseRange().Kvs)
 	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
 		d.revisions[k.Statement()] = kv.ModRevision
 		if st, err := trust.ParseStatement(kv.Value); err == nil && st.Environment == env {
