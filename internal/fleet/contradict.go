@@ -22,9 +22,9 @@ const (
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
 	RetirementUnconfirmed ContradictionCode = "retirement_unconfirmed" // requests to retire that no administrator confirmed
-	StatementMissing ContradictionCode = "statement_missing" // the environment demands a statement of its targets
-	StatementExpired ContradictionCode = "statement_expired"
-	StatementDiffers ContradictionCode = "statement_differs" // a scope's target is not that of the statement
+	StatementMissing      ContradictionCode = "statement_missing"      // the environment demands a statement of its targets
+	StatementExpired      ContradictionCode = "statement_expired"
+	StatementDiffers      ContradictionCode = "statement_differs" // a scope's target is not that of the statement
 )
 
 // Contradiction is a difference between the targets, the history, the statuses and the requests of an environment.
