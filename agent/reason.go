@@ -17,12 +17,13 @@ const (
 	ReasonRetired       Reason = "retired"           // problem of its hooks
 	ReasonPuppetBlocked Reason = "puppet_blocked"    // blocked
 	ReasonStopped       Reason = "stopped"           // hold
-	ReasonClock         Reason = "clock_wrong"       // text
+	ReasonClock         Reason = "clock_wrong"       // text; or refusal of a statement
 	ReasonUnreachable   Reason = "etcd_unreachable"  // text
 	ReasonUnreadable    Reason = "etcd_unreadable"   // text
 	ReasonUnregistered  Reason = "unregistered"      // node
 	ReasonOtherMachine  Reason = "other_machine"     // machine, listed
 	ReasonNoTarget      Reason = "no_target"         //
+	ReasonStale         Reason = "stale_statement"   // refusal
 	ReasonFrozen        Reason = "frozen"            // hold
 	ReasonGateClosed    Reason = "gate_closed"       // gate
 	ReasonRefused       Reason = "target_refused"    // refusal, next

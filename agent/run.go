@@ -127,6 +127,10 @@ type Agent struct {
 
 	Signatures func() *Signatures // checks of signatures, for the status; may be nil
 
+	// Current returns why no signed statement covers the target that d wants, or nil. keep remembers the statement; nil:
+	// nothing is new. Current may be nil.
+	Current func(d Desired) (stale *Refusal, keep func() error)
+
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
 }
 
@@ -199,6 +203,7 @@ type tick struct {
 	opts       Options
 	observed   Observed
 	desired    Desired
+	keep       func() error // remembers the statement of the targets; nil: nothing is new
 	decision   Decision
 	state      State
 	staged     Staged

@@ -104,6 +104,10 @@ func (t *tick) desire(ctx context.Context) error {
 		d = unreachable(err)
 	case err != nil:
 		d = Desired{Unreadable: Prose(err.Error())}
+	case t.Current != nil:
+		if t.observed.Stale, t.keep = t.Current(d); t.observed.Stale != nil {
+			*t.observed.Stale = t.observed.Stale.clipped(maxDetailInHead)
+		}
 	}
 	t.desired = d
 	return nil
@@ -149,6 +153,11 @@ func (t *tick) decide(ctx context.Context) error {
 	}
 	if !t.desired.known() {
 		return nil
+	}
+	if t.keep != nil && !t.opts.Noop {
+		if err := t.keep(); err != nil {
+			return err
+		}
 	}
 	if w := t.decision.Wanted; !w.IsZero() {
 		forgot = t.state.keepAttempts(w) || forgot

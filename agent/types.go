@@ -292,6 +292,7 @@ type Desired struct {
 	Assigned    *Assignment      `json:"assigned,omitempty"`
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
 	Agent       AgentChoice      `json:"agent,omitzero"`
+	Statement   []byte           `json:"-"` // signed, of the targets in force; nil: none
 	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
 }
 
@@ -343,6 +344,8 @@ type Signatures struct {
 	Release string         `json:"release,omitempty"` // of the high-water mark
 	Data    Generation     `json:"data,omitempty"`    // of the high-water mark
 	Permit  Epoch          `json:"permit,omitempty"`  // of the newest permit that the node used
+
+	Statement Epoch `json:"statement,omitempty"` // of the newest statement that the node verified; 0: it needs none
 }
 
 // Phase tells whether a run is in progress.

@@ -44,6 +44,13 @@ EXIT STATUS
 				for _, r := range done {
 					o.announceRecovery(ref, r, until, dryRun)
 				}
+				if err == nil && len(done) > 0 && !dryRun {
+					st, missing, err := change.Restate(ctx, s, ref, o.changing())
+					if o.warnUnstated(missing); st.Epoch > 0 {
+						o.announceStatement(ref, st)
+					}
+					return err
+				}
 				if err == nil && len(done) == 0 {
 					fmt.Fprintf(o.env.Stdout, "nothing to recover in %s: targets and history agree, and no node refuses its target because of its high-water mark\n", ref)
 				}

@@ -61,7 +61,7 @@ the result. The only server that a node needs is etcd.`,
 	o.connection.AddFlags(root.PersistentFlags())
 	root.AddCommand(
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
-		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
+		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newSign(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newCA(o), newAgents(o),
 	)
@@ -96,7 +96,7 @@ func addExitCodes(c *cobra.Command) {
 // reads is the command that shows the result of a change, by the first verb of the change.
 var reads = map[string]string{
 	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get", "env": "env history", "hold": "status", "nodes": "nodes", "operators": "operators list",
-	"promote": "history", "publish": "releases", "recover": "history", "releases": "releases", "rollback": "history", "token": "token list", "unhold": "status",
+	"promote": "history", "publish": "releases", "recover": "history", "releases": "releases", "rollback": "history", "sign": "status", "token": "token list", "unhold": "status",
 }
 
 // addReadAgain makes every verb name the command that shows whether a change is in force whose answer was lost.

@@ -59,7 +59,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 	if err != nil || len(history) == 0 {
 		return nil, err
 	}
-	found := fleet.Contradictions(f, history)
+	found := fleet.Contradictions(f, history, a.At)
 	right := corrected(f.Desires, found, history)
 	blocked, err := blockedNodes(ctx, s, ref, f, right, a.At)
 	if err != nil {

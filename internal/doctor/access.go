@@ -264,7 +264,7 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding,
 	}
 	fresh := *f
 	var err error
-	if fresh.environments, err = readEnvironments(ctx, st); err != nil {
+	if fresh.environments, err = readEnvironments(ctx, st, f.now); err != nil {
 		return nil, err
 	}
 	if fresh.operators, fresh.damaged, err = st.Identities.Operators(ctx); err != nil {

@@ -100,7 +100,7 @@ func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (
 		return nil, err
 	}
 	f.cluster = readCluster(ctx, st, c)
-	if f.environments, err = readEnvironments(ctx, st); err != nil {
+	if f.environments, err = readEnvironments(ctx, st, now); err != nil {
 		return nil, err
 	}
 	f.want = map[string][]store.Grant{}
@@ -141,13 +141,13 @@ func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
 }
 
 // readEnvironments reads every environment that any key names.
-func readEnvironments(ctx context.Context, st *store.Store) (all []environment, err error) {
+func readEnvironments(ctx context.Context, st *store.Store, now time.Time) (all []environment, err error) {
 	refs, err := st.Environments.Named(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, ref := range refs {
-		e, err := readEnvironment(ctx, st, ref)
+		e, err := readEnvironment(ctx, st, ref, now)
 		if err != nil {
 			return nil, err
 		}
@@ -157,7 +157,7 @@ func readEnvironments(ctx context.Context, st *store.Store) (all []environment, 
 }
 
 // readEnvironment reads pre-created users before identities: a user moves from the one to the other, and must be in either.
-func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref) (environment, error) {
+func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref, now time.Time) (environment, error) {
 	e := environment{ref: ref, wanted: map[string]bool{}}
 	var err error
 	if e.spec, _, err = st.Environments.Spec(ctx, ref); err != nil {
@@ -189,13 +189,13 @@ func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref)
 		e.reported, err = st.Fleet.ReportedKeys(ctx, ref)
 	}
 	if err == nil {
-		err = e.compare(ctx, st)
+		err = e.compare(ctx, st, now)
 	}
 	return e, err
 }
 
 // compare finds contradictions between targets, history and statuses. What it cannot read is damaged, not contradictory.
-func (e *environment) compare(ctx context.Context, st *store.Store) error {
+func (e *environment) compare(ctx context.Context, st *store.Store, now time.Time) error {
 	if e.spec == nil {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (e *environment) compare(ctx context.Context, st *store.Store) error {
 	case errors.Is(err, store.ErrConflict): // a prune compacted it just now
 		return nil
 	case err == nil:
-		e.differs = fleet.Contradictions(f, history)
+		e.differs = fleet.Contradictions(f, history, now)
 		e.signers = map[string][]string{}
 		for node, st := range sorted(f.Statuses) {
 			_, listed := f.Hosts[node]

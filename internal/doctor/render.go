@@ -220,6 +220,8 @@ func (f Finding) render() (sentence, remedy string) {
 		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
 	case Code(fleet.RetirementUnconfirmed):
 		return p.Differs.Sentence() + ": the nodes refuse it", "find out who wrote it into the host list; `pulley nodes run NODE -e " + env + " --cancel-retirement` replaces the request"
+	case Code(fleet.StatementMissing), Code(fleet.StatementExpired), Code(fleet.StatementDiffers):
+		return p.Differs.Sentence(), "compare the targets with `pulley history -e " + env + "`, then `pulley sign -e " + env + " --sign-key FILE`"
 	case moreMarks:
 		return fmt.Sprintf("and the high-water marks of %d more nodes are above the history", p.Count), ""
 	case signaturesUnchecked:

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"pulley/agent"
 	"pulley/internal/store"
@@ -21,6 +22,9 @@ const (
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
 	RetirementUnconfirmed ContradictionCode = "retirement_unconfirmed" // requests to retire that no administrator confirmed
+	StatementMissing      ContradictionCode = "statement_missing"      // the environment demands a statement of its targets
+	StatementExpired      ContradictionCode = "statement_expired"
+	StatementDiffers      ContradictionCode = "statement_differs" // a scope's target is not that of the statement
 )
 
 // Contradiction is a difference between the targets, the history, the statuses and the requests of an environment.
@@ -28,11 +32,12 @@ type Contradiction struct {
 	Code   ContradictionCode `json:"code"`
 	Scope  string            `json:"scope,omitempty"`  // all, roles/R or nodes/N
 	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes
-	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history
+	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history; of a statement
 	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
 	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
 	Node   string            `json:"node,omitempty"`
 	Nodes  []string          `json:"nodes,omitempty"` // of retirement_unconfirmed
+	Until  *time.Time        `json:"until,omitempty"` // end of a statement
 
 	of store.Scope
 }
@@ -40,9 +45,9 @@ type Contradiction struct {
 // ScopeOf returns the scope of a target that differs.
 func ScopeOf(c Contradiction) (scope store.Scope, ok bool) { return c.of, c.Code == TargetDiffers }
 
-// Contradictions compares the targets and the statuses of a fleet with its history, newest change first. The history
-// must be that of the targets' revision.
-func Contradictions(f store.FleetState, history []store.Change) []Contradiction {
+// Contradictions compares the targets and the statuses of a fleet with its history, newest change first, and with its
+// statement, whose signature it does not verify. The history must be that of the targets' revision.
+func Contradictions(f store.FleetState, history []store.Change, now time.Time) []Contradiction {
 	all := []Contradiction{}
 	epoch := agent.Epoch(0)
 	if len(history) > 0 {
@@ -66,10 +71,33 @@ func Contradictions(f store.FleetState, history []store.Change) []Contradiction 
 	if len(f.Unconfirmed) > 0 {
 		all = append(all, Contradiction{Code: RetirementUnconfirmed, Nodes: slices.SortedFunc(slices.Values(f.Unconfirmed), CompareNatural)})
 	}
+	all = append(all, statement(f, now)...)
 	highest := Highest(history)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
 		if mark := Mark(f.Statuses[node]); Above(mark, highest) {
 			all = append(all, Contradiction{Code: MarkAbove, Node: node, Target: &mark, Change: &highest})
+		}
+	}
+	return all
+}
+
+// statement compares the targets of a fleet with its statement.
+func statement(f store.FleetState, now time.Time) (all []Contradiction) {
+	st := f.Desires.Statement
+	demanded := f.Spec != nil && f.Spec.Statement != 0 && f.Desires.Gate.Epoch > 0
+	switch {
+	case st == nil || st.Off:
+		if demanded {
+			all = append(all, Contradiction{Code: StatementMissing})
+		}
+		return all
+	case st.Ended(now):
+		all = append(all, Contradiction{Code: StatementExpired, Epoch: agent.Epoch(st.Epoch), Until: &st.Until})
+	}
+	was := f.Desires.ByStatement()
+	for _, scope := range Scopes(f.Desires, []store.Change{}) {
+		if target, stated := f.Desires.Target(scope), was.Target(scope); target != stated {
+			all = append(all, Contradiction{Code: StatementDiffers, Scope: scope.Segment("all"), Target: &target, Change: &stated, Epoch: agent.Epoch(st.Epoch), of: scope})
 		}
 	}
 	return all

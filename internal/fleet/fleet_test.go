@@ -223,7 +223,7 @@ func TestCheckNodeAndRoleSuggestNearNames(t *testing.T) {
 // A line with the names of a whole fleet would hide what happened.
 func TestForgedRetirementsAreOneLine(t *testing.T) {
 	f := store.FleetState{Unconfirmed: []string{"web10", "web2", "web1", "web3", "web4", "web5", "web6"}}
-	all := Contradictions(f, nil)
+	all := Contradictions(f, nil, time.Now())
 	if len(all) != 1 || all[0].Code != RetirementUnconfirmed || len(all[0].Nodes) != 7 {
 		t.Fatalf("contradictions are %+v", all)
 	}

@@ -29,6 +29,7 @@ var stored = map[string]any{
 	"environments/<env>/gate":                              agent.Gate{},
 	"environments/<env>/history/<epoch>":                   Change{},
 	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
+	"environments/<env>/statement":                         trust.Statement{},
 	"environments/<env>/assigned/<node>":                   agent.Assignment{},
 	"environments/<env>/data/head":                         dataHead{},
 	"environments/<env>/data/generations/<n>":              hieradata.Generation{},

@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store/etcd"
+	"pulley/internal/trust"
 )
 
 // Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.
@@ -32,6 +33,8 @@ type Change struct {
 
 	// Unsigned means that nodes may go to a lower release without a signed permit.
 	Unsigned bool `json:"-"`
+	// Unstated means that the environment demands a statement of its targets, and the change signed none.
+	Unstated bool `json:"-"`
 
 	recovery *Recovery // of a change of the kind Recovered
 }
@@ -75,6 +78,9 @@ type Desires struct {
 	Nodes    map[string]agent.Target
 	Damaged  []string // keys of unknown meaning, with the reason
 
+	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
+
+	demands      demands
 	gateRevision int64
 	revisions    map[string]int64 // of each target's key
 }
@@ -93,6 +99,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	k := s.db.Keys.Env(env)
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Desired(), append(more, clientv3.WithPrefix())...),
+		clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
 	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
@@ -122,6 +129,15 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 			d.Roles[scope.Role] = t
 		default:
 			d.Default = t
+		}
+	}
+	d.demands = demandsOf(resp.Responses[3].GetResponseRange().Kvs)
+	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+		d.revisions[k.Statement()] = kv.ModRevision
+		if st, err := trust.ParseStatement(kv.Value); err == nil && st.Environment == env {
+			d.Statement = &st
+		} else {
+			d.Damaged = append(d.Damaged, (&etcd.UnreadableError{Key: k.Statement(), Problem: "it is no statement of " + env}).Error())
 		}
 	}
 	return d, nil
@@ -189,6 +205,9 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	b.Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At})
 	b.Op(clientv3.OpPut(k.Change(c.Epoch), record)).Touch(s.db.Keys.Targets())
 	if err := s.permit(ctx, b, ref, d, &c, a.Sign); err != nil {
+		return fail(err)
+	}
+	if err := s.restate(ctx, b, ref, d, &c, a); err != nil {
 		return fail(err)
 	}
 	err = s.db.Commit(ctx, b)

@@ -179,7 +179,7 @@ func FuzzParsePermit(f *testing.F) {
 
 // An accepted mark can be saved and loaded again.
 func FuzzParseHighWaterMark(f *testing.F) {
-	for _, mark := range []HighWaterMark{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7}} {
+	for _, mark := range []HighWaterMark{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7, 21}} {
 		b, err := json.Marshal(markFile{markFormat, mark})
 		if err != nil {
 			f.Fatal(err)

@@ -103,7 +103,7 @@ func (s *DB) ExplainWrite(err error) error {
 	switch {
 	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
 	case strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
-		errors.Is(err, rpctypes.ErrNoLeader), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
+		errors.Is(err, rpctypes.ErrNoLeader), dropped(err), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
 	default:
 		return &unknownOutcome{explained}
 	}
@@ -125,7 +125,7 @@ func (s *DB) Explain(err error) error {
 		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` names the node that fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
-		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
+		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped), dropped(err):
 		return s.silent(err)
 	}
 	code := status.Code(err)
@@ -143,6 +143,9 @@ func (s *DB) Explain(err error) error {
 	}
 	return err
 }
+
+// dropped reports whether a member without a leader refused a write: raft's ErrProposalDropped, to which etcd gives no code.
+func dropped(err error) bool { return strings.Contains(err.Error(), "raft proposal dropped") }
 
 // notEtcd reports whether another server than etcd answered. gRPC then reports an HTTP error or an unknown method.
 func notEtcd(err error, code codes.Code) bool {

@@ -21,6 +21,7 @@ import (
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
 //	environments/<env>/gate                              o  epoch and whether anything may start
+//	environments/<env>/statement                         o,s  the targets in force until an end, signed
 //	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
@@ -117,6 +118,7 @@ func (k EnvKeys) History() string               { return k.Root() + "history/" }
 func (k EnvKeys) Change(e agent.Epoch) string   { return k.History() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/" }
 func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
+func (k EnvKeys) Statement() string             { return k.Root() + "statement" }
 func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
 func (k EnvKeys) DataHead() string              { return k.Root() + "data/head" }
 func (k EnvKeys) Generations() string           { return k.Root() + "data/generations/" }

@@ -1,0 +1,156 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store/etcd"
+	"pulley/internal/trust"
+)
+
+// ErrNoStatement means that an environment demands no statement of its targets.
+var ErrNoStatement = errors.New("its file demands no statement")
+
+// restate adds a statement of the targets after c, if the environment demands one. A recovery changes several scopes, and
+// is followed by one statement.
+func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c *Change, a Author) error {
+	if d.demands.Statement == 0 {
+		return nil
+	}
+	if c.Unstated = a.Sign == nil || c.recovery != nil; c.Unstated {
+		return nil
+	}
+	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
+		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+	}
+	_, document, err := s.statement(ctx, ref, d.With(c.Scope(), c.After), *c, time.Duration(d.demands.Statement), a)
+	b.Op(clientv3.OpPut(s.db.Env(ref).Statement(), document))
+	return err
+}
+
+// State signs a statement of the targets in d: valid as long as the environment's file says, or one that ends the demand.
+// It refuses targets that are not those of the history, and returns ErrConflict if they changed since d was read.
+func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, off bool, a Author) (trust.Statement, error) {
+	fail := func(err error) (trust.Statement, error) {
+		return trust.Statement{}, fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
+	}
+	valid := time.Duration(d.demands.Statement)
+	switch {
+	case off:
+		valid = 0
+	case valid == 0:
+		return fail(fmt.Errorf("%w\nadd `statement: 24h` to it, then run `pulley env apply`", ErrNoStatement))
+	}
+	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
+		return fail(err)
+	}
+	st, document, err := s.statement(ctx, ref, d, Change{Epoch: d.Gate.Epoch}, valid, a)
+	if err != nil {
+		return fail(err)
+	}
+	k := s.db.Env(ref)
+	err = s.db.Commit(ctx, etcd.If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Statement(), d.revisions[k.Statement()])).
+		Op(clientv3.OpPut(k.Statement(), document)))
+	if err != nil {
+		return fail(err)
+	}
+	return st, nil
+}
+
+// statement signs a statement of the targets in d, which c leads to. With no validity, it ends the demand.
+func (s *Targets) statement(ctx context.Context, ref environments.Ref, d Desires, c Change, valid time.Duration, a Author) (trust.Statement, string, error) {
+	if err := s.decided(ctx, ref, d, c); err != nil {
+		return trust.Statement{}, "", err
+	}
+	st := d.Stated(ref, c.Epoch)
+	st.By, st.At, st.Off = a.By, a.At.UTC().Truncate(time.Second), valid == 0
+	if !st.Off {
+		st.Until = st.At.Add(valid)
+	}
+	record, err := st.Encode()
+	if err != nil {
+		return st, "", err
+	}
+	document, err := a.Sign.document(ctx, trust.Current, record)
+	return st, document, err
+}
+
+// decided returns an error if a target in d is not that of its last change, or of c. A signer must not sign a target that
+// somebody wrote by hand.
+func (s *Targets) decided(ctx context.Context, ref environments.Ref, d Desires, c Change) error {
+	history, err := s.HistoryOf(ctx, ref, d)
+	if err != nil {
+		return err
+	}
+	decided := map[etcd.Scope]agent.Target{}
+	for _, scope := range d.scopes() {
+		decided[scope] = agent.Target{}
+	}
+	for _, h := range slices.Backward(history) { // the oldest first
+		decided[h.Scope()] = h.After
+	}
+	if c.Kind != "" {
+		decided[c.Scope()] = c.After
+	}
+	for scope, t := range decided {
+		if d.Target(scope) != t && (scope.Node == "" || d.Target(scope) != (agent.Target{})) {
+			return fmt.Errorf("the target of %s is not that of its last change\nfind who wrote it; `pulley recover -e %s` restores it", scope, ref)
+		}
+	}
+	return nil
+}
+
+// Stated returns an unsigned statement of the targets in d.
+func (d Desires) Stated(ref environments.Ref, epoch agent.Epoch) trust.Statement {
+	parts := func(targets map[string]agent.Target) map[string]trust.Part {
+		var all map[string]trust.Part
+		for name, t := range targets {
+			if t != (agent.Target{}) {
+				if all == nil {
+					all = map[string]trust.Part{}
+				}
+				all[name] = partOf(t)
+			}
+		}
+		return all
+	}
+	return trust.Statement{Environment: ref.String(), Epoch: int64(epoch), Default: partOf(d.Default), Roles: parts(d.Roles), Nodes: parts(d.Nodes)}
+}
+
+func partOf(t agent.Target) trust.Part {
+	return trust.Part{Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
+}
+
+// ByStatement returns d with the targets that its statement names.
+func (d Desires) ByStatement() Desires {
+	target := func(p trust.Part) agent.Target {
+		return agent.Target{Release: p.Release, Tree: p.Tree, Data: agent.Generation(p.Data), DataDigest: p.DataDigest}
+	}
+	st := d.Statement
+	d.Default, d.Roles, d.Nodes = target(st.Default), map[string]agent.Target{}, map[string]agent.Target{}
+	for role, p := range st.Roles {
+		d.Roles[role] = target(p)
+	}
+	for node, p := range st.Nodes {
+		d.Nodes[node] = target(p)
+	}
+	return d
+}
+
+// Covered reports whether the statement in etcd names exactly the targets and the epoch in d.
+func (d Desires) Covered(ref environments.Ref) bool {
+	if d.Statement == nil || d.Statement.Off {
+		return false
+	}
+	now := d.Stated(ref, d.Gate.Epoch)
+	was := d.Statement.Statement
+	return was.Epoch == now.Epoch && was.Default == now.Default && maps.Equal(was.Roles, now.Roles) && maps.Equal(was.Nodes, now.Nodes)
+}
