@@ -26,7 +26,7 @@ type FleetState struct {
 	Assigned map[string]agent.Assignment
 	Damaged  []string // unreadable keys, with the reason; one bad value does not hide the fleet
 
-	Unconfirmed []string // nodes with a request to retire that no administrator confirmed, which they refuse
+	Unconfirmed []string // nodes, in order, with a request to retire that no administrator confirmed: they refuse it
 }
 
 // State reads an environment's view: six ranges in one or more pages.
@@ -92,6 +92,10 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 	d := f.Desires.For(role, node)
 	if h, ok := f.Hosts[node]; ok {
 		d.Host = &h
+		_, refuses := slices.BinarySearch(f.Unconfirmed, node)
+		if answer := f.Statuses[node].Answer; refuses && (answer == nil || answer.ID != h.Request.ID) {
+			h.Request = nil // the node's next tick refuses it
+		}
 	}
 	if a, ok := f.Assigned[node]; ok {
 		d.Assigned = &a

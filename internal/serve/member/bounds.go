@@ -126,7 +126,7 @@ func (b *bounds) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInf
 }
 
 // check refuses a call of a user without a writing role, and the leases of an operator beyond the budget. Without etcd's
-// users, and without Pulley's role of operators, every client may make every call.
+// users, every client may make every call.
 func (b *bounds) check(ctx context.Context, call string) error {
 	if begins(call, forEverybody) {
 		return nil
@@ -135,12 +135,12 @@ func (b *bounds) check(ctx context.Context, call string) error {
 	if users == nil {
 		return status.Error(codes.Unavailable, "etcdserver: server is starting")
 	}
-	if b.operator == "" || !(*users).IsAuthEnabled() || (*users).HasRole(user, rootRole) {
+	if !(*users).IsAuthEnabled() || (*users).HasRole(user, rootRole) {
 		return nil
 	}
 	// The texts are etcd's own: its clients know the errors by them.
 	refusal := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
-	if (*users).HasRole(user, b.operator) {
+	if b.operator != "" && (*users).HasRole(user, b.operator) {
 		if !begins(call, leaseCalls) || b.spend(user, time.Now()) {
 			return nil
 		}
