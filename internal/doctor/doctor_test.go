@@ -349,7 +349,7 @@ func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if said := findings(d); (want == "") == strings.Contains(said, "the statement of the targets") || !strings.Contains(said, want) {
+		if said := found(t, d); (want == "") == strings.Contains(said, "the statement of the targets") || !strings.Contains(said, want) {
 			t.Errorf("after %s doctor says %s; want %q", after, said, want)
 		}
 	}
