@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,16 +27,17 @@ func newBackup(o *options) *cobra.Command {
 		Long: `Write one archive (0600): a consistent snapshot of etcd, and the CA and the identities of the data folder. pulley serve may
 run. Whoever reads the archive can take any identity of the fleet: encrypt it, as in the example.
 
-Run the command on the machine of pulley serve. It connects with the identities of the data folder.`,
+Run the command on the machine of pulley serve. It connects with the identities of the data folder. Without a quorum of your
+own cluster, it reads a member that answers, and prints a warning: the backup may lack the newest writes.`,
 		Example: `  pulley backup --data-dir pulley-data fleet.backup
   pulley backup --data-dir pulley-data - | age -r AGE-KEY >fleet.backup.age`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.connection.Fill(o.env)
 			config := o.connection.Config()
-			if member.IsSecured(dataDir) {
-				if len(o.connection.Endpoints) == 0 {
-					o.connection.Endpoints = []string{"https://" + member.DefaultListen}
-				}
+			if len(o.connection.Endpoints) == 0 && member.IsSecured(dataDir) {
+				o.connection.Endpoints = []string{"https://" + member.DefaultListen}
+			}
+			if _, err := os.Stat(fleetca.AdminFile(dataDir)); err == nil && len(o.connection.Endpoints) > 0 && strings.HasPrefix(o.connection.Endpoints[0], "https:") {
 				config = fleetca.Connection(dataDir, o.connection.Config(), "")
 			}
 			st, err := store.Open(config)
@@ -42,12 +45,17 @@ Run the command on the machine of pulley serve. It connects with the identities 
 				return err
 			}
 			defer st.Close()
-			if args[0] == "-" {
-				return serve.Backup(c.Context(), dataDir, st, o.env.Now(), o.env.Stdout)
+			write := func(to io.Writer) error {
+				old, err := serve.Backup(c.Context(), dataDir, st, o.env.Now(), to)
+				if err == nil && old {
+					cli.Complain(o.env, program, errors.New("warning: etcd has no quorum: the backup may lack its newest writes"))
+				}
+				return err
 			}
-			err = atomicfile.WriteFunc(args[0], 0o600, func(f *os.File) error {
-				return serve.Backup(c.Context(), dataDir, st, o.env.Now(), f)
-			})
+			if args[0] == "-" {
+				return write(o.env.Stdout)
+			}
+			err = atomicfile.WriteFunc(args[0], 0o600, func(f *os.File) error { return write(f) })
 			if err == nil {
 				fmt.Fprintf(o.env.Stdout, "%s contains etcd and the keys of the fleet: protect it like a root password\n", args[0])
 			}

@@ -20,6 +20,13 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return st, err
 	}
+	kind := store.Anew
+	switch {
+	case off:
+		kind = store.Off
+	case signers != nil:
+		kind = store.Renew
+	}
 	err = Retry(func() error {
 		d, err := s.Targets.Desires(ctx, ref)
 		if err == nil && signers != nil {
@@ -28,7 +35,7 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 		if err != nil {
 			return fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
 		}
-		st, err = s.Targets.State(ctx, ref, d, off, a.store())
+		st, err = s.Targets.State(ctx, ref, d, kind, a.store())
 		return err
 	})
 	return st, err

@@ -333,3 +333,24 @@ func TestDoctorFindsUnwantedMachines(t *testing.T) {
 		t.Errorf("of machines that the environment does not need:\n%s", said)
 	}
 }
+
+// After the end of a statement, no node takes a new target: operators must hear of it before.
+func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	apply(t, server.Admin())
+	at := time.Now().UTC().Truncate(time.Second)
+	value := fmt.Sprintf(`{"v":1,"environment":"dev","epoch":1,"default":{},"at":%q,"until":%q}`, at.Format(time.RFC3339), at.Add(24*time.Hour).Format(time.RFC3339))
+	if _, err := server.ClientOf(etcdtest.Serve).Put(t.Context(), "/pulley/v1/environments/dev/statement", value); err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[time.Duration]string{time.Hour: "", 19 * time.Hour: "the statement of the targets ends at", 25 * time.Hour: "the statement of the targets ended at"} {
+		d, err := doctor.Examine(t.Context(), server.Store(etcdtest.Serve), server.Config(etcdtest.Serve), at.Add(after), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := found(t, d); (want == "") == strings.Contains(said, "the statement of the targets") || !strings.Contains(said, want) {
+			t.Errorf("after %s doctor says %s; want %q", after, said, want)
+		}
+	}
+}

@@ -95,8 +95,11 @@ func statement(f store.FleetState, now time.Time) (all []Contradiction) {
 		all = append(all, Contradiction{Code: StatementExpired, Epoch: agent.Epoch(st.Epoch), Until: &st.Until})
 	}
 	was := f.Desires.ByStatement()
-	for _, scope := range Scopes(f.Desires, []store.Change{}) {
-		if target, stated := f.Desires.Target(scope), was.Target(scope); target != stated {
+	scopes := append(Scopes(f.Desires, nil), Scopes(was, nil)...)
+	slices.SortFunc(scopes, compareScopes)
+	for _, scope := range slices.Compact(scopes) {
+		target, stated := f.Desires.Target(scope), was.Target(scope)
+		if target != stated && (scope.Node == "" || target != (agent.Target{})) {
 			all = append(all, Contradiction{Code: StatementDiffers, Scope: scope.Segment("all"), Target: &target, Change: &stated, Epoch: agent.Epoch(st.Epoch), of: scope})
 		}
 	}
@@ -124,9 +127,11 @@ func Scopes(d store.Desires, history []store.Change) []store.Scope {
 	for _, c := range history {
 		known[c.Scope()] = true
 	}
-	return slices.SortedFunc(maps.Keys(known), func(a, b store.Scope) int {
-		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Role, b.Role)) // "" comes first
-	})
+	return slices.SortedFunc(maps.Keys(known), compareScopes)
+}
+
+func compareScopes(a, b store.Scope) int {
+	return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Role, b.Role)) // "" comes first
 }
 
 // Mark returns a node's high-water mark as a target without hashes; zero if the node checks no signatures.

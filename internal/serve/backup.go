@@ -29,15 +29,16 @@ const (
 // maxKeyFile limits a file of the CA in a backup.
 const maxKeyFile = 1 << 20
 
-// Backup writes a backup of a data folder and of its etcd. It contains private keys.
-func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) error {
+// Backup writes a backup of a data folder and of its etcd. It contains private keys. If etcd has no quorum, old is true:
+// the backup may lack etcd's newest writes.
+func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) (old bool, err error) {
 	snapshot, err := os.CreateTemp(dir, ".backup-") // 0600; the archive needs its size first
 	if err != nil {
-		return fmt.Errorf("cannot write a snapshot: %w", err)
+		return false, fmt.Errorf("cannot write a snapshot: %w", err)
 	}
 	defer func() { _ = errors.Join(snapshot.Close(), os.Remove(snapshot.Name())) }()
-	if err := st.Cluster.Snapshot(ctx, snapshot); err != nil {
-		return err
+	if old, err = st.Cluster.Snapshot(ctx, snapshot); err != nil {
+		return old, err
 	}
 	archive := tar.NewWriter(out)
 	add := func(name, file string) error {
@@ -67,9 +68,9 @@ func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out
 		}
 	}
 	if err = errors.Join(err, archive.Close()); err != nil {
-		return fmt.Errorf("cannot write the backup: %w", err)
+		return old, fmt.Errorf("cannot write the backup: %w", err)
 	}
-	return nil
+	return old, nil
 }
 
 // Anchored is an environment of a restored etcd, with the epoch that it continues at.
@@ -94,7 +95,7 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 		})
 	}
 	if err != nil {
-		for _, name := range append(made, "etcd", "lock") {
+		for _, name := range append(made, "etcd", "lock", securedName) {
 			_ = os.RemoveAll(filepath.Join(c.Dir, name))
 		}
 		return nil, err

@@ -154,12 +154,15 @@ func (s *Cluster) NodesTime(ctx context.Context) (time.Time, error) {
 // snapshotWithin bounds the transfer of a snapshot of at most 8 GiB.
 const snapshotWithin = 30 * time.Minute
 
-// Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin.
-func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) error {
+// Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin. Without a quorum,
+// it writes that of a member that answers, which may lack the newest writes: old is then true.
+func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) (old bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
 	defer cancel()
 	if err := s.Ping(ctx); err != nil { // with a shorter deadline
-		return fmt.Errorf("cannot read a snapshot of etcd: %w", err)
+		if old = errors.Is(err, agent.ErrUnreachable) && s.answers(ctx); !old {
+			return false, fmt.Errorf("cannot read a snapshot of etcd: %w", err)
+		}
 	}
 	r, err := s.db.Client.Snapshot(ctx)
 	if err == nil {
@@ -167,9 +170,17 @@ func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) error {
 		err = errors.Join(err, r.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read a snapshot of etcd: %w", s.db.Explain(err))
+		return old, fmt.Errorf("cannot read a snapshot of etcd: %w", s.db.Explain(err))
 	}
-	return nil
+	return old, nil
+}
+
+// answers reports whether a member answers, with or without a quorum.
+func (s *Cluster) answers(ctx context.Context) bool {
+	return slices.ContainsFunc(s.endpoints(), func(endpoint string) bool {
+		_, err := s.member(ctx, endpoint)
+		return err == nil
+	})
 }
 
 // Alarm is an alarm of etcd.

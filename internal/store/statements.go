@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -31,20 +30,34 @@ func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.R
 	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
-	_, document, err := s.statement(ctx, ref, d.With(c.Scope(), c.After), *c, time.Duration(d.demands.Statement), a)
+	after := d.With(c.Scope(), c.After)
+	if err := s.decided(ctx, ref, after, *c); err != nil {
+		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+	}
+	_, document, err := a.sign(ctx, after.Stated(ref, c.Epoch), time.Duration(d.demands.Statement))
 	b.Op(clientv3.OpPut(s.db.Env(ref).Statement(), document))
 	return err
 }
 
-// State signs a statement of the targets in d: valid as long as the environment's file says, or one that ends the demand.
-// It refuses targets that are not those of the history, and returns ErrConflict if they changed since d was read.
-func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, off bool, a Author) (trust.Statement, error) {
+// Stating is the kind of a statement.
+type Stating string
+
+// The kinds of statements.
+const (
+	Anew  Stating = "anew"  // of the targets in force
+	Renew Stating = "renew" // the present one, with another end
+	Off   Stating = "off"   // nodes need no statement
+)
+
+// State signs a statement of the targets in d, valid as long as the environment's file says. It refuses targets that are
+// not those of the history, and returns ErrConflict if they changed since d was read.
+func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, kind Stating, a Author) (trust.Statement, error) {
 	fail := func(err error) (trust.Statement, error) {
 		return trust.Statement{}, fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
 	}
 	valid := time.Duration(d.demands.Statement)
 	switch {
-	case off:
+	case kind == Off:
 		valid = 0
 	case valid == 0:
 		return fail(fmt.Errorf("%w\nadd `statement: 24h` to it, then run `pulley env apply`", ErrNoStatement))
@@ -52,7 +65,14 @@ func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, of
 	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
 		return fail(err)
 	}
-	st, document, err := s.statement(ctx, ref, d, Change{Epoch: d.Gate.Epoch}, valid, a)
+	if err := s.decided(ctx, ref, d, Change{}); err != nil {
+		return fail(err)
+	}
+	st := d.Stated(ref, d.Gate.Epoch)
+	if kind == Renew {
+		st = d.Statement.Statement // with the targets of removed nodes: a renewal decides nothing
+	}
+	st, document, err := a.sign(ctx, st, valid)
 	if err != nil {
 		return fail(err)
 	}
@@ -65,13 +85,9 @@ func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, of
 	return st, nil
 }
 
-// statement signs a statement of the targets in d, which c leads to. With no validity, it ends the demand.
-func (s *Targets) statement(ctx context.Context, ref environments.Ref, d Desires, c Change, valid time.Duration, a Author) (trust.Statement, string, error) {
-	if err := s.decided(ctx, ref, d, c); err != nil {
-		return trust.Statement{}, "", err
-	}
-	st := d.Stated(ref, c.Epoch)
-	st.By, st.At, st.Off = a.By, a.At.UTC().Truncate(time.Second), valid == 0
+// sign signs a statement and returns its value for etcd. With no validity, it ends the demand.
+func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duration) (trust.Statement, string, error) {
+	st.By, st.At, st.Until, st.Off = a.By, a.At.UTC().Truncate(time.Second), time.Time{}, valid == 0
 	if !st.Off {
 		st.Until = st.At.Add(valid)
 	}
@@ -145,12 +161,17 @@ func (d Desires) ByStatement() Desires {
 	return d
 }
 
-// Covered reports whether the statement in etcd names exactly the targets and the epoch in d.
+// Covered reports whether the statement in etcd names the targets and the epoch in d. The target of a removed node is
+// deleted without a change, and no other node has it.
 func (d Desires) Covered(ref environments.Ref) bool {
-	if d.Statement == nil || d.Statement.Off {
+	if d.Statement == nil || d.Statement.Off || d.Statement.Epoch != int64(d.Gate.Epoch) {
 		return false
 	}
-	now := d.Stated(ref, d.Gate.Epoch)
-	was := d.Statement.Statement
-	return was.Epoch == now.Epoch && was.Default == now.Default && maps.Equal(was.Roles, now.Roles) && maps.Equal(was.Nodes, now.Nodes)
+	was := d.ByStatement()
+	for _, scope := range append(d.scopes(), was.scopes()...) {
+		if t := d.Target(scope); t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
+			return false
+		}
+	}
+	return true
 }

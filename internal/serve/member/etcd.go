@@ -63,6 +63,7 @@ type EtcdConfig struct {
 	Connections  *limits.Connections     // bounds those of clients with TLS; nil: none
 	Refused      func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
 	OperatorRole string                  // etcd's role of operators; "" without users
+	snapshots    bool                    // write raft snapshots at once: the log does not contain the data
 }
 
 // Etcd is a running embedded member.
@@ -245,6 +246,9 @@ func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = c.Retention.String()
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	if c.snapshots {
+		cfg.SnapshotCount = 1
+	}
 	return cfg
 }
 

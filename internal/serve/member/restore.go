@@ -25,7 +25,8 @@ const pageBytes = 512
 func Database(dir string) string { return filepath.Join(dir, "etcd", "member", "snap", "db") }
 
 // Restore makes the snapshot that the file Database of a new data folder contains the data of its member. It then runs
-// the member on a socket in a new private folder, for change alone. The folder stays secured if it was.
+// the member on a socket in a new private folder, for change alone. The folder is secured if the snapshot has etcd's
+// authentication on, also if that etcd was a cluster.
 func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *store.Store) error) error {
 	if err := checkSnapshot(Database(c.Dir)); err != nil {
 		return fmt.Errorf("cannot restore etcd: %w", err)
@@ -41,8 +42,17 @@ func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot make a folder for sockets: %w", err), unlock())
 	}
+	// Members that are added later get the data from a raft snapshot. Without one, they would get only the new log.
+	c.snapshots = true
 	s := &Secured{run: run}
-	return errors.Join(s.privately(ctx, c, change), os.RemoveAll(run), unlock())
+	err = s.privately(ctx, c, func(ctx context.Context, st *store.Store) error {
+		on, err := st.Access.AuthEnabled(ctx)
+		if err == nil && on {
+			err = markSecured(c.Dir)
+		}
+		return errors.Join(err, change(ctx, st))
+	})
+	return errors.Join(err, os.RemoveAll(run), unlock())
 }
 
 // checkSnapshot verifies the checksum that etcd appends to a snapshot, and removes it.

@@ -152,11 +152,18 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	if s.Certificates, err = fleetca.Open(c.Dir, c.Prefix, c.Hostname, true, c.CA); err != nil {
 		return err
 	}
-	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
-	if err := atomicfile.Write(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
-		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
+	if err := markSecured(c.Dir); err != nil {
+		return err
 	}
 	return s.setUp(ctx, c)
+}
+
+func markSecured(dir string) error {
+	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
+	if err := atomicfile.Write(filepath.Join(dir, securedName), []byte(note), 0o600); err != nil {
+		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
+	}
+	return nil
 }
 
 // keepsCA refuses a folder whose etcd has users but whose CA is missing: otherwise a new CA would replace it silently.
