@@ -176,7 +176,7 @@ func (w *world) createTokens(ctx context.Context) {
 			w.t.Error(err)
 			return
 		}
-		for end := time.Now().Add(5 * time.Second); ctx.Err() == nil && time.Now().Before(end); time.Sleep(80 * time.Millisecond) {
+		for end := time.Now().Add(5 * time.Second); ctx.Err() == nil && time.Now().Before(end); time.Sleep(slower(80*time.Millisecond, n)) {
 			n++
 			key, now := fmt.Sprintf("t%d", n), time.Now().UTC().Truncate(time.Second)
 			_, _, err := st.Tokens.Create(context.WithoutCancel(ctx), store.Token{Operator: key, As: store.RoleViewer, Uses: 1, Created: now, Expires: now.Add(time.Hour), By: "ann"})
@@ -191,8 +191,13 @@ func (w *world) setData(ctx context.Context) {
 	for n := 1; ctx.Err() == nil; n++ {
 		key := fmt.Sprintf("d%d", n)
 		w.act(dataWrite, key, "data", "set", "--role", "spare", key, "x")
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(slower(500*time.Millisecond, n))
 	}
+}
+
+// slower lengthens a pause with the number of writes: each write costs more than the one before, and disks are small.
+func slower(pause time.Duration, writes int) time.Duration {
+	return pause + pause*time.Duration(writes)/500
 }
 
 // publishAndPromote publishes one release after the other, and promotes each for the nodes with the scripted Puppet.
@@ -290,6 +295,7 @@ func (w *world) deck(random *rand.Rand) []func() {
 			check(m.fill())
 			for_(3*time.Second, 4*time.Second)
 			if !m.runs() {
+				note("members ended by a full disk")
 				check(m.start()) // it cannot run, or must do no harm
 				for_(500*time.Millisecond, time.Second)
 			}
