@@ -191,7 +191,7 @@ func (w *world) setData(ctx context.Context) {
 	for n := 1; ctx.Err() == nil; n++ {
 		key := fmt.Sprintf("d%d", n)
 		w.act(dataWrite, key, "data", "set", "--role", "spare", key, "x")
-		time.Sleep(slower(500*time.Millisecond, n))
+		rest(slower(500*time.Millisecond, n))
 	}
 }
 
@@ -234,7 +234,7 @@ func (w *world) inflict(random *rand.Rand) {
 
 // deck lists all faults.
 func (w *world) deck(random *rand.Rand) []func() {
-	for_ := func(from, to time.Duration) { time.Sleep(from + time.Duration(random.Int64N(int64(to-from)))) }
+	for_ := func(from, to time.Duration) { rest(from + time.Duration(random.Int64N(int64(to-from)))) }
 	any := func() *member { all := w.members(); return all[random.IntN(len(all))] }
 	leader := func() *member {
 		if m := w.leader(); m != nil {
@@ -270,9 +270,9 @@ func (w *world) deck(random *rand.Rand) []func() {
 			note("slow members")
 			for range 8 {
 				m.signal(syscall.SIGSTOP)
-				time.Sleep(300 * time.Millisecond)
+				rest(300 * time.Millisecond)
 				m.signal(syscall.SIGCONT)
-				time.Sleep(100 * time.Millisecond)
+				rest(100 * time.Millisecond)
 			}
 		},
 		func() {

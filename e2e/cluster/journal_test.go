@@ -53,7 +53,6 @@ type tick struct {
 	took   time.Duration
 	exit   int  // -1: killed by the test
 	puppet bool // it ran Puppet
-	last   bool // after the faults
 }
 
 // journal is what happened. It is safe for concurrent use.

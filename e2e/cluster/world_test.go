@@ -272,7 +272,7 @@ func (s *serve) keep() {
 			return
 		}
 		_ = cmd.Wait()
-		time.Sleep(500 * time.Millisecond) // as a unit does
+		rest(500 * time.Millisecond) // as a unit does
 	}
 }
 
@@ -489,3 +489,6 @@ func (n *node) enforced() string {
 	b, _ := os.ReadFile(filepath.Join(n.w.dir, "machine", n.name))
 	return strings.TrimSpace(string(b))
 }
+
+// rest paces writers and faults. Nothing waits for a condition with it.
+func rest(d time.Duration) { <-time.After(d) }
