@@ -75,8 +75,9 @@ func Open(c Config) (*Store, error) {
 	return newStore(db), nil
 }
 
-// Over returns a store over the client of an embedded member in the same process.
-func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *Store {
+// Over returns a store over the client of an embedded member in the same process, which defragments itself.
+func Over(client *clientv3.Client, defragment func() error, endpoint, prefix string, timeout time.Duration) *Store {
+	client.Maintenance = maintenance{client.Maintenance, defragment}
 	return newStore(etcd.Over(client, endpoint, prefix, timeout))
 }
 

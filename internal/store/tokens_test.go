@@ -234,7 +234,7 @@ func TestFailedCreationLeavesNoToken(t *testing.T) {
 	client := server.Client()
 	client.KV = deafKV{client.KV}
 	now := time.Now().UTC().Truncate(time.Second)
-	_, _, err := store.Over(client, server.Endpoint, "", 0).Tokens.Create(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
+	_, _, err := store.Over(client, nil, server.Endpoint, "", 0).Tokens.Create(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
 	if err == nil {
 		t.Error("etcd answers no reads, and the creation succeeded")
 	}

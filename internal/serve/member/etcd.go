@@ -20,9 +20,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -299,9 +297,7 @@ func (e *Etcd) Size() (stored, inUse int64) {
 
 // Store returns a connection to the keyspace inside the process, which needs no certificate.
 func (e *Etcd) Store(prefix string, timeout time.Duration) *store.Store {
-	client := v3client.New(e.server.Server)
-	client.Maintenance = maintenance{client.Maintenance, e.server.Server}
-	return store.Over(client, e.Endpoint(), prefix, timeout)
+	return store.Over(v3client.New(e.server.Server), e.server.Server.Backend().Defrag, e.Endpoint(), prefix, timeout)
 }
 
 // Failed delivers the error that stops the member, if any.
@@ -315,15 +311,4 @@ func (e *Etcd) Close() {
 		e.server.Close()
 		_ = e.release() // the process may continue, for example a test
 	})
-}
-
-// maintenance is that of etcd's own process. v3client's Defragment panics, because it has no health service to notify.
-type maintenance struct {
-	clientv3.Maintenance
-	server *etcdserver.EtcdServer
-}
-
-// Defragment defragments this member. It does not end early.
-func (m maintenance) Defragment(context.Context, string) (*clientv3.DefragmentResponse, error) {
-	return &clientv3.DefragmentResponse{}, m.server.Backend().Defrag()
 }
