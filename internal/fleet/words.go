@@ -209,11 +209,14 @@ func (h Host) Note(now time.Time) string {
 		notes = append(notes, removed)
 	}
 	if d := h.Duplicate; d != nil {
-		from := ""
-		if d.From != "" {
-			from = " from " + d.From
+		which := ""
+		if d.Machine != "" {
+			which = fmt.Sprintf(": machine id %.8s", d.Machine)
 		}
-		notes = append(notes, fmt.Sprintf("duplicate machine used this name %s, last %s: machine id %.8s%s", cli.Count(d.Times, "time"), cli.Ago(now, d.At), d.Machine, from))
+		if d.From != "" {
+			which += " from " + d.From
+		}
+		notes = append(notes, fmt.Sprintf("duplicate machine used this name %s, last %s%s", cli.Count(d.Times, "time"), cli.Ago(now, d.At), which))
 	}
 	return strings.Join(notes, "; ")
 }
