@@ -97,13 +97,14 @@ func (u *unknownOutcome) Unwrap() []error { return []error{ErrUnknownOutcome, u.
 // Hint repeats nothing if the error already names the command that reads again.
 func (u *unknownOutcome) Hint() string { return ErrUnknownOutcome.Error() }
 
-// ExplainWrite is Explain for a write. It marks an error after which the write may be in force.
+// ExplainWrite is Explain for a write. It marks an error after which the write may be in force. Only err itself shows that a
+// write was not sent: the last failed connection may be that to another member.
 func (s *DB) ExplainWrite(err error) error {
 	explained := s.Explain(err)
 	switch {
 	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
 	case strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
-		errors.Is(err, rpctypes.ErrNoLeader), dropped(err), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
+		errors.Is(err, rpctypes.ErrNoLeader), dropped(err), pki.ExplainClock(err, nil, time.Now()) != nil: // it was never sent, or never proposed
 	default:
 		return &unknownOutcome{explained}
 	}

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -20,5 +21,20 @@ func TestDroppedProposalIsUnreachable(t *testing.T) {
 	}
 	if errors.Is(err, ErrUnknownOutcome) {
 		t.Errorf("etcd proposed nothing, and the outcome is unknown: %v", err)
+	}
+}
+
+// One of three members has an expired certificate, and another one does not answer a write that it has received. The connections to
+// the first fail again and again, and say nothing about the write.
+func TestFailureOfAnotherMemberIsNoOutcome(t *testing.T) {
+	t.Parallel()
+	expired := errors.New("x509: certificate has expired or is not yet valid: current time 2026-01-02T00:00:00Z is after 2026-01-01T00:00:00Z")
+	db := &DB{Endpoints: "https://etcd1:2379,https://etcd2:2379,https://etcd3:2379", peer: &peer{}}
+	db.peer.failure.Store(&expired)
+	if err := db.ExplainWrite(context.DeadlineExceeded); !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, agent.ErrUnreachable) {
+		t.Errorf("the write may be in force, and its error is: %v", err)
+	}
+	if err := db.ExplainWrite(status.Error(codes.Unavailable, expired.Error())); errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, agent.ErrClock) {
+		t.Errorf("the write was never sent, and its error is: %v", err)
 	}
 }
