@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,11 +59,27 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 	}
 	stop(true)
 
-	// A damaged archive leaves an empty folder, and no file outside it.
+	// A restore that is killed before its end leaves a folder that no serve starts: its gates would be open.
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	half, archive, restored := filepath.Join(t.TempDir(), "data"), &stuck{left: b[:len(b)-tarEnd], read: make(chan struct{}), end: make(chan struct{})}, make(chan int, 1)
+	go func() {
+		env := cli.Env{Stdin: archive, Stdout: io.Discard, Stderr: io.Discard, Getenv: func(string) string { return "" }, Now: time.Now}
+		restored <- Main(t.Context(), env, []string{"restore", "-", "--data-dir", half})
+	}()
+	<-archive.read
+	out, stop = serveAt(t, half, &ahead)
+	if code := stop(false); code != cli.ExitFailed || !strings.Contains(out.String(), "`pulley restore` has not finished there") {
+		t.Errorf("during a restore, serve ended with %d:\n%s", code, out)
+	}
+	close(archive.end)
+	if code := <-restored; code != cli.ExitDone {
+		t.Errorf("the restore ended with %d", code)
+	}
+
+	// A damaged archive leaves an empty folder, and no file outside it.
 	for name, damaged := range map[string][]byte{
 		"cut":     b[:10000],
 		"flipped": bytes.Replace(b, b[4096:4128], bytes.Repeat([]byte{0xa5}, 32), 1),
@@ -79,6 +96,26 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 			t.Errorf("%s leaves %v, %v", name, left, err)
 		}
 	}
+}
+
+// tarEnd is the length of the blocks of zeros that end a tar archive.
+const tarEnd = 1024
+
+// stuck is an archive that ends only when end is closed.
+type stuck struct {
+	left      []byte
+	read, end chan struct{} // read is closed when all is read
+}
+
+func (s *stuck) Read(p []byte) (int, error) {
+	if len(s.left) == 0 {
+		close(s.read)
+		<-s.end
+		return 0, io.EOF
+	}
+	n := copy(p, s.left)
+	s.left = s.left[n:]
+	return n, nil
 }
 
 // retirement returns the id of the confirmed request to retire controller1. With begin, an administrator requests it.

@@ -87,6 +87,9 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot restore: %w", err)
 	}
+	if err := member.MarkRestoring(c.Dir); err != nil {
+		return nil, fmt.Errorf("cannot restore: %w", err)
+	}
 	made, err := unpack(in, c.Dir)
 	if err == nil {
 		err = member.Restore(ctx, c, func(ctx context.Context, st *store.Store) error {
@@ -95,8 +98,10 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 		})
 	}
 	if err != nil {
-		for _, name := range append(made, "etcd", "lock", securedName) {
-			_ = os.RemoveAll(filepath.Join(c.Dir, name))
+		for _, name := range append(made, "etcd", "lock", securedName, member.Restoring) { // the mark last
+			if os.RemoveAll(filepath.Join(c.Dir, name)) != nil {
+				break
+			}
 		}
 		return nil, err
 	}
@@ -106,9 +111,6 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 // unpack writes the files of a backup, and accepts no other names. It returns the names in dir that it made.
 func unpack(in io.Reader, dir string) (made []string, err error) {
 	fail := func(err error) ([]string, error) { return made, fmt.Errorf("cannot read the backup: %w", err) }
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fail(err)
-	}
 	snapshot := false
 	for archive := tar.NewReader(in); ; {
 		h, err := archive.Next()

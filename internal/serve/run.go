@@ -291,8 +291,11 @@ func (c Config) cluster(ctx context.Context, o *overloads) error {
 	var certs *fleetca.Certificates
 	cert, key := c.httpsFiles()
 	if c.Joins {
-		var err error
-		if certs, err = fleetca.Open(c.DataDir, c.Client.Prefix, c.Hostname, false, c.CA); err == nil {
+		err := member.Restored(c.DataDir)
+		if err == nil {
+			certs, err = fleetca.Open(c.DataDir, c.Client.Prefix, c.Hostname, false, c.CA)
+		}
+		if err == nil {
 			err = certs.Refresh(c.hosts(c.ListenHTTPS))
 		}
 		if err != nil {

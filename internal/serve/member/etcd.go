@@ -199,13 +199,16 @@ func KeepOut(dir string) (release func() error, err error) {
 	return f.Close, nil
 }
 
-// lockFolder creates the data folder and locks it.
+// lockFolder creates the data folder and locks it. It refuses one whose restore has not finished.
 func lockFolder(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the data folder: %w", err)
 	}
 	if release, err = KeepOut(dir); err != nil {
 		return nil, fmt.Errorf("cannot start etcd: %w\nstop it first, or give this one a folder of its own with --data-dir", err)
+	}
+	if err := Restored(dir); err != nil {
+		return nil, errors.Join(err, release())
 	}
 	return release, nil
 }
