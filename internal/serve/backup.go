@@ -93,6 +93,10 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 	made, err := unpack(in, c.Dir)
 	if err == nil {
 		err = member.Restore(ctx, c, func(ctx context.Context, st *store.Store) error {
+			// A full etcd's snapshot contains the alarm about missing space.
+			if _, _, err := st.Cluster.Heal(ctx); err != nil {
+				return err
+			}
 			anchored, err = anchor(ctx, st, a)
 			return err
 		})

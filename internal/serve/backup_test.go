@@ -1,0 +1,53 @@
+package serve
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// backedUp returns a store with an environment, and the server of its etcd.
+func backedUp(t *testing.T) (*store.Store, *etcdtest.Server) {
+	t.Helper()
+	s := etcdtest.Start(t)
+	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	if err := st.Environments.PutSpec(t.Context(), &environments.Environment{Name: "dev"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	return st, s
+}
+
+// restored restores a backup into a new folder, and returns the epoch of its environment.
+func restored(t *testing.T, backup []byte, at time.Time) int64 {
+	t.Helper()
+	all, err := Restore(t.Context(), bytes.NewReader(backup), secureConfig(t), store.Author{By: "ann", At: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	return all[0].Epoch
+}
+
+// A full etcd is a bad day on which a backup is needed.
+func TestBackupOfAFullEtcdIsRestored(t *testing.T) {
+	t.Parallel()
+	st, s := backedUp(t)
+	if err := s.Full(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	var backup bytes.Buffer
+	if _, err := Backup(t.Context(), t.TempDir(), st, time.Now(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	restored(t, backup.Bytes(), time.Now())
+}
