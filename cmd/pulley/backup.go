@@ -30,7 +30,7 @@ run. Whoever reads the archive can take any identity of the fleet: encrypt it, a
 Run the command on the machine of pulley serve. It connects with the identities of the data folder. Without a quorum of your
 own cluster, it reads a member that answers, and prints a warning: the backup may lack the newest writes.`,
 		Example: `  pulley backup --data-dir pulley-data fleet.backup
-  pulley backup --data-dir pulley-data - | age -r AGE-KEY >fleet.backup.age`,
+  set -o pipefail; pulley backup --data-dir pulley-data - | age -r AGE-KEY >new && mv new fleet.backup.age`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.connection.Fill(o.env)
 			config := o.connection.Config()

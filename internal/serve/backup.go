@@ -19,11 +19,13 @@ import (
 	"pulley/internal/store"
 )
 
-// A backup is a tar archive: etcd's snapshot, then the mark of an authenticated folder, then the files of the CA. The
-// CA comes after the snapshot: it knows each CA that the snapshot mentions.
+// A backup is a tar archive: etcd's snapshot, then the mark of an authenticated folder, then the files of the CA, then
+// an empty file. The CA comes after the snapshot: it knows each CA that the snapshot mentions. Without the last file,
+// the backup failed.
 const (
 	snapshotName = "etcd.db"
 	securedName  = "secured"
+	completeName = "complete"
 )
 
 // maxKeyFile limits a file of the CA in a backup.
@@ -67,7 +69,13 @@ func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out
 			err = add(path.Join(fleetca.PKIName, name), file)
 		}
 	}
-	if err = errors.Join(err, archive.Close()); err != nil {
+	if err == nil {
+		err = archive.WriteHeader(&tar.Header{Name: completeName, Mode: 0o600, ModTime: now, Format: tar.FormatPAX})
+	}
+	if err == nil {
+		err = archive.Close()
+	}
+	if err != nil {
 		return old, fmt.Errorf("cannot write the backup: %w", err)
 	}
 	return old, nil
@@ -115,7 +123,7 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 // unpack writes the files of a backup, and accepts no other names. It returns the names in dir that it made.
 func unpack(in io.Reader, dir string) (made []string, err error) {
 	fail := func(err error) ([]string, error) { return made, fmt.Errorf("cannot read the backup: %w", err) }
-	snapshot := false
+	snapshot, complete := false, false
 	for archive := tar.NewReader(in); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -125,10 +133,13 @@ func unpack(in io.Reader, dir string) (made []string, err error) {
 			return fail(err)
 		}
 		to, limit := filepath.Join(dir, h.Name), int64(maxKeyFile)
+		complete = h.Name == completeName
 		inCA := strings.TrimPrefix(h.Name, fleetca.PKIName+"/")
 		switch {
 		case h.Typeflag != tar.TypeReg:
 			return fail(fmt.Errorf("%q is no file", h.Name))
+		case complete:
+			continue
 		case h.Name == snapshotName:
 			to, limit, snapshot = member.Database(dir), h.Size, true
 			made = append(made, "etcd")
@@ -146,7 +157,10 @@ func unpack(in io.Reader, dir string) (made []string, err error) {
 			return fail(err)
 		}
 	}
-	if !snapshot {
+	switch {
+	case !complete:
+		return fail(errors.New("it is incomplete: `pulley backup` failed, or a copy did"))
+	case !snapshot:
 		return fail(errors.New("it contains no snapshot of etcd"))
 	}
 	return made, nil

@@ -2,10 +2,14 @@ package serve
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/fleetca"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -50,4 +54,26 @@ func TestBackupOfAFullEtcdIsRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored(t, backup.Bytes(), time.Now())
+}
+
+// A pipe hides that a backup failed. What it wrote must not look like a backup.
+func TestFailedBackupIsNotRestored(t *testing.T) {
+	t.Parallel()
+	st, _ := backedUp(t)
+	dir := t.TempDir()
+	ca := filepath.Join(dir, fleetca.PKIName)
+	if err := os.Mkdir(ca, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nowhere", filepath.Join(ca, "ca.pem")); err != nil { // it cannot be read
+		t.Fatal(err)
+	}
+	var backup bytes.Buffer
+	if _, err := Backup(t.Context(), dir, st, time.Now(), &backup); err == nil {
+		t.Fatal("the backup without a CA did not fail")
+	}
+	_, err := Restore(t.Context(), &backup, secureConfig(t), store.Author{By: "ann", At: time.Now()})
+	if err == nil || !strings.Contains(err.Error(), "it is incomplete") {
+		t.Error(err)
+	}
 }
