@@ -2,19 +2,23 @@ package serve
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"pulley/environments"
 	"pulley/internal/fleetca"
+	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )
@@ -42,36 +46,29 @@ func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out
 	if old, err = st.Cluster.Snapshot(ctx, snapshot); err != nil {
 		return old, err
 	}
-	archive := tar.NewWriter(out)
-	add := func(name, file string) error {
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err == nil {
-			err = archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: info.Size(), ModTime: now, Format: tar.FormatPAX})
-		}
-		if err == nil {
-			_, err = io.CopyN(archive, f, info.Size())
-		}
-		return err
-	}
-	err = add(snapshotName, snapshot.Name())
-	if err == nil && member.IsSecured(dir) {
-		err = add(securedName, filepath.Join(dir, securedName))
-	}
-	keys, globErr := filepath.Glob(filepath.Join(dir, fleetca.PKIName, "[^.]*"))
-	err = errors.Join(err, globErr)
-	for _, file := range keys {
-		if name := filepath.Base(file); err == nil && name != "lock" {
-			err = add(path.Join(fleetca.PKIName, name), file)
-		}
-	}
+	size, err := snapshot.Seek(0, io.SeekCurrent)
 	if err == nil {
-		err = archive.WriteHeader(&tar.Header{Name: completeName, Mode: 0o600, ModTime: now, Format: tar.FormatPAX})
+		_, err = snapshot.Seek(0, io.SeekStart)
 	}
+	keys, caErr := pki.ReadFolder(filepath.Join(dir, fleetca.PKIName))
+	err = errors.Join(err, caErr)
+	archive := tar.NewWriter(out)
+	add := func(name string, size int64, from io.Reader) {
+		if err == nil {
+			err = archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: now, Format: tar.FormatPAX})
+		}
+		if err == nil {
+			_, err = io.CopyN(archive, from, size)
+		}
+	}
+	add(snapshotName, size, snapshot)
+	if member.IsSecured(dir) {
+		add(securedName, 0, strings.NewReader("")) // Restore writes its note
+	}
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		add(path.Join(fleetca.PKIName, name), int64(len(keys[name])), bytes.NewReader(keys[name]))
+	}
+	add(completeName, 0, strings.NewReader(""))
 	if err == nil {
 		err = archive.Close()
 	}
