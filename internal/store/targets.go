@@ -166,7 +166,8 @@ func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, 
 const restoreGap = 1_000_000
 
 // Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
-// use no signed permit with an epoch that they have passed. Its gate is paused until the next change: nodes would
+// use no signed permit with an epoch that they have passed. It is the time in seconds, which no fleet's changes pass: a
+// backup that is restored again gets a higher epoch. With a wrong clock, it is a gap above the backup's. Its gate is paused until the next change: nodes would
 // otherwise return to the targets of the backup.
 func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
@@ -174,7 +175,11 @@ func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (a
 		return 0, err
 	}
 	k, at := s.db.Env(ref), a.At.UTC().Truncate(time.Second)
-	c := Change{Epoch: d.Gate.Epoch + restoreGap, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
+	epoch := agent.Epoch(at.Unix())
+	if epoch <= d.Gate.Epoch {
+		epoch = d.Gate.Epoch + restoreGap
+	}
+	c := Change{Epoch: epoch, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
 	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).
 		Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GatePaused, By: a.By, Why: agent.Prose(a.Why), At: at}).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
