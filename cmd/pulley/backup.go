@@ -33,12 +33,14 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
   set -o pipefail; pulley backup --data-dir pulley-data - | age -r AGE-KEY >new && mv new fleet.backup.age`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.connection.Fill(o.env)
-			config := o.connection.Config()
-			if len(o.connection.Endpoints) == 0 && member.IsSecured(dataDir) {
+			secured := member.IsSecured(dataDir)
+			if len(o.connection.Endpoints) == 0 && secured {
 				o.connection.Endpoints = []string{"https://" + member.DefaultListen}
 			}
-			if _, err := os.Stat(fleetca.AdminFile(dataDir)); err == nil && len(o.connection.Endpoints) > 0 && strings.HasPrefix(o.connection.Endpoints[0], "https:") {
-				config = fleetca.Connection(dataDir, o.connection.Config(), "")
+			config := o.connection.Config()
+			// The administrator's identity may be moved away from a secured folder. serve's own remains.
+			if _, err := os.Stat(fleetca.AdminFile(dataDir)); (err == nil || secured) && strings.HasPrefix(config.Endpoints[0], "https:") {
+				config = fleetca.Connection(dataDir, config, "")
 			}
 			st, err := store.Open(config)
 			if err != nil {

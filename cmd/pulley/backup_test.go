@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleetca"
 )
 
 // A lost machine of serve must not mean a new fleet: CA, users and rights come back with etcd's data, and a backup that
@@ -30,7 +31,18 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 	out, stop := serveAt(t, dir, &ahead)
 	works(t, dir, out)
 	retire := retirement(t, dir, out, true)
-	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", out.find(t, `PULLEY_ENDPOINTS=(\S+)`)); code != cli.ExitDone {
+	admin := fleetca.AdminFile(dir)
+	if err := os.Rename(admin, admin+".away"); err != nil { // its operator keeps it elsewhere
+		t.Fatal(err)
+	}
+	endpoint := out.find(t, `PULLEY_ENDPOINTS=(\S+)`)
+	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", endpoint); code != cli.ExitDone {
+		t.Errorf("without the administrator's identity: exit code %d: %s", code, text)
+	}
+	if err := os.Rename(admin+".away", admin); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", endpoint); code != cli.ExitDone {
 		t.Fatalf("exit code %d: %s", code, text)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
