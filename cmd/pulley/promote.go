@@ -75,7 +75,7 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 	if t.Unsigned {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  to sign it, promote the same target again with --sign-key\n", program)
 	}
-	o.warnUnstated(t.Unstated)
+	warnUnstated(o.env, t.Unstated)
 	for _, pin := range t.Pinned {
 		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit`\n", pin.Scope, describeTarget(pin.Target))
 	}

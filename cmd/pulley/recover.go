@@ -46,8 +46,8 @@ EXIT STATUS
 				}
 				if err == nil && len(done) > 0 && !dryRun {
 					st, missing, err := change.Restate(ctx, s, ref, o.changing())
-					if o.warnUnstated(missing); st.Epoch > 0 {
-						o.announceStatement(ref, st)
+					if warnUnstated(o.env, missing); st.Epoch > 0 {
+						announceStatement(o.env, ref, st)
 					}
 					return err
 				}

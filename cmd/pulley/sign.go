@@ -52,7 +52,7 @@ EXIT STATUS
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				st, err := change.Sign(ctx, s, ref, off, signers, o.changing())
 				if err == nil {
-					o.announceStatement(ref, st)
+					announceStatement(o.env, ref, st)
 				}
 				return err
 			})
@@ -68,21 +68,21 @@ EXIT STATUS
 }
 
 // announceStatement prints what was signed.
-func (o *options) announceStatement(ref environments.Ref, st trust.Statement) {
+func announceStatement(env cli.Env, ref environments.Ref, st trust.Statement) {
 	if st.Off {
-		fmt.Fprintf(o.env.Stdout, "signed for %s: nodes need no statement any more (epoch %d)\n", ref, st.Epoch)
+		fmt.Fprintf(env.Stdout, "signed for %s: nodes need no statement any more (epoch %d)\n", ref, st.Epoch)
 		return
 	}
-	fmt.Fprintf(o.env.Stdout, "signed for %s until %s: %s, epoch %d", ref, st.Until.Format(time.RFC3339), cli.Clean(st.Target("", "").String()), st.Epoch)
+	fmt.Fprintf(env.Stdout, "signed for %s until %s: %s, epoch %d", ref, st.Until.Format(time.RFC3339), cli.Clean(st.Target("", "").String()), st.Epoch)
 	if n := len(st.Roles) + len(st.Nodes); n > 0 {
-		fmt.Fprintf(o.env.Stdout, ", and the own targets of %s", cli.Count(n, "role or node"))
+		fmt.Fprintf(env.Stdout, ", and the own targets of %s", cli.Count(n, "role or node"))
 	}
-	fmt.Fprintln(o.env.Stdout)
+	fmt.Fprintln(env.Stdout)
 }
 
 // warnUnstated warns of a change without the statement that its environment demands.
-func (o *options) warnUnstated(unstated bool) {
+func warnUnstated(env cli.Env, unstated bool) {
 	if unstated {
-		fmt.Fprintf(o.env.Stderr, "%s: no statement: nodes that need one stay on their target\n  to sign it, run `pulley sign --sign-key FILE`\n", program)
+		fmt.Fprintf(env.Stderr, "%s: no statement: nodes that need one stay on their target\n  to sign it, run `pulley sign --sign-key FILE`\n", program)
 	}
 }

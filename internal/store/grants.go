@@ -34,7 +34,7 @@ func (s *Access) OperatorRole(r OperatorRole) string {
 func (s *Access) NodesGrants(env string) []Grant {
 	var all []Grant
 	for _, prefix := range []string{
-		s.db.Keys.Env(env).Root(), s.db.Keys.Env(env).Retirements(),
+		s.db.Keys.Env(env).Root(), s.db.Keys.Env(env).Retirement(""),
 		s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases(),
 	} {
 		all = append(all, below(prefix, clientv3.PermRead))

@@ -22,7 +22,7 @@ func (s *Node) Confirmation(ctx context.Context, id agent.Identity) (*agent.Conf
 // request may have ended after the first read.
 func (s *Fleet) confirm(ctx context.Context, ref environments.Ref, f *FleetState) error {
 	k := s.db.Env(ref)
-	confirmed, damaged, err := etcd.ReadAll[agent.Confirmation](ctx, s.db, k.Retirements())
+	confirmed, damaged, err := etcd.ReadAll[agent.Confirmation](ctx, s.db, k.Retirement(""))
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (s *Fleet) confirm(ctx context.Context, ref environments.Ref, f *FleetState
 // its confirmation: with it, the operator could write the same request again.
 func (s *Fleet) EndRetirements(ctx context.Context, ref environments.Ref) error {
 	nodes, k := []string{}, s.db.Env(ref)
-	err := s.db.Scan(ctx, k.Retirements(), func(rest string, _ *etcd.KV) error {
+	err := s.db.Scan(ctx, k.Retirement(""), func(rest string, _ *etcd.KV) error {
 		nodes = append(nodes, etcd.Unescape(rest))
 		return nil
 	})

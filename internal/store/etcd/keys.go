@@ -138,18 +138,19 @@ func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() +
 func (k EnvKeys) Applying() string                 { return k.Root() + "applying" }
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
 func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
-func (k EnvKeys) Retirements() string              { return k.of.prefix + "retirements/" + k.env }
-func (k EnvKeys) Retirement(node string) string    { return k.Retirements() + escape(node) }
-func (k EnvKeys) Statuses() string                 { return k.of.AllStatuses() + k.env }
-func (k EnvKeys) Status(node string) string        { return k.Statuses() + escape(node) }
-func (k EnvKeys) NodesRuns() string                { return k.of.AllRuns() + k.env }
-func (k EnvKeys) Runs(node string) string          { return k.NodesRuns() + escape(node) + "/" }
-func (k EnvKeys) Run(node, id string) string       { return k.Runs(node) + escape(id) }
-func (k EnvKeys) Identities() string               { return k.of.AllIdentities() + k.env }
-func (k EnvKeys) Identity(node string) string      { return k.Identities() + escape(node) }
-func (k EnvKeys) Precreated(node string) string    { return k.of.AllPrecreated() + k.env + escape(node) }
-func (k EnvKeys) FirstBoots() string               { return k.of.AllFirstBoots() + k.env }
-func (k EnvKeys) FirstBoot(machine string) string  { return k.FirstBoots() + escape(machine) }
+func (k EnvKeys) Retirement(node string) string {
+	return k.of.prefix + "retirements/" + k.env + escape(node)
+}
+func (k EnvKeys) Statuses() string                { return k.of.AllStatuses() + k.env }
+func (k EnvKeys) Status(node string) string       { return k.Statuses() + escape(node) }
+func (k EnvKeys) NodesRuns() string               { return k.of.AllRuns() + k.env }
+func (k EnvKeys) Runs(node string) string         { return k.NodesRuns() + escape(node) + "/" }
+func (k EnvKeys) Run(node, id string) string      { return k.Runs(node) + escape(id) }
+func (k EnvKeys) Identities() string              { return k.of.AllIdentities() + k.env }
+func (k EnvKeys) Identity(node string) string     { return k.Identities() + escape(node) }
+func (k EnvKeys) Precreated(node string) string   { return k.of.AllPrecreated() + k.env + escape(node) }
+func (k EnvKeys) FirstBoots() string              { return k.of.AllFirstBoots() + k.env }
+func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + escape(machine) }
 func (k EnvKeys) Past(machine string) string {
 	return k.of.prefix + "machines/" + k.env + escape(machine)
 }
