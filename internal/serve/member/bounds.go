@@ -91,7 +91,7 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	}
 	if c.Connections != nil {
 		cfg.GRPCAdditionalServerOptions = append(cfg.GRPCAdditionalServerOptions,
-			grpc.Creds(counted{credentials.NewTLS(tlsConfig), c.Connections}))
+			grpc.Creds(counted{credentials.NewTLS(tlsConfig), c.Connections, c.OperatorRole != ""}))
 	}
 	return b, nil
 }
@@ -180,7 +180,11 @@ func userOf(ctx context.Context) string {
 	if !ok {
 		return ""
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	return nameOf(p.AuthInfo)
+}
+
+func nameOf(a credentials.AuthInfo) string {
+	info, ok := a.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return ""
 	}
@@ -192,6 +196,7 @@ func userOf(ctx context.Context) string {
 type counted struct {
 	credentials.TransportCredentials
 	limit *limits.Connections
+	users bool // each has certificates of its own, and a limit
 }
 
 // ServerHandshake admits a connection, or closes it.
@@ -205,11 +210,15 @@ func (c counted) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		_ = admitted.Close()
 		return nil, nil, err
 	}
-	admitted.Established()
+	user := ""
+	if c.users {
+		user = nameOf(info)
+	}
+	admitted.Established(user)
 	return conn, info, nil
 }
 
 // Clone copies the credentials.
 func (c counted) Clone() credentials.TransportCredentials {
-	return counted{c.TransportCredentials.Clone(), c.limit}
+	return counted{c.TransportCredentials.Clone(), c.limit, c.users}
 }
