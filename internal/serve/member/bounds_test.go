@@ -3,12 +3,42 @@ package member
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"net"
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/server/v3/auth"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
 	"pulley/internal/serve/limits"
 )
+
+// noLookups is etcd's users. It fails the test if a lookup would take the lock of etcd's writes.
+type noLookups struct {
+	auth.AuthStore
+	t *testing.T
+}
+
+func (n noLookups) IsAuthEnabled() bool { return true }
+func (n noLookups) HasRole(user, role string) bool {
+	n.t.Errorf("%s was looked up for role %s", user, role)
+	return true
+}
+
+// A node's refused calls must cost etcd no lock: a flood of them would delay all writes.
+func TestRefusedNodesAreNotLookedUp(t *testing.T) {
+	t.Parallel()
+	b := &bounds{operator: "pulley/operator"}
+	b.guard(noLookups{t: t})
+	leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "pulley/node/dev/compute1/0123456789abcdef"}}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
+	if err := b.check(ctx, "/etcdserverpb.Lease/LeaseGrant"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("a node's lease: %v", err)
+	}
+}
 
 // A stolen certificate must not hold more of etcd's connections than its user needs, from any number of addresses.
 func TestConnectionsOfOneCertificateAreLimited(t *testing.T) {
