@@ -1,0 +1,35 @@
+package store_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// Every member answers a request for a snapshot, also one that lacks hours of writes. The two here stand for a member
+// that is behind and one that is not; the client uses both in turn.
+func TestSnapshotIsOfTheNewestMember(t *testing.T) {
+	t.Parallel()
+	behind, newest := etcdtest.Start(t), etcdtest.Start(t)
+	mark := []byte("only the newest member has this value")
+	for n := range 3 {
+		if _, err := newest.Client().Put(t.Context(), "/mark", string(mark[:len(mark)-2+n])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := store.Open(store.Config{Endpoints: []string{behind.Endpoint, newest.Endpoint}, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	for range 4 {
+		var snapshot bytes.Buffer
+		old, err := st.Cluster.Snapshot(t.Context(), &snapshot)
+		if err != nil || old || !bytes.Contains(snapshot.Bytes(), mark) {
+			t.Fatalf("a snapshot of %d bytes has the value: %v (old: %v, %v)", snapshot.Len(), bytes.Contains(snapshot.Bytes(), mark), old, err)
+		}
+	}
+}
