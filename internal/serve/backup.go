@@ -42,8 +42,13 @@ func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out
 	if err != nil {
 		return false, fmt.Errorf("cannot write a snapshot: %w", err)
 	}
-	defer func() { _ = errors.Join(snapshot.Close(), os.Remove(snapshot.Name())) }()
-	if old, err = st.Cluster.Snapshot(ctx, snapshot); err != nil {
+	defer func() { _ = snapshot.Close() }()
+	if err := os.Remove(snapshot.Name()); err != nil { // now: nothing remains of a backup that is killed
+		return false, fmt.Errorf("cannot write a snapshot: %w", err)
+	}
+	// The archive may be on the same disk.
+	fits := func(bytes int64) error { return fitsBesideEtcd(dir, 2*bytes) }
+	if old, err = st.Cluster.Snapshot(ctx, fits, snapshot); err != nil {
 		return old, err
 	}
 	size, err := snapshot.Seek(0, io.SeekCurrent)

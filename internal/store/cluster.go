@@ -158,8 +158,8 @@ const snapshotWithin = 30 * time.Minute
 
 // Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin. It reads the member
 // with the newest data, because each member would answer, however far behind it is. Without a quorum, that member may
-// lack the newest writes: old is then true.
-func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) (old bool, err error) {
+// lack the newest writes: old is then true. fits may refuse the size of the database before the first byte.
+func (s *Cluster) Snapshot(ctx context.Context, fits func(bytes int64) error, w io.Writer) (old bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
 	defer cancel()
 	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot read a snapshot of etcd: %w", err) }
@@ -176,6 +176,9 @@ func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) (old bool, err erro
 		return fail(newest.Silent)
 	case err == nil && newest.revision < confirmed.Header.Revision:
 		return fail(fmt.Errorf("%s lacks its newest writes, and no other member answers\nrun the command again, with all members in --endpoints", newest.Endpoint))
+	}
+	if err := fits(newest.Stored); err != nil {
+		return fail(err)
 	}
 	if readErr := s.snapshot(ctx, newest.Endpoint, w); readErr != nil {
 		return fail(s.db.Explain(readErr))

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"time"
 
@@ -25,11 +26,23 @@ func TestSnapshotIsOfTheNewestMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
+	fits := func(int64) error { return nil }
 	for range 4 {
 		var snapshot bytes.Buffer
-		old, err := st.Cluster.Snapshot(t.Context(), &snapshot)
+		old, err := st.Cluster.Snapshot(t.Context(), fits, &snapshot)
 		if err != nil || old || !bytes.Contains(snapshot.Bytes(), mark) {
 			t.Fatalf("a snapshot of %d bytes has the value: %v (old: %v, %v)", snapshot.Len(), bytes.Contains(snapshot.Bytes(), mark), old, err)
 		}
+	}
+	full := errors.New("the disk is full")
+	fits = func(bytes int64) error {
+		if bytes <= 0 {
+			t.Errorf("the database has %d bytes", bytes)
+		}
+		return full
+	}
+	var snapshot bytes.Buffer
+	if _, err := st.Cluster.Snapshot(t.Context(), fits, &snapshot); !errors.Is(err, full) || snapshot.Len() > 0 {
+		t.Errorf("a snapshot that does not fit: %d bytes, %v", snapshot.Len(), err)
 	}
 }
