@@ -366,7 +366,11 @@ func (c Config) serve(ctx context.Context, v service) error {
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	certs := v.ready.Certificates
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Embedded: v.ready.Etcd != nil, Clock: v.clock.check})
+	etcdDir := ""
+	if v.ready.Etcd != nil {
+		etcdDir = c.Member.Dir
+	}
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, EtcdDir: etcdDir, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}

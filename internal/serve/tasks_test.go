@@ -261,7 +261,7 @@ func TestFullEtcdIsHealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &observe.Log{}
-	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), Embedded: true})
+	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), EtcdDir: c.Dir})
 	if err != nil {
 		t.Fatal(err)
 	}
