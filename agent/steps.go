@@ -154,7 +154,7 @@ func (t *tick) decide(ctx context.Context) error {
 	if !t.desired.known() {
 		return nil
 	}
-	if t.keep != nil && !t.opts.Noop {
+	if t.keep != nil && !t.opts.Noop && !t.opts.Keep { // the agent before a failed probation may not know the field
 		if err := t.keep(); err != nil {
 			return err
 		}
