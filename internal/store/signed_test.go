@@ -119,6 +119,31 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	}
 }
 
+// One unreadable change must not end all signing: nodes would take nothing new until somebody removed it by hand.
+func TestUnreadableChangeEndsNoSigning(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st := open(t, server, "")
+	key, _ := signer(t, "ann", "*")
+	author := me
+	author.Sign = key.Sign
+	for _, value := range []string{"1", "2"} {
+		set(t, st, dev, "x", value, author)
+	}
+	for key, value := range map[string]string{"spec": `{"statement":"24h"}`, "history/000000000001": "?"} {
+		if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := st.Targets.State(t.Context(), dev, desires(t, st, dev), store.Anew, author)
+	if err != nil || got.Default.Data != 2 {
+		t.Errorf("signed %+v: %v", got, err)
+	}
+	if c := set(t, st, dev, "x", "3", author); c.Unstated || desires(t, st, dev).Statement.Default.Data != 3 {
+		t.Errorf("the next change: %+v", c)
+	}
+}
+
 // A node that was offline during a rollback finds a lower target. It follows only with a permit, and only to the
 // permitted target.
 func TestSignaturePermitsRollback(t *testing.T) {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -102,16 +102,19 @@ func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duratio
 // decided returns an error if a target in d is not that of its last change, or of c. A signer must not sign a target that
 // somebody wrote by hand.
 func (s *Targets) decided(ctx context.Context, ref environments.Ref, d Desires, c Change) error {
-	history, err := s.HistoryOf(ctx, ref, d)
-	if err != nil {
-		return err
-	}
 	decided := map[etcd.Scope]agent.Target{}
 	for _, scope := range d.scopes() {
 		decided[scope] = agent.Target{}
 	}
-	for _, h := range slices.Backward(history) { // the oldest first
+	// The oldest first. doctor reports an unreadable change: it must not end all signing.
+	_, err := etcd.Collect(ctx, s.db, s.db.Env(ref).History(), func(_ string, h Change) {
 		decided[h.Scope()] = h.After
+	}, clientv3.WithRev(d.Revision))
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return etcd.ErrConflict
+	case err != nil:
+		return fmt.Errorf("cannot read the history of %s: %w", ref, err)
 	}
 	if c.Kind != "" {
 		decided[c.Scope()] = c.After
