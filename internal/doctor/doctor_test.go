@@ -353,4 +353,24 @@ func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
 			t.Errorf("after %s doctor says %s; want %q", after, said, want)
 		}
 	}
+
+	// The demand for statements is one for signatures, which nodes without signers refuse.
+	joined(t, server, "controller1", nodeA)
+	st := agent.Status{Node: "controller1", Signatures: &agent.Signatures{State: agent.SignaturesNotChecked}}
+	if err := server.Store(nodeA).Node.Report(t.Context(), agent.Identity{Node: "controller1", Environment: "dev"}, st, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  controller: {cardinality: 2}\n"))
+	if err == nil {
+		var revision int64
+		if _, revision, err = server.Admin().Environments.Spec(t.Context(), dev); err == nil {
+			err = server.Admin().Environments.PutSpec(t.Context(), e, revision)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "the environment requires signatures, and these nodes check none and take nothing new: controller1") {
+		t.Errorf("of a node without signers:\n%s", said)
+	}
 }
