@@ -153,7 +153,7 @@ func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, 
 
 // Recover writes a scope's target again, and a signed permit that lets nodes with any of these marks take it. The
 // permit has an end, because its steps begin at marks that no release and no data ever had: no later release is above
-// them. The epoch follows epoch, the newest of the history. The gate in etcd may have another.
+// them. The epoch follows epoch. The gate in etcd may have another.
 func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, epoch agent.Epoch, r Recovery, a Author) (Change, error) {
 	d.Gate.Epoch = epoch
 	c := Change{Kind: Recovered, Role: scope.Role, Node: scope.Node, Before: r.Target, After: r.Target, recovery: &r}
@@ -214,6 +214,9 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	}
 	if err := s.restate(ctx, b, ref, d, &c, a); err != nil {
 		return fail(err)
+	}
+	if c.Epoch < 1 || c.Epoch > maxEpoch {
+		return fail(fmt.Errorf("the gate has epoch %d, and the highest is %d\nfind who wrote it; `pulley recover -e %s` restores it", d.Gate.Epoch, maxEpoch, ref))
 	}
 	err = s.db.Commit(ctx, b)
 	switch {
@@ -296,6 +299,9 @@ func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOp
 	for i, kv := range resp.Kvs {
 		if err := etcd.Into(&changes[i])(kv); err != nil {
 			return nil, err
+		}
+		if e := changes[i].Epoch; string(kv.Key) != s.db.Keys.Env(env).Change(e) {
+			return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", e)}
 		}
 	}
 	return changes, nil
