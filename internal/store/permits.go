@@ -85,14 +85,14 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 // The bounds of epochs. Keys have 12 digits, and a number above them would sort before others.
 const (
 	maxEpoch     agent.Epoch = 1_000_000_000_000 - 1
-	mostSkipped  agent.Epoch = 100 * restoreGap // by all restores and recoveries of an environment
+	mostSkipped  agent.Epoch = 100 * restoreGap // by one change of an environment on average: a restore or a recovery skips epochs
 	newestEpochs             = 1000             // bound of one check
 )
 
 // PlausibleEpoch reports whether an environment with so many changes can have an epoch. A signature under one near the
 // maximum would void all later permits.
 func PlausibleEpoch(e agent.Epoch, changes int) bool {
-	return e >= 0 && e <= min(agent.Epoch(changes)+mostSkipped, maxEpoch)
+	return e >= 0 && e <= min((agent.Epoch(changes)+1)*mostSkipped, maxEpoch)
 }
 
 // plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would
@@ -127,6 +127,19 @@ func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) err
 		}
 	}
 	return nil
+}
+
+// Gap reports whether a history, newest first, lacks a change since the last restore or recovery.
+func Gap(history []Change) bool {
+	for i, c := range history {
+		if c.Epoch != history[0].Epoch-agent.Epoch(i) {
+			return true
+		}
+		if c.Kind == Restored || c.Kind == Recovered {
+			break
+		}
+	}
+	return false
 }
 
 // Implausible is the error about a last change that somebody wrote without Pulley.
