@@ -48,7 +48,7 @@ func Check(f trust.Files) Signatures {
 	return s
 }
 
-// Current judges the target that d wants by its statement. keep saves the epoch of the statement; nil: it is known. A node
+// Current judges the target that d wants by its statement. keep saves the epoch and the time of the statement; nil: it is known. A node
 // without usable lists judges nothing: it takes nothing new, or checks no signatures.
 func Current(v *trust.Verifier, id agent.Identity, d agent.Desired) (stale *agent.Refusal, keep func() error) {
 	signers, mark, err := v.Files.Read()
@@ -57,7 +57,7 @@ func Current(v *trust.Verifier, id agent.Identity, d agent.Desired) (stale *agen
 	}
 	target := d.Wanted()
 	next, err := signers.Current(mark, id.Role, id.Node, wanted(id, target), d.Statement, v.Now())
-	if next.Statement > mark.Statement {
+	if next.Statement > mark.Statement || next.Environment == mark.Environment && next != mark {
 		next.Required = true
 		keep = func() error { return next.Save(v.Files.Mark) }
 	}

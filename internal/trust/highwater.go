@@ -31,7 +31,8 @@ type HighWaterMark struct {
 	Verified     string `json:"verified"`
 	VerifiedData int64  `json:"verified_data,omitempty"`
 
-	Statement int64 `json:"statement,omitempty"` // epoch of the newest statement; 0: the node never saw one, and needs none
+	Statement   int64 `json:"statement,omitempty"`    // epoch of the newest statement; 0: the node never saw one, and needs none
+	StatementAt int64 `json:"statement_at,omitempty"` // its time, in seconds; an earlier one of the same epoch is a repetition
 }
 
 // Knows reports whether the data of t is the pair of number and digest that the node verified last. A known digest with
@@ -169,9 +170,9 @@ func parseMark(b []byte) (HighWaterMark, error) {
 	switch {
 	case file.V != markFormat:
 		return HighWaterMark{}, errors.New("it has no format")
-	case f.Data < 0 || f.Permit < 0 || f.Statement < 0:
+	case f.Data < 0 || f.Permit < 0 || f.Statement < 0 || f.StatementAt < 0:
 		return HighWaterMark{}, errors.New("it has a negative number")
-	case f.Environment == "" && (f.Release != "" || f.Data != 0 || f.Permit != 0 || f.Statement != 0):
+	case f.Environment == "" && (f.Release != "" || f.Data != 0 || f.Permit != 0 || f.Statement != 0 || f.StatementAt != 0):
 		return HighWaterMark{}, errors.New("it names no environment")
 	}
 	if _, err := parseVersion(f.Release); err != nil && f.Release != "" {

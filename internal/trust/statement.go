@@ -102,7 +102,8 @@ func (s Statement) Target(role, node string) Target {
 
 // Current judges the target of a node by the statement in etcd (nil: none). It returns the mark with the epoch of the
 // statement, and a *Refusal if the statement does not cover the target. A node that never verified a statement needs
-// none: nothing unsigned can demand one, and nothing unsigned can end the demand.
+// none: nothing unsigned can demand one, and nothing unsigned can end the demand. A key that may not sign rollbacks
+// neither raises the epoch, which nothing lowers, nor ends the demand: it only renews.
 func (s *Signers) Current(mark HighWaterMark, role, node string, t Target, value []byte, now time.Time) (HighWaterMark, error) {
 	mark = mark.in(t.Environment)
 	st, refused := s.statement(t.Environment, value, now)
@@ -121,7 +122,19 @@ func (s *Signers) Current(mark HighWaterMark, role, node string, t Target, value
 	if st.Epoch < mark.Statement {
 		return no(refusal.StatementTooOld, "epoch", st.Epoch, "high_water_mark", mark.Statement)
 	}
-	mark.Statement = st.Epoch
+	if st.Epoch == mark.Statement && st.At.Unix() < mark.StatementAt {
+		return no(refusal.StatementReplayed, "at", st.At.Format(time.RFC3339), "high_water_mark", time.Unix(mark.StatementAt, 0).UTC().Format(time.RFC3339))
+	}
+	epoch := st.Epoch
+	if refused := s.decides(st, now); refused != nil {
+		if st.Off {
+			return mark, refused.Of("statement", t.Environment)
+		}
+		epoch = max(mark.Statement, 1)
+	}
+	if mark.Statement = epoch; epoch == st.Epoch {
+		mark.StatementAt = max(st.At.Unix(), 0)
+	}
 	switch want := st.Target(role, node); {
 	case st.Off:
 		return mark, nil
@@ -152,6 +165,16 @@ func (s *Signers) statement(environment string, value []byte, now time.Time) (Si
 		return SignedStatement{}, refusal.New(refusal.WrongEnvironment, "statement", environment, "environment", st.Environment, "want", environment)
 	}
 	return st, nil
+}
+
+// decides refuses a statement of which no valid signature is by a key that may also sign rollbacks.
+func (s *Signers) decides(st SignedStatement, now time.Time) *Refusal {
+	_, err := s.verifyAll(st.Environment, st.Record, st.Signatures, now, Current, Rollback)
+	var refused *Refusal
+	if errors.As(err, &refused) {
+		return refused
+	}
+	return nil
 }
 
 // Authentic verifies a statement for its renewal: it may have ended.

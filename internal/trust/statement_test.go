@@ -2,6 +2,7 @@ package trust
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ func TestStatements(t *testing.T) {
 	stated := Target{Environment: "dev", Release: "2.0.0", Tree: "t2", Data: 7, DataDigest: "d7"}
 	old := Target{Environment: "dev", Release: "1.0.0", Tree: "t1", Data: 7, DataDigest: "d7"}
 	record, _ := st.Encode()
+	later := HighWaterMark{Environment: "dev", Release: "2.0.0", Data: 7, Statement: 5, StatementAt: now.Unix(), Required: true}
 	seen := HighWaterMark{Environment: "dev", Release: "2.0.0", Data: 7, Statement: 5, Required: true}
 	for _, c := range []struct {
 		say        string
@@ -67,10 +69,26 @@ func TestStatements(t *testing.T) {
 		{"altered", seen, "web", "web1", stated, []byte(strings.Replace(string(signed(1, same)), `"epoch":5`, `"epoch":6`, 1)), "was altered", 5},
 		{"off", seen, "web", "web1", old, signed(1, func(s *Statement) { s.Off, s.Epoch, s.Until = true, 6, time.Time{} }), "", 6},
 		{"an old off", seen, "web", "web1", old, signed(1, func(s *Statement) { s.Off, s.Epoch, s.Until = true, 4, time.Time{} }), "is of epoch 4", 5},
+		{"a high epoch by a key for statements only", seen, "web", "web1", stated, signed(2, func(s *Statement) { s.Epoch = 1<<63 - 1 }), "", 5},
+		{"the first statement of a node, renewed", HighWaterMark{}, "web", "web1", stated, signed(2, same), "", 1},
+		{"off, by a key for statements only", seen, "web", "web1", old, signed(2, func(s *Statement) { s.Off, s.Until = true, time.Time{} }), `may not sign as "pulley-rollback"`, 5},
+		{"the statement that the node knows", later, "web", "web1", stated, signed(1, func(s *Statement) { s.At = now }), "", 5},
+		{"an old off of the same epoch", later, "web", "web1", old, signed(1, func(s *Statement) { s.Off, s.Until = true, time.Time{} }), "saw one of the same epoch that was signed at 2026-06-15T12:00:00Z", 5},
+		{"an earlier time, of the next epoch", later, "web", "web1", stated, signed(1, func(s *Statement) { s.Epoch = 6 }), "", 6},
 	} {
 		next, err := signers.Current(c.mark, c.role, c.node, c.target, c.value, now)
 		if why := whyNot(t, err); (why == "") != (c.why == "") || !strings.Contains(why, c.why) || next.Statement != c.epoch {
 			t.Errorf("%s: %q, epoch %d; want %q, %d", c.say, why, next.Statement, c.why, c.epoch)
+		}
+	}
+	// A node remembers the time beside the epoch. No statement makes the mark unreadable.
+	for _, at := range []time.Time{now, {}} {
+		next, err := signers.Current(HighWaterMark{}, "web", "web1", stated, signed(2, func(s *Statement) { s.Epoch, s.At = 1, at }), now)
+		if err == nil {
+			err = next.Save(filepath.Join(t.TempDir(), "trust.json"))
+		}
+		if err != nil || next.StatementAt != max(at.Unix(), 0) {
+			t.Errorf("%+v: %v", next, err)
 		}
 	}
 	ended, err := ParseStatement(signed(1, func(s *Statement) { s.Until = now.Add(-time.Hour) }))

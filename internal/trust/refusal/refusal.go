@@ -45,11 +45,12 @@ const (
 	RevokedUnreadable     Code = "revoked_unreadable"      // file, detail
 	MarkUnreadable        Code = "high_water_mark_unreadable"
 
-	StatementMissing Code = "statement_missing"         // environment
-	StatementExpired Code = "statement_expired"         // environment, at
-	StatementDiffers Code = "statement_differs"         // environment, found, want: named by the statement and by etcd
-	StatementTooOld  Code = "statement_too_old"         // environment, epoch, high_water_mark
-	StatementFuture  Code = "statement_from_the_future" // environment, at
+	StatementMissing  Code = "statement_missing"         // environment
+	StatementExpired  Code = "statement_expired"         // environment, at
+	StatementDiffers  Code = "statement_differs"         // environment, found, want: named by the statement and by etcd
+	StatementTooOld   Code = "statement_too_old"         // environment, epoch, high_water_mark
+	StatementReplayed Code = "statement_replayed"        // environment, at, high_water_mark
+	StatementFuture   Code = "statement_from_the_future" // environment, at
 )
 
 // Params are the parameters of a code. Each value is one line of printable text.
@@ -74,7 +75,7 @@ func (r *Error) Hint() string {
 		return r.Params["hint"]
 	case StatementFuture:
 		return "correct the clock of this machine, or of the machine that signed it"
-	case StatementMissing, StatementExpired, StatementDiffers, StatementTooOld:
+	case StatementMissing, StatementExpired, StatementDiffers, StatementTooOld, StatementReplayed:
 		return "check the targets with `pulley status`, then run `pulley sign --sign-key FILE`"
 	}
 	return ""
@@ -174,6 +175,7 @@ func sentence(subject string, code Code, p Params) string {
 		StatementMissing:      subject + " is missing in etcd, and this node saw one before",
 		StatementExpired:      fmt.Sprintf("%s ended at %s: the targets in etcd may be old", subject, p["at"]),
 		StatementDiffers:      fmt.Sprintf("%s names %s for this node, and etcd names %s", subject, p["found"], p["want"]),
+		StatementReplayed:     fmt.Sprintf("%s was signed at %s, and this node saw one of the same epoch that was signed at %s", subject, p["at"], p["high_water_mark"]),
 		StatementTooOld:       fmt.Sprintf("%s is of epoch %s, and this node saw one of epoch %s", subject, p["epoch"], p["high_water_mark"]),
 		StatementFuture:       fmt.Sprintf("%s was signed at %s, which is in the future by this machine's clock", subject, p["at"]),
 	}[code]
