@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"time"
 
 	"pulley/environments"
 	"pulley/internal/fleet"
@@ -30,7 +33,7 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 	err = Retry(func() error {
 		d, err := s.Targets.Desires(ctx, ref)
 		if err == nil && signers != nil {
-			err = renewable(ref, d, signers, a)
+			err = renewable(ctx, s, ref, d, signers, a)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
@@ -41,15 +44,31 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 	return st, err
 }
 
-func renewable(ref environments.Ref, d store.Desires, signers *trust.Signers, a Author) error {
+// renewable refuses a statement that only a signer may sign: an old one that somebody put back would stay in force.
+func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, signers *trust.Signers, a Author) error {
 	if d.Statement == nil {
 		return errors.New("there is none to renew\na signer signs the first one: `pulley sign` without --renew")
 	}
 	if err := signers.Authentic(*d.Statement, ref.String(), a.At); err != nil {
 		return err
 	}
-	if !d.Covered(ref) {
-		return fmt.Errorf("%w of epoch %d\ncheck them with `pulley history`; a signer signs them: `pulley sign` without --renew", ErrChangedSince, d.Statement.Epoch)
+	const remedy = "check the targets with `pulley history`; a signer signs them: `pulley sign` without --renew"
+	switch st := d.Statement; {
+	case !d.Covered(ref):
+		return fmt.Errorf("%w of epoch %d\n%s", ErrChangedSince, st.Epoch, remedy)
+	case st.Ended(a.At):
+		return fmt.Errorf("it ended at %s\n%s", st.Until.Format(time.RFC3339), remedy)
+	case st.At.After(a.At):
+		return fmt.Errorf("it was signed at %s, which is in the future by this machine's clock\ncorrect the clock: nodes refuse an earlier time", st.At.Format(time.RFC3339))
+	}
+	f, err := s.Fleet.State(ctx, ref)
+	if err != nil {
+		return err
+	}
+	for _, node := range slices.Sorted(maps.Keys(f.Hosts)) {
+		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch {
+			return fmt.Errorf("it is of epoch %d, and node %s saw one of epoch %d\n%s", d.Statement.Epoch, node, sig.Statement, remedy)
+		}
 	}
 	return nil
 }
