@@ -103,7 +103,7 @@ func (s Statement) Target(role, node string) Target {
 // Current judges the target of a node by the statement in etcd (nil: none). It returns the mark with the epoch of the
 // statement, and a *Refusal if the statement does not cover the target. A node that never verified a statement needs
 // none: nothing unsigned can demand one, and nothing unsigned can end the demand. A key that may not sign rollbacks
-// neither raises the epoch, which nothing lowers, nor ends the demand: it only renews.
+// raises neither the epoch nor its time, which nothing lowers, and does not end the demand: it only renews.
 func (s *Signers) Current(mark HighWaterMark, role, node string, t Target, value []byte, now time.Time) (HighWaterMark, error) {
 	mark = mark.in(t.Environment)
 	st, refused := s.statement(t.Environment, value, now)
@@ -125,15 +125,13 @@ func (s *Signers) Current(mark HighWaterMark, role, node string, t Target, value
 	if st.Epoch == mark.Statement && st.At.Unix() < mark.StatementAt {
 		return no(refusal.StatementReplayed, "at", st.At.Format(time.RFC3339), "high_water_mark", time.Unix(mark.StatementAt, 0).UTC().Format(time.RFC3339))
 	}
-	epoch := st.Epoch
-	if refused := s.decides(st, now); refused != nil {
-		if st.Off {
-			return mark, refused.Of("statement", t.Environment)
-		}
-		epoch = max(mark.Statement, 1)
-	}
-	if mark.Statement = epoch; epoch == st.Epoch {
-		mark.StatementAt = max(st.At.Unix(), 0)
+	switch refused := s.decides(st, now); {
+	case refused == nil:
+		mark.Statement, mark.StatementAt = st.Epoch, max(st.At.Unix(), 0)
+	case st.Off:
+		return mark, refused.Of("statement", t.Environment)
+	default:
+		mark.Statement = max(mark.Statement, 1)
 	}
 	switch want := st.Target(role, node); {
 	case st.Off:

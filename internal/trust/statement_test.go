@@ -81,14 +81,14 @@ func TestStatements(t *testing.T) {
 			t.Errorf("%s: %q, epoch %d; want %q, %d", c.say, why, next.Statement, c.why, c.epoch)
 		}
 	}
-	// A node remembers the time beside the epoch. No statement makes the mark unreadable.
-	for _, at := range []time.Time{now, {}} {
-		next, err := signers.Current(HighWaterMark{}, "web", "web1", stated, signed(2, func(s *Statement) { s.Epoch, s.At = 1, at }), now)
+	// A node remembers the time beside the epoch, of signers who decide. No statement makes the mark unreadable.
+	for at, key := range map[time.Time]byte{now: 1, {}: 1, now.Add(maxSkew): 2} {
+		next, err := signers.Current(HighWaterMark{}, "web", "web1", stated, signed(key, func(s *Statement) { s.Epoch, s.At = 1, at }), now)
 		if err == nil {
 			err = next.Save(filepath.Join(t.TempDir(), "trust.json"))
 		}
-		if err != nil || next.StatementAt != max(at.Unix(), 0) {
-			t.Errorf("%+v: %v", next, err)
+		if err != nil || key == 1 && next.StatementAt != max(at.Unix(), 0) || key == 2 && next.StatementAt != 0 {
+			t.Errorf("by key %d at %s: %+v: %v", key, at, next, err)
 		}
 	}
 	ended, err := ParseStatement(signed(1, func(s *Statement) { s.Until = now.Add(-time.Hour) }))
