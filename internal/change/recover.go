@@ -13,6 +13,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/store"
 	"pulley/internal/trust"
+	"pulley/internal/trust/refusal"
 )
 
 // Recovery is the recovery of one scope.
@@ -150,7 +151,8 @@ func corrected(d store.Desires, found []fleet.Contradiction, history []store.Cha
 }
 
 // blockedNodes returns the high-water marks of the nodes that refuse their target: it is below their mark, and no
-// signed permit that they have not used covers it.
+// signed permit that they have not used covers it. It does not verify the permits, and believes a node that refuses its target
+// in spite of one.
 func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]agent.Target, error) {
 	above := map[string]trust.HighWaterMark{}
 	for node, st := range f.Statuses {
@@ -176,11 +178,17 @@ func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f s
 	for node, mark := range above {
 		t := right.For(f.Hosts[node].Role, node).Wanted()
 		wanted := trust.Target{Environment: ref.String(), Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
-		if _, err := mark.Check(wanted, permits); err != nil {
+		if _, err := mark.Check(wanted, permits); err != nil || refuses(f.Statuses[node], t) {
 			blocked[node] = agent.Target{Release: mark.Release, Data: agent.Generation(mark.Data)}
 		}
 	}
 	return blocked, err
+}
+
+// refuses reports whether the last status of a node refuses a target that is below its high-water mark.
+func refuses(s agent.Status, t agent.Target) bool {
+	r := s.Refusal
+	return r != nil && r.Target == t && (r.Code == refusal.ReleaseTooOld || r.Code == refusal.DataTooOld)
 }
 
 // exists returns an error if etcd does not have the contents of a target, or has others.

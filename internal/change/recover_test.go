@@ -12,14 +12,14 @@ import (
 	"pulley/environments"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/trust"
+	"pulley/internal/trust/refusal"
 )
 
-// Nodes use no permit and no statement below the epoch of one that they verified. Somebody who deletes the newest changes from the
-// history must not make a recovery write such an epoch, nor hide that one is needed.
-func TestRecoverNeverLowersTheEpoch(t *testing.T) {
-	t.Parallel()
-	server, dev, ctx := etcdtest.Start(t), environments.Ref{Environment: "dev"}, t.Context()
-	const root = "/pulley/v1/environments/dev/"
+// fleetOfOne returns an etcd with the environment dev and the node web1.
+func fleetOfOne(t *testing.T) (*etcdtest.Server, *store.Store) {
+	t.Helper()
+	server, ctx := etcdtest.Start(t), t.Context()
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: store.DefaultPrefix, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +35,16 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return server, s
+}
+
+// Nodes use no permit and no statement below the epoch of one that they verified. Somebody who deletes the newest changes from the
+// history must not make a recovery write such an epoch, nor hide that one is needed.
+func TestRecoverNeverLowersTheEpoch(t *testing.T) {
+	t.Parallel()
+	server, s := fleetOfOne(t)
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	const root = "/pulley/v1/environments/dev/"
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	recovered := func(want ...agent.Epoch) {
 		t.Helper()
@@ -94,5 +104,40 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	}
 	if _, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a); err == nil || !strings.Contains(err.Error(), "find who wrote "+key+", and delete it") {
 		t.Errorf("a change that somebody wrote: %v", err)
+	}
+}
+
+// Somebody without a key writes a permit. No node uses it, and it must not hide that a node refuses its target.
+func TestForgedPermitHidesNoNode(t *testing.T) {
+	t.Parallel()
+	server, s := fleetOfOne(t)
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
+	d, err := s.Targets.Desires(ctx, dev)
+	if err == nil {
+		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := trust.Permit{Environment: "dev", Epoch: 1, At: a.At, Data: &trust.DataStep{From: 9}}.Encode()
+	if err == nil {
+		_, err = server.Client().Put(ctx, "/pulley/v1/environments/dev/rollbacks/000000000001", string(trust.Join(record, []byte("forged"))))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := agent.Status{Node: "web1", Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Data: 9}}
+	for _, refused := range []bool{false, true} {
+		if refused {
+			st.Refusal = &agent.Refusal{Error: refusal.Error{Code: refusal.DataTooOld}}
+		}
+		if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), true, a)
+		if err != nil || (len(done) == 1 && len(done[0].Nodes) == 1) != refused {
+			t.Errorf("refused %v: recovered %+v, %v", refused, done, err)
+		}
 	}
 }
