@@ -21,6 +21,8 @@ const (
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
+	AssignmentDiffers ContradictionCode = "assignment_differs" // a node is assigned another target than that of its scope
+
 	RetirementUnconfirmed ContradictionCode = "retirement_unconfirmed" // requests to retire that no administrator confirmed
 	StatementMissing      ContradictionCode = "statement_missing"      // the environment demands a statement of its targets
 	StatementExpired      ContradictionCode = "statement_expired"
@@ -31,8 +33,8 @@ const (
 type Contradiction struct {
 	Code   ContradictionCode `json:"code"`
 	Scope  string            `json:"scope,omitempty"`  // all, roles/R or nodes/N
-	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes
-	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history; of a statement
+	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes; of assignment_differs: the assigned one
+	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history; of a statement; of assignment_differs: of the node's scopes
 	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
 	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
 	Node   string            `json:"node,omitempty"`
@@ -72,10 +74,28 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 		all = append(all, Contradiction{Code: RetirementUnconfirmed, Nodes: slices.SortedFunc(slices.Values(f.Unconfirmed), CompareNatural)})
 	}
 	all = append(all, statement(f, now)...)
+	all = append(all, assignments(f)...)
 	highest := Highest(history)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
+		if _, listed := f.Hosts[node]; !listed { // the status of a removed node remains
+			continue
+		}
 		if mark := Mark(f.Statuses[node]); Above(mark, highest) {
 			all = append(all, Contradiction{Code: MarkAbove, Node: node, Target: &mark, Change: &highest})
+		}
+	}
+	return all
+}
+
+// assignments compares the assignments in force with the targets of their nodes.
+func assignments(f store.FleetState) (all []Contradiction) {
+	for _, node := range slices.SortedFunc(maps.Keys(f.Assigned), CompareNatural) {
+		d := f.Desires.For(f.Hosts[node].Role, node)
+		target := d.Wanted()
+		assigned := f.Assigned[node]
+		d.Assigned = &assigned
+		if wanted := d.Wanted(); wanted != target {
+			all = append(all, Contradiction{Code: AssignmentDiffers, Node: node, Target: &wanted, Change: &target})
 		}
 	}
 	return all

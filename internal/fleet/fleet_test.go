@@ -231,3 +231,28 @@ func TestForgedRetirementsAreOneLine(t *testing.T) {
 		t.Errorf("%q, not %q", s, want)
 	}
 }
+
+// Operators can write assignments. A node that is assigned another target than its scopes have must not look converged.
+func TestAssignmentsAreCompared(t *testing.T) {
+	t.Parallel()
+	f := store.FleetState{
+		Hosts:    map[string]agent.Host{"web1": {Node: "web1", Role: "web"}, "web2": {Node: "web2", Role: "web"}, "web3": {Node: "web3", Role: "web"}},
+		Desires:  store.Desires{Gate: agent.Gate{Epoch: 2}, Default: one, Roles: map[string]agent.Target{"web": two}},
+		Assigned: map[string]agent.Assignment{"web1": {Target: one, Epoch: 2}, "web2": {Target: two, Epoch: 2}, "web3": {Target: one, Epoch: 1}},
+	}
+	history := []store.Change{{Epoch: 2, Role: "web", After: two}, {Epoch: 1, After: one}}
+	all := Contradictions(f, history, time.Now())
+	if len(all) != 1 || all[0].Code != AssignmentDiffers || all[0].Sentence() != "web1 is assigned 1.0.0 with data 3, and its target is 2.0.0 with data 3" {
+		t.Errorf("contradictions are %+v", all)
+	}
+}
+
+// A removed node cannot be recovered: nothing would ever end the contradiction.
+func TestMarksOfRemovedNodesDoNotCount(t *testing.T) {
+	t.Parallel()
+	st := agent.Status{Signatures: &agent.Signatures{State: agent.SignaturesChecked, Data: 9}}
+	f := store.FleetState{Hosts: map[string]agent.Host{"web1": {Node: "web1"}}, Statuses: map[string]agent.Status{"web1": st, "web2": st}}
+	if all := Contradictions(f, nil, time.Now()); len(all) != 1 || all[0].Code != MarkAbove || all[0].Node != "web1" {
+		t.Errorf("contradictions are %+v", all)
+	}
+}

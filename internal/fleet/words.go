@@ -65,6 +65,8 @@ func (c Contradiction) Sentence() string {
 		return fmt.Sprintf("the statement of the targets ended at %s: nodes take nothing new", c.Until.UTC().Format(time.RFC3339))
 	case StatementDiffers:
 		return fmt.Sprintf("the target of %s in etcd is %s, the signed statement names %s at epoch %d: nodes do not take it", c.of, part(*c.Target), part(*c.Change), c.Epoch)
+	case AssignmentDiffers:
+		return fmt.Sprintf("%s is assigned %s, and its target is %s", c.Node, part(*c.Target), part(*c.Change))
 	case MarkAbove:
 		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
 	}
