@@ -105,7 +105,7 @@ func addReadAgain(c *cobra.Command) {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			err := run(c, args)
 			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
-			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !strings.Contains(err.Error(), store.ErrUnknownOutcome.Error()) {
+			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !errors.Is(err, store.ErrReadAgain) {
 				err = fmt.Errorf("%w\n%w: run `%s %s` before you repeat the command", err, store.ErrUnknownOutcome, program, next)
 			}
 			return err

@@ -267,7 +267,7 @@ func (s *Targets) outcome(ctx context.Context, key, value string, unanswered err
 	resp, err := s.db.Get(ctx, key)
 	switch {
 	case err != nil || len(resp.Kvs) == 0:
-		return fmt.Errorf("%w\nthe outcome is unknown: check `pulley history`", unanswered)
+		return fmt.Errorf("%w\n%w: check `pulley history`", unanswered, etcd.ErrReadAgain)
 	case string(resp.Kvs[0].Value) == value:
 		return nil
 	}

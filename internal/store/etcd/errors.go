@@ -88,6 +88,9 @@ func (s *DB) certificate() *x509.Certificate {
 // take effect: read again.
 var ErrUnknownOutcome = errors.New("the outcome is unknown")
 
+// ErrReadAgain is wrapped, beside ErrUnknownOutcome, by an error that names the command to read again with.
+var ErrReadAgain = errors.New("the outcome is unknown")
+
 // unknownOutcome is a missing answer to a write.
 type unknownOutcome struct{ cause error }
 
