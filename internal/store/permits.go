@@ -85,8 +85,8 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 // The bounds of epochs. Keys have 12 digits, and a number above them would sort before others.
 const (
 	maxEpoch     agent.Epoch = 1_000_000_000_000 - 1
-	mostSkipped  agent.Epoch = 100 * restoreGap // by one change of an environment on average: a restore or a recovery skips epochs
-	newestEpochs             = 1000             // bound of one check
+	mostSkipped  agent.Epoch = 4_000_000_000 // by one change of an environment on average: the epoch of a restore is the time in seconds
+	newestEpochs             = 1000          // bound of one check
 )
 
 // PlausibleEpoch reports whether an environment with so many changes can have an epoch. A signature under one near the

@@ -167,8 +167,8 @@ const restoreGap = 1_000_000
 
 // Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
 // use no signed permit with an epoch that they have passed. It is the time in seconds, which no fleet's changes pass: a
-// backup that is restored again gets a higher epoch. With a wrong clock, it is a gap above the backup's. Its gate is paused until the next change: nodes would
-// otherwise return to the targets of the backup.
+// backup that is restored again gets a higher epoch. With a wrong clock, it is a gap above the backup's. Its gate is
+// paused until the next change: nodes would otherwise return to the targets of the backup.
 func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
 	if err != nil {
