@@ -9,14 +9,14 @@ GOLANGCI_LINT := v2.15.0
 ARGS    ?=
 
 # The packages with the longest tests. They start first, and the short ones fill the second processor.
-LONG := ./e2e/nspawn ./cmd ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/store ./puppet ./internal/join/server
+LONG := ./e2e/nspawn ./e2e/cluster ./cmd ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/store ./puppet ./internal/join/server
 
 # A test's program without a debugger's tables links in half the time.
 SMALL := -ldflags='-s -w'
 
 # What the tests need beyond Go, make and git: Puppet and what it works with, whole machines, and the clouds' own tools.
 CLOUDS := python3-openstackclient awscli libvirt-daemon libvirt-clients libvirt-daemon-driver-qemu qemu-system-x86 qemu-utils
-TESTED := puppet-agent cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap systemd systemd-container iproute2 genisoimage $(CLOUDS)
+TESTED := puppet-agent etcd-client cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap systemd systemd-container iproute2 genisoimage $(CLOUDS)
 
 .PHONY: help
 help: ## list the targets

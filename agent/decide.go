@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pulley/internal/stablehash"
+	"pulley/internal/trust/refusal"
 )
 
 // Action is the work of a tick.
@@ -28,6 +29,8 @@ type Observed struct {
 	PuppetBlocked *Blocked // why the machine's own Puppet forbids a run; nil: allowed
 	Force, Noop   bool
 	Looked        bool // State.Refusal is from this tick: a forced run does not check the target again
+
+	Stale *Refusal // why no statement covers the wanted target; nil: one does, or the node needs none
 }
 
 // Decision is the action of a tick, and its cause.
@@ -56,6 +59,7 @@ const (
 	AskRegistered Question = "registered"   // role
 	AskMachine    Question = "own_machine"
 	AskPromoted   Question = "target_promoted" // target
+	AskCurrent    Question = "target_current"
 	AskInPlace    Question = "target_in_place" // target, last_good
 	AskFrozen     Question = "not_frozen"
 	AskGate       Question = "gate_open"
@@ -147,12 +151,24 @@ func (l *ladder) climb() Decision {
 	wanted := l.dec.Wanted
 	l.pass(AskPromoted, Cause{Params: Params{Target: &wanted}})
 
+	if r := l.o.Stale; r != nil && r.Target == wanted {
+		return l.enforce(AskCurrent, r.staleness())
+	}
+	l.pass(AskCurrent, Cause{})
 	st := l.o.State
 	if wanted == st.Enforcing {
 		l.pass(AskInPlace, Cause{})
 		return l.enforceOn(st.Enforcing)
 	}
 	return l.take()
+}
+
+// staleness returns the cause of a target that no statement covers. A statement from the future proves a wrong clock.
+func (r *Refusal) staleness() Cause {
+	if r.Code == refusal.StatementFuture {
+		return Cause{ReasonClock, Params{Refusal: r}}
+	}
+	return Cause{ReasonStale, Params{Refusal: r}}
 }
 
 // take asks the questions that a new target must pass.

@@ -94,6 +94,10 @@ type decision struct {
 	want want
 }
 
+func staleAt(t Target, code refusal.Code) *Refusal {
+	return &Refusal{Target: t, Error: *refusal.New(code, "statement", "dev", "at", "2026-06-15T12:00:00Z"), At: start}
+}
+
 var decisions = []decision{
 	{"a node on its target, enforced recently, runs nothing",
 		func(*Observed, *Desired) {},
@@ -111,6 +115,24 @@ var decisions = []decision{
 	{"a node whose own Puppet is disabled or at work runs nothing",
 		func(o *Observed, d *Desired) { o.PuppetBlocked, o.Force, d.Default = disabledPuppet, true, verB },
 		want{Nothing, ReasonPuppetBlocked, verA, ReasonPuppetBlocked, "agent_disabled.lock"}},
+
+	{"a node on a target whose statement ended enforces it, and reports that it may be old",
+		func(o *Observed, _ *Desired) {
+			notRunFor(o, 30*time.Minute)
+			o.Stale = staleAt(verA, refusal.StatementExpired)
+		},
+		want{Enforce, ReasonDue, verA, ReasonStale, "the statement of the targets of dev ended at 2026"}},
+	{"a target that no statement covers is not taken, not even by force",
+		func(o *Observed, d *Desired) {
+			o.Force, d.Default, o.Stale = true, verB, staleAt(verB, refusal.StatementDiffers)
+		},
+		want{Enforce, ReasonForced, verA, ReasonStale, "covers the target"}},
+	{"a statement from the future proves a wrong clock",
+		func(o *Observed, _ *Desired) { o.Stale = staleAt(verA, refusal.StatementFuture) },
+		want{Nothing, ReasonClock, verA, ReasonClock, "in the future by this machine's clock"}},
+	{"a statement about another target is not about this one",
+		func(o *Observed, _ *Desired) { o.Stale = staleAt(verB, refusal.StatementMissing) },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
 
 	{"a stop hold stops Puppet on a node that is due",
 		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Holds = []Hold{stop} },
@@ -629,7 +651,7 @@ func TestDecisions(t *testing.T) {
 		}
 	}
 	ladder := []Question{
-		AskEnabled, AskRetiring, AskHooks, AskPuppet, AskStopped, AskEtcd, AskRegistered, AskMachine, AskPromoted, AskInPlace,
+		AskEnabled, AskRetiring, AskHooks, AskPuppet, AskStopped, AskEtcd, AskRegistered, AskMachine, AskPromoted, AskCurrent, AskInPlace,
 		AskFrozen, AskGate, AskAuthentic, AskAttempt, AskEnforcing,
 	}
 	for _, q := range ladder {

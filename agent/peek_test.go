@@ -87,6 +87,21 @@ func TestProbationTakesNoNewTarget(t *testing.T) {
 	w.good(t, Options{Keep: true}) // it enforces the target in place
 }
 
+// A failed agent on probation must leave nothing that only it can read: the earlier agent would call its own file damaged.
+func TestProbationKeepsNoStatement(t *testing.T) {
+	w, kept := newWorld(t), 0
+	w.agent.Current = func(Desired) (*Refusal, func() error) { return nil, func() error { kept++; return nil } }
+	w.promote(t, version("1.0.0"))
+	for _, c := range []struct {
+		opts Options
+		want int
+	}{{Options{Noop: true}, 0}, {Options{Keep: true}, 0}, {Options{}, 1}, {Options{Keep: true}, 1}} {
+		if r := w.tick(t, c.opts); r.Err != nil || kept != c.want {
+			t.Errorf("%+v: kept %d times, want %d: %v", c.opts, kept, c.want, r.Err)
+		}
+	}
+}
+
 // everything returns each file below a folder with its bytes.
 func everything(t *testing.T, dir string) map[string]string {
 	t.Helper()

@@ -17,12 +17,13 @@ const (
 	ReasonRetired       Reason = "retired"           // problem of its hooks
 	ReasonPuppetBlocked Reason = "puppet_blocked"    // blocked
 	ReasonStopped       Reason = "stopped"           // hold
-	ReasonClock         Reason = "clock_wrong"       // text
+	ReasonClock         Reason = "clock_wrong"       // text; or refusal of a statement
 	ReasonUnreachable   Reason = "etcd_unreachable"  // text
 	ReasonUnreadable    Reason = "etcd_unreadable"   // text
 	ReasonUnregistered  Reason = "unregistered"      // node
 	ReasonOtherMachine  Reason = "other_machine"     // machine, listed
 	ReasonNoTarget      Reason = "no_target"         //
+	ReasonStale         Reason = "stale_statement"   // refusal
 	ReasonFrozen        Reason = "frozen"            // hold
 	ReasonGateClosed    Reason = "gate_closed"       // gate
 	ReasonRefused       Reason = "target_refused"    // refusal, next
@@ -128,6 +129,7 @@ const (
 	UnknownRequest ProblemCode = "unknown_request" // text: its kind
 	HookFailed     ProblemCode = "hook_failed"     // text
 	NotStarted     ProblemCode = "not_started"     // reason: why the node did not begin
+	NotConfirmed   ProblemCode = "not_confirmed"   // a request to retire that no administrator confirmed
 )
 
 // The problems of an upgrade of the agent. Version is that of the agent in place, which passed the same check.

@@ -195,7 +195,7 @@ func TestLongestStatusFits(t *testing.T) {
 		return &Upgrade{Wanted: strings.Repeat("1", 64), Phase: UpgradeProbation, Problem: Problem{Code: UpgradeUnavailable, Text: text}}
 	}
 	at.Signatures = func() *Signatures {
-		return &Signatures{State: SignaturesNotChecked, Signers: strings.Repeat("f", 16), Keys: 1000, Release: wanted.Release, Data: 1 << 62, Permit: 1 << 62}
+		return &Signatures{State: SignaturesNotChecked, Signers: strings.Repeat("f", 16), Keys: 1000, Release: wanted.Release, Data: 1 << 62, Permit: 1 << 62, Statement: 1 << 62}
 	}
 	at.state.refuse(wanted, refusedFor(string(text)), start)
 	at.state.settle(strings.Repeat("a", 16), failedHook(text))

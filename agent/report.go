@@ -126,8 +126,10 @@ func (t *tick) status() Status {
 	if t.Signatures != nil {
 		s.Signatures = t.Signatures()
 	}
-	if r := t.state.Refusal; r != nil && r.Target == s.Target {
-		s.Refusal = r
+	for _, r := range []*Refusal{t.state.Refusal, t.observed.Stale} {
+		if r != nil && r.Target == s.Target {
+			s.Refusal = r
+		}
 	}
 	if a := t.state.attempt(s.Target); a != nil {
 		s.Attempt = a
@@ -170,7 +172,7 @@ func (s *Status) why() Cause {
 		c.Params.Text = s.Disabled
 	case ReasonStopped, ReasonFrozen:
 		c.Params.Hold = s.Hold
-	case ReasonRefused:
+	case ReasonRefused, ReasonStale, ReasonClock: // a node with a wrong clock and without etcd reports nothing
 		c.Params.Refusal = s.Refusal
 	case ReasonBackoff, ReasonStuck, ReasonRetry:
 		c.Params.Attempt = s.Attempt

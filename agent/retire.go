@@ -24,6 +24,32 @@ func (t *tick) recall() (changed bool) {
 	return changed
 }
 
+// refuseUnconfirmed answers a request to retire that no administrator confirmed, and decides again. Only a tick that is
+// about to retire reads the confirmation. It reports whether the state changed.
+func (t *tick) refuseUnconfirmed(ctx context.Context) (refused bool, err error) {
+	r := *t.desired.Host.Request
+	if t.state.Retire == r.ID {
+		return false, nil // confirmed before the hooks were interrupted
+	}
+	c, err := t.Control.Confirmation(ctx, t.Identity)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return false, ctx.Err()
+	case errors.Is(err, ErrUnreachable):
+		t.offline, t.desired = true, unreachable(err)
+	case err != nil:
+		t.desired = Desired{Unreadable: Prose(err.Error())}
+	case c != nil && c.Confirms(r, t.MachineID):
+		return false, nil
+	default:
+		t.Log.Warn("no administrator confirmed the request to retire: the node refuses it", "request", r.ID, "by", r.By)
+		t.state.settle(r.ID, Problem{Code: NotConfirmed})
+		refused = true
+	}
+	t.decision = t.judge()
+	return refused, nil
+}
+
 // confirm asks etcd whether the request still exists, and then records the retirement. From then on no run starts,
 // whatever happens to etcd and to this agent.
 func (t *tick) confirm(ctx context.Context) error {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,61 @@ func TestDisabledNodeDeclinesRetirement(t *testing.T) {
 	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: "ffff"})
 	if len(w.machine.retired) != 1 {
 		t.Errorf("its hooks ran %d times", len(w.machine.retired))
+	}
+}
+
+// Operators can write the host list. A request to retire that only they wrote must not end the service of a fleet.
+func TestForgedRetirementIsRefused(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(RequestRetire))
+	w.etcd.forge(t)
+	w.etcd.operator(t, func(d *Desired) { d.Default = verB })
+	if run := w.good(t); run.Target != verB || len(w.machine.retired) > 0 || w.state(t).Retire != "" {
+		t.Errorf("it ran %s, after hooks %+v, and retires by %q", run.Target, w.machine.retired, w.state(t).Retire)
+	}
+	same(t, "the calls", w.etcd.calls, []string{"desire", "confirmation", "admit", "desire", "report"})
+	s := w.etcd.status(t)
+	same(t, "the answer", s.Answer, &Answer{ID: askedFor(RequestRetire).ID, Problem: Problem{Code: NotConfirmed}})
+	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != Converged {
+		t.Errorf("operators see %s: %s", v.State, v.Sentence())
+	}
+	w.idle(t)
+	same(t, "the calls once it has answered", w.etcd.calls, []string{"desire"})
+}
+
+// The confirmation of one machine or of one request must not serve for another.
+func TestConfirmationIsOfOneRequestAndMachine(t *testing.T) {
+	r := Request{ID: "1", Do: RequestRetire}
+	for _, c := range []struct {
+		c       Confirmation
+		machine string
+		want    bool
+	}{
+		{Confirmation{"1", "m1"}, "m1", true}, {Confirmation{"1", "m1"}, "m2", false}, {Confirmation{"2", "m1"}, "m1", false},
+		{Confirmation{"1", ""}, "m1", true}, {Confirmation{"1", "m1"}, "", true}, {Confirmation{}, "m1", false},
+	} {
+		if got := c.c.Confirms(r, c.machine); got != c.want {
+			t.Errorf("%+v of %q: %t", c.c, c.machine, got)
+		}
+	}
+}
+
+// Without an answer about the confirmation, a node must neither retire nor answer that it refuses: the request may be
+// an administrator's.
+func TestRetirementWaitsForItsConfirmation(t *testing.T) {
+	for say, fault := range map[string]error{"etcd is away": ErrUnreachable, "etcd refuses": errors.New("permission denied")} {
+		t.Run(say, func(t *testing.T) {
+			w := fleetOn(t, verA)
+			w.request(t, askedFor(RequestRetire))
+			w.etcd.onConfirmation = func() error { return fault }
+			w.idle(t)
+			if a := w.state(t).Answer; a != nil || len(w.machine.retired) > 0 || w.state(t).Retire != "" {
+				t.Fatalf("it answers %+v, after hooks %+v", a, w.machine.retired)
+			}
+			w.etcd.reconnect()
+			w.idle(t)
+			same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: askedFor(RequestRetire).ID})
+		})
 	}
 }
 

@@ -23,6 +23,8 @@ type Control interface {
 	// Admit writes the status of a run that starts. It returns ErrChanged if the desired state changed since d was
 	// read.
 	Admit(ctx context.Context, id Identity, d Desired, s Status) error
+	// Confirmation reads the confirmation of a request to retire this node; nil if there is none.
+	Confirmation(ctx context.Context, id Identity) (*Confirmation, error)
 	// Report writes the status and the run records. It deletes the node's records named by drop.
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
 }
@@ -125,6 +127,10 @@ type Agent struct {
 
 	Signatures func() *Signatures // checks of signatures, for the status; may be nil
 
+	// Current returns why no signed statement covers the target that d wants, or nil. keep remembers the statement; nil:
+	// nothing is new. Current may be nil.
+	Current func(d Desired) (stale *Refusal, keep func() error)
+
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
 }
 
@@ -197,6 +203,7 @@ type tick struct {
 	opts       Options
 	observed   Observed
 	desired    Desired
+	keep       func() error // remembers the statement of the targets; nil: nothing is new
 	decision   Decision
 	state      State
 	staged     Staged

@@ -104,6 +104,10 @@ func (t *tick) desire(ctx context.Context) error {
 		d = unreachable(err)
 	case err != nil:
 		d = Desired{Unreadable: Prose(err.Error())}
+	case t.Current != nil:
+		if t.observed.Stale, t.keep = t.Current(d); t.observed.Stale != nil {
+			*t.observed.Stale = t.observed.Stale.clipped(maxDetailInHead)
+		}
 	}
 	t.desired = d
 	return nil
@@ -138,15 +142,27 @@ func (t *tick) next() Decision {
 
 // decide derives an action and its cause from state and desire. The node stores holds, which also count without etcd.
 // It deletes attempts at targets that are no longer wanted.
-func (t *tick) decide(context.Context) error {
+func (t *tick) decide(ctx context.Context) error {
 	forgot := t.recall()
 	t.decision = t.judge()
+	if t.decision.Action == Retire && !t.opts.Keep {
+		refused, err := t.refuseUnconfirmed(ctx)
+		if err != nil {
+			return err
+		}
+		forgot = forgot || refused
+	}
 	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // changed in between
 		t.note = "an agent on probation takes no new target; the next tick takes it"
 		return errEnd
 	}
 	if !t.desired.known() {
 		return nil
+	}
+	if t.keep != nil && !t.opts.Noop && !t.opts.Keep { // the agent before a failed probation may not know the field
+		if err := t.keep(); err != nil {
+			return err
+		}
 	}
 	if w := t.decision.Wanted; !w.IsZero() {
 		forgot = t.state.keepAttempts(w) || forgot

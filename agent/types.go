@@ -252,6 +252,22 @@ const (
 	RequestRetire RequestKind = "retire" // run the hooks in retire.d of the release in place; run nothing afterwards
 )
 
+// Confirmation confirms a request to retire one machine. Operators can write requests into the host list. With etcd
+// authentication, only an administrator can write a confirmation.
+type Confirmation struct {
+	ID        string `json:"id"`                   // of the request
+	MachineID string `json:"machine_id,omitempty"` // of the host list at that time
+}
+
+// Confirms reports whether the confirmation is that of a request to this machine. An unknown id of the machine does not
+// count.
+func (c Confirmation) Confirms(r Request, machine string) bool {
+	return c.ID == r.ID && (c.MachineID == "" || machine == "" || c.MachineID == machine)
+}
+
+// Retires reports whether the host list has a request to retire the node.
+func (h Host) Retires() bool { return h.Request != nil && h.Request.Do == RequestRetire }
+
 // Answer is the node's answer to the newest request. An answer without a problem and without a cause means success.
 type Answer struct {
 	ID      string  `json:"id"`
@@ -277,6 +293,7 @@ type Desired struct {
 	Assigned    *Assignment      `json:"assigned,omitempty"`
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
 	Agent       AgentChoice      `json:"agent,omitzero"`
+	Statement   []byte           `json:"-"` // signed, of the targets in force; nil: none
 	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
 }
 
@@ -328,6 +345,8 @@ type Signatures struct {
 	Release string         `json:"release,omitempty"` // of the high-water mark
 	Data    Generation     `json:"data,omitempty"`    // of the high-water mark
 	Permit  Epoch          `json:"permit,omitempty"`  // of the newest permit that the node used
+
+	Statement Epoch `json:"statement,omitempty"` // of the newest statement that the node verified; 0: it needs none
 }
 
 // Phase tells whether a run is in progress.

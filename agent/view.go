@@ -1,6 +1,10 @@
 package agent
 
-import "time"
+import (
+	"time"
+
+	"pulley/internal/trust/refusal"
+)
 
 // NodeState is a node's state in one word, for `pulley status`.
 type NodeState string
@@ -77,6 +81,11 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = Held, s.why()
 	case anotherMachine(d.Host, s.Machine):
 		v.State, v.Cause = FailedState, Cause{ReasonOtherMachine, Params{Machine: s.Machine, Listed: d.Host.MachineID}}
+	case s.stale() && s.Refusal.Target == v.Wanted:
+		v.State, v.Cause = FailedState, s.Refusal.staleness()
+		if s.Refusal.Code == refusal.StatementExpired && s.SeenAt.Sub(now) > clockAhead { // it ended only by that clock
+			v.Reason = ReasonClock
+		}
 	case s.Refusal != nil && s.Refusal.Target == v.Wanted:
 		v.State, v.Cause = FailedState, Cause{ReasonRefused, Params{Refusal: s.Refusal}}
 	case attempt != nil && attempt.Started >= max(s.Settings.MaxAttempts, 1):
@@ -93,9 +102,14 @@ func judge(s *Status, d Desired, now time.Time) View {
 	return v
 }
 
+// stale reports whether the refusal is that of a statement, which the node checks in every tick.
+func (s *Status) stale() bool {
+	return s.Refusal != nil && (s.Reason == ReasonStale || s.Reason == ReasonClock)
+}
+
 // retires reports whether the reporting machine is requested to retire.
 func retires(h *Host, machine string) bool {
-	return h.Request != nil && h.Request.Do == RequestRetire && !anotherMachine(h, machine)
+	return h.Retires() && !anotherMachine(h, machine)
 }
 
 // declined reports whether the node answered that it cannot retire, for example because runs were disabled.
@@ -149,6 +163,9 @@ func (s *Status) Observed(id Identity) Observed {
 	}}
 	if s.Attempt != nil {
 		o.State.Attempts = []Attempt{*s.Attempt}
+	}
+	if s.stale() {
+		o.Stale, o.State.Refusal = s.Refusal, nil
 	}
 	if s.Reason == ReasonPuppetBlocked {
 		o.PuppetBlocked = s.Params.Blocked

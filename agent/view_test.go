@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/trust/refusal"
 )
 
 // The state in `pulley status` must direct the operator to the right machine.
@@ -41,6 +43,12 @@ func TestLook(t *testing.T) {
 			s.Refusal = &Refusal{Target: verB, Error: *refusedFor("it is not signed"), At: start}
 		}, Converged, ""},
 		{"its first run was cut off", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 0) }, Pending, ""},
+		{"the statement of its target ended", func(s *Status, _ *Desired) {
+			s.Reason, s.Refusal = ReasonStale, staleAt(verA, refusal.StatementExpired)
+		}, FailedState, "no valid statement covers the target"},
+		{"the statement ended by its own clock, which is ahead", func(s *Status, _ *Desired) {
+			s.Reason, s.Refusal, s.SeenAt = ReasonStale, staleAt(verA, refusal.StatementExpired), start.Add(48*time.Hour)
+		}, FailedState, "a clock is wrong; the node keeps enforcing its target: the statement of the targets of dev ended at 2026-06-15T12:00:00Z: the targets in etcd may be old; its clock is 48h"},
 		{"it failed as often as it may", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 5, 5) }, Stuck, "attempt 5"},
 		{"it was cut off as often as it may", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 5, 0) }, Stuck, "was interrupted"},
 		{"its own limit counts, not the default", func(s *Status, d *Desired) { s.Settings.MaxAttempts, d.Default, s.Attempt = 2, verB, tried(verB, 2, 2) }, Stuck, ""},

@@ -17,12 +17,13 @@ var reasonWords = map[Reason]string{
 	ReasonRetired:       "the node is retired and runs nothing",
 	ReasonPuppetBlocked: "the machine's own Puppet forbids a run",
 	ReasonStopped:       "a hold stops Puppet",
-	ReasonClock:         "a clock contradicts a certificate; the node keeps enforcing its target",
+	ReasonClock:         "a clock is wrong; the node keeps enforcing its target",
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
 	ReasonUnreadable:    "etcd has a value that this agent cannot read; the node keeps enforcing its target",
 	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node}`",
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",
+	ReasonStale:         "no valid statement covers the target; the node keeps enforcing the target in place",
 	ReasonNoTarget:      "no release is promoted for the node",
 	ReasonFrozen:        "a hold freezes the node on its target",
 	ReasonGateClosed:    "the environment's gate is closed",
@@ -96,7 +97,7 @@ func (v View) Sentence() string {
 var questions = map[Question]string{
 	AskEnabled: "runs are enabled on the machine", AskRetiring: "no retirement is requested", AskHooks: "the retire hooks have not run yet",
 	AskPuppet: "Puppet may run", AskStopped: "not stopped by a hold", AskEtcd: "etcd answers", AskRegistered: "on the host list",
-	AskMachine: "the host list names this machine", AskPromoted: "a release is promoted", AskInPlace: "the target is in place",
+	AskMachine: "the host list names this machine", AskPromoted: "a release is promoted", AskCurrent: "no statement contradicts the target", AskInPlace: "the target is in place",
 	AskFrozen: "not frozen by a hold", AskGate: "the gate is open", AskAuthentic: "the target is authentic",
 	AskAttempt: "the next attempt is due", AskEnforcing: "enforcement is due",
 }
@@ -166,6 +167,7 @@ var problemWords = map[ProblemCode]string{
 	EtcdLost:         "etcd answered before the run and did not answer for {number}s after it",
 	StoppedEarly:     "the agent was stopped before it verified the run; the next tick repeats the run",
 	UnknownRequest:   `this agent does not know the request "{text}"; upgrade the agent`,
+	NotConfirmed:     "no administrator confirmed the retirement",
 
 	UpgradeNotStarted:   "the new agent cannot be started",
 	UpgradeNotBegun:     "the new agent did not begin its tick within {limit}",

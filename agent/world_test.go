@@ -178,11 +178,13 @@ type fakeEtcd struct {
 	file                        string
 	calls                       []string
 	onDesire, onAdmit, onReport func() error // errors before the call has an effect
+	onConfirmation              func() error
 	afterAdmit                  func() error // error afterwards: the node does not know the outcome
 }
 
 type etcdContent struct {
 	Desired Desired
+	Forged  bool // an operator wrote the request: no administrator confirmed it
 	Status  *Status
 	Runs    map[string][]byte
 }
@@ -255,6 +257,28 @@ func (e *fakeEtcd) Admit(_ context.Context, _ Identity, d Desired, s Status) err
 	return nil
 }
 
+// Confirmation confirms the request in the host list, unless it is forged.
+func (e *fakeEtcd) Confirmation(context.Context, Identity) (*Confirmation, error) {
+	if err := e.call("confirmation", e.onConfirmation); err != nil {
+		return nil, err
+	}
+	c := e.load()
+	if c.Forged || c.Desired.Host == nil || !c.Desired.Host.Retires() {
+		return nil, nil
+	}
+	return &Confirmation{ID: c.Desired.Host.Request.ID, MachineID: c.Desired.Host.MachineID}, nil
+}
+
+// forge makes the request in the host list one that no administrator confirmed.
+func (e *fakeEtcd) forge(t testing.TB) {
+	t.Helper()
+	c := e.load()
+	c.Forged = true
+	if err := e.save(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (e *fakeEtcd) Report(_ context.Context, _ Identity, s Status, runs []EncodedRun, drop []string) error {
 	if err := e.call("report", e.onReport); err != nil {
 		return err
@@ -292,10 +316,12 @@ func (e *fakeEtcd) count(name string) int {
 // disconnect makes every call fail, and reconnect ends that.
 func (e *fakeEtcd) disconnect() {
 	away := func() error { return fmt.Errorf("no route to host: %w", ErrUnreachable) }
-	e.onDesire, e.onAdmit, e.onReport = away, away, away
+	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation = away, away, away, away
 }
 
-func (e *fakeEtcd) reconnect() { e.onDesire, e.onAdmit, e.onReport = nil, nil, nil }
+func (e *fakeEtcd) reconnect() {
+	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation = nil, nil, nil, nil
+}
 
 // fakeContent stores each tree as a file, and uses the real link.
 type fakeContent struct {

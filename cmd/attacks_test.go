@@ -38,6 +38,24 @@ func connections(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// write FILE KEY VALUE writes a key of etcd with the certificate in a file, without Pulley. With `!`, etcd must refuse it.
+func write(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, len(args) != 3, "write FILE KEY VALUE")
+	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[0]), Key: ts.MkAbs(args[0])}.TLS()
+	ts.Check(err)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop()})
+	ts.Check(err)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err = c.Put(ctx, args[1], args[2])
+	if !neg {
+		ts.Check(err)
+	} else if err == nil || !strings.Contains(err.Error(), "permission denied") {
+		ts.Fatalf("the write of %s is not refused: %v", args[1], err)
+	}
+}
+
 // leases N FILE calls etcd for N leases of 285 years, with the certificate of a node, an operator or a viewer, in
 // sixteen parallel connections. All must be refused.
 func leases(ts *testscript.TestScript, neg bool, args []string) {

@@ -141,7 +141,7 @@ func (f *applyFleet) waitsForTheLock(t *testing.T) {
 	c.dies()
 	died := time.Now()
 	out, err := c.pulley(nil, "env", "apply", c.env+".yaml", "--yes")
-	_, since, found := strings.Cut(out, "cannot apply "+c.env+" while ann applies, since ")
+	_, since, found := strings.Cut(out, "cannot apply "+c.env+" while admin applies, since ") // the name in the certificate
 	at, parsed := time.Parse(time.RFC3339, strings.SplitN(since, "\n", 2)[0])
 	if err == nil || !found || parsed != nil || at.Before(began) || at.After(time.Now()) || !strings.Contains(out, "the lock of a killed program ends within a minute") {
 		t.Fatalf("the next apply reports: %v\n%s", err, out)

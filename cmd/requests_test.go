@@ -64,6 +64,31 @@ func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 			t.Errorf("a tick with nothing to do makes %d requests, want 1", n)
 		}
 	}
+	// So does a node that verifies a statement of its target in every tick.
+	key := filepath.Join(t.TempDir(), "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	command("pulley", "key", "allow", key+".pub", "--name", "ann", "--environments", "dev", "--signers", filepath.Join(root, "etc/pulley/allowed_signers"))
+	file := filepath.Join(repo, "environments/dev.yaml")
+	spec, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, append(spec, "statement: 24h\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	command("pulley", "env", "apply", file)
+	command("pulley", "sign", "--sign-key", key)
+	tick() // remembers the statement
+	for range 3 {
+		if n := tick(); n != 1 {
+			t.Errorf("a tick that verifies a statement makes %d requests, want 1", n)
+		}
+	}
+	if out := command("pulley", "explain", "controller1"); !strings.Contains(out, "statements of the targets required, newest of epoch 1") {
+		t.Errorf("the node verifies no statement: %s", out)
+	}
 	settings("1ns") // a heartbeat is due in every tick
 	tick()
 	if n := tick(); n != 2 {

@@ -42,8 +42,10 @@ func TestRetireCrashes(t *testing.T) {
 		t.Run(c.place, func(t *testing.T) {
 			f.join(c.node)
 			entry := fmt.Sprintf(`{"v":1,"node":%q,"role":"good","request":{"id":"00112233aabbccdd","do":"retire"}}`, c.node)
-			if _, err := f.etcd.Client().Put(t.Context(), "/pulley/v1/environments/crash/hosts/nodes/"+c.node, entry); err != nil {
-				t.Fatal(err)
+			for key, value := range map[string]string{"environments/crash/hosts/nodes/" + c.node: entry, "retirements/crash/" + c.node: `{"v":1,"id":"00112233aabbccdd"}`} {
+				if _, err := f.etcd.Client().Put(t.Context(), "/pulley/v1/"+key, value); err != nil {
+					t.Fatal(err)
+				}
 			}
 			f.die(t, c)
 			f.tick(t, c.node)

@@ -82,7 +82,7 @@ func play(t *testing.T, dir string) {
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
-			"connections": connections, "leases": leases,
+			"connections": connections, "leases": leases, "write": write, "runbook": runbook,
 			"dump": dump, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
@@ -94,6 +94,7 @@ func setup(env *testscript.Env) error {
 	t := env.T().(testing.TB)
 	server := etcdtest.Start(t)
 	env.Values[serverKey{}] = server
+	env.Values[startedKey{}] = map[string]*exec.Cmd{}
 	fake := filepath.Join(env.WorkDir, "fake")
 	for _, dir := range []string{fake, filepath.Join(env.WorkDir, "machine"), filepath.Join(fake, "etc"), filepath.Join(fake, "var", "state")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -108,7 +109,8 @@ func setup(env *testscript.Env) error {
 	env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))                             // the contexts of operators
 	env.Setenv("PROVIDERS", filepath.Join(repository, "cmd", "testdata", "providers")) // for the exec driver
 	env.Setenv("SUDO_USER", "ann")
-	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")) // the object cache of publish
-	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid()))           // a unique number of seconds for sleep
+	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache"))                      // the object cache of publish
+	env.Setenv("NET", fmt.Sprintf("127.%d.%d", 64+os.Getpid()/200%128, 1+os.Getpid()%200)) // loopback addresses of this process
+	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid()))                                // a unique number of seconds for sleep
 	return nil
 }

@@ -199,9 +199,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		cmd := exec.CommandContext(context.Background(), "sh", append([]string{"-c", `exec "$0" "$@"`}, args[1:]...)...)
 		cmd.Dir = ts.MkAbs(".")
-		for _, name := range []string{"PATH", "HOME", "PULLEY_ENDPOINTS", "PULLEY_CACERT", "PULLEY_CERT", "PULLEY_KEY", "PULLEY_ENVIRONMENT", "SUDO_USER"} {
-			cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
-		}
+		cmd.Env = surroundings(ts)
 		out, err := cmd.CombinedOutput()
 		if want.Match(out) {
 			ts.Logf("%s", out)
@@ -211,6 +209,19 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("%q never appeared; last (%v):\n%s", args[0], err, out)
 		}
 	}
+}
+
+// surroundings are the variables of a script that matter to its programs.
+func surroundings(ts *testscript.TestScript) (all []string) {
+	for _, name := range []string{
+		"PATH", "HOME", "WORK", "PULLEY_ENDPOINTS", "PULLEY_CACERT", "PULLEY_CERT", "PULLEY_KEY", "PULLEY_ENVIRONMENT", "SUDO_USER",
+		"ETCDCTL_ENDPOINTS", "ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY",
+	} {
+		if value := ts.Getenv(name); value != "" {
+			all = append(all, name+"="+value)
+		}
+	}
+	return all
 }
 
 // appears FILE waits for a file.

@@ -68,7 +68,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(at, at.field+" "+quoted(*v), f.flaw(*v))
 			}
 		case *Duration:
-			c.flaw(at, at.field, timeFlaw(*v))
+			c.flaw(at, at.field, timeFlaw(f.key, *v))
 		case *[]string:
 			for i, item := range *v {
 				c.flaw(below(strconv.Itoa(i)), at.field+" "+quoted(item), f.flaw(item))

@@ -38,6 +38,8 @@ type Environment struct {
 
 	Signatures string `json:"signatures,omitempty" form:"signatures" like:"required" help:"required: nodes without allowed signers take no new target. Without it, they take unsigned targets."`
 
+	Statement Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
+
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
 

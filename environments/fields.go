@@ -54,7 +54,9 @@ func readTags(t reflect.Type) []field {
 
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
-	return slices.DeleteFunc(fieldsOf(e), func(f field) bool { return f.key == "stack" || f.key == "signatures" || f.key == "roles" })
+	return slices.DeleteFunc(fieldsOf(e), func(f field) bool {
+		return f.key == "stack" || f.key == "signatures" || f.key == "statement" || f.key == "roles"
+	})
 }
 
 // fields returns the keys of a mapping with known keys; nil for any other value.

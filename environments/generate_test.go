@@ -28,7 +28,7 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 		e.Roles = append(e.Roles, r)
 	}
 	if rich {
-		e.Provider, e.Userdata = drawProvider(t), drawUserdata(t)
+		e.Provider, e.Userdata, e.Statement = drawProvider(t), drawUserdata(t), drawTime(t)
 		e.drawTables(t)
 	}
 	return e

@@ -153,8 +153,9 @@ func (c checker) checkProvider() {
 }
 
 const (
-	maxCommand = 64             // words
-	maxTimeout = 24 * time.Hour // of every duration of an environment
+	maxCommand   = 64             // words
+	maxTimeout   = 24 * time.Hour // of every duration of an environment but that of a statement
+	maxStatement = 720 * time.Hour
 )
 
 // subnetFlaw requires an IPv4 network with space for a gateway and machines.
@@ -172,9 +173,13 @@ func subnetFlaw(text string) *Error {
 	return nil
 }
 
-func timeFlaw(d Duration) *Error {
-	if d < 0 || time.Duration(d) > maxTimeout {
-		return &Error{Problem: fmt.Sprintf("it is %s, at most %s are allowed", d, Duration(maxTimeout))}
+func timeFlaw(key string, d Duration) *Error {
+	limit := Duration(maxTimeout)
+	if key == "statement" {
+		limit = Duration(maxStatement)
+	}
+	if d < 0 || d > limit {
+		return &Error{Problem: fmt.Sprintf("it is %s, at most %s are allowed", d, limit)}
 	}
 	return nil
 }

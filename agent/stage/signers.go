@@ -43,8 +43,29 @@ func Check(f trust.Files) Signatures {
 		s.State = agent.SignaturesChecked
 		s.Signers, s.Keys = signers.Digest()
 		s.Release, s.Data, s.Permit = mark.Release, agent.Generation(mark.Data), agent.Epoch(mark.Permit)
+		s.Statement = agent.Epoch(mark.Statement)
 	}
 	return s
+}
+
+// Current judges the target that d wants by its statement. keep saves the epoch and the time of the statement; nil: it is known. A node
+// without usable lists judges nothing: it takes nothing new, or checks no signatures.
+func Current(v *trust.Verifier, id agent.Identity, d agent.Desired) (stale *agent.Refusal, keep func() error) {
+	signers, mark, err := v.Files.Read()
+	if err != nil || signers == nil {
+		return nil, nil
+	}
+	target := d.Wanted()
+	next, err := signers.Current(mark, id.Role, id.Node, wanted(id, target), d.Statement, v.Now())
+	if next.Statement > mark.Statement || next.Environment == mark.Environment && next != mark {
+		next.Required = true
+		keep = func() error { return next.Save(v.Files.Mark) }
+	}
+	var refused *trust.Refusal
+	if errors.As(err, &refused) {
+		stale = &agent.Refusal{Target: target, Error: *refused, At: d.Gate.At} // not now: each tick would write a new status
+	}
+	return stale, keep
 }
 
 // Report returns Check for the node's status in etcd.

@@ -154,7 +154,8 @@ func exitCode(r runOptions, report agent.Report) int {
 // failing reports whether the reason that keeps a node from its target is a failure, which cron's mail or a monitor
 // must show.
 func failing(blocked agent.Reason) bool {
-	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused || blocked == agent.ReasonOtherMachine
+	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused || blocked == agent.ReasonStale ||
+		blocked == agent.ReasonClock || blocked == agent.ReasonOtherMachine
 }
 
 // turn runs one turn of the node and prints it. replaced reports that another program was installed.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,29 +27,37 @@ func newBackup(o *options) *cobra.Command {
 		Long: `Write one archive (0600): a consistent snapshot of etcd, and the CA and the identities of the data folder. pulley serve may
 run. Whoever reads the archive can take any identity of the fleet: encrypt it, as in the example.
 
-Run the command on the machine of pulley serve. It connects with the identities of the data folder.`,
+Run the command on the machine of pulley serve. It connects with the identities of the data folder. Without a quorum of your
+own cluster, it reads a member that answers, and prints a warning: the backup may lack the newest writes.`,
 		Example: `  pulley backup fleet.backup
-  pulley backup - | age -r AGE-KEY >fleet.backup.age`,
+  set -o pipefail; pulley backup - | age -r AGE-KEY >new && mv new fleet.backup.age`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.connection.Fill(o.env)
+			secured := member.IsSecured(dataDir)
+			if len(o.connection.Endpoints) == 0 && secured {
+				o.connection.Endpoints = o.endpointsOf(dataDir)
+			}
 			config := o.connection.Config()
-			if member.IsSecured(dataDir) {
-				if len(o.connection.Endpoints) == 0 {
-					o.connection.Endpoints = o.endpointsOf(dataDir)
-				}
-				config = fleetca.Connection(dataDir, o.connection.Config(), "")
+			// The administrator's identity may be moved away from a secured folder. serve's own remains.
+			if _, err := os.Stat(fleetca.AdminFile(dataDir)); (err == nil || secured) && strings.HasPrefix(config.Endpoints[0], "https:") {
+				config = fleetca.Connection(dataDir, config, "")
 			}
 			st, err := store.Open(config)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
-			if args[0] == "-" {
-				return serve.Backup(c.Context(), dataDir, st, o.env.Now(), o.env.Stdout)
+			write := func(to io.Writer) error {
+				old, err := serve.Backup(c.Context(), dataDir, st, o.env.Now(), to)
+				if err == nil && old {
+					cli.Complain(o.env, program, errors.New("warning: etcd has no quorum: the backup may lack its newest writes"))
+				}
+				return err
 			}
-			err = atomicfile.WriteFunc(args[0], 0o600, func(f *os.File) error {
-				return serve.Backup(c.Context(), dataDir, st, o.env.Now(), f)
-			})
+			if args[0] == "-" {
+				return write(o.env.Stdout)
+			}
+			err = atomicfile.WriteFunc(args[0], 0o600, func(f *os.File) error { return write(f) })
 			if err == nil {
 				fmt.Fprintf(o.env.Stdout, "%s contains etcd and the keys of the fleet: protect it like a root password\n", args[0])
 			}
@@ -71,7 +81,7 @@ gate of an environment. Nodes with allowed signers need pulley recover with a si
 		Example: `  pulley restore fleet.backup
   age -d -i KEY fleet.backup.age | pulley restore -`,
 		RunE: func(c *cobra.Command, args []string) error {
-			var in io.Reader = o.env.Stdin
+			in := o.env.Stdin
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleetca"
 )
 
 // A lost machine of serve must not mean a new fleet: CA, users and rights come back with etcd's data, and a backup that
@@ -25,7 +30,19 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 	var ahead atomic.Int64
 	out, stop := serveAt(t, dir, &ahead)
 	works(t, dir, out)
-	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", out.find(t, `PULLEY_ENDPOINTS=(\S+)`)); code != cli.ExitDone {
+	retire := retirement(t, dir, out, true)
+	admin := fleetca.AdminFile(dir)
+	if err := os.Rename(admin, admin+".away"); err != nil { // its operator keeps it elsewhere
+		t.Fatal(err)
+	}
+	endpoint := out.find(t, `PULLEY_ENDPOINTS=(\S+)`)
+	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", endpoint); code != cli.ExitDone {
+		t.Errorf("without the administrator's identity: exit code %d: %s", code, text)
+	}
+	if err := os.Rename(admin+".away", admin); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := run("backup", file, "--data-dir", dir, "--endpoints", endpoint); code != cli.ExitDone {
 		t.Fatalf("exit code %d: %s", code, text)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
@@ -46,16 +63,35 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 	}
 	out, stop = serveAt(t, dir, &ahead)
 	works(t, dir, out)
+	if got := retirement(t, dir, out, false); got != retire {
+		t.Errorf("the confirmation of a retirement was %q and is %q", retire, got)
+	}
 	if strings.Contains(out.String(), "was made") {
 		t.Error("the restored folder has another administrator")
 	}
 	stop(true)
 
-	// A damaged archive leaves an empty folder, and no file outside it.
+	// A restore that is killed before its end leaves a folder that no serve starts: its gates would be open.
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	half, archive, restored := filepath.Join(t.TempDir(), "data"), &stuck{left: b[:len(b)-tarEnd], read: make(chan struct{}), end: make(chan struct{})}, make(chan int, 1)
+	go func() {
+		env := cli.Env{Stdin: archive, Stdout: io.Discard, Stderr: io.Discard, Getenv: func(string) string { return "" }, Now: time.Now}
+		restored <- Main(t.Context(), env, []string{"restore", "-", "--data-dir", half})
+	}()
+	<-archive.read
+	out, stop = serveAt(t, half, &ahead)
+	if code := stop(false); code != cli.ExitFailed || !strings.Contains(out.String(), "`pulley restore` has not finished there") {
+		t.Errorf("during a restore, serve ended with %d:\n%s", code, out)
+	}
+	close(archive.end)
+	if code := <-restored; code != cli.ExitDone {
+		t.Errorf("the restore ended with %d", code)
+	}
+
+	// A damaged archive leaves an empty folder, and no file outside it.
 	for name, damaged := range map[string][]byte{
 		"cut":     b[:10000],
 		"flipped": bytes.Replace(b, b[4096:4128], bytes.Repeat([]byte{0xa5}, 32), 1),
@@ -72,4 +108,47 @@ func TestBackupOfASecuredFleetIsRestored(t *testing.T) {
 			t.Errorf("%s leaves %v, %v", name, left, err)
 		}
 	}
+}
+
+// tarEnd is the length of the blocks of zeros that end a tar archive.
+const tarEnd = 1024
+
+// stuck is an archive that ends only when end is closed.
+type stuck struct {
+	left      []byte
+	read, end chan struct{} // read is closed when all is read
+}
+
+func (s *stuck) Read(p []byte) (int, error) {
+	if len(s.left) == 0 {
+		close(s.read)
+		<-s.end
+		return 0, io.EOF
+	}
+	n := copy(p, s.left)
+	s.left = s.left[n:]
+	return n, nil
+}
+
+// retirement returns the id of the confirmed request to retire controller1. With begin, an administrator requests it.
+func retirement(t *testing.T, dir string, out *said, begin bool) string {
+	t.Helper()
+	st, ctx, dev := administrator(t, dir, out), t.Context(), environments.Ref{Environment: "dev"}
+	defer st.Close()
+	if begin {
+		a, err := st.Machines.BeginApply(ctx, dev, "ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}
+		err = errors.Join(st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}), a.Ask(ctx, "controller1", r), a.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := st.Node.Confirmation(ctx, agent.Identity{Environment: "dev", Node: "controller1"})
+	if err != nil || c == nil {
+		t.Fatalf("the confirmation is %+v, %v", c, err)
+	}
+	return c.ID
 }

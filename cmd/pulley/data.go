@@ -97,6 +97,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments
 	if err != nil {
 		return err
 	}
+	warnUnstated(d.env, done.Unstated)
 	same := fmt.Sprintf("layer %s of %s has this value already", done.Layer, ref)
 	switch {
 	case done.Same && done.Made:

@@ -278,9 +278,9 @@ EXIT STATUS
   pulley key check record -e production --signers allowed_signers --revoked revoked_signers`,
 		Args: arguments(1, 1, "takes the file of a signed record"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			ns, known := map[string]trust.Namespace{"release": trust.Release, "data": trust.Data, "rollback": trust.Rollback, "agent": trust.Agent}[use]
+			ns, known := map[string]trust.Namespace{"release": trust.Release, "data": trust.Data, "rollback": trust.Rollback, "agent": trust.Agent, "current": trust.Current}[use]
 			if !known {
-				return cli.Usagef("cannot check a record as %s: give release, data, rollback or agent", quoted(use))
+				return cli.Usagef("cannot check a record as %s: give release, data, rollback, agent or current", quoted(use))
 			}
 			ref, err := o.fleet.Ref(o.env)
 			if err != nil {
@@ -305,6 +305,6 @@ EXIT STATUS
 	o.fleet.AddFlag(cmd.Flags())
 	files.addSigners(cmd.Flags(), "")
 	files.addRevoked(cmd.Flags(), " (default: none is)")
-	cmd.Flags().StringVar(&use, "as", "release", "use of the record: release, data, rollback or agent")
+	cmd.Flags().StringVar(&use, "as", "release", "use of the record: release, data, rollback, agent or current")
 	return cmd
 }

@@ -43,6 +43,17 @@ EXIT STATUS
 				for _, r := range done {
 					o.announceRecovery(ref, r, until)
 				}
+				if err == nil && len(done) > 0 && done[0].Began {
+					fmt.Fprintf(o.env.Stdout, "the history of %s was deleted, and nothing shows the right targets: find out who deleted it, check `pulley status`, then promote every target again\n", ref)
+					return nil
+				}
+				if err == nil && len(done) > 0 && !o.dryRun {
+					st, missing, err := change.Restate(ctx, s, ref, o.changing())
+					if warnUnstated(o.env, missing); st.Epoch > 0 {
+						announceStatement(o.env, ref, st)
+					}
+					return err
+				}
 				if err == nil && len(done) == 0 {
 					fmt.Fprintf(o.env.Stdout, "nothing to recover in %s: targets and history agree, and no node refuses its target because of its high-water mark\n", ref)
 				}

@@ -67,7 +67,7 @@ the result. The only server that a node needs is etcd.`,
 	o.context.add(root)
 	root.AddCommand(
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
-		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
+		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newSign(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
 	)
@@ -102,7 +102,7 @@ func addExitCodes(c *cobra.Command) {
 // reads is the command that shows the result of a change, by the first verb of the change.
 var reads = map[string]string{
 	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get -e", "env": "env history -e", "hold": "holds -e", "nodes": "nodes -e", "operators": "operators list",
-	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "token": "token list", "unhold": "holds -e",
+	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "sign": "status -e", "token": "token list", "unhold": "holds -e",
 }
 
 // addReadAgain makes every verb name the command that shows whether a change is in force whose answer was lost.
@@ -111,7 +111,7 @@ func (o *options) addReadAgain(c *cobra.Command) {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			err := run(c, args)
 			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
-			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !strings.Contains(err.Error(), store.ErrUnknownOutcome.Error()) {
+			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !errors.Is(err, store.ErrReadAgain) {
 				if strings.HasSuffix(next, " -e") {
 					ref, _ := o.fleet.Ref(o.env) // the command had one
 					next += " " + cmp.Or(ref.String(), "ENVIRONMENT")

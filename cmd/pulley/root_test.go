@@ -28,10 +28,22 @@ func TestUnknownOutcomeNamesACommand(t *testing.T) {
 	hold := &cobra.Command{Use: "hold", RunE: func(*cobra.Command, []string) error {
 		return fmt.Errorf("cannot hold: %w", fmt.Errorf("silence%.0w", store.ErrUnknownOutcome))
 	}}
-	lost.AddCommand(hold)
+	named := &cobra.Command{Use: "promote", RunE: func(*cobra.Command, []string) error {
+		return fmt.Errorf("%w\n%w: check `pulley history`", fmt.Errorf("silence%.0w", store.ErrUnknownOutcome), store.ErrReadAgain)
+	}}
+	quoted := &cobra.Command{Use: "unhold", RunE: func(*cobra.Command, []string) error {
+		return fmt.Errorf("a node reported: the outcome is unknown%.0w", store.ErrUnknownOutcome)
+	}}
+	lost.AddCommand(hold, named, quoted)
 	(&options{env: cli.Env{Getenv: func(string) string { return "dev" }}}).addReadAgain(lost)
 	err := hold.RunE(hold, nil)
 	if !errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley holds -e dev` before you repeat the command") {
 		t.Errorf("%v", err)
+	}
+	if err := named.RunE(named, nil); strings.Contains(err.Error(), "before you repeat") {
+		t.Errorf("it names two commands: %v", err)
+	}
+	if err := quoted.RunE(quoted, nil); !strings.Contains(err.Error(), "run `pulley holds -e dev` before you repeat the command") {
+		t.Errorf("it names no command: %v", err)
 	}
 }

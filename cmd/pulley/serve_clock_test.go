@@ -9,12 +9,21 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pulley/internal/cli"
 	"pulley/internal/store"
 )
 
 const year = 365 * 24 * time.Hour
+
+// set is what `date -s` does to a reading of the clock: its wall time is ahead by whole seconds, and its monotonic reading
+// stays. time.Time.Add shifts both.
+func set(t time.Time, ahead time.Duration) time.Time {
+	const secondsFrom = 30 // bits of the nanoseconds below, in the first word of a time.Time with a monotonic reading
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(ahead/time.Second) << secondsFrom
+	return t
+}
 
 // serveAt runs `pulley serve --auth` on a data folder with a clock that is ahead by a time. stop ends it and returns
 // its exit code; it waits if serve ends by itself.
@@ -24,7 +33,7 @@ func serveAt(t *testing.T, dir string, ahead *atomic.Int64, args ...string) (out
 	out = &said{}
 	env := cli.Env{
 		Stdin: &bytes.Buffer{}, Stdout: out, Stderr: out, Getenv: func(string) string { return "" },
-		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
+		Now: func() time.Time { return set(time.Now(), time.Duration(ahead.Load())) },
 	}
 	args = append([]string{"serve", "--auth", "--data-dir", dir, "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0"}, args...)
 	done := make(chan int, 1)
@@ -62,15 +71,22 @@ func identities(t *testing.T, dir string) map[string]string {
 // works checks that the first administrator can use a running serve.
 func works(t *testing.T, dir string, out *said) {
 	t.Helper()
+	st := administrator(t, dir, out)
+	defer st.Close()
+	if _, err := st.Access.Users(t.Context()); err != nil {
+		t.Errorf("the administrator cannot use etcd: %v", err)
+	}
+}
+
+// administrator connects as the first administrator. The caller closes the store.
+func administrator(t *testing.T, dir string, out *said) *store.Store {
+	t.Helper()
 	endpoint, admin := out.find(t, `PULLEY_ENDPOINTS=(\S+)`), filepath.Join(dir, "pki", "admin.pem")
 	st, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer st.Close()
-	if _, err := st.Access.Users(t.Context()); err != nil {
-		t.Errorf("the administrator cannot use etcd: %v", err)
-	}
+	return st
 }
 
 // One start with a clock a year ahead cut off the whole fleet for a year: serve replaced its own certificates and the
@@ -102,6 +118,9 @@ func TestServeRefusesAWrongClock(t *testing.T) {
 	works(t, dir, out)
 
 	// The clock jumps while serve runs.
+	if now := time.Now(); set(now, year).Sub(now) != 0 || set(now, year).Round(0).Sub(now.Round(0)) != year {
+		t.Fatal("the test's clock does not jump like a real one")
+	}
 	ahead.Store(int64(year))
 	if code := stop(false); code != cli.ExitFailed || !strings.Contains(out.String(), "cannot continue serve: this machine's clock shows ") {
 		t.Errorf("after a jump of the clock, serve ended with %d:\n%s", code, out)

@@ -48,7 +48,7 @@ EXIT STATUS
 				case err != nil: // one unreadable change must not hide the nodes
 					o.warn([]string{err.Error()})
 				default:
-					status.Contradictions = fleet.Contradictions(f, history)
+					status.Contradictions = fleet.Contradictions(f, history, o.env.Now())
 				}
 				return o.showStatus(status)
 			})

@@ -77,6 +77,9 @@ func OpenLock(path string) (*os.File, error) {
 // OpenLockIn is OpenLock for a name below root.
 func OpenLockIn(root *os.Root, name string) (*os.File, error) {
 	f, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, lockMode)
+	if errors.Is(err, syscall.EROFS) {
+		f, err = root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, lockMode) // enough for flock
+	}
 	if err != nil {
 		return nil, err
 	}

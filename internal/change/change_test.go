@@ -1,6 +1,9 @@
 package change
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +12,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/trust"
 )
 
 // A target of a removed node would never be taken. The operator meant another node.
@@ -37,6 +41,65 @@ func TestFindRejectsRemovedNode(t *testing.T) {
 		_, err := Find(ctx, s, dev, Scope{Node: node})
 		if known && err != nil || !known && (err == nil || !strings.Contains(err.Error(), `cannot find node "removed1"`)) {
 			t.Errorf("%s: %v", node, err)
+		}
+	}
+}
+
+// The task that renews statements holds a key without a person. It must not extend the time of an old state that somebody
+// put back.
+func TestRenewOnlyWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	server, dev, ctx := etcdtest.Start(t), environments.Ref{Environment: "dev"}, t.Context()
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: store.DefaultPrefix, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  web: {cardinality: 1}\n"))
+	if err == nil {
+		err = s.Environments.PutSpec(ctx, e, 0)
+	}
+	if err == nil {
+		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ann")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("cannot make a key: %v\n%s", err, out)
+	}
+	public, err := os.ReadFile(file + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signers, err := trust.ParseSigners(append([]byte("ann@* "), public...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, one := time.Now().UTC().Truncate(time.Second), "1"
+	author := Author{Author: store.Author{By: "ann", At: at}, Key: &trust.Key{File: file}}
+	if _, err := EditData(ctx, s, dev, DataEdit{Key: "x", Value: &one}, author); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		after time.Duration
+		saw   agent.Epoch
+		want  string
+	}{
+		{-time.Minute, 1, "in the future by this machine's clock"},
+		{24 * time.Hour, 1, "it ended at"},
+		{time.Hour, 2, "it is of epoch 1, and node web1 saw one of epoch 2"},
+		{time.Hour, 1, ""},
+	} {
+		st := agent.Status{Node: "web1", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Statement: c.saw}}
+		if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		author.At = at.Add(c.after)
+		_, err := Sign(ctx, s, dev, false, signers, author)
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("after %s: %v, want %q", c.after, err, c.want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/store"
 	"pulley/internal/trust"
+	"pulley/internal/trust/refusal"
 )
 
 // Recovery is the recovery of one scope.
@@ -22,6 +23,7 @@ type Recovery struct {
 	Was          agent.Target   // in etcd
 	Nodes        []string       // nodes with a high-water mark above Target that no permit covers
 	Marks        []agent.Target // their marks, in the same order
+	Began        bool           // the history was empty, and begins with Target as it was in etcd: nothing else was recovered
 }
 
 // errUnsigned means that nodes need a signed permit, and there is no key.
@@ -41,7 +43,9 @@ func Recover(ctx context.Context, s *store.Store, ref environments.Ref, until ti
 			return done, err
 		}
 		handled[Scope{Role: r.Role, Node: r.Node}] = true
-		done = append(done, *r)
+		if done = append(done, *r); r.Began {
+			return done, nil
+		}
 	}
 }
 
@@ -56,10 +60,25 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 		return nil, err
 	}
 	history, err := s.Targets.HistoryOf(ctx, ref, f.Desires)
-	if err != nil || len(history) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	found := fleet.Contradictions(f, history)
+	newest, reached, err := epochs(s, ref, f, history)
+	if err != nil {
+		return nil, err
+	}
+	if len(history) == 0 {
+		if reached == 0 {
+			return nil, nil
+		}
+		// Nothing tells the right targets: the history begins again with that of all nodes as it is, and nothing is signed.
+		r := &Recovery{Target: f.Desires.Default, Was: f.Desires.Default, Began: true}
+		if !dryRun {
+			r.Change, err = s.Targets.Recover(ctx, ref, f.Desires, Scope{}, reached, store.Recovery{Target: r.Target, Until: until}, a.store())
+		}
+		return r, err
+	}
+	found := fleet.Contradictions(f, history, a.At)
 	right := corrected(f.Desires, found, history)
 	blocked, err := blockedNodes(ctx, s, ref, f, right, a.At)
 	if err != nil {
@@ -74,7 +93,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 				r.Marks = append(r.Marks, blocked[node])
 			}
 		}
-		gate := scope == (Scope{}) && (f.Desires.Gate.Epoch != history[0].Epoch || history[0].Kind == store.Restored)
+		gate := scope == (Scope{}) && (f.Desires.Gate.Epoch != newest || reached > newest || history[0].Kind == store.Restored || store.Gap(history))
 		if handled[scope] || r.Target == r.Was && len(r.Nodes) == 0 && !gate {
 			continue
 		}
@@ -87,10 +106,37 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 		if err := exists(ctx, s, ref, r.Target); err != nil {
 			return nil, fmt.Errorf("cannot recover the target of %s, which epoch %d of the history names: %w", scope, last[scope].Epoch, err)
 		}
-		r.Change, err = s.Targets.Recover(ctx, ref, f.Desires, scope, history[0].Epoch, store.Recovery{Target: r.Target, Marks: r.Marks, Until: until}, a.store())
+		r.Change, err = s.Targets.Recover(ctx, ref, f.Desires, scope, reached, store.Recovery{Target: r.Target, Marks: r.Marks, Until: until}, a.store())
 		return &r, err
 	}
 	return nil, nil
+}
+
+// epochs returns the epoch of the newest change, and the highest that the environment has reached: by its history, its gate, or
+// the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, and the
+// newest changes of the history may have been deleted. It ignores a number that only a forger can have written: a signature
+// under one near the maximum would end all later changes.
+func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []store.Change) (newest, reached agent.Epoch, err error) {
+	if len(history) > 0 {
+		newest = history[0].Epoch
+	}
+	if !store.PlausibleEpoch(newest, len(history)) {
+		return 0, 0, fmt.Errorf("cannot recover %s: %w", ref, s.Targets.Implausible(ref.String(), newest, len(history)))
+	}
+	reached = newest
+	also := func(e agent.Epoch) {
+		if store.PlausibleEpoch(e, len(history)) {
+			reached = max(reached, e)
+		}
+	}
+	also(f.Desires.Gate.Epoch)
+	for node, st := range f.Statuses {
+		if _, listed := f.Hosts[node]; listed && st.Signatures != nil {
+			also(st.Signatures.Permit)
+			also(st.Signatures.Statement)
+		}
+	}
+	return newest, reached, nil
 }
 
 // corrected returns d with the target of the last change wherever the two differ.
@@ -105,7 +151,8 @@ func corrected(d store.Desires, found []fleet.Contradiction, history []store.Cha
 }
 
 // blockedNodes returns the high-water marks of the nodes that refuse their target: it is below their mark, and no
-// signed permit that they have not used covers it.
+// signed permit that they have not used covers it. It does not verify the permits, and believes a node that refuses its target
+// in spite of one.
 func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]agent.Target, error) {
 	above := map[string]trust.HighWaterMark{}
 	for node, st := range f.Statuses {
@@ -131,11 +178,17 @@ func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f s
 	for node, mark := range above {
 		t := right.For(f.Hosts[node].Role, node).Wanted()
 		wanted := trust.Target{Environment: ref.String(), Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
-		if _, err := mark.Check(wanted, permits); err != nil {
+		if _, err := mark.Check(wanted, permits); err != nil || refuses(f.Statuses[node], t) {
 			blocked[node] = agent.Target{Release: mark.Release, Data: agent.Generation(mark.Data)}
 		}
 	}
 	return blocked, err
+}
+
+// refuses reports whether the last status of a node refuses a target that is below its high-water mark.
+func refuses(s agent.Status, t agent.Target) bool {
+	r := s.Refusal
+	return r != nil && r.Target == t && (r.Code == refusal.ReleaseTooOld || r.Code == refusal.DataTooOld)
 }
 
 // exists returns an error if etcd does not have the contents of a target, or has others.

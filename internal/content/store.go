@@ -65,20 +65,7 @@ func OpenStore(dir string) (*Store, error) {
 		return nil, fmt.Errorf("cannot open content store: %w", err)
 	}
 	_ = s.sweep()
-	_ = s.exclusively(s.dropOpenLocks)
 	return s, nil
-}
-
-// dropOpenLocks removes the lock files that other users may open, as earlier versions left them: somebody may hold their locks. The
-// next Lock creates its file again. Of this node only one agent runs, so that no agent loses a lock.
-func (s *Store) dropOpenLocks() error {
-	names, err := filepath.Glob(filepath.Join(s.dir, releasesDir, "*"+lockSuffix))
-	for _, name := range names {
-		if info, err := os.Lstat(name); err == nil && info.Mode().Perm()&0o077 != 0 {
-			_ = os.Remove(name)
-		}
-	}
-	return err
 }
 
 func (s layout) makeFolders() error {

@@ -105,6 +105,7 @@ var checks = []check{
 	{Name: "operators", Run: operators},
 	{Name: "readable", Run: readable},
 	{Name: "contradictions", Run: contradictions},
+	{Name: "statements", Run: statements},
 	{Name: "signatures", Run: signatures},
 	{Name: "flood", Run: floods},
 	{Name: "duplicate", Run: duplicates},

@@ -42,7 +42,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node} {
+	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node, "retirements/dev/" + node} {
 		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, `{"v":1}`); err != nil {
 			t.Fatal(err)
 		}
@@ -331,5 +331,46 @@ func TestDoctorFindsUnwantedMachines(t *testing.T) {
 	said := found(t, examine(t, server, etcdtest.Serve, false))
 	if !strings.Contains(said, "warning machines pulley made machine controller9-vm for controller9") || strings.Count(said, "-vm") != 1 {
 		t.Errorf("of machines that the environment does not need:\n%s", said)
+	}
+}
+
+// After the end of a statement, no node takes a new target: operators must hear of it before.
+func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	apply(t, server.Admin())
+	at := time.Now().UTC().Truncate(time.Second)
+	value := fmt.Sprintf(`{"v":1,"environment":"dev","epoch":1,"default":{},"at":%q,"until":%q}`, at.Format(time.RFC3339), at.Add(24*time.Hour).Format(time.RFC3339))
+	if _, err := server.ClientOf(etcdtest.Serve).Put(t.Context(), "/pulley/v1/environments/dev/statement", value); err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[time.Duration]string{time.Hour: "", 19 * time.Hour: "the statement of the targets ends at", 25 * time.Hour: "the statement of the targets ended at"} {
+		d, err := doctor.Examine(t.Context(), server.Store(etcdtest.Serve), server.Config(etcdtest.Serve), at.Add(after), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := found(t, d); (want == "") == strings.Contains(said, "the statement of the targets") || !strings.Contains(said, want) {
+			t.Errorf("after %s doctor says %s; want %q", after, said, want)
+		}
+	}
+
+	// The demand for statements is one for signatures, which nodes without signers refuse.
+	joined(t, server, "controller1", nodeA)
+	st := agent.Status{Node: "controller1", Signatures: &agent.Signatures{State: agent.SignaturesNotChecked}}
+	if err := server.Store(nodeA).Node.Report(t.Context(), agent.Identity{Node: "controller1", Environment: "dev"}, st, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  controller: {cardinality: 2}\n"))
+	if err == nil {
+		var revision int64
+		if _, revision, err = server.Admin().Environments.Spec(t.Context(), dev); err == nil {
+			err = server.Admin().Environments.PutSpec(t.Context(), e, revision)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "the environment requires signatures, and these nodes check none and take nothing new: controller1") {
+		t.Errorf("of a node without signers:\n%s", said)
 	}
 }

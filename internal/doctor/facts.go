@@ -86,6 +86,8 @@ type environment struct {
 	applying   *store.LockHolder // nil: no apply runs
 	damaged    []string
 	differs    []fleet.Contradiction
+	stated     time.Time // of the statement of its targets, and its end; zero: none
+	ends       time.Time
 	unchecked  []string            // listed nodes that report that they check no signatures
 	signers    map[string][]string // listed nodes that check them, by the digest of their signers
 	wanted     map[string]bool     // nodes that the spec calls for
@@ -212,8 +214,11 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 	case errors.Is(err, store.ErrConflict): // a prune compacted it just now
 		return nil
 	case err == nil:
-		e.differs = fleet.Contradictions(f, history)
+		e.differs = fleet.Contradictions(f, history, now)
 		e.nodes = fleet.Look(f, e.ref, now).Nodes
+		if st := f.Desires.Statement; st != nil && !st.Off {
+			e.stated, e.ends = st.At, st.Until
+		}
 		e.signers = map[string][]string{}
 		for node, st := range sorted(f.Statuses) {
 			_, listed := f.Hosts[node]

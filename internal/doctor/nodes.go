@@ -53,11 +53,21 @@ func contradictions(f *facts) (all []Finding) {
 	return all
 }
 
+// statements finds statements that nobody renewed: three quarters of their time are over.
+func statements(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		if left := e.ends.Sub(f.now); left > 0 && left < e.ends.Sub(e.stated)/4 {
+			all = append(all, Finding{Code: statementEnds, Severity: Warning, Environment: e.ref.String(), Params: Params{Ends: e.ends}})
+		}
+	}
+	return all
+}
+
 // signatures finds nodes that check no signatures although the environment requires it or others check them, and
 // different lists of signers.
 func signatures(f *facts) (all []Finding) {
 	for _, e := range f.environments {
-		env, required := e.ref.String(), e.spec != nil && e.spec.Signatures == environments.SignaturesRequired
+		env, required := e.ref.String(), e.spec != nil && (e.spec.Signatures == environments.SignaturesRequired || e.spec.Statement != 0)
 		if n := len(e.unchecked); n > 0 && (required || len(e.signers) > 0) {
 			found := Finding{Code: signaturesUnchecked, Severity: Warning, Environment: env, Params: Params{Nodes: e.unchecked[:min(n, someOf)], Count: int64(n)}}
 			if required {

@@ -70,6 +70,8 @@ const (
 
 	moreMarks Code = "more_marks_above"
 
+	statementEnds Code = "statement_ends"
+
 	signaturesUnchecked Code = "signatures_unchecked"
 	signaturesRequired  Code = "signatures_required"
 	signersDiffer       Code = "signers_differ"
@@ -221,6 +223,14 @@ func (f Finding) render() (sentence, remedy string) {
 		return p.Differs.Sentence(), "compare the releases and data of the nodes with `pulley status -e " + env + "`, publish what is missing, then `pulley recover -e " + env + "`"
 	case Code(fleet.MarkAbove):
 		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
+	case Code(fleet.AssignmentDiffers):
+		return p.Differs.Sentence() + ": no command of `pulley` assigns targets", "find out who wrote it; the next change of a target, `pulley promote` or `pulley rollback`, voids it"
+	case Code(fleet.RetirementUnconfirmed):
+		return p.Differs.Sentence() + ": the nodes refuse it", "find out who wrote it into the host list; `pulley nodes run NODE -e " + env + " --cancel-retirement` replaces the request"
+	case Code(fleet.StatementMissing), Code(fleet.StatementExpired), Code(fleet.StatementDiffers):
+		return p.Differs.Sentence(), "compare the targets with `pulley history -e " + env + "`, then `pulley sign -e " + env + " --sign-key FILE`"
+	case statementEnds:
+		return fmt.Sprintf("the statement of the targets ends at %s: after that, nodes take nothing new", p.Ends.UTC().Format(time.RFC3339)), "`pulley sign -e " + env + " --sign-key FILE`; repair the timer that renews it"
 	case moreMarks:
 		return fmt.Sprintf("and the high-water marks of %d more nodes are above the history", p.Count), ""
 	case signaturesUnchecked:

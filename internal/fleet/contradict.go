@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"pulley/agent"
 	"pulley/internal/store"
@@ -19,17 +20,26 @@ const (
 	EpochDiffers  ContradictionCode = "epoch_differs"  // the gate's epoch is not the epoch of the last change
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
+
+	AssignmentDiffers ContradictionCode = "assignment_differs" // a node is assigned another target than that of its scope
+
+	RetirementUnconfirmed ContradictionCode = "retirement_unconfirmed" // requests to retire that no administrator confirmed
+	StatementMissing      ContradictionCode = "statement_missing"      // the environment demands a statement of its targets
+	StatementExpired      ContradictionCode = "statement_expired"
+	StatementDiffers      ContradictionCode = "statement_differs" // a scope's target is not that of the statement
 )
 
-// Contradiction is a difference between the targets, the history and the statuses of an environment.
+// Contradiction is a difference between the targets, the history, the statuses and the requests of an environment.
 type Contradiction struct {
 	Code   ContradictionCode `json:"code"`
 	Scope  string            `json:"scope,omitempty"`  // all, roles/R or nodes/N
-	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes
-	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history
+	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes; of assignment_differs: the assigned one
+	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history; of a statement; of assignment_differs: of the node's scopes
 	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
 	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
 	Node   string            `json:"node,omitempty"`
+	Nodes  []string          `json:"nodes,omitempty"` // of retirement_unconfirmed
+	Until  *time.Time        `json:"until,omitempty"` // end of a statement
 
 	of store.Scope
 }
@@ -37,9 +47,9 @@ type Contradiction struct {
 // ScopeOf returns the scope of a target that differs.
 func ScopeOf(c Contradiction) (scope store.Scope, ok bool) { return c.of, c.Code == TargetDiffers }
 
-// Contradictions compares the targets and the statuses of a fleet with its history, newest change first. The history
-// must be that of the targets' revision.
-func Contradictions(f store.FleetState, history []store.Change) []Contradiction {
+// Contradictions compares the targets and the statuses of a fleet with its history, newest change first, and with its
+// statement, whose signature it does not verify. The history must be that of the targets' revision.
+func Contradictions(f store.FleetState, history []store.Change, now time.Time) []Contradiction {
 	all := []Contradiction{}
 	epoch := agent.Epoch(0)
 	if len(history) > 0 {
@@ -60,10 +70,57 @@ func Contradictions(f store.FleetState, history []store.Change) []Contradiction 
 		}
 		all = append(all, Contradiction{Code: TargetDiffers, Scope: scope.Segment("all"), Target: &target, Change: &after, Epoch: was.Epoch, of: scope})
 	}
+	if len(f.Unconfirmed) > 0 {
+		all = append(all, Contradiction{Code: RetirementUnconfirmed, Nodes: slices.SortedFunc(slices.Values(f.Unconfirmed), CompareNatural)})
+	}
+	all = append(all, statement(f, now)...)
+	all = append(all, assignments(f)...)
 	highest := Highest(history)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
+		if _, listed := f.Hosts[node]; !listed { // the status of a removed node remains
+			continue
+		}
 		if mark := Mark(f.Statuses[node]); Above(mark, highest) {
 			all = append(all, Contradiction{Code: MarkAbove, Node: node, Target: &mark, Change: &highest})
+		}
+	}
+	return all
+}
+
+// assignments compares the assignments in force with the targets of their nodes.
+func assignments(f store.FleetState) (all []Contradiction) {
+	for _, node := range slices.SortedFunc(maps.Keys(f.Assigned), CompareNatural) {
+		d := f.Desires.For(f.Hosts[node].Role, node)
+		target := d.Wanted()
+		assigned := f.Assigned[node]
+		d.Assigned = &assigned
+		if wanted := d.Wanted(); wanted != target {
+			all = append(all, Contradiction{Code: AssignmentDiffers, Node: node, Target: &wanted, Change: &target})
+		}
+	}
+	return all
+}
+
+// statement compares the targets of a fleet with its statement.
+func statement(f store.FleetState, now time.Time) (all []Contradiction) {
+	st := f.Desires.Statement
+	demanded := f.Spec != nil && f.Spec.Statement != 0 && f.Desires.Gate.Epoch > 0
+	switch {
+	case st == nil || st.Off:
+		if demanded {
+			all = append(all, Contradiction{Code: StatementMissing})
+		}
+		return all
+	case st.Ended(now):
+		all = append(all, Contradiction{Code: StatementExpired, Epoch: agent.Epoch(st.Epoch), Until: &st.Until})
+	}
+	was := f.Desires.ByStatement()
+	scopes := append(Scopes(f.Desires, nil), Scopes(was, nil)...)
+	slices.SortFunc(scopes, compareScopes)
+	for _, scope := range slices.Compact(scopes) {
+		target, stated := f.Desires.Target(scope), was.Target(scope)
+		if target != stated && (scope.Node == "" || target != (agent.Target{})) {
+			all = append(all, Contradiction{Code: StatementDiffers, Scope: scope.Segment("all"), Target: &target, Change: &stated, Epoch: agent.Epoch(st.Epoch), of: scope})
 		}
 	}
 	return all
@@ -90,9 +147,11 @@ func Scopes(d store.Desires, history []store.Change) []store.Scope {
 	for _, c := range history {
 		known[c.Scope()] = true
 	}
-	return slices.SortedFunc(maps.Keys(known), func(a, b store.Scope) int {
-		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Role, b.Role)) // "" comes first
-	})
+	return slices.SortedFunc(maps.Keys(known), compareScopes)
+}
+
+func compareScopes(a, b store.Scope) int {
+	return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Role, b.Role)) // "" comes first
 }
 
 // Mark returns a node's high-water mark as a target without hashes; zero if the node checks no signatures.

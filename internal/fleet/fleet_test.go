@@ -219,3 +219,40 @@ func TestCheckNodeAndRoleSuggestNearNames(t *testing.T) {
 		}
 	}
 }
+
+// A line with the names of a whole fleet would hide what happened.
+func TestForgedRetirementsAreOneLine(t *testing.T) {
+	f := store.FleetState{Unconfirmed: []string{"web10", "web2", "web1", "web3", "web4", "web5", "web6"}}
+	all := Contradictions(f, nil, time.Now())
+	if len(all) != 1 || all[0].Code != RetirementUnconfirmed || len(all[0].Nodes) != 7 {
+		t.Fatalf("contradictions are %+v", all)
+	}
+	if s, want := all[0].Sentence(), "no administrator confirmed the request to retire web1, web2, web3, web4, web5 and 2 more"; s != want {
+		t.Errorf("%q, not %q", s, want)
+	}
+}
+
+// Operators can write assignments. A node that is assigned another target than its scopes have must not look converged.
+func TestAssignmentsAreCompared(t *testing.T) {
+	t.Parallel()
+	f := store.FleetState{
+		Hosts:    map[string]agent.Host{"web1": {Node: "web1", Role: "web"}, "web2": {Node: "web2", Role: "web"}, "web3": {Node: "web3", Role: "web"}},
+		Desires:  store.Desires{Gate: agent.Gate{Epoch: 2}, Default: one, Roles: map[string]agent.Target{"web": two}},
+		Assigned: map[string]agent.Assignment{"web1": {Target: one, Epoch: 2}, "web2": {Target: two, Epoch: 2}, "web3": {Target: one, Epoch: 1}},
+	}
+	history := []store.Change{{Epoch: 2, Role: "web", After: two}, {Epoch: 1, After: one}}
+	all := Contradictions(f, history, time.Now())
+	if len(all) != 1 || all[0].Code != AssignmentDiffers || all[0].Sentence() != "web1 is assigned 1.0.0 with data 3, and its target is 2.0.0 with data 3" {
+		t.Errorf("contradictions are %+v", all)
+	}
+}
+
+// A removed node cannot be recovered: nothing would ever end the contradiction.
+func TestMarksOfRemovedNodesDoNotCount(t *testing.T) {
+	t.Parallel()
+	st := agent.Status{Signatures: &agent.Signatures{State: agent.SignaturesChecked, Data: 9}}
+	f := store.FleetState{Hosts: map[string]agent.Host{"web1": {Node: "web1"}}, Statuses: map[string]agent.Status{"web1": st, "web2": st}}
+	if all := Contradictions(f, nil, time.Now()); len(all) != 1 || all[0].Code != MarkAbove || all[0].Node != "web1" {
+		t.Errorf("contradictions are %+v", all)
+	}
+}

@@ -53,6 +53,20 @@ func (c Contradiction) Sentence() string {
 		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
 	case Restored:
 		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover` or the next promotion", c.Epoch)
+	case RetirementUnconfirmed:
+		some, more := c.Nodes[:min(len(c.Nodes), 5)], ""
+		if n := len(c.Nodes) - len(some); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		return fmt.Sprintf("no administrator confirmed the request to retire %s%s", strings.Join(some, ", "), more)
+	case StatementMissing:
+		return "the environment demands a signed statement of its targets, and etcd has none"
+	case StatementExpired:
+		return fmt.Sprintf("the statement of the targets ended at %s: nodes take nothing new", c.Until.UTC().Format(time.RFC3339))
+	case StatementDiffers:
+		return fmt.Sprintf("the target of %s in etcd is %s, the signed statement names %s at epoch %d: nodes do not take it", c.of, part(*c.Target), part(*c.Change), c.Epoch)
+	case AssignmentDiffers:
+		return fmt.Sprintf("%s is assigned %s, and its target is %s", c.Node, part(*c.Target), part(*c.Change))
 	case MarkAbove:
 		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
 	}
@@ -138,13 +152,21 @@ func (x Explanation) Words(now time.Time) string {
 func signatureWords(s agent.Signatures) string {
 	switch s.State {
 	case agent.SignaturesChecked:
-		return fmt.Sprintf("checked, by %s (list %s); high-water mark: release %s, data %d", cli.Count(s.Keys, "key"), s.Signers, cmp.Or(s.Release, "none"), s.Data)
+		return fmt.Sprintf("checked, by %s (list %s); high-water mark: release %s, data %d%s", cli.Count(s.Keys, "key"), s.Signers, cmp.Or(s.Release, "none"), s.Data, statementWords(s.Statement))
 	case agent.SignaturesNotChecked:
 		return "not checked"
 	case agent.SignaturesUnusable:
 		return "the lists of signers are unusable: the node takes nothing new"
 	}
 	return string(s.State)
+}
+
+// statementWords renders a node's demand for statements.
+func statementWords(epoch agent.Epoch) string {
+	if epoch == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; statements of the targets required, newest of epoch %d", epoch)
 }
 
 // Cell is the step of a first boot with its time and problem; "" for a finished one.
@@ -189,11 +211,14 @@ func (h Host) Note(now time.Time) string {
 		notes = append(notes, removed)
 	}
 	if d := h.Duplicate; d != nil {
-		from := ""
-		if d.From != "" {
-			from = " from " + d.From
+		which := ""
+		if d.Machine != "" {
+			which = fmt.Sprintf(": machine id %.8s", d.Machine)
 		}
-		notes = append(notes, fmt.Sprintf("duplicate machine used this name %s, last %s: machine id %.8s%s", cli.Count(d.Times, "time"), cli.Ago(now, d.At), d.Machine, from))
+		if d.From != "" {
+			which += " from " + d.From
+		}
+		notes = append(notes, fmt.Sprintf("duplicate machine used this name %s, last %s%s", cli.Count(d.Times, "time"), cli.Ago(now, d.At), which))
 	}
 	return strings.Join(notes, "; ")
 }

@@ -89,7 +89,7 @@ func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref,
 	}
 	retiring := record != nil && record.Phase == machines.Retiring
 	host, listed := f.Hosts[node]
-	requested := listed && host.Request != nil && host.Request.Do == agent.RequestRetire
+	requested := listed && host.Retires()
 	hold, held := f.Holds[store.Scope{Node: node}]
 	held = held && hold.Kind == agent.RetirementHold
 	switch {

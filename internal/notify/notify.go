@@ -133,11 +133,12 @@ func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 	}, "")
 }
 
-// ConnectionsRefused sends a notice of a listener at its limit, and of the address with the most connections. It never
-// blocks.
-func (n *Notifier) ConnectionsRefused(listener, from string, open int64) {
-	kind := store.ConnectionsRefused
-	n.send(store.Notice{ID: id(kind, environments.Ref{}, listener, n.hour()), Kind: kind, Listener: listener, From: from, Connections: open}, "")
+// ConnectionsRefused sends a notice of a listener, and of the address with the most connections, or of the node or
+// operator at its limit. It never blocks.
+func (n *Notifier) ConnectionsRefused(of store.Notice) {
+	of.Kind = store.ConnectionsRefused
+	of.ID = id(of.Kind, environments.Ref{}, of.Listener, of.Environment, of.Node, of.Operator, n.hour())
+	n.send(of, "")
 }
 
 // CallsRefused sends a notice of an operator whose calls etcd refuses. It never blocks.
@@ -347,7 +348,15 @@ func render(n store.Notice) (title, text string) {
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
 	case store.ConnectionsRefused:
-		return "pulley serve refuses connections: " + n.Listener,
+		title := "pulley serve refuses connections: " + n.Listener
+		switch {
+		case n.Node != "":
+			return title, fmt.Sprintf("Node %s in %s has %d open connections, more than any node needs. To remove its access: pulley nodes remove %s -e %s --forget",
+				n.Node, n.Environment, n.Connections, n.Node, n.Environment)
+		case n.Operator != "":
+			return title, fmt.Sprintf("Operator %s has %d open connections. To remove the access of this operator: pulley operators revoke %s", n.Operator, n.Connections, n.Operator)
+		}
+		return title,
 			fmt.Sprintf("Address %s has the most open connections: %d. Block it in the firewall of this machine, or find the program that opens them.", n.From, n.Connections)
 	case store.CallsRefused:
 		return "etcd refuses calls of operator " + n.Operator,

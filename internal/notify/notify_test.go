@@ -205,9 +205,10 @@ func TestEachKindHasAText(t *testing.T) {
 		}
 	}
 	for _, n := range []store.Notice{
-		{Kind: store.ConnectionsRefused, Listener: "https", From: "192.0.2.7", Connections: 300}, {Kind: store.CallsRefused, Operator: "bob", Calls: 7},
+		{Kind: store.ConnectionsRefused, Listener: "https", From: "192.0.2.7", Connections: 300}, {Kind: store.ConnectionsRefused, Listener: "etcd", Operator: "bob", Connections: 64},
+		{Kind: store.ConnectionsRefused, Listener: "etcd", Node: "web1", Environment: "dev", Connections: 64}, {Kind: store.CallsRefused, Operator: "bob", Calls: 7},
 	} {
-		if title, text := render(n); strings.Contains(title, string(n.Kind)) || !strings.Contains(title+text, n.From+n.Operator) {
+		if title, text := render(n); strings.Contains(title, string(n.Kind)) || !strings.Contains(title+text, n.From+n.Operator+n.Node) {
 			t.Errorf("%s has the title %q and the text %q", n.Kind, title, text)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -20,12 +21,15 @@ import (
 // maxFileBytes is far more than any file of certificates and keys needs.
 const maxFileBytes = 1 << 20
 
+// lockName is the lock of a CA's folder.
+const lockName = "lock"
+
 // lockTimeout bounds the wait for another process that changes the same folder.
 const lockTimeout = 10 * time.Second
 
 // lockFolder prevents concurrent changes of the CA by other processes and by this one.
 func lockFolder(dir string) (unlock func() error, err error) {
-	f, err := atomicfile.OpenLock(filepath.Join(dir, "lock"))
+	f, err := atomicfile.OpenLock(filepath.Join(dir, lockName))
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +51,27 @@ func lockFolder(dir string) (unlock func() error, err error) {
 		case <-tick.C:
 		}
 	}
+}
+
+// ReadFolder reads all files of a CA's folder, as no change by another process leaves them half done. A missing folder
+// has no files.
+func ReadFolder(dir string) (files map[string][]byte, err error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	unlock, err := lockFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	paths, err := filepath.Glob(filepath.Join(dir, "[^.]*")) // without temporary files
+	files = map[string][]byte{}
+	for i := 0; err == nil && i < len(paths); i++ {
+		if name := filepath.Base(paths[i]); name != lockName {
+			files[name], err = bounded.ReadFile(paths[i], maxFileBytes)
+		}
+	}
+	return files, err
 }
 
 const (

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,5 +117,32 @@ func TestNextSinceIsPublicationTime(t *testing.T) {
 	}
 	if since, _ := ca.NextSince(); !since.Equal(later) {
 		t.Errorf("a certificate that was put there later counts from %s", since)
+	}
+}
+
+// A backup during a rotation must not have the key of one CA and the certificate of another.
+func TestReadFolderWaitsForAChange(t *testing.T) {
+	t.Parallel()
+	ca, read := open(t, t.TempDir(), Options{}), make(chan map[string][]byte, 1)
+	err := ca.locked(func() error {
+		go func() {
+			files, err := ReadFolder(ca.dir)
+			if err != nil {
+				t.Error(err)
+			}
+			read <- files
+		}()
+		select {
+		case <-read:
+			return errors.New("it read the folder during a change")
+		case <-time.After(50 * time.Millisecond):
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files := <-read; len(files) != 4 || len(files[currentKey]) == 0 {
+		t.Errorf("it read %d files", len(files))
 	}
 }

@@ -2,74 +2,85 @@ package serve
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"pulley/environments"
 	"pulley/internal/fleetca"
+	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )
 
-// A backup is a tar archive: etcd's snapshot, then the mark of an authenticated folder, then the files of the CA. The
-// CA comes after the snapshot: it knows each CA that the snapshot mentions.
+// A backup is a tar archive: etcd's snapshot, then the mark of an authenticated folder, then the files of the CA, then
+// an empty file. The CA comes after the snapshot: it knows each CA that the snapshot mentions. Without the last file,
+// the backup failed.
 const (
 	snapshotName = "etcd.db"
 	securedName  = "secured"
+	completeName = "complete"
 )
 
 // maxKeyFile limits a file of the CA in a backup.
 const maxKeyFile = 1 << 20
 
-// Backup writes a backup of a data folder and of its etcd. It contains private keys.
-func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) error {
+// Backup writes a backup of a data folder and of its etcd. It contains private keys. If etcd has no quorum, old is true:
+// the backup may lack etcd's newest writes.
+func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) (old bool, err error) {
 	snapshot, err := os.CreateTemp(dir, ".backup-") // 0600; the archive needs its size first
 	if err != nil {
-		return fmt.Errorf("cannot write a snapshot: %w", err)
+		return false, fmt.Errorf("cannot write a snapshot: %w", err)
 	}
-	defer func() { _ = errors.Join(snapshot.Close(), os.Remove(snapshot.Name())) }()
-	if err := st.Cluster.Snapshot(ctx, snapshot); err != nil {
-		return err
+	defer func() { _ = snapshot.Close() }()
+	if err := os.Remove(snapshot.Name()); err != nil { // now: nothing remains of a backup that is killed
+		return false, fmt.Errorf("cannot write a snapshot: %w", err)
 	}
+	// The archive may be on the same disk.
+	fits := func(bytes int64) error { return fitsBesideEtcd(dir, 2*bytes) }
+	if old, err = st.Cluster.Snapshot(ctx, fits, snapshot); err != nil {
+		return old, err
+	}
+	size, err := snapshot.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = snapshot.Seek(0, io.SeekStart)
+	}
+	keys, caErr := pki.ReadFolder(filepath.Join(dir, fleetca.PKIName))
+	err = errors.Join(err, caErr)
 	archive := tar.NewWriter(out)
-	add := func(name, file string) error {
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		info, err := f.Stat()
+	add := func(name string, size int64, from io.Reader) {
 		if err == nil {
-			err = archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: info.Size(), ModTime: now, Format: tar.FormatPAX})
+			err = archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: now, Format: tar.FormatPAX})
 		}
 		if err == nil {
-			_, err = io.CopyN(archive, f, info.Size())
-		}
-		return err
-	}
-	err = add(snapshotName, snapshot.Name())
-	if err == nil && member.IsSecured(dir) {
-		err = add(securedName, filepath.Join(dir, securedName))
-	}
-	keys, globErr := filepath.Glob(filepath.Join(dir, fleetca.PKIName, "[^.]*"))
-	err = errors.Join(err, globErr)
-	for _, file := range keys {
-		if name := filepath.Base(file); err == nil && name != "lock" {
-			err = add(path.Join(fleetca.PKIName, name), file)
+			_, err = io.CopyN(archive, from, size)
 		}
 	}
-	if err = errors.Join(err, archive.Close()); err != nil {
-		return fmt.Errorf("cannot write the backup: %w", err)
+	add(snapshotName, size, snapshot)
+	if member.IsSecured(dir) {
+		add(securedName, 0, strings.NewReader("")) // Restore writes its note
 	}
-	return nil
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		add(path.Join(fleetca.PKIName, name), int64(len(keys[name])), bytes.NewReader(keys[name]))
+	}
+	add(completeName, 0, strings.NewReader(""))
+	if err == nil {
+		err = archive.Close()
+	}
+	if err != nil {
+		return old, fmt.Errorf("cannot write the backup: %w", err)
+	}
+	return old, nil
 }
 
 // Anchored is an environment of a restored etcd, with the epoch that it continues at.
@@ -86,16 +97,25 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot restore: %w", err)
 	}
+	if err := member.MarkRestoring(c.Dir); err != nil {
+		return nil, fmt.Errorf("cannot restore: %w", err)
+	}
 	made, err := unpack(in, c.Dir)
 	if err == nil {
 		err = member.Restore(ctx, c, func(ctx context.Context, st *store.Store) error {
+			// A full etcd's snapshot contains the alarm about missing space.
+			if _, _, err := st.Cluster.Heal(ctx); err != nil {
+				return err
+			}
 			anchored, err = anchor(ctx, st, a)
 			return err
 		})
 	}
 	if err != nil {
-		for _, name := range append(made, "etcd", "lock") {
-			_ = os.RemoveAll(filepath.Join(c.Dir, name))
+		for _, name := range append(made, "etcd", "lock", securedName, member.Restoring) { // the mark last
+			if os.RemoveAll(filepath.Join(c.Dir, name)) != nil {
+				break
+			}
 		}
 		return nil, err
 	}
@@ -105,10 +125,7 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 // unpack writes the files of a backup, and accepts no other names. It returns the names in dir that it made.
 func unpack(in io.Reader, dir string) (made []string, err error) {
 	fail := func(err error) ([]string, error) { return made, fmt.Errorf("cannot read the backup: %w", err) }
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fail(err)
-	}
-	snapshot := false
+	snapshot, complete := false, false
 	for archive := tar.NewReader(in); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -118,10 +135,13 @@ func unpack(in io.Reader, dir string) (made []string, err error) {
 			return fail(err)
 		}
 		to, limit := filepath.Join(dir, h.Name), int64(maxKeyFile)
+		complete = h.Name == completeName
 		inCA := strings.TrimPrefix(h.Name, fleetca.PKIName+"/")
 		switch {
 		case h.Typeflag != tar.TypeReg:
 			return fail(fmt.Errorf("%q is no file", h.Name))
+		case complete:
+			continue
 		case h.Name == snapshotName:
 			to, limit, snapshot = member.Database(dir), h.Size, true
 			made = append(made, "etcd")
@@ -139,7 +159,10 @@ func unpack(in io.Reader, dir string) (made []string, err error) {
 			return fail(err)
 		}
 	}
-	if !snapshot {
+	switch {
+	case !complete:
+		return fail(errors.New("it is incomplete: `pulley backup` failed, or a copy did"))
+	case !snapshot:
 		return fail(errors.New("it contains no snapshot of etcd"))
 	}
 	return made, nil

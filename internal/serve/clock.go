@@ -54,9 +54,9 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // clock keeps serve from working with a wrong clock. The modification time of a file, the mark, is the last time at
 // which serve ran: a long absence and a wrong clock look the same otherwise.
 type clock struct {
-	now   func() time.Time
-	mark  string // "" for a serve without a data folder
-	today string // the date that an operator confirmed; "" for none
+	now   func() time.Time // without monotonic readings, which do not jump with the clock
+	mark  string           // "" for a serve without a data folder
+	today string           // the date that an operator confirmed; "" for none
 
 	mu     sync.Mutex
 	known  time.Time // the newest known time
@@ -64,7 +64,7 @@ type clock struct {
 }
 
 func (c Config) newClock() *clock {
-	k := &clock{now: c.Now, today: c.Today}
+	k := &clock{now: func() time.Time { return c.Now().Round(0) }, today: c.Today}
 	switch {
 	case !c.Cluster:
 		k.mark = filepath.Join(c.DataDir, "lock")

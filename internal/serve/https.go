@@ -86,7 +86,7 @@ func established(c net.Conn, state http.ConnState) {
 	}
 	if secure, ok := c.(*tls.Conn); ok {
 		if counted, ok := secure.NetConn().(*limits.Conn); ok {
-			counted.Established()
+			counted.Established("")
 		}
 	}
 }

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/serve/limits"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
@@ -99,5 +101,43 @@ func TestInvalidBootIDsAreDropped(t *testing.T) {
 	_, duplicates := w.take()
 	if one := duplicates[nodeKey{dev, "compute1"}]; one.boot != "a" || one.other != "b" || one.machine != "" {
 		t.Errorf("%+v", one)
+	}
+}
+
+// Clients without a certificate that send requests over TLS must not hold all places of the web listener.
+func TestClientsThatSpeakKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	inner, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of this process
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds := &limits.Connections{Total: 8, PerAddress: 2}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	_ = server.Listener.Close()
+	server.Listener, server.Config.ConnState = bounds.Listen(inner), established
+	server.StartTLS()
+	defer server.Close()
+	ask := func(from ...byte) {
+		t.Helper()
+		for _, last := range from {
+			transport, _ := server.Client().Transport.(*http.Transport)
+			transport = transport.Clone()
+			t.Cleanup(transport.CloseIdleConnections)
+			transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, last)}}).DialContext
+			resp, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get(server.URL) //nolint:noctx // it has a deadline
+			if err != nil {
+				t.Fatalf("address %d: %v", last, err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body) // else the client closes the connection
+			_ = resp.Body.Close()
+		}
+	}
+	ask(1, 1, 2, 2, 3, 3, 4, 4) // four addresses hold a quarter each
+	if open, _ := bounds.Counts(); open != 8 {
+		t.Fatalf("%d connections are open", open)
+	}
+	ask(5, 6, 1, 7)
+	if open, _ := bounds.Counts(); open != 8 {
+		t.Errorf("%d connections are open after four more", open)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
+	"pulley/internal/store"
 )
 
 // callsTold is the pause between two log lines about the refused calls of one user.
@@ -64,11 +65,21 @@ func (o *overloads) connect(t *Tasks, metrics prometheus.Registerer) {
 	o.tasks.Store(t)
 }
 
-// connectionsRefused reports that a listener is at a limit.
+// connectionsRefused reports that a listener, or a user of etcd, is at a limit.
 func (o *overloads) connectionsRefused(l limits.Overload) {
-	o.log.Warn("too many connections: some are refused", "listener", l.Listener, "from", l.From, "open", l.Open, "refused", l.Refused)
+	peer := []any{"from", l.From}
+	notice := store.Notice{Listener: l.Listener, From: l.From, Connections: int64(l.Open)}
+	if l.User != "" {
+		peer, notice.Operator = []any{"user", l.User}, l.User
+		if name, err := pki.ParseName(l.User); err == nil && name.Kind == pki.KindNode {
+			notice.Operator, notice.Node, notice.Environment = "", name.Subject, name.Environment
+		} else if err == nil {
+			notice.Operator = name.Subject
+		}
+	}
+	o.log.Warn("too many connections: some are refused", append(append([]any{"listener", l.Listener}, peer...), "open", l.Open, "refused", l.Refused)...)
 	if t := o.tasks.Load(); t != nil {
-		t.Notifier.ConnectionsRefused(l.Listener, l.From, int64(l.Open))
+		t.Notifier.ConnectionsRefused(notice)
 	}
 }
 

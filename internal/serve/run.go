@@ -301,8 +301,11 @@ func (c Config) cluster(ctx context.Context, o *overloads) error {
 	var certs *fleetca.Certificates
 	cert, key := c.httpsFiles()
 	if c.Joins {
-		var err error
-		if certs, err = fleetca.Open(c.DataDir, c.Client.Prefix, c.Hostname, false, c.CA); err == nil {
+		err := member.Restored(c.DataDir)
+		if err == nil {
+			certs, err = fleetca.Open(c.DataDir, c.Client.Prefix, c.Hostname, false, c.CA)
+		}
+		if err == nil {
 			err = certs.Refresh(c.hosts(c.ListenHTTPS))
 		}
 		if err != nil {
@@ -373,7 +376,11 @@ func (c Config) serve(ctx context.Context, v service) error {
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	certs := v.ready.Certificates
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Embedded: v.ready.Etcd != nil, Clock: v.clock.check})
+	etcdDir := ""
+	if v.ready.Etcd != nil {
+		etcdDir = c.Member.Dir
+	}
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, EtcdDir: etcdDir, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}

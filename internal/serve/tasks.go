@@ -19,6 +19,7 @@ const (
 	bootsInterval        = time.Minute
 	tokensInterval       = time.Hour
 	spaceInterval        = 5 * time.Second
+	diskInterval         = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
 	watchPause           = time.Second     // before an interrupted watch begins again
 )
@@ -31,7 +32,7 @@ type TasksConfig struct {
 	Log          *slog.Logger
 	Metrics      prometheus.Registerer // may be nil
 	Notify       []string              // URLs, in the form of shoutrrr
-	Embedded     bool                  // etcd runs in this process: serve makes room in it
+	EtcdDir      string                // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
 	Clock        func() error          // refuses a clock that is wrong; nil accepts any
 }
 
@@ -80,7 +81,10 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.watchNodes(ctx) })
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
-	if t.Embedded {
+	if t.EtcdDir != "" {
+		tasks.Go(func() {
+			t.every(ctx, diskInterval, "etcd stops when its disk is full", func(context.Context) error { return checkDisk(t.EtcdDir) })
+		})
 		tasks.Go(func() { t.every(ctx, spaceInterval, "etcd is full", t.makeRoom) })
 	}
 	if t.Certificates != nil {
@@ -137,7 +141,7 @@ func (t *Tasks) makeRoom(ctx context.Context) error {
 	return err
 }
 
-// checkBoots sends notices of first boots that are silent, and deletes old records of floods.
+// checkBoots sends notices of first boots that are silent, and deletes old records of floods and of ended retirements.
 func (t *Tasks) checkBoots(ctx context.Context) error {
 	names, err := t.Store.Environments.List(ctx)
 	if err != nil {
@@ -158,6 +162,9 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 			}
 		}
 		if err := t.forgetFloods(ctx, ref); err != nil {
+			return err
+		}
+		if err := t.Store.Fleet.EndRetirements(ctx, ref); err != nil {
 			return err
 		}
 	}

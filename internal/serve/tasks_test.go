@@ -261,7 +261,7 @@ func TestFullEtcdIsHealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &observe.Log{}
-	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), Embedded: true})
+	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), EtcdDir: c.Dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,5 +387,40 @@ func TestStalledFirstBootSendsNotice(t *testing.T) {
 	stop()
 	if text := <-got; len(got) > 0 || !strings.Contains(text, "the first boot of compute1 in dev is stalled at step puppet") {
 		t.Errorf("the message is %q, and %d follow", text, len(got))
+	}
+}
+
+// An operator who canceled a retirement could write the same request again, as long as its confirmation exists.
+func TestConfirmationsOfEndedRetirementsAreDeleted(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t)
+	st, ctx := dialled(t, s.Connection), t.Context()
+	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
+	a, err := st.Machines.BeginApply(ctx, dev, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	confirmed := func(node string) bool {
+		t.Helper()
+		c, err := st.Node.Confirmation(ctx, agent.Identity{Environment: "dev", Node: node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c != nil
+	}
+	for _, node := range []string{"compute1", "compute2"} {
+		h, r := agent.Host{Node: node, Role: "compute", MachineID: "m1"}, agent.Request{ID: node, Do: agent.RequestRetire}
+		if err := errors.Join(st.Fleet.Register(ctx, "dev", h), a.Ask(ctx, node, r)); err != nil || !confirmed(node) {
+			t.Fatalf("%s: %v", node, err)
+		}
+	}
+	// The request to the first one ends, as after an operator's cancellation.
+	if err := errors.Join(a.Close(), st.Fleet.Register(ctx, "dev", agent.Host{Node: "compute1", Role: "compute", MachineID: "m2"})); err != nil {
+		t.Fatal(err)
+	}
+	startTasks(t, s)
+	observe.Eventually(t, "it is deleted", func() bool { return !confirmed("compute1") })
+	if !confirmed("compute2") {
+		t.Error("the confirmation of a retirement in progress is deleted")
 	}
 }

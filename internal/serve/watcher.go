@@ -114,7 +114,7 @@ func (w *watcher) count(k nodeKey, more sums) {
 		return
 	}
 	if !t.reported {
-		w.log.Warn("a node writes far more than a node does", "env", k.ref.String(), "node", k.node,
+		w.log.Warn("a node floods etcd", "env", k.ref.String(), "node", k.node,
 			"bytes", sum.bytes, "writes", sum.writes, "refused", sum.calls, "within", "1m")
 	}
 	t.reported, t.noted = true, now

@@ -271,6 +271,72 @@ func TestRequestSurvivesOtherWritesOfHost(t *testing.T) {
 	}
 }
 
+// One stolen operator's certificate could otherwise retire a fleet, by requests in the host list.
+func TestOnlyAdminsConfirmRetirements(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	admin, ctx := server.Admin(), t.Context()
+	joined(t, server, "controller1", nodeA)
+	if err := errors.Join(admin.Access.EnsureOperatorRoles(ctx), admin.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+		t.Fatal(err)
+	}
+	self := agent.Identity{Node: "controller1", Environment: "dev"}
+	check := func(when string, confirmed string, accused ...string) {
+		t.Helper()
+		id := ""
+		c, err := server.Store(nodeA).Node.Confirmation(ctx, self)
+		if c != nil {
+			id = c.ID
+		}
+		if err != nil || id != confirmed {
+			t.Errorf("%s: the node reads %+v, %v", when, c, err)
+		}
+		f, err := admin.Fleet.State(ctx, dev)
+		if err != nil || !slices.Equal(f.Unconfirmed, accused) {
+			t.Errorf("%s: unconfirmed are %v, %v", when, f.Unconfirmed, err)
+		}
+	}
+	retire, run := agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}, agent.Request{ID: "00000000000000bb", Do: agent.RequestRun}
+	ask := func(st *store.Store, r agent.Request) error {
+		t.Helper()
+		a := begin(t, st, dev, "ann")
+		return errors.Join(a.Ask(ctx, "controller1", r), a.Close())
+	}
+	if err := ask(server.Store(operator), retire); err == nil {
+		t.Error("an operator's apply retires a node")
+	}
+	check("after an operator's apply", "")
+	if err := server.Store(operator).Fleet.Request(ctx, dev, "controller1", retire); err != nil {
+		t.Fatal(err)
+	}
+	check("after an operator's write", "", "controller1")
+	if err := ask(admin, retire); err != nil {
+		t.Fatal(err)
+	}
+	check("after an admin's apply", retire.ID)
+	if c, err := admin.Node.Confirmation(ctx, self); err != nil || c == nil || c.MachineID != "machine of controller1" {
+		t.Errorf("confirmed is %+v, %v", c, err)
+	}
+	// Operators cancel retirements too. After that, they must not be able to write the same request again.
+	if err := ask(server.Store(operator), run); err != nil {
+		t.Errorf("an operator cancels: %v", err)
+	}
+	check("after an operator's cancellation", retire.ID)
+	end := func() error { return admin.Fleet.EndRetirements(ctx, dev) }
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	check("after serve's task", "")
+	if err := errors.Join(ask(admin, retire), end()); err != nil {
+		t.Fatal(err)
+	}
+	check("while it is requested", retire.ID)
+	if err := ask(admin, run); err != nil {
+		t.Fatal(err)
+	}
+	check("after an admin's cancellation", "")
+}
+
 // Otherwise an operator without the permission to remove nodes would learn of it in the middle of a retirement.
 func TestRightToRetireIsCheckedFirst(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -220,10 +221,25 @@ func (a *Applying) Release(ctx context.Context, node string) error {
 	return etcd.Wrap(err, "cannot end the hold of node %s", node)
 }
 
-// Ask is Fleet.Request while the lock is held.
+// Ask is Fleet.Request while the lock is held. The transaction of a request to retire also confirms it, which with etcd
+// authentication needs an admin. A request that cancels a retirement deletes the confirmation. An operator cannot
+// delete it: then EndRetirements does.
 func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
-	anyhow := func(agent.Host) error { return nil } // an apply knows its own retirements
-	err := a.machines.fleet.ask(ctx, a.ref, node, r, a.commit, anyhow)
+	key, withdraw := a.keys.Retirement(node), true
+	confirm := func(h agent.Host, b *etcd.Batch) error { // an apply knows its own retirements
+		switch {
+		case r.Do == agent.RequestRetire:
+			b.Put(key, agent.Confirmation{ID: r.ID, MachineID: h.MachineID})
+		case h.Retires() && withdraw:
+			b.Delete(key)
+		}
+		return nil
+	}
+	err := a.machines.fleet.ask(ctx, a.ref, node, r, a.commit, confirm)
+	if r.Do != agent.RequestRetire && errors.Is(err, rpctypes.ErrPermissionDenied) {
+		withdraw = false
+		err = a.machines.fleet.ask(ctx, a.ref, node, r, a.commit, confirm)
+	}
 	return etcd.Wrap(a.ended(err), "cannot ask node %s", node)
 }
 

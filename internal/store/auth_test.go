@@ -130,7 +130,7 @@ func TestWrongGrantsAreRepaired(t *testing.T) {
 	for _, p := range role.Perm {
 		has = append(has, strings.TrimPrefix(string(p.Key), "/pulley/v1/")+" "+p.PermType.String())
 	}
-	if want := []string{"agents/ READ", "content/ READ", "deltas/ READ", "environments/dev/ READ", "releases/ READ"}; !slices.Equal(has, want) {
+	if want := []string{"agents/ READ", "content/ READ", "deltas/ READ", "environments/dev/ READ", "releases/ READ", "retirements/dev/ READ"}; !slices.Equal(has, want) {
 		t.Errorf("nodes may %v, not %v", has, want)
 	}
 	user, err := raw.UserGet(ctx, nodeA)

@@ -32,7 +32,9 @@ type MemberState struct {
 
 	Silent error // why the member does not answer; the other fields are then empty
 
-	leader bool
+	leader   bool
+	applied  uint64 // the last entry of the log that its data has
+	revision int64
 }
 
 // Member reads the state of the member at an endpoint. Its error is a *connect.Failure where the member does not answer.
@@ -54,7 +56,7 @@ func (s *Cluster) member(ctx context.Context, endpoint string) (MemberState, err
 	}
 	return MemberState{
 		Endpoint: endpoint, Version: st.Version, Stored: st.DbSize, Used: st.DbSizeInUse, Quota: st.DbSizeQuota,
-		Alarms: st.Errors, leader: st.Leader == st.Header.MemberId,
+		Alarms: st.Errors, leader: st.Leader == st.Header.MemberId, applied: st.RaftAppliedIndex, revision: st.Header.Revision,
 	}, nil
 }
 
@@ -156,22 +158,53 @@ func (s *Cluster) NodesTime(ctx context.Context) (time.Time, error) {
 // snapshotWithin bounds the transfer of a snapshot of at most 8 GiB.
 const snapshotWithin = 30 * time.Minute
 
-// Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin.
-func (s *Cluster) Snapshot(ctx context.Context, w io.Writer) error {
+// Snapshot writes etcd's whole database at one revision, followed by its checksum. It needs an admin. It reads the member
+// with the newest data, because each member would answer, however far behind it is. Without a quorum, that member may
+// lack the newest writes: old is then true. fits may refuse the size of the database before the first byte.
+func (s *Cluster) Snapshot(ctx context.Context, fits func(bytes int64) error, w io.Writer) (old bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
 	defer cancel()
-	if err := s.Ping(ctx); err != nil { // with a shorter deadline
-		return fmt.Errorf("cannot read a snapshot of etcd: %w", err)
+	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot read a snapshot of etcd: %w", err) }
+	confirmed, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly()) // by a quorum, with a shorter deadline
+	if err != nil && !errors.Is(err, agent.ErrUnreachable) {
+		return fail(err)
 	}
-	r, err := s.db.Client.Snapshot(ctx)
+	members, _ := s.Health(ctx)
+	newest := slices.MaxFunc(members, func(a, b MemberState) int { return cmp.Compare(a.applied, b.applied) })
+	switch {
+	case newest.Silent != nil && err != nil:
+		return fail(err)
+	case newest.Silent != nil:
+		return fail(newest.Silent)
+	case err == nil && newest.revision < confirmed.Header.Revision:
+		return fail(fmt.Errorf("%s lacks its newest writes, and no other member answers\nrun the command again, with all members in --endpoints", newest.Endpoint))
+	}
+	if err := fits(newest.Stored); err != nil {
+		return fail(err)
+	}
+	if readErr := s.snapshot(ctx, newest.Endpoint, w); readErr != nil {
+		return fail(s.db.Explain(readErr))
+	}
+	return err != nil, nil
+}
+
+// snapshot reads one member. The client's own Snapshot would read any.
+func (s *Cluster) snapshot(ctx context.Context, endpoint string, w io.Writer) error {
+	from := s.db.Client.Maintenance
+	if len(s.db.Client.Endpoints()) > 0 { // none in etcd's own process
+		conn, err := s.db.Client.Dial(endpoint)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		from = clientv3.NewMaintenanceFromMaintenanceClient(clientv3.RetryMaintenanceClient(s.db.Client, conn), s.db.Client)
+	}
+	r, err := from.Snapshot(ctx)
 	if err == nil {
 		_, err = io.Copy(w, r)
 		err = errors.Join(err, r.Close())
 	}
-	if err != nil {
-		return fmt.Errorf("cannot read a snapshot of etcd: %w", s.db.Explain(err))
-	}
-	return nil
+	return err
 }
 
 // Alarm is an alarm of etcd.

@@ -212,7 +212,8 @@ func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, 
 	return false, nil
 }
 
-// reportedBy lists the prefixes of the nodes' reports in an environment, and of notes about the nodes.
+// reportedBy lists the prefixes of the nodes' reports in an environment, of notes about the nodes, and of confirmed
+// retirements.
 func reportedBy(k etcd.EnvKeys) []string {
-	return []string{k.Statuses(), k.NodesRuns(), k.FirstBoots(), k.Past(""), k.Flood("")}
+	return []string{k.Statuses(), k.NodesRuns(), k.FirstBoots(), k.Past(""), k.Flood(""), k.Retirement("")}
 }

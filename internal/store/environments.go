@@ -63,13 +63,21 @@ func (s *Environments) RequiresSignatures(ctx context.Context, env string) (bool
 	if err != nil {
 		return false, etcd.Wrap(err, "cannot read environment %s", env)
 	}
-	var spec struct {
-		Signatures string `json:"signatures"`
+	d := demandsOf(resp.Kvs)
+	return d.Signatures == environments.SignaturesRequired || d.Statement != 0, nil
+}
+
+// demands is the part of an environment that nodes and signers obey.
+type demands struct {
+	Signatures string                `json:"signatures"`
+	Statement  environments.Duration `json:"statement"`
+}
+
+func demandsOf(specs []*etcd.KV) (d demands) {
+	for _, kv := range specs {
+		_ = json.Unmarshal(kv.Value, &d) // operators see that it is unreadable
 	}
-	for _, kv := range resp.Kvs {
-		_ = json.Unmarshal(kv.Value, &spec) // operators see that it is unreadable
-	}
-	return spec.Signatures == environments.SignaturesRequired, nil
+	return d
 }
 
 // PutSpec stores an environment. It fails if the environment was written since revision.

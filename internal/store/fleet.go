@@ -25,9 +25,11 @@ type FleetState struct {
 	Statuses map[string]agent.Status
 	Assigned map[string]agent.Assignment
 	Damaged  []string // unreadable keys, with the reason; one bad value does not hide the fleet
+
+	Unconfirmed []string // nodes, in order, with a request to retire that no administrator confirmed: they refuse it
 }
 
-// State reads an environment's view: five ranges in one or more pages.
+// State reads an environment's view: six ranges in one or more pages.
 func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
 	spec, _, err := s.specs.Spec(ctx, ref)
 	if err != nil {
@@ -43,6 +45,9 @@ func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, er
 		return FleetState{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
 	}
 	f.Damaged = append(f.Damaged, unread...)
+	if err := s.confirm(ctx, ref, &f); err != nil {
+		return FleetState{}, fmt.Errorf("cannot read the retirements of %s: %w", ref, err)
+	}
 	return f, nil
 }
 
@@ -87,6 +92,10 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 	d := f.Desires.For(role, node)
 	if h, ok := f.Hosts[node]; ok {
 		d.Host = &h
+		_, refuses := slices.BinarySearch(f.Unconfirmed, node)
+		if answer := f.Statuses[node].Answer; refuses && (answer == nil || answer.ID != h.Request.ID) {
+			h.Request = nil // the node's next tick refuses it
+		}
 	}
 	if a, ok := f.Assigned[node]; ok {
 		d.Assigned = &a
@@ -183,8 +192,8 @@ func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
 // node outside the list, and ErrRetires for a node with a retirement request, whose author waits for the answer. It
 // does not touch the head of the list: the list itself is unchanged.
 func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
-	err := s.ask(ctx, ref, node, r, s.db.Commit, func(h agent.Host) error {
-		if h.Request != nil && h.Request.Do == agent.RequestRetire {
+	err := s.ask(ctx, ref, node, r, s.db.Commit, func(h agent.Host, _ *etcd.Batch) error {
+		if h.Retires() {
 			return ErrRetires
 		}
 		return nil
@@ -195,16 +204,18 @@ func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, 
 // ErrRetires means that a node has a retirement request, and accepts no other request meanwhile.
 var ErrRetires = errors.New("it is being retired")
 
-// ask changes the current entry if may allows it. A join of the node may write the same entry.
+// ask changes the current entry, unless also refuses it. also may add writes to the transaction. A join of the node may
+// write the same entry.
 func (s *Fleet) ask(
-	ctx context.Context, ref environments.Ref, node string, r agent.Request, commit func(context.Context, *etcd.Batch) error, may func(agent.Host) error,
+	ctx context.Context, ref environments.Ref, node string, r agent.Request, commit func(context.Context, *etcd.Batch) error,
+	also func(agent.Host, *etcd.Batch) error,
 ) error {
 	key := s.db.Env(ref).Host(node)
 	return etcd.Update(ctx, s.db, key, commit, func(h *agent.Host, b *etcd.Batch) error {
 		if h == nil {
 			return machines.ErrNotListed
 		}
-		if err := may(*h); err != nil {
+		if err := also(*h, b); err != nil {
 			return err
 		}
 		h.Request = &r

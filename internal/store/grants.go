@@ -28,11 +28,15 @@ func (s *Access) OperatorRole(r OperatorRole) string {
 	return s.db.Prefix() + "/" + string(r)
 }
 
-// NodesGrants lists the reads of a node: its environment, and content, which is named by hash and shared. No grant is
-// for a single key that is created later. A new key of an environment therefore needs no new grant.
+// NodesGrants lists the reads of a node: its environment with the confirmed retirements, and content, which is named by
+// hash and shared. No grant is for a single key that is created later. A new key of an environment therefore needs no
+// new grant.
 func (s *Access) NodesGrants(env string) []Grant {
 	var all []Grant
-	for _, prefix := range []string{s.db.Keys.Env(env).Root(), s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases()} {
+	for _, prefix := range []string{
+		s.db.Keys.Env(env).Root(), s.db.Keys.Env(env).Retirement(""),
+		s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases(),
+	} {
 		all = append(all, below(prefix, clientv3.PermRead))
 	}
 	return all
@@ -48,7 +52,8 @@ func (s *Access) NodeGrants(env, node string) []Grant {
 
 // OperatorGrants lists the grants of a viewer or an operator. Operators write the keys of operators and publishers
 // (see the table of keys). They create no operators and write nothing in the name of a node or of serve. They do not
-// write the installation's ID: with a foreign ID, Pulley would take another installation's machines for its own.
+// write the installation's ID: with a foreign ID, Pulley would take another installation's machines for its own. They
+// confirm no retirement: a request in the host list, which they write, then retires no node.
 func (s *Access) OperatorGrants(r OperatorRole) []Grant {
 	all := []Grant{below(s.db.Keys.Root(), clientv3.PermRead)}
 	if r != RoleOperator {

@@ -13,7 +13,7 @@ import (
 
 var _ agent.Control = (*Node)(nil)
 
-// Desire reads all input of a node: ten point keys in one transaction, at one revision.
+// Desire reads all input of a node: eleven point keys in one transaction, at one revision.
 func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	k, role, node := s.db.Keys.Env(id.Environment), etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
 	d := agent.Desired{Guards: map[string]int64{}}
@@ -31,6 +31,10 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 		etcd.Point{Key: k.Hold(node), Read: hold},
 		etcd.Point{Key: k.Hold(role), Read: hold},
 		etcd.Point{Key: k.Hold(etcd.Scope{}), Read: hold},
+		etcd.Point{Key: k.Statement(), Read: func(kv *etcd.KV) error {
+			d.Statement = kv.Value
+			return nil
+		}},
 		etcd.Point{Key: k.AgentChoice(), Read: func(kv *etcd.KV) error {
 			var w AgentWish
 			if etcd.Into(&w)(kv) != nil { // serve reports it; nodes keep their version

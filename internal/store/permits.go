@@ -61,8 +61,10 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		c.Unsigned = lower
 		return nil
 	}
-	if err := s.plausibleEpoch(ctx, env, d); err != nil {
-		return fmt.Errorf("cannot sign the permit to go back: %w", err)
+	if c.recovery == nil { // a recovery chose its epoch
+		if err := s.plausibleEpoch(ctx, env, d); err != nil {
+			return fmt.Errorf("cannot sign the permit to go back: %w", err)
+		}
 	}
 	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, string(c.Why), c.At
 	if c.recovery != nil {
@@ -80,19 +82,70 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 	return nil
 }
 
-// plausibleEpoch refuses a gate whose epoch is not that of the last change: signed, an epoch near the maximum would void
-// all later permits.
+// The bounds of epochs. Keys have 12 digits, and a number above them would sort before others.
+const (
+	maxEpoch     agent.Epoch = 1_000_000_000_000 - 1
+	mostSkipped  agent.Epoch = 4_000_000_000 // by one change of an environment on average: the epoch of a restore is the time in seconds
+	newestEpochs             = 1000          // bound of one check
+)
+
+// PlausibleEpoch reports whether an environment with so many changes can have an epoch. A signature under one near the
+// maximum would void all later permits.
+func PlausibleEpoch(e agent.Epoch, changes int) bool {
+	return e >= 0 && e <= min((agent.Epoch(changes)+1)*mostSkipped, maxEpoch)
+}
+
+// plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would
+// be one that somebody wrote for a signer to sign. Only a restore and a recovery skip epochs.
 func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) error {
-	k := s.db.Keys.Env(env)
-	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1),
+	k, epoch := s.db.Keys.Env(env), d.Gate.Epoch
+	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithLimit(newestEpochs),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithRev(d.Revision))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		err = etcd.ErrConflict
 	}
-	if err != nil || len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) == k.Change(d.Gate.Epoch) {
+	switch {
+	case err != nil:
 		return err
+	case len(resp.Kvs) == 0 && epoch == 0:
+		return nil
+	case len(resp.Kvs) == 0:
+		return fmt.Errorf("the gate of %s has epoch %d, and its history is empty\nfind who deleted %s; `pulley recover -e %s` begins it again", env, epoch, k.History(), env)
+	case string(resp.Kvs[0].Key) != k.Change(epoch):
+		return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, epoch, env)
+	case !PlausibleEpoch(epoch, int(resp.Count)):
+		return s.Implausible(env, epoch, int(resp.Count))
 	}
-	return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, d.Gate.Epoch, env)
+	for i, kv := range resp.Kvs {
+		if string(kv.Key) != k.Change(epoch-agent.Epoch(i)) {
+			return fmt.Errorf("the history of %s has no change between %s and %s\nfind who deleted it, or wrote the newer one; compare `pulley history -e %s` with what you know, then `pulley recover -e %s`",
+				env, kv.Key, resp.Kvs[i-1].Key, env, env)
+		}
+		var c Change
+		if err := etcd.Into(&c)(kv); err == nil && (c.Kind == Restored || c.Kind == Recovered) {
+			break
+		}
+	}
+	return nil
+}
+
+// Gap reports whether a history, newest first, lacks a change since the last restore or recovery.
+func Gap(history []Change) bool {
+	for i, c := range history {
+		if c.Epoch != history[0].Epoch-agent.Epoch(i) {
+			return true
+		}
+		if c.Kind == Restored || c.Kind == Recovered {
+			break
+		}
+	}
+	return false
+}
+
+// Implausible is the error about a last change that somebody wrote without Pulley.
+func (s *Targets) Implausible(env string, epoch agent.Epoch, changes int) error {
+	return fmt.Errorf("the last change of %s has epoch %d, out of reach of a history of length %d\nfind who wrote %s, and delete it from etcd; then run `pulley recover -e %s`",
+		env, epoch, changes, s.db.Keys.Env(env).Change(epoch), env)
 }
 
 // plausibleHead refuses a head above the data of the history: signed, a generation near the maximum would end all

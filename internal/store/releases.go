@@ -123,7 +123,7 @@ func (s *Releases) publish(
 		if there, again := s.db.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}
-		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it was published", err)
+		err = fmt.Errorf("%w\n%w: publish it again, which changes nothing if it was published", err, etcd.ErrReadAgain)
 	}
 	switch {
 	case err != nil:

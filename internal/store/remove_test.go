@@ -32,7 +32,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node} {
+	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node, "retirements/dev/" + node} {
 		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, `{"v":1}`); err != nil {
 			t.Fatal(err)
 		}
@@ -197,11 +197,14 @@ func TestOneCommandEndsFlood(t *testing.T) {
 	joined(t, server, "compute1", nodeB)
 	flood := server.ClientOf(nodeA)
 	noise := strings.Repeat("x", 1<<20)
-	full := false
+	written, full := int64(0), false // how many fit depends on the moments at which etcd commits
 	for n := 0; n < 200 && !full; n++ {
 		_, err := flood.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/controller1/%d", n), noise)
 		if full = errors.Is(err, store.ErrFull); err != nil && !full {
 			t.Fatal(err)
+		}
+		if err == nil {
+			written++
 		}
 	}
 	if !full {
@@ -218,8 +221,8 @@ func TestOneCommandEndsFlood(t *testing.T) {
 		t.Errorf("a node that could not be removed still has access: %v", err)
 	}
 	f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"})
-	if err != nil || !f.Room || f.Bytes < 8<<20 || f.Keys < 10 {
-		t.Errorf("forgotten: %+v, %v", f, err)
+	if err != nil || !f.Room || f.Bytes < 8<<20 || f.Keys < written {
+		t.Errorf("forgotten after %d runs: %+v, %v", written, f, err)
 	}
 	if _, err := flood.Put(ctx, "/pulley/v1/runs/dev/controller1/0", "x"); !refusal(err) {
 		t.Errorf("the flood continues: %v", err)

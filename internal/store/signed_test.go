@@ -119,6 +119,31 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	}
 }
 
+// One unreadable change must not end all signing: nodes would take nothing new until somebody removed it by hand.
+func TestUnreadableChangeEndsNoSigning(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st := open(t, server, "")
+	key, _ := signer(t, "ann", "*")
+	author := me
+	author.Sign = key.Sign
+	for _, value := range []string{"1", "2"} {
+		set(t, st, dev, "x", value, author)
+	}
+	for key, value := range map[string]string{"spec": `{"statement":"24h"}`, "history/000000000001": "?"} {
+		if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := st.Targets.State(t.Context(), dev, desires(t, st, dev), store.Anew, author)
+	if err != nil || got.Default.Data != 2 {
+		t.Errorf("signed %+v: %v", got, err)
+	}
+	if c := set(t, st, dev, "x", "3", author); c.Unstated || desires(t, st, dev).Statement.Default.Data != 3 {
+		t.Errorf("the next change: %+v", c)
+	}
+}
+
 // A node that was offline during a rollback finds a lower target. It follows only with a permit, and only to the
 // permitted target.
 func TestSignaturePermitsRollback(t *testing.T) {
@@ -385,5 +410,66 @@ func TestPermitsAreReadUntilSufficient(t *testing.T) {
 		if err != nil || got != pages {
 			t.Errorf("until %d: %d pages, %v", enough, got, err)
 		}
+	}
+}
+
+// Somebody who can write etcd and has no key prepares an epoch near the maximum for a signer to sign: it would void all later permits.
+func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
+	t.Parallel()
+	const huge = "9223372036854775806"
+	key, _ := signer(t, "ann", "*")
+	signing := me
+	signing.Sign = key.Sign
+	for _, c := range []struct {
+		name, gate, change string // epochs that are written
+		empty              bool   // the history is deleted
+		want               string // of a signature; "" is success
+	}{
+		{name: "nothing"},
+		{name: "no history", empty: true, want: "the gate of dev has epoch 2, and its history is empty"},
+		{name: "a gate without history", empty: true, gate: huge, want: "its history is empty"},
+		{name: "a change alone", change: huge, want: "which is not that of the last change"},
+		{name: "a change and the gate", gate: huge, change: huge, want: "has epoch " + huge + ", out of reach of a history of length 3"},
+		{name: "a change below the highest", gate: "999999999998", change: "999999999998", want: "has epoch 999999999998, out of reach"},
+		{name: "a gap", gate: "000000000050", change: "000000000050", want: "has no change between"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := shared.Keyspace(t)
+			st, ctx := open(t, server, ""), t.Context()
+			one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
+			for _, target := range []agent.Target{one, two} {
+				if _, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, target, signing); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const root = "/pulley/v1/environments/dev/"
+			client := server.Client()
+			with := func(key, epoch string) string {
+				return strings.Replace(string(value(t, server, key).Kvs[0].Value), `"epoch":2`, `"epoch":`+strings.TrimLeft(epoch, "0"), 1)
+			}
+			var ops []clientv3.Op
+			if c.gate != "" {
+				ops = append(ops, clientv3.OpPut(root+"gate", with(root+"gate", c.gate)))
+			}
+			if c.change != "" {
+				ops = append(ops, clientv3.OpPut(root+"history/"+c.change, with(root+"history/000000000002", c.change)))
+			}
+			if c.empty {
+				ops = append(ops, clientv3.OpDelete(root+"history/", clientv3.WithPrefix()))
+			}
+			if _, err := client.Txn(ctx).Then(ops...).Commit(); err != nil {
+				t.Fatal(err)
+			}
+			d := desires(t, st, dev)
+			_, err := st.Targets.State(ctx, dev, d, store.Off, signing)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("signed: %v, want %q", err, c.want)
+			}
+			// Nor does a change without a signature get an epoch without a place in the order of keys.
+			if _, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, one, me); (err != nil) != (c.gate == huge) || err != nil && !strings.Contains(err.Error(), "the highest is 999999999999") {
+				t.Errorf("unsigned: %v", err)
+			}
+		})
 	}
 }

@@ -45,6 +45,7 @@ var (
 	ErrNoRole   = etcd.ErrNoRole
 
 	ErrUnknownOutcome = etcd.ErrUnknownOutcome
+	ErrReadAgain      = etcd.ErrReadAgain
 )
 
 // Store is a fleet's keyspace: one narrow type for each subject. A caller that needs one subject takes that type.

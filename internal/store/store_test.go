@@ -354,7 +354,7 @@ func TestUnreachableEtcdIsReported(t *testing.T) {
 }
 
 // An idle tick is one request, independent of the fleet's size: ten thousand nodes make it every five minutes.
-func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
+func TestDesireIsOneTransactionOfElevenKeys(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -362,8 +362,8 @@ func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Guards) != 10 {
-		t.Errorf("%d keys were read, want 10: %v", len(d.Guards), d.Guards)
+	if len(d.Guards) != 11 {
+		t.Errorf("%d keys were read, want 11: %v", len(d.Guards), d.Guards)
 	}
 }
 

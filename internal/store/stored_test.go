@@ -29,6 +29,7 @@ var stored = map[string]any{
 	"environments/<env>/gate":                              agent.Gate{},
 	"environments/<env>/history/<epoch>":                   Change{},
 	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
+	"environments/<env>/statement":                         trust.Statement{},
 	"environments/<env>/assigned/<node>":                   agent.Assignment{},
 	"environments/<env>/data/head":                         dataHead{},
 	"environments/<env>/data/generations/<n>":              hieradata.Generation{},
@@ -40,6 +41,7 @@ var stored = map[string]any{
 	"environments/<env>/machines/<node>":                   booked{},
 	"environments/<env>/applying":                          etcd.LockHolder{},
 	"environments/<env>/acts/<id>":                         machines.Act{},
+	"retirements/<env>/<node>":                             agent.Confirmation{},
 	"status/<env>/<node>":                                  agent.Status{},
 	"runs/<env>/<node>/<id>":                               agent.Run{},
 	"agents/<version>":                                     AgentRelease{},
@@ -73,7 +75,7 @@ func TestStoredTypesAreComplete(t *testing.T) {
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
 	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor DataDigest Digest Driver Environment File Flavor From
-	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Machine MachineID Modules Name Node Nodes Now Operator
+	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
 	Path Place Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers Source Status Step To Token Tree
 	User Version Wanted Was Who
 `)

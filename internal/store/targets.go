@@ -17,6 +17,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/store/etcd"
+	"pulley/internal/trust"
 )
 
 // Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.
@@ -35,6 +36,8 @@ type Change struct {
 
 	// Unsigned means that nodes may go to a lower release without a signed permit.
 	Unsigned bool `json:"-"`
+	// Unstated means that the environment demands a statement of its targets, and the change signed none.
+	Unstated bool `json:"-"`
 
 	recovery *Recovery // of a change of the kind Recovered
 }
@@ -91,6 +94,9 @@ type Desires struct {
 	Nodes    map[string]agent.Target
 	Damaged  []string // keys of unknown meaning, with the reason
 
+	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
+
+	demands      demands
 	gateRevision int64
 	revisions    map[string]int64 // of each target's key
 }
@@ -109,6 +115,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	k := s.db.Keys.Env(env)
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Desired(), append(more, clientv3.WithPrefix())...),
+		clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
 	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
@@ -140,6 +147,15 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 			d.Default = t
 		}
 	}
+	d.demands = demandsOf(resp.Responses[3].GetResponseRange().Kvs)
+	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+		d.revisions[k.Statement()] = kv.ModRevision
+		if st, err := trust.ParseStatement(kv.Value); err == nil && st.Environment == env {
+			d.Statement = &st
+		} else {
+			d.Damaged = append(d.Damaged, (&etcd.UnreadableError{Key: k.Statement(), Problem: "it is no statement of " + env}).Error())
+		}
+	}
 	return d, nil
 }
 
@@ -153,7 +169,7 @@ func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, 
 
 // Recover writes a scope's target again, and a signed permit that lets nodes with any of these marks take it. The
 // permit has an end, because its steps begin at marks that no release and no data ever had: no later release is above
-// them. The epoch follows epoch, the newest of the history. The gate in etcd may have another.
+// them. The epoch follows epoch. The gate in etcd may have another.
 func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, epoch agent.Epoch, r Recovery, a Author) (Change, error) {
 	d.Gate.Epoch = epoch
 	c := Change{Kind: Recovered, Role: scope.Role, Node: scope.Node, Before: r.Target, After: r.Target, recovery: &r}
@@ -166,15 +182,20 @@ func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, 
 const restoreGap = 1_000_000
 
 // Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
-// use no signed permit with an epoch that they have passed. Its gate is paused until the next change: nodes would
-// otherwise return to the targets of the backup.
+// use no signed permit with an epoch that they have passed. It is the time in seconds, which no fleet's changes pass: a
+// backup that is restored again gets a higher epoch. With a wrong clock, it is a gap above the backup's. Its gate is
+// paused until the next change: nodes would otherwise return to the targets of the backup.
 func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
 	if err != nil {
 		return 0, err
 	}
 	k, at := s.db.Env(ref), a.At.UTC().Truncate(time.Second)
-	c := Change{Epoch: d.Gate.Epoch + restoreGap, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
+	epoch := agent.Epoch(at.Unix())
+	if epoch <= d.Gate.Epoch {
+		epoch = d.Gate.Epoch + restoreGap
+	}
+	c := Change{Epoch: epoch, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
 	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).
 		Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GatePaused, By: a.By, Why: agent.Prose(a.Why), At: at}).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
@@ -206,6 +227,12 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	b.Op(clientv3.OpPut(k.Change(c.Epoch), record)).Touch(s.db.Keys.Targets())
 	if err := s.permit(ctx, b, ref, d, &c, a.Sign); err != nil {
 		return fail(err)
+	}
+	if err := s.restate(ctx, b, ref, d, &c, a); err != nil {
+		return fail(err)
+	}
+	if c.Epoch < 1 || c.Epoch > maxEpoch {
+		return fail(fmt.Errorf("the gate has epoch %d, and the highest is %d\nfind who wrote it; `pulley recover -e %s` restores it", d.Gate.Epoch, maxEpoch, ref))
 	}
 	err = s.db.Commit(ctx, b)
 	switch {
@@ -256,7 +283,7 @@ func (s *Targets) outcome(ctx context.Context, key, value string, unanswered err
 	resp, err := s.db.Get(ctx, key)
 	switch {
 	case err != nil || len(resp.Kvs) == 0:
-		return fmt.Errorf("%w\nthe outcome is unknown: check `pulley history`", unanswered)
+		return fmt.Errorf("%w\n%w: check `pulley history`", unanswered, etcd.ErrReadAgain)
 	case string(resp.Kvs[0].Value) == value:
 		return nil
 	}
@@ -288,6 +315,9 @@ func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOp
 	for i, kv := range resp.Kvs {
 		if err := etcd.Into(&changes[i])(kv); err != nil {
 			return nil, err
+		}
+		if e := changes[i].Epoch; string(kv.Key) != s.db.Keys.Env(env).Change(e) {
+			return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", e)}
 		}
 	}
 	return changes, nil

@@ -104,10 +104,14 @@ func (s *Tokens) Create(ctx context.Context, t Token) (text string, made Token, 
 	if err := s.put(b, t); err != nil {
 		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
 	}
+	// First: after the write, an error would hide a token that is valid.
+	if err := s.forget(ctx, t.Operator != "", t.Created); err != nil {
+		return "", Token{}, err
+	}
 	if err := s.db.Commit(ctx, b); err != nil {
 		return "", Token{}, fmt.Errorf("cannot store a join token: %w", err)
 	}
-	return text, t, s.forget(ctx, t.Operator != "", t.Created)
+	return text, t, nil
 }
 
 // put adds a new token to a batch. An ID that two tokens share is invalid.

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -216,5 +217,28 @@ func TestRecordsOfFirstBootsEnd(t *testing.T) {
 	}
 	if got := lease("m"); got > 25*time.Hour {
 		t.Errorf("one that is over ends in %s", got)
+	}
+}
+
+// deafKV is an etcd that takes writes and answers no reads.
+type deafKV struct{ clientv3.KV }
+
+func (deafKV) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return nil, context.DeadlineExceeded
+}
+
+// A token whose creation is reported as failed would be valid, and nobody would know it.
+func TestFailedCreationLeavesNoToken(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	client := server.Client()
+	client.KV = deafKV{client.KV}
+	now := time.Now().UTC().Truncate(time.Second)
+	_, _, err := store.Over(client, nil, server.Endpoint, "", 0).Tokens.Create(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
+	if err == nil {
+		t.Error("etcd answers no reads, and the creation succeeded")
+	}
+	if all, _, err := open(t, server, "").Tokens.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("there are %v (%v)", all, err)
 	}
 }

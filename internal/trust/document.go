@@ -22,12 +22,14 @@ import (
 // Namespace is the use of a signature. The signature of a permit is not valid for a release.
 type Namespace string
 
-// The namespaces: records of releases, generations of data, permits for a downgrade, releases of pulley-agent.
+// The namespaces: records of releases, generations of data, permits for a downgrade, releases of pulley-agent,
+// statements of the targets in force.
 const (
 	Release  Namespace = "pulley-release"
 	Data     Namespace = "pulley-data"
 	Rollback Namespace = "pulley-rollback"
 	Agent    Namespace = "pulley-agent"
+	Current  Namespace = "pulley-current"
 )
 
 // Size limits. A record is a value of etcd, and those are small.

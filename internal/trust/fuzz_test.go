@@ -125,7 +125,7 @@ func FuzzVerifyBlock(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, block []byte) {
-		if _, why := s.verify(Release, "dev", []byte(record), block, now); why != nil {
+		if _, why := s.verify("dev", []byte(record), block, now, []Namespace{Release}); why != nil {
 			return
 		}
 		sig, err := parseSignature(block)
@@ -179,7 +179,7 @@ func FuzzParsePermit(f *testing.F) {
 
 // An accepted mark can be saved and loaded again.
 func FuzzParseHighWaterMark(f *testing.F) {
-	for _, mark := range []HighWaterMark{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7}} {
+	for _, mark := range []HighWaterMark{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7, 21, 22}} {
 		b, err := json.Marshal(markFile{markFormat, mark})
 		if err != nil {
 			f.Fatal(err)

@@ -30,6 +30,9 @@ type HighWaterMark struct {
 	// an earlier agent has no number, and its data is verified once more.
 	Verified     string `json:"verified"`
 	VerifiedData int64  `json:"verified_data,omitempty"`
+
+	Statement   int64 `json:"statement,omitempty"`    // epoch of the newest statement; 0: the node never saw one, and needs none
+	StatementAt int64 `json:"statement_at,omitempty"` // its time, in seconds; an earlier one of the same epoch is a repetition
 }
 
 // Knows reports whether the data of t is the pair of number and digest that the node verified last. A known digest with
@@ -53,9 +56,7 @@ func (f HighWaterMark) Check(t Target, permits []Permit) (HighWaterMark, error) 
 	if t.Environment == "" {
 		return f, refusal.New(refusal.EnvironmentMissing)
 	}
-	if f.Environment != t.Environment {
-		f = HighWaterMark{Environment: t.Environment, Required: f.Required}
-	}
+	f = f.in(t.Environment)
 	next := f
 	next.Release, next.Data = t.Release, t.Data
 	order, err := compareVersions(t.Release, f.Release)
@@ -77,6 +78,14 @@ func (f HighWaterMark) Check(t Target, permits []Permit) (HighWaterMark, error) 
 		next.Permit = max(next.Permit, epoch)
 	}
 	return next, nil
+}
+
+// in returns the mark for an environment. In another environment it starts empty.
+func (f HighWaterMark) in(environment string) HighWaterMark {
+	if f.Environment != environment {
+		return HighWaterMark{Environment: environment, Required: f.Required}
+	}
+	return f
 }
 
 // newest returns the epoch of the newest unused permit for this environment that allows the step, or 0.
@@ -161,9 +170,9 @@ func parseMark(b []byte) (HighWaterMark, error) {
 	switch {
 	case file.V != markFormat:
 		return HighWaterMark{}, errors.New("it has no format")
-	case f.Data < 0 || f.Permit < 0:
+	case f.Data < 0 || f.Permit < 0 || f.Statement < 0 || f.StatementAt < 0:
 		return HighWaterMark{}, errors.New("it has a negative number")
-	case f.Environment == "" && (f.Release != "" || f.Data != 0 || f.Permit != 0):
+	case f.Environment == "" && (f.Release != "" || f.Data != 0 || f.Permit != 0 || f.Statement != 0 || f.StatementAt != 0):
 		return HighWaterMark{}, errors.New("it names no environment")
 	}
 	if _, err := parseVersion(f.Release); err != nil && f.Release != "" {

@@ -234,7 +234,7 @@ func TestHighWaterMarkOnDisk(t *testing.T) {
 	if f, err := LoadHighWaterMark(path); err != nil || f != (HighWaterMark{}) {
 		t.Fatalf("%+v: %v", f, err)
 	}
-	for _, want := range []HighWaterMark{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7}, {"dev", "1.3.0", 0, 21, false, "", 0}} {
+	for _, want := range []HighWaterMark{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab", 7, 22, 23}, {"dev", "1.3.0", 0, 21, false, "", 0, 0, 0}} {
 		if err := want.Save(path); err != nil {
 			t.Fatal(err)
 		}

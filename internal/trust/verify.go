@@ -19,8 +19,13 @@ type Refusal = refusal.Error
 // Verify returns the signer of a record for an environment at time now. One valid signature is enough. Any error is a
 // *Refusal. The stack is ignored: dev@t42 counts as dev.
 func (s *Signers) Verify(ns Namespace, environment string, record, signatures []byte, now time.Time) (by string, err error) {
+	return s.verifyAll(environment, record, signatures, now, ns)
+}
+
+// verifyAll is Verify for a signature in the first of the uses, by a key that is allowed all of them.
+func (s *Signers) verifyAll(environment string, record, signatures []byte, now time.Time, uses ...Namespace) (by string, err error) {
 	environment, _, _ = strings.Cut(environment, "@")
-	if environment == "" || ns == "" {
+	if environment == "" || uses[0] == "" {
 		return "", refusal.New(refusal.EnvironmentMissing)
 	}
 	if err := checkRecord(record); err != nil {
@@ -35,7 +40,7 @@ func (s *Signers) Verify(ns Namespace, environment string, record, signatures []
 	}
 	var refusals []*Refusal
 	for _, block := range blocks {
-		by, why := s.verify(ns, environment, record, block, now)
+		by, why := s.verify(environment, record, block, now, uses)
 		if why == nil {
 			return by, nil
 		}
@@ -72,7 +77,8 @@ func SignedBy(signatures []byte) []Signature {
 
 // verify checks one signature. It returns the signer, or why the signature is invalid. It checks the key first, because
 // signature arithmetic must not use an unknown key.
-func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by string, refused *Refusal) {
+func (s *Signers) verify(environment string, record, block []byte, now time.Time, uses []Namespace) (by string, refused *Refusal) {
+	ns := uses[0]
 	sig, err := parseSignature(block)
 	if err != nil {
 		return "", badSignature(refusal.Clean(err.Error(), 120))
@@ -92,7 +98,12 @@ func (s *Signers) verify(ns Namespace, environment string, record, block []byte,
 		return "", refusal.New(refusal.SignatureMismatch, "by", holders(lines), "key", fingerprint)
 	}
 	for _, l := range lines {
-		who, why := l.counts(ns, environment, now)
+		who, why := "", (*Refusal)(nil)
+		for _, ns := range uses {
+			if who, why = l.counts(ns, environment, now); why != nil {
+				break
+			}
+		}
 		if why == nil {
 			return who, nil
 		}

@@ -190,9 +190,7 @@ func TestKilledSupervisorStopsMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is stopped", func() bool { return state(t, p).State == machines.Stopped })
-	if left := processes(word); len(left) > 0 {
-		t.Errorf("processes of a stopped machine: %q", left)
-	}
+	eventually(t, "its processes end", func() bool { return len(processes(word)) == 0 })
 	again := create(t, p, order("compute1", "exit 0"))
 	if again.State != machines.Stopped || !strings.Contains(again.Problem, "its supervisor was killed") {
 		t.Errorf("a second Create returned %+v", again)

@@ -14,6 +14,9 @@ const (
 	mostEtcd  = 32768
 )
 
+// perUser is the number of connections to etcd's port that one user of etcd may have. A tick and a command have one each.
+const perUser = 64
+
 // OpenFiles returns the limit of open files of this process. Go's runtime has raised the soft limit to the hard one.
 func OpenFiles() (int, error) {
 	var r syscall.Rlimit
@@ -37,5 +40,5 @@ func HTTPS(files int) *Connections {
 // Etcd returns the bounds of etcd's port: half of the files. The rest is a reserve for etcd's data and for serve itself.
 func Etcd(files int) *Connections {
 	total := min(files/2, mostEtcd)
-	return &Connections{Listener: "etcd", Total: total, PerAddress: total / 4}
+	return &Connections{Listener: "etcd", Total: total, PerAddress: total / 4, PerUser: perUser}
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
 )
 
@@ -76,7 +77,7 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.operator, budgets: map[string]*budget{}}
+	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, budgets: map[string]*budget{}}
 	tlsConfig, err := cfg.ClientTLSInfo.ServerConfig()
 	if err != nil {
 		_ = b.remove()
@@ -91,7 +92,7 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	}
 	if c.Connections != nil {
 		cfg.GRPCAdditionalServerOptions = append(cfg.GRPCAdditionalServerOptions,
-			grpc.Creds(counted{credentials.NewTLS(tlsConfig), c.Connections}))
+			grpc.Creds(counted{credentials.NewTLS(tlsConfig), c.Connections, c.OperatorRole != ""}))
 	}
 	return b, nil
 }
@@ -135,12 +136,15 @@ func (b *bounds) check(ctx context.Context, call string) error {
 	if users == nil {
 		return status.Error(codes.Unavailable, "etcdserver: server is starting")
 	}
-	if !(*users).IsAuthEnabled() || (*users).HasRole(user, rootRole) {
+	// A node has neither role. It is refused without a lookup, which takes the lock of etcd's writes.
+	name, err := pki.ParseName(user)
+	node := err == nil && name.Kind == pki.KindNode
+	if !(*users).IsAuthEnabled() || !node && (*users).HasRole(user, rootRole) {
 		return nil
 	}
 	// The texts are etcd's own: its clients know the errors by them.
 	refusal := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
-	if b.operator != "" && (*users).HasRole(user, b.operator) {
+	if b.operator != "" && !node && (*users).HasRole(user, b.operator) {
 		if !begins(call, leaseCalls) || b.spend(user, time.Now()) {
 			return nil
 		}
@@ -180,7 +184,11 @@ func userOf(ctx context.Context) string {
 	if !ok {
 		return ""
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	return nameOf(p.AuthInfo)
+}
+
+func nameOf(a credentials.AuthInfo) string {
+	info, ok := a.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return ""
 	}
@@ -192,6 +200,7 @@ func userOf(ctx context.Context) string {
 type counted struct {
 	credentials.TransportCredentials
 	limit *limits.Connections
+	users bool // each has certificates of its own, and a limit
 }
 
 // ServerHandshake admits a connection, or closes it.
@@ -205,11 +214,15 @@ func (c counted) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		_ = admitted.Close()
 		return nil, nil, err
 	}
-	admitted.Established()
+	user := ""
+	if c.users {
+		user = nameOf(info)
+	}
+	admitted.Established(user)
 	return conn, info, nil
 }
 
 // Clone copies the credentials.
 func (c counted) Clone() credentials.TransportCredentials {
-	return counted{c.TransportCredentials.Clone(), c.limit}
+	return counted{c.TransportCredentials.Clone(), c.limit, c.users}
 }

@@ -58,9 +58,10 @@ type EtcdConfig struct {
 	Log           zapcore.WriteSyncer
 	UnsafeNoFsync bool // for tests, which never survive a power loss
 
-	Connections *limits.Connections     // bounds those of clients with TLS; nil: none
-	Refused     func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
-	operator    string                  // etcd's role of operators; "" without users
+	Connections  *limits.Connections     // bounds those of clients with TLS; nil: none
+	Refused      func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
+	OperatorRole string                  // etcd's role of operators; "" without users
+	snapshots    bool                    // write raft snapshots at once: the log does not contain the data
 }
 
 // Etcd is a running embedded member.
@@ -198,13 +199,16 @@ func KeepOut(dir string) (release func() error, err error) {
 	return f.Close, nil
 }
 
-// lockFolder creates the data folder and locks it.
+// lockFolder creates the data folder and locks it. It refuses one whose restore has not finished.
 func lockFolder(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the data folder: %w", err)
 	}
 	if release, err = KeepOut(dir); err != nil {
 		return nil, fmt.Errorf("cannot start etcd: %w\nstop it first, or give this one a folder of its own with --data-dir", err)
+	}
+	if err := Restored(dir); err != nil {
+		return nil, errors.Join(err, release())
 	}
 	return release, nil
 }
@@ -243,6 +247,9 @@ func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = c.Retention.String()
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	if c.snapshots {
+		cfg.SnapshotCount = 1
+	}
 	return cfg
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/store"
 )
 
@@ -24,8 +26,44 @@ const pageBytes = 512
 // Database is the path of the member's database in a data folder.
 func Database(dir string) string { return filepath.Join(dir, "etcd", "member", "snap", "db") }
 
+// Restoring is a file in a data folder that is being restored. Without it, an interrupted restore would leave an etcd
+// whose environments have open gates and epochs of the backup.
+const Restoring = "restoring"
+
+// MarkRestoring creates a data folder that nothing serves until Restore has finished.
+func MarkRestoring(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, Restoring), nil, 0o600)
+	}
+	return err
+}
+
+// Restored refuses a data folder whose restore has not finished.
+func Restored(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, Restoring)); err != nil {
+		return nil
+	}
+	return fmt.Errorf("cannot serve %s: `pulley restore` has not finished there\nif it no longer runs, delete the folder, and restore again", dir)
+}
+
+// finish removes the mark of a folder whose files are durable.
+func finish(dir string) error {
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			err = atomicfile.SyncFolder(path)
+		}
+		return err
+	})
+	if err == nil {
+		err = os.Remove(filepath.Join(dir, Restoring))
+	}
+	return errors.Join(err, atomicfile.SyncFolder(dir))
+}
+
 // Restore makes the snapshot that the file Database of a new data folder contains the data of its member. It then runs
-// the member on a socket in a new private folder, for change alone. The folder stays secured if it was.
+// the member on a socket in a new private folder, for change alone. The folder is secured if the snapshot has etcd's
+// authentication on, also if that etcd was a cluster. At the end it removes the mark of MarkRestoring.
 func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *store.Store) error) error {
 	if err := checkSnapshot(Database(c.Dir)); err != nil {
 		return fmt.Errorf("cannot restore etcd: %w", err)
@@ -33,16 +71,28 @@ func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *
 	if err := resetLog(Database(c.Dir)); err != nil {
 		return fmt.Errorf("cannot restore etcd: %w", err)
 	}
-	unlock, err := lockFolder(c.Dir)
+	unlock, err := KeepOut(c.Dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot restore etcd: %w", err)
 	}
 	run, err := makeRun()
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot make a folder for sockets: %w", err), unlock())
 	}
+	// Members that are added later get the data from a raft snapshot. Without one, they would get only the new log.
+	c.snapshots = true
 	s := &Secured{run: run}
-	return errors.Join(s.privately(ctx, c, change), os.RemoveAll(run), unlock())
+	err = s.privately(ctx, c, func(ctx context.Context, st *store.Store) error {
+		on, err := st.Access.AuthEnabled(ctx)
+		if err == nil && on {
+			err = markSecured(c.Dir)
+		}
+		return errors.Join(err, change(ctx, st))
+	})
+	if err == nil {
+		err = finish(c.Dir)
+	}
+	return errors.Join(err, os.RemoveAll(run), unlock())
 }
 
 // checkSnapshot verifies the checksum that etcd appends to a snapshot, and removes it.

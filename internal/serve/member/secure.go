@@ -92,7 +92,7 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 		return nil, errors.Join(err, release())
 	}
 	s.hosts = c.Hosts
-	c.operator = s.operator
+	c.OperatorRole = s.operator
 	c.Cert, c.Key, c.CACert = s.Certificates.Server(), s.Certificates.Server(), s.Certificates.Bundle()
 	if s.Etcd, err = c.start(ctx, c.embedded(c.clientURL(true), s.peers()), release); err != nil {
 		return nil, err
@@ -152,11 +152,18 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	if s.Certificates, err = fleetca.Open(c.Dir, c.Prefix, c.Hostname, true, c.CA); err != nil {
 		return err
 	}
-	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
-	if err := atomicfile.Write(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
-		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
+	if err := markSecured(c.Dir); err != nil {
+		return err
 	}
 	return s.setUp(ctx, c)
+}
+
+func markSecured(dir string) error {
+	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
+	if err := atomicfile.Write(filepath.Join(dir, securedName), []byte(note), 0o600); err != nil {
+		return fmt.Errorf("cannot mark the folder as authenticated: %w", err)
+	}
+	return nil
 }
 
 // keepsCA refuses a folder whose etcd has users but whose CA is missing: otherwise a new CA would replace it silently.

@@ -98,6 +98,9 @@ func (s *DB) certificate() *x509.Certificate {
 // take effect: read again.
 var ErrUnknownOutcome = errors.New("the outcome is unknown")
 
+// ErrReadAgain is wrapped, beside ErrUnknownOutcome, by an error that names the command to read again with.
+var ErrReadAgain = errors.New("the outcome is unknown")
+
 // unknownOutcome is a missing answer to a write.
 type unknownOutcome struct{ cause error }
 
@@ -107,13 +110,14 @@ func (u *unknownOutcome) Unwrap() []error { return []error{ErrUnknownOutcome, u.
 // Hint repeats nothing if the error already names the command that reads again.
 func (u *unknownOutcome) Hint() string { return ErrUnknownOutcome.Error() }
 
-// ExplainWrite is Explain for a write. It marks an error after which the write may be in force.
+// ExplainWrite is Explain for a write. It marks an error after which the write may be in force. Only err itself shows that a
+// write was not sent: the last failed connection may be that to another member.
 func (s *DB) ExplainWrite(err error) error {
 	explained := s.Explain(err)
 	switch {
 	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
 	case errors.As(err, new(*unreachable)), strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
-		errors.Is(err, rpctypes.ErrNoLeader), errors.Is(explained, agent.ErrClock): // it was never sent, or never proposed
+		strings.Contains(err.Error(), "error reading server preface"), errors.Is(err, rpctypes.ErrNoLeader), dropped(err): // it was never sent, or never proposed
 	default:
 		return &unknownOutcome{explained}
 	}
@@ -137,7 +141,7 @@ func (s *DB) Explain(err error) error {
 		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` names the node that fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
-		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
+		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped), dropped(err):
 		return s.silent(err)
 	}
 	switch {
@@ -161,6 +165,9 @@ func (s *DB) Explain(err error) error {
 	}
 	return err
 }
+
+// dropped reports whether a member without a leader refused a write: raft's ErrProposalDropped, to which etcd gives no code.
+func dropped(err error) bool { return strings.Contains(err.Error(), "raft proposal dropped") }
 
 // notEtcd reports whether another server than etcd answered. gRPC then reports an HTTP error or an unknown method.
 func notEtcd(err error, code codes.Code) bool {

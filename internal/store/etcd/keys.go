@@ -21,6 +21,7 @@ import (
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
 //	environments/<env>/gate                              o  epoch and whether anything may start
+//	environments/<env>/statement                         o,s  the targets in force until an end, signed
 //	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
@@ -34,6 +35,7 @@ import (
 //	environments/<env>/machines/<node>                   o,s  machine record: the machine that Pulley created for a node
 //	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
 //	environments/<env>/acts/<id>                         o,s  the newest actions on machines
+//	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
 //	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
@@ -116,6 +118,7 @@ func (k EnvKeys) History() string               { return k.Root() + "history/" }
 func (k EnvKeys) Change(e agent.Epoch) string   { return k.History() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/" }
 func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
+func (k EnvKeys) Statement() string             { return k.Root() + "statement" }
 func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
 func (k EnvKeys) DataHead() string              { return k.Root() + "data/head" }
 func (k EnvKeys) Generations() string           { return k.Root() + "data/generations/" }
@@ -135,16 +138,19 @@ func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() +
 func (k EnvKeys) Applying() string                 { return k.Root() + "applying" }
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
 func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
-func (k EnvKeys) Statuses() string                 { return k.of.AllStatuses() + k.env }
-func (k EnvKeys) Status(node string) string        { return k.Statuses() + escape(node) }
-func (k EnvKeys) NodesRuns() string                { return k.of.AllRuns() + k.env }
-func (k EnvKeys) Runs(node string) string          { return k.NodesRuns() + escape(node) + "/" }
-func (k EnvKeys) Run(node, id string) string       { return k.Runs(node) + escape(id) }
-func (k EnvKeys) Identities() string               { return k.of.AllIdentities() + k.env }
-func (k EnvKeys) Identity(node string) string      { return k.Identities() + escape(node) }
-func (k EnvKeys) Precreated(node string) string    { return k.of.AllPrecreated() + k.env + escape(node) }
-func (k EnvKeys) FirstBoots() string               { return k.of.AllFirstBoots() + k.env }
-func (k EnvKeys) FirstBoot(machine string) string  { return k.FirstBoots() + escape(machine) }
+func (k EnvKeys) Retirement(node string) string {
+	return k.of.prefix + "retirements/" + k.env + escape(node)
+}
+func (k EnvKeys) Statuses() string                { return k.of.AllStatuses() + k.env }
+func (k EnvKeys) Status(node string) string       { return k.Statuses() + escape(node) }
+func (k EnvKeys) NodesRuns() string               { return k.of.AllRuns() + k.env }
+func (k EnvKeys) Runs(node string) string         { return k.NodesRuns() + escape(node) + "/" }
+func (k EnvKeys) Run(node, id string) string      { return k.Runs(node) + escape(id) }
+func (k EnvKeys) Identities() string              { return k.of.AllIdentities() + k.env }
+func (k EnvKeys) Identity(node string) string     { return k.Identities() + escape(node) }
+func (k EnvKeys) Precreated(node string) string   { return k.of.AllPrecreated() + k.env + escape(node) }
+func (k EnvKeys) FirstBoots() string              { return k.of.AllFirstBoots() + k.env }
+func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + escape(machine) }
 func (k EnvKeys) Past(machine string) string {
 	return k.of.prefix + "machines/" + k.env + escape(machine)
 }

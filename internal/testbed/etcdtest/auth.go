@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +41,8 @@ type AuthOptions struct {
 func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	t.Helper()
 	a := &Auth{PKI: NewPKI(t), issued: map[string][2]string{}, clients: map[string]*clientv3.Client{}}
-	c := member.EtcdConfig{Dir: t.TempDir(), CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey}
+	c := member.EtcdConfig{Dir: t.TempDir(), CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey,
+		OperatorRole: strings.Trim(store.DefaultPrefix, "/") + "/" + string(store.RoleOperator)}
 	own, err := os.ReadFile(a.PKI.CA)
 	if err == nil {
 		err = os.WriteFile(c.CACert, append(own, o.Trusted...), 0o600)

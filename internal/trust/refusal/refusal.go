@@ -17,7 +17,8 @@ import (
 // Sentence renders the text.
 type Code string
 
-// The codes and their parameters. Each code also has "release" or "data", which names the record.
+// The codes and their parameters. Each code also has "release", "data" or "statement", which names the record. The value
+// of "statement" is its environment.
 const (
 	NotSigned             Code = "not_signed"
 	RecordMissing         Code = "record_missing"
@@ -43,6 +44,13 @@ const (
 	SignersUnreadable     Code = "signers_unreadable"      // file, detail
 	RevokedUnreadable     Code = "revoked_unreadable"      // file, detail
 	MarkUnreadable        Code = "high_water_mark_unreadable"
+
+	StatementMissing  Code = "statement_missing"         // environment
+	StatementExpired  Code = "statement_expired"         // environment, at
+	StatementDiffers  Code = "statement_differs"         // environment, found, want: named by the statement and by etcd
+	StatementTooOld   Code = "statement_too_old"         // environment, epoch, high_water_mark
+	StatementReplayed Code = "statement_replayed"        // environment, at, high_water_mark
+	StatementFuture   Code = "statement_from_the_future" // environment, at
 )
 
 // Params are the parameters of a code. Each value is one line of printable text.
@@ -65,6 +73,10 @@ func (r *Error) Hint() string {
 		return "to check signatures, install the file of allowed signers on the node: `pulley key list --signers FILE` checks it"
 	case MarkUnreadable:
 		return r.Params["hint"]
+	case StatementFuture:
+		return "correct the clock of this machine, or of the machine that signed it"
+	case StatementMissing, StatementExpired, StatementDiffers, StatementTooOld, StatementReplayed:
+		return "check the targets with `pulley status`, then run `pulley sign --sign-key FILE`"
 	}
 	return ""
 }
@@ -125,6 +137,8 @@ func Sentence(code Code, p Params) string {
 		subject = "release " + p["release"]
 	case p["data"] != "":
 		subject = "data generation " + p["data"]
+	case p["statement"] != "":
+		subject = "the statement of the targets of " + p["statement"]
 	}
 	return sentence(subject, code, p)
 }
@@ -158,6 +172,12 @@ func sentence(subject string, code Code, p Params) string {
 		SignersUnreadable:     fmt.Sprintf("cannot read the allowed signers: %s: %s", p["file"], p["detail"]),
 		RevokedUnreadable:     fmt.Sprintf("cannot read the revoked keys: %s: %s", p["file"], p["detail"]),
 		MarkUnreadable:        p["detail"],
+		StatementMissing:      subject + " is missing in etcd, and this node saw one before",
+		StatementExpired:      fmt.Sprintf("%s ended at %s: the targets in etcd may be old", subject, p["at"]),
+		StatementDiffers:      fmt.Sprintf("%s names %s for this node, and etcd names %s", subject, p["found"], p["want"]),
+		StatementReplayed:     fmt.Sprintf("%s was signed at %s, and this node saw one of the same epoch that was signed at %s", subject, p["at"], p["high_water_mark"]),
+		StatementTooOld:       fmt.Sprintf("%s is of epoch %s, and this node saw one of epoch %s", subject, p["epoch"], p["high_water_mark"]),
+		StatementFuture:       fmt.Sprintf("%s was signed at %s, which is in the future by this machine's clock", subject, p["at"]),
 	}[code]
 	if known != "" {
 		return known

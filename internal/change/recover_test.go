@@ -1,0 +1,143 @@
+package change
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/trust"
+	"pulley/internal/trust/refusal"
+)
+
+// fleetOfOne returns an etcd with the environment dev and the node web1.
+func fleetOfOne(t *testing.T) (*etcdtest.Server, *store.Store) {
+	t.Helper()
+	server, ctx := etcdtest.Start(t), t.Context()
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: store.DefaultPrefix, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 2}\n"))
+	if err == nil {
+		err = s.Environments.PutSpec(ctx, e, 0)
+	}
+	if err == nil {
+		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, s
+}
+
+// Nodes use no permit and no statement below the epoch of one that they verified. Somebody who deletes the newest changes from the
+// history must not make a recovery write such an epoch, nor hide that one is needed.
+func TestRecoverNeverLowersTheEpoch(t *testing.T) {
+	t.Parallel()
+	server, s := fleetOfOne(t)
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	const root = "/pulley/v1/environments/dev/"
+	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
+	recovered := func(want ...agent.Epoch) {
+		t.Helper()
+		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a)
+		var got []agent.Epoch
+		for _, r := range done {
+			got = append(got, r.Epoch)
+		}
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("recovered at the epochs %v, not %v; %v", got, want, err)
+		}
+	}
+	reports := func(node string, epoch agent.Epoch) {
+		t.Helper()
+		st := agent.Status{Node: node, Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Statement: epoch}}
+		if err := s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := func(from, to agent.Epoch) { // deletes changes
+		t.Helper()
+		key := func(e agent.Epoch) string { return fmt.Sprintf("%shistory/%012d", root, e) }
+		if _, err := server.Client().Delete(ctx, key(from), clientv3.WithRange(key(to+1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recovered() // nothing exists
+	for range 5 {
+		d, err := s.Targets.Desires(ctx, dev)
+		if err == nil {
+			_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports("web1", 5)
+	recovered()
+	lost(4, 5) // the gate has epoch 5
+	recovered(6)
+	lost(4, 6)
+	if _, err := server.Client().Put(ctx, root+"gate", `{"v":1,"epoch":3,"state":"open"}`); err != nil {
+		t.Fatal(err)
+	}
+	recovered(6) // only the node knows of epoch 5
+	reports("web1", 1<<63-1)
+	recovered() // a thief of the node's key reports what ends all later changes
+	reports("web1", 5)
+	lost(2, 2)
+	recovered() // older than the last recovery
+	lost(1, 6)
+	recovered(7) // the gate has epoch 6
+	recovered()
+	key := root + "history/9223372036854775806"
+	if _, err := server.Client().Put(ctx, key, `{"v":1,"epoch":9223372036854775806,"kind":"promote"}`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a); err == nil || !strings.Contains(err.Error(), "find who wrote "+key+", and delete it") {
+		t.Errorf("a change that somebody wrote: %v", err)
+	}
+}
+
+// Somebody without a key writes a permit. No node uses it, and it must not hide that a node refuses its target.
+func TestForgedPermitHidesNoNode(t *testing.T) {
+	t.Parallel()
+	server, s := fleetOfOne(t)
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
+	d, err := s.Targets.Desires(ctx, dev)
+	if err == nil {
+		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := trust.Permit{Environment: "dev", Epoch: 1, At: a.At, Data: &trust.DataStep{From: 9}}.Encode()
+	if err == nil {
+		_, err = server.Client().Put(ctx, "/pulley/v1/environments/dev/rollbacks/000000000001", string(trust.Join(record, []byte("forged"))))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := agent.Status{Node: "web1", Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Data: 9}}
+	for _, refused := range []bool{false, true} {
+		if refused {
+			st.Refusal = &agent.Refusal{Error: refusal.Error{Code: refusal.DataTooOld}}
+		}
+		if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), true, a)
+		if err != nil || (len(done) == 1 && len(done[0].Nodes) == 1) != refused {
+			t.Errorf("refused %v: recovered %+v, %v", refused, done, err)
+		}
+	}
+}

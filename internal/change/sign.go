@@ -1,0 +1,85 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// ErrChangedSince means that a statement cannot be renewed, because the targets in etcd are not those that it names.
+var ErrChangedSince = errors.New("the targets changed since the last statement")
+
+// Sign signs a statement of the targets in force. With off, it ends the demand of nodes for one. With signers, it only
+// renews: the present statement must be authentic, and must name exactly the targets in force.
+func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, signers *trust.Signers, a Author) (st trust.Statement, err error) {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+		return st, err
+	}
+	kind := store.Anew
+	switch {
+	case off:
+		kind = store.Off
+	case signers != nil:
+		kind = store.Renew
+	}
+	err = Retry(func() error {
+		d, err := s.Targets.Desires(ctx, ref)
+		if err == nil && signers != nil {
+			err = renewable(ctx, s, ref, d, signers, a)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
+		}
+		st, err = s.Targets.State(ctx, ref, d, kind, a.store())
+		return err
+	})
+	return st, err
+}
+
+// renewable refuses a statement that only a signer may sign: an old one that somebody put back would stay in force.
+func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, signers *trust.Signers, a Author) error {
+	if d.Statement == nil {
+		return errors.New("there is none to renew\na signer signs the first one: `pulley sign` without --renew")
+	}
+	if err := signers.Authentic(*d.Statement, ref.String(), a.At); err != nil {
+		return err
+	}
+	const remedy = "check the targets with `pulley history`; a signer signs them: `pulley sign` without --renew"
+	switch st := d.Statement; {
+	case !d.Covered(ref):
+		return fmt.Errorf("%w of epoch %d\n%s", ErrChangedSince, st.Epoch, remedy)
+	case st.Ended(a.At):
+		return fmt.Errorf("it ended at %s\n%s", st.Until.Format(time.RFC3339), remedy)
+	case st.At.After(a.At):
+		return fmt.Errorf("it was signed at %s, which is in the future by this machine's clock\ncorrect the clock: nodes refuse an earlier time", st.At.Format(time.RFC3339))
+	}
+	f, err := s.Fleet.State(ctx, ref)
+	if err != nil {
+		return err
+	}
+	for _, node := range slices.Sorted(maps.Keys(f.Hosts)) {
+		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch {
+			return fmt.Errorf("it is of epoch %d, and node %s saw one of epoch %d\n%s", d.Statement.Epoch, node, sig.Statement, remedy)
+		}
+	}
+	return nil
+}
+
+// Restate signs a statement after a recovery, if the environment demands one. Without a key it signs nothing, and reports
+// that the statement is missing.
+func Restate(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (st trust.Statement, missing bool, err error) {
+	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+	if err != nil || e.Statement == 0 || a.Key == nil {
+		return st, err == nil && e.Statement != 0, err
+	}
+	st, err = Sign(ctx, s, ref, false, nil, a)
+	return st, err != nil, err
+}

@@ -1,0 +1,180 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store/etcd"
+	"pulley/internal/trust"
+)
+
+// ErrNoStatement means that an environment demands no statement of its targets.
+var ErrNoStatement = errors.New("its file demands no statement")
+
+// restate adds a statement of the targets after c, if the environment demands one. A recovery changes several scopes, and
+// is followed by one statement.
+func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c *Change, a Author) error {
+	if d.demands.Statement == 0 {
+		return nil
+	}
+	if c.Unstated = a.Sign == nil || c.recovery != nil; c.Unstated {
+		return nil
+	}
+	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
+		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+	}
+	after := d.With(c.Scope(), c.After)
+	if err := s.decided(ctx, ref, after, *c); err != nil {
+		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+	}
+	_, document, err := a.sign(ctx, after.Stated(ref, c.Epoch), time.Duration(d.demands.Statement))
+	b.Op(clientv3.OpPut(s.db.Env(ref).Statement(), document))
+	return err
+}
+
+// Stating is the kind of a statement.
+type Stating string
+
+// The kinds of statements.
+const (
+	Anew  Stating = "anew"  // of the targets in force
+	Renew Stating = "renew" // the present one, with another end
+	Off   Stating = "off"   // nodes need no statement
+)
+
+// State signs a statement of the targets in d, valid as long as the environment's file says. It refuses targets that are
+// not those of the history, and returns ErrConflict if they changed since d was read.
+func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, kind Stating, a Author) (trust.Statement, error) {
+	fail := func(err error) (trust.Statement, error) {
+		return trust.Statement{}, fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
+	}
+	valid := time.Duration(d.demands.Statement)
+	switch {
+	case kind == Off:
+		valid = 0
+	case valid == 0:
+		return fail(fmt.Errorf("%w\nadd `statement: 24h` to it, then run `pulley env apply`", ErrNoStatement))
+	}
+	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
+		return fail(err)
+	}
+	if err := s.decided(ctx, ref, d, Change{}); err != nil {
+		return fail(err)
+	}
+	st := d.Stated(ref, d.Gate.Epoch)
+	if kind == Renew {
+		st = d.Statement.Statement // with the targets of removed nodes: a renewal decides nothing
+	}
+	st, document, err := a.sign(ctx, st, valid)
+	if err != nil {
+		return fail(err)
+	}
+	k := s.db.Env(ref)
+	err = s.db.Commit(ctx, etcd.If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Statement(), d.revisions[k.Statement()])).
+		Op(clientv3.OpPut(k.Statement(), document)))
+	if err != nil {
+		return fail(err)
+	}
+	return st, nil
+}
+
+// sign signs a statement and returns its value for etcd. With no validity, it ends the demand.
+func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duration) (trust.Statement, string, error) {
+	st.By, st.At, st.Until, st.Off = a.By, a.At.UTC().Truncate(time.Second), time.Time{}, valid == 0
+	if !st.Off {
+		st.Until = st.At.Add(valid)
+	}
+	record, err := st.Encode()
+	if err != nil {
+		return st, "", err
+	}
+	document, err := a.Sign.document(ctx, trust.Current, record)
+	return st, document, err
+}
+
+// decided returns an error if a target in d is not that of its last change, or of c. A signer must not sign a target that
+// somebody wrote by hand.
+func (s *Targets) decided(ctx context.Context, ref environments.Ref, d Desires, c Change) error {
+	decided := map[etcd.Scope]agent.Target{}
+	for _, scope := range d.scopes() {
+		decided[scope] = agent.Target{}
+	}
+	// The oldest first. doctor reports an unreadable change: it must not end all signing.
+	_, err := etcd.Collect(ctx, s.db, s.db.Env(ref).History(), func(_ string, h Change) {
+		decided[h.Scope()] = h.After
+	}, clientv3.WithRev(d.Revision))
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return etcd.ErrConflict
+	case err != nil:
+		return fmt.Errorf("cannot read the history of %s: %w", ref, err)
+	}
+	if c.Kind != "" {
+		decided[c.Scope()] = c.After
+	}
+	for scope, t := range decided {
+		if d.Target(scope) != t && (scope.Node == "" || d.Target(scope) != (agent.Target{})) {
+			return fmt.Errorf("the target of %s is not that of its last change\nfind who wrote it; `pulley recover -e %s` restores it", scope, ref)
+		}
+	}
+	return nil
+}
+
+// Stated returns an unsigned statement of the targets in d.
+func (d Desires) Stated(ref environments.Ref, epoch agent.Epoch) trust.Statement {
+	parts := func(targets map[string]agent.Target) map[string]trust.Part {
+		var all map[string]trust.Part
+		for name, t := range targets {
+			if t != (agent.Target{}) {
+				if all == nil {
+					all = map[string]trust.Part{}
+				}
+				all[name] = partOf(t)
+			}
+		}
+		return all
+	}
+	return trust.Statement{Environment: ref.String(), Epoch: int64(epoch), Default: partOf(d.Default), Roles: parts(d.Roles), Nodes: parts(d.Nodes)}
+}
+
+func partOf(t agent.Target) trust.Part {
+	return trust.Part{Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
+}
+
+// ByStatement returns d with the targets that its statement names.
+func (d Desires) ByStatement() Desires {
+	target := func(p trust.Part) agent.Target {
+		return agent.Target{Release: p.Release, Tree: p.Tree, Data: agent.Generation(p.Data), DataDigest: p.DataDigest}
+	}
+	st := d.Statement
+	d.Default, d.Roles, d.Nodes = target(st.Default), map[string]agent.Target{}, map[string]agent.Target{}
+	for role, p := range st.Roles {
+		d.Roles[role] = target(p)
+	}
+	for node, p := range st.Nodes {
+		d.Nodes[node] = target(p)
+	}
+	return d
+}
+
+// Covered reports whether the statement in etcd names the targets and the epoch in d. The target of a removed node is
+// deleted without a change, and no other node has it.
+func (d Desires) Covered(ref environments.Ref) bool {
+	if d.Statement == nil || d.Statement.Off || d.Statement.Epoch != int64(d.Gate.Epoch) {
+		return false
+	}
+	was := d.ByStatement()
+	for _, scope := range append(d.scopes(), was.scopes()...) {
+		if t := d.Target(scope); t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
+			return false
+		}
+	}
+	return true
+}
