@@ -273,7 +273,11 @@ func (o *options) readEnvironment(file string, f envFileFlags) (*environments.En
 			return nil, err
 		}
 	}
-	return environments.Load(load)
+	e, err := environments.Load(load)
+	if err == nil {
+		o.fleet.Used = e.Ref().String()
+	}
+	return e, err
 }
 
 // readCloud reads clouds/<name>.yaml beside the environment's folder.
