@@ -75,6 +75,7 @@ the result. The only server that a node needs is etcd.`,
 	)
 	addExitCodes(root)
 	o.addReadAgain(root)
+	o.addCompletions(root)
 	o.addEnvironments(root)
 	return root
 }
