@@ -30,6 +30,9 @@ func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 	s.apply(2)
 	s.is("controller1", "controller2", "compute1")
 	first := s.ids()
+	if out := s.pulley("provider", "enter", s.file(2), "controller1", "--", "hostname"); out != "controller1\n" {
+		t.Errorf("the entered machine is %q", out)
+	}
 
 	// The confirmed number of machines is retired, after the hooks of their release.
 	out, err := s.run("1\n", "apply", s.file(1))

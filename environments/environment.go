@@ -2,6 +2,7 @@ package environments
 
 import (
 	"embed"
+	"io/fs"
 	"iter"
 	"time"
 
@@ -144,12 +145,15 @@ func (e *Environment) Has(n Node) bool {
 	return ok && n.Stack == e.Stack && 1 <= n.Num && n.Num <= r.Cardinality
 }
 
-// Samples holds dev.yaml and production.yaml, the environments of a new control repo.
-//
-//go:embed dev.yaml production.yaml
-var Samples embed.FS
+//go:embed samples
+var samples embed.FS
 
-// CloudSamples holds clouds/openstack.yaml, the cloud of a new control repo.
-//
-//go:embed clouds/openstack.yaml
-var CloudSamples embed.FS
+// Samples holds the environments and the cloud of a new control repository: environments/dev.yaml, environments/production.yaml and
+// clouds/openstack.yaml.
+func Samples() fs.FS {
+	sub, err := fs.Sub(samples, "samples")
+	if err != nil {
+		return samples // impossible: the name is a valid path
+	}
+	return sub
+}

@@ -2,6 +2,7 @@ package environments
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -150,12 +151,12 @@ clouds/west.yaml:2:1: a cloud has no key "roles" | its keys are provider, flavor
 
 // The sample cloud must fit the sample environments, or the first command of a new user fails.
 func TestSampleCloudFitsTheSamples(t *testing.T) {
-	cloud, err := CloudSamples.ReadFile("clouds/openstack.yaml")
+	cloud, err := fs.ReadFile(Samples(), "clouds/openstack.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"dev.yaml", "production.yaml"} {
-		file, err := Samples.ReadFile(name)
+		file, err := fs.ReadFile(Samples(), "environments/"+name)
 		if err != nil {
 			t.Fatal(err)
 		}

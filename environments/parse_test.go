@@ -3,6 +3,7 @@ package environments
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -335,12 +336,12 @@ func TestHas(t *testing.T) {
 // If the samples did not parse, the first command of a new user would fail.
 func TestSamplesParse(t *testing.T) {
 	counts := map[string]int{"dev.yaml": 3, "production.yaml": 43}
-	entries, err := Samples.ReadDir(".")
+	entries, err := fs.ReadDir(Samples(), "environments")
 	if err != nil || len(entries) != len(counts) {
 		t.Fatalf("%d samples, %v", len(entries), err)
 	}
 	for _, entry := range entries {
-		data, err := Samples.ReadFile(entry.Name())
+		data, err := fs.ReadFile(Samples(), "environments/"+entry.Name())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"regexp"
 	"slices"
@@ -222,7 +223,7 @@ func TestSchemaExamplesAreRight(t *testing.T) {
 func TestSchemaTakesTheSamples(t *testing.T) {
 	schema := compiled(t, Schema())
 	for _, name := range []string{"dev.yaml", "production.yaml"} {
-		data, err := Samples.ReadFile(name)
+		data, err := fs.ReadFile(Samples(), "environments/"+name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
+	"pulley/internal/contexts"
 	"pulley/internal/fleetca"
 	"pulley/internal/store"
 )
@@ -107,6 +108,7 @@ old, or that trusts another CA.`,
 				}
 				fmt.Fprintf(o.env.Stdout, "etcd authenticates its users now. Your identity as administrator:\n\nexport PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n\nServe with --cert %s --key %s --data-dir %s\n",
 					certs.Bundle(), certs.Admin(), certs.Admin(), certs.Identity(), certs.Identity(), flags.dataDir)
+				o.writeContext(contexts.Context{Endpoints: o.connection.Endpoints, Prefix: o.connection.Prefix}, certs, certs.Admin())
 				return nil
 			})
 		},

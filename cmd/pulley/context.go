@@ -177,6 +177,30 @@ func (w *contextWriter) result() string {
 	return text + fmt.Sprintf("; the current one is %s: run `pulley context use %s` to use this fleet", w.current, w.name)
 }
 
+// writeContext writes the context of a fleet's first administrator, for the user of this process. Without one, the printed variables
+// name the fleet as well.
+func (o *options) writeContext(c contexts.Context, certs *fleetca.Certificates, admin string) {
+	path, err := contexts.Path(o.env.Getenv)
+	for _, f := range []struct {
+		to   *string
+		file string
+	}{{&c.CACert, certs.Bundle()}, {&c.Cert, admin}, {&c.Key, admin}} {
+		if err == nil {
+			*f.to, err = filepath.Abs(f.file)
+		}
+	}
+	var w contextWriter
+	if err == nil {
+		w = contextWriter{path: path, base: contexts.NameFor(c.Endpoints[0]), given: o.context.name, pins: certs.CA.Fingerprints()}
+		err = w.write(c, false)
+	}
+	if err != nil {
+		cli.Complain(o.env, program, fmt.Errorf("warning: no context is written: %w", err))
+		return
+	}
+	fmt.Fprintln(o.env.Stdout, w.result())
+}
+
 func newContext(o *options) *cobra.Command {
 	cmd := group("context", "List, choose and change contexts: fleets, and your identity in each", `A context has what a command needs to reach a fleet: etcd's endpoints, your identity, the servers of joins, and your default
 environment and signing key. pulley login and the first start of pulley serve --auth write one. Contexts are in
@@ -325,7 +349,7 @@ func newContextSet(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set [NAME]", Short: "Create or change a context",
 		Long: `Set the values of a context that the flags give, and keep its other values. An empty value removes one: --environment "".
-Without NAME, set changes the current context. A new context becomes the current one if there is none.`,
+Without NAME, set changes the current context, or creates the first one. A new context becomes the current one if there is none.`,
 		Example: `  pulley context set --environment dev
   pulley context set production --endpoints https://etcd1:2379 --cacert ca.pem --cert bob.pem --key bob.pem`,
 		Args: arguments(0, 1, "takes at most one context"),
@@ -337,9 +361,10 @@ Without NAME, set changes the current context. A new context becomes the current
 			var name string
 			if err := contexts.Change(path, func(f *contexts.File) error {
 				var err error
-				if name, err = o.namedContext(*f, args); err != nil {
+				if name, err = o.namedContext(*f, args); err != nil && len(f.Contexts) > 0 {
 					return err
 				}
+				name = cmp.Or(name, contexts.NameFor(strings.Join(o.connection.Endpoints, ","))) // the first one
 				if err := contexts.CheckName(name); err != nil {
 					return &cli.UsageError{Problem: err.Error()}
 				}

@@ -252,7 +252,8 @@ func (f envFileFlags) ref(name string) (environments.Ref, error) {
 // readEnvironment reads and checks the environment that a file and the flags describe, without contacting etcd. A name
 // selects its file, relative to the top of a control repository.
 func (o *options) readEnvironment(file string, f envFileFlags) (*environments.Environment, error) {
-	if !namesFile(file) {
+	named := !namesFile(file)
+	if named {
 		ref, err := f.ref(file)
 		if err != nil {
 			return nil, err
@@ -260,6 +261,9 @@ func (o *options) readEnvironment(file string, f envFileFlags) (*environments.En
 		file, f.stack = environmentFile(ref), ref.Stack
 	}
 	data, err := bounded.ReadFile(file, maxEnvironmentFile)
+	if named && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read the environment: %w\nrun the command in the folder of the control repository, or give the file", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the environment: %w", err)
 	}
@@ -269,7 +273,11 @@ func (o *options) readEnvironment(file string, f envFileFlags) (*environments.En
 			return nil, err
 		}
 	}
-	return environments.Load(load)
+	e, err := environments.Load(load)
+	if err == nil {
+		o.fleet.Used = e.Ref().String()
+	}
+	return e, err
 }
 
 // readCloud reads clouds/<name>.yaml beside the environment's folder.

@@ -143,7 +143,7 @@ func carryOut(o *options, t *apply.Session, approved apply.Draft, m machineFlags
 	r, err := t.Apply(d, approved.Deleted())
 	shown.Close()
 	for _, n := range r.Notes {
-		cli.Cleanf(o.env.Stdout, "%s\n", render.Reason(n))
+		cli.Cleanf(o.env.Stdout, "%s\n", o.complete(render.Reason(n)))
 	}
 	return d, err
 }
@@ -193,7 +193,7 @@ func showPlan(o *options, p plan.Plan) {
 		fmt.Fprintf(o.env.Stdout, "%s: %s\n", p.Fleet, what)
 	}
 	for _, line := range render.Plan(p) {
-		cli.Cleanf(o.env.Stdout, "%s\n", line)
+		cli.Cleanf(o.env.Stdout, "%s\n", o.complete(line))
 	}
 }
 

@@ -2,14 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/drivers"
 	"pulley/internal/drivers/command"
 	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
@@ -17,7 +22,7 @@ import (
 )
 
 func newProvider(o *options) *cobra.Command {
-	return group("provider", "List the machines of a provider, and test a provider", "", newProviderList(o), newProviderTest(o))
+	return group("provider", "List and enter the machines of a provider, and test a provider", "", newProviderList(o), newProviderEnter(o), newProviderTest(o))
 }
 
 func newProviderList(o *options) *cobra.Command {
@@ -35,36 +40,90 @@ the provider are those of the file, not the stored ones.`,
 			if owner != "" {
 				e.Provider.Owner = owner
 			}
-			list := func(ctx context.Context, owner string) error {
-				p, err := o.opener().OpenMark(ctx, e, machines.Mark{Owner: owner, Fleet: e.Ref().String()})
-				if err != nil {
-					return err
+			var all []machines.Machine
+			if owner, err = o.ownerOf(c, e); err == nil && owner != "" { // without an owner there was no apply, and no machine
+				var p drivers.Provider
+				if p, err = o.opener().OpenMark(c.Context(), e, machines.Mark{Owner: owner, Fleet: e.Ref().String()}); err == nil {
+					all, err = p.List(c.Context())
 				}
-				all, err := p.List(ctx)
-				if err != nil {
-					return err
-				}
-				return showMachines(o, all)
 			}
-			if e.Provider.Owner != "" {
-				return list(c.Context(), e.Provider.Owner)
+			if err != nil {
+				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				installation, err := s.Cluster.Installation(ctx)
-				if err != nil {
-					return err
-				}
-				if installation == "" { // never applied: no machines were created
-					return showMachines(o, nil)
-				}
-				return list(ctx, installation)
-			})
+			return showMachines(o, all)
 		},
 	}
 	file.add(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "owner of the machines (default: this installation)")
 	o.out.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// ownerOf returns the owner of an environment's machines: the one of its file, or the installation. It is "" before the first apply.
+func (o *options) ownerOf(c *cobra.Command, e *environments.Environment) (owner string, err error) {
+	if e.Provider.Owner != "" {
+		return e.Provider.Owner, nil
+	}
+	err = o.withStore(c, func(ctx context.Context, s *store.Store) (err error) {
+		owner, err = s.Cluster.Installation(ctx)
+		return err
+	})
+	return owner, err
+}
+
+func newProviderEnter(o *options) *cobra.Command {
+	var file envFileFlags
+	cmd := &cobra.Command{
+		Use: "enter FILE NODE [COMMAND…]", Short: "Start a shell, or a command, in a local machine", Args: arguments(2, 1000, "takes an environment file and a node"),
+		Long: `Start a login shell in a machine of the local provider, or run a command there, as root. The command runs nsenter of util-linux.
+Machines of other providers have their own ways: ssh, the console of a cloud, or machinectl.
+
+EXIT STATUS
+  that of the command; 1 also if the machine cannot be entered, 2 wrong usage, 3 etcd unreachable`,
+		Example: `  pulley provider enter environments/dev.yaml controller1
+  pulley provider enter environments/dev.yaml controller1 -- puppet --version`,
+		RunE: func(c *cobra.Command, args []string) error {
+			e, err := o.readEnvironment(args[0], file)
+			if err != nil {
+				return err
+			}
+			node, err := environments.ParseNode(args[1])
+			if err != nil {
+				return cli.Usagef("%v", err)
+			}
+			owner, err := o.ownerOf(c, e)
+			if err != nil {
+				return err
+			}
+			pid, err := o.opener().Process(e, owner, node.Hostname())
+			if err != nil {
+				return fmt.Errorf("cannot enter the machine of %s: %w\n`pulley provider list %s` lists the machines", node, err, args[0])
+			}
+			run := args[2:]
+			if len(run) == 0 {
+				run = []string{"/bin/sh", "-l"}
+			}
+			return o.enter(c.Context(), pid, run)
+		},
+	}
+	file.add(cmd)
+	return cmd
+}
+
+// enter runs a command in the namespaces of a process.
+func (o *options) enter(ctx context.Context, pid int, run []string) error {
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(pid), "--all", "--"}, run...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin", "HOME=/root", "USER=root", "LOGNAME=root", "LANG=C.UTF-8", "TERM=" + o.env.Getenv("TERM")}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return &cli.SilentError{Code: exit.ExitCode()}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot run %s in the machine: %w", run[0], err)
+	}
+	return nil
 }
 
 func showMachines(o *options, all []machines.Machine) error {

@@ -34,6 +34,7 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 // options are the flags that several verbs share. Each verb adds those that it reads.
 type options struct {
 	env        cli.Env
+	root       *cobra.Command // for the commands that messages name
 	connection cli.Connection
 	context    contextFlag
 	out        cli.Output
@@ -63,6 +64,7 @@ the result. The only server that a node needs is etcd.`,
 			return errors.Join(o.out.Check(), o.checkMessage())
 		},
 	}
+	o.root = root
 	o.connection.AddFlags(root.PersistentFlags())
 	o.context.add(root)
 	root.AddCommand(
@@ -73,6 +75,8 @@ the result. The only server that a node needs is etcd.`,
 	)
 	addExitCodes(root)
 	o.addReadAgain(root)
+	o.addCompletions(root)
+	o.addEnvironments(root)
 	return root
 }
 

@@ -249,33 +249,8 @@ func (s *serveOptions) printReady(r serve.Ready) {
 	}
 	fmt.Fprintf(w, "export PULLEY_ENDPOINTS=%s\n", strings.Join(r.Endpoints, ","))
 	if r.NewAdmin != "" {
-		s.writeContext(r)
+		s.writeContext(contexts.Context{Endpoints: r.Endpoints, Prefix: s.connection.Prefix, Servers: r.Servers}, r.Certificates, r.NewAdmin)
 	}
-}
-
-// writeContext writes the context of the first administrator, for the user of serve. Without one, the printed variables serve
-// as well.
-func (s *serveOptions) writeContext(r serve.Ready) {
-	path, err := contexts.Path(s.env.Getenv)
-	c := contexts.Context{Endpoints: r.Endpoints, Prefix: s.connection.Prefix, Servers: r.Servers}
-	for _, f := range []struct {
-		to   *string
-		file string
-	}{{&c.CACert, r.Certificates.Bundle()}, {&c.Cert, r.NewAdmin}, {&c.Key, r.NewAdmin}} {
-		if err == nil {
-			*f.to, err = filepath.Abs(f.file)
-		}
-	}
-	var w contextWriter
-	if err == nil {
-		w = contextWriter{path: path, base: contexts.NameFor(c.Endpoints[0]), given: s.context.name, pins: r.Certificates.CA.Fingerprints()}
-		err = w.write(c, false)
-	}
-	if err != nil {
-		cli.Complain(s.env, program, fmt.Errorf("warning: no context is written: %w", err))
-		return
-	}
-	fmt.Fprintln(s.env.Stdout, w.result())
 }
 
 // printIdentity prints how the first administrator connects to etcd.

@@ -136,6 +136,7 @@ func (c *Connection) Config() store.Config {
 type EnvironmentFlag struct {
 	Name    string
 	Default string        // of the operator's context
+	Used    string        // the environment of this command, once it is known
 	flags   []*pflag.Flag // one for each command that has it
 }
 
@@ -157,5 +158,9 @@ func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 	if name == "" {
 		return environments.Ref{}, Usagef("missing environment: give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them; `pulley context set --environment NAME` sets a default")
 	}
-	return environments.ParseRef(name)
+	ref, err := environments.ParseRef(name)
+	if err == nil {
+		v.Used = ref.String()
+	}
+	return ref, err
 }

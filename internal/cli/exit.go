@@ -58,16 +58,20 @@ func Code(err error) int {
 // interrupted replaces the words of Go and gRPC for Ctrl-C.
 var interrupted = strings.NewReplacer("rpc error: code = Canceled desc = context canceled", "interrupted", "context canceled", "interrupted")
 
-// Complain prints an error: its first line after the program's name, each further line as a hint. Errors contain data
-// from nodes and files. Complain prints control characters visibly, and never sends them to the terminal.
-func Complain(e Env, program string, err error) {
+// Message returns the text of an error with its hints.
+func Message(err error) string {
 	text := err.Error()
 	var hinting interface{ Hint() string }
 	if errors.As(err, &hinting) && hinting.Hint() != "" && !strings.Contains(text, hinting.Hint()) {
 		text += "\n" + hinting.Hint()
 	}
-	text = interrupted.Replace(text)
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return interrupted.Replace(text)
+}
+
+// Complain prints an error: its first line after the program's name, each further line as a hint. Errors contain data
+// from nodes and files. Complain prints control characters visibly, and never sends them to the terminal.
+func Complain(e Env, program string, err error) {
+	lines := strings.Split(strings.TrimSpace(Message(err)), "\n")
 	fmt.Fprintf(e.Stderr, "%s: %s\n", program, Clean(lines[0]))
 	for _, l := range lines[1:] {
 		fmt.Fprintf(e.Stderr, "  %s\n", Clean(strings.TrimSpace(l)))

@@ -113,7 +113,7 @@ func fill(dir string) (files []string, err error) {
 	for _, source := range []struct {
 		into  string
 		files fs.FS
-	}{{".", puppet.Repo()}, {"environments", environments.Samples}, {".", environments.CloudSamples}, {"hieradata", hieradata.Sample()}} {
+	}{{".", puppet.Repo()}, {".", environments.Samples()}, {"hieradata", hieradata.Sample()}} {
 		written, err := copyTree(root, source.into, source.files)
 		if err != nil {
 			return nil, err

@@ -51,6 +51,22 @@ func (o Opener) Open(ctx context.Context, e *environments.Environment, installat
 	return p, err
 }
 
+// Process returns the host's number of the first process of a local machine.
+func (o Opener) Process(e *environments.Environment, owner, machine string) (int, error) {
+	if e.Driver() != environments.DriverLocal {
+		return 0, fmt.Errorf("its provider is %s, not local", e.Driver())
+	}
+	if owner == "" {
+		return 0, errors.New("no machine was created yet")
+	}
+	// No machine is made: the agent is only required to be an absolute path.
+	p, err := local.NewProvider(local.ProviderConfig{Folder: e.Provider.Folder, Agent: "/", Mark: machines.Mark{Owner: owner, Fleet: e.Ref().String()}})
+	if err != nil {
+		return 0, err
+	}
+	return p.Process(machine)
+}
+
 // OpenMark opens the provider of an environment for the machines of a mark.
 func (o Opener) OpenMark(ctx context.Context, e *environments.Environment, mark machines.Mark) (p Provider, err error) {
 	s := e.Provider

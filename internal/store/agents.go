@@ -96,6 +96,13 @@ func (s *Releases) Agent(ctx context.Context, version string) (SignedAgent, erro
 	return s.decodeAgent(resp.Kvs[0])
 }
 
+// AgentNames is Names for versions of the agent.
+func (s *Releases) AgentNames(ctx context.Context, prefix string, limit int64) ([]string, error) {
+	versions, err := s.db.Names(ctx, s.db.Keys.AgentReleases(), prefix, limit)
+	slices.SortFunc(versions, func(a, b string) int { return CompareVersions(b, a) })
+	return versions, err
+}
+
 // Agents lists every version, lowest first. An unreadable version is an error that names its key: a prune must not
 // treat unread content as unneeded.
 func (s *Releases) Agents(ctx context.Context) (all []SignedAgent, err error) {

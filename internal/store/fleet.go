@@ -114,6 +114,11 @@ func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[s
 	return hosts, damaged, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
+// HostNames lists names of the host list that begin with a prefix, at most limit.
+func (s *Fleet) HostNames(ctx context.Context, ref environments.Ref, prefix string, limit int64) ([]string, error) {
+	return s.db.Names(ctx, s.db.Env(ref).Hosts(), prefix, limit)
+}
+
 // Hosts returns the host list.
 func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
 	hosts, _, err := s.HostList(ctx, ref)

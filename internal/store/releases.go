@@ -228,6 +228,13 @@ func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	return all, nil
 }
 
+// Names lists versions that begin with a prefix, at most limit, the newest of them first.
+func (s *Releases) Names(ctx context.Context, prefix string, limit int64) ([]string, error) {
+	versions, err := s.db.Names(ctx, s.db.Keys.Releases(), prefix, limit)
+	slices.SortFunc(versions, func(a, b string) int { return CompareVersions(b, a) })
+	return versions, err
+}
+
 // Sign replaces the signatures of a release by a new one, or adds it to those of other keys. The record itself stays
 // byte for byte. It writes nothing that nodes would refuse to read. ErrConflict means a concurrent signature or prune.
 func (s *Releases) Sign(ctx context.Context, v string, sign Sign, add bool) error {

@@ -180,7 +180,10 @@ func (k Key) Check() error {
 	info, err := os.Stat(k.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("cannot sign with %s: the file does not exist\ncreate a key: `pulley key create %s`", k.File, k.File)
+		if path, err := filepath.Abs(k.File); err == nil && path != k.File {
+			return fmt.Errorf("cannot sign with %s: the file does not exist in %s\ngive its absolute path, or set it for all folders: `pulley context set --sign-key FILE`", k.File, filepath.Dir(path))
+		}
+		return fmt.Errorf("cannot sign with %s: the file does not exist\nfor a new key, run `pulley key create %s`; nodes accept it when their allowed signers have it", k.File, k.File)
 	case err != nil:
 		return fmt.Errorf("cannot sign with %s: %w", k.File, err)
 	case !info.Mode().IsRegular():

@@ -23,7 +23,7 @@ func TestSigningReportsMissingParts(t *testing.T) {
 		record string
 		why    []string
 	}{
-		{Key{File: file + "2"}, record, []string{"cannot sign with " + file + "2: the file does not exist", "create a key: `pulley key create " + file + "2`"}},
+		{Key{File: file + "2"}, record, []string{"cannot sign with " + file + "2: the file does not exist", "run `pulley key create " + file + "2`"}},
 		{Key{File: file}, record, []string{"cannot sign with " + file + ": ssh-keygen is not installed", "openssh-client on Debian"}},
 		{Key{File: file, Program: "ssh-keygen-9"}, record, []string{"ssh-keygen-9 is not installed"}},
 		{Key{File: file}, "two\nlines", []string{"cannot sign: the record cannot be read: it is not one line of text"}},

@@ -54,6 +54,7 @@ type State struct {
 	State   machines.State `json:"state"`
 	Problem string         `json:"problem,omitempty"`
 	Boots   int            `json:"boots,omitempty"`
+	Pid     int            `json:"pid,omitempty"` // the host's number of its first process, of a driver whose machines can be entered
 }
 
 // Fleet is the machines of one fleet. With Create of a driver it is a machines.Provider. Its errors name the cause: callers name the
@@ -160,6 +161,28 @@ func (f Fleet) look(name string) (m machines.Machine, ok bool, err error) {
 	return machines.Machine{
 		Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Flavor: a.Flavor, Image: a.Image, Addresses: a.Addresses, Created: a.Created,
 	}, true, nil
+}
+
+// Process returns the host's number of the first process of a machine. Its supervisor lives, so that the number is still the
+// machine's.
+func (f Fleet) Process(name string) (int, error) {
+	var s State
+	m, ok, err := f.look(name)
+	switch {
+	case err != nil:
+		return 0, err
+	case !ok:
+		return 0, fmt.Errorf("there is no machine %s", name)
+	case m.State == machines.Stopped:
+		return 0, fmt.Errorf("it is stopped: %s", m.Problem)
+	}
+	if err := ReadJSON(filepath.Join(f.machine(name), StateFile), &s); err != nil {
+		return 0, err
+	}
+	if held, err := isHeld(f.machine(name)); err != nil || !held || s.Pid == 0 {
+		return 0, errors.Join(err, fmt.Errorf("it is %s", s.State))
+	}
+	return s.Pid, nil
 }
 
 func unlessAbsent(err error) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -168,8 +169,18 @@ func TestMachineOutlivesProgramAndEndsWithDelete(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
 	}
+	pid, err := p.Process("compute1-t42")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("nsenter", "--target", strconv.Itoa(pid), "--all", "--", "hostname").Output(); err != nil || string(out) != "compute1-t42\n" {
+		t.Errorf("process %d is of %q: %v", pid, out, err)
+	}
 	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1-t42"}); err != nil {
 		t.Fatal(err)
+	}
+	if pid, err := p.Process("compute1-t42"); err == nil {
+		t.Errorf("a deleted machine has process %d", pid)
 	}
 	if left := processes(word); len(left) > 0 {
 		t.Errorf("left when Delete returned: %q", left)

@@ -89,6 +89,7 @@ func (k *supervisor) live(held *os.File) folder.State {
 
 // write saves the state for List. A failure is logged, and the machine continues.
 func (k *supervisor) write(s folder.State) {
+	s.Pid = k.machine.Pid()
 	if err := folder.WriteJSON(folder.StateFile, s); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot write the state of %s: %v\n", k.about.Name, err)
 	}

@@ -117,6 +117,21 @@ func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 	}
 }
 
+// Names lists names below root that begin with a prefix, in the order of keys, at most limit. It reads no values.
+func (s *DB) Names(ctx context.Context, root, prefix string, limit int64) ([]string, error) {
+	resp, err := s.Get(ctx, root+escape(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(limit))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, kv := range resp.Kvs {
+		if name := strings.TrimPrefix(string(kv.Key), root); !strings.Contains(name, "/") {
+			names = append(names, Unescape(name))
+		}
+	}
+	return names, nil
+}
+
 // Exists reports whether any key begins with prefix.
 func (s *DB) Exists(ctx context.Context, prefix string) (bool, error) {
 	resp, err := s.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
