@@ -14,6 +14,8 @@ import (
 var (
 	// codeSpan matches a command line in a message.
 	codeSpan = regexp.MustCompile("`((?:pulley|pulley-agent) [^`]+)`")
+	// bareCommand matches a verb of a command line without backquotes, at the end of a hint.
+	bareCommand = regexp.MustCompile(`[:;] ((?:pulley|pulley-agent) [a-z]+(?: [a-z]+)?)`)
 	// flagName matches a flag in a message.
 	flagName = regexp.MustCompile(`(?:^|[\s(\x60])(--[a-z][a-z0-9-]+)`)
 	// otherProgram matches the name of another program, whose flags a message may name.
@@ -48,6 +50,13 @@ func TestMessagesNameCommandsThatExist(t *testing.T) {
 					if problem := commands.check(t, program, words[1:]); problem != "" {
 						t.Errorf("%s: `%s`: %s", positions.Position(literal.Pos()), m[1], problem)
 					}
+				}
+			}
+			for _, m := range bareCommand.FindAllStringSubmatch(text, -1) {
+				seen++
+				words := strings.Fields(m[1])
+				if problem := commands.check(t, words[0], words[1:]); problem != "" {
+					t.Errorf("%s: %s: %s", positions.Position(literal.Pos()), m[1], problem)
 				}
 			}
 			if !strings.Contains(strings.TrimSpace(text), " ") || otherProgram.MatchString(text) {

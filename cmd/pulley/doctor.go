@@ -35,7 +35,7 @@ func newDoctor(o *options) *cobra.Command {
 duplicate machines, stalled first boots, and keys of removed nodes. It prints problems and warnings, each with its remedy;
 --all prints also passed checks. It works with the embedded etcd and with any other. Only an admin can run all checks.
 
-With --fix it first repairs wrong grants of roles, and deletes orphaned etcd users.
+With --fix it first repairs wrong grants of roles, deletes orphaned etcd users, and compacts and defragments an etcd that is full.
 
 EXIT STATUS
   0 no problem (warnings are possible), 1 a problem, 2 wrong usage, 3 etcd unreachable`,
@@ -57,7 +57,7 @@ EXIT STATUS
 		},
 	}
 	o.out.AddFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&fix, "fix", false, "first repair grants of roles, and delete orphaned users")
+	cmd.Flags().BoolVar(&fix, "fix", false, "first repair grants of roles, delete orphaned users, and make room in a full etcd")
 	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data folder of pulley serve: also check that etcd refuses a certificate of its CA without a user")
 	cmd.Flags().BoolVar(&all, "all", false, "show also passed checks")
 	return cmd

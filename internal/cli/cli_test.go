@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -31,6 +32,7 @@ func TestErrorsBecomeCodesAndHints(t *testing.T) {
 		"with a hint":    {fmt.Errorf("cannot x: %w", errors.New("y\ntry z")), 1, "pulley: cannot x: y\n  try z\n"},
 		"wrong usage":    {Usagef("which %s?", "one"), 2, "pulley: which one?\n"},
 		"etcd is down":   {fmt.Errorf("cannot x: %w", agent.ErrUnreachable), 3, "pulley: cannot x: etcd is unreachable\n"},
+		"Ctrl-C":         {fmt.Errorf("cannot x: %w", context.Canceled), 1, "pulley: cannot x: interrupted\n"},
 		"said elsewhere": {&SilentError{Code: 6}, 6, ""},
 	} {
 		e, _, stderr := env(nil)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/url"
@@ -83,6 +84,26 @@ func alarms(f *facts) []Finding {
 		return []Finding{{Code: alarmsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(k.alarmsErr.Error())}}}
 	}
 	return []Finding{{Code: noAlarm, Severity: Fine}}
+}
+
+// repairAlarms makes room in a full etcd, and in one whose files contain mostly free space.
+func repairAlarms(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
+	if !slices.Contains(f.cluster.alarms, store.AlarmNoSpace) {
+		if !slices.ContainsFunc(quota(f), func(f Finding) bool { return f.Code == quotaFragmented }) {
+			return nil, nil
+		}
+		freed, err := st.Cluster.MakeRoom(ctx)
+		return []Finding{{Code: etcdDefragmented, Severity: Warning, Params: Params{Bytes: freed}}}, err
+	}
+	freed, healed, err := st.Cluster.Heal(ctx, store.TightPercent)
+	var tight *store.TightError
+	switch {
+	case errors.As(err, &tight):
+		return []Finding{{Code: etcdTight, Severity: Problem, Params: Params{Endpoint: tight.Endpoint, Hint: agent.Prose(tight.Hint())}}}, nil
+	case err != nil || !healed:
+		return nil, err
+	}
+	return []Finding{{Code: etcdHealed, Severity: Warning, Params: Params{Bytes: freed}}}, nil
 }
 
 func transport(f *facts) (all []Finding) {

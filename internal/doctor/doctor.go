@@ -87,6 +87,7 @@ type check struct {
 	Name   string
 	Run    func(*facts) []Finding
 	Repair func(context.Context, *store.Store, *facts) ([]Finding, error) // nil: --fix repairs nothing
+	Always bool                                                           // the repair also works where etcd has no users
 }
 
 // checks lists all checks in the order of their findings. Repairs run first, in this order too.
@@ -94,7 +95,7 @@ var checks = []check{
 	{Name: "answers", Run: answers},
 	{Name: "version", Run: versions},
 	{Name: "quota", Run: quota},
-	{Name: "alarms", Run: alarms},
+	{Name: "alarms", Run: alarms, Repair: repairAlarms, Always: true},
 	{Name: "tls", Run: transport},
 	{Name: "auth", Run: auth},
 	{Name: "root", Run: root},
@@ -126,9 +127,9 @@ func Examine(ctx context.Context, st *store.Store, c store.Config, now time.Time
 		return nil, err
 	}
 	var d Diagnosis
-	if fix && f.access.On && f.access.Admin {
+	if fix && (f.access.Admin || !f.access.On) {
 		for _, check := range checks {
-			if check.Repair == nil {
+			if check.Repair == nil || !f.access.On && !check.Always {
 				continue
 			}
 			found, err := check.Repair(ctx, st, f)

@@ -27,6 +27,9 @@ const (
 
 	noAlarm          Code = "no_alarm"
 	etcdFull         Code = "etcd_full"
+	etcdTight        Code = "etcd_tight"
+	etcdHealed       Code = "etcd_healed"
+	etcdDefragmented Code = "etcd_defragmented"
 	etcdCorrupt      Code = "etcd_corrupt"
 	alarmsUnreadable Code = "alarms_unreadable"
 
@@ -147,12 +150,18 @@ func (f Finding) render() (sentence, remedy string) {
 	case quotaUnknown:
 		return fmt.Sprintf("%s does not report its quota; %d MiB are in use", p.Endpoint, p.Used), "etcd before 3.6 does not report it; check --quota-backend-bytes"
 	case quotaFragmented:
-		return quota, "stored bytes count until defragmentation: `etcdctl defrag`, which stops a member for a moment"
+		return quota, "stored bytes count until defragmentation: `pulley doctor --fix` as an admin, which stops a member for a moment"
 	case noAlarm:
 		return "etcd has raised no alarm", ""
 	case etcdFull:
 		return "etcd is full: it accepts only deletions",
-			"find the node that fills it (see flood); `pulley nodes remove NODE --forget` makes room; else raise the quota, or `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`"
+			fixIt + " compacts and defragments it; then `pulley releases prune`, and remove a node that fills it (see flood): `pulley nodes remove NODE --forget`; else raise the quota: `pulley serve --quota`"
+	case etcdTight:
+		return "the values in etcd at " + p.Endpoint + " need nearly the complete quota: compaction frees nothing", string(p.Hint)
+	case etcdDefragmented:
+		return fmt.Sprintf("etcd was defragmented: %d KiB were freed", p.Bytes>>10), ""
+	case etcdHealed:
+		return fmt.Sprintf("etcd was full; it was compacted and defragmented, %d KiB were freed, and it accepts writes again", p.Bytes>>10), "run `pulley releases prune`, or raise the quota, before it is full again"
 	case etcdCorrupt:
 		return "etcd reports that the data of its members differ", "replace the member that differs: https://etcd.io/docs/latest/op-guide/data_corruption/"
 	case alarmsUnreadable:

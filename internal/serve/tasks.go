@@ -134,7 +134,7 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 
 // makeRoom lets a full etcd accept writes again, if compaction and defragmentation free enough space.
 func (t *Tasks) makeRoom(ctx context.Context) error {
-	freed, healed, err := t.Store.Cluster.Heal(ctx)
+	freed, healed, err := t.Store.Cluster.Heal(ctx, store.RoomyPercent)
 	if healed {
 		t.Log.Warn("etcd was full; it was compacted and defragmented, and accepts writes again", "freed", freed)
 	}

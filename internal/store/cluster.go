@@ -259,10 +259,10 @@ func (s *Cluster) Compact(ctx context.Context) error {
 	return nil
 }
 
-// makeRoom compacts etcd, defragments its members one after the other, the leader last, and clears the alarm about
+// MakeRoom compacts etcd, defragments its members one after the other, the leader last, and clears the alarm about
 // missing space. It returns the freed bytes. A member answers no request during its defragmentation. It needs an
 // admin.
-func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
+func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 	if err := s.Compact(ctx); err != nil {
 		return 0, err
 	}
@@ -295,12 +295,34 @@ func (s *Cluster) makeRoom(ctx context.Context) (freed int64, err error) {
 	return freed, etcd.Wrap(s.db.Explain(err), "cannot make etcd accept writes again")
 }
 
-// roomyPercent is the share of the quota below which an etcd that was full may be written again.
-const roomyPercent = 80
+// The shares of the quota below which an etcd that was full may be written again: by itself, and when an operator runs the command
+// that then deletes values.
+const (
+	RoomyPercent = 80
+	TightPercent = 97
+)
 
-// Heal makes room if etcd is full, and reports whether it accepts writes again. An error means that it is still full:
-// its values need most of the quota, and somebody must delete some or raise it. It needs an admin.
-func (s *Cluster) Heal(ctx context.Context) (freed int64, healed bool, err error) {
+// TightError reports that the values of a full etcd need most of its quota.
+type TightError struct {
+	Endpoint string
+	Percent  int64
+}
+
+func (e *TightError) Error() string {
+	return fmt.Sprintf("cannot make room in etcd at %s: its values need more than %d%% of the quota", e.Endpoint, e.Percent)
+}
+
+// Hint returns the remedy.
+func (e *TightError) Hint() string {
+	if e.Percent < TightPercent {
+		return "run `pulley doctor --fix`, then `pulley releases prune`"
+	}
+	return "raise the quota: `pulley serve --quota`, or --quota-backend-bytes of another etcd"
+}
+
+// Heal makes room if etcd is full, and reports whether it accepts writes again. A *TightError means that its values need percent of the
+// quota: somebody must delete some or raise it. It needs an admin.
+func (s *Cluster) Heal(ctx context.Context, percent int64) (freed int64, healed bool, err error) {
 	full := func(m MemberState) bool {
 		return slices.ContainsFunc(m.Alarms, func(alarm string) bool { return strings.Contains(alarm, "NOSPACE") })
 	}
@@ -315,11 +337,11 @@ func (s *Cluster) Heal(ctx context.Context) (freed int64, healed bool, err error
 		return 0, false, err
 	}
 	for _, m := range members {
-		if m.Quota > 0 && m.Used*100 >= m.Quota*roomyPercent {
-			return 0, false, fmt.Errorf("cannot make room in etcd at %s: its values need more than %d%% of the quota", m.Endpoint, roomyPercent)
+		if m.Quota > 0 && m.Used*100 >= m.Quota*percent {
+			return 0, false, &TightError{m.Endpoint, percent}
 		}
 	}
-	freed, err = s.makeRoom(ctx)
+	freed, err = s.MakeRoom(ctx)
 	return freed, err == nil, err
 }
 

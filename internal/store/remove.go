@@ -154,7 +154,7 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 	}
 	if err == nil && slices.Contains(alarms, AlarmNoSpace) {
 		f.Room = true
-		f.Bytes, err = s.cluster.makeRoom(ctx)
+		f.Bytes, err = s.cluster.MakeRoom(ctx)
 	}
 	if err != nil {
 		return f, fmt.Errorf("cannot forget node %s: %w", node, err)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -259,7 +260,7 @@ func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 		c.Log = zapcore.AddSync(os.Stderr)
 	}
 	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
-	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, level)
+	core := &slogCore{LevelEnabler: level, handler: slog.NewTextHandler(c.Log, nil)}
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
 	return level
 }

@@ -39,6 +39,17 @@ var ErrRevoked = errors.New("etcd has no such user (any more)")
 // ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
 var ErrFull = rpctypes.ErrNoSpace
 
+// full is ErrFull with a remedy.
+type full struct{}
+
+func (full) Error() string { return "etcd has no space left: it accepts only deletions" }
+func (full) Unwrap() error { return ErrFull }
+
+// Hint returns the way back, which needs no other tool.
+func (full) Hint() string {
+	return "run `pulley doctor --fix` as an admin, then `pulley releases prune`; or raise the quota: `pulley serve --quota`"
+}
+
 // ErrNoRole means that a user was granted a role that does not exist.
 var ErrNoRole = rpctypes.ErrRoleNotFound
 
@@ -138,7 +149,7 @@ func (s *DB) Explain(err error) error {
 	case errors.As(err, new(*unreachable)):
 		return err
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` names the node that fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
+		return full{}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped), dropped(err):

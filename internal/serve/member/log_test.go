@@ -1,0 +1,30 @@
+package member
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// A collector of logs that parses the lines of serve must also read those of etcd inside it.
+func TestEtcdLogsInTheFormOfServe(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	cfg := embed.NewConfig()
+	EtcdConfig{Log: zapcore.AddSync(&out)}.log(cfg)
+	if err := cfg.ZapLoggerBuilder(cfg); err != nil {
+		t.Fatal(err)
+	}
+	log := cfg.GetLogger().With(zap.String("member", "m1"))
+	log.Warn("slow")
+	log.Error("cannot find a user", zap.String("user-name", "pulley/node/dev/web1/1"), zap.Error(errors.New("not found")))
+	want := `level=ERROR msg="etcd reports an error" etcd="cannot find a user" error="not found" member=m1 user-name=pulley/node/dev/web1/1` + "\n"
+	if got := out.String(); !strings.HasPrefix(got, "time=") || !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 1 {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
