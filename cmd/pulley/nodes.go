@@ -75,6 +75,9 @@ func newNodesAdd(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if err := nodes.MayAdd(ctx, s.Identities, ref, h.Node); err != nil {
+					return err
+				}
 				h.At, h.By = o.env.Now().UTC(), o.env.User
 				if err := s.Fleet.Register(ctx, ref.String(), h); err != nil {
 					return err

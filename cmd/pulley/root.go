@@ -26,9 +26,24 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 	root.SetErr(env.Stderr)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if err := wrongVerb(root, args); err != nil {
+			return err
+		}
 		return cli.Usagef("%v\n`%s --help` lists its flags", err, c.CommandPath())
 	})
 	return cli.Exit(env, program, root.ExecuteContext(ctx))
+}
+
+// wrongVerb reports a misspelled verb: its flags, which its group does not have, are not the mistake.
+func wrongVerb(root *cobra.Command, args []string) error {
+	c, rest, err := root.Find(args)
+	for len(rest) > 0 && strings.HasPrefix(rest[0], "-") { // as cobra: a flag that it does not know has a value
+		rest = rest[min(len(rest), 2-min(strings.Count(rest[0], "="), 1)):]
+	}
+	if err != nil || !c.HasSubCommands() || len(rest) == 0 {
+		return nil
+	}
+	return c.Args(c, rest[:1])
 }
 
 // options are the flags that several verbs share. Each verb adds those that it reads.

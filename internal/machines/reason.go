@@ -75,6 +75,7 @@ const (
 	MachineFailed    Code = "machine_failed"    // Problem
 	MachineOff       Code = "machine_off"       // Machine
 	OffHostList      Code = "off_host_list"     // Machine, State, Node
+	ReplaceRequested Code = "replace_requested" // Machine, State: an operator replaces it
 	NeverJoined      Code = "never_joined"      // Machine, At, Seconds, State
 	FlavorChanged    Code = "flavor_changed"    // Was, Now
 	ImageChanged     Code = "image_changed"     // Was, Now
@@ -93,7 +94,7 @@ const (
 	SilentMachine   Code = "silent_machine"  // State
 	SilentUnseen    Code = "silent_unseen"   // no provider lists its machine
 	StateUnknown    Code = "state_unknown"   // the provider does not know
-	OffHostListNote Code = "off_host_list_note"
+	OffHostListNote Code = "off_host_list_note" // Node, Environment
 	ListedLater     Code = "listed_later"     // the provider does not list its machine yet
 	ReportsUnlisted Code = "reports_unlisted" // the provider lists no machine, and the node reports
 )
