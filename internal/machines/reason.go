@@ -88,15 +88,15 @@ const (
 
 // Notes about a node that stays.
 const (
-	NeverConverged  Code = "never_converged" // Role
-	AddressDiffers  Code = "address_differs" // Was: the node's, Now: its machine's
-	SettingsKept    Code = "settings_kept"   // Settings: changed by the file; the machine keeps the old values
-	SilentMachine   Code = "silent_machine"  // State
-	SilentUnseen    Code = "silent_unseen"   // no provider lists its machine
-	StateUnknown    Code = "state_unknown"   // the provider does not know
+	NeverConverged  Code = "never_converged"    // Role
+	AddressDiffers  Code = "address_differs"    // Was: the node's, Now: its machine's
+	SettingsKept    Code = "settings_kept"      // Settings: changed by the file; the machine keeps the old values
+	SilentMachine   Code = "silent_machine"     // State
+	SilentUnseen    Code = "silent_unseen"      // no provider lists its machine
+	StateUnknown    Code = "state_unknown"      // the provider does not know
 	OffHostListNote Code = "off_host_list_note" // Node, Environment
-	ListedLater     Code = "listed_later"     // the provider does not list its machine yet
-	ReportsUnlisted Code = "reports_unlisted" // the provider lists no machine, and the node reports
+	ListedLater     Code = "listed_later"       // the provider does not list its machine yet
+	ReportsUnlisted Code = "reports_unlisted"   // the provider lists no machine, and the node reports
 )
 
 // The reasons of a node that is not in the environment.
