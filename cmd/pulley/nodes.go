@@ -126,7 +126,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(ctx, "`pulley nodes remove --dry-run`", removalOf(ref, node, identity, forget)); err != nil {
+	if err := o.confirm(ctx, removalOf(ref, node, identity, forget)); err != nil {
 		return err
 	}
 	rest := "its status and runs are kept"

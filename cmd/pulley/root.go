@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -84,9 +85,11 @@ the result. The only server that a node needs is etcd.`,
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
-		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
+		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o), newVersion(o),
 	)
+	addMan(root)
 	addExitCodes(root)
+	addExamples(root)
 	o.addReadAgain(root)
 	return root
 }
@@ -99,6 +102,16 @@ func group(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
 	}
 	cmd.AddCommand(verbs...)
 	return cmd
+}
+
+func newVersion(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this program", Args: arguments(0, 0, "takes no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(o.env.Stdout, "%s version %s\n", program, o.env.Version)
+			return err
+		},
+	}
 }
 
 // addExitCodes adds the usual exit codes to the help of every verb that does not list its own.
@@ -171,7 +184,15 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 				verbs = append(verbs, sub.Name())
 			}
 			problem := "cannot find verb " + quoted(args[0])
-			if near := environments.SuggestName(args[0], verbs); near != "" {
+			lists := args[0] == "ls" || args[0] == "list"
+			switch near := environments.SuggestName(args[0], verbs); {
+			case lists && c.Parent() != nil && !slices.Contains(verbs, "list"):
+				problem += fmt.Sprintf("\n`%s` without a verb lists them", c.CommandPath())
+			case lists && c.Parent() == nil:
+				problem += "\nnodes, releases, env list and history list things"
+			case args[0] == "rm" && c.Parent() == nil:
+				problem += "\nnodes remove, data unset and env destroy remove things"
+			case near != "":
 				problem += "\ndid you mean " + near + "?"
 			}
 			return cli.Usagef("%s\n`%s --help` lists the verbs", problem, c.CommandPath())

@@ -52,7 +52,7 @@ func (c Contradiction) Sentence() string {
 	case EpochDiffers:
 		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
 	case Restored:
-		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover` or the next promotion", c.Epoch)
+		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
 	case MarkAbove:
 		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
 	}
@@ -129,7 +129,7 @@ func (x Explanation) Words(now time.Time) string {
 	}
 	cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
 	if x.Status != nil && x.Status.Outcome == agent.Failed {
-		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Status.LastRun)
+		cli.Cleanf(&b, "`pulley runs %s %s -e %s` shows the failed run\n", x.Node, x.Status.LastRun, x.Environment)
 	}
 	return b.String()
 }

@@ -145,7 +145,7 @@ func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node 
 		case <-ctx.Done():
 			return "", ctx.Err()
 		case <-deadline.C:
-			return "", fmt.Errorf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s` to see the state of the node", node, wait, node)
+			return "", fmt.Errorf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s -e %s` to see the state of the node", node, wait, node, ref)
 		case <-tick.C:
 		}
 	}
