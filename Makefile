@@ -70,3 +70,8 @@ fuzz: ## fuzz every parser for FUZZTIME each (default 10s)
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin $(TOOLS)
+
+.PHONY: man
+man: ## write the man pages of both programs to bin/man
+	$(GO) run -tags man ./cmd/pulley man bin/man
+	$(GO) run -tags man ./cmd/pulley-agent man bin/man

@@ -20,7 +20,7 @@ var reasonWords = map[Reason]string{
 	ReasonClock:         "a clock is wrong; the node keeps enforcing its target",
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
 	ReasonUnreadable:    "etcd has a value that this agent cannot read; the node keeps enforcing its target",
-	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node}`",
+	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node} -e ENVIRONMENT`",
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",
 	ReasonStale:         "no valid statement covers the target; the node keeps enforcing the target in place",
@@ -189,7 +189,7 @@ var problemWords = map[ProblemCode]string{
 	UpgradeDamaged:      "the program of the new agent was damaged on disk",
 	UpgradeRefused:      "version {version} is refused",
 	UpgradeOlder: "the wanted version is older than {version}, which is in place; " +
-		"`pulley agents promote --allow-downgrade` permits it",
+		"`pulley agents promote VERSION -e ENVIRONMENT --allow-downgrade` permits it",
 	UpgradeNoProgram:    "the wanted version has no program for {text}",
 	UpgradeChanged:      "the published program of the version differs from the tested one",
 	UpgradeTakenBack:    "{text} reverted it with `pulley-agent upgrade --back`",

@@ -122,7 +122,7 @@ func (f *crashFleet) prepare(all []crash) {
 	}
 	site := func(version, directives string) {
 		f.write("R/manifests/site.pp", "node default { }\n"+strings.ReplaceAll(directives, "$MACHINE", filepath.Join(f.dir, "machine")))
-		f.must("pulley", "publish", "R", "--version", version)
+		f.must("pulley", "publish", "R", "--version", version, "--no-puppet")
 	}
 	site("1.0.0", "# fake: file $MACHINE/%{certname} one\n")
 	f.must("pulley", "promote", "1.0.0")

@@ -79,7 +79,7 @@ func newApplyFleet(t *testing.T) *applyFleet {
 	if err := os.RemoveAll(filepath.Join(f.dir, "R", "validate.d")); err != nil {
 		t.Fatal(err)
 	}
-	f.must("pulley", "publish", "R", "--version", "1.0.0")
+	f.must("pulley", "publish", "R", "--version", "1.0.0", "--no-puppet")
 	return f
 }
 

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -139,4 +140,80 @@ func TestHelpBeginsWithTheVerbsPurpose(t *testing.T) {
 func verbOf(command string) string {
 	words := strings.Fields(command)
 	return words[len(words)-1]
+}
+
+// A reader of the help must find a command line that works.
+func TestHelpHasExamplesThatExist(t *testing.T) {
+	t.Parallel()
+	commands := &commandLines{help: map[string]string{}}
+	for name, help := range commands.tree(t) {
+		if strings.HasPrefix(name, "pulley completion") {
+			continue
+		}
+		_, examples, has := strings.Cut(help, "\nExamples:\n")
+		if !has {
+			t.Errorf("the help of `%s` has no example", name)
+			continue
+		}
+		examples, _, _ = strings.Cut(examples, "\n\n")
+		for line := range strings.Lines(examples) {
+			for _, words := range simpleCommands(strings.TrimSpace(line)) {
+				if program := words[0]; program == "pulley" || program == "pulley-agent" {
+					if problem := commands.check(t, program, words[1:]); problem != "" {
+						t.Errorf("`%s`: example %q: %s", name, strings.TrimSpace(line), problem)
+					}
+				}
+			}
+		}
+	}
+}
+
+// An operator who copies a remedy must not get "missing environment".
+func TestMessagesNameTheEnvironment(t *testing.T) {
+	t.Parallel()
+	commands := &commandLines{help: map[string]string{}}
+	needs := map[string]bool{}
+	for name, help := range commands.tree(t) {
+		if usage, _, _ := strings.Cut(help, "\nFlags:"); strings.Contains(usage, " -e ENVIRONMENT") {
+			needs[name] = true
+		}
+	}
+	if len(needs) < 20 {
+		t.Fatalf("only %d verbs need an environment", len(needs))
+	}
+	sources(t, ".", func(path string, file *ast.File, positions *token.FileSet) {
+		if strings.HasPrefix(path, "e2e/") || strings.HasPrefix(path, "internal/testbed/") || strings.HasPrefix(path, "cmd/testdata/") {
+			return
+		}
+		help := map[ast.Node]bool{} // which names commands in general
+		ast.Inspect(file, func(n ast.Node) bool {
+			pair, ok := n.(*ast.KeyValueExpr)
+			if !ok {
+				return true
+			}
+			if key, ok := pair.Key.(*ast.Ident); ok && slices.Contains([]string{"Use", "Short", "Long", "Example"}, key.Name) {
+				ast.Inspect(pair.Value, func(n ast.Node) bool { help[n] = true; return true })
+			}
+			return true
+		})
+		ast.Inspect(file, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING || help[n] {
+				return true
+			}
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil || strings.Contains(text, "` takes ") {
+				return true
+			}
+			for _, m := range codeSpan.FindAllStringSubmatch(text, -1) {
+				words := strings.Fields(m[1])
+				for n := len(words); n > 1; n-- {
+					if needs[strings.Join(words[:n], " ")] && !slices.Contains(words, "-e") {
+						t.Errorf("%s: `%s` has no -e", positions.Position(literal.Pos()), m[1])
+					}
+				}
+			}
+			return true
+		})
+	})
 }

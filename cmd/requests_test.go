@@ -43,7 +43,7 @@ func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(repo, "validate.d")); err != nil {
 		t.Fatal(err)
 	}
-	command("pulley", "publish", repo, "--version", "1.0.0")
+	command("pulley", "publish", repo, "--version", "1.0.0", "--no-puppet")
 	command("pulley", "env", "apply", filepath.Join(repo, "environments/dev.yaml"))
 	command("pulley", "promote", "1.0.0")
 	command("pulley", "nodes", "add", "controller1")

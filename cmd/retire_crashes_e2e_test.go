@@ -36,7 +36,7 @@ func TestRetireCrashes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.must("pulley", "publish", "R", "--version", "1.0.0")
+	f.must("pulley", "publish", "R", "--version", "1.0.0", "--no-puppet")
 	f.must("pulley", "promote", "1.0.0")
 	for _, c := range all {
 		t.Run(c.place, func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestUpdateReadsContentOnce(t *testing.T) {
 	publish := func(version string) {
 		t.Helper()
 		write(filepath.Join(repo, "manifests/site.pp"), "node default { } # "+version+"\n")
-		command(filepath.Join(bin, "pulley"), "publish", repo, "--version", version)
+		command(filepath.Join(bin, "pulley"), "publish", repo, "--version", version, "--no-puppet")
 		command(filepath.Join(bin, "pulley"), "promote", version)
 	}
 	command(filepath.Join(bin, "pulley"), "env", "apply", filepath.Join(repo, "environments/dev.yaml"))

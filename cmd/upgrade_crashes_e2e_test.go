@@ -31,7 +31,7 @@ func TestUpgradeCrashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.write("R/manifests/site.pp", "node default { }\n")
-	f.must("pulley", "publish", "R", "--version", "1.0.0")
+	f.must("pulley", "publish", "R", "--version", "1.0.0", "--no-puppet")
 	f.must("pulley", "promote", "1.0.0")
 	for _, name := range append([]string{"good1"}, names...) {
 		f.join(name)

@@ -116,7 +116,7 @@ func release(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	site := strings.NewReplacer("$WORK", ts.Getenv("WORK"), "$LONG", ts.Getenv("LONG")).Replace(ts.ReadFile(args[1]))
 	ts.Check(os.WriteFile(filepath.Join(dir, "manifests", "site.pp"), []byte(site), 0o644))
-	ts.Check(ts.Exec("pulley", "publish", dir, "--version", args[0]))
+	ts.Check(ts.Exec("pulley", "publish", dir, "--version", args[0], "--no-puppet"))
 }
 
 // fleet FILE NODE… stores the environment dev, promotes release 1.0.0 with this site.pp, and applies it on each node.

@@ -119,7 +119,7 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 	}
 	for _, h := range state.Holds {
 		if h.Mode == agent.Stop {
-			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nrun `pulley unhold`, then `pulley-agent run`", h.Who, h.Scope, h.Reason())
+			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nrun `pulley unhold -e ENVIRONMENT`, then `pulley-agent run`", h.Who, h.Scope, h.Reason())
 		}
 	}
 	return nil

@@ -62,6 +62,8 @@ EXIT STATUS
 	f.StringVar(&o.RevokedSigners, "revoked-signers", "", "file of revoked public keys, one per line (default <root>/etc/pulley/revoked_signers if it exists)")
 	f.StringSliceVar(&o.Mirrors, "mirrors", nil, "https URL of a mirror, the first source of releases; etcd is the second; repeatable")
 	root.AddCommand(newRun(o), newDaemon(o), newStatus(o), newEnable(o), newDisable(o), newPuppet(o), newBootstrap(o), newLeave(o), newTakeover(o), newUpgrade(o), newSelftest(o))
+	addMan(root)
+	addExamples(root)
 	return root
 }
 

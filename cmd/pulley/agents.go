@@ -151,11 +151,16 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
+			if o.dryRun {
+				fmt.Fprintf(o.env.Stdout, "would publish agent %s for %s\n", programs.Version, cli.Count(len(programs.Files), "platform"))
+				return nil
+			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, programs) })
 		},
 	}
 	cmd.Flags().StringVar(&p.version, "version", "", "version, like 1.4.0 (default: that of the file that runs on this machine)")
 	p.addMessage(cmd, "description")
+	p.addDryRun(cmd)
 	p.sign.add(cmd)
 	return cmd
 }

@@ -29,16 +29,15 @@ func (o *options) mayConfirm() error {
 	return cli.Usagef("cannot ask for confirmation: no terminal\ngive --yes, or --dry-run to see the changes")
 }
 
-// confirm asks a question on the terminal, unless --yes or --dry-run answers it. preview is the command that shows the
-// same changes without making them.
-func (o *options) confirm(ctx context.Context, preview, question string) error {
+// confirm asks a question on the terminal, unless --yes or --dry-run answers it.
+func (o *options) confirm(ctx context.Context, question string) error {
 	if o.yes || o.dryRun {
 		return nil
 	}
 	if err := o.mayConfirm(); err != nil {
 		return err
 	}
-	return cli.Confirm(ctx, o.env, preview, question+" [y/N] ", "y", "yes")
+	return cli.Confirm(ctx, o.env, "--dry-run", question+" [y/N] ", "y", "yes")
 }
 
 // shownMoves limits the nodes that a preview lists.

@@ -38,7 +38,10 @@ type machineFlags struct {
 }
 
 // overrideFlags accept a provider's report although it looks wrong.
-type overrideFlags struct{ samePlace, acceptLost bool }
+type overrideFlags struct {
+	samePlace, acceptLost bool
+	replace               []string // of apply only
+}
 
 func (v *overrideFlags) add(c *cobra.Command) {
 	c.Flags().BoolVar(&v.samePlace, "same-place", false, "the provider's settings changed (cloud, region, command, folder, owner), and its machines are the same ones")
@@ -46,7 +49,7 @@ func (v *overrideFlags) add(c *cobra.Command) {
 }
 
 func (v *overrideFlags) options() plan.Options {
-	return plan.Options{SamePlace: v.samePlace, AcceptLost: v.acceptLost}
+	return plan.Options{SamePlace: v.samePlace, AcceptLost: v.acceptLost, Replace: v.replace}
 }
 
 const defaultMaxRetire = 10
@@ -216,7 +219,7 @@ role is converged.
 
 apply lists the machines that it deletes, and asks for their number as confirmation; --yes skips the question. Run apply again to
 resume after an interrupt or a failure. --plan applies exactly the plan that ` + "`pulley env plan --out`" + ` wrote, without a question, and
-nothing if the plan would differ now.
+nothing if the plan would differ now. --replace NODE deletes the machine of one node, after its retire hooks, and makes a new one.
 
 First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
 stored with the environment: a recreated machine has the same first boot as its predecessor, and the next apply or plan of the
@@ -230,6 +233,8 @@ file needs no flag. A flag with another value replaces the stored one, and an em
 	a.override.add(cmd)
 	a.add(cmd.Flags())
 	cmd.Flags().StringVar(&a.machines.wait, "wait", string(apply.WaitConverged), "state of new machines to wait for: converged, registered or none")
+	cmd.Flags().StringSliceVar(&a.override.replace, "replace", nil, "replace the machine of this node, whatever its state; may be repeated")
+	a.addDryRun(cmd)
 	cmd.Flags().StringVar(&a.plan, "plan", "", "file of a stored plan, from pulley env plan --out")
 	return cmd
 }
@@ -244,6 +249,9 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	if flag := a.given(c); a.plan != "" && flag != "" {
 		return cli.Usagef("--plan excludes --%s: a stored plan has its environment", flag)
 	}
+	if a.plan != "" && len(a.override.replace) > 0 {
+		return cli.Usagef("--plan excludes --replace: a stored plan has its steps")
+	}
 	if err := a.machines.check(); err != nil {
 		return err
 	}
@@ -257,13 +265,13 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 				return err
 			}
 		}
-		if want.Driver() != environments.DriverNone {
+		if want.Driver() != environments.DriverNone && !a.dryRun {
 			if _, err := s.Cluster.InstallationID(ctx, a.env.User); err != nil {
 				return err
 			}
 		}
 		d, err := a.approved(ctx, s, want, stored)
-		if err != nil {
+		if err != nil || a.dryRun {
 			return err
 		}
 		t, err := begin(ctx, a.options, s, want, boot, a.env.User)
@@ -317,6 +325,9 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 			return d, fmt.Errorf("cannot apply plan %s: the plan would differ now:\n%w\nmake a new one with `pulley env plan --out`", a.plan, differs)
 		}
 	}
+	if err := render.NotReplaced(d.Plan, a.override.replace); err != nil {
+		return d, err
+	}
 	showPlan(a.options, d.Plan)
 	if d.Unprotects() { // there is no other change
 		return d, nil
@@ -326,6 +337,9 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 	}
 	if err := a.checkBoots(ctx, s, d.Plan, stored != nil); err != nil {
 		return d, err
+	}
+	if a.dryRun {
+		return d, nil
 	}
 	// A stored plan was read before: it names each machine, and the present plan is the same one.
 	return d, approve(ctx, a.options, s, d.Plan, a.machines.yes || stored != nil, a.machines.maxRetire, "`pulley env plan`")

@@ -140,8 +140,8 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 		return p, nil
 	}
 	if remain := p.Remaining(); len(remain) > 0 && !d.hosts {
-		return p, fmt.Errorf("cannot destroy %s: %s would stay on its host list, because Pulley did not make the machines: %s\nremove them with `pulley nodes remove`, or give --forget-hosts: the machines run on, unmanaged",
-			p.Fleet, cli.Count(len(remain), "node"), strings.Join(remain, ", "))
+		return p, fmt.Errorf("cannot destroy %s: %s would stay on its host list, because Pulley did not make the machines: %s\nremove them with `pulley nodes remove NODE -e %s`, or give --forget-hosts: the machines run on, unmanaged",
+			p.Fleet, cli.Count(len(remain), "node"), strings.Join(remain, ", "), p.Fleet)
 	}
 	if err := render.Refused(p.Plan, p.Refused(p.Deleted())); err != nil {
 		return p, err

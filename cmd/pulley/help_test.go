@@ -22,3 +22,33 @@ func TestHelpNamesExitCodes(t *testing.T) {
 	}
 	look(newRoot(cli.Env{}))
 }
+
+// An operator must be able to look before each change of a fleet.
+func TestChangesHaveDryRuns(t *testing.T) {
+	t.Parallel()
+	without := map[string]string{
+		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data get": "reads",
+		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "explain": "reads",
+		"history": "reads", "holds": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "provider list": "reads", "releases diff": "reads",
+		"releases show": "reads", "releases verify": "reads", "runs": "reads", "status": "reads", "token list": "reads", "validate": "reads", "version": "reads",
+		"doctor": "without --fix it changes nothing", "env watch": "env plan shows its plan", "serve": "a server", "demo": "changes a fleet of its own",
+		"provider test": "changes machines of its own", "userdata": "without --new-token it changes nothing",
+		"auth certificate": "writes files of this machine", "auth setup": "makes users once", "backup": "writes a file", "restore": "fills an empty folder",
+		"ca admin": "writes files of this machine", "ca retire": "ca show has the facts", "ca rotate": "ca show has the facts",
+		"context delete": "writes a file of this user", "context set": "writes a file of this user", "context use": "writes a file of this user",
+		"init": "fills an empty folder", "key allow": "writes a file", "key create": "writes a file", "key expire": "writes a file", "key revoke": "writes a file",
+		"login": "writes a file of this user", "releases export": "writes a folder",
+	}
+	var look func(*cobra.Command)
+	look = func(c *cobra.Command) {
+		name := strings.TrimPrefix(c.CommandPath(), program+" ")
+		_, listed := without[name]
+		if dry := c.Flags().Lookup("dry-run") != nil; !c.HasSubCommands() && dry == listed {
+			t.Errorf("`%s`: --dry-run is %v, and the test lists it: %v", c.CommandPath(), dry, listed)
+		}
+		for _, sub := range c.Commands() {
+			look(sub)
+		}
+	}
+	look(newRoot(cli.Env{}))
+}

@@ -75,6 +75,9 @@ func newNodesAdd(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if err := nodes.MayAdd(ctx, s.Identities, ref, h.Node); err != nil {
+					return err
+				}
 				h.At, h.By = o.env.Now().UTC(), o.env.User
 				if err := s.Fleet.Register(ctx, ref.String(), h); err != nil {
 					return err
@@ -123,7 +126,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(ctx, "`pulley nodes remove --dry-run`", removalOf(ref, node, identity, forget)); err != nil {
+	if err := o.confirm(ctx, removalOf(ref, node, identity, forget)); err != nil {
 		return err
 	}
 	rest := "its status and runs are kept"

@@ -86,7 +86,7 @@ in scripts, use --yes.`,
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				question := fmt.Sprintf("etcd will refuse the certificate of operator %s.\nRevoke it?", cli.Clean(args[0]))
-				if err := o.confirm(ctx, "`pulley operators revoke --dry-run`", question); err != nil {
+				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
 				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)})

@@ -25,7 +25,7 @@ type publishOptions struct {
 	*options
 	version, ref, puppetfile string
 	deadline                 time.Duration // of resolving a Puppetfile
-	noValidate               bool
+	noValidate, noPuppet     bool
 }
 
 func newPublish(o *options) *cobra.Command {
@@ -33,8 +33,8 @@ func newPublish(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish DIR --version VERSION",
 		Short: "Publish a folder of Puppet content as an immutable release",
-		Long: `publish reads the folder, or with --git-ref the tree of a commit. It resolves the Puppetfile, validates the content without
-Puppet, and stores in etcd what the previous release does not contain. The file .pulleyignore in the folder lists paths to
+		Long: `publish reads the folder, or with --git-ref the tree of a commit. It resolves the Puppetfile, validates the content as
+` + "`pulley validate`" + ` does, parses the manifests if Puppet is installed, and stores in etcd what the previous release does not contain. The file .pulleyignore in the folder lists paths to
 leave out. publish writes nothing into the folder. Nothing reaches a node until the release is promoted.
 
 publish refuses an unsigned release if a stored environment has allowed signers, unless --unsigned is given.
@@ -61,6 +61,7 @@ EXIT STATUS
 	cmd.Flags().DurationVar(&p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it may take")
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
+	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
 	cmd.Flags().BoolVar(&p.noValidate, "no-validate", false, "publish although validate finds errors")
 	o.addDryRun(cmd)
 	return cmd
@@ -92,13 +93,14 @@ func (p publishOptions) check(c *cobra.Command) error {
 
 // read opens the folder, and prints the findings if it is not valid.
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
+	puppet := installedPuppet(p.noPuppet)
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
-		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, CacheDir: cacheDir(), NoValidate: p.noValidate,
+		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
 	}, r)
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {
 		progress.Done()
-		p.showFindings(invalid.Report, "manifests not parsed: publish does not use Puppet")
+		p.showFindings(invalid.Report, parsedBy(puppet, p.noPuppet))
 	}
 	return folder, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/publish"
@@ -28,7 +29,7 @@ func newReleases(o *options) *cobra.Command {
 	}
 	o.out.AddFlags(cmd.Flags())
 	cmd.AddCommand(
-		newReleasesShow(o), newReleasesDiff(o), newReleasesVerify(o), newReleasesExport(o), newReleasesPrune(o), newReleasesSign(o),
+		newReleasesShow(o), newReleasesDiff(o), newReleasesVerify(o), newReleasesExport(o), newReleasesPrune(o), newReleasesSign(o), newReleasesWithdraw(o),
 	)
 	return cmd
 }
@@ -45,9 +46,13 @@ func (o *options) releases(ctx context.Context, s *store.Store) error {
 	if err != nil {
 		return err
 	}
+	withdrawn, err := s.Releases.Withdrawals(ctx)
+	if err != nil {
+		return err
+	}
 	var all []publish.Listed
 	for _, r := range slices.Backward(published) {
-		all = append(all, publish.List(r))
+		all = append(all, publish.List(r, withdrawn))
 	}
 	return o.out.Print(o.env, all, func(t *cli.Table) error {
 		if len(all) == 0 && unreadable == nil {
@@ -65,10 +70,58 @@ func (o *options) releases(ctx context.Context, s *store.Store) error {
 				signed = "yes"
 			}
 			t.Row(r.Version, fmt.Sprintf("%.12s", r.Content.Tree), strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
-				cli.Bytes(r.Added()), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, string(r.Message))
+				cli.Bytes(r.Added()), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, withdrawalNote(r)+string(r.Message))
 		}
 		return nil
 	})
+}
+
+// withdrawalNote is the beginning of a withdrawn release's message.
+func withdrawalNote(r publish.Listed) string {
+	if r.Withdrawn == nil {
+		return ""
+	}
+	return "withdrawn by " + r.Withdrawn.By + because(string(r.Withdrawn.Why)) + "; "
+}
+
+func newReleasesWithdraw(o *options) *cobra.Command {
+	var undo bool
+	cmd := &cobra.Command{
+		Use: "withdraw VERSION -m REASON", Short: "Withdraw a release, for example one with a bug",
+		Long: `withdraw stops promotions of a release: a constraint such as '~> 1.1' skips it, and promote refuses its version. Nodes that have it
+keep it, and rollbacks to it stay possible. --undo allows the release again.`,
+		Args: arguments(1, 1, "takes one version"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if o.message == "" && !undo {
+				return cli.Usagef("cannot withdraw %s without a reason: give -m REASON", args[0])
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if undo {
+					err := s.Releases.Reinstate(ctx, args[0])
+					if err == nil {
+						fmt.Fprintf(o.env.Stdout, "%s can be promoted again\n", cli.Clean(args[0]))
+					}
+					return err
+				}
+				err := s.Releases.Withdraw(ctx, args[0], store.Withdrawal{By: o.env.User, Why: agent.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(o.env.Stdout, "%s is withdrawn: no promotion picks it\n", cli.Clean(args[0]))
+				r, err := publish.Show(ctx, s, args[0])
+				for _, u := range r.Users {
+					if len(u.Scopes) > 0 {
+						fmt.Fprintf(o.env.Stdout, "  it is the target of %s in %s: `pulley rollback -e %s` goes back\n", joined(u.Scopes), u.Environment, u.Environment)
+					}
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "end the withdrawal")
+	o.addMessage(cmd, "reason, shown by releases and promote")
+	o.addDryRun(cmd)
+	return cmd
 }
 
 func newReleasesShow(o *options) *cobra.Command {
@@ -100,6 +153,9 @@ func (o *options) describeRelease(r publish.Shown) {
 	line("release", "%s", r.Version)
 	if r.Message != "" {
 		line("message", "%s", r.Message)
+	}
+	if r.Withdrawn != nil {
+		line("withdrawn", "%s, by %s%s", cli.Ago(o.env.Now(), r.Withdrawn.At), r.Withdrawn.By, because(string(r.Withdrawn.Why)))
 	}
 	line("published", "%s, %s, by %s", r.At.UTC().Format(time.RFC3339), cli.Ago(o.env.Now(), r.At), r.Author)
 	if r.Commit != "" {
@@ -398,6 +454,7 @@ private key, or a public key whose private part is in an ssh-agent or a hardware
 	o.sign.add(cmd)
 	cmd.Flags().Lookup("sign-key").Usage = "SSH key to sign with [PULLEY_SIGN_KEY]"
 	cmd.Flags().BoolVar(&replace, "replace", false, "remove the existing signatures")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -409,6 +466,10 @@ func (o *options) signRelease(ctx context.Context, s *store.Store, version strin
 	r, err := s.Releases.Get(ctx, version)
 	if err != nil {
 		return err
+	}
+	if o.dryRun {
+		fmt.Fprintf(o.env.Stdout, "would sign %s, which has %s\n", r.Version, cli.Count(len(trust.SignedBy(r.Signatures)), "signature"))
+		return nil
 	}
 	all := trust.SignedBy(r.Signatures)
 	fmt.Fprintf(o.env.Stdout, "%s has %s:\n", r.Version, cli.Count(len(all), "signature"))

@@ -80,7 +80,7 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	}
 	result := pruned{PrunePlan: plan}
 	if !p.dryRun && !plan.Empty() {
-		if err := p.confirm(ctx, "`pulley releases prune --dry-run`", "Remove all of this?"); err != nil {
+		if err := p.confirm(ctx, "Remove all of this?"); err != nil {
 			return err
 		}
 		if result.Freed, err = publish.ApplyPrune(ctx, s, plan); err != nil {

@@ -67,15 +67,20 @@ func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (repo
 	ctx, cancel := context.WithTimeout(ctx, validateDeadline)
 	defer cancel()
 	var opts controlrepo.Options
-	if !noPuppet {
-		if puppet, err = exec.LookPath("puppet"); err != nil {
-			puppet = ""
-		} else {
-			opts.Manifests = controlrepo.PuppetValidator(puppet)
-		}
+	if puppet = installedPuppet(noPuppet); puppet != "" {
+		opts.Manifests = controlrepo.PuppetValidator(puppet)
 	}
 	report, err = controlrepo.Validate(ctx, dir, opts)
 	return report, puppet, err
+}
+
+// installedPuppet returns the Puppet of this machine, or "".
+func installedPuppet(no bool) string {
+	puppet, err := exec.LookPath("puppet")
+	if no || err != nil {
+		return ""
+	}
+	return puppet
 }
 
 // parsedBy names the Puppet that parsed the manifests.

@@ -44,7 +44,7 @@ EXIT STATUS
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if to < 0 {
-				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history` lists, or 0 for the state before the first", to)
+				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history -e ENVIRONMENT` lists, or 0 for the state before the first", to)
 			}
 			if c.Flags().Changed("to") {
 				r.to = new(agent.Epoch)
@@ -93,7 +93,7 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 	if err := r.showMoves(u.Moves); err != nil || r.dryRun {
 		return err
 	}
-	if err := r.confirm(ctx, "`pulley rollback --dry-run`", "Roll it back?"); err != nil {
+	if err := r.confirm(ctx, "Roll it back?"); err != nil {
 		return err
 	}
 	done, err := change.Rollback(ctx, s, ref, *u, r.to, r.changing())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,9 +27,24 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 	root.SetErr(env.Stderr)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if err := wrongVerb(root, args); err != nil {
+			return err
+		}
 		return cli.Usagef("%v\n`%s --help` lists its flags", err, c.CommandPath())
 	})
 	return cli.Exit(env, program, root.ExecuteContext(ctx))
+}
+
+// wrongVerb reports a misspelled verb: its flags, which its group does not have, are not the mistake.
+func wrongVerb(root *cobra.Command, args []string) error {
+	c, rest, err := root.Find(args)
+	for len(rest) > 0 && strings.HasPrefix(rest[0], "-") { // as cobra: a flag that it does not know has a value
+		rest = rest[min(len(rest), 2-min(strings.Count(rest[0], "="), 1)):]
+	}
+	if err != nil || !c.HasSubCommands() || len(rest) == 0 {
+		return nil
+	}
+	return c.Args(c, rest[:1])
 }
 
 // options are the flags that several verbs share. Each verb adds those that it reads.
@@ -71,9 +87,11 @@ the result. The only server that a node needs is etcd.`,
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newSign(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o),
-		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o),
+		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o), newVersion(o),
 	)
+	addMan(root)
 	addExitCodes(root)
+	addExamples(root)
 	o.addReadAgain(root)
 	o.addCompletions(root)
 	o.addEnvironments(root)
@@ -88,6 +106,16 @@ func group(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
 	}
 	cmd.AddCommand(verbs...)
 	return cmd
+}
+
+func newVersion(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this program", Args: arguments(0, 0, "takes no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(o.env.Stdout, "%s version %s\n", program, o.env.Version)
+			return err
+		},
+	}
 }
 
 // addExitCodes adds the usual exit codes to the help of every verb that does not list its own.
@@ -160,7 +188,15 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 				verbs = append(verbs, sub.Name())
 			}
 			problem := "cannot find verb " + quoted(args[0])
-			if near := environments.SuggestName(args[0], verbs); near != "" {
+			lists := args[0] == "ls" || args[0] == "list"
+			switch near := environments.SuggestName(args[0], verbs); {
+			case lists && c.Parent() != nil && !slices.Contains(verbs, "list"):
+				problem += fmt.Sprintf("\n`%s` without a verb lists them", c.CommandPath())
+			case lists && c.Parent() == nil:
+				problem += "\nnodes, releases, env list and history list things"
+			case args[0] == "rm" && c.Parent() == nil:
+				problem += "\nnodes remove, data unset and env destroy remove things"
+			case near != "":
 				problem += "\ndid you mean " + near + "?"
 			}
 			return cli.Usagef("%s\n`%s --help` lists the verbs", problem, c.CommandPath())

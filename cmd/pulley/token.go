@@ -164,7 +164,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				question := fmt.Sprintf("No machine and no operator can join with token %s any more.\nRevoke it?", cli.Clean(id))
-				if err := o.confirm(ctx, "`pulley token revoke --dry-run`", question); err != nil {
+				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
 				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})

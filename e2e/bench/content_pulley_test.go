@@ -45,7 +45,7 @@ func newPulley(t *testing.T, h *history, dir string) *pulley {
 // publish publishes the work tree as commit i, and returns the duration in seconds.
 func (p *pulley) publish(i int) float64 {
 	p.t.Helper()
-	args := []string{"publish", p.h.work, "--version", p.h.version(i), "--sign-key", p.key, "--endpoints", p.endpoint}
+	args := []string{"publish", p.h.work, "--version", p.h.version(i), "--sign-key", p.key, "--endpoints", p.endpoint, "--no-puppet"}
 	if !p.h.debian {
 		// A masterless run may refuse third-party modules.
 		args = append(args, "--no-validate", "--puppetfile", "ignore")

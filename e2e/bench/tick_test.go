@@ -83,7 +83,7 @@ func (w *world) converge() {
 	if err := os.RemoveAll(filepath.Join(repo, "validate.d")); err != nil {
 		w.t.Fatal(err)
 	}
-	w.run("pulley", "publish", repo, "--version", "1.0.0")
+	w.run("pulley", "publish", repo, "--version", "1.0.0", "--no-puppet")
 	w.run("pulley", "env", "apply", filepath.Join(repo, "environments/dev.yaml"))
 	w.run("pulley", "promote", "1.0.0", "-e", "dev")
 	w.run("pulley", "nodes", "add", "controller1", "-e", "dev")

@@ -198,8 +198,8 @@ func (d *demo) brokenRelease(ctx context.Context) error {
 		return errors.New("pulley validate reports no syntax error")
 	}
 	d.show(out, 4)
-	d.line("The demo publishes the release in spite of it.")
-	if err := d.operator(ctx, []string{"publish", repoDir, "--version", "1.2.0"}, []string{"promote", "1.2.0", "-e", "dev"}); err != nil {
+	d.line("`pulley publish` refuses it as well. With --no-puppet, the demo publishes the release in spite of it.")
+	if err := d.operator(ctx, []string{"publish", repoDir, "--version", "1.2.0", "--no-puppet"}, []string{"promote", "1.2.0", "-e", "dev"}); err != nil {
 		return err
 	}
 	if err := d.untilFailed(ctx, "1.2.0", "1.1.0"); err != nil {

@@ -155,7 +155,7 @@ func (f Finding) render() (sentence, remedy string) {
 		return "etcd has raised no alarm", ""
 	case etcdFull:
 		return "etcd is full: it accepts only deletions",
-			fixIt + " compacts and defragments it; then `pulley releases prune`, and remove a node that fills it (see flood): `pulley nodes remove NODE --forget`; else raise the quota: `pulley serve --quota`"
+			fixIt + " compacts and defragments it; then `pulley releases prune`, and remove a node that fills it (see flood): `pulley nodes remove NODE -e ENVIRONMENT --forget`; else raise the quota: `pulley serve --quota`"
 	case etcdTight:
 		return "the values in etcd at " + p.Endpoint + " need nearly the complete quota: compaction frees nothing", string(p.Hint)
 	case etcdDefragmented:
@@ -248,7 +248,7 @@ func (f Finding) render() (sentence, remedy string) {
 		return "the environment requires signatures, and these nodes check none and take nothing new: " + someNodes(p), "install the file of allowed signers on them"
 	case signersDiffer:
 		return fmt.Sprintf("these nodes have the list of signers %s, and most have %s: %s", strings.Join(p.Have, ""), strings.Join(p.Want, ""), someNodes(p)),
-			"during a change of signers, wait until `pulley status` shows every node on its target; else compare the files of two nodes"
+			"during a change of signers, wait until `pulley status -e " + env + "` shows every node on its target; else compare the files of two nodes"
 	case Floods, flooded:
 		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
 		sentence = fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count)
@@ -261,13 +261,13 @@ func (f Finding) render() (sentence, remedy string) {
 	case duplicate:
 		if p.Machine == "" {
 			return fmt.Sprintf("a machine at %s uses the name %s, and claims to be the machine of another node: %d times, last %s ago", p.From, node, p.Count, ago),
-				"its key or token may be stolen: find that address; `pulley nodes remove` ends the access of the name"
+				"its key or token may be stolen: find that address; " + remove + " ends the access of the name"
 		}
 		return fmt.Sprintf("a duplicate machine uses the name %s: machine id %s, hostname %s, from %s, %d times, last %s ago", node, p.Machine, p.Hostname, p.From, p.Count, ago),
 			"give the other machine a name and a machine id of its own; if it is to be " + node + ": " + remove + ", and a new token for it"
 	case firstBootStalled:
 		return fmt.Sprintf("the first boot of %s is stalled at step %s; last report %s ago%s", firstBootName(f), p.Step, ago.Round(time.Minute), cause(p.Text)),
-			"read its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock` lets another machine take its name"
+			"read its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock NODE -e " + env + "` lets another machine take its name"
 	case firstBootFails:
 		return fmt.Sprintf("the first boot of %s fails at step %s and retries%s", firstBootName(f), p.Step, cause(p.Text)), ""
 	case machineUnwanted:

@@ -127,6 +127,8 @@ type Explanation struct {
 	Ladder      []agent.Rung    `json:"ladder"`
 	Status      *WholeStatus    `json:"status"`
 
+	Environment string `json:"-"`
+
 	View agent.View `json:"-"`
 }
 
@@ -140,7 +142,7 @@ func Explain(f store.FleetState, ref environments.Ref, node string, now time.Tim
 		n.Role = parsed.Role
 	}
 	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
-	x := Explanation{Node: node, State: n.State, Why: n.Cause, View: n.View}
+	x := Explanation{Environment: ref.String(), Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {
 		last, x.Status = st, (*WholeStatus)(&st)
 	}

@@ -52,7 +52,7 @@ func (c Contradiction) Sentence() string {
 	case EpochDiffers:
 		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
 	case Restored:
-		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover` or the next promotion", c.Epoch)
+		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
 	case RetirementUnconfirmed:
 		some, more := c.Nodes[:min(len(c.Nodes), 5)], ""
 		if n := len(c.Nodes) - len(some); n > 0 {
@@ -143,7 +143,7 @@ func (x Explanation) Words(now time.Time) string {
 	}
 	cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
 	if x.Status != nil && x.Status.Outcome == agent.Failed {
-		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Status.LastRun)
+		cli.Cleanf(&b, "`pulley runs %s %s -e %s` shows the failed run\n", x.Node, x.Status.LastRun, x.Environment)
 	}
 	return b.String()
 }

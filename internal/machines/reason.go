@@ -75,6 +75,7 @@ const (
 	MachineFailed    Code = "machine_failed"    // Problem
 	MachineOff       Code = "machine_off"       // Machine
 	OffHostList      Code = "off_host_list"     // Machine, State, Node
+	ReplaceRequested Code = "replace_requested" // Machine, State: an operator replaces it
 	NeverJoined      Code = "never_joined"      // Machine, At, Seconds, State
 	FlavorChanged    Code = "flavor_changed"    // Was, Now
 	ImageChanged     Code = "image_changed"     // Was, Now
@@ -87,15 +88,15 @@ const (
 
 // Notes about a node that stays.
 const (
-	NeverConverged  Code = "never_converged" // Role
-	AddressDiffers  Code = "address_differs" // Was: the node's, Now: its machine's
-	SettingsKept    Code = "settings_kept"   // Settings: changed by the file; the machine keeps the old values
-	SilentMachine   Code = "silent_machine"  // State
-	SilentUnseen    Code = "silent_unseen"   // no provider lists its machine
-	StateUnknown    Code = "state_unknown"   // the provider does not know
-	OffHostListNote Code = "off_host_list_note"
-	ListedLater     Code = "listed_later"     // the provider does not list its machine yet
-	ReportsUnlisted Code = "reports_unlisted" // the provider lists no machine, and the node reports
+	NeverConverged  Code = "never_converged"    // Role
+	AddressDiffers  Code = "address_differs"    // Was: the node's, Now: its machine's
+	SettingsKept    Code = "settings_kept"      // Settings: changed by the file; the machine keeps the old values
+	SilentMachine   Code = "silent_machine"     // State
+	SilentUnseen    Code = "silent_unseen"      // no provider lists its machine
+	StateUnknown    Code = "state_unknown"      // the provider does not know
+	OffHostListNote Code = "off_host_list_note" // Node, Environment
+	ListedLater     Code = "listed_later"       // the provider does not list its machine yet
+	ReportsUnlisted Code = "reports_unlisted"   // the provider lists no machine, and the node reports
 )
 
 // The reasons of a node that is not in the environment.

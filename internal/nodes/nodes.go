@@ -145,8 +145,19 @@ func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node 
 		case <-ctx.Done():
 			return "", ctx.Err()
 		case <-deadline.C:
-			return "", fmt.Errorf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s` to see the state of the node", node, wait, node)
+			return "", fmt.Errorf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s -e %s` to see the state of the node", node, wait, node, ref)
 		case <-tick.C:
 		}
 	}
+}
+
+// MayAdd refuses a node that was removed from the fleet: etcd rejects its certificate, and its last report would count.
+func MayAdd(ctx context.Context, s *store.Identities, ref environments.Ref, node string) error {
+	i, _, err := s.Get(ctx, ref, node)
+	if err != nil || i == nil || i.Live() || i.Removed == nil {
+		return err
+	}
+	return fmt.Errorf("cannot add %s: it was removed from the fleet, and etcd rejects its certificate\n"+
+		"for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap` on the machine\n"+
+		"for a new machine: `pulley env apply %s --replace %s`", node, node, ref, ref, node)
 }

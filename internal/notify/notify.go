@@ -343,7 +343,7 @@ func render(n store.Notice) (title, text string) {
 		return "another machine tried to join as " + where, fmt.Sprintf("Machine %s (%s, from %s) was refused.", n.Machine, n.Hostname, n.From)
 	case store.DuplicateRuns:
 		return "two machines run as " + where,
-			fmt.Sprintf("Their boot ids are %s and %s. The node is frozen until `pulley unhold`.", n.Boots[0], n.Boots[1])
+			fmt.Sprintf("Their boot ids are %s and %s. The node is frozen until `pulley unhold -e %s --node %s`.", n.Boots[0], n.Boots[1], n.Environment, n.Node)
 	case store.NodeFloods:
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)

@@ -21,6 +21,7 @@ type FolderOptions struct {
 	Deadline   time.Duration   // for resolving the Puppetfile
 	CacheDir   string          // "" keeps nothing
 	NoValidate bool
+	Puppet     string // program that parses the manifests; "" does not parse them
 }
 
 // Folder is a folder ready to publish: resolved, listed and validated. The caller must close it.
@@ -73,7 +74,11 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	r.Progress(Progress{Step: Validating, Subject: dir})
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
-	report, err := controlrepo.Validate(ctx, folder.Root, controlrepo.Options{Ignore: folder.Ignore})
+	checks := controlrepo.Options{Ignore: folder.Ignore}
+	if o.Puppet != "" {
+		checks.Manifests = controlrepo.PuppetValidator(o.Puppet)
+	}
+	report, err := controlrepo.Validate(ctx, folder.Root, checks)
 	if err == nil && report.Errors() > 0 {
 		err = &InvalidError{dir, report}
 	}

@@ -13,11 +13,17 @@ type Listed struct {
 	store.Release
 	Cold       int64             `json:"cold"` // download size for a node without any release, in bytes
 	Signatures []trust.Signature `json:"signatures"`
+
+	Withdrawn *store.Withdrawal `json:"withdrawn,omitempty"`
 }
 
-// List describes a release.
-func List(r store.SignedRelease) Listed {
-	return Listed{Release: r.Release, Cold: r.Content.Cold(), Signatures: trust.SignedBy(r.Signatures)}
+// List describes a release, withdrawn by version.
+func List(r store.SignedRelease, withdrawn map[string]store.Withdrawal) Listed {
+	l := Listed{Release: r.Release, Cold: r.Content.Cold(), Signatures: trust.SignedBy(r.Signatures)}
+	if w, is := withdrawn[r.Version]; is {
+		l.Withdrawn = &w
+	}
+	return l
 }
 
 // Added returns the bytes that a release added to etcd: its delta, and its own base if any.
@@ -52,11 +58,15 @@ func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 	if err != nil {
 		return Shown{}, err
 	}
+	withdrawn, err := s.Releases.Withdrawals(ctx)
+	if err != nil {
+		return Shown{}, err
+	}
 	names, err := s.Environments.List(ctx)
 	if err != nil {
 		return Shown{}, err
 	}
-	shown := Shown{List(r), []User{}}
+	shown := Shown{List(r, withdrawn), []User{}}
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {

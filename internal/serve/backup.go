@@ -104,7 +104,7 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 	if err == nil {
 		err = member.Restore(ctx, c, func(ctx context.Context, st *store.Store) error {
 			// A full etcd's snapshot contains the alarm about missing space.
-			if _, _, err := st.Cluster.Heal(ctx); err != nil {
+			if _, _, err := st.Cluster.Heal(ctx, store.TightPercent); err != nil {
 				return err
 			}
 			anchored, err = anchor(ctx, st, a)

@@ -73,7 +73,7 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 		return err
 	}
 	return fmt.Errorf("its host list still has %d hosts\n"+
-		"their machines would run without a record: remove them with `pulley nodes remove`, or give --forget-hosts", listed)
+		"their machines would run without a record: remove them with `pulley nodes remove NODE -e ENVIRONMENT`, or give --forget-hosts", listed)
 }
 
 // destroy deletes each part of an environment once.

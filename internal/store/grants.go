@@ -60,7 +60,8 @@ func (s *Access) OperatorGrants(r OperatorRole) []Grant {
 		return all
 	}
 	for _, prefix := range []string{
-		s.db.Keys.Environments(), s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases(), s.db.Keys.Publishings(),
+		s.db.Keys.Environments(), s.db.Keys.Releases(), s.db.Keys.Withdrawals(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases(),
+		s.db.Keys.Publishings(),
 		s.db.Keys.NodeTokens(), s.db.Keys.AllFirstBoots(),
 	} {
 		all = append(all, below(prefix, clientv3.PermReadWrite))

@@ -252,7 +252,7 @@ func TestLostAnswerIsReadAgain(t *testing.T) {
 		if back && (err != nil || c.Epoch != d.Gate.Epoch+1) {
 			t.Errorf("the change is in force, and yet: %v", err)
 		}
-		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history`")) {
+		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history -e ENVIRONMENT`")) {
 			t.Errorf("the outcome is unknown, but the error is: %v", err)
 		}
 	}

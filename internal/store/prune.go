@@ -119,7 +119,7 @@ type LayerKey struct {
 func (p PruneSet) keys(k etcd.Keys) []string {
 	var all []string
 	for _, v := range p.Releases {
-		all = append(all, k.Release(v))
+		all = append(all, k.Release(v), k.Withdrawal(v))
 	}
 	for _, d := range p.Deltas {
 		all = append(all, k.Delta(d.Line, d.Seq))

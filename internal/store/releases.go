@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -283,10 +284,56 @@ func CompareVersions(a, b string) int {
 	return va.Compare(vb)
 }
 
-// Resolve returns the newest published release that fits an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`).
-// The target records the resolved version: a constraint never reaches a node.
+// Withdrawal is an operator's decision that no node takes a release from now on. Rollbacks to it stay possible.
+type Withdrawal struct {
+	By  string      `json:"by"`
+	Why agent.Prose `json:"why,omitempty"`
+	At  time.Time   `json:"at"`
+}
+
+// Withdraw withdraws a release. A second withdrawal replaces the first: the newest reason counts.
+func (s *Releases) Withdraw(ctx context.Context, version string, w Withdrawal) error {
+	k := s.db.Keys
+	err := s.db.Commit(ctx, etcd.If(etcd.Exists(k.Release(version))).Put(k.Withdrawal(version), w))
+	if errors.Is(err, etcd.ErrConflict) {
+		err = etcd.ErrNotFound
+	}
+	return etcd.Wrap(err, "cannot withdraw release %s", version)
+}
+
+// Reinstate ends the withdrawal of a release. It returns ErrNotFound if there is none.
+func (s *Releases) Reinstate(ctx context.Context, version string) error {
+	key := s.db.Keys.Withdrawal(version)
+	err := s.db.Commit(ctx, etcd.If(etcd.Exists(key)).Delete(key))
+	if errors.Is(err, etcd.ErrConflict) {
+		err = etcd.ErrNotFound
+	}
+	return etcd.Wrap(err, "cannot end the withdrawal of release %s", version)
+}
+
+// Withdrawals lists the withdrawn releases by version. An unreadable withdrawal counts: it was one.
+func (s *Releases) Withdrawals(ctx context.Context) (map[string]Withdrawal, error) {
+	all := map[string]Withdrawal{}
+	err := s.db.Scan(ctx, s.db.Keys.Withdrawals(), func(rest string, kv *etcd.KV) error {
+		var w Withdrawal
+		_ = etcd.Decode(string(kv.Key), kv.Value, &w)
+		all[etcd.Unescape(rest)] = w
+		return nil
+	})
+	return all, etcd.Wrap(err, "cannot list the withdrawn releases")
+}
+
+// Resolve returns the newest published release that fits an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`), and
+// that is not withdrawn. The target records the resolved version: a constraint never reaches a node.
 func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
-	_, err := ParseVersion(wish)
+	withdrawn, err := s.Withdrawals(ctx)
+	if err != nil {
+		return SignedRelease{}, err
+	}
+	_, err = ParseVersion(wish)
+	if w, is := withdrawn[wish]; err == nil && is {
+		return SignedRelease{}, fmt.Errorf("cannot use release %s: %s withdrew it: %s\nto allow it again: `pulley releases withdraw %s --undo`", wish, cmp.Or(w.By, "an operator"), cmp.Or(string(w.Why), "no reason is given"), wish)
+	}
 	if err == nil {
 		return s.Get(ctx, wish)
 	}
@@ -305,10 +352,17 @@ func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, err
 	if err != nil {
 		return SignedRelease{}, err
 	}
+	var skipped []string
 	for _, r := range slices.Backward(all) {
 		if v, err := ParseVersion(r.Version); err == nil && constraint.Check(v) {
-			return r, nil
+			if _, is := withdrawn[r.Version]; !is {
+				return r, nil
+			}
+			skipped = append(skipped, r.Version)
 		}
+	}
+	if len(skipped) > 0 {
+		return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w: %s withdrawn\n`pulley releases` shows why", wish, etcd.ErrNotFound, strings.Join(skipped, ", "))
 	}
 	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, etcd.ErrNotFound, len(all))
 }

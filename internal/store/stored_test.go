@@ -18,6 +18,7 @@ import (
 // the revision counts.
 var stored = map[string]any{
 	"releases/<version>":      Release{},
+	"withdrawn/<version>":     Withdrawal{},
 	"content/<sha256>":        nil,
 	"deltas/<line>/<seq>":     nil,
 	"publishing/<id>":         etcd.LockHolder{},

@@ -272,7 +272,7 @@ func (s *Targets) pruned(ctx context.Context, ref environments.Ref, t agent.Targ
 	case t.Release != "" && missing(s.db.Keys.Release(t.Release)):
 		return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
 	case t.Data != 0 && missing(s.db.Env(ref).Generation(t.Data)):
-		return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset its values again with `pulley data set`", t.Data, ref)
+		return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset its values again with `pulley data set -e %s`", t.Data, ref, ref)
 	}
 	return nil
 }
@@ -283,7 +283,7 @@ func (s *Targets) outcome(ctx context.Context, key, value string, unanswered err
 	resp, err := s.db.Get(ctx, key)
 	switch {
 	case err != nil || len(resp.Kvs) == 0:
-		return fmt.Errorf("%w\n%w: check `pulley history`", unanswered, etcd.ErrReadAgain)
+		return fmt.Errorf("%w\n%w: check `pulley history -e ENVIRONMENT`", unanswered, etcd.ErrReadAgain)
 	case string(resp.Kvs[0].Value) == value:
 		return nil
 	}

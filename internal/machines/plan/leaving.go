@@ -53,7 +53,7 @@ func (p *planner) leaves(node string) Step {
 		s.Deletes = nil
 		s = p.driverChanged(s, rec)
 	case p.driver == environments.DriverNone:
-		s = n.step(Extra, why, machines.Reason{Code: machines.MadeElsewhere, Node: node})
+		s = n.step(Extra, why, machines.Reason{Code: machines.MadeElsewhere, Node: node, Environment: p.want.Ref().String()})
 	case recorded && p.atOtherPlace(rec):
 		s.Deletes = nil
 		s = p.placeChanged(n, s, rec)
@@ -89,7 +89,7 @@ func (p *planner) leavesWithoutMachine(n planned, s Step) Step {
 	case p.options.Destroy:
 		s.Reasons = []machines.Reason{because(machines.HostForgotten)}
 	default:
-		return n.step(Extra, append(s.Reasons, machines.Reason{Code: machines.NotMadeByPulley, Node: n.name})...)
+		return n.step(Extra, append(s.Reasons, machines.Reason{Code: machines.NotMadeByPulley, Node: n.name, Environment: p.want.Ref().String()})...)
 	}
 	s.Drain = p.reachable(n.name)
 	return s
@@ -154,7 +154,7 @@ const (
 // reports, or the machine was ordered just now.
 func (p *planner) unlisted(n planned, rec machines.Record) (s Step, ok bool) {
 	if at, reports := p.LastReport(n.name); reports {
-		s = n.step(Keep, machines.Reason{Code: machines.UnlistedReporting, Node: n.name, At: at, Until: p.SilentFrom(n.name)})
+		s = n.step(Keep, machines.Reason{Code: machines.UnlistedReporting, Node: n.name, Environment: p.want.Ref().String(), At: at, Until: p.SilentFrom(n.name)})
 		s.Notes = []machines.Reason{because(machines.ReportsUnlisted)}
 		p.reporting++
 		return s, true

@@ -19,11 +19,12 @@ const format = 1
 
 // Options change what is planned.
 type Options struct {
-	Destroy     bool   // no nodes are wanted
-	Place       string // current place of the provider, as in records; "" is unknown
-	SamePlace   bool   // machines that were made at another place are those that the provider lists here
-	AcceptLost  bool   // confirms that most of the machines are gone
-	ForgetHosts bool   // Destroy: also remove nodes whose machines are not Pulley's
+	Destroy     bool     // no nodes are wanted
+	Place       string   // current place of the provider, as in records; "" is unknown
+	SamePlace   bool     // machines that were made at another place are those that the provider lists here
+	AcceptLost  bool     // confirms that most of the machines are gone
+	ForgetHosts bool     // Destroy: also remove nodes whose machines are not Pulley's
+	Replace     []string // nodes whose machines are replaced, whatever their state
 }
 
 // Make plans the changes from w to want.

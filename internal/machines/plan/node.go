@@ -36,6 +36,11 @@ func (p *planner) node(n planned) []Step {
 		recorded = false
 	}
 	s := p.withMachine(n, *own, rec, recorded, registered)
+	if slices.Contains(p.options.Replace, n.name) && !s.Removes && own.State != machines.Deleting {
+		s = n.step(Replace, machines.Reason{Code: machines.ReplaceRequested, Machine: own.Ref(), State: own.State}).replaced()
+		had, _ := p.changedShape(n, *own, rec, recorded)
+		s.Had = &had
+	}
 	if p.onlyNamesake(n.name, *own, rec, s.Removes) {
 		if s, ok := p.unlisted(n, rec); ok {
 			return []Step{s}
@@ -131,7 +136,7 @@ func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record
 	case recorded && !registered && p.joined(n.name, rec):
 		why.Node = n.name
 		s := n.step(Keep, of(machines.OffHostList))
-		s.Notes = []machines.Reason{{Code: machines.OffHostListNote, Node: n.name}}
+		s.Notes = []machines.Reason{{Code: machines.OffHostListNote, Node: n.name, Environment: p.want.Ref().String()}}
 		return s
 	case recorded && late && !registered && m.State != machines.Unknown:
 		why.Seconds = int(n.role.timeout / time.Second)

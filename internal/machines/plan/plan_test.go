@@ -420,7 +420,7 @@ func TestPlan(t *testing.T) {
 		{name: "fewer, and it is gone", world: func(w *testWorld) { up(w); w.book("compute3", "m1.small", "c", machines.Made) },
 			want: "keep compute1; keep compute2; orphan compute3 removes"},
 		{name: "fewer, and it joined by itself", world: func(w *testWorld) { up(w); w.join("compute3", "compute") },
-			want: "keep compute1; keep compute2; extra compute3", why: `"code":"not_made_by_pulley","node":"compute3"`},
+			want: "keep compute1; keep compute2; extra compute3", why: `"code":"not_made_by_pulley","environment":"dev","node":"compute3"`},
 		{name: "fewer, and without a record", world: func(w *testWorld) {
 			up(w)
 			w.Machines = append(w.Machines, machines.Machine{Name: "compute3", ID: "c", State: machines.Deleting})

@@ -231,3 +231,17 @@ func Health(h machines.Health) string {
 	}
 	return "degraded: " + strings.Join(parts, "; ")
 }
+
+// NotReplaced reports a node whose machine an operator wants to replace, and that the plan does not replace.
+func NotReplaced(p plan.Plan, nodes []string) error {
+	for _, node := range nodes {
+		i := slices.IndexFunc(p.Steps, func(s plan.Step) bool { return s.Node == node && !s.Creates })
+		switch {
+		case i >= 0:
+			return fmt.Errorf("cannot replace the machine of %s: %s", node, Reasons(p.Steps[i].Reasons))
+		case !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Node == node }):
+			return fmt.Errorf("cannot replace the machine of %q: the environment has no such node\n`pulley nodes -e %s` lists the nodes", node, p.Fleet)
+		}
+	}
+	return nil
+}

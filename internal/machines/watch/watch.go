@@ -193,7 +193,7 @@ func (f *Findings) unfinished() (begun []plan.Step) {
 		switch {
 		case rec.Watch && resumes(s, rec, world):
 			if at, reports := world.LastReport(s.Node); reports && deletesRunning(s, world) {
-				f.note(machines.Reason{Code: machines.ReplacedButReports, Node: s.Node, At: at})
+				f.note(machines.Reason{Code: machines.ReplacedButReports, Node: s.Node, Environment: f.Draft.Fleet.String(), At: at})
 				continue
 			}
 			begun = append(begun, s)

@@ -12,6 +12,7 @@ import (
 // deletes immutable keys.
 //
 //	releases/<version>                                   p  record of a release, signed; immutable except its signatures
+//	withdrawn/<version>                                  p  a release that no constraint and no promotion picks
 //	content/<sha256>                                     p  immutable bytes, named by their hash
 //	deltas/<line>/<seq>                                  p  immutable; from one release of a line to the next
 //	publishing/<id>                                      p  a publish in progress; a lease ends it
@@ -73,6 +74,8 @@ func (k Keys) Root() string { return k.prefix }
 
 func (k Keys) Releases() string                    { return k.prefix + "releases/" }
 func (k Keys) Release(version string) string       { return k.Releases() + escape(version) }
+func (k Keys) Withdrawals() string                 { return k.prefix + "withdrawn/" }
+func (k Keys) Withdrawal(version string) string    { return k.Withdrawals() + escape(version) }
 func (k Keys) Objects() string                     { return k.prefix + "content/" }
 func (k Keys) Object(hash string) string           { return k.Objects() + escape(hash) }
 func (k Keys) Deltas() string                      { return k.prefix + "deltas/" }

@@ -68,7 +68,7 @@ func (r *Error) Error() string { return Sentence(r.Code, r.Params) }
 func (r *Error) Hint() string {
 	switch r.Code {
 	case ReleaseTooOld, DataTooOld:
-		return "to allow it, run `pulley rollback --sign-key FILE`"
+		return "to allow it, run `pulley rollback -e ENVIRONMENT --sign-key FILE`"
 	case SignersRequired:
 		return "to check signatures, install the file of allowed signers on the node: `pulley key list --signers FILE` checks it"
 	case MarkUnreadable:
