@@ -6,7 +6,6 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -28,10 +27,7 @@ func PlanRollback(ctx context.Context, s *store.Store, ref environments.Ref, sco
 }
 
 func planRollback(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, to *agent.Epoch) (f store.FleetState, u *Undoing, err error) {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-		return f, nil, err
-	}
-	if f, err = s.Fleet.State(ctx, ref); err != nil {
+	if f, err = listed(ctx, s, ref, scope.Node); err != nil {
 		return f, nil, err
 	}
 	history, err := s.Targets.HistoryOf(ctx, ref, f.Desires)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -86,11 +85,8 @@ func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) err
 	k := s.db.Keys.Env(env)
 	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithRev(d.Revision))
-	if errors.Is(err, rpctypes.ErrCompacted) {
-		err = etcd.ErrConflict
-	}
 	if err != nil || len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) == k.Change(d.Gate.Epoch) {
-		return err
+		return uncompacted(err)
 	}
 	return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, d.Gate.Epoch, env)
 }
@@ -239,10 +235,7 @@ func (s *Targets) changes(ctx context.Context, env string, d Desires) ([]Change,
 	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
 		all = append(all, c)
 	}, clientv3.WithRev(d.Revision))
-	if errors.Is(err, rpctypes.ErrCompacted) {
-		err = etcd.ErrConflict
-	}
-	return all, err
+	return all, uncompacted(err)
 }
 
 // permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and
