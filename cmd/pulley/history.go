@@ -138,9 +138,9 @@ func (h *historyOptions) acts(ctx context.Context, s *store.Store, ref environme
 	slices.Reverse(all)
 	all, left := limited(slices.DeleteFunc(all, func(a machines.Act) bool { return !has(a.At, store.Scope{Node: a.Node}) }), h.selected.limit)
 	err = h.out.Print(h.env, all, func(t *cli.Table) error {
-		t.Row("WHEN", "DID", "NODE", "BY", "WHY")
+		t.Row("WHEN", "NODE", "DID", "BY", "WHY")
 		for _, a := range all {
-			t.Row(cli.Ago(h.env.Now(), a.At), string(a.Did), a.Node, a.By, render.Reasons(a.Reasons))
+			t.Row(cli.Ago(h.env.Now(), a.At), a.Node, string(a.Did), a.By, render.Reasons(a.Reasons))
 		}
 		return nil
 	})

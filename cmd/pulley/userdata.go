@@ -133,7 +133,7 @@ func (u *userdataOptions) checkFlags(args []string) error {
 	case u.token != "" && u.tokenFile != "" || u.newToken && u.token+u.tokenFile != "":
 		return cli.Usagef("--token, --token-file and --new-token exclude each other")
 	case u.newToken && (u.expires <= 0 || u.expires > tokens.MaxLifetime):
-		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", u.expires, tokens.MaxLifetime)
+		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", cli.Duration(u.expires), cli.Duration(tokens.MaxLifetime))
 	}
 	return nil
 }
