@@ -213,7 +213,7 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 		return nil
 	case err == nil:
 		e.differs = fleet.Contradictions(f, history)
-		e.nodes = fleet.Look(f, e.ref, now).Nodes
+		e.nodes = fleet.Look(f, e.ref, fleet.Selection{}, now).Nodes
 		e.signers = map[string][]string{}
 		for node, st := range sorted(f.Statuses) {
 			_, listed := f.Hosts[node]
