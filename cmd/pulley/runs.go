@@ -118,7 +118,10 @@ func (o *options) followRuns(ctx context.Context, s *store.Store, ref environmen
 func (o *options) printNewRuns(runs []agent.Run, shown **agent.Run) error {
 	fresh := runs[:min(len(runs), 1)]
 	if *shown != nil {
-		fresh = runs[:max(0, slices.IndexFunc(runs, func(r agent.Run) bool { return !r.Started.After((*shown).Started) }))]
+		fresh = runs
+		if at := slices.IndexFunc(runs, func(r agent.Run) bool { return r.ID == (*shown).ID }); at >= 0 {
+			fresh = runs[:at]
+		}
 	}
 	for _, r := range slices.Backward(fresh) {
 		*shown = &r

@@ -29,6 +29,9 @@ const (
 	watchPause = 5
 )
 
+// linesAround is the number of lines around the nodes of --watch.
+const linesAround = 8
+
 type statusOptions struct {
 	*options
 	selected         selectFlags
@@ -69,6 +72,9 @@ EXIT STATUS
 			}
 			if !c.Flags().Changed("limit") && v.env.Terminal && v.out.ForPeople() {
 				v.selected.limit = rowsOnTerminal
+				if v.watches && v.env.Height > 0 {
+					v.selected.limit = max(v.env.Height-linesAround, 1)
+				}
 			}
 			return v.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return v.run(ctx, s, ref, sel) })
 		},
@@ -184,7 +190,7 @@ func (v statusOptions) watch(ctx context.Context, s *store.Store, ref environmen
 	for {
 		began := time.Now()
 		var screen bytes.Buffer
-		v.env.Stdout = &screen
+		v.env.Stdout, v.env.Stderr = &screen, &screen // warnings, too
 		status, err := v.read(ctx, s, ref, sel)
 		switch {
 		case ctx.Err() != nil:
@@ -197,8 +203,8 @@ func (v statusOptions) watch(ctx context.Context, s *store.Store, ref environmen
 			}
 			fmt.Fprintf(&screen, "\n%s; Ctrl-C ends\n", v.env.Now().Format(time.TimeOnly))
 			_, err = io.WriteString(out, "\x1b[H\x1b[2J"+screen.String())
-		case status.Summary() != shown:
-			shown = status.Summary()
+		case screen.String()+status.Summary() != shown:
+			shown = screen.String() + status.Summary()
 			_, err = io.WriteString(out, shown)
 		}
 		if err != nil {

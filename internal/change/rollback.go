@@ -57,6 +57,9 @@ func undone(ref environments.Ref, history []store.Change, scope Scope, to *agent
 		if *to > newest {
 			return nil, fmt.Errorf("cannot roll %s back to epoch %d: its newest epoch is %d", ref, *to, newest)
 		}
+		if oldest := store.OldestReachable(history); *to < oldest {
+			return nil, fmt.Errorf("cannot roll %s back to epoch %d: its history is kept from epoch %d on\npromote the release of that epoch instead", ref, *to, oldest)
+		}
 		if undo, ok := store.UndoTo(history, scope, *to); ok {
 			return &undo, nil
 		}

@@ -82,6 +82,9 @@ func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time
 	for name := range called {
 		names[name] = true
 	}
+	if len(sel.Nodes) > 0 {
+		maps.DeleteFunc(names, func(name string, _ bool) bool { return !slices.Contains(sel.Nodes, name) })
+	}
 	if len(sel.Nodes) == 0 {
 		out.Nodes = make([]Node, 0, len(names))
 	}
@@ -198,10 +201,12 @@ type WholeStatus agent.Status
 
 // Explain runs the node's own decision on its last status.
 func Explain(f store.FleetState, ref environments.Ref, node string, now time.Time) Explanation {
-	n := lookAt(f, node, "", now)
-	if parsed, err := environments.ParseNode(node); err == nil && n.Role == "" {
-		n.Role = parsed.Role
+	role := ""
+	if _, reported := f.Statuses[node]; !reported {
+		role = RoleOf(f.Spec, node)
 	}
+	n := lookAt(f, node, role, now)
+	n.Role = cmp.Or(n.Role, RoleOf(f.Spec, node))
 	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
 	x := Explanation{Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {

@@ -324,31 +324,31 @@ func (s *Targets) history(ctx context.Context, env string, limit int, opts ...cl
 
 // Undo returns the change that a rollback of a scope undoes: the newest change of its target that is not a rollback and
 // not yet undone.
-func Undo(history []Change, scope etcd.Scope) (Change, bool) {
+func Undo(history []Change, scope etcd.Scope) (undo Change, ok bool) {
 	limit := agent.Epoch(-1)
-	for _, c := range history {
+	reachable(history, scope, func(c Change) bool {
 		switch {
-		case c.Scope() != scope || limit >= 0 && c.Epoch >= limit:
-			continue
+		case limit >= 0 && c.Epoch >= limit:
 		case c.Kind == RolledBack:
 			limit = c.Undoes
-			continue
 		case c.Before == c.After: // promoted again, to sign it
-			continue
+		default:
+			undo, ok = c, true
 		}
-		return c, true
-	}
-	return Change{}, false
+		return !ok
+	})
+	return undo, ok
 }
 
 // UndoTo returns the change with which a scope left the target of an epoch, whether or not a rollback undid that epoch
-// later. The history is complete, newest first.
+// later. The history is newest first; epoch is at least OldestReachable.
 func UndoTo(history []Change, scope etcd.Scope, epoch agent.Epoch) (undo Change, ok bool) {
-	for _, c := range history {
-		if c.Scope() == scope && c.Epoch > epoch {
+	reachable(history, scope, func(c Change) bool {
+		if c.Epoch > epoch {
 			undo, ok = c, true
 		}
-	}
+		return c.Epoch > epoch
+	})
 	return undo, ok
 }
 
