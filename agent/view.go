@@ -19,11 +19,12 @@ const (
 	Held         NodeState = "held"         // a hold, or the machine itself, forbids runs
 	Silent       NodeState = "silent"       // no report for too long
 	Unregistered NodeState = "unregistered" // it reports, but is not on the host list
+	Missing      NodeState = "missing"      // neither on the host list nor ever reported: the environment calls for it
 )
 
 // NodeStates lists all states in the order of an operator's interest, Converged first.
 func NodeStates() []NodeState {
-	return []NodeState{Converged, Pending, InRun, FailedState, Stuck, Held, Silent, Unregistered}
+	return []NodeState{Converged, Pending, InRun, FailedState, Stuck, Held, Silent, Unregistered, Missing}
 }
 
 // View is an operator's view of one node.
@@ -140,7 +141,7 @@ func (s *Status) SilentFrom() time.Time {
 func (v View) unheard(d Desired, now time.Time) View {
 	v.State, v.Cause = Pending, Cause{Reason: ReasonNotReported}
 	if d.Host == nil {
-		v.State, v.Cause = Unregistered, Cause{Reason: ReasonUnknownNode}
+		v.State, v.Cause = Missing, Cause{Reason: ReasonUnknownNode}
 	} else if age := now.Sub(d.Host.At); age > minSilence {
 		v.State, v.Cause = Silent, Cause{ReasonNeverReported, Params{At: d.Host.At}}
 	}

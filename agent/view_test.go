@@ -123,6 +123,7 @@ func TestLook(t *testing.T) {
 			}
 		})
 	}
+	seen[Missing] = true // TestLookWithoutStatus
 	for _, s := range NodeStates() {
 		if !seen[s] {
 			t.Errorf("no case is about %s", s)
@@ -138,7 +139,7 @@ func TestLookWithoutStatus(t *testing.T) {
 	}{
 		{&Host{At: start.Add(-time.Minute)}, Pending},
 		{&Host{At: start.Add(-time.Hour)}, Silent},
-		{nil, Unregistered},
+		{nil, Missing},
 	} {
 		v := Look(nil, Desired{Host: c.host, Default: verA}, start)
 		if v.State != c.want || v.Sentence() == "" || v.Wanted != verA {

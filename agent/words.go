@@ -43,7 +43,7 @@ var reasonWords = map[Reason]string{
 	ReasonSilent:        "the node last reported at {at}",
 	ReasonNeverReported: "the node registered at {at} and has never reported",
 	ReasonNotReported:   "the node is registered and has not reported yet",
-	ReasonUnknownNode:   "etcd has no record of the node",
+	ReasonUnknownNode:   "the node is not registered and has never reported",
 	ReasonNotTaken:      "the node is on {last_good} and has not taken {target} yet",
 }
 

@@ -561,6 +561,20 @@ func flip(ts *testscript.TestScript, neg bool, args []string) {
 	put(ts, false, []string{args[0], string(value)})
 }
 
+// page PAGE FILE writes the first shell script of a page to a file: a block of sh that begins with #!.
+func pageScript(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 2, "page PAGE FILE")
+	text, err := os.ReadFile(filepath.Join(repository, args[0]))
+	ts.Check(err)
+	for _, b := range parsePage(args[0], string(text)).blocks {
+		if b.language == "sh" && strings.HasPrefix(b.lines[0], "#!") {
+			ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(strings.Join(b.lines, "\n")+"\n"), 0o755))
+			return
+		}
+	}
+	ts.Fatalf("%s has no shell script", args[0])
+}
+
 func valueOf(ts *testscript.TestScript, key string) string {
 	resp, err := serverOf(ts).Client().Get(context.Background(), key)
 	ts.Check(err)

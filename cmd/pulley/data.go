@@ -36,6 +36,9 @@ func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *sto
 		if d.layer, err = d.scope.value(); err != nil {
 			return err
 		}
+		if err := d.wait.check(c); err != nil {
+			return err
+		}
 		if d.common && d.layer != (store.Scope{}) {
 			return cli.Usagef("--common excludes --role and --node")
 		}
@@ -57,12 +60,14 @@ has not signed the generation: then set creates a new, signed one. If the stored
 --sign-key, or --unsigned.
 
 EXIT STATUS
-  0 done, or it was set already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
+  0 done, or it was set already; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are held or
+  silent, 5 its time passed`,
 		Args: arguments(2, 2, "takes a key and a YAML value"),
 	}
 	d.sign.add(cmd)
 	d.sign.addUnsigned(cmd)
 	d.addDryRun(cmd)
+	d.wait.add(cmd, "wait until the nodes that see the layer took the data")
 	d.addMessage(cmd, "reason")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		err := d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0], Value: &args[1]})
@@ -80,12 +85,14 @@ func newDataUnset(o *options) *cobra.Command {
 		Long: `unset removes the key from the layer: nodes get the value of a lower layer or of the release.
 
 EXIT STATUS
-  0 done; 1 failed, or the layer has no such key; 2 wrong usage, 3 etcd unreachable`,
+  0 done; 1 failed, or the layer has no such key; 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are held
+  or silent, 5 its time passed`,
 		Args: arguments(1, 1, "takes a key"),
 	}
 	d.sign.add(cmd)
 	d.sign.addUnsigned(cmd)
 	d.addDryRun(cmd)
+	d.wait.add(cmd, "wait until the nodes that see the layer took the data")
 	d.addMessage(cmd, "reason")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		return d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0]})
@@ -98,17 +105,22 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments
 		return err
 	}
 	warnUnstated(d.env, done.Unstated)
+	d.announceData(ref, e.Key, done)
+	return d.await(ctx, s, change.AwaitingData(ref, e.Scope, done))
+}
+
+func (d *dataOptions) announceData(ref environments.Ref, key string, done change.Data) {
 	same := fmt.Sprintf("layer %s of %s has this value already", done.Layer, ref)
 	switch {
 	case done.Same && done.Made:
 		fmt.Fprintf(d.env.Stdout, "%s; signed now, as data %d (epoch %d)\n", same, done.Generation, done.Epoch)
-		return nil
+		return
 	case done.SignedBy != "":
 		fmt.Fprintf(d.env.Stdout, "%s, and data %d has a signature by %s\n", same, done.Generation, done.SignedBy)
-		return nil
+		return
 	case done.Same:
 		fmt.Fprintln(d.env.Stdout, same)
-		return nil
+		return
 	case !done.Signed:
 		fmt.Fprintf(d.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse it\n", program)
 	}
@@ -124,8 +136,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments
 			fmt.Fprintf(d.env.Stdout, "  %s\n", node)
 		}
 	}
-	d.warnOfShadows(e.Key, done)
-	return nil
+	d.warnOfShadows(key, done)
 }
 
 func (d *dataOptions) warnOfShadows(key string, done change.Data) {

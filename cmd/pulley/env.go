@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +16,6 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
-	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
 
@@ -170,42 +168,6 @@ func newEnvSchema(o *options) *cobra.Command {
 			return err
 		},
 	}
-}
-
-func newEnvHistory(o *options) *cobra.Command {
-	var since time.Duration
-	cmd := &cobra.Command{
-		Use: "history -e ENVIRONMENT", Short: "Show the history of an environment's machines", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				var from time.Time
-				if since > 0 {
-					from = o.env.Now().Add(-since)
-				}
-				acts, damaged, err := s.Machines.Acts(ctx, ref, from)
-				if err != nil {
-					return err
-				}
-				o.warn(damaged)
-				if len(acts)+len(damaged) == 0 {
-					if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-						return err
-					}
-				}
-				return o.out.Print(o.env, acts, func(t *cli.Table) error {
-					t.Row("WHEN", "NODE", "DID", "BY", "WHY")
-					for _, a := range acts {
-						t.Row(a.At.UTC().Format(time.RFC3339), a.Node, string(a.Did), a.By, render.Reasons(a.Reasons))
-					}
-					return nil
-				})
-			})
-		},
-	}
-	o.fleet.AddFlag(cmd.Flags())
-	cmd.Flags().DurationVar(&since, "since", 0, "show only this last period, as in 24h (default: the newest 1,000 entries)")
-	o.out.AddFlags(cmd.Flags())
-	return cmd
 }
 
 // maxEnvironmentFile limits the bytes read from a file. environments.Load reports a file that is too large.

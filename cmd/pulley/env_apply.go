@@ -59,7 +59,7 @@ func (m *machineFlags) add(c *cobra.Command) {
 	f.BoolVarP(&m.yes, "yes", "y", false, "do not ask for confirmation")
 	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "refuse to delete and remove more machines and nodes than this")
 	f.IntVar(&m.parallel, "parallel", apply.DefaultParallel, "number of machines that are worked on at a time")
-	f.DurationVar(&m.drainTimeout, "drain-timeout", apply.DefaultDrainTimeout, "time for a node's retire hooks; a machine whose hooks are late is left as it is")
+	cli.DurationVar(f, &m.drainTimeout, "drain-timeout", apply.DefaultDrainTimeout, "time for a node's retire hooks; a machine whose hooks are late is left as it is")
 	f.BoolVar(&m.noDrain, "no-drain", false, "delete machines without running the retire hooks of their nodes")
 }
 

@@ -100,8 +100,8 @@ EXIT STATUS
 	o.fleet.AddFlag(cmd.Flags())
 	f := cmd.Flags()
 	f.IntVar(&w.budget, "budget", watch.DefaultBudget, "limit of recreated machines in an hour")
-	f.DurationVar(&w.patience, "patience", watch.DefaultPatience, "how long a machine must be dead before it is recreated")
-	f.DurationVar(&w.interval, "interval", watchInterval, "time between two checks")
+	cli.DurationVar(f, &w.patience, "patience", watch.DefaultPatience, "how long a machine must be dead before it is recreated")
+	cli.DurationVar(f, &w.interval, "interval", watchInterval, "time between two checks")
 	return cmd
 }
 

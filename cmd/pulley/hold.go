@@ -42,7 +42,7 @@ freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley h
 				return cli.Usagef("cannot hold for %s: give at least 1s and at most a year, as in --for 4h", lasts)
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				_, sc, err := o.scope.find(ctx, s, ref)
+				sc, err := o.scope.find(ctx, s, ref)
 				if err != nil {
 					return err
 				}
@@ -70,7 +70,7 @@ freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley h
 	o.fleet.AddFlag(cmd.Flags())
 	o.scope.add(cmd, "the nodes")
 	cmd.Flags().BoolVar(&stop, "stop", false, "do not run Puppet at all (default: stay on the target and enforce it)")
-	cmd.Flags().DurationVar(&lasts, "for", 0, "duration of the hold, as in 4h (default: until unhold)")
+	cli.DurationVar(cmd.Flags(), &lasts, "for", 0, "duration of the hold, as in 4h or 7d (default: until unhold)")
 	cmd.Flags().StringVar(&why, "why", "", "reason, shown with the hold")
 	cmd.Flags().BoolVar(&replace, "replace", false, "replace a stronger hold of the same scope")
 	o.addDryRun(cmd)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,39 +18,50 @@ import (
 	"pulley/internal/store"
 )
 
+type nodesOptions struct {
+	*options
+	selected selectFlags
+}
+
 func newNodes(o *options) *cobra.Command {
+	n := nodesOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
-		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot.`,
-		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, o.nodes) },
+		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot. --role, --node and
+--state select some of them. On a terminal, nodes lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes.`,
+		Example: `  pulley nodes -e production --role compute
+  pulley nodes -e production --state missing`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			sel, err := n.selected.value()
+			if err != nil {
+				return err
+			}
+			if !c.Flags().Changed("limit") && n.env.Terminal && n.out.ForPeople() {
+				n.selected.limit = rowsOnTerminal
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return n.list(ctx, s, ref, sel) })
+		},
 	}
 	o.fleet.AddFlag(cmd.PersistentFlags())
+	n.selected.add(cmd)
+	n.selected.addState(cmd)
+	n.selected.addLimit(cmd, 0, "number of nodes; 0 for all (default: "+strconv.Itoa(rowsOnTerminal)+" on a terminal, else all)")
 	o.out.AddFlags(cmd.Flags())
 	cmd.AddCommand(newNodesAdd(o), newNodesRemove(o), newNodesRun(o), newNodesUnlock(o))
 	return cmd
 }
 
-func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Ref) error {
-	var r fleet.HostsRead
-	var err error
-	if r.Spec, err = fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+func (n nodesOptions) list(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {
+	r, err := fleet.ReadHosts(ctx, s, ref, sel, n.env.Now())
+	if err != nil {
 		return err
 	}
-	if r.Hosts, err = s.Fleet.Hosts(ctx, ref); err != nil {
-		return err
-	}
-	var damaged, more []string
-	if r.Identities, damaged, err = s.Identities.List(ctx, ref); err != nil {
-		return err
-	}
-	if r.FirstBoots, more, err = s.FirstBoots.List(ctx, ref); err != nil {
-		return err
-	}
-	o.warn(append(damaged, more...))
-	now := o.env.Now()
-	all := fleet.Hosts(r, now)
-	return o.out.Print(o.env, all, func(t *cli.Table) error {
+	n.warn(r.Damaged)
+	now := n.env.Now()
+	all, left := limited(fleet.Hosts(r, now), n.selected.limit)
+	err = n.out.Print(n.env, all, func(t *cli.Table) error {
 		t.Row("NODE", "ROLE", "REGISTERED", "ADDRESSES", "MACHINE ID", "FIRST BOOT", "NOTE")
+		t.Spare("MACHINE ID", "ADDRESSES")
 		for _, h := range all {
 			since := "not yet"
 			if h.Registered {
@@ -59,6 +71,10 @@ func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Re
 		}
 		return nil
 	})
+	if n.out.ForPeople() {
+		cli.More(n.env, left, "node", "nodes")
+	}
+	return err
 }
 
 func newNodesAdd(o *options) *cobra.Command {
@@ -169,7 +185,6 @@ func removalOf(ref environments.Ref, node string, identity *store.Identity, forg
 }
 
 func newNodesRun(o *options) *cobra.Command {
-	var wait time.Duration
 	var cancelRetirement bool
 	cmd := &cobra.Command{
 		Use: "run NODE -e ENVIRONMENT", Short: "Request one Puppet run of a node at its next tick",
@@ -185,12 +200,13 @@ EXIT STATUS
   0 requested, or with --wait done; 1 failed, or not answered in time; 2 wrong usage; 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if o.dryRun && (cancelRetirement || wait > 0) {
+			if o.dryRun && (cancelRetirement || o.wait.limit > 0) {
 				return cli.Usagef("--dry-run excludes --cancel-retirement and --wait")
 			}
-			if wait < 0 {
-				return cli.Usagef("cannot wait for %s: give a duration above 0, as in --wait 10m", wait)
+			if err := o.wait.check(c); err != nil {
+				return err
 			}
+			wait := o.wait.limit
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				node, r := args[0], nodes.NewRun(o.env.User, o.message, o.env.Now())
 				if cancelRetirement {
@@ -220,7 +236,7 @@ EXIT STATUS
 	o.addMessage(cmd, "reason, shown with the run")
 	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "cancel the node's retirement first")
 	o.addDryRun(cmd)
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the answer, up to this long, as in 10m (default: do not wait)")
+	o.wait.add(cmd, "wait for the answer")
 	return cmd
 }
 

@@ -25,10 +25,17 @@ Nodes with allowed signers go below the highest release that they ever attempted
 promote also sets the current target again if it was set without a key. If the stored environment has allowed signers, promote
 refuses an unsigned release, and a way back without a key, unless --unsigned is given.
 
+With --wait, promote waits until every registered node that the change reaches is converged. It stops waiting when each
+other one failed at the target, is held, or is silent.
+
 EXIT STATUS
-  0 done, or it was the target already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
+  0 done, or it was the target already; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are
+  held or silent, 5 its time passed`,
 		Args: arguments(0, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.wait.check(c); err != nil {
+				return err
+			}
 			if inherit != (len(args) == 0) {
 				return cli.Usagef("give a version, or --inherit with --role or --node")
 			}
@@ -47,15 +54,15 @@ EXIT STATUS
 				if err != nil {
 					return err
 				}
-				if !done.Made {
+				if done.Made {
+					o.announce(ref, done)
+				} else {
 					fmt.Fprintf(o.env.Stdout, "the target of %s in %s is %s already\n", sc, ref, describeTarget(done.After))
-					return nil
 				}
-				o.announce(ref, done)
 				if o.dryRun {
 					return o.showMoves(done.Moves)
 				}
-				return nil
+				return o.await(ctx, s, change.Awaiting(ref, done.Change))
 			})
 		},
 	}
@@ -65,6 +72,7 @@ EXIT STATUS
 	o.sign.addUnsigned(cmd)
 	o.addDryRun(cmd)
 	cmd.Flags().BoolVar(&inherit, "inherit", false, "remove the target of the role or node")
+	o.wait.add(cmd, "wait until the nodes took the target")
 	o.addMessage(cmd, "reason")
 	return cmd
 }

@@ -187,9 +187,9 @@ interrupt. After a kill, --clean OWNER deletes the rest; the test prints its own
 	f.StringVar(&t.order.Image, "image", "", "image of the machines, as the provider calls it")
 	f.StringArrayVar(&t.order.Networks, "network", nil, "network of the machines, as the provider calls it; may be repeated")
 	f.StringVar(&t.clean, "clean", "", "delete the machines of a test with this owner, and test nothing")
-	f.DurationVar(&t.call, "call", conform.DefaultCall, "time for one request")
-	f.DurationVar(&t.boot, "boot", conform.DefaultBoot, "time until a machine runs")
-	f.DurationVar(&t.gone, "gone", conform.DefaultGone, "time until a deleted machine is no longer listed")
+	cli.DurationVar(f, &t.call, "call", conform.DefaultCall, "time for one request")
+	cli.DurationVar(f, &t.boot, "boot", conform.DefaultBoot, "time until a machine runs")
+	cli.DurationVar(f, &t.gone, "gone", conform.DefaultGone, "time until a deleted machine is no longer listed")
 	o.out.AddFlags(f)
 	return cmd
 }

@@ -58,7 +58,7 @@ EXIT STATUS
 	p.addMessage(cmd, "description (default: the subject of the git commit)")
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, g10k, r10k or ignore")
-	cmd.Flags().DurationVar(&p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it may take")
+	cli.DurationVar(cmd.Flags(), &p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it may take")
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
 	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")

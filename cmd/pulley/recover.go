@@ -63,7 +63,7 @@ EXIT STATUS
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	o.sign.add(cmd)
-	cmd.Flags().DurationVar(&valid, "valid", 7*24*time.Hour, "how long nodes accept the permit")
+	cli.DurationVar(cmd.Flags(), &valid, "valid", 7*24*time.Hour, "how long nodes accept the permit")
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
 	return cmd

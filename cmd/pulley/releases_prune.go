@@ -51,7 +51,7 @@ EXIT STATUS
 	p.out.AddFlags(cmd.Flags())
 	f := cmd.Flags()
 	f.IntVar(&p.keep, "keep", publish.DefaultPruneKeep, "keep this many of the highest versions, and this many of the releases published last")
-	f.DurationVar(&p.history, "history", publish.DefaultPruneHistory, "keep the releases that younger changes can be rolled back to")
+	cli.DurationVar(f, &p.history, "history", publish.DefaultPruneHistory, "keep the releases that younger changes can be rolled back to")
 	f.IntVar(&p.changes, "changes", publish.DefaultPruneChanges, "keep the releases that this many changes of each environment can be rolled back to")
 	p.addDryRun(cmd)
 	p.addConfirmation(cmd)

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +10,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
-	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -39,10 +36,16 @@ rollback shows the change and asks for confirmation. In scripts, use --yes.
 Nodes with allowed signers go below the highest release and data that they ever attempted only if --sign-key permits it; the
 permit is stored with the change.
 
+With --wait, rollback waits for the nodes as promote does.
+
 EXIT STATUS
-  0 done, 1 failed, or nothing to roll back, or not confirmed; 2 wrong usage, 3 etcd unreachable`,
+  0 done, 1 failed, nothing to roll back, or not confirmed; 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are held or
+  silent, 5 its time passed`,
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := r.wait.check(c); err != nil {
+				return err
+			}
 			if to < 0 {
 				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history -e ENVIRONMENT` lists, or 0 for the state before the first", to)
 			}
@@ -66,6 +69,7 @@ EXIT STATUS
 	o.scope.add(cmd, "the target")
 	cmd.Flags().Int64Var(&to, "to", 0, "restore the target of this epoch")
 	r.sign.add(cmd)
+	r.wait.add(cmd, "wait until the nodes are back")
 	r.addMessage(cmd, "reason")
 	r.addConfirmation(cmd)
 	r.addDryRun(cmd)
@@ -101,41 +105,5 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 		return err
 	}
 	r.announce(ref, done)
-	return nil
-}
-
-func newHistory(o *options) *cobra.Command {
-	var limit int64
-	cmd := &cobra.Command{
-		Use: "history -e ENVIRONMENT", Short: "List the changes of targets, newest first",
-		Long: `history lists the changes of an environment's targets, newest first. Each is an epoch for ` + "`pulley rollback --to`" + `.`,
-		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-					return err
-				}
-				history, err := s.Targets.History(ctx, ref, limit)
-				if err != nil {
-					return err
-				}
-				return o.out.Print(o.env, history, func(t *cli.Table) error {
-					t.Row("EPOCH", "WHEN", "KIND", "SCOPE", "FROM", "TO", "BY", "DATA", "WHY")
-					for _, h := range history {
-						edit := ""
-						if h.Edit != nil {
-							edit = h.Edit.String()
-						}
-						t.Row(strconv.FormatInt(int64(h.Epoch), 10), cli.Ago(o.env.Now(), h.At), string(h.Kind), h.Scope().String(),
-							describeTarget(h.Before), describeTarget(h.After), h.By, edit, strings.TrimSpace(string(h.Why)))
-					}
-					return nil
-				})
-			})
-		},
-	}
-	o.fleet.AddFlag(cmd.Flags())
-	o.out.AddFlags(cmd.Flags())
-	cmd.Flags().Int64Var(&limit, "limit", 50, "number of changes; 0 for all")
-	return cmd
+	return r.await(ctx, s, change.Awaiting(ref, done.Change))
 }

@@ -56,6 +56,7 @@ type options struct {
 	out        cli.Output
 	fleet      cli.EnvironmentFlag
 	scope      scopeFlags
+	wait       waitFlag
 	sign       signFlag
 	message    string
 	yes        bool // do not ask for confirmation
@@ -266,11 +267,10 @@ func (f *scopeFlags) value() (store.Scope, error) {
 }
 
 // find returns the scope that the flags name, checked against the environment.
-func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Scope, error) {
+func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.Scope, error) {
 	scope, err := f.value()
 	if err != nil {
-		return store.FleetState{}, scope, err
+		return scope, err
 	}
-	fleet, err := change.Find(ctx, s, ref, scope)
-	return fleet, scope, err
+	return scope, change.CheckScope(ctx, s, ref, scope)
 }

@@ -63,8 +63,8 @@ EXIT STATUS
 	f, m := cmd.Flags(), &s.config.Member
 	o.addDataDir(cmd, &s.config.DataDir, "folder of the embedded etcd and of the CA")
 	f.StringVar(&m.Listen, "listen", member.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
-	f.Int64Var(&m.QuotaBytes, "quota", member.DefaultQuota, "limit of etcd's data, in bytes: 16 MiB to 8 GiB")
-	f.DurationVar(&m.Retention, "retention", member.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
+	cli.SizeVar(f, &m.QuotaBytes, "quota", member.DefaultQuota, "limit of etcd's data: 16MiB to 8GiB")
+	cli.DurationVar(f, &m.Retention, "retention", member.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
 	f.StringVar(&s.config.ListenHTTPS, "listen-https", "", "host:port for nodes, over HTTPS; port 0 picks a free one and prints it (default with --auth: port 8443 of --listen's host)")
 	f.StringVar(&s.config.HTTPSCert, "https-cert", "", "PEM file of the certificate for --listen-https (default: --cert)")
 	f.StringVar(&s.config.HTTPSKey, "https-key", "", "PEM file of its key (default: --key)")
@@ -73,12 +73,12 @@ EXIT STATUS
 	f.StringVar(&s.notifyFile, "notify-file", "", "file with such URLs, one a line, that only its owner can read")
 	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose dead machines are replaced, as by `pulley env watch`, separated by commas: files, or names of environments/NAME.yaml")
 	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, described in ../clouds/NAME.yaml beside the files")
-	f.DurationVar(&s.patience, "watch-patience", watch.DefaultPatience, "how long a machine must be dead before it is replaced")
+	cli.DurationVar(f, &s.patience, "watch-patience", watch.DefaultPatience, "how long a machine must be dead before it is replaced")
 	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "limit of replaced machines of an environment in an hour")
 	f.BoolVar(&s.config.Auth, "auth", false, "make etcd authenticate its users, with a CA in the data folder; implied by --listen off loopback without --cert, and by a folder that was served with --auth before")
 	f.StringArrayVar(&s.config.Advertise, "advertise", nil, "name or address of this machine for nodes; may be repeated (default: that of --listen, or all of the machine)")
 	f.StringVar(&s.config.Today, "today", "", "today's `DATE`, as in 2026-11-22: confirms this machine's clock where it contradicts the newest times in etcd")
-	f.DurationVar(&s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
+	cli.DurationVar(f, &s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
 	s.secure.addCA(f)
 	return cmd
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,59 +20,234 @@ import (
 	"pulley/internal/store"
 )
 
+// rowsOnTerminal is the default of --limit on a terminal.
+const rowsOnTerminal = 50
+
+// Times between two reads of --watch: the second is relative to the time that a read takes.
+const (
+	watchPoll  = 2 * time.Second
+	watchPause = 5
+)
+
+// linesAround is the number of lines around the nodes of --watch.
+const linesAround = 8
+
+type statusOptions struct {
+	*options
+	selected         selectFlags
+	summary, watches bool
+	detailed         bool
+}
+
 func newStatus(o *options) *cobra.Command {
+	v := statusOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "status -e ENVIRONMENT", Short: "Show the state of every node of an environment", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
-		Long: `status shows each node's state: ` + fleet.States() + `.
+		Long: `status shows each node's state: ` + fleet.States() + `. It lists the nodes
+that the environment calls for, the registered ones, and those that have reported. --role, --node and --state select some of
+them. On a terminal, status lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that are not converged first.
 
 An environment is healthy when each of its nodes is registered and converged. The second line of a degraded environment
-lists the missing nodes.
+lists the missing nodes. With --role or --node, both lines are about the selected nodes.
+
+With --wait, status waits until the nodes of the environment are converged. It stops waiting when every other node failed at
+its target, is held, silent or not on the host list.
 
 EXIT STATUS
-  0 done, whatever the states of the nodes; 1 failed; 2 wrong usage; 3 etcd unreachable`,
+  0 done; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 degraded, with --wait or --detailed-exitcodes; 5 the time of --wait
+  passed`,
+		Example: `  pulley status -e production --summary
+  pulley status -e production --role compute --state failed,stuck
+  pulley status -e production --wait 15m`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-					return err
+			sel, err := v.selected.value()
+			if err != nil {
+				return err
+			}
+			if err := v.wait.check(c); err != nil {
+				return err
+			}
+			if v.watches && (v.wait.limit > 0 || !v.out.ForPeople()) {
+				return cli.Usagef("--watch excludes --wait and -o %s", v.out.Format)
+			}
+			if !c.Flags().Changed("limit") && v.env.Terminal && v.out.ForPeople() {
+				v.selected.limit = rowsOnTerminal
+				if v.watches && v.env.Height > 0 {
+					v.selected.limit = max(v.env.Height-linesAround, 1)
 				}
-				f, err := s.Fleet.State(ctx, ref)
-				if err != nil {
-					return err
-				}
-				o.warn(f.Damaged)
-				if alarms, err := s.Cluster.Alarms(ctx); err == nil && slices.Contains(alarms, store.AlarmNoSpace) {
-					o.warn([]string{"etcd is full: nodes cannot report, and no command can change anything\nrun `pulley doctor` for the cause"})
-				}
-				status := fleet.Look(f, ref, o.env.Now())
-				switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {
-				case errors.Is(err, agent.ErrUnreachable):
-					return err
-				case err != nil: // one unreadable change must not hide the nodes
-					o.warn([]string{err.Error()})
-				default:
-					status.Contradictions = fleet.Contradictions(f, history, o.env.Now())
-				}
-				return o.showStatus(status)
-			})
+			}
+			return v.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return v.run(ctx, s, ref, sel) })
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
+	v.selected.add(cmd)
+	v.selected.addState(cmd)
+	v.selected.addLimit(cmd, 0, "number of nodes; 0 for all (default: "+strconv.Itoa(rowsOnTerminal)+" on a terminal, else all)")
+	cmd.Flags().BoolVar(&v.summary, "summary", false, "only count the nodes, by role and state")
+	cmd.Flags().BoolVar(&v.watches, "watch", false, "show the state again whenever it changes, until interrupted")
+	cmd.Flags().BoolVar(&v.detailed, "detailed-exitcodes", false, "exit with 4 if the environment is degraded")
+	o.wait.add(cmd, "wait until the nodes are converged")
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) showStatus(status fleet.Status) error {
-	return o.out.Print(o.env, status, func(t *cli.Table) error {
-		fmt.Fprint(o.env.Stdout, status.Summary())
-		for _, c := range status.Contradictions {
-			cli.Cleanf(o.env.Stdout, "contradiction: %s\n", c.Sentence())
+func (v statusOptions) run(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {
+	if v.watches {
+		return v.watch(ctx, s, ref, sel)
+	}
+	var late error
+	if v.wait.limit > 0 {
+		if _, err := fleet.Find(ctx, s, ref, sel); err != nil {
+			return err
 		}
-		t.Row("NODE", "STATE", "RELEASE", "DATA", "OUTCOME", "LAST RUN", "WHY")
+		if _, late = v.awaitNodes(ctx, s, fleet.AwaitHealth(ref, sel)); late != nil && !errors.As(late, new(*fleet.NotConvergedError)) {
+			return late
+		}
+	}
+	status, err := v.read(ctx, s, ref, sel)
+	if err == nil {
+		err = v.print(status)
+	}
+	if err == nil && late == nil && v.detailed && !status.Healthy {
+		return &cli.SilentError{Code: cli.ExitDegraded}
+	}
+	return errors.Join(err, late)
+}
+
+// read reads the state of the selected nodes, and prints what disturbs the whole environment.
+func (v statusOptions) read(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) (fleet.Status, error) {
+	f, err := fleet.Find(ctx, s, ref, sel)
+	if err != nil {
+		return fleet.Status{}, err
+	}
+	v.warn(f.Damaged)
+	if alarms, err := s.Cluster.Alarms(ctx); err == nil && slices.Contains(alarms, store.AlarmNoSpace) {
+		v.warn([]string{"etcd is full: nodes cannot report, and no command can change anything\nrun `pulley doctor` for the cause"})
+	}
+	status := fleet.Look(f, ref, sel, v.env.Now())
+	if len(sel.Roles)+len(sel.Nodes) > 0 {
+		return status, nil
+	}
+	switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {
+	case errors.Is(err, agent.ErrUnreachable):
+		return status, err
+	case err != nil: // one unreadable change must not hide the nodes
+		v.warn([]string{err.Error()})
+	default:
+		status.Contradictions = fleet.Contradictions(f, history, v.env.Now())
+	}
+	return status, nil
+}
+
+func (v statusOptions) print(status fleet.Status) error {
+	left := 0
+	if v.summary {
+		status.Nodes = []fleet.Node{}
+	} else {
+		left = status.Limit(v.selected.limit)
+	}
+	err := v.out.Print(v.env, status, func(t *cli.Table) error {
+		v.printHead(status)
+		if v.summary {
+			t.Row("ROLE", "STATE", "NODES", "FIRST")
+			t.Paint("STATE", fleet.StateStyle)
+			for _, c := range status.ByRole {
+				t.Row(c.Role, string(c.State), strconv.Itoa(c.Nodes), strings.Join(c.First, " "))
+			}
+			return nil
+		}
+		t.Row("NODE", "STATE", "RELEASE", "DATA", "OUTCOME", "LAST RUN", "LAST SEEN", "WHY")
+		t.Paint("STATE", fleet.StateStyle)
+		t.Spare("LAST RUN", "OUTCOME", "DATA")
 		for _, n := range status.Nodes {
-			t.Row(n.Node, string(n.State), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, cli.Shorten(n.Why(), o.env.Width))
+			t.Row(n.Node, string(n.State), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), n.Why())
 		}
 		return nil
 	})
+	if err == nil && v.out.ForPeople() {
+		cli.More(v.env, left, "node", "nodes")
+	}
+	return err
+}
+
+// printHead prints the lines on the whole environment.
+func (v statusOptions) printHead(status fleet.Status) {
+	first, health, _ := strings.Cut(strings.TrimRight(status.Summary(), "\n"), "\n")
+	style := cli.Green
+	if !status.Healthy {
+		style = cli.Red
+	}
+	fmt.Fprintf(v.env.Stdout, "%s\n%s\n", first, v.env.Paint(style, health))
+	for _, c := range status.Contradictions {
+		cli.Cleanf(v.env.Stdout, "contradiction: %s\n", c.Sentence())
+	}
+}
+
+// watch shows the state until ctx ends: on a terminal the whole screen, elsewhere the two lines of the summary
+// whenever they change.
+func (v statusOptions) watch(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {
+	out, shown := v.env.Stdout, ""
+	for {
+		began := time.Now()
+		var screen bytes.Buffer
+		v.env.Stdout, v.env.Stderr = &screen, &screen // warnings, too
+		status, err := v.read(ctx, s, ref, sel)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case v.env.Terminal:
+			if err := v.print(status); err != nil {
+				return err
+			}
+			fmt.Fprintf(&screen, "\n%s; Ctrl-C ends\n", v.env.Now().Format(time.TimeOnly))
+			_, err = io.WriteString(out, "\x1b[H\x1b[2J"+screen.String())
+		case screen.String()+status.Summary() != shown:
+			shown = screen.String() + status.Summary()
+			_, err = io.WriteString(out, shown)
+		}
+		if err != nil {
+			return err
+		}
+		pause := time.NewTimer(max(watchPoll, watchPause*time.Since(began)))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+	}
+}
+
+// awaitNodes waits for nodes, and shows how far they are: on a terminal in one line, elsewhere in a line for each
+// change, at most one in reportEvery.
+func (o *options) awaitNodes(ctx context.Context, s *store.Store, a fleet.Awaited) (fleet.Progress, error) {
+	const reportEvery = 10 * time.Second
+	progress := cli.NewProgress(o.env)
+	defer progress.Done()
+	shown, at := "", time.Time{}
+	p, err := a.Await(ctx, s.Fleet, o.wait.limit, o.env.Now, func(p fleet.Progress) {
+		text := p.Sentence()
+		progress.Show("… " + text)
+		if now := time.Now(); !o.env.ErrTerminal && text != shown && now.Sub(at) >= reportEvery {
+			fmt.Fprintf(o.env.Stderr, "%s: waiting: %s\n", program, text)
+			shown, at = text, now
+		}
+	})
+	return p, err
+}
+
+// await waits for the nodes that changes reach, with --wait.
+func (o *options) await(ctx context.Context, s *store.Store, a fleet.Awaited) error {
+	if o.wait.limit == 0 || o.dryRun {
+		return nil
+	}
+	p, err := o.awaitNodes(ctx, s, a)
+	if err == nil {
+		fmt.Fprintln(o.env.Stdout, p.Sentence())
+	}
+	return err
 }
 
 func newExplain(o *options) *cobra.Command {
@@ -82,17 +259,11 @@ its result.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+				f, err := fleet.FindNode(ctx, s, ref, args[0])
 				if err != nil {
 					return err
 				}
-				f, err := s.Fleet.State(ctx, ref)
-				if err != nil {
-					return err
-				}
-				if err := fleet.CheckNode(e, f.Known(), args[0]); err != nil {
-					return err
-				}
+				o.warn(f.Damaged)
 				x := fleet.Explain(f, ref, args[0], o.env.Now())
 				return o.out.Print(o.env, x, func(*cli.Table) error {
 					_, err := fmt.Fprint(o.env.Stdout, x.Words(o.env.Now()))
@@ -104,104 +275,4 @@ its result.`,
 	o.fleet.AddFlag(cmd.Flags())
 	o.out.AddFlags(cmd.Flags())
 	return cmd
-}
-
-func newRuns(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "runs NODE [ID] -e ENVIRONMENT", Short: "List a node's runs, or show one run, failures first", Args: arguments(1, 2, "takes a node, and the id of a run to show"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				return o.runs(ctx, s, ref, args)
-			})
-		},
-	}
-	o.fleet.AddFlag(cmd.Flags())
-	o.out.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
-	if err != nil {
-		return err
-	}
-	runs, damaged, err := s.Fleet.Runs(ctx, ref, args[0])
-	if err != nil {
-		return err
-	}
-	if len(runs)+len(damaged) == 0 {
-		if err := knownNode(ctx, s, ref, e, args[0]); err != nil {
-			return err
-		}
-	}
-	for _, d := range damaged {
-		cli.Complain(o.env, program, fmt.Errorf("warning: cannot read run %s", d))
-	}
-	slices.SortStableFunc(runs, func(a, b agent.Run) int { return b.Started.Compare(a.Started) })
-	if len(args) == 1 {
-		return o.out.Print(o.env, runs, func(t *cli.Table) error { return o.runTable(t, args[0], runs) })
-	}
-	for _, r := range runs {
-		if r.ID == args[1] {
-			return o.out.Print(o.env, r, func(*cli.Table) error { printRun(o.env.Stdout, r); return nil })
-		}
-	}
-	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists the kept runs", quoted(args[1]), args[0], store.ErrNotFound, args[0], ref)
-}
-
-func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
-	if len(runs) == 0 {
-		fmt.Fprintf(o.env.Stdout, "%s has reported no runs\n", node)
-		return nil
-	}
-	t.Row("ID", "WHEN", "TOOK", "TARGET", "OUTCOME", "CHANGED", "FAILED", "WHY", "PROBLEM")
-	for _, r := range runs {
-		outcome := string(r.Outcome)
-		if r.Noop {
-			outcome = "noop"
-		}
-		if r.Drift {
-			outcome += " (drift)"
-		}
-		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), outcome,
-			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), cli.Shorten(r.Problem.String(), o.env.Width))
-	}
-	return nil
-}
-
-// knownNode rejects a node that is not in the environment, not registered, and has never reported.
-func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment, node string) error {
-	f, err := s.Fleet.State(ctx, ref)
-	if err != nil {
-		return err
-	}
-	return fleet.CheckNode(e, f.Known(), node)
-}
-
-func printRun(w io.Writer, r agent.Run) {
-	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
-	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
-	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
-	if r.Drift {
-		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
-	}
-	if r.Problem != (agent.Problem{}) {
-		cli.Cleanf(w, "  problem: %s\n  left the machine %s\n", r.Problem, r.Kind)
-	}
-	for _, e := range r.Resources {
-		place := ""
-		if e.File != "" {
-			place = fmt.Sprintf(" (%s:%d)", e.File, e.Line)
-		}
-		cli.Cleanf(w, "\n%s %s%s\n", strings.ToUpper(e.Status), e.Resource, place)
-		for _, m := range e.Messages {
-			cli.Cleanf(w, "  %s\n", m)
-		}
-	}
-	if len(r.Log) > 0 {
-		fmt.Fprintln(w, "\nlog")
-	}
-	for _, l := range r.Log {
-		cli.Cleanf(w, "  %-7s %s\n", l.Level, strings.TrimSpace(l.Source+" "+l.Message))
-	}
 }

@@ -69,7 +69,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 	flags.StringVar(&r.Operator, "operator", "", "for a person of this name, instead of nodes")
 	flags.StringVar(&as, "as", "", "the operator's role: viewer, operator or admin")
 	flags.IntVar(&r.Uses, "uses", 1, "number of machines that may join with it; 0 is unlimited")
-	flags.DurationVar(&r.Lifetime, "expires", tokens.DefaultLifetime, "lifetime, at most 2160h")
+	cli.DurationVar(flags, &r.Lifetime, "expires", tokens.DefaultLifetime, "lifetime, at most 90d")
 	o.addMessage(cmd, "reason, shown by token list")
 	o.addDryRun(cmd)
 	return cmd

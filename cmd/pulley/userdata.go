@@ -73,7 +73,7 @@ it verifies no signatures.`,
 	f.StringVar(&u.token, "token", "", "join token")
 	f.StringVar(&u.tokenFile, "token-file", "", "file with the join token; - for standard input")
 	f.BoolVar(&u.newToken, "new-token", false, "create a token for this purpose: for one use, with --group for any number")
-	f.DurationVar(&u.expires, "expires", tokens.DefaultLifetime, "lifetime of the new token")
+	cli.DurationVar(f, &u.expires, "expires", tokens.DefaultLifetime, "lifetime of the new token")
 	f.StringVar(&u.hostname, "hostname", "", "hostname of the machine: node (the name of the node), keep, or a name (default: node)")
 	return cmd
 }
@@ -133,7 +133,7 @@ func (u *userdataOptions) checkFlags(args []string) error {
 	case u.token != "" && u.tokenFile != "" || u.newToken && u.token+u.tokenFile != "":
 		return cli.Usagef("--token, --token-file and --new-token exclude each other")
 	case u.newToken && (u.expires <= 0 || u.expires > tokens.MaxLifetime):
-		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", u.expires, tokens.MaxLifetime)
+		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", cli.Duration(u.expires), cli.Duration(tokens.MaxLifetime))
 	}
 	return nil
 }

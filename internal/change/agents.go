@@ -54,7 +54,10 @@ func PromoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 }
 
 func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (AgentVersion, error) {
-	f, err := Find(ctx, s, ref, scope)
+	if err := CheckScope(ctx, s, ref, scope); err != nil {
+		return AgentVersion{}, err
+	}
+	f, err := nodesOf(ctx, s, ref, scope)
 	if err != nil {
 		return AgentVersion{}, err
 	}
@@ -90,6 +93,14 @@ func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 		done.Pinned = choices(w)[1:]
 	}
 	return done, nil
+}
+
+// nodesOf reads the nodes of a scope with their statuses.
+func nodesOf(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
+	if scope.Node != "" {
+		return s.Fleet.One(ctx, ref, scope.Node)
+	}
+	return s.Fleet.State(ctx, ref)
 }
 
 // reaches reports whether the wanted version of a scope applies to a host.

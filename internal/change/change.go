@@ -43,27 +43,69 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 	if scope.Role != "" && scope.Node != "" {
 		return store.FleetState{}, errScope
 	}
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-		return store.FleetState{}, err
-	}
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := listed(ctx, s, ref, scope.Node)
 	if err != nil {
 		return store.FleetState{}, err
-	}
-	if f.Spec == nil {
-		return store.FleetState{}, fmt.Errorf("cannot read environment %s: it was removed meanwhile", ref)
 	}
 	switch {
 	case scope.Role != "":
 		err = fleet.CheckRole(f.Spec, scope.Role)
 	case scope.Node != "":
-		registered := map[string]bool{}
-		for node := range f.Hosts {
-			registered[node] = true
-		}
-		err = fleet.CheckNode(f.Spec, registered, scope.Node)
+		err = checkNode(ctx, s, ref, f, scope.Node)
 	}
 	return f, err
+}
+
+// listed reads an environment that must exist, with its targets, holds and host list. With a node, its Hosts contain
+// only that node: a change of one node reads no fleet.
+func listed(ctx context.Context, s *store.Store, ref environments.Ref, node string) (store.FleetState, error) {
+	f, err := s.Fleet.Listed(ctx, ref, node)
+	if err != nil || f.Spec != nil {
+		return f, err
+	}
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+		return f, err
+	}
+	return f, fmt.Errorf("cannot read environment %s: another command wrote it at the same time", ref)
+}
+
+// checkNode refuses a node that is neither registered nor called for. It reads the host list only to suggest a name.
+func checkNode(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, node string) error {
+	if _, registered := f.Hosts[node]; registered {
+		return nil
+	}
+	if _, called := f.Spec.RoleOf(node); called {
+		return nil
+	}
+	hosts, err := s.Fleet.Hosts(ctx, ref)
+	if err != nil {
+		return err
+	}
+	registered := map[string]bool{}
+	for name := range hosts {
+		registered[name] = true
+	}
+	return fleet.CheckNode(f.Spec, registered, node)
+}
+
+// CheckScope refuses a scope that Find refuses, with point reads.
+func CheckScope(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) error {
+	if scope.Role != "" && scope.Node != "" {
+		return errScope
+	}
+	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+	switch {
+	case err != nil || scope == (Scope{}):
+		return err
+	case scope.Role != "":
+		return fleet.CheckRole(e, scope.Role)
+	}
+	f, err := s.Fleet.One(ctx, ref, scope.Node)
+	if err != nil {
+		return err
+	}
+	f.Spec = e
+	return checkNode(ctx, s, ref, f, scope.Node)
 }
 
 // maxTries limits the attempts of a change that loses races against other operators. Five attempts are enough for

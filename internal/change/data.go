@@ -136,7 +136,7 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 	}
 	done := Data{Change: c, Layer: layer, Made: true, Generation: c.After.Data, Signed: a.Key != nil}
 	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
-		if e.Scope == (Scope{}) || e.Scope.Role != "" && e.Scope.Role == f.Hosts[node].Role || e.Scope.Node == node {
+		if in(e.Scope, f.Hosts[node]) {
 			done.Concerns = append(done.Concerns, node)
 		}
 	}
@@ -148,7 +148,7 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 
 // signData adds a missing signature to existing data. A generation never changes, so it creates a signed new one.
 func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a Author) (Data, error) {
-	done := Data{Layer: layer, Same: true, Generation: agent.Generation(data.Number)}
+	done := Data{Layer: layer, Same: true, Generation: agent.Generation(data.Number), Change: store.Change{Kind: store.DataChange, After: f.Desires.Default}}
 	if a.Key == nil {
 		return done, nil
 	}
@@ -160,8 +160,11 @@ func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store
 		return done, nil
 	}
 	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, nil, a.store())
-	done.Change, done.Made, done.Signed, done.Generation = c, err == nil, true, c.After.Data
-	return done, err
+	if err != nil {
+		return done, err
+	}
+	done.Change, done.Made, done.Signed, done.Generation = c, true, true, c.After.Data
+	return done, nil
 }
 
 // maxNodeLayers limits the layers of nodes that shadows reads.

@@ -6,7 +6,6 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -28,10 +27,7 @@ func PlanRollback(ctx context.Context, s *store.Store, ref environments.Ref, sco
 }
 
 func planRollback(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, to *agent.Epoch) (f store.FleetState, u *Undoing, err error) {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-		return f, nil, err
-	}
-	if f, err = s.Fleet.State(ctx, ref); err != nil {
+	if f, err = listed(ctx, s, ref, scope.Node); err != nil {
 		return f, nil, err
 	}
 	history, err := s.Targets.HistoryOf(ctx, ref, f.Desires)
@@ -60,6 +56,9 @@ func undone(ref environments.Ref, history []store.Change, scope Scope, to *agent
 		}
 		if *to > newest {
 			return nil, fmt.Errorf("cannot roll %s back to epoch %d: its newest epoch is %d", ref, *to, newest)
+		}
+		if oldest := store.OldestReachable(history); *to < oldest {
+			return nil, fmt.Errorf("cannot roll %s back to epoch %d: its history is kept from epoch %d on\npromote the release of that epoch instead", ref, *to, oldest)
 		}
 		if undo, ok := store.UndoTo(history, scope, *to); ok {
 			return &undo, nil

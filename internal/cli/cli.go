@@ -27,6 +27,7 @@ type Env struct {
 	Terminal       bool // standard output is a terminal
 	ErrTerminal    bool // standard error is a terminal
 	Width          int  // of the terminal, in columns; 0 when unknown
+	Height         int  // of the terminal, in lines; 0 when unknown
 	User           string
 	Version        string // of the program, set at build time
 }
@@ -36,8 +37,8 @@ func System(version string) Env {
 	e := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: getenv, Now: time.Now, Version: version}
 	e.ErrTerminal = term.IsTerminal(int(os.Stderr.Fd()))
 	if e.Terminal = term.IsTerminal(int(os.Stdout.Fd())); e.Terminal {
-		if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-			e.Width = w
+		if w, h, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+			e.Width, e.Height = w, h
 		}
 	}
 	e.User = e.Getenv("SUDO_USER")

@@ -14,6 +14,8 @@ const (
 	ExitFailed      = 1
 	exitUsage       = 2
 	ExitUnreachable = 3
+	ExitDegraded    = 4 // of a command that looked at nodes, or waited for them: some cannot converge
+	ExitTimeout     = 5 // of a command that waited: its deadline passed
 )
 
 // UsageError reports an invalid command line.
@@ -42,11 +44,14 @@ func Exit(e Env, program string, err error) int {
 func Code(err error) int {
 	var silent *SilentError
 	var usage *UsageError
+	var coded interface{ ExitCode() int }
 	switch {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &silent):
 		return silent.Code
+	case errors.As(err, &coded):
+		return coded.ExitCode()
 	case errors.As(err, &usage):
 		return exitUsage
 	case errors.Is(err, agent.ErrUnreachable):

@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -80,42 +78,6 @@ func (o *Output) Check() error {
 		return nil
 	}
 	return Usagef("cannot print as %q: give table, json or yaml", o.Format)
-}
-
-// Table aligns columns. The first row is the heading.
-type Table struct {
-	out   io.Writer
-	w     *tabwriter.Writer
-	lines bytes.Buffer // the aligned table; Flush removes trailing padding
-}
-
-// NewTable returns a table that writes to standard output.
-func NewTable(e Env) *Table {
-	t := &Table{out: e.Stdout}
-	t.w = tabwriter.NewWriter(&t.lines, 0, 4, 2, ' ', 0)
-	return t
-}
-
-// Row adds a line. It prints control characters visibly, because the cells contain data from machines.
-func (t *Table) Row(cells ...string) {
-	for i, c := range cells {
-		cells[i] = Clean(c)
-	}
-	// Each cell ends with a tab, empty ones too: a row with fewer cells would end the columns above it.
-	_, _ = io.WriteString(t.w, strings.Join(cells, "\t")+"\t\n")
-}
-
-// Flush writes the added rows.
-func (t *Table) Flush() error {
-	if err := t.w.Flush(); err != nil {
-		return err
-	}
-	for line := range bytes.Lines(t.lines.Bytes()) {
-		if _, err := fmt.Fprintf(t.out, "%s\n", bytes.TrimRight(line, " \n")); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Clean makes text from a machine safe for a terminal: one line, no control characters.
@@ -191,14 +153,4 @@ func Bytes(n int64) string {
 		}
 	}
 	return ""
-}
-
-// Shorten cuts a sentence in the last column of a table to the width of the terminal. Width 0 cuts nothing.
-func Shorten(s string, width int) string {
-	limit := max(width-70, 30)
-	r := []rune(s)
-	if width == 0 || len(r) <= limit {
-		return s
-	}
-	return string(r[:limit]) + "…"
 }

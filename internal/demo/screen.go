@@ -13,35 +13,29 @@ import (
 // screen prints captions, command lines with their output, and progress.
 type screen struct {
 	out      io.Writer
-	color    bool
+	terminal cli.Env
 	width    int
 	now      func() time.Time
 	progress *cli.Progress
 }
 
 func newScreen(env cli.Env) *screen {
-	color := env.Terminal && env.Getenv("TERM") != "dumb" && env.Getenv("NO_COLOR") == ""
 	width := env.Width
 	if width <= 0 { // unknown
 		width = 80
 	}
-	return &screen{out: env.Stdout, color: color, width: width, now: env.Now, progress: cli.NewProgress(env)}
+	return &screen{out: env.Stdout, terminal: env, width: width, now: env.Now, progress: cli.NewProgress(env)}
 }
 
 func (s *screen) line(text string) { fmt.Fprintln(s.out, text) }
 
-func (s *screen) paint(style, text string) string {
-	if !s.color {
-		return text
-	}
-	return "\x1b[" + style + "m" + text + "\x1b[0m"
-}
+func (s *screen) paint(style cli.Style, text string) string { return s.terminal.Paint(style, text) }
 
 // prompt shows a command as it was run. Where is "$" for the operator, "controller1#" for root in a machine.
 func (s *screen) prompt(where string, args ...string) { s.typed(where, shellquote.Join(args)) }
 
 // typed is prompt for a line in the shell's own syntax.
-func (s *screen) typed(where, command string) { s.line(s.paint("1", where+" "+command)) }
+func (s *screen) typed(where, command string) { s.line(s.paint(cli.Bold, where+" "+command)) }
 
 // show prints the first lines of a command's output.
 func (s *screen) show(output string, most int) {
@@ -61,7 +55,7 @@ func (s *screen) during(what string, do func(detail func(string)) error) error {
 	err := do(func(detail string) { s.progress.Show(cut("  … "+what+": "+detail, s.width-1)) })
 	s.progress.Done()
 	if err == nil {
-		s.line(s.paint("32", fmt.Sprintf("  ✓ %s (%.1fs)", what, s.now().Sub(began).Seconds())))
+		s.line(s.paint(cli.Green, fmt.Sprintf("  ✓ %s (%.1fs)", what, s.now().Sub(began).Seconds())))
 	}
 	return err
 }

@@ -215,7 +215,7 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 		return nil
 	case err == nil:
 		e.differs = fleet.Contradictions(f, history, now)
-		e.nodes = fleet.Look(f, e.ref, now).Nodes
+		e.nodes = fleet.Look(f, e.ref, fleet.Selection{}, now).Nodes
 		if st := f.Desires.Statement; st != nil && !st.Off {
 			e.stated, e.ends = st.At, st.Until
 		}

@@ -1,11 +1,10 @@
 // Package fleet is the read side of a fleet: the state of each node and its reason, the health of an environment, and the
-// known facts of one node. Its functions are pure, except FindEnvironment: their arguments are the values that the store
-// has read, and the time. Its values contain codes with parameters; words.go renders them. It must never write.
+// known facts of one node. Its functions are pure, except those in read.go and await.go: their arguments are the values
+// that the store has read, and the time. Its values contain codes with parameters; words.go renders them. It must never write.
 package fleet
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,15 +24,26 @@ type Status struct {
 	Revision    int64                 `json:"revision"`
 	Healthy     bool                  `json:"healthy"`
 	Roles       []machines.RoleHealth `json:"roles"`
+	Counts      Counts                `json:"counts"`
 	Nodes       []Node                `json:"nodes"`
 
 	Contradictions []Contradiction `json:"contradictions"` // of Contradictions, where the caller read the history
 
-	Health  machines.Health `json:"-"`
-	Target  agent.Target    `json:"-"` // of nodes without one of their own
-	Epoch   agent.Epoch     `json:"-"`
-	Wanted  int             `json:"-"` // numbered nodes of the environment
-	Missing int             `json:"-"` // of these, the nodes that are not registered
+	Health machines.Health `json:"-"`
+	Target agent.Target    `json:"-"` // of nodes without one of their own
+	Epoch  agent.Epoch     `json:"-"`
+	ByRole []RoleCounts    `json:"-"` // of Nodes, before any of them is left out
+}
+
+// Counts is the number of nodes in each state. A state without nodes is absent.
+type Counts map[agent.NodeState]int
+
+// RoleCounts are the nodes of a role in one state, and the first of them.
+type RoleCounts struct {
+	Role  string
+	State agent.NodeState
+	Nodes int
+	First []string
 }
 
 // Node is the state of one node.
@@ -56,42 +66,98 @@ type Node struct {
 	View agent.View `json:"-"`
 }
 
-// Look judges every node that is registered or has reported, in the order of CompareNatural.
-func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
-	out := Status{Contradictions: []Contradiction{}, Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
-	views := map[string]agent.View{}
-	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), CompareNatural) {
-		n := lookAt(f, name, now)
-		views[name] = n.View
-		out.Nodes = append(out.Nodes, n)
+// Look judges the selected nodes of those that the environment calls for, that are registered or that have reported, in
+// the order of CompareNatural.
+func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time) Status {
+	out := Status{
+		Contradictions: []Contradiction{}, Environment: ref.String(), Revision: f.Revision, Counts: Counts{}, Nodes: []Node{},
+		Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch,
 	}
 	wanted := f.Spec
 	if wanted == nil { // it was removed a moment ago
 		wanted = &environments.Environment{Name: ref.Environment, Stack: ref.Stack}
 	}
-	out.Wanted = wanted.Count()
-	for n := range wanted.Nodes() {
-		if _, ok := f.Hosts[n.String()]; !ok {
-			out.Missing++
-		}
+	called, known, views := calledFor(wanted), f.Known(), map[string]agent.View{}
+	names := maps.Clone(known)
+	for name := range called {
+		names[name] = true
 	}
-	out.Health = machines.Judge(wanted, f.Hosts, views)
+	if len(sel.Nodes) > 0 {
+		maps.DeleteFunc(names, func(name string, _ bool) bool { return !slices.Contains(sel.Nodes, name) })
+	}
+	if len(sel.Nodes) == 0 {
+		out.Nodes = make([]Node, 0, len(names))
+	}
+	for _, name := range natural(names) {
+		n := lookAt(f, name, called[name], now)
+		if !sel.has(n.Role, name) {
+			continue
+		}
+		if known[name] {
+			views[name] = n.View
+		}
+		out.Counts[n.State]++
+		out.Nodes = append(out.Nodes, n)
+	}
+	out.ByRole = countRoles(out.Nodes)
+	out.Health = machines.Judge(sel.only(wanted), f.Hosts, views)
 	out.Healthy, out.Roles = out.Health.Healthy, out.Health.Roles
+	out.Nodes = slices.DeleteFunc(out.Nodes, func(n Node) bool { return !sel.hasState(n.State) })
 	return out
 }
 
-// counts returns how many nodes are in each state.
-func (s Status) counts() map[agent.NodeState]int {
-	counts := map[agent.NodeState]int{}
-	for _, n := range s.Nodes {
-		counts[n.State]++
+// firstNodes is the number of nodes that a summary names for each role and state.
+const firstNodes = 4
+
+// countRoles counts nodes by role and state: roles in order of their names, states in the order of agent.NodeStates.
+func countRoles(nodes []Node) []RoleCounts {
+	counts := map[string]map[agent.NodeState]*RoleCounts{}
+	for _, n := range nodes {
+		if counts[n.Role] == nil {
+			counts[n.Role] = map[agent.NodeState]*RoleCounts{}
+		}
+		c := counts[n.Role][n.State]
+		if c == nil {
+			c = &RoleCounts{Role: n.Role, State: n.State}
+			counts[n.Role][n.State] = c
+		}
+		if c.Nodes++; len(c.First) < firstNodes {
+			c.First = append(c.First, n.Node)
+		}
 	}
-	return counts
+	var all []RoleCounts
+	for _, role := range slices.Sorted(maps.Keys(counts)) {
+		for _, state := range agent.NodeStates() {
+			if c := counts[role][state]; c != nil {
+				all = append(all, *c)
+			}
+		}
+	}
+	return all
 }
 
-// lookAt judges one node.
-func lookAt(f store.FleetState, name string, now time.Time) Node {
-	role := f.Hosts[name].Role
+// Limit leaves out nodes beyond the first limit (0: none). Converged nodes are left out first. It returns the number of
+// nodes that it left out.
+func (s *Status) Limit(limit int) (left int) {
+	if limit <= 0 || len(s.Nodes) <= limit {
+		return 0
+	}
+	left = len(s.Nodes) - limit
+	slices.SortStableFunc(s.Nodes, func(a, b Node) int { return cmp.Compare(rank(a.State), rank(b.State)) })
+	s.Nodes = s.Nodes[:limit]
+	return left
+}
+
+func rank(s agent.NodeState) int {
+	if s == agent.Converged {
+		return 1
+	}
+	return 0
+}
+
+// lookAt judges one node. calledRole is its role in the environment; "" if the environment does not call for it.
+func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
+	role := cmp.Or(f.Hosts[name].Role, calledRole)
 	n := Node{Node: name, Role: role}
 	var last *agent.Status
 	if st, ok := f.Statuses[name]; ok {
@@ -137,10 +203,12 @@ type WholeStatus agent.Status
 
 // Explain runs the node's own decision on its last status.
 func Explain(f store.FleetState, ref environments.Ref, node string, now time.Time) Explanation {
-	n := lookAt(f, node, now)
-	if parsed, err := environments.ParseNode(node); err == nil && n.Role == "" {
-		n.Role = parsed.Role
+	role := ""
+	if _, reported := f.Statuses[node]; !reported {
+		role = RoleOf(f.Spec, node)
 	}
+	n := lookAt(f, node, role, now)
+	n.Role = cmp.Or(n.Role, RoleOf(f.Spec, node))
 	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
 	x := Explanation{Environment: ref.String(), Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {
@@ -155,34 +223,38 @@ func Explain(f store.FleetState, ref environments.Ref, node string, now time.Tim
 
 // CompareNatural compares names of nodes by role, stack and number. Any other name counts as a role: without one key for
 // all names, the order would contain circles.
-func CompareNatural(a, b string) int {
-	na, err := environments.ParseNode(a)
-	if err != nil {
-		na = environments.Node{Role: a}
-	}
-	nb, err := environments.ParseNode(b)
-	if err != nil {
-		nb = environments.Node{Role: b}
-	}
-	return cmp.Or(strings.Compare(na.Role, nb.Role), strings.Compare(na.Stack, nb.Stack), na.Num-nb.Num, strings.Compare(a, b))
+func CompareNatural(a, b string) int { return compareNodes(keyOf(a), keyOf(b)) }
+
+// naturalKey is the key of a name in the natural order.
+type naturalKey struct {
+	environments.Node
+	name string
 }
 
-// FindEnvironment reads an environment that must exist. Its error suggests a similar name.
-func FindEnvironment(ctx context.Context, s *store.Environments, ref environments.Ref) (*environments.Environment, error) {
-	e, _, err := s.Spec(ctx, ref)
-	if err != nil || e != nil {
-		return e, err
+func keyOf(name string) naturalKey {
+	n, err := environments.ParseNode(name)
+	if err != nil {
+		n = environments.Node{Role: name}
 	}
-	hint := "store it first: pulley env apply environments/" + ref.Environment + ".yaml"
-	if ref.Stack != "" {
-		hint += " --stack " + ref.Stack
+	return naturalKey{n, name}
+}
+
+func compareNodes(a, b naturalKey) int {
+	return cmp.Or(strings.Compare(a.Role, b.Role), strings.Compare(a.Stack, b.Stack), a.Num-b.Num, strings.Compare(a.name, b.name))
+}
+
+// natural returns names in the natural order. It parses each name once: a fleet may have 100,000.
+func natural(names map[string]bool) []string {
+	keys := make([]naturalKey, 0, len(names))
+	for name := range names {
+		keys = append(keys, keyOf(name))
 	}
-	if known, err := s.List(ctx); err == nil {
-		if near := environments.SuggestName(ref.String(), known); near != "" {
-			hint = "did you mean " + near + "?"
-		}
+	slices.SortFunc(keys, compareNodes)
+	sorted := make([]string, len(keys))
+	for i, k := range keys {
+		sorted[i] = k.name
 	}
-	return nil, fmt.Errorf("cannot find environment %s: %w\n%s", ref, store.ErrNotFound, hint)
+	return sorted
 }
 
 // CheckRole refuses a role that the environment does not have.

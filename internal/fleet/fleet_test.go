@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -49,19 +50,23 @@ func state(t *testing.T) store.FleetState {
 // An operator must see every node that is registered or has reported, in an order that people expect.
 func TestLookListsEveryNodeWithItsState(t *testing.T) {
 	t.Parallel()
-	s := Look(state(t), dev, now)
+	s := Look(state(t), dev, Selection{}, now)
 	var got []string
 	for _, n := range s.Nodes {
 		got = append(got, n.Node+" "+string(n.State)+" "+string(n.Reason))
 	}
-	want := []string{"compute1 pending not_reported", "compute2 pending target_not_taken", "compute10 converged up_to_date", "old1 unregistered unregistered"}
+	want := []string{"compute1 pending not_reported", "compute2 pending target_not_taken"}
+	for n := 3; n < 10; n++ {
+		want = append(want, fmt.Sprintf("compute%d missing unknown_node", n))
+	}
+	want = append(want, "compute10 converged up_to_date", "old1 unregistered unregistered")
 	if !slices.Equal(got, want) {
 		t.Errorf("nodes %q, want %q", got, want)
 	}
-	if s.Healthy || s.Missing != 7 || s.Wanted != 10 || s.counts()[agent.Pending] != 2 {
-		t.Errorf("healthy %t, %d of %d missing, counts %v", s.Healthy, s.Missing, s.Wanted, s.counts())
+	if s.Healthy || s.Counts[agent.Missing] != 7 || s.Counts[agent.Pending] != 2 {
+		t.Errorf("healthy %t, counts %v", s.Healthy, s.Counts)
 	}
-	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 of 10 not registered\n") {
+	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 missing\n") {
 		t.Errorf("summary %q", text)
 	}
 }
@@ -71,11 +76,11 @@ func TestLookIsHealthyWhenEveryNodeConverged(t *testing.T) {
 	f := state(t)
 	f.Spec = spec(t, "roles:\n  compute: {cardinality: 1, flavor: bare-metal}\n")
 	f.Statuses["compute1"] = reported("compute1", two, time.Minute)
-	if s := Look(f, dev, now); !s.Healthy || s.Missing != 0 {
+	if s := Look(f, dev, Selection{}, now); !s.Healthy || s.Counts[agent.Missing] != 0 {
 		t.Errorf("%+v", s)
 	}
 	f.Spec = nil // removed a moment ago
-	if s := Look(f, dev, now); !s.Healthy || s.Wanted != 0 {
+	if s := Look(f, dev, Selection{}, now); !s.Healthy || s.Counts[agent.Missing] != 0 {
 		t.Errorf("without an environment: %+v", s)
 	}
 }
@@ -86,20 +91,20 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 	for node, want := range map[string][3]string{
 		"compute1": {"- → 2.0.0", "0", "the node is registered and has not reported yet"}, "compute2": {"1.0.0 → 2.0.0", "0 → 3", ""}, "compute10": {"2.0.0", "3", ""},
 	} {
-		n := lookAt(f, node, now)
+		n := lookAt(f, node, "", now)
 		if n.ReleaseCell() != want[0] || n.DataCell() != want[1] || want[2] != "" && n.Why() != want[2] {
 			t.Errorf("%s: %q %q %q, want %q", node, n.ReleaseCell(), n.DataCell(), n.Why(), want)
 		}
 	}
-	if why := lookAt(f, "compute10", now).Why(); why != "" {
+	if why := lookAt(f, "compute10", "", now).Why(); why != "" {
 		t.Errorf("a converged node has reason %q", why)
 	}
 	f.Holds[store.Scope{Role: "compute"}] = agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "ann", Why: "kernel bug"}
-	if n := lookAt(f, "compute2", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(), "kernel bug") {
+	if n := lookAt(f, "compute2", "", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(), "kernel bug") {
 		t.Errorf("%+v: %s", n, n.Why())
 	}
 	f.Assigned = map[string]agent.Assignment{"compute2": {Rollout: "r1"}}
-	if n := lookAt(f, "compute2", now); n.Rollout != "r1" {
+	if n := lookAt(f, "compute2", "", now); n.Rollout != "r1" {
 		t.Errorf("assigned: %+v", n)
 	}
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"iter"
 	"maps"
 	"slices"
@@ -47,20 +48,65 @@ type HostsRead struct {
 	Hosts      map[string]agent.Host
 	Identities map[string]store.Identity  // by node
 	FirstBoots map[string]store.FirstBoot // by machine
+	Damaged    []string                   // unreadable keys
+
+	selected func(role, node string) bool // nil: all
+}
+
+// ReadHosts reads the arguments of Hosts for the selected nodes; one node with point reads.
+func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection, now time.Time) (r HostsRead, err error) {
+	r.selected = sel.has
+	if len(sel.States) > 0 || len(sel.Nodes) == 1 {
+		f, err := Find(ctx, s, ref, sel)
+		if err != nil {
+			return r, err
+		}
+		r.Spec, r.Hosts, r.Damaged = f.Spec, f.Hosts, f.Damaged
+		if len(sel.States) > 0 {
+			in := map[string]bool{}
+			for _, n := range Look(f, ref, sel, now).Nodes {
+				in[n.Node] = true
+			}
+			r.selected = func(_, node string) bool { return in[node] }
+		}
+	} else {
+		if r.Spec, err = FindEnvironment(ctx, s.Environments, ref); err != nil {
+			return r, err
+		}
+		if r.Hosts, r.Damaged, err = s.Fleet.HostList(ctx, ref); err != nil {
+			return r, err
+		}
+		known := map[string]bool{}
+		for name := range r.Hosts {
+			known[name] = true
+		}
+		if err := sel.Check(r.Spec, known); err != nil {
+			return r, err
+		}
+	}
+	var damaged []string
+	if len(sel.Nodes) == 1 {
+		node := sel.Nodes[0]
+		identity, _, err := s.Identities.Get(ctx, ref, node)
+		if err != nil {
+			return r, err
+		}
+		if identity != nil {
+			r.Identities = map[string]store.Identity{node: *identity}
+		}
+	} else if r.Identities, damaged, err = s.Identities.List(ctx, ref); err != nil {
+		return r, err
+	}
+	r.Damaged = append(r.Damaged, damaged...)
+	r.FirstBoots, damaged, err = s.FirstBoots.List(ctx, ref)
+	r.Damaged = append(r.Damaged, damaged...)
+	return r, err
 }
 
 // Hosts lists all nodes in the natural order of names, and after them the machines without a name.
 func Hosts(r HostsRead, now time.Time) []Host {
 	boots, nameless := r.boots(now)
-	called := map[string]string{} // to its role
-	for n := range r.Spec.Nodes() {
-		called[n.String()] = n.Role
-	}
-	for _, role := range r.Spec.Roles {
-		for _, n := range role.Members {
-			called[n] = role.Name
-		}
-	}
+	called := calledFor(r.Spec)
 	names := map[string]bool{}
 	for _, some := range []iter.Seq[string]{maps.Keys(called), maps.Keys(r.Hosts), maps.Keys(boots)} {
 		for name := range some {
@@ -68,13 +114,16 @@ func Hosts(r HostsRead, now time.Time) []Host {
 		}
 	}
 	all := make([]Host, 0, len(names)+len(nameless))
-	for _, name := range slices.SortedFunc(maps.Keys(names), CompareNatural) {
+	for _, name := range natural(names) {
 		h, registered := r.Hosts[name]
 		if !registered {
 			h = agent.Host{Node: name, Role: called[name]}
 			if n, err := environments.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
 				h.Role, h.Hostname = n.Role, n.Hostname()
 			}
+		}
+		if r.selected != nil && !r.selected(h.Role, name) {
+			continue
 		}
 		one := Host{Host: h, Registered: registered, CalledFor: called[name] != "", FirstBoot: boots[name]}
 		if i, ok := r.Identities[name]; ok {
@@ -84,7 +133,26 @@ func Hosts(r HostsRead, now time.Time) []Host {
 		}
 		all = append(all, one)
 	}
-	return append(all, nameless...)
+	for _, h := range nameless {
+		if r.selected == nil || r.selected(h.Role, "") {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// calledFor returns the nodes of an environment, numbered ones and members, with their roles.
+func calledFor(e *environments.Environment) map[string]string {
+	called := map[string]string{}
+	for n := range e.Nodes() {
+		called[n.String()] = n.Role
+	}
+	for _, role := range e.Roles {
+		for _, n := range role.Members {
+			called[n] = role.Name
+		}
+	}
+	return called
 }
 
 // boots returns each node's first boot with the newest report, and the machines in their first boot without a name.

@@ -24,20 +24,27 @@ func States() string {
 
 // Summary is two lines: the target with the nodes by state, and the health.
 func (s Status) Summary() string {
-	counts := s.counts()
 	var parts []string
 	for _, state := range agent.NodeStates() {
-		if counts[state] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+		if s.Counts[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", s.Counts[state], state))
 		}
-	}
-	if s.Missing > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d not registered", s.Missing, s.Wanted))
 	}
 	if len(parts) == 0 {
 		parts = []string{"no nodes"}
 	}
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
+}
+
+// StateStyle is the colour of a state on a terminal.
+func StateStyle(state string) cli.Style {
+	switch agent.NodeState(state) {
+	case agent.Converged:
+		return cli.Green
+	case agent.FailedState, agent.Stuck:
+		return cli.Red
+	}
+	return cli.Yellow
 }
 
 // Sentence renders a contradiction.
@@ -111,6 +118,14 @@ func (n Node) DataCell() string {
 		return fmt.Sprintf("%d → %d", n.Data, want)
 	}
 	return fmt.Sprint(n.Data)
+}
+
+// SeenCell is the age of the node's last report.
+func (n Node) SeenCell(now time.Time) string {
+	if n.LastSeen == nil {
+		return "never"
+	}
+	return cli.Ago(now, *n.LastSeen)
 }
 
 // Words explains a node to a person.

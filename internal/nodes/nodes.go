@@ -79,7 +79,7 @@ func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref,
 	defer func() { err = errors.Join(err, a.Close()) }()
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := s.Fleet.One(ctx, ref, node)
 	if err != nil {
 		return nil, err
 	}

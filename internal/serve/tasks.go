@@ -18,6 +18,7 @@ import (
 const (
 	bootsInterval        = time.Minute
 	tokensInterval       = time.Hour
+	historyInterval      = time.Hour
 	spaceInterval        = 5 * time.Second
 	diskInterval         = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
@@ -80,6 +81,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { t.watchNodes(ctx) })
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
+	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
 	if t.EtcdDir != "" {
 		tasks.Go(func() {
@@ -130,6 +132,19 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 	if err != nil && !same && ctx.Err() == nil {
 		t.Log.Warn("a background task failed", append([]any{"problem", problem, "error", err}, more...)...)
 	}
+}
+
+// pruneHistories deletes the oldest changes of long histories.
+func (t *Tasks) pruneHistories(ctx context.Context) error {
+	refs, err := t.Store.Environments.Named(ctx)
+	for _, ref := range refs {
+		deleted, one := t.Store.Targets.PruneHistory(ctx, ref.String(), store.HistoryKept)
+		if deleted > 0 {
+			t.Log.Info("deleted the oldest changes of the history", "env", ref, "changes", deleted)
+		}
+		err = errors.Join(err, one)
+	}
+	return err
 }
 
 // makeRoom lets a full etcd accept writes again, if compaction and defragmentation free enough space.

@@ -31,15 +31,10 @@ type FleetState struct {
 
 // State reads an environment's view: six ranges in one or more pages.
 func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
-	spec, _, err := s.specs.Spec(ctx, ref)
+	f, err := s.view(ctx, ref)
 	if err != nil {
 		return FleetState{}, err
 	}
-	d, err := s.targets.Desires(ctx, ref)
-	if err != nil {
-		return FleetState{}, err
-	}
-	f := FleetState{Spec: spec, Desires: d, Revision: d.Revision, Damaged: d.Damaged}
 	unread, err := s.fleetOf(ctx, ref, &f)
 	if err != nil {
 		return FleetState{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
@@ -51,27 +46,132 @@ func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, er
 	return f, nil
 }
 
+// Listed is State without the nodes' statuses and assignments, which are most of its bytes. With a node, its Hosts
+// contain only that node.
+func (s *Fleet) Listed(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
+	f, err := s.view(ctx, ref)
+	if err != nil {
+		return FleetState{}, err
+	}
+	if err := s.listOf(ctx, ref, &f, node); err != nil {
+		return FleetState{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
+	}
+	return f, nil
+}
+
+// view reads the environment and its targets.
+func (s *Fleet) view(ctx context.Context, ref environments.Ref) (FleetState, error) {
+	spec, _, err := s.specs.Spec(ctx, ref)
+	if err != nil {
+		return FleetState{}, err
+	}
+	d, err := s.targets.Desires(ctx, ref)
+	return FleetState{Spec: spec, Desires: d, Revision: d.Revision, Damaged: d.Damaged}, err
+}
+
+// One is State for one node, with point reads: its size does not grow with the fleet. The role of an unlisted node is
+// the one of its status, or of the environment. No change may rest on its Desires: they have no guards.
+func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
+	f := FleetState{
+		Desires: Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}},
+		Hosts:   map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{},
+		Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{},
+	}
+	k, guards := s.db.Env(ref), map[string]int64{}
+	_, err := s.db.Read(ctx, guards,
+		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
+			f.Spec, err = decodeSpec(kv)
+			return err
+		}},
+		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h agent.Host) { f.Hosts[node] = h })},
+		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st agent.Status) { f.Statuses[node] = st })},
+	)
+	if err != nil {
+		return FleetState{}, fmt.Errorf("cannot read node %s of %s: %w", node, ref, err)
+	}
+	role := f.roleOf(node)
+	if f.Spec != nil && !f.Known()[node] {
+		if r, called := f.Spec.RoleOf(node); called {
+			role = r.Name
+		}
+	}
+	target := func(scope etcd.Scope, put func(agent.Target)) etcd.Point {
+		return etcd.Point{Key: k.Target(scope), Read: func(kv *etcd.KV) error {
+			var t agent.Target
+			err := etcd.Into(&t)(kv)
+			put(t)
+			return err
+		}}
+	}
+	hold := func(scope etcd.Scope) etcd.Point {
+		return etcd.Point{Key: k.Hold(scope), Read: readable(&f, func(h agent.Hold) { f.Holds[scope] = h })}
+	}
+	points := []etcd.Point{
+		{Key: k.Gate(), Read: etcd.Into(&f.Desires.Gate)},
+		{Key: k.Assignment(node), Read: readable(&f, func(a agent.Assignment) { f.Assigned[node] = a })},
+		target(etcd.Scope{}, func(t agent.Target) { f.Desires.Default = t }),
+		target(etcd.Scope{Node: node}, func(t agent.Target) { f.Desires.Nodes[node] = t }),
+		hold(etcd.Scope{}), hold(etcd.Scope{Node: node}),
+	}
+	if role != "" {
+		points = append(points, target(etcd.Scope{Role: role}, func(t agent.Target) { f.Desires.Roles[role] = t }), hold(etcd.Scope{Role: role}))
+	}
+	f.Revision, err = s.db.Read(ctx, guards, points...)
+	f.Desires.Revision = f.Revision
+	return f, etcd.Wrap(err, "cannot read node %s of %s", node, ref)
+}
+
+// readable returns the reader of a value. An unreadable one is added to the damaged keys of f.
+func readable[T any](f *FleetState, put func(T)) func(*etcd.KV) error {
+	return func(kv *etcd.KV) error {
+		var v T
+		if err := etcd.Into(&v)(kv); err != nil {
+			f.Damaged = append(f.Damaged, err.Error())
+			return nil
+		}
+		put(v)
+		return nil
+	}
+}
+
+// listOf reads the host list, or one entry of it, and the holds.
+func (s *Fleet) listOf(ctx context.Context, ref environments.Ref, f *FleetState, node string, more ...clientv3.OpOption) (err error) {
+	k := s.db.Env(ref)
+	var damaged []string
+	if node == "" {
+		f.Hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, k.Hosts(), more...)
+	} else {
+		f.Hosts = map[string]agent.Host{}
+		_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Host(node), Read: readable(f, func(h agent.Host) { f.Hosts[node] = h })})
+	}
+	f.Damaged = append(f.Damaged, damaged...)
+	if err != nil {
+		return err
+	}
+	f.Holds = map[etcd.Scope]agent.Hold{}
+	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
+			f.Holds[scope] = h
+		} else {
+			f.Damaged = append(f.Damaged, etcd.UnknownKey(k.Holds()+rest))
+		}
+	}, more...)
+	f.Damaged = append(f.Damaged, damaged...)
+	return err
+}
+
 // fleetOf reads the ranges of a fleet. It returns unreadable statuses separately, because each affects one node.
 func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
-	k, damaged := s.db.Env(ref), [3][]string{}
-	f.Holds = map[etcd.Scope]agent.Hold{}
-	f.Hosts, damaged[0], err = etcd.ReadAll[agent.Host](ctx, s.db, k.Hosts(), more...)
-	if err == nil {
-		damaged[1], err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
-			if scope, ok := etcd.ScopeOf(rest, "all"); ok {
-				f.Holds[scope] = h
-			} else {
-				f.Damaged = append(f.Damaged, etcd.UnknownKey(k.Holds()+rest))
-			}
-		}, more...)
+	k := s.db.Env(ref)
+	if err := s.listOf(ctx, ref, f, "", more...); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		f.Assigned, damaged[2], err = etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""), more...)
+	var damaged []string
+	if f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""), more...); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, k.Statuses(), more...)
-	}
-	f.Damaged = append(f.Damaged, slices.Concat(damaged[:]...)...)
+	f.Damaged = append(f.Damaged, damaged...)
+	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, k.Statuses(), more...)
 	return unread, err
 }
 

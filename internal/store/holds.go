@@ -82,33 +82,39 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 		return 0, err
 	}
 	for _, env := range environments {
-		resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Holds(), clientv3.WithPrefix())
-		if err != nil {
-			return ended, fmt.Errorf("cannot read the holds of %s: %w", env, err)
-		}
-		for _, kv := range resp.Kvs {
-			var h agent.Hold
-			if etcd.Decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
-				continue // lists of holds show an unreadable one
-			}
-			op := clientv3.OpDelete(string(kv.Key))
-			left := h.Until.Sub(now)
-			if left > 0 {
-				lease, err := s.db.Grant(ctx, left)
-				if err != nil {
-					return ended, fmt.Errorf("cannot renew the hold on %s: %w", h.Scope, err)
-				}
-				op = clientv3.OpPut(string(kv.Key), string(kv.Value), clientv3.WithLease(lease))
-			}
-			// A conflict means that an operator set or ended the hold at this moment, which counts.
-			err := s.db.Commit(ctx, etcd.If(etcd.Same(string(kv.Key), kv.ModRevision)).Op(op))
-			switch {
-			case err != nil && !errors.Is(err, etcd.ErrConflict):
-				return ended, fmt.Errorf("cannot end the hold on %s: %w", h.Scope, err)
-			case err == nil && left <= 0:
+		err := s.db.Scan(ctx, s.db.Keys.Env(env).Holds(), func(_ string, kv *etcd.KV) error {
+			removed, err := s.endHold(ctx, kv, now)
+			if removed {
 				ended++
 			}
+			return err
+		})
+		if err != nil {
+			return ended, fmt.Errorf("cannot end the holds of %s: %w", env, err)
 		}
 	}
 	return ended, nil
+}
+
+// endHold removes a hold whose end has passed, and renews the lease of another one.
+func (s *Fleet) endHold(ctx context.Context, kv *etcd.KV, now time.Time) (removed bool, err error) {
+	var h agent.Hold
+	if etcd.Decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
+		return false, nil // lists of holds show an unreadable one
+	}
+	op := clientv3.OpDelete(string(kv.Key))
+	left := h.Until.Sub(now)
+	if left > 0 {
+		lease, err := s.db.Grant(ctx, left)
+		if err != nil {
+			return false, fmt.Errorf("cannot renew the hold on %s: %w", h.Scope, err)
+		}
+		op = clientv3.OpPut(string(kv.Key), string(kv.Value), clientv3.WithLease(lease))
+	}
+	// A conflict means that an operator set or ended the hold at this moment, which counts.
+	err = s.db.Commit(ctx, etcd.If(etcd.Same(string(kv.Key), kv.ModRevision)).Op(op))
+	if errors.Is(err, etcd.ErrConflict) {
+		return false, nil
+	}
+	return err == nil && left <= 0, etcd.Wrap(err, "cannot end the hold on %s", h.Scope)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -84,9 +83,8 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 
 // The bounds of epochs. Keys have 12 digits, and a number above them would sort before others.
 const (
-	maxEpoch     agent.Epoch = 1_000_000_000_000 - 1
-	mostSkipped  agent.Epoch = 4_000_000_000 // by one change of an environment on average: the epoch of a restore is the time in seconds
-	newestEpochs             = 1000          // bound of one check
+	maxEpoch    agent.Epoch = 1_000_000_000_000 - 1
+	mostSkipped agent.Epoch = 4_000_000_000 // by one change of an environment on average: the epoch of a restore is the time in seconds
 )
 
 // PlausibleEpoch reports whether an environment with so many changes can have an epoch. A signature under one near the
@@ -99,14 +97,11 @@ func PlausibleEpoch(e agent.Epoch, changes int) bool {
 // be one that somebody wrote for a signer to sign. Only a restore and a recovery skip epochs.
 func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) error {
 	k, epoch := s.db.Keys.Env(env), d.Gate.Epoch
-	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithLimit(newestEpochs),
+	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithLimit(HistoryKept),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithRev(d.Revision))
-	if errors.Is(err, rpctypes.ErrCompacted) {
-		err = etcd.ErrConflict
-	}
 	switch {
 	case err != nil:
-		return err
+		return uncompacted(err)
 	case len(resp.Kvs) == 0 && epoch == 0:
 		return nil
 	case len(resp.Kvs) == 0:
@@ -129,9 +124,9 @@ func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) err
 	return nil
 }
 
-// Gap reports whether a history, newest first, lacks a change since the last restore or recovery.
+// Gap reports whether the part of a history that is kept, newest first, lacks a change since the last restore or recovery.
 func Gap(history []Change) bool {
-	for i, c := range history {
+	for i, c := range history[:min(len(history), HistoryKept)] {
 		if c.Epoch != history[0].Epoch-agent.Epoch(i) {
 			return true
 		}
@@ -292,10 +287,7 @@ func (s *Targets) changes(ctx context.Context, env string, d Desires) ([]Change,
 	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
 		all = append(all, c)
 	}, clientv3.WithRev(d.Revision))
-	if errors.Is(err, rpctypes.ErrCompacted) {
-		err = etcd.ErrConflict
-	}
-	return all, err
+	return all, uncompacted(err)
 }
 
 // permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and

@@ -235,7 +235,7 @@ func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvir
 	for _, scope := range d.scopes() {
 		f.add(d.Target(scope), UseDesired, scope)
 	}
-	if f.History, err = s.targets.history(ctx, env); err != nil {
+	if f.History, err = s.targets.history(ctx, env, 0); err != nil {
 		return f, err
 	}
 	assigned, unassigned, err := etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""))

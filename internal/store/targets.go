@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -106,49 +105,41 @@ func (d Desires) For(role, node string) agent.Desired {
 	return agent.Desired{Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node]}
 }
 
-// Desires reads an environment's gate and targets in one transaction.
-func (s *Targets) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
-	return s.desires(ctx, ref.String())
+// Desires reads an environment's gate and targets, page by page at one revision.
+func (s *Targets) Desires(ctx context.Context, ref environments.Ref) (d Desires, err error) {
+	err = etcd.Retry(ctx, func() error { // a prune may compact the revision between two pages
+		d, err = s.desires(ctx, ref.String())
+		return uncompacted(err)
+	})
+	return d, err
 }
 
 func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
 	k := s.db.Keys.Env(env)
+	d := Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
-		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Desired(), append(more, clientv3.WithPrefix())...),
-		clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
+		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
 	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
 	}
-	d := Desires{Revision: resp.Header.Revision, Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
+	d.Revision = resp.Header.Revision
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		d.gateRevision = kv.ModRevision
 		if err := etcd.Into(&d.Gate)(kv); err != nil {
 			return Desires{}, err
 		}
 	}
-	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
-		scope, ok := etcd.ScopeOf(strings.TrimPrefix(string(kv.Key), k.Desired()), "default")
-		if !ok {
-			d.Damaged = append(d.Damaged, etcd.UnknownKey(string(kv.Key)))
-			continue
-		}
-		var t agent.Target
-		if err := etcd.Into(&t)(kv); err != nil {
-			return Desires{}, err
-		}
-		d.revisions[string(kv.Key)] = kv.ModRevision
-		switch {
-		case scope.Node != "":
-			d.Nodes[scope.Node] = t
-		case scope.Role != "":
-			d.Roles[scope.Role] = t
-		default:
-			d.Default = t
-		}
+	at := append([]clientv3.OpOption{clientv3.WithRev(d.Revision)}, more...)
+	err = s.db.Scan(ctx, k.Desired(), func(rest string, kv *etcd.KV) error { return d.add(rest, kv) }, at...)
+	if errors.As(err, new(*etcd.UnreadableError)) {
+		return Desires{}, err
 	}
-	d.demands = demandsOf(resp.Responses[3].GetResponseRange().Kvs)
-	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+	if err != nil {
+		return Desires{}, etcd.Wrap(uncompacted(err), "cannot read the targets of %s", env)
+	}
+	d.demands = demandsOf(resp.Responses[2].GetResponseRange().Kvs)
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
 		d.revisions[k.Statement()] = kv.ModRevision
 		if st, err := trust.ParseStatement(kv.Value); err == nil && st.Environment == env {
 			d.Statement = &st
@@ -157,6 +148,37 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 		}
 	}
 	return d, nil
+}
+
+// uncompacted is ErrConflict for a revision that a prune compacted after an earlier read: the caller reads again.
+func uncompacted(err error) error {
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return etcd.ErrConflict
+	}
+	return err
+}
+
+// add adds the target of a key.
+func (d *Desires) add(rest string, kv *etcd.KV) error {
+	scope, ok := etcd.ScopeOf(rest, "default")
+	if !ok {
+		d.Damaged = append(d.Damaged, etcd.UnknownKey(string(kv.Key)))
+		return nil
+	}
+	var t agent.Target
+	if err := etcd.Into(&t)(kv); err != nil {
+		return err
+	}
+	d.revisions[string(kv.Key)] = kv.ModRevision
+	switch {
+	case scope.Node != "":
+		d.Nodes[scope.Node] = t
+	case scope.Role != "":
+		d.Roles[scope.Role] = t
+	default:
+		d.Default = t
+	}
+	return nil
 }
 
 // Promote sets the target of a scope to after and raises the epoch, which voids every assignment. With a zero target,
@@ -291,65 +313,76 @@ func (s *Targets) outcome(ctx context.Context, key, value string, unanswered err
 }
 
 // History lists an environment's changes, newest first, at most limit of them (0: all).
-func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
-	return s.history(ctx, ref.String(), clientv3.WithLimit(limit))
+func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int) ([]Change, error) {
+	return s.history(ctx, ref.String(), limit)
 }
 
 // HistoryOf lists all changes that led to d, newest first. It reads them at d's revision. The guards of d then also
 // cover the history, and a decision from both uses one state.
 func (s *Targets) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
-	return s.history(ctx, ref.String(), clientv3.WithRev(d.Revision))
+	return s.history(ctx, ref.String(), 0, clientv3.WithRev(d.Revision))
 }
 
-func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
-	prefix := s.db.Keys.Env(env).History()
-	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	resp, err := s.db.Get(ctx, prefix, opts...)
-	if errors.Is(err, rpctypes.ErrCompacted) { // a prune compacted it: the earlier read is too old
-		err = etcd.ErrConflict
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the history of %s: %w", env, err)
-	}
-	changes := make([]Change, len(resp.Kvs))
-	for i, kv := range resp.Kvs {
-		if err := etcd.Into(&changes[i])(kv); err != nil {
-			return nil, err
+// historyPage is the number of changes in one response.
+const historyPage = 500
+
+func (s *Targets) history(ctx context.Context, env string, limit int, opts ...clientv3.OpOption) ([]Change, error) {
+	from := s.db.Keys.Env(env).History()
+	end, changes := clientv3.GetPrefixRangeEnd(from), []Change{}
+	opts = append(opts, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	for {
+		page := historyPage
+		if limit > 0 {
+			page = min(page, limit-len(changes))
 		}
-		if e := changes[i].Epoch; string(kv.Key) != s.db.Keys.Env(env).Change(e) {
-			return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", e)}
+		resp, err := s.db.Get(ctx, from, append(opts, clientv3.WithRange(end), clientv3.WithLimit(int64(page)))...)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the history of %s: %w", env, uncompacted(err))
+		}
+		for _, kv := range resp.Kvs {
+			var c Change
+			if err := etcd.Into(&c)(kv); err != nil {
+				return nil, err
+			}
+			if string(kv.Key) != s.db.Keys.Env(env).Change(c.Epoch) {
+				return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", c.Epoch)}
+			}
+			changes = append(changes, c)
+			end = string(kv.Key) // older changes come before it
+		}
+		if !resp.More || limit > 0 && len(changes) >= limit {
+			return changes, nil
 		}
 	}
-	return changes, nil
 }
 
 // Undo returns the change that a rollback of a scope undoes: the newest change of its target that is not a rollback and
 // not yet undone.
-func Undo(history []Change, scope etcd.Scope) (Change, bool) {
+func Undo(history []Change, scope etcd.Scope) (undo Change, ok bool) {
 	limit := agent.Epoch(-1)
-	for _, c := range history {
+	reachable(history, scope, func(c Change) bool {
 		switch {
-		case c.Scope() != scope || limit >= 0 && c.Epoch >= limit:
-			continue
+		case limit >= 0 && c.Epoch >= limit:
 		case c.Kind == RolledBack:
 			limit = c.Undoes
-			continue
 		case c.Before == c.After: // promoted again, to sign it
-			continue
+		default:
+			undo, ok = c, true
 		}
-		return c, true
-	}
-	return Change{}, false
+		return !ok
+	})
+	return undo, ok
 }
 
 // UndoTo returns the change with which a scope left the target of an epoch, whether or not a rollback undid that epoch
-// later. The history is complete, newest first.
+// later. The history is newest first; epoch is at least OldestReachable.
 func UndoTo(history []Change, scope etcd.Scope, epoch agent.Epoch) (undo Change, ok bool) {
-	for _, c := range history {
-		if c.Scope() == scope && c.Epoch > epoch {
+	reachable(history, scope, func(c Change) bool {
+		if c.Epoch > epoch {
 			undo, ok = c, true
 		}
-	}
+		return c.Epoch > epoch
+	})
 	return undo, ok
 }
 

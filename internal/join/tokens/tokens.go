@@ -42,7 +42,7 @@ type Request struct {
 func (r Request) Check() error {
 	switch {
 	case r.Lifetime < time.Second || r.Lifetime > MaxLifetime:
-		return fmt.Errorf("cannot make a token for %s: give --expires at least 1s and at most 2160h", r.Lifetime)
+		return fmt.Errorf("cannot make a token for %s: give --expires at least 1s and at most 90d", r.Lifetime)
 	case r.Uses < 0:
 		return fmt.Errorf("cannot make a token of %d uses: give --uses 1 or more, or 0 for any number", r.Uses)
 	case r.Node != "" && r.Role != "":

@@ -23,7 +23,7 @@ import (
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
 //	environments/<env>/gate                              o  epoch and whether anything may start
 //	environments/<env>/statement                         o,s  the targets in force until an end, signed
-//	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback
+//	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback; serve deletes old ones
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
 //	environments/<env>/data/head                         o  number of the newest generation

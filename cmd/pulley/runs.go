@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+)
+
+func newRuns(o *options) *cobra.Command {
+	var follows bool
+	cmd := &cobra.Command{
+		Use: "runs NODE [ID|latest] -e ENVIRONMENT", Short: "List a node's runs, or show one run, failures first", Args: arguments(1, 2, "takes a node, and the id of a run to show"),
+		Long: `runs lists a node's runs, the newest first. With an id, or with latest, it shows one run: failed resources first, then the
+changed ones, then Puppet's log. With --follow it prints the newest run, and each later one when the node reports it.`,
+		Example: `  pulley runs compute1 -e production
+  pulley runs compute1 latest -e production
+  pulley runs compute1 -e production --follow`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if follows && len(args) > 1 {
+				return cli.Usagef("--follow takes no id of a run")
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				if follows {
+					return o.followRuns(ctx, s, ref, args[0])
+				}
+				return o.runs(ctx, s, ref, args)
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	cmd.Flags().BoolVar(&follows, "follow", false, "print each new run when the node reports it, until interrupted")
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+		return err
+	}
+	runs, err := o.readRuns(ctx, s, ref, args[0])
+	if err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		return o.out.Print(o.env, runs, func(t *cli.Table) error { return o.runTable(t, args[0], runs) })
+	}
+	for _, r := range runs {
+		if r.ID == args[1] || args[1] == latestRun {
+			return o.out.Print(o.env, r, func(*cli.Table) error { printRun(o.env.Stdout, r); return nil })
+		}
+	}
+	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists the kept runs", quoted(args[1]), args[0], store.ErrNotFound, args[0], ref)
+}
+
+// latestRun stands for the id of the newest run.
+const latestRun = "latest"
+
+// readRuns reads a node's runs, the newest first. The node must exist.
+func (o *options) readRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]agent.Run, error) {
+	runs, damaged, err := s.Fleet.Runs(ctx, ref, node)
+	if err != nil {
+		return nil, err
+	}
+	if len(runs)+len(damaged) == 0 {
+		if _, err := fleet.FindNode(ctx, s, ref, node); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range damaged {
+		cli.Complain(o.env, program, fmt.Errorf("warning: cannot read run %s", d))
+	}
+	slices.SortStableFunc(runs, func(a, b agent.Run) int { return b.Started.Compare(a.Started) })
+	return runs, nil
+}
+
+// runsPoll is the time between two looks for a new run. A look without one reads the node's status alone.
+const runsPoll = time.Second
+
+// followRuns prints the newest run of a node, and each later one, until ctx ends.
+func (o *options) followRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) error {
+	tick := time.NewTicker(runsPoll)
+	defer tick.Stop()
+	var shown *agent.Run
+	for {
+		st, _, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		if err == nil && (shown == nil || st.LastRun != shown.ID) { // a status names a run before its record is written
+			var runs []agent.Run
+			if runs, err = o.readRuns(ctx, s, ref, node); err == nil {
+				err = o.printNewRuns(runs, &shown)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// printNewRuns prints the runs after shown, oldest first, or only the newest one if none was shown.
+func (o *options) printNewRuns(runs []agent.Run, shown **agent.Run) error {
+	fresh := runs[:min(len(runs), 1)]
+	if *shown != nil {
+		fresh = runs
+		if at := slices.IndexFunc(runs, func(r agent.Run) bool { return r.ID == (*shown).ID }); at >= 0 {
+			fresh = runs[:at]
+		}
+	}
+	for _, r := range slices.Backward(fresh) {
+		*shown = &r
+		err := o.out.Print(o.env, r, func(*cli.Table) error {
+			cli.Cleanf(o.env.Stdout, "%s  %-9s  took %-4s  %s  %s\n", r.ID, outcomeOf(r), cli.Span(r.Duration), r.Target, r.Problem)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func outcomeOf(r agent.Run) string {
+	switch {
+	case r.Noop:
+		return "noop"
+	case r.Drift:
+		return string(r.Outcome) + " (drift)"
+	}
+	return string(r.Outcome)
+}
+
+func outcomeStyle(outcome string) cli.Style {
+	if strings.HasPrefix(outcome, string(agent.Failed)) {
+		return cli.Red
+	}
+	return ""
+}
+
+func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
+	if len(runs) == 0 {
+		fmt.Fprintf(o.env.Stdout, "%s has reported no runs\n", node)
+		return nil
+	}
+	t.Row("ID", "WHEN", "TOOK", "TARGET", "OUTCOME", "CHANGED", "FAILED", "WHY", "PROBLEM")
+	t.Paint("OUTCOME", outcomeStyle)
+	t.Spare("TOOK", "CHANGED", "FAILED")
+	for _, r := range runs {
+		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), outcomeOf(r),
+			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), r.Problem.String())
+	}
+	return nil
+}
+
+func printRun(w io.Writer, r agent.Run) {
+	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
+	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
+	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
+	if r.Drift {
+		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
+	}
+	if r.Problem != (agent.Problem{}) {
+		cli.Cleanf(w, "  problem: %s\n  left the machine %s\n", r.Problem, r.Kind)
+	}
+	for _, e := range r.Resources {
+		place := ""
+		if e.File != "" {
+			place = fmt.Sprintf(" (%s:%d)", e.File, e.Line)
+		}
+		cli.Cleanf(w, "\n%s %s%s\n", strings.ToUpper(e.Status), e.Resource, place)
+		for _, m := range e.Messages {
+			cli.Cleanf(w, "  %s\n", m)
+		}
+	}
+	if len(r.Log) > 0 {
+		fmt.Fprintln(w, "\nlog")
+	}
+	for _, l := range r.Log {
+		cli.Cleanf(w, "  %-7s %s\n", l.Level, strings.TrimSpace(l.Source+" "+l.Message))
+	}
+}

@@ -1,0 +1,65 @@
+package change
+
+import (
+	"fmt"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+)
+
+// Awaiting returns the wait for the registered nodes that changes of one environment reach. The wait ends if somebody
+// replaces the target of one of them.
+func Awaiting(ref environments.Ref, changes ...store.Change) fleet.Awaited {
+	a := fleet.Awaited{Ref: ref, What: fmt.Sprintf("the changes in %s", ref)}
+	if len(changes) == 1 {
+		a.What = fmt.Sprintf("the change of %s in %s", changes[0].Scope(), ref)
+	}
+	last := map[Scope]store.Change{}
+	for _, c := range changes {
+		last[c.Scope()] = c
+	}
+	a.Has = func(f store.FleetState, n fleet.Node) bool {
+		h, listed := f.Hosts[n.Node]
+		if !listed {
+			return false
+		}
+		for _, c := range changes {
+			if onlyData(c) && in(c.Scope(), h) || f.Desires.Reaches(c.Scope(), h.Role, h.Node) {
+				return true
+			}
+		}
+		return false
+	}
+	a.Current = func(d store.Desires) error {
+		for scope, c := range last {
+			if now := d.Target(scope); now != c.After {
+				return fmt.Errorf("%s replaced the target of %s by another one, at epoch %d\nrun `pulley history -e %s` to see it", d.Gate.By, scope, d.Gate.Epoch, ref)
+			}
+		}
+		return nil
+	}
+	return a
+}
+
+// AwaitingData is Awaiting for the nodes that see the edited layer of live data: the target of all nodes changed.
+func AwaitingData(ref environments.Ref, scope Scope, done Data) fleet.Awaited {
+	a := Awaiting(ref, done.Change)
+	a.What = fmt.Sprintf("the change of data in layer %s of %s", done.Layer, ref)
+	a.Has = func(f store.FleetState, n fleet.Node) bool {
+		h, listed := f.Hosts[n.Node]
+		return listed && in(scope, h)
+	}
+	return a
+}
+
+// onlyData reports whether a change left the release: nodes with a release of their own take the data as well.
+func onlyData(c store.Change) bool {
+	return c.Before.Release == c.After.Release && c.Before.Data != c.After.Data
+}
+
+// in reports whether a host belongs to a scope.
+func in(s Scope, h agent.Host) bool {
+	return s == (Scope{}) || s.Role != "" && s.Role == h.Role || s.Node != "" && s.Node == h.Node
+}

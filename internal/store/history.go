@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/store/etcd"
+)
+
+// HistoryKept is the number of changes of an environment that are kept, the newest ones. A rollback reaches no older
+// one, except the last change of a scope.
+const HistoryKept = 1000
+
+// PruneHistory deletes changes of an environment, with their permits, beyond the newest keep ones. It returns their
+// number. It keeps what later decisions need: the last change of each scope, and the changes with the highest release and
+// the highest data, from which a permit to go back must lead.
+//
+// It needs no guard: changes are immutable, and a newer change makes no older one necessary.
+func (s *Targets) PruneHistory(ctx context.Context, env string, keep int) (deleted int, err error) {
+	k := s.db.Keys.Env(env)
+	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || resp.Count <= int64(keep) {
+		return 0, etcd.Wrap(err, "cannot shorten the history of %s", env)
+	}
+	history, err := s.history(ctx, env, 0)
+	if err != nil {
+		return 0, err
+	}
+	for batch := range slices.Chunk(unneeded(history, keep), pruneBatch/2) {
+		b := etcd.If()
+		for _, epoch := range batch {
+			b.Delete(k.Change(epoch), k.Permit(epoch))
+		}
+		if err := s.db.Commit(ctx, b); err != nil {
+			return deleted, etcd.Wrap(err, "cannot shorten the history of %s", env)
+		}
+		deleted += len(batch)
+	}
+	return deleted, nil
+}
+
+// unneeded returns the epochs of a history, newest first, that PruneHistory deletes, oldest first.
+func unneeded(history []Change, keep int) (epochs []agent.Epoch) {
+	needed, last := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}
+	release, data := Change{}, Change{}
+	for i, c := range history {
+		if i < keep || !last[c.Scope()] {
+			needed[c.Epoch] = true
+		}
+		last[c.Scope()] = true
+		if _, err := ParseVersion(c.After.Release); err == nil && (release.Epoch == 0 || CompareVersions(c.After.Release, release.After.Release) > 0) {
+			release = c
+		}
+		if data.Epoch == 0 || c.After.Data > data.After.Data {
+			data = c
+		}
+	}
+	needed[release.Epoch], needed[data.Epoch] = true, true
+	for _, c := range slices.Backward(history) {
+		if !needed[c.Epoch] {
+			epochs = append(epochs, c.Epoch)
+		}
+	}
+	return epochs
+}
+
+// reachable calls each with the changes of a scope that a rollback may undo, newest first, until it returns false. Beyond
+// the newest HistoryKept changes there are gaps: only the last change of the scope counts there.
+func reachable(history []Change, scope etcd.Scope, each func(Change) bool) {
+	seen := false
+	for i, c := range history {
+		if c.Scope() != scope {
+			continue
+		}
+		if i >= HistoryKept && seen || !each(c) {
+			return
+		}
+		seen = true
+	}
+}
+
+// OldestReachable returns the oldest epoch to whose target a rollback can return: 0 for the state before the first change.
+func OldestReachable(history []Change) agent.Epoch {
+	if len(history) == 0 {
+		return 0
+	}
+	return history[min(len(history), HistoryKept)-1].Epoch - 1
+}

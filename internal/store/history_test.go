@@ -1,0 +1,102 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pulley/agent"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// The history of a fleet whose CI promotes fifty times a day must not fill etcd. What is left must still name the last
+// change of each scope, and the highest release and data: a permit to go back leads from there.
+func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := server.Client().Put(ctx, key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := func(epoch int, role, node, release string, data agent.Generation) {
+		t.Helper()
+		put(fmt.Sprintf("/pulley/v1/environments/dev/history/%012d", epoch),
+			fmt.Sprintf(`{"v":1,"epoch":%d,"kind":"promote","role":%q,"node":%q,"after":{"release":%q,"data":%d},"at":"2026-03-04T05:06:07Z"}`, epoch, role, node, release, data))
+		put(fmt.Sprintf("/pulley/v1/environments/dev/rollbacks/%012d", epoch), "{}")
+	}
+	change(1, "", "", "1.0.0", 0)
+	change(2, "compute", "", "1.0.0", 0)
+	change(3, "compute", "", "1.1.0", 0) // last of its role
+	change(4, "", "", "9.0.0", 0)        // highest release
+	change(5, "", "", "1.1.0", 9)        // highest data
+	change(6, "", "web1", "1.0.0", 0)    // last of its node
+	for epoch := 7; epoch <= 130; epoch++ {
+		change(epoch, "", "", "1.1.0", 0)
+	}
+	if n, err := st.Targets.PruneHistory(ctx, "dev", 130); n != 0 || err != nil {
+		t.Errorf("short enough: %d, %v", n, err)
+	}
+	n, err := st.Targets.PruneHistory(ctx, "dev", 3)
+	if err != nil || n != 123 {
+		t.Errorf("%d deleted, %v", n, err)
+	}
+	history, err := st.Targets.History(ctx, dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []agent.Epoch
+	for _, c := range history {
+		left = append(left, c.Epoch)
+	}
+	if want := []agent.Epoch{130, 129, 128, 6, 5, 4, 3}; !slices.Equal(left, want) {
+		t.Errorf("left %v, want %v", left, want)
+	}
+	permits := slices.DeleteFunc(server.Keys(), func(key string) bool { return !strings.HasPrefix(key, "/pulley/v1/environments/dev/rollbacks/") })
+	if len(permits) != 7 {
+		t.Errorf("permits %v", permits)
+	}
+	if n, err := st.Targets.PruneHistory(ctx, "dev", 3); n != 0 || err != nil {
+		t.Errorf("again: %d, %v", n, err)
+	}
+}
+
+// A rollback that steps over deleted changes would restore a target that was never before.
+func TestUndoStopsAtDeletedChanges(t *testing.T) {
+	t.Parallel()
+	target := func(release string) agent.Target { return agent.Target{Release: release} }
+	var history []store.Change // newest first, with a gap before the oldest two
+	for epoch := agent.Epoch(5000); epoch > 5000-store.HistoryKept; epoch-- {
+		history = append(history, store.Change{Epoch: epoch, Kind: store.Promoted, Before: target(fmt.Sprintf("1.0.%d", epoch-1)), After: target(fmt.Sprintf("1.0.%d", epoch))})
+	}
+	oldest := history[len(history)-1]
+	pin := store.Change{Epoch: 40, Kind: store.Promoted, Role: "compute", After: target("0.9.0")}
+	history = append(history, pin, store.Change{Epoch: 30, Kind: store.Promoted, Before: target("8.0.0"), After: target("9.0.0")})
+
+	if undo, ok := store.Undo(history, store.Scope{Role: "compute"}); !ok || undo != pin {
+		t.Errorf("the last change of a role: %+v, %t", undo, ok)
+	}
+	back := store.Change{Epoch: 5001, Kind: store.RolledBack, Undoes: oldest.Epoch}
+	if undo, ok := store.Undo(append([]store.Change{back}, history[:len(history)-3]...), store.Scope{}); ok {
+		t.Errorf("beyond the oldest change: %+v", undo)
+	}
+	if undo, ok := store.Undo(slices.Concat([]store.Change{back}, history), store.Scope{}); ok {
+		t.Errorf("beyond the gap: %+v", undo)
+	}
+	if got := store.OldestReachable(history); got != oldest.Epoch-1 {
+		t.Errorf("oldest %d", got)
+	}
+	if undo, ok := store.UndoTo(history, store.Scope{}, oldest.Epoch-1); !ok || undo != oldest {
+		t.Errorf("%+v, %t", undo, ok)
+	}
+	if got := store.OldestReachable(history[len(history)-1:]); got != 29 {
+		t.Errorf("a short history without its beginning: %d", got)
+	}
+	if got := store.OldestReachable(nil); got != 0 {
+		t.Errorf("no history: %d", got)
+	}
+}
