@@ -78,16 +78,21 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 		Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{},
 	}
 	k, guards := s.db.Env(ref), map[string]int64{}
+	var confirmed *agent.Confirmation
 	_, err := s.db.Read(ctx, guards,
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
 			f.Spec, err = decodeSpec(kv)
 			return err
 		}},
 		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h agent.Host) { f.Hosts[node] = h })},
+		etcd.Point{Key: k.Retirement(node), Read: readable(&f, func(c agent.Confirmation) { confirmed = &c })},
 		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st agent.Status) { f.Statuses[node] = st })},
 	)
 	if err != nil {
 		return FleetState{}, fmt.Errorf("cannot read node %s of %s: %w", node, ref, err)
+	}
+	if h := f.Hosts[node]; h.Retires() && (confirmed == nil || !confirmed.Confirms(*h.Request, h.MachineID)) {
+		f.Unconfirmed = []string{node}
 	}
 	role := f.roleOf(node)
 	if f.Spec != nil && !f.Known()[node] {
