@@ -57,6 +57,9 @@ func documentedFields(page, heading, prefix string, optional bool, fields map[st
 	for _, row := range jsonRow.FindAllStringSubmatch(section, -1) {
 		name, kind := prefix+row[1], row[2]
 		may := optional || strings.Contains(kind, "optional")
+		if i := strings.LastIndex(name, "."); i > 0 && fields[name[:i]] {
+			may = true // a part of an optional object
+		}
 		fields[name] = may
 		if link := jsonLink.FindStringSubmatch(kind); link != nil {
 			documentedFields(page, link[1], name+".", may, fields)

@@ -70,18 +70,22 @@ func (o *options) releases(ctx context.Context, s *store.Store) error {
 				signed = "yes"
 			}
 			t.Row(r.Version, fmt.Sprintf("%.12s", r.Content.Tree), strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
-				cli.Bytes(r.Added()), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, withdrawalNote(r)+string(r.Message))
+				cli.Bytes(r.Added()), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, noteOf(r))
 		}
 		return nil
 	})
 }
 
-// withdrawalNote is the beginning of a withdrawn release's message.
-func withdrawalNote(r publish.Listed) string {
-	if r.Withdrawn == nil {
-		return ""
+// noteOf is the message of a release, after the reason of its withdrawal.
+func noteOf(r publish.Listed) string {
+	notes := make([]string, 0, 2)
+	if r.Withdrawn != nil {
+		notes = append(notes, "withdrawn by "+r.Withdrawn.By+because(string(r.Withdrawn.Why)))
 	}
-	return "withdrawn by " + r.Withdrawn.By + because(string(r.Withdrawn.Why)) + "; "
+	if r.Message != "" {
+		notes = append(notes, string(r.Message))
+	}
+	return strings.Join(notes, "; ")
 }
 
 func newReleasesWithdraw(o *options) *cobra.Command {

@@ -44,14 +44,14 @@ func Exit(e Env, program string, err error) int {
 func Code(err error) int {
 	var silent *SilentError
 	var usage *UsageError
-	var coded interface{ ExitCode() int }
+	var coded interface{ ExitStatus() int } // ExitCode is that of another program, in an *exec.ExitError
 	switch {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &silent):
 		return silent.Code
 	case errors.As(err, &coded):
-		return coded.ExitCode()
+		return coded.ExitStatus()
 	case errors.As(err, &usage):
 		return exitUsage
 	case errors.Is(err, agent.ErrUnreachable):

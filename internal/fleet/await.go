@@ -139,8 +139,8 @@ type NotConvergedError struct {
 	After time.Duration // until the deadline; 0 if the wait ended before it
 }
 
-// ExitCode is the exit code of the command that waited.
-func (e *NotConvergedError) ExitCode() int {
+// ExitStatus is the exit code of the command that waited.
+func (e *NotConvergedError) ExitStatus() int {
 	if e.After > 0 {
 		return cli.ExitTimeout
 	}
