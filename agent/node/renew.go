@@ -51,8 +51,8 @@ func (n *Node) renew(ctx context.Context) {
 		return
 	}
 	if left <= 0 {
-		n.Warn(fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token of its own: `pulley token create --node %s`",
-			id.Leaf().NotAfter.Format(time.RFC3339), n.Identity.Node))
+		n.Warn(fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token of its own: `pulley token create -e %s --node %s`",
+			id.Leaf().NotAfter.Format(time.RFC3339), n.Identity.Environment, n.Identity.Node))
 		n.tried(now)
 		return
 	}

@@ -176,7 +176,7 @@ func TestFailedRenewalIsReportedAndRetried(t *testing.T) {
 	w.server.Close()
 	due := renewingLife * 3 / 4
 	said := w.tick(due)
-	if !strings.HasPrefix(said, "cannot renew this node's certificate, which ends in 22d (") || !strings.Contains(said, "cannot reach pulley serve") {
+	if !strings.HasPrefix(said, "cannot renew this node's certificate, which ends in 22d (") || !strings.Contains(said, "cannot connect to pulley serve at "+w.server.URL+": the port is closed (connection refused)") {
 		t.Errorf("it says %q", said)
 	}
 	for after, again := range map[time.Duration]bool{5 * time.Minute: false, 59 * time.Minute: false, time.Hour: true, -time.Hour: true} {
@@ -187,7 +187,7 @@ func TestFailedRenewalIsReportedAndRetried(t *testing.T) {
 			t.Errorf("%s after a failure it says %q", after, said)
 		}
 	}
-	if said := w.tick(renewingLife + 2*time.Hour); !strings.Contains(said, "it ended at") || !strings.Contains(said, "pulley token create --node compute1") {
+	if said := w.tick(renewingLife + 2*time.Hour); !strings.Contains(said, "it ended at") || !strings.Contains(said, "`pulley token create -e dev --node compute1`") {
 		t.Errorf("of a certificate that ended it says %q", said)
 	}
 }

@@ -29,7 +29,7 @@ func TestChangesHaveDryRuns(t *testing.T) {
 	without := map[string]string{
 		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data get": "reads",
 		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "explain": "reads",
-		"history": "reads", "holds": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "provider list": "reads", "releases diff": "reads",
+		"history": "reads", "holds": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "provider enter": "enters a machine", "provider list": "reads", "releases diff": "reads",
 		"releases show": "reads", "releases verify": "reads", "runs": "reads", "status": "reads", "token list": "reads", "validate": "reads", "version": "reads",
 		"doctor": "without --fix it changes nothing", "env watch": "env plan shows its plan", "serve": "a server", "demo": "changes a fleet of its own",
 		"provider test": "changes machines of its own", "userdata": "without --new-token it changes nothing",

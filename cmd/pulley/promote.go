@@ -89,7 +89,7 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 	if t.Unsigned {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
 	}
-	warnUnstated(o.env, t.Unstated)
+	warnUnstated(o.env, ref, t.Unstated)
 	for _, pin := range t.Pinned {
 		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, change.Flags(pin.Scope))
 	}

@@ -79,7 +79,7 @@ func newProviderEnter(o *options) *cobra.Command {
 Machines of other providers have their own ways: ssh, the console of a cloud, or machinectl.
 
 EXIT STATUS
-  that of the command; 1 also if the machine cannot be entered, 2 wrong usage, 3 etcd unreachable`,
+  0 done, else that of the command; 1 also if the machine cannot be entered, 2 wrong usage, 3 etcd unreachable`,
 		Example: `  pulley provider enter environments/dev.yaml controller1
   pulley provider enter environments/dev.yaml controller1 -- puppet --version`,
 		RunE: func(c *cobra.Command, args []string) error {

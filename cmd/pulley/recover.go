@@ -44,13 +44,13 @@ EXIT STATUS
 					o.announceRecovery(ref, r, until)
 				}
 				if err == nil && len(done) > 0 && done[0].Began {
-					fmt.Fprintf(o.env.Stdout, "the history of %s was deleted, and nothing shows the right targets: find out who deleted it, check `pulley status`, then promote every target again\n", ref)
+					fmt.Fprintf(o.env.Stdout, "the history of %s was deleted, and nothing shows the right targets: find out who deleted it, check `pulley status -e %[1]s`, then promote every target again\n", ref)
 					return nil
 				}
 				if err == nil && len(done) > 0 && !o.dryRun {
 					st, missing, err := change.Restate(ctx, s, ref, o.changing())
-					if warnUnstated(o.env, missing); st.Epoch > 0 {
-						announceStatement(o.env, ref, st)
+					if warnUnstated(o.env, ref, missing); st.Epoch > 0 {
+						o.announceStatement(ref, st)
 					}
 					return err
 				}

@@ -52,7 +52,7 @@ EXIT STATUS
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				st, err := change.Sign(ctx, s, ref, off, signers, o.changing())
 				if err == nil {
-					announceStatement(o.env, ref, st)
+					o.announceStatement(ref, st)
 				}
 				return err
 			})
@@ -61,6 +61,7 @@ EXIT STATUS
 	o.fleet.AddFlag(cmd.Flags())
 	o.sign.add(cmd)
 	files.addSigners(cmd.Flags(), ", with --renew")
+	o.addDryRun(cmd)
 	files.addRevoked(cmd.Flags(), ", with --renew (default: none is)")
 	cmd.Flags().BoolVar(&renew, "renew", false, "only renew the present statement of the same targets")
 	cmd.Flags().BoolVar(&off, "off", false, "sign that nodes need no statement any more")
@@ -68,21 +69,25 @@ EXIT STATUS
 }
 
 // announceStatement prints what was signed.
-func announceStatement(env cli.Env, ref environments.Ref, st trust.Statement) {
+func (o *options) announceStatement(ref environments.Ref, st trust.Statement) {
+	signed := "signed"
+	if o.dryRun {
+		signed = "would sign"
+	}
 	if st.Off {
-		fmt.Fprintf(env.Stdout, "signed for %s: nodes need no statement any more (epoch %d)\n", ref, st.Epoch)
+		fmt.Fprintf(o.env.Stdout, "%s for %s: nodes need no statement any more (epoch %d)\n", signed, ref, st.Epoch)
 		return
 	}
-	fmt.Fprintf(env.Stdout, "signed for %s until %s: %s, epoch %d", ref, st.Until.Format(time.RFC3339), cli.Clean(st.Target("", "").String()), st.Epoch)
+	fmt.Fprintf(o.env.Stdout, "%s for %s until %s: %s, epoch %d", signed, ref, st.Until.Format(time.RFC3339), cli.Clean(st.Target("", "").String()), st.Epoch)
 	if n := len(st.Roles) + len(st.Nodes); n > 0 {
-		fmt.Fprintf(env.Stdout, ", and the own targets of %s", cli.Count(n, "role or node"))
+		fmt.Fprintf(o.env.Stdout, ", and the own targets of %s", cli.Count(n, "role or node"))
 	}
-	fmt.Fprintln(env.Stdout)
+	fmt.Fprintln(o.env.Stdout)
 }
 
 // warnUnstated warns of a change without the statement that its environment demands.
-func warnUnstated(env cli.Env, unstated bool) {
+func warnUnstated(env cli.Env, ref environments.Ref, unstated bool) {
 	if unstated {
-		fmt.Fprintf(env.Stderr, "%s: no statement: nodes that need one stay on their target\n  to sign it, run `pulley sign --sign-key FILE`\n", program)
+		fmt.Fprintf(env.Stderr, "%s: no statement: nodes that need one stay on their target\n  to sign it, run `pulley sign -e %s --sign-key FILE`\n", program, ref)
 	}
 }

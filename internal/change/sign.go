@@ -47,12 +47,12 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 // renewable refuses a statement that only a signer may sign: an old one that somebody put back would stay in force.
 func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, signers *trust.Signers, a Author) error {
 	if d.Statement == nil {
-		return errors.New("there is none to renew\na signer signs the first one: `pulley sign` without --renew")
+		return fmt.Errorf("there is none to renew\na signer signs the first one: `pulley sign -e %s --sign-key FILE`", ref)
 	}
 	if err := signers.Authentic(*d.Statement, ref.String(), a.At); err != nil {
 		return err
 	}
-	const remedy = "check the targets with `pulley history`; a signer signs them: `pulley sign` without --renew"
+	remedy := fmt.Sprintf("check the targets with `pulley history -e %s`; a signer signs them: `pulley sign -e %[1]s --sign-key FILE`", ref)
 	switch st := d.Statement; {
 	case !d.Covered(ref):
 		return fmt.Errorf("%w of epoch %d\n%s", ErrChangedSince, st.Epoch, remedy)

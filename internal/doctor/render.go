@@ -233,7 +233,7 @@ func (f Finding) render() (sentence, remedy string) {
 	case Code(fleet.MarkAbove):
 		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
 	case Code(fleet.AssignmentDiffers):
-		return p.Differs.Sentence() + ": no command of `pulley` assigns targets", "find out who wrote it; the next change of a target, `pulley promote` or `pulley rollback`, voids it"
+		return p.Differs.Sentence() + ": no command of `pulley` assigns targets", "find out who wrote it; the next change of a target, `pulley promote VERSION -e " + env + "` or `pulley rollback -e " + env + "`, voids it"
 	case Code(fleet.RetirementUnconfirmed):
 		return p.Differs.Sentence() + ": the nodes refuse it", "find out who wrote it into the host list; `pulley nodes run NODE -e " + env + " --cancel-retirement` replaces the request"
 	case Code(fleet.StatementMissing), Code(fleet.StatementExpired), Code(fleet.StatementDiffers):

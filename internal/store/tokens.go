@@ -77,7 +77,7 @@ func ParseToken(text string) (id, secret string, err error) {
 	rest, marked := strings.CutPrefix(text, tokenMark)
 	id, secret, split := strings.Cut(rest, "_")
 	if !marked || !split || !isHex(id, tokenIDBytes) || !isHex(secret, tokenSecretBytes) {
-		return "", "", errors.New("cannot read the join token: it does not have the form plt_ID_SECRET\ncopy all of what `pulley token create` printed")
+		return "", "", errors.New("cannot read the join token: it does not have the form plt_ID_SECRET\ncopy the complete output of `pulley token create`")
 	}
 	return id, secret, nil
 }

@@ -44,7 +44,7 @@ func (b *member) joinLeft(context.Context) (string, error) {
 		b.named = true
 		return b.settingsLeft()
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("there is no token, and this machine has no identity\n`pulley token create` makes one; give it with --token, or as `token:` in %s", b.PlanPath)
+		return "", fmt.Errorf("there is no token, and this machine has no identity\n`pulley token create -e %s` creates a token; give it with --token, or as `token:` in %s", cmp.Or(b.plan.Environment, "ENVIRONMENT"), b.PlanPath)
 	}
 	return "", err
 }

@@ -76,7 +76,7 @@ func (r *Error) Hint() string {
 	case StatementFuture:
 		return "correct the clock of this machine, or of the machine that signed it"
 	case StatementMissing, StatementExpired, StatementDiffers, StatementTooOld, StatementReplayed:
-		return "check the targets with `pulley status`, then run `pulley sign --sign-key FILE`"
+		return "check the targets with `pulley status -e ENVIRONMENT`, then run `pulley sign -e ENVIRONMENT --sign-key FILE`"
 	}
 	return ""
 }
