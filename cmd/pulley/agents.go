@@ -20,6 +20,9 @@ import (
 	"pulley/internal/store"
 )
 
+// agentsCommand shows versions of the agent.
+type agentsCommand struct{ *options }
+
 func newAgents(o *options) *cobra.Command {
 	return group("agents", "Publish and promote versions of pulley-agent", "",
 		newAgentsPublish(o), newAgentsList(o), newAgentsShow(o), newAgentsPromote(o), newAgentsUnpin(o), newAgentsRetry(o))
@@ -29,13 +32,13 @@ func newAgentsList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the versions of pulley-agent, and how many nodes want and run each",
 		Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.agents) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, agentsCommand{o}.agents) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) agents(ctx context.Context, s *store.Store) error {
+func (o agentsCommand) agents(ctx context.Context, s *store.Store) error {
 	all, err := change.Versions(ctx, s)
 	if err != nil {
 		return err
@@ -72,14 +75,14 @@ func newAgentsShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show -e ENVIRONMENT", Short: "Show the desired and the running agent of each node",
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, o.showAgents) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, agentsCommand{o}.showAgents) },
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) showAgents(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (o agentsCommand) showAgents(ctx context.Context, s *store.Store, ref environments.Ref) error {
 	v, err := change.VersionsOf(ctx, s, ref)
 	if err != nil {
 		return err

@@ -21,8 +21,11 @@ const (
 // lister lists the names that begin with a prefix, at most completionNames.
 type lister func(ctx context.Context, s *store.Store, prefix string) ([]string, error)
 
+// completer completes names in a shell.
+type completer struct{ *options }
+
 // addCompletions completes flags and first arguments, by their names in the usage: nodes, versions, environments and contexts.
-func (o *options) addCompletions(c *cobra.Command) {
+func (o completer) addCompletions(c *cobra.Command) {
 	flags := map[string]cobra.CompletionFunc{
 		"environment": o.fromEtcd(o.environmentNames), "role": o.fromEtcd(o.roleNames), "group": o.fromEtcd(o.roleNames), "node": o.fromEtcd(o.nodeNames),
 		"context": o.contextNames, "output": cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
@@ -69,7 +72,7 @@ func (o *options) addCompletions(c *cobra.Command) {
 }
 
 // fromEtcd completes with names in etcd. It prints no error: the user is still typing.
-func (o *options) fromEtcd(list lister) cobra.CompletionFunc {
+func (o completer) fromEtcd(list lister) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 		o.readContext()
@@ -93,12 +96,12 @@ func (o *options) fromEtcd(list lister) cobra.CompletionFunc {
 	}
 }
 
-func (o *options) environmentNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+func (o completer) environmentNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
 	all, err := s.Environments.List(ctx)
 	return slices.DeleteFunc(all, func(name string) bool { return !strings.HasPrefix(name, prefix) }), err
 }
 
-func (o *options) roleNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+func (o completer) roleNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return nil, err
@@ -111,7 +114,7 @@ func (o *options) roleNames(ctx context.Context, s *store.Store, prefix string) 
 }
 
 // nodeNames lists nodes of the host list and, if they are few, those that the environment calls for.
-func (o *options) nodeNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+func (o completer) nodeNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return nil, err
@@ -140,7 +143,7 @@ func wantedNodes(e *environments.Environment, prefix string) (names []string) {
 	return names
 }
 
-func (o *options) contextNames(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+func (o completer) contextNames(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	file, err := o.contextFile()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

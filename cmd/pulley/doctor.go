@@ -26,6 +26,9 @@ type rendered struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
+// doctorCommand shows what doctor finds.
+type doctorCommand struct{ *options }
+
 func newDoctor(o *options) *cobra.Command {
 	var fix, all bool
 	var dataDir string
@@ -52,7 +55,7 @@ EXIT STATUS
 						found = append(found, f)
 					}
 				}
-				return o.diagnosis(found, all, err)
+				return doctorCommand{o}.diagnosis(found, all, err)
 			})
 		},
 	}
@@ -64,7 +67,7 @@ EXIT STATUS
 }
 
 // diagnosis prints the findings, and then any error of the examination.
-func (o *options) diagnosis(found doctor.Diagnosis, all bool, err error) error {
+func (o doctorCommand) diagnosis(found doctor.Diagnosis, all bool, err error) error {
 	result := examined{Worst: found.Worst(), Findings: []rendered{}}
 	for _, f := range found {
 		result.Findings = append(result.Findings, rendered{f, f.Sentence(), f.Remedy()})
@@ -79,7 +82,7 @@ func (o *options) diagnosis(found doctor.Diagnosis, all bool, err error) error {
 	return errors.Join(err, printed)
 }
 
-func (o *options) showDiagnosis(found doctor.Diagnosis, all bool) {
+func (o doctorCommand) showDiagnosis(found doctor.Diagnosis, all bool) {
 	counts := map[doctor.Severity]int{}
 	for _, f := range found {
 		counts[f.Severity]++

@@ -27,6 +27,9 @@ type loginFlags struct {
 	renew     bool
 }
 
+// loginCommand gets and renews the identities of operators.
+type loginCommand struct{ *options }
+
 func newLogin(o *options) *cobra.Command {
 	var f loginFlags
 	cmd := &cobra.Command{
@@ -49,9 +52,9 @@ With --renew, use the certificate of the context, or in FILE, to get a new one. 
 				return err
 			}
 			if f.renew {
-				return o.renewLogin(c.Context(), f, args)
+				return loginCommand{o}.renewLogin(c.Context(), f, args)
 			}
-			return o.login(c.Context(), f, args)
+			return loginCommand{o}.login(c.Context(), f, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -100,7 +103,7 @@ func (f *loginFlags) check(o *options) error {
 }
 
 // login gets an identity with a token, and writes its context.
-func (o *options) login(ctx context.Context, f loginFlags, args []string) error {
+func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) error {
 	path, err := contexts.Path(o.env.Getenv)
 	if err != nil {
 		return err
@@ -129,7 +132,7 @@ func (o *options) login(ctx context.Context, f loginFlags, args []string) error 
 }
 
 // loginFile returns the file of the identity: FILE, or the one of the context to write. It is never another fleet's.
-func (o *options) loginFile(w *contextWriter, args []string) (string, error) {
+func (o loginCommand) loginFile(w *contextWriter, args []string) (string, error) {
 	if len(args) == 1 {
 		return filepath.Abs(args[0])
 	}
@@ -150,7 +153,7 @@ func (o *options) loginFile(w *contextWriter, args []string) (string, error) {
 }
 
 // renewLogin renews the certificate in FILE, or of the context. The files keep their names.
-func (o *options) renewLogin(ctx context.Context, f loginFlags, args []string) error {
+func (o loginCommand) renewLogin(ctx context.Context, f loginFlags, args []string) error {
 	file := o.context.values.Cert
 	if len(args) == 1 {
 		file = args[0]
@@ -164,6 +167,6 @@ func (o *options) renewLogin(ctx context.Context, f loginFlags, args []string) e
 	return err
 }
 
-func (o *options) describeLogin(l join.Login) {
+func (o loginCommand) describeLogin(l join.Login) {
 	fmt.Fprintf(o.env.Stdout, "you are %s, as %s, until %s\n", quoted(l.Operator), quoted(l.As), l.Until.UTC().Format(time.DateOnly))
 }

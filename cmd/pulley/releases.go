@@ -20,12 +20,15 @@ import (
 	"pulley/internal/trust"
 )
 
+// releasesCommand shows releases.
+type releasesCommand struct{ *options }
+
 func newReleases(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "releases", Short: "List the published releases, newest version first",
 		Long: `releases lists the published releases, the newest version first. It reports unreadable records and lists the others.`,
 		Args: arguments(0, 0, "takes no arguments, or one of its verbs"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.releases) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, releasesCommand{o}.releases) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	cmd.AddCommand(
@@ -34,7 +37,7 @@ func newReleases(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o *options) releases(ctx context.Context, s *store.Store) error {
+func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
 	published, err := s.Releases.List(ctx)
 	var unreadable *store.UnreadableReleases
 	if errors.As(err, &unreadable) {
@@ -140,7 +143,7 @@ func newReleasesShow(o *options) *cobra.Command {
 					return err
 				}
 				return o.out.Print(o.env, r, func(*cli.Table) error {
-					o.describeRelease(r)
+					releasesCommand{o}.describeRelease(r)
 					return nil
 				})
 			})
@@ -150,7 +153,7 @@ func newReleasesShow(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o *options) describeRelease(r publish.Shown) {
+func (o releasesCommand) describeRelease(r publish.Shown) {
 	line := func(name, format string, args ...any) {
 		cli.Cleanf(o.env.Stdout, fmt.Sprintf("%-11s%s\n", name, format), args...)
 	}
@@ -231,7 +234,7 @@ EXIT STATUS
 					return err
 				}
 				return o.out.Print(o.env, r, func(t *cli.Table) error {
-					o.showComparison(t, r, args[2:])
+					releasesCommand{o}.showComparison(t, r, args[2:])
 					return nil
 				})
 			})
@@ -241,7 +244,7 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) showComparison(t *cli.Table, r publish.Comparison, paths []string) {
+func (o releasesCommand) showComparison(t *cli.Table, r publish.Comparison, paths []string) {
 	letters := map[publish.ChangeKind]string{publish.Added: "A", publish.Removed: "D", publish.Changed: "M", publish.Renamed: "R"}
 	switch {
 	case len(r.Changes) == 0 && len(paths) > 0:
@@ -296,7 +299,7 @@ EXIT STATUS
 					return err
 				}
 				progress.Done()
-				return o.showAudit(found, signatures != nil)
+				return releasesCommand{o}.showAudit(found, signatures != nil)
 			})
 		},
 	}
@@ -307,7 +310,7 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) showAudit(a publish.Audit, signed bool) error {
+func (o releasesCommand) showAudit(a publish.Audit, signed bool) error {
 	err := o.out.Print(o.env, a, func(t *cli.Table) error {
 		if len(a.Findings) > 0 {
 			t.Row("KEY", "PROBLEM", "RELEASES")
@@ -451,7 +454,7 @@ private key, or a public key whose private part is in an ssh-agent or a hardware
 				return cli.Usagef("give --sign-key FILE or set PULLEY_SIGN_KEY")
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				return o.signRelease(ctx, s, args[0], replace)
+				return releasesCommand{o}.signRelease(ctx, s, args[0], replace)
 			})
 		},
 	}
@@ -462,7 +465,7 @@ private key, or a public key whose private part is in an ssh-agent or a hardware
 	return cmd
 }
 
-func (o *options) signRelease(ctx context.Context, s *store.Store, version string, replace bool) error {
+func (o releasesCommand) signRelease(ctx context.Context, s *store.Store, version string, replace bool) error {
 	sign := o.sign.key(o.env).Sign
 	if err := change.Retry(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
 		return err

@@ -94,7 +94,7 @@ the result. The only server that a node needs is etcd.`,
 	addExitCodes(root)
 	addExamples(root)
 	o.addReadAgain(root)
-	o.addCompletions(root)
+	completer{o}.addCompletions(root)
 	o.addEnvironments(root)
 	return root
 }

@@ -17,6 +17,9 @@ import (
 	"pulley/internal/store"
 )
 
+// runsCommand shows the runs of nodes.
+type runsCommand struct{ *options }
+
 func newRuns(o *options) *cobra.Command {
 	var follows bool
 	cmd := &cobra.Command{
@@ -32,9 +35,9 @@ changed ones, then Puppet's log. With --follow it prints the newest run, and eac
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if follows {
-					return o.followRuns(ctx, s, ref, args[0])
+					return runsCommand{o}.followRuns(ctx, s, ref, args[0])
 				}
-				return o.runs(ctx, s, ref, args)
+				return runsCommand{o}.runs(ctx, s, ref, args)
 			})
 		},
 	}
@@ -44,7 +47,7 @@ changed ones, then Puppet's log. With --follow it prints the newest run, and eac
 	return cmd
 }
 
-func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+func (o runsCommand) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref
 const latestRun = "latest"
 
 // readRuns reads a node's runs, the newest first. The node must exist.
-func (o *options) readRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]agent.Run, error) {
+func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]agent.Run, error) {
 	runs, damaged, err := s.Fleet.Runs(ctx, ref, node)
 	if err != nil {
 		return nil, err
@@ -88,7 +91,7 @@ func (o *options) readRuns(ctx context.Context, s *store.Store, ref environments
 const runsPoll = time.Second
 
 // followRuns prints the newest run of a node, and each later one, until ctx ends.
-func (o *options) followRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) error {
+func (o runsCommand) followRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) error {
 	tick := time.NewTicker(runsPoll)
 	defer tick.Stop()
 	var shown *agent.Run
@@ -115,7 +118,7 @@ func (o *options) followRuns(ctx context.Context, s *store.Store, ref environmen
 }
 
 // printNewRuns prints the runs after shown, oldest first, or only the newest one if none was shown.
-func (o *options) printNewRuns(runs []agent.Run, shown **agent.Run) error {
+func (o runsCommand) printNewRuns(runs []agent.Run, shown **agent.Run) error {
 	fresh := runs[:min(len(runs), 1)]
 	if *shown != nil {
 		fresh = runs
@@ -153,7 +156,7 @@ func outcomeStyle(outcome string) cli.Style {
 	return ""
 }
 
-func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
+func (o runsCommand) runTable(t *cli.Table, node string, runs []agent.Run) error {
 	if len(runs) == 0 {
 		fmt.Fprintf(o.env.Stdout, "%s has reported no runs\n", node)
 		return nil

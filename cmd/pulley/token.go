@@ -14,6 +14,9 @@ import (
 	"pulley/internal/store"
 )
 
+// tokenCommand creates and lists join tokens.
+type tokenCommand struct{ *options }
+
 func newToken(o *options) *cobra.Command {
 	return group("token", "Create, list and revoke join tokens", "", newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
 }
@@ -57,7 +60,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 					fmt.Fprintf(o.env.Stdout, "would create a token for %s\n", cli.Clean(tokens.Scope(t)))
 					return nil
 				}
-				o.printToken(text, t)
+				tokenCommand{o}.printToken(text, t)
 				return nil
 			})
 		},
@@ -75,7 +78,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 	return cmd
 }
 
-func (o *options) printToken(text string, t store.Token) {
+func (o tokenCommand) printToken(text string, t store.Token) {
 	uses := "any number of uses"
 	if t.Uses > 0 {
 		uses = cli.Count(t.Uses, "use")
@@ -117,13 +120,13 @@ type shownToken struct {
 func newTokenList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List join tokens with their scope and state", Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.listTokens) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, tokenCommand{o}.listTokens) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) listTokens(ctx context.Context, s *store.Store) error {
+func (o tokenCommand) listTokens(ctx context.Context, s *store.Store) error {
 	all, damaged, err := s.Tokens.List(ctx)
 	if err != nil {
 		return err
