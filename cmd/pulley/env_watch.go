@@ -169,9 +169,11 @@ func (s *serveOptions) watchFlags() *watchFlags {
 // watchMachines watches until ctx ends. Several serve processes may watch one environment.
 func (s *serveOptions) watchMachines(ctx context.Context, v serve.Watching) {
 	var loops sync.WaitGroup
+	o := *s.options
+	o.env.Now = v.Now
 	for _, e := range s.watching {
 		boot := &plans.Connection{Prefix: s.connection.Prefix, Endpoints: v.Endpoints, Pins: v.Pins}
-		loops.Go(func() { newLoop(watched{s.options, v.Store, e, boot, byServe}, *s.watchFlags()).Run(ctx) })
+		loops.Go(func() { newLoop(watched{&o, v.Store, e, boot, byServe}, *s.watchFlags()).Run(ctx) })
 	}
 	loops.Wait()
 }

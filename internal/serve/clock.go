@@ -54,24 +54,38 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // clock keeps serve from working with a wrong clock. The modification time of a file, the mark, is the last time at
 // which serve ran: a long absence and a wrong clock look the same otherwise.
 type clock struct {
-	now   func() time.Time // without monotonic readings, which do not jump with the clock
-	mark  string           // "" for a serve without a data folder
-	today string           // the date that an operator confirmed; "" for none
+	now   func() time.Time
+	mark  string // "" for a serve without a data folder
+	today string // the date that an operator confirmed; "" for none
 
 	mu     sync.Mutex
-	known  time.Time // the newest known time
+	known  time.Time // the newest known time, without a monotonic reading, which does not jump with the clock
 	marked time.Time
 }
 
-func (c Config) newClock() *clock {
-	k := &clock{now: func() time.Time { return c.Now().Round(0) }, today: c.Today}
+// withClock returns the clock of serve, and c with the times of that clock for all that serve does.
+func (c Config) withClock() (Config, *clock) {
+	k := &clock{now: c.Now, today: c.Today}
 	switch {
 	case !c.Cluster:
 		k.mark = filepath.Join(c.DataDir, "lock")
 	case c.Joins:
 		k.mark = filepath.Join(c.DataDir, fleetca.PKIName, "lock")
 	}
-	return k
+	c.Now, c.CA.Now = k.time, k.time
+	return c, k
+}
+
+// time returns the time of the clock, or that of the last check if the two contradict each other. Each reading is judged:
+// the clock may jump after a check, in the middle of a task.
+func (c *clock) time() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	if judge(now, c.known) != nil {
+		return c.known
+	}
+	return now
 }
 
 // start checks the clock against the mark and the newest reports of nodes.
@@ -85,7 +99,7 @@ func (c *clock) start(ctx context.Context, st *store.Store) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
+	now := c.now().Round(0)
 	if err := judge(now, known); err != nil && !c.confirmed(now) {
 		return err
 	}
@@ -98,7 +112,7 @@ func (c *clock) start(ctx context.Context, st *store.Store) error {
 func (c *clock) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
+	now := c.now().Round(0)
 	var wrong *ClockError
 	if err := judge(now, c.known); errors.As(err, &wrong) {
 		wrong.Running = true

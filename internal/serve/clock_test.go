@@ -2,11 +2,15 @@ package serve
 
 import (
 	"errors"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/fleetca"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -22,8 +26,8 @@ func TestClockIsComparedWithTheNewestReports(t *testing.T) {
 	defer st.Close()
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	start := func(shift time.Duration, today string) error {
-		c := Config{Cluster: true, Now: func() time.Time { return now.Add(shift) }, Today: today}.newClock()
-		return c.start(t.Context(), st)
+		_, clock := Config{Cluster: true, Now: func() time.Time { return now.Add(shift) }, Today: today}.withClock()
+		return clock.start(t.Context(), st)
 	}
 	report := func(node string, at time.Time) {
 		t.Helper()
@@ -56,4 +60,69 @@ func TestClockIsComparedWithTheNewestReports(t *testing.T) {
 			t.Errorf("the remedy is %q", clock.Hint())
 		}
 	}
+}
+
+// The clock may jump between its check and the work of a task. The task must not renew certificates with that time, nor
+// delete tokens.
+func TestJumpAfterTheCheckOfTheClockChangesNothing(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	const year = 365 * 24 * time.Hour
+	for _, jump := range []time.Duration{year, -year} {
+		dir, ahead := t.TempDir(), time.Duration(0)
+		c, clock := Config{DataDir: dir, Now: func() time.Time { return time.Now().Add(ahead) }}.withClock()
+		if err := clock.start(t.Context(), st); err != nil {
+			t.Fatal(err)
+		}
+		certs, err := fleetca.Open(dir, "", "server1", true, c.CA)
+		if err == nil {
+			err = certs.Refresh([]string{"localhost"})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := filesOf(t, filepath.Join(dir, fleetca.PKIName))
+		if err := clock.check(); err != nil {
+			t.Fatal(err)
+		}
+		ahead = jump
+		if err := certs.Renew(); err != nil {
+			t.Fatal(err)
+		}
+		if now := c.Now(); time.Since(now).Abs() > time.Minute {
+			t.Errorf("after a jump of %s, tasks work with %s", jump, now)
+		}
+		if after := filesOf(t, filepath.Join(dir, fleetca.PKIName)); !maps.Equal(before, after) {
+			t.Errorf("a jump of %s after the check replaced certificates", jump)
+		}
+		if err := clock.check(); !errors.As(err, new(*ClockError)) {
+			t.Errorf("after a jump of %s, the next check returns %v", jump, err)
+		}
+		ahead = time.Hour // a step that NTP makes
+		if now := c.Now(); time.Until(now) < 59*time.Minute {
+			t.Errorf("after a step of an hour, tasks work with %s", now)
+		}
+	}
+}
+
+// filesOf reads the files of a folder.
+func filesOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[e.Name()] = string(b)
+	}
+	return all
 }

@@ -93,7 +93,8 @@ type Ready struct {
 type Watching struct {
 	Store     *store.Store
 	Endpoints []string
-	Pins      []string // fingerprints of the CA
+	Pins      []string         // fingerprints of the CA
+	Now       func() time.Time // a wrong clock would make all machines look dead
 }
 
 // authenticates reports whether the embedded etcd authenticates its users. It does on request, after an earlier start
@@ -190,6 +191,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	c.Member.Connections, c.Member.Refused = o.etcd, o.callRefused
+	c, clock := c.withClock()
 	run := c.plain
 	switch {
 	case c.Cluster:
@@ -200,7 +202,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 		run = c.secured
 	}
-	err = run(ctx, o)
+	err = run(ctx, o, clock)
 	if err != nil && ctx.Err() != nil {
 		return nil
 	}
@@ -229,7 +231,7 @@ type service struct {
 }
 
 // plain runs the embedded etcd without authentication, on loopback or with certificates of the operator.
-func (c Config) plain(ctx context.Context, o *overloads) error {
+func (c Config) plain(ctx context.Context, o *overloads, clock *clock) error {
 	cert, key := c.httpsFiles()
 	https, err := openHTTPS(c, o, cert, key)
 	if err != nil {
@@ -245,7 +247,6 @@ func (c Config) plain(ctx context.Context, o *overloads) error {
 	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
 		return fmt.Errorf("cannot serve %s without --auth: etcd authentication is on\nstart serve with --auth, and without --cert, --key and --cacert", c.DataDir)
 	}
-	clock := c.newClock()
 	if err := clock.start(ctx, st); err != nil {
 		return err
 	}
@@ -255,13 +256,12 @@ func (c Config) plain(ctx context.Context, o *overloads) error {
 }
 
 // secured runs the embedded etcd with authentication.
-func (c Config) secured(ctx context.Context, o *overloads) error {
+func (c Config) secured(ctx context.Context, o *overloads, clock *clock) error {
 	https, err := openHTTPS(c, o, "", "")
 	if err != nil {
 		return err
 	}
 	defer https.close()
-	clock := c.newClock()
 	etcd, err := member.StartSecure(ctx, member.SecureConfig{
 		EtcdConfig: c.Member, Hosts: c.hosts(c.Member.Listen), Hostname: c.Hostname, Prefix: c.Client.Prefix, Timeout: c.Client.Timeout, CA: c.CA,
 		Check: clock.start,
@@ -284,7 +284,7 @@ func (c Config) secured(ctx context.Context, o *overloads) error {
 }
 
 // cluster watches a cluster that serve does not run. With a data folder, machines join here.
-func (c Config) cluster(ctx context.Context, o *overloads) error {
+func (c Config) cluster(ctx context.Context, o *overloads, clock *clock) error {
 	st, err := store.Open(c.Client)
 	if err != nil {
 		return err
@@ -294,7 +294,6 @@ func (c Config) cluster(ctx context.Context, o *overloads) error {
 	if err != nil {
 		return err
 	}
-	clock := c.newClock()
 	if err := clock.start(ctx, st); err != nil {
 		return err
 	}
@@ -385,7 +384,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 		return err
 	}
 	v.overloads.connect(tasks, metrics)
-	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints}
+	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints, Now: c.Now}
 	if certs != nil {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
 		web.Join = server.New(server.Config{
