@@ -146,8 +146,7 @@ func (o *options) addReadAgain(c *cobra.Command) {
 			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
 			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !errors.Is(err, store.ErrReadAgain) {
 				if strings.HasSuffix(next, " -e") {
-					ref, _ := o.fleet.Ref(o.env) // the command had one
-					next += " " + cmp.Or(ref.String(), "ENVIRONMENT")
+					next += " " + cmp.Or(o.fleet.Used, "ENVIRONMENT")
 				}
 				err = fmt.Errorf("%w\n%w: run `%s %s` before you repeat the command", err, store.ErrUnknownOutcome, program, next)
 			}

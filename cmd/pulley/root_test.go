@@ -35,7 +35,7 @@ func TestUnknownOutcomeNamesACommand(t *testing.T) {
 		return fmt.Errorf("a node reported: the outcome is unknown%.0w", store.ErrUnknownOutcome)
 	}}
 	lost.AddCommand(hold, named, quoted)
-	(&options{env: cli.Env{Getenv: func(string) string { return "dev" }}}).addReadAgain(lost)
+	(&options{fleet: cli.EnvironmentFlag{Used: "dev"}}).addReadAgain(lost)
 	err := hold.RunE(hold, nil)
 	if !errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley holds -e dev` before you repeat the command") {
 		t.Errorf("%v", err)
