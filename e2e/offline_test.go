@@ -39,7 +39,7 @@ func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 	})
 	contains(t, f.read("controller1", "/etc/half-new"), "new")
 	out := f.agent("controller1", 3, "run", "--force")
-	contains(t, out, "etcd is unreachable")
+	contains(t, out, "cannot connect to etcd")
 	contains(t, f.agent("controller1", 0, "status"), "run records")
 
 	// Back online it reports all runs.
