@@ -42,6 +42,12 @@ func (f *authFlags) open(o *options) (*fleetca.Certificates, error) {
 		return nil, cli.Usagef("missing --data-dir DIR\ngive the data folder of `pulley serve`")
 	}
 	o.connection.Fill(o.env)
+	if o.dryRun { // which creates no CA
+		if _, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(o.env.Now)); err != nil {
+			return nil, err
+		}
+		return fleetca.Open(f.dataDir, o.connection.Prefix, hostname(), false, f.secure.ca(o.env.Now))
+	}
 	certs, err := fleetca.Open(f.dataDir, o.connection.Prefix, hostname(), false, f.secure.ca(o.env.Now))
 	if err != nil {
 		return nil, err
@@ -99,6 +105,9 @@ old, or that trusts another CA.`,
 			if err := certs.MaySetUp(c.Context(), o.connection.Config()); err != nil {
 				return fmt.Errorf("cannot set up etcd's users: nothing was changed: %w", err)
 			}
+			if o.dryRun {
+				return o.previewSetUp(c.Context(), certs)
+			}
 			if err := certs.MakeIdentities(); err != nil {
 				return err
 			}
@@ -114,7 +123,29 @@ old, or that trusts another CA.`,
 		},
 	}
 	flags.add(cmd)
+	o.addDryRun(cmd)
 	return cmd
+}
+
+// previewSetUp prints what setup would add to etcd.
+func (o *options) previewSetUp(ctx context.Context, certs *fleetca.Certificates) error {
+	m, err := certs.Missing(ctx, o.connection.Config())
+	if err != nil {
+		return err
+	}
+	o.announceDryRun()
+	for _, user := range m.Users {
+		fmt.Fprintf(o.env.Stdout, "would create etcd's user %s\n", cli.Clean(user))
+	}
+	for _, role := range m.Roles {
+		fmt.Fprintf(o.env.Stdout, "would create etcd's role %s\n", cli.Clean(role))
+	}
+	if m.AuthOff {
+		fmt.Fprintln(o.env.Stdout, "would enable etcd's authentication")
+	} else if len(m.Users)+len(m.Roles) == 0 {
+		fmt.Fprintln(o.env.Stdout, "etcd has its users and roles, and authenticates its users")
+	}
+	return nil
 }
 
 // secureConnection connects with serve's identity unless flags name another one. It accepts only TLS, because the

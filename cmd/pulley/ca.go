@@ -47,6 +47,9 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 			// Not the operator's own certificate from the variables: it may be the one that is lost.
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if o.dryRun {
+					return o.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir))
+				}
 				file, err := certs.RemakeAdmin(ctx, s, o.env.User)
 				if err != nil {
 					return err
@@ -57,7 +60,21 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 		},
 	}
 	f.add(cmd)
+	o.addDryRun(cmd)
 	return cmd
+}
+
+// previewAdmin prints what a new identity of the administrator would end.
+func (o *options) previewAdmin(ctx context.Context, s *store.Store, file string) error {
+	old, _, err := s.Identities.Operator(ctx, fleetca.AdminName)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.env.Stdout, "would create the identity of administrator %q in %s\n", fleetca.AdminName, file)
+	if old.Live() {
+		fmt.Fprintf(o.env.Stdout, "etcd would refuse copies of the former one, issued at %s\n", old.Issued.UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // caFlags select the CA of a verb.
@@ -213,6 +230,9 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 			if err := o.permitted("rotate the CA", force, n.BeforeRotating(ca)); err != nil {
 				return err
 			}
+			if o.dryRun {
+				return o.previewRotation(ca, force)
+			}
 			if err := ca.Rotate(force); err != nil {
 				return err
 			}
@@ -225,7 +245,21 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 	f.add(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "rotate even if nodes or operators lose access, or etcd does not answer")
 	cmd.Flags().BoolVar(&stolen, "stolen", false, "remove the trust in the current CA, whose key was stolen")
+	o.addDryRun(cmd)
 	return cmd
+}
+
+// previewRotation prints which CA would sign after a rotation.
+func (o *options) previewRotation(ca *pki.CA, force bool) error {
+	if err := ca.MayRotate(force); err != nil {
+		return err
+	}
+	o.announceDryRun()
+	fmt.Fprintf(o.env.Stdout, "%s would sign from now on, and a new next CA would be created\n", fleetca.Part(ca, pki.PartNext).Fingerprint)
+	if previous := fleetca.Part(ca, pki.PartPrevious); previous != nil {
+		fmt.Fprintf(o.env.Stdout, "%s would no longer be trusted\n", previous.Fingerprint)
+	}
+	return nil
 }
 
 func (o *options) printSigner(ca *pki.CA) {
@@ -242,6 +276,12 @@ func (f *caFlags) replaceStolen() (err error) {
 		return fmt.Errorf("cannot replace a stolen CA: %w\nstop it first: until its restart, etcd accepts every certificate of the thief", err)
 	}
 	defer func() { err = errors.Join(err, release()) }()
+	if f.dryRun {
+		if err = f.previewRotation(ca, true); err == nil {
+			fmt.Fprintf(f.env.Stdout, "%s would no longer be trusted, and all nodes and operators would have to join again\n", ca.Fingerprints()[0])
+		}
+		return err
+	}
 	stolen, err := fleetca.ReplaceStolen(ca)
 	if err != nil {
 		return err
@@ -272,6 +312,11 @@ each node at its next renewal. The command refuses while a node or an operator h
 			if err := o.permitted("retire the previous CA", force, n.BeforeRetiring(ca)); err != nil {
 				return err
 			}
+			if o.dryRun {
+				o.announceDryRun()
+				fmt.Fprintf(o.env.Stdout, "%s would no longer be trusted\n", previous.Fingerprint)
+				return nil
+			}
 			if err := ca.Retire(); err != nil {
 				return err
 			}
@@ -281,6 +326,7 @@ each node at its next renewal. The command refuses while a node or an operator h
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "retire even if nodes or operators lose access, or etcd does not answer")
+	o.addDryRun(cmd)
 	return cmd
 }
 

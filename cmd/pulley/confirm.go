@@ -21,6 +21,17 @@ func (o *options) addDryRun(c *cobra.Command) {
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would change, and change nothing")
 }
 
+// announceDryRun begins the output of a dry run.
+func (o *options) announceDryRun() {
+	to := o.env.Stdout
+	if o.payload {
+		to = o.env.Stderr
+	}
+	if o.dryRun && o.out.ForPeople() {
+		fmt.Fprintln(to, "dry run: nothing changes")
+	}
+}
+
 // mayConfirm refuses a command that cannot ask, before anything is read.
 func (o *options) mayConfirm() error {
 	if o.yes || o.dryRun || o.env.Terminal && o.env.ErrTerminal { // a piped reply to a plan that nobody saw

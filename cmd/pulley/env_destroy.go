@@ -14,6 +14,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/drivers"
 	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
@@ -113,11 +114,11 @@ func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref environ
 	if want != nil {
 		return want, drivers.UseFile(want, provider, environmentFile(ref))
 	}
-	any, err := s.Machines.AnythingOf(ctx, ref)
+	parts, err := s.Machines.PartsOf(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if !any {
+	if parts == (store.Destroyed{}) {
 		return nil, fmt.Errorf("cannot destroy %s: %w: etcd has nothing of it\n`pulley env list` lists the environments", ref, store.ErrNotFound)
 	}
 	want = &environments.Environment{Name: ref.Environment, Stack: ref.Stack}
@@ -137,7 +138,9 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 	}
 	showPlan(d.options, p.Plan)
 	if d.dryRun {
-		return p, nil
+		if err := d.preview(ctx, s, p.Plan); err != nil {
+			return p, err
+		}
 	}
 	if remain := p.Remaining(); len(remain) > 0 && !d.hosts {
 		return p, fmt.Errorf("cannot destroy %s: %s would stay on its host list, because Pulley did not make the machines: %s\nremove them with `pulley nodes remove NODE -e %s`, or give --forget-hosts: the machines run on, unmanaged",
@@ -145,6 +148,9 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 	}
 	if err := render.Refused(p.Plan, p.Refused(p.Deleted())); err != nil {
 		return p, err
+	}
+	if d.dryRun {
+		return p, nil
 	}
 	most := math.MaxInt
 	if d.machines.yes {
@@ -157,6 +163,19 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 		return p, nil
 	}
 	return p, cli.Confirm(ctx, d.env, previewDestroy, fmt.Sprintf("No machine will be deleted; all keys of %s in etcd will be. Type its name to continue: ", p.Fleet), p.Fleet.String())
+}
+
+// preview prints what destroy would delete.
+func (d *destroyOptions) preview(ctx context.Context, s *store.Store, p plan.Plan) error {
+	parts, err := s.Machines.PartsOf(ctx, p.Fleet)
+	if err != nil {
+		return err
+	}
+	if nodes := p.Remaining(); d.hosts && len(nodes) > 0 {
+		cli.Cleanf(d.env.Stdout, "%s would leave %s, and their machines run on, unmanaged: %s\n", cli.Count(len(nodes), "node"), p.Fleet, strings.Join(nodes, ", "))
+	}
+	fmt.Fprintf(d.env.Stdout, "would destroy %s: %s, %d keys and %d users of etcd\n", p.Fleet, cli.Count(len(p.Deleted()), "machine"), parts.Keys, parts.Users)
+	return nil
 }
 
 // destroy retires the machines, and then deletes the keys.

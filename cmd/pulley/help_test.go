@@ -31,13 +31,12 @@ func TestChangesHaveDryRuns(t *testing.T) {
 		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "explain": "reads",
 		"history": "reads", "holds": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "provider enter": "enters a machine", "provider list": "reads", "releases diff": "reads",
 		"releases show": "reads", "releases verify": "reads", "runs": "reads", "status": "reads", "token list": "reads", "validate": "reads", "version": "reads",
-		"doctor": "without --fix it changes nothing", "env watch": "env plan shows its plan", "serve": "a server", "demo": "changes a fleet of its own",
-		"provider test": "changes machines of its own", "userdata": "without --new-token it changes nothing",
-		"auth certificate": "writes files of this machine", "auth setup": "makes users once", "backup": "writes a file", "restore": "fills an empty folder",
-		"ca admin": "writes files of this machine", "ca retire": "ca show has the facts", "ca rotate": "ca show has the facts",
+		"doctor": "without --fix it is the dry run of --fix", "env watch": "a server; env plan shows what it would do now", "serve": "a server", "demo": "changes a fleet of its own",
+		"provider test":    "changes machines of its own",
+		"auth certificate": "writes files of this machine", "backup": "writes a file", "restore": "fills an empty folder",
 		"context delete": "writes a file of this user", "context set": "writes a file of this user", "context use": "writes a file of this user",
 		"init": "fills an empty folder", "key allow": "writes a file", "key create": "writes a file", "key expire": "writes a file", "key revoke": "writes a file",
-		"login": "writes a file of this user", "releases export": "writes a folder",
+		"login": "uses a token, which token create made and previewed", "releases export": "writes a folder",
 	}
 	var look func(*cobra.Command)
 	look = func(c *cobra.Command) {

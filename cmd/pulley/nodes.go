@@ -200,8 +200,8 @@ EXIT STATUS
   0 requested, or with --wait done; 1 failed, or not answered in time; 2 wrong usage; 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if o.dryRun && (cancelRetirement || o.wait.limit > 0) {
-				return cli.Usagef("--dry-run excludes --cancel-retirement and --wait")
+			if o.dryRun && o.wait.limit > 0 {
+				return cli.Usagef("--dry-run excludes --wait")
 			}
 			if err := o.wait.check(c); err != nil {
 				return err
@@ -210,24 +210,28 @@ EXIT STATUS
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				node, r := args[0], nodes.NewRun(o.env.User, o.message, o.env.Now())
 				if cancelRetirement {
-					hold, err := nodes.CancelRetirement(ctx, s, ref, node, r)
+					cancel := nodes.CancelRetirement
+					if o.dryRun {
+						cancel = nodes.PreviewCancel
+					}
+					hold, err := cancel(ctx, s, ref, node, r)
 					if hold != nil {
 						cli.Cleanf(o.env.Stdout, "ended its hold: %s\n", hold.Reason()) // not necessarily its only one
 					}
 					if err != nil {
 						return err
 					}
-					fmt.Fprintf(o.env.Stdout, "canceled the retirement of %s\n", node)
+					fmt.Fprintf(o.env.Stdout, "canceled the retirement of %s in %s\n", node, ref)
 				} else if err := nodes.RequestRun(ctx, s, ref, node, r); err != nil {
 					return err
 				}
 				if wait == 0 {
-					fmt.Fprintf(o.env.Stdout, "requested a run of %s at its next tick\n", node)
+					fmt.Fprintf(o.env.Stdout, "requested a run of %s in %s at its next tick\n", node, ref)
 					return nil
 				}
 				outcome, err := nodes.AwaitAnswer(ctx, s.Node, ref, node, r, wait)
 				if err == nil {
-					cli.Cleanf(o.env.Stdout, "%s ran: %s\n", node, outcome)
+					cli.Cleanf(o.env.Stdout, "%s in %s ran: %s\n", node, ref, outcome)
 				}
 				return err
 			})
@@ -259,7 +263,7 @@ machine itself may continue until another one has joined.`,
 					cli.Cleanf(o.env.Stdout, "unlocked %s of %s: machine %s was at step %s\n", args[0], ref, b.Machine, b.Step)
 				}
 				if err == nil && len(freed) == 0 {
-					fmt.Fprintf(o.env.Stdout, "forgot the duplicate machine of %s\n", args[0])
+					fmt.Fprintf(o.env.Stdout, "forgot the duplicate machine of %s in %s\n", args[0], ref)
 				}
 				return err
 			})

@@ -61,6 +61,7 @@ type options struct {
 	message    string
 	yes        bool // do not ask for confirmation
 	dryRun     bool // the store writes nothing
+	payload    bool // standard output is for a program
 }
 
 func newRoot(env cli.Env) *cobra.Command {
@@ -216,9 +217,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 	if err != nil {
 		return err
 	}
-	if o.dryRun && o.out.ForPeople() {
-		fmt.Fprintln(o.env.Stdout, "dry run: nothing changes")
-	}
+	o.announceDryRun()
 	return errors.Join(do(c.Context(), s), s.Close())
 }
 

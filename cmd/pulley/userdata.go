@@ -64,6 +64,7 @@ it verifies no signatures.`,
 	}
 	f := cmd.Flags()
 	u.fleet.AddFlag(f)
+	f.BoolVar(&u.dryRun, "dry-run", false, "with --new-token, create no token: the userdata has a placeholder")
 	f.StringVar(&u.role, "role", "", "role whose next free number the machine claims; with NODE, the role of a machine of another name")
 	f.StringVar(&u.group, "group", "", "role of an autoscaling group, whose machines leave when they are powered off")
 	f.StringVar(&u.form, "format", string(userdata.Script), "script, cloud-config, multipart or nocloud (a seed, with --to)")
@@ -79,6 +80,7 @@ it verifies no signatures.`,
 }
 
 func (u *userdataOptions) run(c *cobra.Command, args []string) error {
+	u.payload = true
 	ref, err := u.fleet.Ref(u.env)
 	if err == nil {
 		err = u.checkFlags(args)
@@ -247,11 +249,16 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
 		text, t, err := tokens.Create(ctx, s, r, u.env.Now())
-		if err == nil {
-			u.plan.Token = text
-			fmt.Fprintf(u.env.Stderr, "token %s is valid until %s; every reader of this userdata can use it\n", t.ID, t.Expires.Format(time.RFC3339))
+		switch {
+		case err != nil:
+			return err
+		case u.dryRun:
+			fmt.Fprintf(u.env.Stderr, "no token for %s was created: the userdata has a placeholder\n", cli.Clean(tokens.Scope(t)))
+			return nil
 		}
-		return err
+		u.plan.Token = text
+		fmt.Fprintf(u.env.Stderr, "token %s for %s is valid until %s; every reader of this userdata can use it\n", t.ID, cli.Clean(tokens.Scope(t)), t.Expires.Format(time.RFC3339))
+		return nil
 	})
 }
 

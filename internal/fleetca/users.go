@@ -2,16 +2,19 @@ package fleetca
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
 
-const adminName = "admin"
+// AdminName is the name of the first administrator.
+const AdminName = "admin"
 
 // SetUpUsers creates the users of serve and, once, of the first administrator in serve's own etcd. It returns the
 // administrator's identity file if this call created the user. It may be repeated: a call completes an interrupted
@@ -52,7 +55,7 @@ func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin s
 // and renews those that are due.
 func (c *Certificates) MakeIdentities() error {
 	return errors.Join(c.refreshIdentity(c.Identity(), pki.KindServe, c.hostname, adminLifetime),
-		c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime))
+		c.refreshIdentity(c.admin(), pki.KindOperator, AdminName, adminLifetime))
 }
 
 // SetUpCluster creates the roles and users of a cluster that serve does not run, and enables etcd's authentication. It
@@ -74,21 +77,77 @@ func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by str
 	if err != nil {
 		return err
 	}
-	old, _, err := st.Identities.Operator(ctx, adminName)
+	old, _, err := st.Identities.Operator(ctx, AdminName)
 	if err != nil || old != nil && old.User != id.Leaf().Subject.CommonName {
 		return err
 	}
 	return c.recordAdmin(ctx, st, id, by)
 }
 
+// Missing is what SetUpCluster would add to a cluster.
+type Missing struct {
+	AuthOff bool     // it would enable etcd's authentication
+	Users   []string // by name, or by the file of an identity that it would create first
+	Roles   []string
+}
+
+// Missing reads what SetUpCluster would add. It creates nothing: without serve's identity, it connects as nobody.
+func (c *Certificates) Missing(ctx context.Context, connection store.Config) (m Missing, err error) {
+	look := func(st *store.Store) error { m, err = c.missing(ctx, st); return err }
+	if connection.Cert == c.Identity() && c.User() == "" {
+		return m, c.asNobody(connection, func(st *store.Store, _ tls.Certificate) error { return look(st) })
+	}
+	st, err := store.Open(connection)
+	if err != nil {
+		return m, err
+	}
+	return m, errors.Join(look(st), st.Close())
+}
+
+func (c *Certificates) missing(ctx context.Context, st *store.Store) (Missing, error) {
+	has, err := st.Access.State(ctx)
+	if err != nil {
+		return Missing{}, err
+	}
+	m := Missing{AuthOff: !has.On}
+	if has.On && !has.Admin {
+		return m, errors.New("cannot list etcd's users and roles: etcd authenticates its users\ngive --cert and --key of a user with etcd's role root")
+	}
+	if !has.Users[store.RootUser] {
+		m.Users = append(m.Users, store.RootUser)
+	}
+	for _, file := range []string{c.Identity(), c.admin()} {
+		id, err := pki.LoadIdentity(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			m.Users = append(m.Users, "of a new identity in "+file)
+		case err != nil:
+			return m, err
+		case !has.Users[id.Leaf().Subject.CommonName]:
+			m.Users = append(m.Users, id.Leaf().Subject.CommonName)
+		}
+	}
+	environs, err := st.Environments.List(ctx)
+	roles := []string{st.Access.OperatorRole(store.RoleViewer), st.Access.OperatorRole(store.RoleOperator)}
+	for _, env := range environs {
+		roles = append(roles, st.Access.NodesRole(env))
+	}
+	for _, role := range roles {
+		if !slices.Contains(has.Roles, role) {
+			m.Roles = append(m.Roles, role)
+		}
+	}
+	return m, err
+}
+
 // RemakeAdmin creates a new identity of the administrator. It deletes the user of the former identity: its copies are no
 // longer valid. After an interruption the next start of serve, or the next call, completes it.
 func (c *Certificates) RemakeAdmin(ctx context.Context, st *store.Store, by string) (file string, err error) {
-	old, _, err := st.Identities.Operator(ctx, adminName)
+	old, _, err := st.Identities.Operator(ctx, AdminName)
 	if err != nil {
 		return "", err
 	}
-	name := pki.Name{Prefix: c.prefix, Kind: pki.KindOperator, Subject: adminName, Incarnation: pki.NewIncarnation()}
+	name := pki.Name{Prefix: c.prefix, Kind: pki.KindOperator, Subject: AdminName, Incarnation: pki.NewIncarnation()}
 	if err := c.Issue(c.newAdmin(), name, adminLifetime); err != nil {
 		return "", fmt.Errorf("cannot make the identity of the administrator: %w", err)
 	}
@@ -160,7 +219,7 @@ func (c *Certificates) refreshAdmin() error {
 	if _, err := os.Lstat(c.admin()); err != nil {
 		return nil
 	}
-	return c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime)
+	return c.refreshIdentity(c.admin(), pki.KindOperator, AdminName, adminLifetime)
 }
 
 // prepareAdmin creates the first administrator's identity, which has no user in etcd yet.
@@ -168,7 +227,7 @@ func (c *Certificates) prepareAdmin() error {
 	if _, err := os.Lstat(c.admin()); err == nil {
 		return os.Rename(c.admin(), c.newAdmin()) // of a start whose etcd was lost or replaced
 	}
-	return c.refreshIdentity(c.newAdmin(), pki.KindOperator, adminName, adminLifetime)
+	return c.refreshIdentity(c.newAdmin(), pki.KindOperator, AdminName, adminLifetime)
 }
 
 // RecordRenewal records a renewed certificate of the administrator in the list of operators, once for each renewal.
@@ -189,7 +248,7 @@ func (c *Certificates) RecordRenewal(ctx context.Context, st *store.Store) error
 	if err != nil || key == c.recorded {
 		return err
 	}
-	o, revision, err := st.Identities.Operator(ctx, adminName)
+	o, revision, err := st.Identities.Operator(ctx, AdminName)
 	if err != nil {
 		return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
 	}

@@ -79,13 +79,41 @@ func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref,
 	defer func() { err = errors.Join(err, a.Close()) }()
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	f, err := s.Fleet.One(ctx, ref, node)
+	record, hold, err := retirement(ctx, s, ref, node)
 	if err != nil {
 		return nil, err
 	}
+	if hold != nil {
+		if err := a.Release(ctx, node); err != nil {
+			return nil, err
+		}
+	}
+	if record != nil && record.Phase == machines.Retiring {
+		back := *record
+		back.Phase, back.Ask, back.Drained, back.Problem = machines.Made, "", false, ""
+		back.By, back.At = r.By, r.At
+		if err := a.Put(ctx, back, record); err != nil {
+			return hold, err
+		}
+	}
+	return hold, a.Ask(ctx, node, r)
+}
+
+// PreviewCancel returns what CancelRetirement would: the hold that it would end, or its refusal. An apply may hold the lock.
+func PreviewCancel(ctx context.Context, s *store.Store, ref environments.Ref, node string, _ agent.Request) (*agent.Hold, error) {
+	_, hold, err := retirement(ctx, s, ref, node)
+	return hold, err
+}
+
+// retirement returns the machine record of a node that is being retired, nil for none, and the hold of the retirement.
+func retirement(ctx context.Context, s *store.Store, ref environments.Ref, node string) (*machines.Record, *agent.Hold, error) {
+	f, err := s.Fleet.One(ctx, ref, node)
+	if err != nil {
+		return nil, nil, err
+	}
 	record, err := s.Machines.Record(ctx, ref, node)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	retiring := record != nil && record.Phase == machines.Retiring
 	host, listed := f.Hosts[node]
@@ -94,27 +122,16 @@ func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref,
 	held = held && hold.Kind == agent.RetirementHold
 	switch {
 	case !listed && retiring:
-		return nil, fmt.Errorf("cannot cancel the retirement of %s: it is already removed from the fleet\nrun `pulley env plan` to see the plan for its machine", node)
+		return nil, nil, fmt.Errorf("cannot cancel the retirement of %s: it is already removed from the fleet\nrun `pulley env plan` to see the plan for its machine", node)
 	case !listed:
-		return nil, notListed(fmt.Errorf("cannot cancel the retirement of %s: %w", node, machines.ErrNotListed), ref)
+		return nil, nil, notListed(fmt.Errorf("cannot cancel the retirement of %s: %w", node, machines.ErrNotListed), ref)
 	case !retiring && !requested && !held:
-		return nil, fmt.Errorf("cannot cancel the retirement of %s: it is not being retired\nomit --cancel-retirement to request a run", node)
+		return nil, nil, fmt.Errorf("cannot cancel the retirement of %s: it is not being retired\nomit --cancel-retirement to request a run", node)
 	}
-	if held {
-		if err := a.Release(ctx, node); err != nil {
-			return nil, err
-		}
-		ended = &hold
+	if !held {
+		return record, nil, nil
 	}
-	if retiring {
-		back := *record
-		back.Phase, back.Ask, back.Drained, back.Problem = machines.Made, "", false, ""
-		back.By, back.At = r.By, r.At
-		if err := a.Put(ctx, back, record); err != nil {
-			return ended, err
-		}
-	}
-	return ended, a.Ask(ctx, node, r)
+	return record, &hold, nil
 }
 
 func notListed(err error, ref environments.Ref) error {

@@ -24,21 +24,39 @@ func (c *CA) Rotate(force bool) error {
 		if err := c.read(); err != nil {
 			return err
 		}
-		m := c.is
-		switch {
-		case m.next == nil:
-			return errors.New("there is no next CA\nput the next CA's certificate beside ca.pem as next.pem, and restart `pulley serve`")
-		case m.nextKey == nil:
-			return fmt.Errorf("the key of the next CA (%s) is not available", Fingerprint(m.next))
-		case m.previous != nil && !force:
-			return fmt.Errorf("the previous CA (%s) is still trusted\nrun `pulley ca retire` once `pulley ca show` lists no certificate of it", Fingerprint(m.previous))
-		case !c.options.Now().Before(m.next.NotAfter):
-			return fmt.Errorf("the next CA expired at %s", m.next.NotAfter.Format(time.RFC3339))
+		if err := c.mayRotate(c.is, force); err != nil {
+			return err
 		}
-		return c.rotate(m)
+		return c.rotate(c.is)
 	})
 	if err != nil {
 		return fmt.Errorf("cannot rotate the CA in %s: %w", c.dir, err)
+	}
+	return nil
+}
+
+// MayRotate returns the error with which Rotate would refuse.
+func (c *CA) MayRotate(force bool) error {
+	m, err := c.fresh()
+	if err == nil {
+		err = c.mayRotate(m, force)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot rotate the CA in %s: %w", c.dir, err)
+	}
+	return nil
+}
+
+func (c *CA) mayRotate(m material, force bool) error {
+	switch {
+	case m.next == nil:
+		return errors.New("there is no next CA\nput the next CA's certificate beside ca.pem as next.pem, and restart `pulley serve`")
+	case m.nextKey == nil:
+		return fmt.Errorf("the key of the next CA (%s) is not available", Fingerprint(m.next))
+	case m.previous != nil && !force:
+		return fmt.Errorf("the previous CA (%s) is still trusted\nrun `pulley ca retire` once `pulley ca show` lists no certificate of it", Fingerprint(m.previous))
+	case !c.options.Now().Before(m.next.NotAfter):
+		return fmt.Errorf("the next CA expired at %s", m.next.NotAfter.Format(time.RFC3339))
 	}
 	return nil
 }

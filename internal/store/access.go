@@ -21,8 +21,8 @@ import (
 // permissions at each change, which took 0.13 s at 7,000 users on an idle machine.
 const authTimeout = 30 * time.Second
 
-// Etcd's own names. This role may do everything, and etcd cannot turn auth on without this user.
-const rootRole, rootUser = "root", "root"
+// RootUser is etcd's own user: etcd cannot turn auth on without it. Its role may do everything.
+const RootUser, rootRole = "root", "root"
 
 // OperatorRole is the role of an operator.
 type OperatorRole string
@@ -62,7 +62,7 @@ func (s *Access) AuthEnabled(ctx context.Context) (bool, error) {
 // SetUpAuth may be repeated. Once auth is on, it needs an admin.
 func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 	for _, step := range []func() error{
-		func() error { return s.ensureUser(ctx, rootUser, rootRole) },
+		func() error { return s.ensureUser(ctx, RootUser, rootRole) },
 		func() error { return s.ensureUser(ctx, serveUser, rootRole) },
 		func() error { return s.EnsureOperatorRoles(ctx) },
 		func() error { return s.cluster.EnsureInstallation(ctx, serveUser) },
@@ -114,7 +114,7 @@ func (s *Access) EnsureOperator(ctx context.Context, user string, role OperatorR
 // DropUser deletes a user: etcd refuses the next request of every certificate of that name. A missing user is no
 // error.
 func (s *Access) DropUser(ctx context.Context, user string) error {
-	if user == rootUser {
+	if user == RootUser {
 		return errors.New("cannot remove etcd's user root: without it auth can't be on")
 	}
 	_, err := authOf(ctx, s, s.db.Client.UserDelete, user)
@@ -275,7 +275,7 @@ func (s *Access) ensureUser(ctx context.Context, user string, roles ...string) e
 		return err
 	}
 	for _, role := range have {
-		if slices.Contains(roles, role) || user == rootUser {
+		if slices.Contains(roles, role) || user == RootUser {
 			continue
 		}
 		_, err := auth(ctx, s, func(ctx context.Context) (any, error) { return s.db.Client.UserRevokeRole(ctx, user, role) })
@@ -387,7 +387,7 @@ func (s *Access) roles(ctx context.Context) ([]string, error) {
 func (s *Access) RootHasPassword(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	_, err := s.db.Client.Authenticate(ctx, rootUser, rand.Text())
+	_, err := s.db.Client.Authenticate(ctx, RootUser, rand.Text())
 	return errors.Is(err, rpctypes.ErrAuthFailed)
 }
 

@@ -182,34 +182,41 @@ func (a *Applying) delete(ctx context.Context, d *Destroyed, b *etcd.Batch) erro
 	return nil
 }
 
-// AnythingOf reports whether etcd contains any part of an environment that a destruction deletes. This includes an
-// environment that is not stored, or was destroyed in part. Users and roles count if this connection may read them.
-func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
+// PartsOf counts what a destruction of an environment would delete, also of one that is not stored, or was destroyed in
+// part. Users and roles count if this connection may read them.
+func (s *Machines) PartsOf(ctx context.Context, ref environments.Ref) (d Destroyed, err error) {
 	env, k := ref.String(), s.db.Env(ref)
-	allowed := func(n int, err error) (bool, error) {
-		if errors.Is(err, rpctypes.ErrPermissionDenied) {
-			err = nil
+	listed := func(all []string, err error) error { d.Keys += int64(len(all)); return err }
+	allowed := func(n *int, found int, err error) error {
+		if *n = found; errors.Is(err, rpctypes.ErrPermissionDenied) {
+			return nil
 		}
-		return n > 0, err
+		return err
 	}
-	looks := []func() (bool, error){
-		func() (bool, error) { keys, err := s.tokens.of(ctx, env); return len(keys) > 0, err },
-		func() (bool, error) { keys, err := s.notices.of(ctx, env); return len(keys) > 0, err },
-		func() (bool, error) {
+	counts := []func() error{
+		func() error { return listed(s.tokens.of(ctx, env)) },
+		func() error { return listed(s.notices.of(ctx, env)) },
+		func() error {
 			users, err := s.access.usersOfEnvironment(ctx, env)
-			return allowed(len(users), err)
+			return allowed(&d.Users, len(users), err)
 		},
-		func() (bool, error) { roles, err := s.access.rolesOfNodes(ctx, env); return allowed(len(roles), err) },
+		func() error { roles, err := s.access.rolesOfNodes(ctx, env); return allowed(&d.Roles, len(roles), err) },
 	}
 	for _, prefix := range append(reportedBy(k), k.Root(), k.Precreated(""), k.Identities()) {
-		looks = append(looks, func() (bool, error) { return s.db.Exists(ctx, prefix) })
+		counts = append(counts, func() error {
+			resp, err := s.db.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			if err == nil {
+				d.Keys += resp.Count
+			}
+			return err
+		})
 	}
-	for _, look := range looks {
-		if any, err := look(); err != nil || any {
-			return any, etcd.Wrap(err, "cannot list the parts of %s", ref)
+	for _, count := range counts {
+		if err := count(); err != nil {
+			return d, etcd.Wrap(err, "cannot list the parts of %s", ref)
 		}
 	}
-	return false, nil
+	return d, nil
 }
 
 // reportedBy lists the prefixes of the nodes' reports in an environment, of notes about the nodes, and of confirmed

@@ -100,9 +100,16 @@ func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := server.Everything()
+			preview, err := server.Admin().Machines.PartsOf(t.Context(), ref)
+			if err != nil {
+				t.Fatal(err)
+			}
 			d, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if d != preview {
+				t.Errorf("the preview counts %+v, and it destroyed %+v", preview, d)
 			}
 			gone, come := differ(before, server.Everything())
 			var want []string
@@ -201,8 +208,8 @@ func TestInterruptedDestroyResumes(t *testing.T) {
 		whole := ctx.Err() == nil
 		cancel()
 		left := slices.ContainsFunc(server.Everything(), func(line string) bool { return concerns(line, ref.String()) })
-		if known, err := server.Admin().Machines.AnythingOf(t.Context(), ref); err != nil || known != left {
-			t.Errorf("cut off after %d calls, something is left: %t, and it is found: %t (%v)", calls, left, known, err)
+		if parts, err := server.Admin().Machines.PartsOf(t.Context(), ref); err != nil || (parts != store.Destroyed{}) != left {
+			t.Errorf("cut off after %d calls, something is left: %t, and the parts are %+v (%v)", calls, left, parts, err)
 		}
 		if _, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
 			t.Fatalf("cut off after %d calls: %v", calls, err)
@@ -232,8 +239,8 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 	env := ref.String()
 	found := func(what string, want bool) {
 		t.Helper()
-		if got, err := st.Machines.AnythingOf(ctx, ref); err != nil || got != want {
-			t.Errorf("with %s: %t, should be %t (%v)", what, got, want, err)
+		if got, err := st.Machines.PartsOf(ctx, ref); err != nil || (got != store.Destroyed{}) != want {
+			t.Errorf("with %s: %+v, should be something: %t (%v)", what, got, want, err)
 		}
 	}
 	found("its neighbours", false)
@@ -270,7 +277,7 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 	if err := errors.Join(st.Access.EnsureOperatorRoles(ctx), st.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
-	if any, err := server.Store(operator).Machines.AnythingOf(ctx, ref); err != nil || any {
-		t.Errorf("an operator, who may not look at users: %t, %v", any, err)
+	if parts, err := server.Store(operator).Machines.PartsOf(ctx, ref); err != nil || parts != (store.Destroyed{}) {
+		t.Errorf("an operator, who may not look at users: %+v, %v", parts, err)
 	}
 }
