@@ -126,6 +126,9 @@ type Result struct {
 	Resources []ResourceEvent          `json:"resources,omitempty"` // failed first, then changed
 	Log       []LogLine                `json:"log,omitempty"`
 	Report    string                   `json:"report,omitempty"` // path of Puppet's own report; "" when it wrote none
+
+	ConfigVersion string `json:"config_version,omitempty"` // of the catalog, as in Puppet's report
+	Commit        string `json:"commit,omitempty"`         // that the release names; with "-dirty" for uncommitted changes
 }
 
 // Run is the record of one run, as `pulley runs NODE ID` shows it.

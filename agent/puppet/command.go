@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/internal/shellquote"
 )
 
 // ErrMissing means that Puppet is not installed on this machine.
@@ -92,6 +93,7 @@ func (p *Puppet) settings(job agent.Job) []string {
 		"--vardir", filepath.Join(p.Dir, "puppet", "var"),
 		"--certname", job.Certname,
 		"--environment", job.PuppetEnvironment,
+		"--config_version", shellquote.Join([]string{"cat", p.versionFile(job.ID)}), // wins over environment.conf only here
 		"--color=false",
 	}
 }
@@ -110,6 +112,7 @@ var (
 //	runs/<id>/conf/puppet.conf           the settings
 //	runs/<id>/environments/<env>         → the release's tree, so that $environment keeps its name
 //	runs/<id>/facts.d/pulley.json        the structured fact `pulley`
+//	runs/<id>/config_version             the version of the catalog
 //	runs/<id>/hiera.yaml                 the global layer
 //	runs/<id>/lib                        an empty libdir, without files that an old agent synchronised
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
@@ -146,7 +149,7 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
 	}
 	for _, d := range []string{
 		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), filepath.Join(dir, "lib"),
-		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "code"), filepath.Join(own, "run"), filepath.Join(own, "log"),
+		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
 	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
@@ -167,14 +170,20 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Symlink(job.Tree, filepath.Join(dir, "environments", job.PuppetEnvironment)); err != nil {
+	if err := os.Symlink(job.Tree, p.environmentDir(job)); err != nil {
 		return err
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir), 0o600),
 		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
 		os.WriteFile(filepath.Join(dir, "hiera.yaml"), hiera, 0o600),
+		os.WriteFile(p.versionFile(job.ID), []byte(ownVersion(job.Target.Release, Deployed(job.Tree))+"\n"), 0o600),
 	)
+}
+
+// environmentDir returns the environment's folder in the run, a link to the release's tree.
+func (p *Puppet) environmentDir(job agent.Job) string {
+	return filepath.Join(p.RunDir(job.ID), "environments", job.PuppetEnvironment)
 }
 
 // puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
@@ -184,7 +193,7 @@ func (p *Puppet) puppetConf(dir string) []byte {
 	var b strings.Builder
 	b.WriteString("# written anew for each run\n[main]\n")
 	for _, s := range [][2]string{
-		{"codedir", filepath.Join(own, "code")},
+		{"codedir", dir}, // $codedir/environments/$environment is the release, as everywhere
 		{"environmentpath", filepath.Join(dir, "environments")},
 		{"libdir", filepath.Join(dir, "lib")},
 		{"factpath", filepath.Join(dir, "lib", "facter")},

@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -81,11 +82,17 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	if err != nil {
 		return agent.Result{}, err
 	}
+	version, err := p.setVersion(ctx, job)
+	if err != nil {
+		return agent.Result{}, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
+	}
 	e, err := p.run(ctx, cmd, job)
 	if err != nil {
 		return agent.Result{}, err
 	}
-	return p.result(job, e), nil
+	r := p.result(job, e)
+	r.ConfigVersion, r.Commit = version, Deployed(job.Tree)
+	return r, nil
 }
 
 // Command returns a command that runs any Puppet subcommand with exactly the settings of the job's run. It prepares the
@@ -118,7 +125,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		p.log().Warn("puppet's report is not usable", "error", err)
 	}
-	rel := relativeTo(filepath.Join(dir, "environments", job.PuppetEnvironment), dir, job.Tree)
+	rel := relativeTo(p.environmentDir(job), dir, job.Tree)
 	console.relative(rel)
 	r := agent.Result{ExitCode: e.code, Noop: job.Noop, Log: console.lines}
 	if report != nil {

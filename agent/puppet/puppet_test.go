@@ -101,7 +101,7 @@ func TestSettingsFollowSubcommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{p.Program, "lookup", "--confdir", p.RunDir("1") + "/conf", "--vardir", p.Dir + "/puppet/var", "--certname", "web1.example",
-		"--environment", "dev", "--color=false", "x", "--explain"}
+		"--environment", "dev", "--config_version", "cat " + p.RunDir("1") + "/config_version", "--color=false", "x", "--explain"}
 	if !slices.Equal(cmd.Args, want) {
 		t.Errorf("arguments\n%q, want\n%q", cmd.Args, want)
 	}

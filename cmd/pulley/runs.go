@@ -161,20 +161,30 @@ func (o runsCommand) runTable(t *cli.Table, node string, runs []agent.Run) error
 		fmt.Fprintf(o.env.Stdout, "%s has reported no runs\n", node)
 		return nil
 	}
-	t.Row("ID", "WHEN", "TOOK", "TARGET", "OUTCOME", "CHANGED", "FAILED", "WHY", "PROBLEM")
+	t.Row("ID", "WHEN", "TOOK", "TARGET", "COMMIT", "OUTCOME", "CHANGED", "FAILED", "WHY", "PROBLEM")
 	t.Paint("OUTCOME", outcomeStyle)
-	t.Spare("TOOK", "CHANGED", "FAILED")
+	t.Spare("TOOK", "CHANGED", "FAILED", "COMMIT")
 	for _, r := range runs {
-		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), outcomeOf(r),
+		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), fmt.Sprintf("%.10s", r.Commit), outcomeOf(r),
 			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), r.Problem.String())
 	}
 	return nil
+}
+
+func atCommit(commit string) string {
+	if commit == "" {
+		return ""
+	}
+	return ", commit " + commit
 }
 
 func printRun(w io.Writer, r agent.Run) {
 	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
 	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
 	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
+	if r.ConfigVersion != "" {
+		cli.Cleanf(w, "  version: %s%s\n", r.ConfigVersion, atCommit(r.Commit))
+	}
 	if r.Drift {
 		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
 	}

@@ -12,7 +12,7 @@ import (
 
 // Otherwise a wrong index makes a node read another content instead of reporting an error.
 func TestInstallRefusesWrongIndexes(t *testing.T) {
-	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second"), fileEntry("c", "third")}}
+	m := &Manifest{Entries: []Entry{fileEntry("a", "first"), fileEntry("b", "second"), fileEntry("c", "third")}}
 	install := func(change func(x *index)) error {
 		r, src := forgeIndex(t, m, change, "firstsecondthird")
 		s := newStore(t, quick(t))

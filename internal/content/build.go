@@ -110,7 +110,7 @@ func join(entries []Entry, contents map[[sha256.Size]byte][]byte) []byte {
 func (b *builder) read(entries []Entry) ([]byte, error) {
 	var all bytes.Buffer
 	for _, e := range entries {
-		if err := copyFile(b.root, e, &all); err != nil {
+		if err := b.copy(e, &all); err != nil {
 			return nil, err
 		}
 	}
@@ -235,7 +235,7 @@ func (b *builder) pack(places map[[sha256.Size]byte]int64, end int64) ([]Object,
 		if err := p.begin(e.Size); err != nil {
 			return nil, err
 		}
-		if err := copyFile(b.root, e, p); err != nil {
+		if err := b.copy(e, p); err != nil {
 			return nil, err
 		}
 		p.end()
@@ -243,6 +243,15 @@ func (b *builder) pack(places map[[sha256.Size]byte]int64, end int64) ([]Object,
 		end += e.Size
 	}
 	return p.finish()
+}
+
+// copy writes the content of an entry.
+func (b *builder) copy(e Entry, to io.Writer) error {
+	if content, ok := b.manifest.added[e.Path]; ok {
+		_, err := to.Write(content)
+		return err
+	}
+	return copyFile(b.root, e, to)
 }
 
 // copyFile writes the content of a file and verifies that it still matches the manifest.

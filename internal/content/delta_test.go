@@ -171,7 +171,7 @@ func TestInstallTakesTheNextWay(t *testing.T) {
 			return s.remember(k.tree, k.record, k.manifest, s.Now())
 		},
 		"a manifest of another": func(s *Store, k *known) error {
-			return s.remember(k.tree, k.record, &Manifest{[]Entry{dirEntry("x")}}, s.Now())
+			return s.remember(k.tree, k.record, &Manifest{Entries: []Entry{dirEntry("x")}}, s.Now())
 		},
 		"a tree that is half gone": func(s *Store, k *known) error {
 			return errors.Join(s.root(t, k).remove("a", false), s.root(t, k).remove("b", false))

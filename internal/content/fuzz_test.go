@@ -16,7 +16,7 @@ func FuzzDecodeManifest(f *testing.F) {
 	f.Add(string(mustRead(f, whole().make(f)).Encode()))
 	for _, c := range forbidden() {
 		if len(c.entries) < 100 {
-			f.Add(string((&Manifest{c.entries}).Encode()))
+			f.Add(string((&Manifest{Entries: c.entries}).Encode()))
 		}
 	}
 	f.Fuzz(func(t *testing.T, encoded string) {
@@ -89,7 +89,7 @@ func FuzzDecodeRecord(f *testing.F) {
 // A valid index has a place inside the packs for every content.
 func FuzzDecodeIndex(f *testing.F) {
 	contents := []string{"first", "second", "third"}
-	m := &Manifest{[]Entry{fileEntry("a", contents[0]), fileEntry("b", contents[1]), fileEntry("c", contents[2])}}
+	m := &Manifest{Entries: []Entry{fileEntry("a", contents[0]), fileEntry("b", contents[1]), fileEntry("c", contents[2])}}
 	add := func(change func(x *index)) {
 		forgeIndex(f, m, func(x *index) { change(x); f.Add(string(x.encode())) }, contents...)
 	}

@@ -182,11 +182,11 @@ func TestInstallRefusesWrongContent(t *testing.T) {
 		if neverEncoded[c.name] || len(c.entries) > 1000 {
 			continue
 		}
-		m := &Manifest{c.entries}
+		m := &Manifest{Entries: c.entries}
 		r, src := forge(t, m, strings.Repeat("x", m.Files()))
 		refuse(c.name, src, r)
 	}
-	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second")}}
+	m := &Manifest{Entries: []Entry{fileEntry("a", "first"), fileEntry("b", "second")}}
 	for name, contents := range map[string]string{
 		"other content": "firstsecone", "swapped": "secondfirst", "too little": "firstsecon", "none": "",
 	} {
@@ -209,7 +209,7 @@ func TestInstallRefusesWrongContent(t *testing.T) {
 		change(&bad)
 		refuse(name, src, bad)
 	}
-	sizes := &Manifest{[]Entry{fileEntry("a", "same"), fileEntry("b", "same")}}
+	sizes := &Manifest{Entries: []Entry{fileEntry("a", "same"), fileEntry("b", "same")}}
 	sizes.Entries[1].Size = 3
 	bad, badSrc := forge(t, sizes, "same")
 	refuse("one hash, two sizes", badSrc, bad)
@@ -250,7 +250,7 @@ func TestReadFiles(t *testing.T) {
 		t.Errorf("a file over several packs: %d bytes, %v", len(got["z"]), err)
 	}
 
-	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second")}}
+	m := &Manifest{Entries: []Entry{fileEntry("a", "first"), fileEntry("b", "second")}}
 	lie, lieSrc := forge(t, m, "firstsecone")
 	if got, err := ReadFiles(t.Context(), lieSrc, lie, func(p string) bool { return p == "b" }); err == nil {
 		t.Errorf("believed %q", got)

@@ -29,7 +29,7 @@ func TestInstallRefusesWrongDeltas(t *testing.T) {
 		d := Diff(from, to)
 		return rewritten{from, nil, d, []byte("changed" + f["b"]), []byte("first" + f["b"][4:])}
 	}
-	other := &Manifest{[]Entry{fileEntry("other", "x")}}
+	other := &Manifest{Entries: []Entry{fileEntry("other", "x")}}
 	entry := func(e Entry) Difference { return Difference{Path: e.Path, After: &e} }
 	for name, lie := range map[string]func(d *rewritten){
 		"none":              func(*rewritten) {},
@@ -173,7 +173,7 @@ func TestInstallRefusesBrokenLines(t *testing.T) {
 // relink replaces the last delta of the line by one that names another predecessor.
 func relink(t *testing.T, src objects, from *Manifest, previous *Object) *Object {
 	t.Helper()
-	to := &Manifest{[]Entry{fileEntry("a", "4")}}
+	to := &Manifest{Entries: []Entry{fileEntry("a", "4")}}
 	delta, o, err := encodeDelta(from, previous, Diff(from, to), []byte("4"), nil)
 	if err != nil {
 		t.Fatal(err)

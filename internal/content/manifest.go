@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,6 +46,23 @@ func (e Entry) flipped() Entry {
 // has one.
 type Manifest struct {
 	Entries []Entry
+
+	added map[string][]byte // contents that are not in the folder, by path
+}
+
+// Add adds a file whose content is not in the folder that the manifest lists. Its parent folders must be listed.
+func (m *Manifest) Add(path string, content []byte) error {
+	e := Entry{Path: path, Kind: KindFile, Size: int64(len(content)), Hash: sha256.Sum256(content)}
+	at, found := slices.BinarySearchFunc(m.Entries, path, func(e Entry, path string) int { return strings.Compare(e.Path, path) })
+	if found {
+		return fmt.Errorf("cannot add %q to the tree: it is in the folder already", path)
+	}
+	m.Entries = slices.Insert(m.Entries, at, e)
+	if m.added == nil {
+		m.added = map[string][]byte{}
+	}
+	m.added[path] = content
+	return checkEntries(m.Entries)
 }
 
 const (

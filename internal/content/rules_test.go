@@ -110,7 +110,7 @@ func TestRulesRefuse(t *testing.T) {
 		if !errors.As(err, &refused) || !strings.Contains(refused.Why, c.why) || refused.Hint == "" {
 			t.Errorf("%s: %v, want %q", c.name, err, c.why)
 		}
-		if _, err := decodeManifest(string((&Manifest{c.entries}).Encode())); err == nil && !neverEncoded[c.name] {
+		if _, err := decodeManifest(string((&Manifest{Entries: c.entries}).Encode())); err == nil && !neverEncoded[c.name] {
 			t.Errorf("%s: decoded", c.name)
 		}
 	}

@@ -42,6 +42,7 @@ const (
 	NewLine        NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
 	MarkNotRemoved NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
 	CacheNotKept   NoteCode = "cache_not_trimmed"
+	NoVersion      NoteCode = "no_config_version" // the release's config_version does not work on a node
 )
 
 // Note is a code with its details, for the operator.
@@ -59,6 +60,8 @@ func (n Note) String() string {
 		return fmt.Sprintf("a new line begins: cannot build upon %s: %v", n.Subject, n.Cause)
 	case n.Code == NewLine:
 		return fmt.Sprintf("a new line begins: %v", n.Cause)
+	case n.Code == NoVersion:
+		return fmt.Sprintf("runs report the version and the commit of the release: %v", n.Cause)
 	case n.Cause != nil:
 		return n.Cause.Error()
 	}

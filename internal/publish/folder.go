@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"pulley/agent/puppet"
 	"pulley/internal/content"
 	"pulley/internal/controlrepo"
 	"pulley/internal/source"
@@ -68,6 +69,11 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	if f.Manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
 		return nil, err
 	}
+	for name, text := range folder.Added {
+		if err := f.Manifest.Add(name, text); err != nil {
+			return nil, err
+		}
+	}
 	if o.NoValidate {
 		return f, nil
 	}
@@ -85,5 +91,21 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	if err != nil {
 		return nil, err
 	}
-	return f, nil
+	return f, f.tryVersion(ctx, r)
+}
+
+// tryVersion runs the folder's config_version as a node does, in a copy. A node cannot explain later that it shows
+// another version.
+func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
+	if set, err := puppet.HasConfigVersion(f.Root); err == nil && !set {
+		return nil
+	}
+	dir, err := f.Copy(ctx, "production")
+	if err != nil {
+		return err
+	}
+	if _, err := puppet.ConfigVersion(ctx, dir, dir); err != nil && ctx.Err() == nil {
+		r.Note(Note{Code: NoVersion, Cause: err})
+	}
+	return ctx.Err()
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -90,12 +91,19 @@ func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
 		}
 		return Facts{}, fmt.Errorf("git knows no such commit\n`git -C %s branch -a` and `git -C %s tag` list those with a name; `git fetch` gets what is missing", r.dir, r.dir)
 	}
-	out, err := r.ask(ctx, "-c", "i18n.logOutputEncoding=UTF-8", "show", "-s", "--no-show-signature", "--no-color", "--format=%an <%ae>%x00%s", hash, "--")
+	out, err := r.ask(ctx, "-c", "i18n.logOutputEncoding=UTF-8", "show", "-s", "--no-show-signature", "--no-color", "--format=%an <%ae>%x00%ct%x00%s", hash, "--")
 	if err != nil {
 		return Facts{}, err
 	}
-	author, subject, _ := strings.Cut(out, "\x00")
-	return Facts{Commit: hash, CommitAuthor: clip.Text(author, maxFactBytes), Subject: clip.Text(subject, maxFactBytes)}, nil
+	author, rest, _ := strings.Cut(out, "\x00")
+	at, subject, _ := strings.Cut(rest, "\x00")
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return Facts{}, fmt.Errorf("git shows no time of the commit: %w", err)
+	}
+	return Facts{
+		Commit: hash, CommitAuthor: clip.Text(author, maxFactBytes), Subject: clip.Text(subject, maxFactBytes), CommittedAt: time.Unix(seconds, 0).UTC(),
+	}, nil
 }
 
 // isObjectName reports whether s is a commit hash: SHA-1 or SHA-256.

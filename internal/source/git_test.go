@@ -16,7 +16,7 @@ func TestWorkTreeIsDescribed(t *testing.T) {
 	at := commit(t, dir, "Begin\n\nand more")
 	control := filepath.Join(dir, "control")
 	facts := open(t, control, Options{}).Facts
-	if want := (Facts{Commit: at, CommitAuthor: "Ann Author <ann@example.com>", Subject: "Begin"}); facts != want {
+	if want := (Facts{Commit: at, CommitAuthor: "Ann Author <ann@example.com>", Subject: "Begin", CommittedAt: fixed}); facts != want {
 		t.Errorf("%+v", facts)
 	}
 	for _, c := range []struct {

@@ -40,7 +40,7 @@ func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) er
 	if tool == "" {
 		return nil
 	}
-	if err := f.makeWork(o.CacheDir); err != nil {
+	if err := f.makeWork(); err != nil {
 		return err
 	}
 	o.Progress("copying " + f.Root)

@@ -23,22 +23,27 @@ const DefaultDeadline = 10 * time.Minute
 
 // Facts describe the origin of a tree.
 type Facts struct {
-	Commit       string   // commit of the tree or of the work tree; "" outside of git
-	Ref          string   // Options.Ref
-	CommitAuthor string   // name and address
-	Subject      string   // first line of the commit message
+	Commit       string // commit of the tree or of the work tree; "" outside of git
+	Ref          string // Options.Ref
+	CommitAuthor string // name and address
+	Subject      string // first line of the commit message
+	CommittedAt  time.Time
 	Dirty        bool     // the published tree differs from the commit, apart from modules of a Puppetfile
 	Modules      Resolver // resolver that was used; "" for none
 }
 
 // Folder is the prepared folder of a release.
 type Folder struct {
-	Root  string // for content.ReadTree, with Ignore
+	Root  string            // for content.ReadTree, with Ignore
+	Added map[string][]byte // files to publish that are not in Root: for content.Manifest.Add
 	Facts Facts
 	Notes []string // sentences for the operator
 
-	rules rules
-	work  string // removed by Close; "" if there is none
+	Resolved []Module // modules that the Puppetfile was resolved to
+
+	rules    rules
+	cacheDir string
+	work     string // removed by Close; "" if there is none
 }
 
 // Open prepares the folder dir. The caller must close the result.
@@ -49,8 +54,12 @@ func Open(ctx context.Context, dir string, o Options) (*Folder, error) {
 	if o.Deadline == 0 {
 		o.Deadline = DefaultDeadline
 	}
-	f := &Folder{Root: dir}
-	if err := f.open(ctx, dir, o); err != nil {
+	f := &Folder{Root: dir, cacheDir: o.CacheDir}
+	err := f.open(ctx, dir, o)
+	if err == nil {
+		err = f.describeDeploy()
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -92,7 +101,7 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 	}
 	f.Facts = commit
 	f.Facts.Ref = o.Ref
-	if err := f.makeWork(o.CacheDir); err != nil {
+	if err := f.makeWork(); err != nil {
 		return err
 	}
 	links, err := repo.checkOut(ctx, commit.Commit, f.work)
@@ -144,11 +153,12 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error) (c
 	return changes, nil
 }
 
-// treeFolder and asideFolder are below Folder.work. treeFolder is published; asideFolder holds files moved out of a
-// tool's way.
+// The folders below Folder.work. treeFolder is published; asideFolder holds files moved out of a tool's way; copyFolder
+// holds the results of Copy.
 const (
 	treeFolder  = "tree"
 	asideFolder = "aside"
+	copyFolder  = "copy"
 )
 
 // workPrefix is the prefix of temporary folders. A folder older than workAge belongs to a killed process.
@@ -159,13 +169,13 @@ const (
 
 // makeWork creates a private folder, next to g10k's cache if possible: g10k makes hard links from its cache, which must
 // be on the same file system.
-func (f *Folder) makeWork(cacheDir string) error {
+func (f *Folder) makeWork() error {
 	if f.work != "" {
 		return nil
 	}
 	parent := ""
-	if cacheDir != "" && os.MkdirAll(filepath.Join(cacheDir, "work"), 0o700) == nil {
-		parent = filepath.Join(cacheDir, "work")
+	if f.cacheDir != "" && os.MkdirAll(filepath.Join(f.cacheDir, "work"), 0o700) == nil {
+		parent = filepath.Join(f.cacheDir, "work")
 		sweep(parent)
 	}
 	work, err := os.MkdirTemp(parent, workPrefix)
@@ -177,6 +187,31 @@ func (f *Folder) makeWork(cacheDir string) error {
 	}
 	f.work = work
 	return os.Mkdir(filepath.Join(work, treeFolder), 0o755)
+}
+
+// Copy makes a copy of all that is published, in a folder with this name. Close removes it.
+func (f *Folder) Copy(ctx context.Context, name string) (dir string, err error) {
+	if err := f.makeWork(); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot copy %s: %w", f.Root, err)
+		}
+	}()
+	dir = filepath.Join(f.work, copyFolder, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if err := copyTree(ctx, f.Root, dir, f.Ignore); err != nil {
+		return "", err
+	}
+	for added, text := range f.Added {
+		if err := os.WriteFile(filepath.Join(dir, added), text, 0o644); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
 }
 
 // sweep removes folders of killed processes. It ignores errors.

@@ -21,6 +21,7 @@ type run struct {
 	log       []entry
 	failure   bool // the complete catalog failed
 	noReport  bool
+	version   string
 	term      chan os.Signal
 }
 
@@ -46,6 +47,13 @@ func (r *run) apply() int {
 	signal.Notify(r.term, syscall.SIGTERM)
 	if _, err := os.Stat(r.tree()); err != nil {
 		return r.refuse(fmt.Sprintf("Could not run: Could not find a directory environment named '%s' anywhere in the path: %s", r.get("environment"), r.get("environmentpath")))
+	}
+	if c := r.get("config_version"); c != "" {
+		out, err := exec.Command("/bin/sh", "-c", c).CombinedOutput()
+		if err != nil {
+			return r.refuse("Execution of config_version command `" + c + "` failed: " + err.Error() + " on node " + r.get("certname"))
+		}
+		r.version = strings.TrimSpace(string(out))
 	}
 	directives := r.read()
 	for _, d := range directives {
@@ -304,7 +312,7 @@ func (r *run) yaml(completed bool) string {
 		status = "changed"
 	}
 	line("--- !ruby/object:Puppet::Transaction::Report")
-	line("host: %s\ntime: '%s'\nconfiguration_version: 1795209586\ntransaction_uuid: 00a5731f-cb92-4641-aa97-b0b52e31f128", r.get("certname"), stamp())
+	line("host: %s\ntime: '%s'\nconfiguration_version: %s\ntransaction_uuid: 00a5731f-cb92-4641-aa97-b0b52e31f128", r.get("certname"), stamp(), strconv.Quote(r.version))
 	line("report_format: 12\npuppet_version: 7.23.0\nstatus: %s\ntransaction_completed: %t", status, completed)
 	line("noop: %t\nnoop_pending: %t\nenvironment: %s\nlogs:", r.get("noop") == "true", n["noop"] > 0, r.get("environment"))
 	for _, e := range r.log {

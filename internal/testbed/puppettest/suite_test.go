@@ -161,7 +161,9 @@ func write(t *testing.T, path, text string) {
 }
 
 // cases returns the contract.
-func cases() []testCase { return slices.Concat(endings(), interruptions(), hermeticCases()) }
+func cases() []testCase {
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases())
+}
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
 # fake: file {{dir}}/motd hello
@@ -289,6 +291,44 @@ fail('not today')
 					t.Errorf("%d log lines, want 500 with the error at the end", n)
 				}
 			},
+		},
+	}
+}
+
+// versions are the runs of releases with a config_version, which stock Puppet runs itself.
+func versions() []testCase {
+	reports := func(want, commit string) func(t *testing.T, r *ran) {
+		return func(t *testing.T, r *ran) {
+			text, err := os.ReadFile(r.Report)
+			if err != nil || !strings.Contains(strings.NewReplacer(`"`, "", "'", "").Replace(string(text)), "\nconfiguration_version: "+want+"\n") {
+				t.Errorf("the report (%v) does not contain version %s", err, want)
+			}
+			if r.ConfigVersion != want || r.Commit != commit {
+				t.Errorf("version %q commit %q, want %q %q", r.ConfigVersion, r.Commit, want, commit)
+			}
+		}
+	}
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	deploy := `{"signature": "` + commit + `"}`
+	return []testCase{
+		{
+			Name: "config_version reads the deploy file", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Files: map[string]string{
+				puppet.DeployFile: deploy, "version": `echo "$2-$(cut -d'"' -f4 $1/$2/` + puppet.DeployFile + `)"`,
+				"environment.conf": "modulepath = modules\nconfig_version = '/bin/sh $codedir/environments/$environment/version $environmentpath $environment'\n",
+			},
+			Check: reports("dev-"+commit, commit),
+		},
+		{
+			Name: "config_version needs the git folder", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Files: map[string]string{
+				puppet.DeployFile: deploy, "environment.conf": "config_version = /usr/bin/git --git-dir $environmentpath/$environment/.git rev-parse HEAD\n",
+			},
+			Check: reports("1.4.0+0123456789ab", commit),
+		},
+		{
+			Name: "no config_version", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: reports("1.4.0", ""),
 		},
 	}
 }

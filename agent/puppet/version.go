@@ -1,0 +1,175 @@
+package puppet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/bounded"
+	"pulley/internal/clip"
+)
+
+// DeployFile is the file in the root of a release that names its commit, in r10k's format. Scripts of config_version
+// read it.
+const DeployFile = ".r10k-deploy.json"
+
+// VersionDeadline limits the time of a config_version command.
+const VersionDeadline = 10 * time.Second
+
+// The limits of what a release says about itself, in bytes.
+const (
+	maxEnvironmentConf = 64 << 10
+	maxDeployFile      = 4 << 20 // it lists the modules too
+	maxVersion         = 200
+)
+
+// ConfigVersion runs the config_version command of the release in tree, as Puppet would in an environment at dir (its
+// name is the last part), and returns its output. Without a command it returns "". The command sees the tree read-only
+// and leaves no process behind, as far as the machine permits that. The error has one line.
+func ConfigVersion(ctx context.Context, tree, dir string) (string, error) {
+	written, err := writtenVersion(tree)
+	if err != nil || written == "" {
+		return "", err
+	}
+	line, err := expandVersion(written, dir)
+	if err != nil {
+		return "", err
+	}
+	out, err := runScript(ctx, line, tree, VersionDeadline)
+	if err != nil {
+		return "", fmt.Errorf("cannot run config_version %q: %w", clip.Text(written, maxVersion), err)
+	}
+	version := clip.Text(strings.Join(strings.Fields(out), " "), maxVersion)
+	if version == "" {
+		return "", fmt.Errorf("cannot use config_version %q: it prints nothing", clip.Text(written, maxVersion))
+	}
+	return version, nil
+}
+
+// HasConfigVersion reports whether the release in tree has a config_version command.
+func HasConfigVersion(tree string) (bool, error) {
+	written, err := writtenVersion(tree)
+	return written != "", err
+}
+
+// The lines of environment.conf, as in puppet/settings/ini_file.rb and value_translator.rb.
+var (
+	confSection = regexp.MustCompile(`^\s*\[(\w+)\]\s*$`)
+	confSetting = regexp.MustCompile(`^\s*config_version\s*=\s*(.*?)\s*$`)
+	confQuotes  = regexp.MustCompile(`^["']|["']$`)
+	confName    = regexp.MustCompile(`\$\w+`)
+)
+
+// writtenVersion returns the setting config_version of the release's environment.conf. Puppet ignores other sections
+// than main, and takes the first setting.
+func writtenVersion(tree string) (string, error) {
+	text, err := readIn(tree, "environment.conf", maxEnvironmentConf)
+	if err != nil {
+		return "", fmt.Errorf("cannot read environment.conf: %w", err)
+	}
+	section := "main"
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		if m := confSection.FindStringSubmatch(line); m != nil {
+			section = m[1]
+		} else if m := confSetting.FindStringSubmatch(line); m != nil && section == "main" {
+			return strings.TrimRight(confQuotes.ReplaceAllString(m[1], ""), " \t"), nil
+		}
+	}
+	return "", nil
+}
+
+// expandVersion makes a command line of the setting. Puppet takes a value that begins with no variable for a path from
+// the environment's folder.
+func expandVersion(written, dir string) (string, error) {
+	line := written
+	if !strings.HasPrefix(line, "$") && !filepath.IsAbs(line) {
+		line = filepath.Join(dir, line)
+	}
+	values := map[string]string{
+		"environmentpath": filepath.Dir(dir), "environment": filepath.Base(dir), "codedir": filepath.Dir(filepath.Dir(dir)),
+	}
+	unknown := ""
+	line = confName.ReplaceAllStringFunc(line, func(name string) string {
+		value, ok := values[name[1:]]
+		if !ok {
+			unknown = cmp.Or(unknown, name)
+		}
+		return value
+	})
+	if unknown != "" {
+		return "", fmt.Errorf("cannot use config_version %q: a run has no value for %s", clip.Text(written, maxVersion), unknown)
+	}
+	return line, nil
+}
+
+// Deployed returns the commit that the release in tree names in its DeployFile, or "".
+func Deployed(tree string) string {
+	text, err := readIn(tree, DeployFile, maxDeployFile)
+	var deploy struct{ Signature string }
+	if err != nil || json.Unmarshal([]byte(text), &deploy) != nil {
+		return ""
+	}
+	return clip.Text(deploy.Signature, maxCommit)
+}
+
+// maxCommit is the length of a SHA-256 in hexadecimal, and of "-dirty".
+const maxCommit = 70
+
+// readIn reads a file of a release. A missing file is empty.
+func readIn(tree, name string, limit int64) (string, error) {
+	root, err := os.OpenRoot(tree)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := bounded.Read(f, limit)
+	return string(data), err
+}
+
+// ownVersion is the version of a release without a working command: its version and commit, as in 1.4.0+0123456789ab.
+func ownVersion(version, commit string) string {
+	commit, dirty := strings.CutSuffix(commit, "-dirty")
+	parts := []string{cmp.Or(version, "unversioned")}
+	if commit != "" {
+		parts = append(parts, commit[:min(12, len(commit))])
+	}
+	own := strings.Join(parts, "+")
+	if dirty {
+		own += "-dirty"
+	}
+	return own
+}
+
+// versionFile holds the version that Puppet reads for one run. `puppet apply` takes the setting as a command, and the
+// command line wins over environment.conf.
+func (p *Puppet) versionFile(id string) string { return filepath.Join(p.RunDir(id), "config_version") }
+
+// setVersion runs the release's own command before Puppet starts, and gives Puppet the result. A command that fails
+// inside Puppet would end the run.
+func (p *Puppet) setVersion(ctx context.Context, job agent.Job) (version string, err error) {
+	own, err := ConfigVersion(ctx, job.Tree, p.environmentDir(job))
+	if err != nil { // publish has shown it
+		p.log().Info("using the release's version and commit as config_version", "cause", err)
+	}
+	if own == "" {
+		return ownVersion(job.Target.Release, Deployed(job.Tree)), nil
+	}
+	return own, os.WriteFile(p.versionFile(job.ID), []byte(own+"\n"), 0o600)
+}
