@@ -124,6 +124,9 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 	if alarms, err := s.Cluster.Alarms(ctx); err == nil && slices.Contains(alarms, store.AlarmNoSpace) {
 		v.warn([]string{"etcd is full: nodes cannot report, and no command can change anything\nrun `pulley doctor` for the cause"})
 	}
+	if disk, err := s.Cluster.Disk(ctx); err == nil && disk != nil {
+		v.warn([]string{disk.Sentence() + "\nmake room on that disk"})
+	}
 	status := fleet.Look(f, ref, sel, v.env.Now())
 	if len(sel.Roles)+len(sel.Nodes) > 0 {
 		return status, nil

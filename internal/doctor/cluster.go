@@ -17,6 +17,7 @@ import (
 const (
 	quotaTight = 60                  // percent of the quota in use: a warning
 	quotaFull  = 80                  // a problem
+	diskFull   = 256 << 20           // bytes that are free on etcd's disk: less is a problem
 	endsSoon   = 14 * 24 * time.Hour // of certificates that nothing renews by itself
 )
 
@@ -84,6 +85,20 @@ func alarms(f *facts) []Finding {
 		return []Finding{{Code: alarmsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(k.alarmsErr.Error())}}}
 	}
 	return []Finding{{Code: noAlarm, Severity: Fine}}
+}
+
+// disk is silent about a disk with room: only an etcd in serve has a record of its disk.
+func disk(f *facts) []Finding {
+	switch d := f.cluster.disk; {
+	case f.cluster.diskErr != nil:
+		return []Finding{{Code: diskUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(f.cluster.diskErr.Error())}}}
+	case d == nil:
+		return nil
+	case d.Free < diskFull:
+		return []Finding{{Code: diskLow, Severity: Problem, Params: Params{Disk: d}}}
+	default:
+		return []Finding{{Code: diskLow, Severity: Warning, Params: Params{Disk: d}}}
+	}
 }
 
 // repairAlarms makes room in a full etcd, and in one whose files contain mostly free space.

@@ -63,6 +63,7 @@ type Params struct {
 	Seconds  int64                `json:"seconds,omitempty"` // of the time since
 	Kind     string               `json:"kind,omitempty"`    // code of a notice, an obstacle, or a failed connection
 	Differs  *fleet.Contradiction `json:"differs,omitempty"`
+	Disk     *store.Disk          `json:"disk,omitempty"` // of etcd
 	Text     agent.Prose          `json:"text,omitempty"` // an error, or what a machine reported
 	Hint     agent.Prose          `json:"hint,omitempty"` // remedy that came with an error
 }
@@ -96,6 +97,7 @@ var checks = []check{
 	{Name: "version", Run: versions},
 	{Name: "quota", Run: quota},
 	{Name: "alarms", Run: alarms, Repair: repairAlarms, Always: true},
+	{Name: "disk", Run: disk},
 	{Name: "tls", Run: transport},
 	{Name: "auth", Run: auth},
 	{Name: "root", Run: root},

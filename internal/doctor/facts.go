@@ -50,6 +50,8 @@ type cluster struct {
 	certs     []certificate
 	alarms    []store.Alarm
 	alarmsErr error
+	disk      *store.Disk // of an embedded etcd, nearly full; nil: it has room, or is not known
+	diskErr   error
 }
 
 type member struct {
@@ -138,6 +140,7 @@ func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
 		}
 	}
 	k.alarms, k.alarmsErr = st.Cluster.Alarms(ctx)
+	k.disk, k.diskErr = st.Cluster.Disk(ctx)
 	k.password = st.Access.RootHasPassword(ctx)
 	k.certs = append(k.certs, ownCertificates(c)...)
 	return k

@@ -33,6 +33,9 @@ const (
 	etcdCorrupt      Code = "etcd_corrupt"
 	alarmsUnreadable Code = "alarms_unreadable"
 
+	diskLow        Code = "disk_low"
+	diskUnreadable Code = "disk_unreadable"
+
 	tlsFine              Code = "tls_fine"
 	plainText            Code = "plain_text"
 	plainTextLoopback    Code = "plain_text_loopback"
@@ -166,6 +169,10 @@ func (f Finding) render() (sentence, remedy string) {
 		return "etcd reports that the data of its members differ", "replace the member that differs: https://etcd.io/docs/latest/op-guide/data_corruption/"
 	case alarmsUnreadable:
 		return "etcd's alarms cannot be read: " + string(p.Text), ""
+	case diskLow:
+		return p.Disk.Sentence(), "make room on that disk: etcd stops without room for its log, and no command works until it starts again"
+	case diskUnreadable:
+		return string(p.Text), ""
 	case tlsFine:
 		return "etcd accepts only clients with a certificate of its CA", ""
 	case plainText:

@@ -379,7 +379,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if v.ready.Etcd != nil {
 		etcdDir = c.Member.Dir
 	}
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, EtcdDir: etcdDir, Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, EtcdDir: etcdDir, Hostname: c.Hostname, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}

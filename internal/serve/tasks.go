@@ -34,6 +34,7 @@ type TasksConfig struct {
 	Metrics      prometheus.Registerer // may be nil
 	Notify       []string              // URLs, in the form of shoutrrr
 	EtcdDir      string                // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
+	Hostname     string                // of this machine, for the record of that disk
 	Clock        func() error          // refuses a clock that is wrong; nil accepts any
 }
 
@@ -46,6 +47,8 @@ type Tasks struct {
 	watcher    *watcher
 	events     *prometheus.CounterVec
 	precreated *prometheus.GaugeVec
+
+	disk disk // for checkDisk alone
 
 	mu   sync.Mutex
 	last map[string]string // the last error of each task: the log contains each once
@@ -84,9 +87,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
 	if t.EtcdDir != "" {
-		tasks.Go(func() {
-			t.every(ctx, diskInterval, "etcd stops when its disk is full", func(context.Context) error { return checkDisk(t.EtcdDir) })
-		})
+		tasks.Go(func() { t.every(ctx, diskInterval, "etcd stops when its disk is full", t.checkDisk) })
 		tasks.Go(func() { t.every(ctx, spaceInterval, "etcd is full", t.makeRoom) })
 	}
 	if t.Certificates != nil {

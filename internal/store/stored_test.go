@@ -24,6 +24,7 @@ var stored = map[string]any{
 	"publishing/<id>":         etcd.LockHolder{},
 	"pruning":                 etcd.LockHolder{},
 	"installation":            installation{},
+	"disk":                    Disk{},
 	"targets":                 nil,
 	"environments/<env>/spec": nil, // the operator's own file
 	"environments/<env>/desired/{default,roles/R,nodes/N}": agent.Target{},

@@ -18,6 +18,7 @@ import (
 //	publishing/<id>                                      p  a publish in progress; a lease ends it
 //	pruning                                              o  a prune in progress; a lease ends it
 //	installation                                         s,a  marks this installation's machines at providers; immutable
+//	disk                                                 s  the nearly full disk of an embedded etcd; a lease ends it
 //	targets                                              o,c  changes with any target or assignment; a prune compares it
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
@@ -84,6 +85,7 @@ func (k Keys) Delta(line string, seq int64) string { return k.Line(line) + fmt.S
 func (k Keys) Publishings() string                 { return k.prefix + "publishing/" }
 func (k Keys) Publishing(id string) string         { return k.Publishings() + escape(id) }
 func (k Keys) Pruning() string                     { return k.prefix + "pruning" }
+func (k Keys) Disk() string                        { return k.prefix + "disk" }
 func (k Keys) Targets() string                     { return k.prefix + "targets" }
 func (k Keys) Environments() string                { return k.prefix + "environments/" }
 func (k Keys) AgentReleases() string               { return k.prefix + "agents/" }
