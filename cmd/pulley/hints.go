@@ -20,6 +20,9 @@ func (o *options) complete(text string) string {
 		return text
 	}
 	return advised.ReplaceAllStringFunc(text, func(match string) string {
+		if named := strings.Replace(match, " -e ENVIRONMENT", " -e "+o.fleet.Used, 1); named != match {
+			return named
+		}
 		words := strings.Fields(advised.FindStringSubmatch(match)[1])
 		c, rest, err := o.root.Find(words)
 		if err != nil || c == o.root || c.Flags().Lookup("environment") == nil ||
