@@ -82,6 +82,12 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
 				c.flaw(in, in.field+" "+quoted(value), formFlaw("word", "m1.small", value))
 			}
+		case *map[string]NodeSettings:
+			for _, name := range slices.Sorted(maps.Keys(*v)) {
+				own := (*v)[name]
+				c.flaw(below(name), "node "+quoted(name), c.unknownNode(name))
+				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
+			}
 		case *Provider:
 			c.checkProvider()
 		case *rollout:
@@ -148,10 +154,11 @@ var forms = sync.OnceValue(func() map[string]form {
 	const printable = `\p{L}\p{M}\p{N}\p{P}\p{S}`
 	const percentage, noReplacement = `([1-9][0-9]?|100)%`, "\ufffd"
 	all := map[string]form{
-		"duration": {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
-		"batch":    {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least one machine, or a percentage like 25%"},
-		"failures": {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
-		"label":    {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
+		"duration":  {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
+		"batch":     {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least one machine, or a percentage like 25%"},
+		"failures":  {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
+		"label":     {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
+		"extension": {pattern: `^[A-Za-z0-9_][A-Za-z0-9_.]{0,127}$`, allowed: "names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1"},
 		// a name at a provider
 		"word":       {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
 		"symbol":     {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
@@ -334,6 +341,23 @@ func noRoleHint(name string, known []string) string {
 		return "did you mean " + near + "?"
 	}
 	return fmt.Sprintf("the roles are %s; where %s was removed, leave it out here", listed(known[:min(len(known), 20)]), quoted(name))
+}
+
+// unknownNode returns an error unless name, without a stack, is a node or a member of a role.
+func (c checker) unknownNode(name string) *Error {
+	for _, r := range c.Roles {
+		if slices.Contains(r.Members, name) {
+			return nil
+		}
+	}
+	n, err := ParseNode(name)
+	switch {
+	case err == nil && n.Stack != "":
+		return &Error{Problem: "it has a stack, and one file serves all stacks", Advice: "write " + Node{Role: n.Role, Num: n.Num}.String()}
+	case err == nil && c.Has(Node{Role: n.Role, Num: n.Num, Stack: c.Stack}):
+		return nil
+	}
+	return &Error{Problem: "it is neither a node by the cardinalities nor a member of a role", Advice: "leave it out, or write its name like web1"}
 }
 
 // cycles returns cycles of roles that depend on each other: the shortest one of each first role by name, unless it shares

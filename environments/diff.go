@@ -50,7 +50,7 @@ func Diff(old, new *Environment) Changes {
 			c.Roles = append(c.Roles, RoleChange{Name: r.Name, Old: before[r.Name]})
 		}
 	}
-	c.Settings = changed(settingsOf("", cloudFields(old)), settingsOf("", cloudFields(new)))
+	c.Settings = changed(settingsOf("", shownFields(old)), settingsOf("", shownFields(new)))
 	c.Reordered = !slices.Equal(staying(old, after), staying(new, before))
 	return c
 }

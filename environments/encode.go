@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 )
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.
 // Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
-const storedFormat = 3
+const storedFormat = 4
+
+// untrustedFormat is the format of an environment without trusted extensions, which programs of format 3 can read.
+const untrustedFormat = 3
 
 // ungivenFormat is the format of an environment without Given, which programs of format 2 can read.
 const ungivenFormat = 2
@@ -52,11 +56,19 @@ func (e *Environment) bytes() ([]byte, error) {
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	format := storedFormat
-	if reflect.ValueOf(own.Given).IsZero() {
+	switch {
+	case own.hasTrusted():
+	case reflect.ValueOf(own.Given).IsZero():
 		format = ungivenFormat
+	default:
+		format = untrustedFormat
 	}
 	err := enc.Encode(stored{format, &own})
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+func (e *Environment) hasTrusted() bool {
+	return e.Trusted != nil || e.ByNode != nil || slices.ContainsFunc(e.Roles, func(r Role) bool { return r.Trusted != nil })
 }
 
 // sizeFlaw limits the total size of an environment: each part may be large, but not all of them.

@@ -60,7 +60,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 // A damaged value must be distinguished from a value of a newer Pulley: an upgrade helps with the second only.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
-		{"a newer format, whatever it looks like", `{"v":4,"name":["x"]}`, "it was written by a newer Pulley (format 4, this one reads 3)", "use a newer Pulley here, too"},
+		{"a newer format, whatever it looks like", `{"v":5,"name":["x"]}`, "it was written by a newer Pulley (format 5, this one reads 4)", "use a newer Pulley here, too"},
 		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
 		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
 		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},

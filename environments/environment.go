@@ -41,6 +41,10 @@ type Environment struct {
 
 	Statement Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
 
+	// The agent reads the trusted extensions from the file in the release (agent/puppet/trusted.go), and ignores stored ones.
+	Trusted map[string]string       `json:"trusted,omitempty" form:"extension" like:"pp_environment=production" help:"Trusted extensions of all nodes, for Puppet's $trusted['extensions']. Nodes take them from this file in the release."`
+	ByNode  map[string]NodeSettings `json:"nodes,omitempty" help:"Settings of single nodes, by name without the stack. They override those of the role."`
+
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
 
@@ -61,7 +65,13 @@ type Role struct {
 	Protected   bool              `json:"protected,omitempty" help:"Machines of this role are never deleted."`
 	Rollout     rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
 	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
+	Trusted     map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_role=web" help:"Trusted extensions of the role's nodes. They override the environment's."`
 	Members     []string          `json:"members,omitempty" form:"member" like:"old1.example.com" help:"Existing machines of any name that belong to this role."`
+}
+
+// NodeSettings are the settings of one node.
+type NodeSettings struct {
+	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_zone=east" help:"Trusted extensions of the node. They override the role's."`
 }
 
 // rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's

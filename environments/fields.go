@@ -54,6 +54,11 @@ func readTags(t reflect.Type) []field {
 
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
+	return slices.DeleteFunc(shownFields(e), func(f field) bool { return f.key == "trusted" || f.key == "nodes" })
+}
+
+// shownFields returns the keys whose values Settings and Diff list.
+func shownFields(e *Environment) []field {
 	return slices.DeleteFunc(fieldsOf(e), func(f field) bool {
 		return f.key == "stack" || f.key == "signatures" || f.key == "statement" || f.key == "roles"
 	})
@@ -93,6 +98,14 @@ func tidy(fields []field) {
 				*v = nil
 			}
 		case *map[string]string:
+			if len(*v) == 0 {
+				*v = nil
+			}
+		case *map[string]NodeSettings:
+			for name, own := range *v {
+				tidy(fieldsOf(&own))
+				(*v)[name] = own
+			}
 			if len(*v) == 0 {
 				*v = nil
 			}
@@ -137,6 +150,11 @@ func settingsOf(prefix string, fields []field) []setting {
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				out = append(out, setting{path + "." + key, (*v)[key]})
 			}
+		case *map[string]NodeSettings:
+			for _, name := range slices.Sorted(maps.Keys(*v)) {
+				own := (*v)[name]
+				out = append(out, settingsOf(path+"."+name+".", fieldsOf(&own))...)
+			}
 		default:
 			out = append(out, settingsOf(path+".", f.fields())...)
 		}
@@ -170,7 +188,7 @@ func (r Role) Settings() []string {
 }
 
 // Settings returns the values of the environment besides its roles: "provider openstack", "flavors.small m1.small".
-func (e *Environment) Settings() []string { return lines(settingsOf("", cloudFields(e))) }
+func (e *Environment) Settings() []string { return lines(settingsOf("", shownFields(e))) }
 
 func lines(settings []setting) []string {
 	var out []string

@@ -30,12 +30,17 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 	if rich {
 		e.Provider, e.Userdata, e.Statement = drawProvider(t), drawUserdata(t), drawTime(t)
 		e.drawTables(t)
+		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
+		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
+			e.ByNode = map[string]NodeSettings{names[0] + "1": {Trusted: map[string]string{"pp_zone": "a"}}}
+		}
 	}
 	return e
 })
 
 func drawRole(t *rapid.T, r Role, before, behind []string) Role {
 	r.Image, r.Networks = maybe(t, symbols), drawList(t, symbols)
+	r.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 	r.Labels = drawMap(t, rapid.StringMatching(`[a-oq-z][A-Za-z0-9._/-]{0,8}`), symbols)
 	if len(before) > 0 {
 		r.After = drawList(t, rapid.SampledFrom(before))

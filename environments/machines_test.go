@@ -57,6 +57,12 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"a time of days", web("    rollout: {timeout: 25h}\n"), `dev.yaml:4:24: rollout.timeout: it is 25h0m0s, at most 24h0m0s are allowed`},
 		{"a key of rollout with a slip", web("    rollout: {bach: 2}\n"), `dev.yaml:4:15: rollout has no key "bach" | did you mean batch?`},
 
+		{"an extension with a space", web("    trusted: {a b: x}\n"), `dev.yaml:4:20: trusted "a b": names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1`},
+		{"an extension of two lines", top("trusted: {pp_role: \"x\\ny\"}\n"), `dev.yaml:1:20: trusted.pp_role "x\ny": only printable characters are allowed, with no space at the ends`},
+		{"a node beyond the cardinality", top("nodes: {web9: {trusted: {pp_role: x}}}\n"), `dev.yaml:1:9: node "web9": it is neither a node by the cardinalities nor a member of a role | leave it out, or write its name like web1`},
+		{"a node with a stack", top("nodes: {web1_t42: {}}\n"), `dev.yaml:1:9: node "web1_t42": it has a stack, and one file serves all stacks | write web1`},
+		{"a node's extension", "nodes: {web1: {trusted: {pp_role: x}}, old.example: {trusted: {pp_role: y}}}\nroles: {web: {cardinality: 1, members: [old.example]}}\n", ""},
+
 		{"a label that would be taken for the mark", web("    labels: {Pulley-owner: x}\n"), `dev.yaml:4:28: labels "Pulley-owner": labels that begin with pulley are reserved for Pulley`},
 		{"a label with a space", web("    labels: {a b: x}\n"), `dev.yaml:4:19: labels "a b": label keys may contain letters, digits and . _ / -, at most 63 characters`},
 		{"a label of two lines", web("    labels: {a: \"x\\ny\"}\n"), `dev.yaml:4:17: labels.a "x\ny": only printable characters are allowed, with no space at the ends`},

@@ -158,6 +158,8 @@ func (s scope) read(f field, n *yaml.Node) {
 		s.list(n, path, to)
 	case *map[string]string:
 		s.words(n, path, to)
+	case *map[string]NodeSettings:
+		s.nodes(n, path, to)
 	case *Provider:
 		s.provider(n, path, to)
 	case *[]Role:
@@ -193,6 +195,20 @@ func (s scope) words(n *yaml.Node, what string, into *map[string]string) {
 		}
 		s.p.places[spot{s.role, what + "." + key.Value}] = value
 		(*into)[key.Value] = text
+	})
+}
+
+// nodes reads the settings of single nodes.
+func (s scope) nodes(n *yaml.Node, what string, into *map[string]NodeSettings) {
+	s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
+		var own NodeSettings
+		at := what + "." + key.Value
+		s.p.places[spot{s.role, at}] = key
+		scope{s.p, s.role, at + "."}.keys(value, "node "+quoted(key.Value), fieldsOf(&own))
+		if *into == nil {
+			*into = map[string]NodeSettings{}
+		}
+		(*into)[key.Value] = own
 	})
 }
 

@@ -68,6 +68,8 @@ func (f field) schema() schema {
 		if f.form == "label" {
 			s["maxProperties"] = maxLabels
 		}
+	case *map[string]NodeSettings:
+		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(NodeSettings)))}
 	case *Provider:
 		s = providerSchema()
 	case *Userdata:

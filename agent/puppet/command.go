@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"pulley/agent"
@@ -80,9 +81,18 @@ func (p *Puppet) command(job agent.Job, args ...string) (*exec.Cmd, error) {
 	if sub == 1 || len(args) == 0 { // `puppet --version` and similar take no settings
 		all = append(all, p.settings(job)...)
 	}
-	cmd := exec.Command(name, append(all, args[sub:]...)...)
+	all = append(all, args[sub:]...)
+	if sub == 1 && args[0] == "lookup" && !slices.ContainsFunc(args, namesOtherFacts) {
+		all = append(all, "--facts", filepath.Join(p.RunDir(job.ID), "conf", trustedFile)) // lookup ignores facts_terminus
+	}
+	cmd := exec.Command(name, all...)
 	cmd.Env, cmd.Dir = environ(), "/"
 	return cmd, nil
+}
+
+// namesOtherFacts reports whether an argument of `puppet lookup` chooses the facts.
+func namesOtherFacts(arg string) bool {
+	return arg == "--facts" || arg == "--node" || strings.HasPrefix(arg, "--facts=") || strings.HasPrefix(arg, "--node=")
 }
 
 // settings returns the options of every command line. All others are in the generated puppet.conf: Puppet ignores an
@@ -114,7 +124,9 @@ var (
 //	runs/<id>/facts.d/pulley.json        the structured fact `pulley`
 //	runs/<id>/config_version             the version of the catalog
 //	runs/<id>/hiera.yaml                 the global layer
-//	runs/<id>/lib                        an empty libdir, without files that an old agent synchronised
+//	runs/<id>/conf/trusted.json          the value of $trusted
+//	runs/<id>/lib                        a libdir without files that an old agent synchronised; it has only the facts
+//	                                     terminus that hands trusted.json to Puppet
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
@@ -136,19 +148,24 @@ func (p *Puppet) prepare(job agent.Job) error {
 	if err != nil {
 		return err
 	}
-	if err := p.write(job, release); err != nil {
+	trusted, err := trustedSettings(job)
+	if err != nil {
+		return err
+	}
+	if err := p.write(job, release, trusted); err != nil {
 		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
 	return nil
 }
 
-func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
+func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte) error {
 	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+	terminusDir := filepath.Join(dir, "lib", "puppet", "indirector", "facts")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
 	for _, d := range []string{
-		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), filepath.Join(dir, "lib"),
+		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir,
 		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
 	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -175,6 +192,8 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir), 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", trustedFile), trusted, 0o600),
+		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
 		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
 		os.WriteFile(filepath.Join(dir, "hiera.yaml"), hiera, 0o600),
 		os.WriteFile(p.versionFile(job.ID), []byte(ownVersion(job.Target.Release, Deployed(job.Tree))+"\n"), 0o600),
@@ -212,6 +231,7 @@ func (p *Puppet) puppetConf(dir string) []byte {
 		{"log_level", "notice"}, // a notice: `Compiled catalog`, the proof that classify needs
 		{"disable_i18n", "true"},
 		{"node_terminus", "plain"},
+		{"facts_terminus", "pulley"}, // of the libdir
 	} {
 		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
 	}

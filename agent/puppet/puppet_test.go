@@ -101,9 +101,13 @@ func TestSettingsFollowSubcommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{p.Program, "lookup", "--confdir", p.RunDir("1") + "/conf", "--vardir", p.Dir + "/puppet/var", "--certname", "web1.example",
-		"--environment", "dev", "--config_version", "cat " + p.RunDir("1") + "/config_version", "--color=false", "x", "--explain"}
+		"--environment", "dev", "--config_version", "cat " + p.RunDir("1") + "/config_version", "--color=false", "x", "--explain",
+		"--facts", p.RunDir("1") + "/conf/trusted.json"}
 	if !slices.Equal(cmd.Args, want) {
 		t.Errorf("arguments\n%q, want\n%q", cmd.Args, want)
+	}
+	if cmd, err = p.Command(t.Context(), job, "lookup", "x", "--facts", "mine.json"); err != nil || slices.Contains(cmd.Args, p.RunDir("1")+"/conf/trusted.json") {
+		t.Errorf("arguments %q, %v; want the operator's own facts only", cmd.Args, err)
 	}
 	if cmd, err = p.Command(t.Context(), job, "--version"); err != nil || !slices.Equal(cmd.Args, []string{p.Program, "--version"}) {
 		t.Errorf("arguments %q, %v", cmd.Args, err)

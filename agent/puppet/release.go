@@ -2,6 +2,7 @@ package puppet
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -29,10 +30,13 @@ type ReleaseSettings struct {
 }
 
 // ReleaseError reports, before Puppet starts, that a release cannot run.
-type ReleaseError struct{ Err error }
+type ReleaseError struct {
+	File string // of the release; "" means pulley.yaml
+	Err  error
+}
 
 func (e *ReleaseError) Error() string {
-	return "the release's pulley.yaml is refused: " + e.Err.Error()
+	return "the release's " + cmp.Or(e.File, "pulley.yaml") + " is refused: " + e.Err.Error()
 }
 func (e *ReleaseError) Unwrap() error { return e.Err }
 
@@ -52,12 +56,12 @@ func readReleaseSettings(dir string) (ReleaseSettings, error) {
 		return ReleaseSettings{LiveData: LiveDataAbove}, nil
 	}
 	if err != nil {
-		return ReleaseSettings{}, &ReleaseError{err}
+		return ReleaseSettings{}, &ReleaseError{Err: err}
 	}
 	defer f.Close()
 	data, err := bounded.Read(f, maxReleaseSettings)
 	if err != nil {
-		return ReleaseSettings{}, &ReleaseError{err}
+		return ReleaseSettings{}, &ReleaseError{Err: err}
 	}
 	return ParseReleaseSettings(data)
 }
@@ -67,7 +71,7 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 	s.LiveData = LiveDataAbove
 	defer func() { // the parser is third-party, and a release must not crash the agent
 		if r := recover(); r != nil {
-			err = &ReleaseError{fmt.Errorf("unreadable YAML: %v", r)}
+			err = &ReleaseError{Err: fmt.Errorf("unreadable YAML: %v", r)}
 		}
 	}()
 	var keys map[string]yaml.Node
@@ -76,17 +80,17 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 	case errors.Is(err, io.EOF):
 		return s, nil
 	case err != nil:
-		return s, &ReleaseError{err}
+		return s, &ReleaseError{Err: err}
 	case !errors.Is(d.Decode(new(yaml.Node)), io.EOF):
-		return s, &ReleaseError{errors.New("more than one document")}
+		return s, &ReleaseError{Err: errors.New("more than one document")}
 	}
 	for key, value := range keys {
 		if key != "live_data" {
-			return s, &ReleaseError{fmt.Errorf("line %d: unknown key %q (there is only live_data)", value.Line, key)}
+			return s, &ReleaseError{Err: fmt.Errorf("line %d: unknown key %q (there is only live_data)", value.Line, key)}
 		}
 		s.LiveData = LiveData(value.Value)
 		if s.LiveData != LiveDataAbove && s.LiveData != LiveDataInHierarchy {
-			return s, &ReleaseError{fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
+			return s, &ReleaseError{Err: fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
 		}
 	}
 	return s, nil

@@ -84,13 +84,16 @@ type shownEnvironment struct {
 	Flavors     map[string]string     `json:"flavors,omitempty"`
 	Images      map[string]string     `json:"images,omitempty"`
 	Networks    map[string]string     `json:"networks,omitempty"`
+	Trusted     map[string]string     `json:"trusted,omitempty"`
 	Userdata    environments.Userdata `json:"userdata,omitzero"`
 	Roles       []environments.Role   `json:"roles"`
 	Nodes       int                   `json:"nodes"`
+
+	NodeSettings map[string]environments.NodeSettings `json:"node_settings,omitempty"`
 }
 
 func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment {
-	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count()}
+	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
 }
 
 // showSettings prints the settings without a column in the table: a line for each role that has more, and one for each

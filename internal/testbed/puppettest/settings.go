@@ -159,6 +159,20 @@ func (s settings) fact(name string) string {
 	return fmt.Sprint(facts.Pulley[name])
 }
 
+// extension returns a trusted extension, as the run's facts terminus reads it.
+func (s settings) extension(name string) string {
+	var file struct {
+		Trusted struct {
+			Extensions map[string]string `json:"extensions"`
+		} `json:"trusted"`
+	}
+	text, err := os.ReadFile(filepath.Join(s.get("confdir"), "trusted.json"))
+	if err != nil || s.get("facts_terminus") != "pulley" || json.Unmarshal(text, &file) != nil {
+		return ""
+	}
+	return file.Trusted.Extensions[name]
+}
+
 // expand replaces the %{…} of a directive.
 func (s settings) expand(text string) string {
 	var out strings.Builder
@@ -180,6 +194,8 @@ func (s settings) expand(text string) string {
 			out.WriteString(filepath.Join(s.tree(), "manifests", "site.pp"))
 		case "fact":
 			out.WriteString(s.fact(arg))
+		case "trusted":
+			out.WriteString(s.extension(arg))
 		case "data":
 			key, fallback, _ := strings.Cut(arg, ",")
 			if v, _, ok := s.find(key); ok {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,7 +163,7 @@ func write(t *testing.T, path, text string) {
 
 // cases returns the contract.
 func cases() []testCase {
-	return slices.Concat(endings(), versions(), interruptions(), hermeticCases())
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), trustedCases())
 }
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
@@ -442,6 +443,59 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 		{
 			Name: "a Puppet that runs noop unasked", Extra: []string{"--noop"}, Manifest: motd,
 			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{0, 2}, Problem: "noop",
+		},
+	}
+}
+
+// trustedCases check $trusted['extensions'], which comes from the release's environment file only.
+func trustedCases() []testCase {
+	const manifest = `$e = $trusted['extensions']
+$zone = $trusted['extensions'].get('pp_zone')
+file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certname']} ${e['pp_role']} ${zone} ${e['pp_cluster']} ${lookup('word')}" }
+`
+	files := map[string]string{
+		"hiera.yaml":         "version: 5\nhierarchy: [{name: role, path: \"roles/%{trusted.extensions.pp_role}.yaml\"}, {name: common, path: common.yaml}]\n",
+		"data/roles/db.yaml": "word: of the database\n", "data/roles/evil.yaml": "word: evil\n", "data/common.yaml": "word: common\n",
+		// facts of the node
+		"modules/forger/facts.d/forged.json": `{"trusted": {"authenticated": "remote", "certname": "evil", "extensions": {"pp_role": "evil"}}, "pp_role": "evil"}`,
+	}
+	with := maps.Clone(files)
+	with["environments/dev.yaml"] = "trusted: {pp_zone: a, pp_role: none}\nroles: {web: {cardinality: 1, trusted: {pp_role: db}}}\nnodes: {web1: {trusted: {pp_zone: '7'}}}\n"
+	unread := maps.Clone(files)
+	unread["environments/dev.yaml"] = "roles: {web: {trusted: [pp_role]}}\n"
+	warned := func(t *testing.T, r *ran, name string) {
+		t.Helper()
+		if n := strings.Count(r.Stdout, "trusted extension '"+name+"' is read, and the environment file"); n != 1 {
+			t.Errorf("%d warnings of %s, want 1", n, name)
+		}
+	}
+	return []testCase{
+		{
+			Name: "trusted extensions", Files: with,
+			Manifest: manifest + `# fake: print 1 Warning: trusted extension 'pp_cluster' is read, and the environment file of the release does not supply it
+# fake: file {{dir}}/word remote web1 %{trusted:pp_role} %{trusted:pp_zone}  of the database
+`,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				hasFile(t, r, "word", "remote web1 db 7  of the database")
+				warned(t, r, "pp_cluster")
+			},
+		},
+		{
+			Name: "trusted extensions that nobody supplies", Files: files,
+			Manifest: manifest + `# fake: print 1 Warning: trusted extension 'pp_role' is read, and the environment file of the release does not supply it
+# fake: file {{dir}}/word local web1 %{trusted:pp_role} %{trusted:pp_zone}  common
+`,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				hasFile(t, r, "word", "local web1    common")
+				warned(t, r, "pp_role")
+			},
+		},
+		{
+			Name: "trusted extensions that cannot be read", Files: unread, Manifest: motd,
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: line 1: trusted is not a mapping",
+			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
 		},
 	}
 }
