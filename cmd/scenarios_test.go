@@ -82,7 +82,7 @@ func play(t *testing.T, dir string) {
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
-			"connections": connections, "leases": leases, "write": write, "runbook": runbook, "page": pageScript,
+			"connections": connections, "leases": leases, "write": write, "runbook": runbook, "page": pageScript, "shows": shows,
 			"dump": dump, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})

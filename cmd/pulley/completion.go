@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -29,6 +30,7 @@ func (o completer) addCompletions(c *cobra.Command) {
 	flags := map[string]cobra.CompletionFunc{
 		"environment": o.fromEtcd(o.environmentNames), "role": o.fromEtcd(o.roleNames), "group": o.fromEtcd(o.roleNames), "node": o.fromEtcd(o.nodeNames),
 		"context": o.contextNames, "output": cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
+		"state": cobra.FixedCompletions(strings.Split(fleet.States(), ", "), cobra.ShellCompDirectiveNoFileComp),
 	}
 	for name, complete := range flags {
 		if c.LocalFlags().Lookup(name) != nil {

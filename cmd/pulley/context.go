@@ -25,7 +25,7 @@ type contextFlag struct {
 }
 
 func (f *contextFlag) add(root *cobra.Command) {
-	root.PersistentFlags().StringVar(&f.name, "context", "", "context to use, of `pulley context list`; for login and serve, to write [PULLEY_CONTEXT] (default: the current one)")
+	root.PersistentFlags().StringVar(&f.name, "context", "", "`NAME` of the context to use; for login and serve, to write [PULLEY_CONTEXT] (default: the current one)")
 }
 
 // replacedByContext are the variables that do not count beside the flag --context: a flag wins over variables.
@@ -245,7 +245,7 @@ func newContextList(o *options) *cobra.Command {
 					if c.Current {
 						mark = "*"
 					}
-					t.Row(mark, c.Name, c.Environment, strings.Join(c.Endpoints, ","))
+					t.Row(mark, c.Name, c.Environment, endpoints(c.Context))
 				}
 				return nil
 			}); err != nil {
@@ -289,8 +289,13 @@ func newContextUse(o *options) *cobra.Command {
 	}
 }
 
+// endpoints lists the endpoints of a context, or the usual one.
+func endpoints(c contexts.Context) string {
+	return cmp.Or(strings.Join(c.Endpoints, ","), cli.DefaultEndpoint)
+}
+
 func describeContext(c contexts.Context) string {
-	text := strings.Join(c.Endpoints, ",")
+	text := endpoints(c)
 	if c.Environment != "" {
 		text += ", environment " + c.Environment
 	}
@@ -316,7 +321,7 @@ func newContextShow(o *options) *cobra.Command {
 			if err := o.out.Print(o.env, listedContext{name, name == o.context.chosen, c}, func(t *cli.Table) error {
 				t.Row("context", name)
 				for _, l := range [][2]string{
-					{"endpoints", strings.Join(c.Endpoints, ",")}, {"cacert", c.CACert}, {"cert", c.Cert}, {"key", c.Key}, {"prefix", c.Prefix},
+					{"endpoints", endpoints(c)}, {"cacert", c.CACert}, {"cert", c.Cert}, {"key", c.Key}, {"prefix", c.Prefix},
 					{"servers", strings.Join(c.Servers, ",")}, {"environment", c.Environment}, {"sign_key", c.SignKey},
 				} {
 					if l[1] != "" {

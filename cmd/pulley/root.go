@@ -197,6 +197,8 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 				problem += "\nnodes, releases, env list and history list things"
 			case args[0] == "rm" && c.Parent() == nil:
 				problem += "\nnodes remove, data unset and env destroy remove things"
+			case args[0] == "rm" && c.Name() == "releases":
+				problem += "\nreleases withdraw and releases prune remove releases"
 			case near != "":
 				problem += "\ndid you mean " + near + "?"
 			}

@@ -75,7 +75,7 @@ func TestConnectionPrefersFlagsThenOursThenEtcdctls(t *testing.T) {
 	c = Connection{}
 	none, _, _ := env(nil)
 	c.Fill(none)
-	if got := c.Config().Endpoints; len(got) != 1 || got[0] != defaultEndpoint {
+	if got := c.Config().Endpoints; len(got) != 1 || got[0] != DefaultEndpoint {
 		t.Errorf("without anything: %v", got)
 	}
 }

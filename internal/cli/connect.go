@@ -15,8 +15,8 @@ import (
 	"pulley/internal/store"
 )
 
-// defaultEndpoint is the default address of `pulley serve`.
-const defaultEndpoint = "http://127.0.0.1:2379"
+// DefaultEndpoint is the default address of `pulley serve`.
+const DefaultEndpoint = "http://127.0.0.1:2379"
 
 // Connection contains the flags for the connection to etcd. Each has a PULLEY_… variable. If neither is set, etcdctl's
 // own ETCDCTL_… variable counts.
@@ -31,7 +31,7 @@ type Connection struct {
 
 // AddFlags adds the flags.
 func (c *Connection) AddFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&c.Endpoints, "endpoints", nil, "etcd's client URLs, with commas [PULLEY_ENDPOINTS] (default "+defaultEndpoint+")")
+	f.StringSliceVar(&c.Endpoints, "endpoints", nil, "etcd's client URLs, with commas [PULLEY_ENDPOINTS] (default "+DefaultEndpoint+")")
 	f.StringVar(&c.CACert, "cacert", "", "PEM file of the CA that signed etcd's certificate [PULLEY_CACERT]")
 	f.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate [PULLEY_CERT]")
 	f.StringVar(&c.Key, "key", "", "PEM file of its key [PULLEY_KEY]")
@@ -127,7 +127,7 @@ func (c *Connection) Author(e Env) string {
 func (c *Connection) Config() store.Config {
 	endpoints := c.Endpoints
 	if len(endpoints) == 0 {
-		endpoints = []string{defaultEndpoint}
+		endpoints = []string{DefaultEndpoint}
 	}
 	return store.Config{Endpoints: endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Prefix: c.Prefix, Timeout: c.Timeout}
 }

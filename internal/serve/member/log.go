@@ -21,9 +21,12 @@ func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
 	return &slogCore{c.LevelEnabler, c.handler, slices.Concat(c.fields, fields)}
 }
 
+// retried are errors of etcd's own that it repeats until they end, a few seconds after its first start: nobody has to act.
+var retried = []string{"failed to update storage version"}
+
 // Check adds this core to an entry that is written.
 func (c *slogCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.Enabled(e.Level) && !slices.Contains(retried, e.Message) {
 		return checked.AddCore(e, c)
 	}
 	return checked

@@ -22,6 +22,7 @@ func TestEtcdLogsInTheFormOfServe(t *testing.T) {
 	}
 	log := cfg.GetLogger().With(zap.String("member", "m1"))
 	log.Warn("slow")
+	log.Error("failed to update storage version", zap.Error(errors.New("missing term information")))
 	log.Error("cannot find a user", zap.String("user-name", "pulley/node/dev/web1/1"), zap.Error(errors.New("not found")))
 	want := `level=ERROR msg="etcd reports an error" etcd="cannot find a user" error="not found" member=m1 user-name=pulley/node/dev/web1/1` + "\n"
 	if got := out.String(); !strings.HasPrefix(got, "time=") || !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 1 {
