@@ -157,14 +157,14 @@ func rank(s agent.NodeState) int {
 
 // lookAt judges one node. calledRole is its role in the environment; "" if the environment does not call for it.
 func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
-	role := cmp.Or(f.Hosts[name].Role, calledRole)
+	role := cmp.Or(f.Hosts[name].Role, f.Statuses[name].Role, calledRole)
+	if role == "" {
+		role = f.RoleOf(name)
+	}
 	n := Node{Node: name, Role: role}
 	var last *agent.Status
 	if st, ok := f.Statuses[name]; ok {
 		last = &st
-		if role == "" {
-			role, n.Role = st.Role, st.Role
-		}
 		seen := st.SeenAt
 		n.Signatures = st.Signatures
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
@@ -203,12 +203,7 @@ type WholeStatus agent.Status
 
 // Explain runs the node's own decision on its last status.
 func Explain(f store.FleetState, ref environments.Ref, node string, now time.Time) Explanation {
-	role := ""
-	if _, reported := f.Statuses[node]; !reported {
-		role = RoleOf(f.Spec, node)
-	}
-	n := lookAt(f, node, role, now)
-	n.Role = cmp.Or(n.Role, RoleOf(f.Spec, node))
+	n := lookAt(f, node, "", now)
 	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
 	x := Explanation{Environment: ref.String(), Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {

@@ -33,14 +33,19 @@ var ShutOut = func(s *Store, ctx context.Context, ref environments.Ref, node str
 
 // CancelAfter runs do with a store that calls cancel before its call to etcd of this number.
 func CancelAfter(s *Store, calls int32, cancel context.CancelFunc, do func(*Store)) {
-	var made atomic.Int32
-	hit := func() {
-		if made.Add(1) == calls {
+	BeforeCalls(s, func(call int32) {
+		if call == calls {
 			cancel()
 		}
-	}
-	s.db.Client.KV, s.db.Client.Auth = cutKV{s.db.Client.KV, hit}, cutAuth{s.db.Client.Auth, hit}
+	})
 	do(s)
+}
+
+// BeforeCalls runs hit before each call of a store to etcd, with its number.
+func BeforeCalls(s *Store, hit func(call int32)) {
+	var made atomic.Int32
+	next := func() { hit(made.Add(1)) }
+	s.db.Client.KV, s.db.Client.Auth = cutKV{s.db.Client.KV, next}, cutAuth{s.db.Client.Auth, next}
 }
 
 type cutKV struct {

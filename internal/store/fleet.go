@@ -69,8 +69,8 @@ func (s *Fleet) view(ctx context.Context, ref environments.Ref) (FleetState, err
 	return FleetState{Spec: spec, Desires: d, Revision: d.Revision, Damaged: d.Damaged}, err
 }
 
-// One is State for one node, with point reads: its size does not grow with the fleet. The role of an unlisted node is
-// the one of its status, or of the environment. No change may rest on its Desires: they have no guards.
+// One is State for one node, with point reads: its size does not grow with the fleet. No change may rest on its Desires:
+// they have no guards.
 func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
 	f := FleetState{
 		Desires: Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}},
@@ -94,12 +94,7 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	if h := f.Hosts[node]; h.Retires() && (confirmed == nil || !confirmed.Confirms(*h.Request, h.MachineID)) {
 		f.Unconfirmed = []string{node}
 	}
-	role := f.roleOf(node)
-	if f.Spec != nil && !f.Known()[node] {
-		if r, called := f.Spec.RoleOf(node); called {
-			role = r.Name
-		}
-	}
+	role := f.RoleOf(node)
 	target := func(scope etcd.Scope, put func(agent.Target)) etcd.Point {
 		return etcd.Point{Key: k.Target(scope), Read: func(kv *etcd.KV) error {
 			var t agent.Target
@@ -260,13 +255,18 @@ func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (ru
 	return runs, damaged, etcd.Wrap(err, "cannot list the runs of %s", node)
 }
 
-// roleOf returns a node's role by the host list, else by its status, else by its name.
-func (f FleetState) roleOf(node string) string {
+// RoleOf returns a node's role by the host list, else by its status, else by the environment, else by its name.
+func (f FleetState) RoleOf(node string) string {
 	if h, ok := f.Hosts[node]; ok && h.Role != "" {
 		return h.Role
 	}
 	if st, ok := f.Statuses[node]; ok && st.Role != "" {
 		return st.Role
+	}
+	if f.Spec != nil {
+		if r, called := f.Spec.RoleOf(node); called {
+			return r.Name
+		}
 	}
 	n, err := environments.ParseNode(node)
 	if err != nil {

@@ -88,7 +88,7 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	}
 	w.OldRevision = guards[k.Spec()]
 	at := clientv3.WithRev(w.Revision)
-	var f FleetState
+	f := FleetState{Spec: w.Old}
 	if f.Desires, err = s.targets.desires(ctx, ref.String(), at); err != nil {
 		return w, err
 	}
@@ -110,7 +110,7 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 		if st, ok := f.Statuses[node]; ok {
 			said = &st
 		}
-		w.Views[node] = agent.Look(said, f.Desired(f.roleOf(node), node), now)
+		w.Views[node] = agent.Look(said, f.Desired(f.RoleOf(node), node), now)
 	}
 	f.held(&w)
 	return w, nil
@@ -127,10 +127,10 @@ func (f FleetState) held(w *machines.World) {
 		}
 	}
 	for node := range f.Known() {
-		judge(f.roleOf(node), node)
+		judge(f.RoleOf(node), node)
 	}
 	for node := range w.Records {
-		judge(f.roleOf(node), node)
+		judge(f.RoleOf(node), node)
 	}
 	if w.Old != nil {
 		for n := range w.Old.Nodes() {

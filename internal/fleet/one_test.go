@@ -1,0 +1,165 @@
+package fleet_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"pgregory.net/rapid"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// generatedSpec calls for three nodes and a member.
+const generatedSpec = `roles: {web: {cardinality: 2}, db: {cardinality: 1, members: [old.example.com]}}`
+
+// generatedNodes are called for, members, beyond the cardinality, or of no role.
+var generatedNodes = []string{"web1", "web2", "web3", "db1", "old.example.com", "new.example.com"}
+
+// generate writes the keys of a fleet.
+type generate struct {
+	*rapid.T
+	ops []clientv3.Op
+}
+
+func (g *generate) put(key string, value any) {
+	b, err := json.Marshal(value)
+	if err != nil {
+		g.Fatal(err)
+	}
+	g.ops = append(g.ops, clientv3.OpPut("/pulley/v1/"+key, strings.Replace(`{"v":1,`+string(b[1:]), ",}", "}", 1)))
+}
+
+// maybe draws whether a part of the fleet exists.
+func (g *generate) maybe(what string) bool { return rapid.Bool().Draw(g.T, what) }
+
+func (g *generate) role(what string) string {
+	return rapid.SampledFrom([]string{"web", "db", "other", ""}).Draw(g.T, what)
+}
+
+func (g *generate) target(what string) agent.Target {
+	return agent.Target{Release: rapid.SampledFrom([]string{"", "1.0.0", "2.0.0"}).Draw(g.T, what), Data: agent.Generation(rapid.IntRange(0, 2).Draw(g.T, what+" data"))}
+}
+
+// scope writes the target and the hold of a scope. Each may be missing.
+func (g *generate) scope(target, hold string) {
+	if g.maybe("target of " + target) {
+		g.put("environments/dev/desired/"+target, g.target(target))
+	}
+	if g.maybe("hold of " + hold) {
+		g.put("environments/dev/holds/"+hold, agent.Hold{
+			Scope: hold, Mode: rapid.SampledFrom([]agent.HoldMode{agent.Freeze, agent.Stop}).Draw(g.T, "mode"),
+			Kind: rapid.SampledFrom([]agent.HoldKind{agent.OperatorHold, agent.RetirementHold}).Draw(g.T, "kind"), Why: agent.Prose(hold),
+		})
+	}
+}
+
+// node writes what etcd may have of a node.
+func (g *generate) node(node string, epoch agent.Epoch) {
+	g.scope("nodes/"+node, "nodes/"+node)
+	ids := rapid.SampledFrom([]string{"aaaa", "bbbb"})
+	machine := rapid.SampledFrom([]string{"", "m1", "m2"})
+	if g.maybe("listed") {
+		h := agent.Host{Node: node, Role: g.role("role on the host list"), MachineID: machine.Draw(g.T, "machine")}
+		if g.maybe("request") {
+			h.Request = &agent.Request{ID: ids.Draw(g.T, "request"), Do: rapid.SampledFrom([]agent.RequestKind{agent.RequestRun, agent.RequestRetire}).Draw(g.T, "do")}
+		}
+		g.put("environments/dev/hosts/nodes/"+node, h)
+	}
+	if g.maybe("confirmation") {
+		g.put("retirements/dev/"+node, agent.Confirmation{ID: ids.Draw(g.T, "confirmed"), MachineID: machine.Draw(g.T, "confirmed machine")})
+	}
+	if g.maybe("status") {
+		st := agent.Status{Node: node, Role: g.role("role of the status"), Phase: agent.Idle, LastGood: g.target("last good")}
+		if g.maybe("answer") {
+			st.Answer = &agent.Answer{ID: ids.Draw(g.T, "answered")}
+		}
+		g.put("status/dev/"+node, st)
+	}
+	if g.maybe("assignment") {
+		g.put("environments/dev/assigned/"+node, agent.Assignment{Target: g.target("assigned"), Rollout: "r", Epoch: epoch - agent.Epoch(rapid.IntRange(0, 1).Draw(g.T, "epoch"))})
+	}
+}
+
+// Commands about one node read it alone: they must not show another state than those that read the whole fleet.
+func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
+	t.Parallel()
+	server, ref, now := etcdtest.Start(t), environments.Ref{Environment: "dev"}, time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	rapid.Check(t, func(t *rapid.T) {
+		g := &generate{T: t}
+		for _, scope := range []string{"roles/web", "roles/db", "roles/other"} {
+			g.scope(scope, scope)
+		}
+		g.scope("default", "all")
+		epoch := agent.Epoch(rapid.IntRange(1, 3).Draw(t, "epoch"))
+		g.put("environments/dev/gate", agent.Gate{State: rapid.SampledFrom([]agent.GateState{agent.GateOpen, agent.GatePaused}).Draw(t, "gate"), Epoch: epoch})
+		for _, node := range generatedNodes {
+			g.node(node, epoch)
+		}
+		ctx := t.Context()
+		e, err := environments.Parse("dev.yaml", []byte(generatedSpec))
+		if err == nil {
+			_, err = server.Client().Delete(ctx, "/pulley/", clientv3.WithPrefix())
+		}
+		if err == nil {
+			_, err = server.Client().Txn(ctx).Then(g.ops...).Commit()
+		}
+		if err == nil {
+			err = s.Environments.PutSpec(ctx, e, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.Fleet.State(ctx, ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, node := range append(generatedNodes, "nobody9") {
+			one, err := s.Fleet.One(ctx, ref, node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sel := fleet.Selection{Nodes: []string{node}}
+			want, got := fleet.Look(all, ref, sel, now), fleet.Look(one, ref, sel, now)
+			same(t, node, "status", got, want)
+			x, y := fleet.Explain(one, ref, node, now), fleet.Explain(all, ref, node, now)
+			same(t, node, "explanation", x, y)
+			if len(want.Nodes) == 1 {
+				role := want.Nodes[0].Role
+				same(t, node, "desired state", one.Desired(role, node), all.Desired(role, node))
+			}
+			if refused := slices.Contains(all.Unconfirmed, node); refused != slices.Contains(one.Unconfirmed, node) || len(one.Unconfirmed) > 1 {
+				t.Fatalf("%s: unconfirmed alone %v, in the fleet %v", node, one.Unconfirmed, all.Unconfirmed)
+			}
+		}
+	})
+}
+
+func same(t *rapid.T, node, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("the %s of %s alone:\n%s\nin the fleet:\n%s", what, node, indented(got), indented(want))
+	}
+}
+
+func indented(v any) string {
+	b, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		return fmt.Sprintf("%+v (%v)", v, err)
+	}
+	return string(b)
+}
