@@ -36,7 +36,7 @@ type runningDemo struct {
 func startDemo(t *testing.T, args ...string) *runningDemo {
 	t.Helper()
 	d := &runningDemo{bin: programs(t), tmp: t.TempDir(), output: &lockedBuffer{}, mounts: readMounts(t), namespaces: map[string]bool{}}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	d.cmd = exec.CommandContext(ctx, filepath.Join(d.bin, "pulley"), append([]string{"demo"}, args...)...)
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+d.tmp)
@@ -152,7 +152,7 @@ func (d *runningDemo) processes() []string {
 
 func (d *runningDemo) eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	for !holds() {
 		select {
