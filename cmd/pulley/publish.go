@@ -219,15 +219,16 @@ func (p publishOptions) show(ctx context.Context, dir string) (err error) {
 }
 
 func shownEntry(e content.Entry) string {
+	name := publish.ShownName(e.Path)
 	switch e.Kind {
 	case content.KindDirectory:
-		return e.Path + "/"
+		return name + "/"
 	case content.KindLink:
-		return e.Path + " -> " + e.Target
+		return name + " -> " + publish.ShownName(e.Target)
 	case content.KindExecutable:
-		return e.Path + "*"
+		return name + "*"
 	}
-	return e.Path
+	return name
 }
 
 // describeSource describes the origin of a tree, or returns "" if it is unknown.

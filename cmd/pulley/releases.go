@@ -256,7 +256,7 @@ func (o releasesCommand) showComparison(t *cli.Table, r publish.Comparison, path
 	}
 	t.Row("", "PATH", "NOTE")
 	for _, f := range r.Changes {
-		t.Row(letters[f.Change], f.Path, f.Describe())
+		t.Row(letters[f.Change], publish.ShownName(f.Path), f.Describe())
 	}
 }
 

@@ -50,7 +50,8 @@ func TestAnyTreeRoundTrips(t *testing.T) {
 
 // anyFolder returns trees with unusual sort orders and with contents that repeat, span packs or are empty.
 func anyFolder() *rapid.Generator[folder] {
-	name := rapid.SampledFrom([]string{"a", "b", "a-b", "a.b", "a0", "é", "x y", "~", "-", "..x"})
+	name := rapid.SampledFrom([]string{"a", "b", "a-b", "a.b", "a0", "é", "x y", "~", "-", "..x", "A", "e\u0301", `\x2d`, "\t", "\n", "\xff", "\xfe\xff"})
+	target := rapid.SampledFrom([]string{"/etc/passwd", "../../../../../../tmp", "gone", "a", "b/../a", "a/b/a-b", "\xff", `\`, "."})
 	content := rapid.OneOf(
 		rapid.SampledFrom([]string{"", "same", "#!/bin/sh\n", "#!/bin/sh\nexit\n"}),
 		rapid.String(),
@@ -68,13 +69,14 @@ func anyFolder() *rapid.Generator[folder] {
 				continue
 			}
 			taken[p] = true
-			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			switch rapid.IntRange(0, 6).Draw(t, "kind") {
 			case 0, 1:
 				dirs = append(dirs, p)
 				f[p+"/"] = ""
 			case 2:
-				// Up to the root and down again, to a path that is not a link: no entry has this name.
-				f[p] = "-> " + strings.Repeat("../", strings.Count(p, "/")) + "target"
+				f[p] = "-> " + strings.Repeat("../", strings.Count(p, "/")) + "target" // up to the root and down again
+			case 3:
+				f[p] = "-> " + target.Draw(t, "target")
 			default:
 				f[p] = content.Draw(t, "content")
 			}

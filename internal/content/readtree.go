@@ -38,7 +38,20 @@ func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, e
 	defer root.Close()
 	m := &Manifest{}
 	var total int64
-	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+	var refused []error
+	// refuse continues after an entry that a release can't contain, so that the error names all of them.
+	refuse := func(err error, dir bool) error {
+		var bad *refusedError
+		if !errors.As(err, &bad) || len(refused) == mostRefused {
+			return err
+		}
+		refused = append(refused, err)
+		if dir {
+			return fs.SkipDir
+		}
+		return nil
+	}
+	err = Walk(root, func(p string, d fs.DirEntry, err error) error {
 		if p == "." || err != nil {
 			return err
 		}
@@ -50,14 +63,14 @@ func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, e
 		}
 		// Check before opening: a folder that is too deep or has a bad name is not read.
 		if err := checkPath(p); err != nil {
-			return err
+			return refuse(err, d.IsDir())
 		}
 		if len(m.Entries) == MaxEntries {
 			return tooManyEntries()
 		}
 		e, err := readEntry(root, p)
 		if err != nil {
-			return err
+			return refuse(err, false)
 		}
 		// Check here too: hashing a disk image of a terabyte would be useless work.
 		if total += e.Size; e.regular() && total > MaxTreeBytes {
@@ -66,7 +79,7 @@ func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, e
 		m.Entries = append(m.Entries, e)
 		return nil
 	})
-	if err != nil {
+	if err = errors.Join(append(refused, err)...); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(m.Entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
@@ -75,6 +88,9 @@ func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, e
 	}
 	return m, nil
 }
+
+// mostRefused is the number of refused entries that one error names.
+const mostRefused = 10
 
 func readEntry(root *os.Root, p string) (Entry, error) {
 	info, err := root.Lstat(p)
@@ -94,6 +110,10 @@ func readEntry(root *os.Root, p string) (Entry, error) {
 }
 
 func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
+	tooLarge := &refusedError{p, fmt.Sprintf("it has more than %d bytes", MaxFileBytes), hintShrink}
+	if info.Size() > MaxFileBytes {
+		return Entry{}, tooLarge
+	}
 	f, err := openRegular(root, p)
 	if err != nil {
 		return Entry{}, err
@@ -109,7 +129,7 @@ func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
 		return Entry{}, err
 	}
 	if e.Size > MaxFileBytes {
-		return Entry{}, &refusedError{p, fmt.Sprintf("it has more than %d bytes", MaxFileBytes), hintShrink}
+		return Entry{}, tooLarge
 	}
 	h.Sum(e.Hash[:0])
 	return e, nil

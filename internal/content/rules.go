@@ -3,15 +3,10 @@ package content
 import (
 	"crypto/sha256"
 	"fmt"
-	"io/fs"
 	"path"
-	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
-	"unicode"
-	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // refusedError reports that one entry of a tree prevents its publication or installation.
@@ -27,7 +22,7 @@ func (e *refusedError) Error() string {
 
 const (
 	hintRename = "rename it, or leave it out, and publish again"
-	hintLink   = "let it point, by a relative path, at a file or folder of this tree, or copy what it points at"
+	hintLink   = "replace the link by what it points at"
 	hintShrink = "leave it out, and let Puppet fetch it from a package or a file server"
 	hintBroken = "publish the release again"
 )
@@ -51,10 +46,10 @@ func checkPath(p string) error {
 	if len(p) > maxPathBytes {
 		return refuse("its path has %d bytes, at most %d are allowed", len(p), maxPathBytes)
 	}
-	if p == "." || !fs.ValidPath(p) || !filepath.IsLocal(p) {
+	components := strings.Split(p, "/")
+	if slices.ContainsFunc(components, func(c string) bool { return c == "" || c == "." || c == ".." }) {
 		return refuse("its path is not a plain path below the root of the tree")
 	}
-	components := strings.Split(p, "/")
 	if len(components) > maxDepth {
 		return refuse("it lies %d levels deep, at most %d are allowed", len(components), maxDepth)
 	}
@@ -69,17 +64,14 @@ func checkPath(p string) error {
 	return nil
 }
 
-// badText describes the fault in the text of a path or target, or returns "".
+// badText describes the fault in the text of a path or target, or returns "". A name may have all bytes that Linux and
+// git accept.
 func badText(s string) string {
 	switch {
 	case s == "":
 		return "is empty"
-	case !utf8.ValidString(s):
-		return "is not UTF-8"
-	case strings.ContainsFunc(s, unicode.IsControl):
-		return "has a control character"
-	case strings.Contains(s, `\`):
-		return "has a backslash"
+	case strings.Contains(s, "\x00"):
+		return "has a NUL byte"
 	}
 	return ""
 }
@@ -92,7 +84,6 @@ func checkEntries(entries []Entry) error {
 	}
 	t := tree(entries)
 	var total int64
-	names := make(map[string]string, len(entries))
 	folder := "." // found already: most neighbours lie in the same one
 	for i, e := range entries {
 		if err := checkPath(e.Path); err != nil {
@@ -115,39 +106,8 @@ func checkEntries(entries []Entry) error {
 				return tooManyBytes(e.Path)
 			}
 		}
-		// Comparing complete paths is enough: colliding folders are refused before their entries.
-		name := fold(e.Path)
-		if other, ok := names[name]; ok {
-			return &refusedError{e.Path, fmt.Sprintf("some file systems can't tell it from %q", other), hintRename}
-		}
-		names[name] = e.Path
 	}
 	return nil
-}
-
-// fold maps paths to one string if they differ only in case (Unicode simple folding) or in the composition of
-// characters.
-func fold(p string) string {
-	if isASCII(p) {
-		return strings.ToLower(p)
-	}
-	return norm.NFC.String(strings.Map(func(r rune) rune {
-		least := r
-		for o := unicode.SimpleFold(r); o != r; o = unicode.SimpleFold(o) {
-			least = min(least, o)
-		}
-		return unicode.ToLower(least)
-	}, norm.NFC.String(p)))
-}
-
-// isASCII reports whether a path allows a faster comparison with the same result.
-func isASCII(p string) bool {
-	for i := range len(p) {
-		if p[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
 }
 
 // tree finds entries by path. The entries must be sorted.
@@ -185,38 +145,17 @@ func (t tree) checkKind(e Entry) error {
 		if e.Size != int64(len(e.Target)) || e.Hash != sha256.Sum256([]byte(e.Target)) {
 			return &refusedError{e.Path, "its target contradicts its hash", hintBroken}
 		}
-		if _, why := t.resolve(e); why != "" {
-			return &refusedError{e.Path, fmt.Sprintf("its target %q %s", e.Target, why), hintLink}
+		why := badText(e.Target)
+		if len(e.Target) > maxTargetBytes {
+			why = fmt.Sprintf("has %d bytes, at most %d are allowed", len(e.Target), maxTargetBytes)
+		}
+		if why != "" {
+			return &refusedError{e.Path, "its target " + why, hintLink}
 		}
 	default:
 		return &refusedError{e.Path, "it is neither a file, a folder nor a symbolic link", hintRename}
 	}
 	return nil
-}
-
-// resolve follows a link one component at a time, as the kernel does. It returns the final path ("." is the root),
-// which need not exist. If the target is not acceptable, why is the reason; else it is "".
-func (t tree) resolve(link Entry) (end, why string) {
-	if why := badText(link.Target); why != "" {
-		return "", why
-	}
-	if len(link.Target) > maxPathBytes {
-		return "", fmt.Sprintf("has %d bytes, at most %d are allowed", len(link.Target), maxPathBytes)
-	}
-	if path.IsAbs(link.Target) {
-		return "", "is absolute"
-	}
-	at := path.Dir(link.Path)
-	for _, c := range strings.Split(link.Target, "/") {
-		if c == ".." && at == "." {
-			return "", "leads out of the tree"
-		}
-		at = path.Join(at, c)
-		if t.kind(at) == KindLink {
-			return "", fmt.Sprintf("leads through %q, another link", at)
-		}
-	}
-	return at, ""
 }
 
 // The limits of a tree. Publishers and nodes refuse a larger tree. Nodes do this before they allocate memory.
@@ -229,6 +168,7 @@ const (
 	MaxFileBytes = 64 << 20
 
 	maxPathBytes      = 1024
+	maxTargetBytes    = 4095 // of a link, Linux's limit
 	maxComponentBytes = 255
 	maxDepth          = 32
 )

@@ -16,12 +16,7 @@ import (
 func forbidden() []forbiddenTree {
 	return []forbiddenTree{
 		{"empty path", []Entry{dirEntry("")}, "is empty"},
-		{"not UTF-8", []Entry{dirEntry("a\xff")}, "not UTF-8"},
-		{"NUL", []Entry{dirEntry("a\x00b")}, "control character"},
-		{"newline", []Entry{dirEntry("a\nb")}, "control character"},
-		{"delete", []Entry{dirEntry("a\x7f")}, "control character"},
-		{"C1 control", []Entry{dirEntry("a\u0085")}, "control character"},
-		{"backslash", []Entry{dirEntry(`a\b`)}, "backslash"},
+		{"NUL", []Entry{dirEntry("a\x00b")}, "NUL byte"},
 		{"absolute", []Entry{fileEntry("/etc/passwd", "x")}, "plain path"},
 		{"parent", []Entry{fileEntry("../evil", "x")}, "plain path"},
 		{"parent inside", []Entry{dirEntry("a"), fileEntry("a/../../evil", "x")}, "plain path"},
@@ -38,12 +33,6 @@ func forbidden() []forbiddenTree {
 		{"no folder", []Entry{fileEntry("a/b", "x")}, `"a" is not listed`},
 		{"below a file", []Entry{fileEntry("a", "x"), fileEntry("a/b", "x")}, `"a" is not listed as a folder`},
 		{"below a link", []Entry{dirEntry("b"), linkEntry("c", "b"), fileEntry("c/d", "x")}, `"c" is not listed as a folder`},
-		{"case", []Entry{dirEntry("README"), dirEntry("readme")}, "can't tell it from"},
-		{"case of a letter with three cases", []Entry{dirEntry("k"), dirEntry("\u212a")}, "can't tell it from"},
-		{"composition", []Entry{dirEntry("e\u0301"), dirEntry("é")}, "can't tell it from"},
-		{"case and composition", []Entry{dirEntry("E\u0301"), dirEntry("é")}, "can't tell it from"},
-		{"composition after case", []Entry{dirEntry("\u017f\u0323"), dirEntry("\u1e63")}, "can't tell it from"},
-		{"case of a folder", []Entry{dirEntry("A"), dirEntry("A/x"), dirEntry("a"), dirEntry("a/y")}, "can't tell it from"},
 		{"device", []Entry{{Path: "a", Kind: 'b'}}, "neither a file"},
 		{"no kind", []Entry{{Path: "a"}}, "neither a file"},
 		{"folder with size", []Entry{{Path: "a", Kind: KindDirectory, Size: 1}}, "folder with content"},
@@ -54,17 +43,8 @@ func forbidden() []forbiddenTree {
 		{"large tree", large(17), "with it the tree has more than"},
 		{"many entries", many(MaxEntries + 1), "more than 100000"},
 		{"link to nothing", []Entry{linkEntry("a", "")}, "is empty"},
-		{"absolute link", []Entry{linkEntry("a", "/etc/passwd")}, "is absolute"},
-		{"escaping link", []Entry{linkEntry("a", "../b")}, "leads out"},
-		{"link that escapes and comes back", []Entry{linkEntry("a", "../tree/b")}, "leads out"},
-		{"link that escapes later", []Entry{dirEntry("a"), linkEntry("a/b", "c/../../../d")}, "leads out"},
-		{"link to a link", []Entry{linkEntry("a", "b"), linkEntry("b", "c")}, "another link"},
-		{"link through a link", []Entry{dirEntry("d"), dirEntry("d/e"), linkEntry("l", "d/e"), linkEntry("m", "l/../x")}, "another link"},
-		{"link to itself", []Entry{linkEntry("a", "a")}, "another link"},
-		{"link with newline", []Entry{linkEntry("a", "b\nc")}, "control character"},
-		{"link not UTF-8", []Entry{linkEntry("a", "\xff")}, "not UTF-8"},
-		{"link with backslash", []Entry{linkEntry("a", `b\c`)}, "backslash"},
-		{"long link", []Entry{linkEntry("a", strings.Repeat("b", 1025))}, "at most 1024"},
+		{"link with NUL", []Entry{linkEntry("a", "b\x00c")}, "NUL byte"},
+		{"long link", []Entry{linkEntry("a", strings.Repeat("b", 4096))}, "at most 4095"},
 		{"link with another hash", []Entry{{Path: "a", Kind: KindLink, Size: 1, Target: "b"}}, "contradicts"},
 	}
 }
@@ -134,6 +114,13 @@ func TestRulesAccept(t *testing.T) {
 		"link to the root":          {dirEntry("s"), linkEntry("s/m", "../")},
 		"link to a folder above":    {dirEntry("m"), dirEntry("m/f"), linkEntry("m/f/m", "../../m")},
 		"link to what is not there": {linkEntry("a", "b/../c")},
+		"absolute link":             {linkEntry("a", "/etc/puppetlabs/keys")},
+		"link out of the tree":      {dirEntry("a"), linkEntry("a/b", "c/../../../d")},
+		"link through links":        {dirEntry("d"), linkEntry("l", "d"), linkEntry("m", "l/../l")},
+		"link to itself":            {linkEntry("a", "a")},
+		"long link":                 {linkEntry("a", strings.Repeat("b", 4095))},
+		"any bytes":                 {fileEntry("a\tb\nc\x7f\u0085", "x"), fileEntry(`srv-a\x2db.mount`, "x"), linkEntry("z\xff", "\\\xff\n")},
+		"names that differ in case": {dirEntry("README"), dirEntry("e\u0301"), dirEntry("readme"), dirEntry("é")},
 		"empty file":                {fileEntry("a", "")},
 	} {
 		if err := checkEntries(entries); err != nil {
@@ -163,14 +150,6 @@ func TestReadTreeRefuses(t *testing.T) {
 			}
 			t.Cleanup(func() { l.Close() })
 		}, "s", "neither a file"},
-		{"newline", mk(folder{"a/b\nc": "x"}), "a/b\nc", "control character"},
-		{"not UTF-8", mk(folder{"a/\xff": "x"}), "a/\xff", "not UTF-8"},
-		{"folder not UTF-8", mk(folder{"\xff/a": "x"}), "\xff", "not UTF-8"},
-		{"backslash", mk(folder{`a\b`: "x"}), `a\b`, "backslash"},
-		{"absolute link", mk(folder{"m/l": "-> /etc/passwd"}), "m/l", "is absolute"},
-		{"escaping link", mk(folder{"m/l": "-> ../../x"}), "m/l", "leads out"},
-		{"chain", mk(folder{"a": "x", "b": "-> a", "c": "-> b"}), "c", "another link"},
-		{"case", mk(folder{"m/Readme": "x", "m/readme": "y"}), "m/readme", "can't tell it from"},
 		{"deep", mk(folder{strings.Repeat("d/", 33): ""}), strings.Repeat("d/", 32) + "d", "levels deep"},
 		{"large file", func(t *testing.T, root string) {
 			folder{"big": ""}.write(t, root)
@@ -188,6 +167,15 @@ func TestReadTreeRefuses(t *testing.T) {
 				t.Errorf("%v, want %q: %s", err, c.path, c.why)
 			}
 		})
+	}
+	root := t.TempDir()
+	for _, name := range []string{"a", "z"} {
+		if err := syscall.Mkfifo(filepath.Join(root, name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ReadTree(root, nil); err == nil || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), `"z"`) {
+		t.Errorf("not all are named: %v", err)
 	}
 	if _, err := ReadTree(filepath.Join(t.TempDir(), "none"), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing folder: %v", err)

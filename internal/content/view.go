@@ -96,7 +96,7 @@ func wantedFiles(m *Manifest, want func(path string) bool) map[string]Entry {
 		file := e
 		if e.Kind == KindLink {
 			end, _ := t.resolve(e)
-			file, _ = t.find(end)
+			file, _ = t.find(end) // "" and "." are no entries
 		}
 		if file.regular() {
 			wanted[e.Path] = file

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxFileBytes is the maximum size of a file to read.
@@ -42,6 +43,11 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 		switch {
 		case err != nil:
 			return err
+		case !utf8.ValidString(name): // an fs.FS cannot open it, and Puppet code cannot name it
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		case name == "." || opts.Ignore == nil || !opts.Ignore(name, d.IsDir()):
 			return r.visit(root.FS(), name, d)
 		case d.IsDir():

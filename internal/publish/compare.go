@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"pulley/internal/content"
 	"pulley/internal/store"
@@ -30,6 +31,10 @@ type FileChange struct {
 	Change  ChangeKind `json:"change"`
 	Before  *FileState `json:"before"` // null if added
 	After   *FileState `json:"after"`  // null if removed
+
+	// The bytes of names that are not UTF-8, which JSON cannot hold.
+	PathBytes    []byte `json:"path_bytes,omitempty"`
+	OldPathBytes []byte `json:"old_path_bytes,omitempty"`
 }
 
 // FileState is one entry of a release.
@@ -38,6 +43,16 @@ type FileState struct {
 	Size   int64  `json:"size"`
 	Hash   string `json:"hash,omitempty"`
 	Target string `json:"target,omitempty"` // of a link
+
+	TargetBytes []byte `json:"target_bytes,omitempty"` // if the target is not UTF-8
+}
+
+// notUTF8 returns the bytes of a name that JSON cannot hold, or nil.
+func notUTF8(name string) []byte {
+	if utf8.ValidString(name) {
+		return nil
+	}
+	return []byte(name)
 }
 
 // Comparison is the difference between two releases, by path.
@@ -103,9 +118,9 @@ func compare(a, b *content.Manifest, paths []string) []FileChange {
 		if !within(from, paths) && !within(to, paths) {
 			return
 		}
-		f := FileChange{Path: to, Change: kind, Before: stateOf(before), After: stateOf(after)}
+		f := FileChange{Path: to, Change: kind, Before: stateOf(before), After: stateOf(after), PathBytes: notUTF8(to)}
 		if from != to {
-			f.OldPath = from
+			f.OldPath, f.OldPathBytes = from, notUTF8(from)
 		}
 		changes = append(changes, f)
 	}
@@ -183,7 +198,7 @@ func stateOf(e *content.Entry) *FileState {
 	kinds := map[content.Kind]string{
 		content.KindFile: "file", content.KindExecutable: "executable", content.KindLink: "link", content.KindDirectory: "directory",
 	}
-	s := &FileState{Kind: kinds[e.Kind], Size: e.Size, Target: e.Target}
+	s := &FileState{Kind: kinds[e.Kind], Size: e.Size, Target: e.Target, TargetBytes: notUTF8(e.Target)}
 	if isFile(e) {
 		s.Hash = hex.EncodeToString(e.Hash[:])
 	}
@@ -194,7 +209,7 @@ func stateOf(e *content.Entry) *FileState {
 func (c FileChange) Describe() string {
 	var notes []string
 	if c.OldPath != "" {
-		notes = append(notes, "from "+c.OldPath)
+		notes = append(notes, "from "+ShownName(c.OldPath))
 	}
 	one := c.After
 	if one == nil {
@@ -202,12 +217,12 @@ func (c FileChange) Describe() string {
 	}
 	switch {
 	case c.Before != nil && c.After != nil && c.Before.Kind == "link" && c.After.Kind == "link":
-		notes = append(notes, fmt.Sprintf("target %s → %s", c.Before.Target, c.After.Target))
+		notes = append(notes, fmt.Sprintf("target %s → %s", ShownName(c.Before.Target), ShownName(c.After.Target)))
 	case c.Before != nil && c.After != nil && c.Before.Kind != c.After.Kind:
 		notes = append(notes, c.Before.Kind+" → "+c.After.Kind)
 	case c.Before != nil && c.After != nil:
 	case one.Target != "":
-		notes = append(notes, one.Kind+" to "+one.Target)
+		notes = append(notes, one.Kind+" to "+ShownName(one.Target))
 	case one.Kind != "file":
 		notes = append(notes, one.Kind)
 	}

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"pulley/agent"
+	"pulley/internal/content"
 	"pulley/internal/store"
 )
 
@@ -43,6 +45,8 @@ const (
 	MarkNotRemoved NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
 	CacheNotKept   NoteCode = "cache_not_trimmed"
 	NoVersion      NoteCode = "no_config_version" // the release's config_version does not work on a node
+	OddEntry       NoteCode = "odd_entry"         // Oddity
+	MoreOddEntries NoteCode = "more_odd_entries"  // Detail: how many
 )
 
 // Note is a code with its details, for the operator.
@@ -51,6 +55,7 @@ type Note struct {
 	Subject string // version; may be ""
 	Cause   error
 	Detail  string
+	Oddity  content.Oddity
 }
 
 // String returns the note as a sentence.
@@ -60,12 +65,41 @@ func (n Note) String() string {
 		return fmt.Sprintf("a new line begins: cannot build upon %s: %v", n.Subject, n.Cause)
 	case n.Code == NewLine:
 		return fmt.Sprintf("a new line begins: %v", n.Cause)
+	case n.Code == OddEntry:
+		return fmt.Sprintf("%s: %s", ShownName(n.Oddity.Path), oddity(n.Oddity))
+	case n.Code == MoreOddEntries:
+		return fmt.Sprintf("%s more links and names like these", n.Detail)
 	case n.Code == NoVersion:
 		return fmt.Sprintf("runs report the version and the commit of the release: %v", n.Cause)
 	case n.Cause != nil:
 		return n.Cause.Error()
 	}
 	return n.Detail
+}
+
+// oddity says why an entry may not be read as its author meant.
+func oddity(o content.Oddity) string {
+	switch o.Code {
+	case content.LinkOutside:
+		return fmt.Sprintf("the link leads out of the release, to %s: each node reads its own file there", ShownName(o.Other))
+	case content.LinkDangling:
+		return fmt.Sprintf("the link leads to %s, which the release does not contain", ShownName(o.Other))
+	case content.LinkLoop:
+		return fmt.Sprintf("the link leads to itself (%s)", ShownName(o.Other))
+	case content.NameNotUTF8:
+		return "the name is not UTF-8: Puppet code cannot name the file"
+	case content.NameAmbiguous:
+		return fmt.Sprintf("some file systems cannot tell it from %s: a clone there lacks one of both", ShownName(o.Other))
+	}
+	return string(o.Code)
+}
+
+// ShownName returns a name of a tree for people, quoted if it is not plain text.
+func ShownName(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
 }
 
 // Reporter receives the progress and notes of a long operation. All its functions must be set.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -197,6 +198,13 @@ func writeArchive(ctx context.Context, file string, zipped bool, root string, at
 	return withoutTemporary(err, file)
 }
 
+// anyBytes selects GNU's format for names that the standard format cannot hold, because they are not UTF-8.
+func anyBytes(h *tar.Header) {
+	if !utf8.ValidString(h.Name) || !utf8.ValidString(h.Linkname) {
+		h.Format = tar.FormatGNU
+	}
+}
+
 func addToArchive(t *tar.Writer, root, path string, d fs.DirEntry, at time.Time) error {
 	name, err := filepath.Rel(root, path)
 	if err != nil {
@@ -207,6 +215,7 @@ func addToArchive(t *tar.Writer, root, path string, d fs.DirEntry, at time.Time)
 		return err
 	}
 	h := &tar.Header{Name: filepath.ToSlash(name), ModTime: at.UTC().Truncate(time.Second), Uname: "root", Gname: "root"}
+	anyBytes(h)
 	switch {
 	case d.IsDir():
 		h.Typeflag, h.Mode, h.Name = tar.TypeDir, 0o755, h.Name+"/"
@@ -216,6 +225,7 @@ func addToArchive(t *tar.Writer, root, path string, d fs.DirEntry, at time.Time)
 		if h.Linkname, err = os.Readlink(path); err != nil {
 			return err
 		}
+		anyBytes(h)
 		return t.WriteHeader(h)
 	}
 	h.Typeflag, h.Mode, h.Size = tar.TypeReg, int64(exportedMode(info.Mode())), info.Size()

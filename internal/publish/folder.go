@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"pulley/agent/puppet"
@@ -69,6 +70,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	if f.Manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
 		return nil, err
 	}
+	f.noteOddities(r)
 	for name, text := range folder.Added {
 		if err := f.Manifest.Add(name, text); err != nil {
 			return nil, err
@@ -92,6 +94,20 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 		return nil, err
 	}
 	return f, f.tryVersion(ctx, r)
+}
+
+// maxOddities is the number of odd entries to show one by one.
+const maxOddities = 20
+
+// noteOddities reports links and names that are published, and that may not be read as they are meant.
+func (f *Folder) noteOddities(r Reporter) {
+	all := f.Manifest.Oddities()
+	for _, o := range all[:min(len(all), maxOddities)] {
+		r.Note(Note{Code: OddEntry, Oddity: o})
+	}
+	if more := len(all) - maxOddities; more > 0 {
+		r.Note(Note{Code: MoreOddEntries, Detail: strconv.Itoa(more)})
+	}
 }
 
 // tryVersion runs the folder's config_version as a node does, in a copy. A node cannot explain later that it shows

@@ -27,7 +27,7 @@ func copyTree(ctx context.Context, from, to string, skip func(name string, dir b
 	}
 	defer dst.Close()
 	entries, total := 0, int64(0)
-	return fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	return content.Walk(src, func(name string, d fs.DirEntry, err error) error {
 		if err == nil {
 			err = ctx.Err()
 		}

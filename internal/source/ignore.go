@@ -11,6 +11,8 @@ import (
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
+
+	"pulley/internal/content"
 )
 
 // ignoreFile is the file in the root of a folder that lists the paths to leave out. Its syntax is that of .dockerignore
@@ -150,9 +152,14 @@ func (r rules) keeps(dir string) bool {
 	if !r.mayKeep(dir) {
 		return false
 	}
+	root, err := os.OpenRoot(r.root)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
 	kept := false
 	// Ignore errors: the path vanished, or ReadTree reports the error.
-	_ = fs.WalkDir(os.DirFS(r.root), dir, func(name string, d fs.DirEntry, err error) error {
+	_ = content.WalkIn(root, dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || builtIn(name, d.IsDir()) != "" && d.IsDir() {
 			return fs.SkipDir
 		}
@@ -198,7 +205,7 @@ func (f *Folder) LeftOut() ([]LeftOut, error) {
 	}
 	defer root.Close()
 	var all []LeftOut
-	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+	err = content.Walk(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || p == "." {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path"
 	"strconv"
+
+	"pulley/internal/content"
 )
 
 // moving moves the module folders of a Puppetfile out of a tool's way. It moves back the files that the tool did not
@@ -96,7 +98,7 @@ func (m moving) merge(from, folder string) error {
 // holdsNothing reports whether a folder contains no files at any depth.
 func (m moving) holdsNothing(dir string) bool {
 	nothing := true
-	err := fs.WalkDir(m.work.FS(), dir, func(_ string, d fs.DirEntry, err error) error {
+	err := content.WalkIn(m.work, dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			nothing, err = false, fs.SkipAll
 		}
