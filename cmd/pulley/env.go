@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -220,6 +221,9 @@ func (o *options) readEnvironment(file string, f envFileFlags) (*environments.En
 	named := !namesFile(file)
 	if named {
 		ref, err := f.ref(file)
+		if _, exists := os.Stat(file); err != nil && exists == nil {
+			return nil, cli.Usagef("cannot use %s as an environment file: its name does not end in .yaml\na stored plan needs its flag: `pulley env apply --plan %s`", file, file)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -163,7 +163,7 @@ func (v statusOptions) print(status fleet.Status) error {
 		t.Paint("STATE", fleet.StateStyle)
 		t.Spare("LAST RUN", "OUTCOME", "DATA")
 		for _, n := range status.Nodes {
-			t.Row(n.Node, string(n.State), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), n.Why())
+			t.Row(n.Node, string(n.State), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), v.complete(n.Why()))
 		}
 		return nil
 	})
@@ -182,7 +182,7 @@ func (v statusOptions) printHead(status fleet.Status) {
 	}
 	fmt.Fprintf(v.env.Stdout, "%s\n%s\n", first, v.env.Paint(style, health))
 	for _, c := range status.Contradictions {
-		cli.Cleanf(v.env.Stdout, "contradiction: %s\n", c.Sentence())
+		cli.Cleanf(v.env.Stdout, "contradiction: %s\n", v.complete(c.Sentence()))
 	}
 }
 
@@ -269,7 +269,7 @@ its result.`,
 				o.warn(f.Damaged)
 				x := fleet.Explain(f, ref, args[0], o.env.Now())
 				return o.out.Print(o.env, x, func(*cli.Table) error {
-					_, err := fmt.Fprint(o.env.Stdout, x.Words(o.env.Now()))
+					_, err := fmt.Fprint(o.env.Stdout, o.complete(x.Words(o.env.Now())))
 					return err
 				})
 			})

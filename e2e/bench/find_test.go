@@ -20,8 +20,8 @@ import (
 
 const finds = 7 // runs of each command
 
-// Measures an operator's commands on fleets of 1,000 and 10,000 nodes: seconds of the whole process, bytes from etcd, and
-// lines on a terminal. One node in a hundred failed.
+// Measures an operator's commands on fleets of 1,000 and 10,000 nodes: seconds of the whole process, also those of a processor, bytes
+// from etcd, and lines on a terminal. One node in a hundred failed.
 func TestBenchFind(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "pulley")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "../../cmd/pulley")
@@ -30,7 +30,7 @@ func TestBenchFind(t *testing.T) {
 		t.Fatalf("cannot build: %v\n%s", err, out)
 	}
 	fmt.Printf("\ncommands on a fleet (whole process, plain text to etcd on loopback, %d runs, median); %s, %d CPUs\n\n", finds, runtime.Version(), runtime.NumCPU())
-	fmt.Println("| nodes | command | seconds | bytes from etcd | lines on a terminal |\n|---|---|---|---|---|")
+	fmt.Println("| nodes | command | seconds | CPU seconds | bytes from etcd | lines on a terminal |\n|---|---|---|---|---|---|")
 	for _, nodes := range []int{1000, 10000} {
 		server := etcdtest.Start(t)
 		registered(t, server, nodes)
@@ -38,8 +38,9 @@ func TestBenchFind(t *testing.T) {
 		for _, args := range []string{
 			"status", "status --summary", "status --state failed", "status --node compute500", "nodes", "nodes --node compute500",
 			"explain compute500", "runs compute500", "hold --node compute500 --why bench --replace", "history",
+			"__complete explain compute50", "__complete hold --role c", "__complete promote 1", "__complete status -e d",
 		} {
-			command := func(terminal bool) string {
+			command := func(terminal bool) (lines int, cpu time.Duration) {
 				line := "stty cols 120 && " + bin + " " + args
 				cmd := exec.Command(bin, strings.Fields(args)...)
 				if terminal {
@@ -50,16 +51,18 @@ func TestBenchFind(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v\n%.2000s", args, err, out)
 				}
-				return string(out)
+				return strings.Count(string(out), "\n"), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 			}
-			var took, read []float64
+			var took, used, read []float64
 			for range finds {
 				before, start := through.settledBytes(), time.Now()
-				command(false)
+				_, cpu := command(false)
+				used = append(used, cpu.Seconds())
 				took = append(took, time.Since(start).Seconds())
 				read = append(read, float64(through.settledBytes()-before))
 			}
-			fmt.Printf("| %d | `%s` | %.3f | %.0f | %d |\n", nodes, args, percentile(took, 50), percentile(read, 50), strings.Count(command(true), "\n"))
+			lines, _ := command(true)
+			fmt.Printf("| %d | `%s` | %.3f | %.3f | %.0f | %d |\n", nodes, args, percentile(took, 50), percentile(used, 50), percentile(read, 50), lines)
 		}
 	}
 	fmt.Println()

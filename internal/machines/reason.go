@@ -94,7 +94,8 @@ const (
 	SilentMachine   Code = "silent_machine"     // State
 	SilentUnseen    Code = "silent_unseen"      // no provider lists its machine
 	StateUnknown    Code = "state_unknown"      // the provider does not know
-	OffHostListNote Code = "off_host_list_note" // Node, Environment
+	OffHostListNote Code = "off_host_list_note" // Node, Environment; the machine joined without a token
+	LockedOutNote   Code = "locked_out_note"    // Node, Environment; etcd rejects its certificate
 	ListedLater     Code = "listed_later"       // the provider does not list its machine yet
 	ReportsUnlisted Code = "reports_unlisted"   // the provider lists no machine, and the node reports
 )

@@ -136,7 +136,11 @@ func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record
 	case recorded && !registered && p.joined(n.name, rec):
 		why.Node = n.name
 		s := n.step(Keep, of(machines.OffHostList))
-		s.Notes = []machines.Reason{{Code: machines.OffHostListNote, Node: n.name, Environment: p.want.Ref().String()}}
+		note := machines.Reason{Code: machines.OffHostListNote, Node: n.name, Environment: p.want.Ref().String()}
+		if len(p.want.Userdata.Servers)+len(p.want.Given.Servers) > 0 {
+			note.Code = machines.LockedOutNote
+		}
+		s.Notes = []machines.Reason{note}
 		return s
 	case recorded && late && !registered && m.State != machines.Unknown:
 		why.Seconds = int(n.role.timeout / time.Second)

@@ -686,3 +686,17 @@ func TestSilentFromMatchesAgent(t *testing.T) {
 		}
 	}
 }
+
+// Advice to add a node again that etcd would refuse sends an operator in a circle.
+func TestPlanAdvisesRemovedNodesByTheirWayToJoin(t *testing.T) {
+	const servers = "userdata: {servers: [\"https://10.0.0.1:8443\"], ca: [\"sha256:" + "0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9" + "\"]}\n"
+	for spec, want := range map[string]machines.Code{twoComputes: machines.OffHostListNote, twoComputes + servers: machines.LockedOutNote} {
+		w := known()
+		w.machine("compute1", "compute", "m1.small", "a")
+		w.machine("compute2", "compute", "m1.small", "b")
+		delete(w.Hosts, "compute1")
+		if said := codes(t, Make(parsed(t, spec), w.World, Options{}).Steps[0]); !strings.Contains(said, string(want)) {
+			t.Errorf("%s, want %s", said, want)
+		}
+	}
+}
