@@ -79,6 +79,9 @@ func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, unti
 	if r.Was != r.Target {
 		cli.Cleanf(o.env.Stdout, "  the target in etcd was %s\n", describeTarget(r.Was))
 	}
+	if r.Passed > 0 {
+		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node verified or somebody wrote: the history ends before it\n", r.Passed)
+	}
 	for i, node := range r.Nodes {
 		mark := r.Marks[i]
 		cli.Cleanf(o.env.Stdout, "  %s may go down from release %s and data %d until %s\n", node, mark.Release, mark.Data, until.UTC().Format(time.RFC3339))

@@ -23,6 +23,7 @@ type Recovery struct {
 	Was          agent.Target   // in etcd
 	Nodes        []string       // nodes with a high-water mark above Target that no permit covers
 	Marks        []agent.Target // their marks, in the same order
+	Passed       agent.Epoch    // that nodes verified or the gate has, above the history: the change is above it; 0: none
 	Began        bool           // the history was empty, and begins with Target as it was in etcd: nothing else was recovered
 }
 
@@ -63,7 +64,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 	if err != nil {
 		return nil, err
 	}
-	newest, reached, err := epochs(s, ref, f, history)
+	newest, reached, err := epochs(s, ref, f, history, a.At)
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +94,9 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 				r.Marks = append(r.Marks, blocked[node])
 			}
 		}
+		if scope == (Scope{}) && reached > newest {
+			r.Passed = reached
+		}
 		gate := scope == (Scope{}) && (f.Desires.Gate.Epoch != newest || reached > newest || history[0].Kind == store.Restored || store.Gap(history))
 		if handled[scope] || r.Target == r.Was && len(r.Nodes) == 0 && !gate {
 			continue
@@ -113,28 +117,22 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 }
 
 // epochs returns the epoch of the newest change, and the highest that the environment has reached: by its history, its gate, or
-// the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, and the
-// newest changes of the history may have been deleted. It ignores a number that only a forger can have written: a signature
-// under one near the maximum would end all later changes.
-func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []store.Change) (newest, reached agent.Epoch, err error) {
+// the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, the newest
+// changes of the history may have been deleted, and the holder of a stolen key may have signed under a high epoch. It ignores a
+// number that no change can have: nodes ignore it, too.
+func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []store.Change, now time.Time) (newest, reached agent.Epoch, err error) {
 	if len(history) > 0 {
 		newest = history[0].Epoch
 	}
-	if !store.PlausibleEpoch(newest, len(history)) {
-		return 0, 0, fmt.Errorf("cannot recover %s: %w", ref, s.Targets.Implausible(ref.String(), newest, len(history)))
+	if !store.PlausibleEpoch(newest, now) {
+		return 0, 0, fmt.Errorf("cannot recover %s: %w", ref, s.Targets.Implausible(ref.String(), newest))
 	}
 	reached = newest
-	also := func(e agent.Epoch) {
-		if store.PlausibleEpoch(e, len(history)) {
-			reached = max(reached, e)
-		}
+	if gate := f.Desires.Gate.Epoch; store.PlausibleEpoch(gate, now) {
+		reached = max(reached, gate)
 	}
-	also(f.Desires.Gate.Epoch)
-	for node, st := range f.Statuses {
-		if _, listed := f.Hosts[node]; listed && st.Signatures != nil {
-			also(st.Signatures.Permit)
-			also(st.Signatures.Statement)
-		}
+	for node := range f.Hosts {
+		reached = max(reached, fleet.SeenEpoch(f.Statuses[node], now))
 	}
 	return newest, reached, nil
 }
@@ -159,7 +157,7 @@ func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f s
 		if _, listed := f.Hosts[node]; listed && fleet.Above(fleet.Mark(st), right.For(f.Hosts[node].Role, node).Wanted()) {
 			above[node] = trust.HighWaterMark{
 				Environment: ref.String(), Release: st.Signatures.Release, Data: int64(st.Signatures.Data), Permit: int64(st.Signatures.Permit),
-			}
+			}.At(now)
 		}
 	}
 	if len(above) == 0 {

@@ -92,11 +92,17 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	recovered(6) // only the node knows of epoch 5
 	reports("web1", 1<<63-1)
 	recovered() // a thief of the node's key reports what ends all later changes
+	reports("web1", agent.Epoch(a.At.Unix())+2_000_000_001)
+	recovered() // nodes would refuse the next epoch
 	reports("web1", 5)
 	lost(2, 2)
 	recovered() // older than the last recovery
 	lost(1, 6)
 	recovered(7) // the gate has epoch 6
+	recovered()
+	high := agent.Epoch(a.At.Unix()) + 1_900_000_000 // by a stolen key
+	reports("web1", high)
+	recovered(high + 1)
 	recovered()
 	key := root + "history/9223372036854775806"
 	if _, err := server.Client().Put(ctx, key, `{"v":1,"epoch":9223372036854775806,"kind":"promote"}`); err != nil {

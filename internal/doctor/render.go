@@ -239,6 +239,8 @@ func (f Finding) render() (sentence, remedy string) {
 		return p.Differs.Sentence(), "compare the releases and data of the nodes with `pulley status -e " + env + "`, publish what is missing, then `pulley recover -e " + env + "`"
 	case Code(fleet.MarkAbove):
 		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
+	case Code(fleet.EpochAbove):
+		return p.Differs.Sentence(), "somebody deleted the newest changes, or signed with a stolen key: revoke that key first; `pulley recover -e " + env + " --sign-key FILE` continues above that epoch"
 	case Code(fleet.AssignmentDiffers):
 		return p.Differs.Sentence() + ": no command of `pulley` assigns targets", "find out who wrote it; the next change of a target, `pulley promote VERSION -e " + env + "` or `pulley rollback -e " + env + "`, voids it"
 	case Code(fleet.RetirementUnconfirmed):

@@ -21,6 +21,8 @@ const (
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
+	EpochAbove ContradictionCode = "epoch_above" // nodes verified a signature under an epoch that the history has not reached
+
 	AssignmentDiffers ContradictionCode = "assignment_differs" // a node is assigned another target than that of its scope
 
 	RetirementUnconfirmed ContradictionCode = "retirement_unconfirmed" // requests to retire that no administrator confirmed
@@ -38,7 +40,8 @@ type Contradiction struct {
 	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
 	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
 	Node   string            `json:"node,omitempty"`
-	Nodes  []string          `json:"nodes,omitempty"` // of retirement_unconfirmed
+	Nodes  []string          `json:"nodes,omitempty"` // of retirement_unconfirmed and epoch_above
+	Seen   agent.Epoch       `json:"seen,omitempty"`  // of epoch_above: the highest
 	Until  *time.Time        `json:"until,omitempty"` // end of a statement
 
 	of store.Scope
@@ -75,6 +78,7 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 	}
 	all = append(all, statement(f, now)...)
 	all = append(all, assignments(f)...)
+	all = append(all, epochsAbove(f, epoch, now)...)
 	highest := Highest(history)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
 		if _, listed := f.Hosts[node]; !listed { // the status of a removed node remains
@@ -85,6 +89,35 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 		}
 	}
 	return all
+}
+
+// epochsAbove finds nodes that refuse what is signed under the next epoch after that of the last change.
+func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradiction {
+	above := Contradiction{Code: EpochAbove, Epoch: last}
+	for node := range f.Hosts {
+		if seen := SeenEpoch(f.Statuses[node], now); seen > last+1 {
+			above.Nodes, above.Seen = append(above.Nodes, node), max(above.Seen, seen)
+		}
+	}
+	if len(above.Nodes) == 0 {
+		return nil
+	}
+	slices.SortFunc(above.Nodes, CompareNatural)
+	return []Contradiction{above}
+}
+
+// SeenEpoch returns the highest epoch of a permit or statement that a node verified: it uses none below. It is zero if no change
+// can have that epoch, which the node then ignores.
+func SeenEpoch(s agent.Status, now time.Time) (seen agent.Epoch) {
+	if s.Signatures == nil {
+		return 0
+	}
+	for _, e := range []agent.Epoch{s.Signatures.Permit, s.Signatures.Statement} {
+		if store.PlausibleEpoch(e, now) {
+			seen = max(seen, e)
+		}
+	}
+	return seen
 }
 
 // assignments compares the assignments in force with the targets of their nodes.

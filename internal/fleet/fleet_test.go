@@ -261,3 +261,29 @@ func TestMarksOfRemovedNodesDoNotCount(t *testing.T) {
 		t.Errorf("contradictions are %+v", all)
 	}
 }
+
+// The holder of a stolen key, or somebody who deletes the newest changes, leaves nodes that refuse everything that is signed
+// under the next epoch. A report of a number that no change can have is false, or means nothing to the node.
+func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	seen := func(permit, statement agent.Epoch) agent.Status {
+		return agent.Status{Signatures: &agent.Signatures{State: agent.SignaturesChecked, Permit: permit, Statement: statement}}
+	}
+	f := store.FleetState{
+		Desires: store.Desires{Gate: agent.Gate{Epoch: 7}, Default: one},
+		Hosts:   map[string]agent.Host{},
+		Statuses: map[string]agent.Status{
+			"web1": seen(0, 7), "web2": seen(8, 8), "web3": seen(9, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {}, "gone": seen(900, 900),
+		},
+	}
+	for node := range f.Statuses {
+		if node != "gone" {
+			f.Hosts[node] = agent.Host{Node: node}
+		}
+	}
+	all := Contradictions(f, []store.Change{{Epoch: 7, After: one}}, now)
+	if len(all) != 1 || all[0].Code != EpochAbove || all[0].Seen != 500 || strings.Join(all[0].Nodes, " ") != "web3 web4" {
+		t.Errorf("contradictions are %+v", all)
+	}
+}

@@ -61,11 +61,9 @@ func (c Contradiction) Sentence() string {
 	case Restored:
 		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
 	case RetirementUnconfirmed:
-		some, more := c.Nodes[:min(len(c.Nodes), 5)], ""
-		if n := len(c.Nodes) - len(some); n > 0 {
-			more = fmt.Sprintf(" and %d more", n)
-		}
-		return fmt.Sprintf("no administrator confirmed the request to retire %s%s", strings.Join(some, ", "), more)
+		return "no administrator confirmed the request to retire " + someNodes(c.Nodes)
+	case EpochAbove:
+		return fmt.Sprintf("a signature of epoch %d was verified, and the last change has epoch %d: nodes refuse what is signed under a lower one: %s", c.Seen, c.Epoch, someNodes(c.Nodes))
 	case StatementMissing:
 		return "the environment demands a signed statement of its targets, and etcd has none"
 	case StatementExpired:
@@ -78,6 +76,15 @@ func (c Contradiction) Sentence() string {
 		return fmt.Sprintf("%s has the high-water mark %s, and the highest of the history is %s", c.Node, markWords(*c.Target), markWords(*c.Change))
 	}
 	return string(c.Code)
+}
+
+// someNodes lists the first nodes, and the number of the others.
+func someNodes(nodes []string) string {
+	some, more := nodes[:min(len(nodes), 5)], ""
+	if n := len(nodes) - len(some); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(some, ", ") + more
 }
 
 // part renders the target of one scope. Parts of it may be inherited.

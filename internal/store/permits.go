@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -61,7 +62,7 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		return nil
 	}
 	if c.recovery == nil { // a recovery chose its epoch
-		if err := s.plausibleEpoch(ctx, env, d); err != nil {
+		if err := s.plausibleEpoch(ctx, env, d, c.At); err != nil {
 			return fmt.Errorf("cannot sign the permit to go back: %w", err)
 		}
 	}
@@ -81,21 +82,17 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 	return nil
 }
 
-// The bounds of epochs. Keys have 12 digits, and a number above them would sort before others.
-const (
-	maxEpoch    agent.Epoch = 1_000_000_000_000 - 1
-	mostSkipped agent.Epoch = 4_000_000_000 // by one change of an environment on average: the epoch of a restore is the time in seconds
-)
+// maxEpoch is the highest epoch of a key: keys have 12 digits, and a number above them would sort before others.
+const maxEpoch agent.Epoch = 1_000_000_000_000 - 1
 
-// PlausibleEpoch reports whether an environment with so many changes can have an epoch. A signature under one near the
-// maximum would void all later permits.
-func PlausibleEpoch(e agent.Epoch, changes int) bool {
-	return e >= 0 && e <= min((agent.Epoch(changes)+1)*mostSkipped, maxEpoch)
+// PlausibleEpoch reports whether a change can have an epoch at a time: nodes use nothing that is signed under a higher one.
+func PlausibleEpoch(e agent.Epoch, now time.Time) bool {
+	return e <= maxEpoch && trust.PlausibleEpoch(int64(e), now)
 }
 
 // plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would
 // be one that somebody wrote for a signer to sign. Only a restore and a recovery skip epochs.
-func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) error {
+func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires, now time.Time) error {
 	k, epoch := s.db.Keys.Env(env), d.Gate.Epoch
 	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithLimit(HistoryKept),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithRev(d.Revision))
@@ -108,8 +105,8 @@ func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires) err
 		return fmt.Errorf("the gate of %s has epoch %d, and its history is empty\nfind who deleted %s; `pulley recover -e %s` begins it again", env, epoch, k.History(), env)
 	case string(resp.Kvs[0].Key) != k.Change(epoch):
 		return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, epoch, env)
-	case !PlausibleEpoch(epoch, int(resp.Count)):
-		return s.Implausible(env, epoch, int(resp.Count))
+	case !PlausibleEpoch(epoch, now):
+		return s.Implausible(env, epoch)
 	}
 	for i, kv := range resp.Kvs {
 		if string(kv.Key) != k.Change(epoch-agent.Epoch(i)) {
@@ -138,9 +135,9 @@ func Gap(history []Change) bool {
 }
 
 // Implausible is the error about a last change that somebody wrote without Pulley.
-func (s *Targets) Implausible(env string, epoch agent.Epoch, changes int) error {
-	return fmt.Errorf("the last change of %s has epoch %d, out of reach of a history of length %d\nfind who wrote %s, and delete it from etcd; then run `pulley recover -e %s`",
-		env, epoch, changes, s.db.Keys.Env(env).Change(epoch), env)
+func (s *Targets) Implausible(env string, epoch agent.Epoch) error {
+	return fmt.Errorf("the last change of %s has epoch %d, which no change can have\nfind who wrote %s, and delete it from etcd; then run `pulley recover -e %s`",
+		env, epoch, s.db.Keys.Env(env).Change(epoch), env)
 }
 
 // plausibleHead refuses a head above the data of the history: signed, a generation near the maximum would end all

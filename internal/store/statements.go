@@ -27,7 +27,7 @@ func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.R
 	if c.Unstated = a.Sign == nil || c.recovery != nil; c.Unstated {
 		return nil
 	}
-	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
+	if err := s.plausibleEpoch(ctx, ref.String(), d, a.At); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
 	after := d.With(c.Scope(), c.After)
@@ -62,7 +62,7 @@ func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, ki
 	case valid == 0:
 		return fail(fmt.Errorf("%w\nadd `statement: 24h` to it, then run `pulley env apply`", ErrNoStatement))
 	}
-	if err := s.plausibleEpoch(ctx, ref.String(), d); err != nil {
+	if err := s.plausibleEpoch(ctx, ref.String(), d, a.At); err != nil {
 		return fail(err)
 	}
 	if err := s.decided(ctx, ref, d, Change{}); err != nil {

@@ -41,6 +41,24 @@ func (f HighWaterMark) Knows(t Target) bool {
 	return t.Data != 0 && f.Environment == t.Environment && f.VerifiedData == t.Data && f.Verified == t.DataDigest
 }
 
+// epochsAhead is far more than the changes of any environment, and than the error of a clock: 63 years, in seconds.
+const epochsAhead = 2_000_000_000
+
+// PlausibleEpoch reports whether a change can have an epoch at a time. A change raises it by one, a restore to the time in
+// seconds. The holder of a stolen key can sign any number, and nodes never go below what they verified: without this
+// limit, no later change could be above it. The limit rises each second, and the next epoch is always possible.
+func PlausibleEpoch(epoch int64, now time.Time) bool {
+	return epoch >= 0 && epoch <= now.Unix()+epochsAhead
+}
+
+// At returns the mark without an epoch that no permit can have at a time: of an earlier agent, or of a clock that was ahead.
+func (f HighWaterMark) At(now time.Time) HighWaterMark {
+	if !PlausibleEpoch(f.Permit, now) {
+		f.Permit = 0
+	}
+	return f
+}
+
 // Target holds the parts of a node's target that trust decides about.
 type Target struct {
 	Environment string // the node's environment, with its stack

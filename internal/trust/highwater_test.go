@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -274,5 +275,50 @@ func TestHighWaterMarkOnDisk(t *testing.T) {
 	}
 	if err := (HighWaterMark{}).Save(filepath.Join(path, "below", "trust.json")); err == nil {
 		t.Error("a mark was saved nowhere")
+	}
+}
+
+// The holder of a stolen key signs a permit under the highest number: no later permit could be above it. A number that no
+// change can have is no permit, and a mark with such a number bounds nothing.
+func TestEpochThatNoChangeCanHaveBoundsNothing(t *testing.T) {
+	limit := now.Unix() + epochsAhead
+	for epoch, want := range map[int64]bool{-1: false, 0: true, now.Unix(): true, limit: true, limit + 1: false, 1<<63 - 1: false} {
+		if got := PlausibleEpoch(epoch, now); got != want {
+			t.Errorf("epoch %d: %v", epoch, got)
+		}
+	}
+	signers := mustParse(t, "alice@dev "+text(softKey(t, 1).PublicKey()), "")
+	raise := func(mark int64, epochs ...int64) (int64, error) {
+		v := Verifier{Now: func() time.Time { return now }, Permits: func(_ context.Context, _ string, more func([]SignedPermit) bool) error {
+			var page []SignedPermit
+			for _, epoch := range epochs {
+				p := releasePermit(epoch, "2.0.0", "1.0.0")
+				record, err := p.Encode()
+				if err != nil {
+					return err
+				}
+				page = append(page, SignedPermit{Permit: p, Record: record, Signatures: sign(t, softKey(t, 1), Rollback, string(record))})
+			}
+			more(page)
+			return nil
+		}}
+		next, err := v.Raise(t.Context(), signers, HighWaterMark{Environment: "dev", Release: "2.0.0", Permit: mark}, target("1.0.0", 0))
+		return next.Permit, err
+	}
+	for _, c := range []struct {
+		mark   int64
+		epochs []int64
+		used   int64 // 0: refused
+	}{
+		{5, []int64{1<<63 - 1, limit + 1}, 0},
+		{5, []int64{1<<63 - 1, 6}, 6},
+		{5, []int64{limit}, limit},
+		{limit, []int64{6}, 0},
+		{limit + 1, []int64{6}, 6},
+		{1<<63 - 1, []int64{6}, 6},
+	} {
+		if used, err := raise(c.mark, c.epochs...); (err != nil) != (c.used == 0) || err == nil && used != c.used {
+			t.Errorf("at the mark %d, of the permits %v: used %d, %v", c.mark, c.epochs, used, err)
+		}
 	}
 }

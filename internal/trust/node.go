@@ -130,14 +130,14 @@ func (v *Verifier) Raise(ctx context.Context, s *Signers, mark HighWaterMark, t 
 	var permits []Permit
 	readErr := v.Permits(ctx, t.Environment, func(page []SignedPermit) bool {
 		for _, p := range page {
-			if p.Ended(v.Now()) {
+			if p.Ended(v.Now()) || !PlausibleEpoch(p.Epoch, v.Now()) {
 				continue
 			}
 			if _, err := s.Verify(Rollback, t.Environment, p.Record, p.Signatures, v.Now()); err == nil {
 				permits = append(permits, p.Permit)
 			}
 		}
-		raised, err = mark.Check(t, permits)
+		raised, err = mark.At(v.Now()).Check(t, permits)
 		return err != nil
 	})
 	if err = cmp.Or(readErr, err); err != nil {

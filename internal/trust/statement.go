@@ -119,11 +119,15 @@ func (s *Signers) Current(mark HighWaterMark, role, node string, t Target, value
 	if st.At.After(now.Add(maxSkew)) {
 		return no(refusal.StatementFuture, "at", st.At.Format(time.RFC3339))
 	}
-	if st.Epoch < mark.Statement {
-		return no(refusal.StatementTooOld, "epoch", st.Epoch, "high_water_mark", mark.Statement)
+	seen, at := mark.Statement, mark.StatementAt
+	if !PlausibleEpoch(seen, now) { // of an earlier agent, or of a clock that was ahead
+		seen, at = 0, 0
 	}
-	if st.Epoch == mark.Statement && st.At.Unix() < mark.StatementAt {
-		return no(refusal.StatementReplayed, "at", st.At.Format(time.RFC3339), "high_water_mark", time.Unix(mark.StatementAt, 0).UTC().Format(time.RFC3339))
+	if st.Epoch < seen {
+		return no(refusal.StatementTooOld, "epoch", st.Epoch, "high_water_mark", seen)
+	}
+	if st.Epoch == seen && st.At.Unix() < at {
+		return no(refusal.StatementReplayed, "at", st.At.Format(time.RFC3339), "high_water_mark", time.Unix(at, 0).UTC().Format(time.RFC3339))
 	}
 	switch refused := s.decides(st, now); {
 	case refused == nil:
@@ -161,6 +165,8 @@ func (s *Signers) statement(environment string, value []byte, now time.Time) (Si
 		return SignedStatement{}, refusal.New(refusal.RecordUnreadable, "statement", environment, "detail", err)
 	case st.Environment != environment:
 		return SignedStatement{}, refusal.New(refusal.WrongEnvironment, "statement", environment, "environment", st.Environment, "want", environment)
+	case !PlausibleEpoch(st.Epoch, now):
+		return SignedStatement{}, refusal.New(refusal.RecordUnreadable, "statement", environment, "detail", fmt.Sprintf("no change can have epoch %d", st.Epoch))
 	}
 	return st, nil
 }

@@ -33,6 +33,7 @@ func TestStatements(t *testing.T) {
 	old := Target{Environment: "dev", Release: "1.0.0", Tree: "t1", Data: 7, DataDigest: "d7"}
 	record, _ := st.Encode()
 	later := HighWaterMark{Environment: "dev", Release: "2.0.0", Data: 7, Statement: 5, StatementAt: now.Unix(), Required: true}
+	raised := HighWaterMark{Environment: "dev", Statement: 1<<63 - 1, StatementAt: now.Unix() + 1000, Required: true}
 	seen := HighWaterMark{Environment: "dev", Release: "2.0.0", Data: 7, Statement: 5, Required: true}
 	for _, c := range []struct {
 		say        string
@@ -69,7 +70,14 @@ func TestStatements(t *testing.T) {
 		{"altered", seen, "web", "web1", stated, []byte(strings.Replace(string(signed(1, same)), `"epoch":5`, `"epoch":6`, 1)), "was altered", 5},
 		{"off", seen, "web", "web1", old, signed(1, func(s *Statement) { s.Off, s.Epoch, s.Until = true, 6, time.Time{} }), "", 6},
 		{"an old off", seen, "web", "web1", old, signed(1, func(s *Statement) { s.Off, s.Epoch, s.Until = true, 4, time.Time{} }), "is of epoch 4", 5},
-		{"a high epoch by a key for statements only", seen, "web", "web1", stated, signed(2, func(s *Statement) { s.Epoch = 1<<63 - 1 }), "", 5},
+		{"a high epoch by a key for statements only", seen, "web", "web1", stated, signed(2, func(s *Statement) { s.Epoch = now.Unix() + epochsAhead }), "", 5},
+		{"a high epoch by a stolen key", seen, "web", "web1", stated, signed(1, func(s *Statement) { s.Epoch = now.Unix() + epochsAhead }), "", now.Unix() + epochsAhead},
+		{"an epoch that no change can have", seen, "web", "web1", stated, signed(1, func(s *Statement) { s.Epoch = now.Unix() + epochsAhead + 1 }), "no change can have epoch 3781524801", 5},
+		{"the highest epoch", seen, "web", "web1", stated, signed(1, func(s *Statement) { s.Epoch = 1<<63 - 1 }), "no change can have epoch 9223372036854775807", 5},
+		{"after an epoch that no change can have", raised, "web", "web1", stated, signed(1, same), "", 5},
+		{"after an epoch that no change can have, by a key for statements only", raised, "web", "web1", stated, signed(2, same), "", 1<<63 - 1},
+		{"after an epoch that no change can have, an old target", raised, "web", "web1", old, signed(1, same), "names 2.0.0", 5},
+		{"after an epoch that no change can have, none", raised, "web", "web1", stated, nil, "is missing in etcd", 1<<63 - 1},
 		{"the first statement of a node, renewed", HighWaterMark{}, "web", "web1", stated, signed(2, same), "", 1},
 		{"off, by a key for statements only", seen, "web", "web1", old, signed(2, func(s *Statement) { s.Off, s.Until = true, time.Time{} }), `may not sign as "pulley-rollback"`, 5},
 		{"the statement that the node knows", later, "web", "web1", stated, signed(1, func(s *Statement) { s.At = now }), "", 5},

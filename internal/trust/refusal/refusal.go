@@ -75,8 +75,10 @@ func (r *Error) Hint() string {
 		return r.Params["hint"]
 	case StatementFuture:
 		return "correct the clock of this machine, or of the machine that signed it"
-	case StatementMissing, StatementExpired, StatementDiffers, StatementTooOld, StatementReplayed:
+	case StatementMissing, StatementExpired, StatementDiffers, StatementReplayed:
 		return "check the targets with `pulley status -e ENVIRONMENT`, then run `pulley sign -e ENVIRONMENT --sign-key FILE`"
+	case StatementTooOld:
+		return "check the targets with `pulley status -e ENVIRONMENT`, then run `pulley recover -e ENVIRONMENT --sign-key FILE`"
 	}
 	return ""
 }
