@@ -21,6 +21,7 @@ type State struct {
 	Holds        []Hold    `json:"holds,omitempty"`   // as last seen in etcd; obeyed while etcd is unreachable
 	RanAt        time.Time `json:"ran_at,omitzero"`   // when Puppet last applied Enforcing successfully
 	Outcome      Outcome   `json:"outcome,omitempty"`
+	Unclassified bool      `json:"unclassified,omitempty"` // of the last good run's catalog; see Result
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"` // of runs; never decreases
 
@@ -111,6 +112,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 		s.PreviousGood = s.LastGood
 	}
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
+	s.Unclassified = r.Unclassified
 	// Attempts at another target stay: this run shows nothing about that target.
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
@@ -119,7 +121,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 // endure ends the open run of a target that was applied but cannot be verified without etcd. The node enforces the
 // target, and the last good one does not change.
 func (s *State) endure(r Run, now time.Time) {
-	s.RanAt = now
+	s.RanAt, s.Unclassified = now, r.Unclassified
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
 }

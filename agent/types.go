@@ -125,7 +125,10 @@ type Result struct {
 	Durations map[string]time.Duration `json:"durations,omitempty"` // Puppet's own time metrics, by name
 	Resources []ResourceEvent          `json:"resources,omitempty"` // failed first, then changed
 	Log       []LogLine                `json:"log,omitempty"`
-	Report    string                   `json:"report,omitempty"` // path of Puppet's own report; "" when it wrote none
+	// Unclassified: the catalog has no class, and no node declaration has a resource. Something that should select
+	// classes selected none.
+	Unclassified bool   `json:"unclassified,omitempty"`
+	Report       string `json:"report,omitempty"` // path of Puppet's own report; "" when it wrote none
 
 	ConfigVersion string `json:"config_version,omitempty"` // of the catalog, as in Puppet's report
 	Commit        string `json:"commit,omitempty"`         // that the release names; with "-dirty" for uncommitted changes
@@ -302,29 +305,31 @@ type Desired struct {
 
 // Status is a node's last report about itself: at most 2 KiB as JSON, and less than 1 KiB for a converged node.
 type Status struct {
-	Format    int       `json:"v,omitempty"` // written by the store
-	Node      string    `json:"node"`
-	Role      string    `json:"role"`
-	Phase     Phase     `json:"phase"`
-	Action    Action    `json:"action"`
-	Cause               // without parameters that another field of the status contains
-	Target    Target    `json:"target"` // the wanted target of the node's last tick
-	LastGood  Target    `json:"last_good"`
-	Enforcing Target    `json:"enforcing"`
-	Attempt   *Attempt  `json:"attempt,omitempty"` // for Target, or for the enforced target
-	Refusal   *Refusal  `json:"refusal,omitempty"` // of Target
-	Hold      *Hold     `json:"hold,omitempty"`
-	Outcome   Outcome   `json:"outcome,omitempty"` // of the last run
-	LastRun   string    `json:"last_run,omitempty"`
-	RanAt     time.Time `json:"ran_at,omitzero"`
-	SeenAt    time.Time `json:"seen_at"` // by the node's own clock; the key's revision is the order that counts
-	Settings  Settings  `json:"settings"`
-	Version   string    `json:"version,omitempty"` // of the agent
-	Machine   string    `json:"machine,omitempty"` // machine id
-	Boot      string    `json:"boot,omitempty"`    // the kernel's id of this boot
-	Disabled  Prose     `json:"disabled,omitempty"`
-	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when the node runs the wanted agent
-	Answer    *Answer   `json:"answer,omitempty"` // to the newest request; nil: no answer
+	Format    int      `json:"v,omitempty"` // written by the store
+	Node      string   `json:"node"`
+	Role      string   `json:"role"`
+	Phase     Phase    `json:"phase"`
+	Action    Action   `json:"action"`
+	Cause              // without parameters that another field of the status contains
+	Target    Target   `json:"target"` // the wanted target of the node's last tick
+	LastGood  Target   `json:"last_good"`
+	Enforcing Target   `json:"enforcing"`
+	Attempt   *Attempt `json:"attempt,omitempty"` // for Target, or for the enforced target
+	Refusal   *Refusal `json:"refusal,omitempty"` // of Target
+	Hold      *Hold    `json:"hold,omitempty"`
+	Outcome   Outcome  `json:"outcome,omitempty"` // of the last run
+	// Unclassified: the catalog of the last good run has no class. See Result.
+	Unclassified bool      `json:"unclassified,omitempty"`
+	LastRun      string    `json:"last_run,omitempty"`
+	RanAt        time.Time `json:"ran_at,omitzero"`
+	SeenAt       time.Time `json:"seen_at"` // by the node's own clock; the key's revision is the order that counts
+	Settings     Settings  `json:"settings"`
+	Version      string    `json:"version,omitempty"` // of the agent
+	Machine      string    `json:"machine,omitempty"` // machine id
+	Boot         string    `json:"boot,omitempty"`    // the kernel's id of this boot
+	Disabled     Prose     `json:"disabled,omitempty"`
+	Agent        *Upgrade  `json:"agent,omitempty"`  // nil when the node runs the wanted agent
+	Answer       *Answer   `json:"answer,omitempty"` // to the newest request; nil: no answer
 
 	Signatures *Signatures `json:"signatures,omitempty"` // nil: the agent does not report it
 }

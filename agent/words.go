@@ -47,6 +47,10 @@ var reasonWords = map[Reason]string{
 	ReasonNotTaken:      "the node is on {last_good} and has not taken {target} yet",
 }
 
+// UnclassifiedWords is the warning about a catalog without classes, and its remedy. See Result.Unclassified.
+const UnclassifiedWords = "the catalog has 0 classes: nothing selects a class for the node\n" +
+	"check what selects classes: node declarations, Hiera data, facts and trusted extensions"
+
 // Sentence returns the reason with its parameters, for people.
 func (c Cause) Sentence() string {
 	p := c.Params

@@ -23,6 +23,7 @@ type console struct {
 	compiled bool            // a catalog was compiled, anywhere in the output
 	ended    bool            // Puppet reports that a signal ended it
 	lines    []agent.LogLine // of the last 256 KiB
+	stray    []int           // indices of lines that are output of something else, such as a fact
 }
 
 // levels are Puppet's prefixes on the console (puppet/util/log/destinations.rb).
@@ -63,7 +64,7 @@ func readConsole(path string) console {
 		_, tail, _ = bytes.Cut(tail, []byte("\n"))
 	}
 	c.ended = signalLine.Match(tail)
-	c.lines = parseConsole(tail)
+	c.lines, c.stray = parseConsole(tail)
 	return c
 }
 
@@ -86,30 +87,39 @@ func contains(r io.Reader, word []byte) (bool, error) {
 }
 
 // parseConsole splits Puppet's output into log lines. A line without a level belongs to the message before it. Text
-// before the first level is an error of Ruby or of the shell.
-func parseConsole(text []byte) []agent.LogLine {
-	var lines []agent.LogLine
+// before the first message, and between messages of Facter, is stray: output of a fact, or an error of Ruby or of the
+// shell. It is an error only if Puppet reports none. stray has the indices of its lines.
+func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
 	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
 		raw = strings.TrimRight(colour.ReplaceAllString(raw, ""), "\r\n")
 		m := levelPrefix.FindStringSubmatch(raw)
+		last := len(lines) - 1
 		switch {
 		case m != nil:
 			lines = append(lines, agent.LogLine{Level: levels[m[1]], Message: m[2]})
 		case strings.TrimSpace(raw) == "":
-		case len(lines) == 0:
+		case last < 0 || strings.HasPrefix(lines[last].Message, facterPrefix) && !slices.Contains(stray, last):
+			stray = append(stray, len(lines))
 			lines = append(lines, agent.LogLine{Level: "err", Message: raw})
-		default:
-			last := &lines[len(lines)-1]
-			if len(last.Message) <= maxMessage {
-				last.Message += "\n" + raw
-			}
+		case len(lines[last].Message) <= maxMessage:
+			lines[last].Message += "\n" + raw
 		}
 	}
+	blamed := false
 	for i := range lines {
 		lines[i].Message = clip.Text(lines[i].Message, maxMessage)
+		blamed = blamed || isError(lines[i]) && !slices.Contains(stray, i)
 	}
-	return lines
+	for _, i := range stray {
+		if blamed {
+			lines[i].Level = "notice"
+		}
+	}
+	return lines, stray
 }
+
+// facterPrefix begins the messages of Facter.
+const facterPrefix = "Facter: "
 
 func (c *console) relative(rel *strings.Replacer) {
 	for i := range c.lines {
@@ -148,7 +158,7 @@ func (c *console) lastError() string {
 func isError(line agent.LogLine) bool {
 	switch line.Level {
 	case "err", "alert", "emerg", "crit":
-		return !strings.HasPrefix(line.Message, "Facter: ")
+		return !strings.HasPrefix(line.Message, facterPrefix)
 	}
 	return false
 }

@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -132,6 +133,10 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 		report.relative(rel)
 		r.Counts, r.Durations, r.Resources, r.Report = report.Counts, report.Durations, report.Resources, path
 		r.Log = report.Log
+		for _, i := range slices.Backward(console.stray) { // Puppet's report lacks it
+			r.Log = slices.Insert(r.Log, 0, agent.LogLine{Level: "notice", Message: console.lines[i].Message})
+		}
+		r.Unclassified = !report.declares && classifiesNothing(filepath.Join(dir, "classes.txt"), job.Certname)
 	}
 	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
 	r.Log = limited(r.Log, maxLogLines)

@@ -40,6 +40,8 @@ type runReport struct {
 	Durations map[string]time.Duration `yaml:"-"`
 	Resources []agent.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited
 	Log       []agent.LogLine          `yaml:"-"`
+
+	declares bool // a node declaration has resources of its own
 }
 
 // reportFile is the complete file.
@@ -143,6 +145,7 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 	for i := 0; i+1 < len(r.Statuses.Content); i += 2 {
 		var s resourceStatus
 		_ = r.Statuses.Content[i+1].Decode(&s) // what is not readable stays empty
+		r.declares = r.declares || slices.ContainsFunc(s.Path, func(part string) bool { return strings.HasPrefix(part, "Node[") })
 		lines := sources[clip.Text("/"+strings.Join(s.Path, "/"), maxMessage)]
 		status := s.status(lines)
 		if status == "" {

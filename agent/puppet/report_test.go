@@ -152,7 +152,8 @@ func FuzzParseConsole(f *testing.F) {
 	f.Add([]byte("Error: a\nb\n\x1b[1;31mError: c\x1b[0m\n"))
 	f.Add([]byte("no level\nNotice: x\r\n\xff\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, line := range parseConsole(data) {
+		lines, _ := parseConsole(data)
+		for _, line := range lines {
 			if line.Level == "" || len(line.Message) > maxMessage || !utf8.ValidString(line.Message) {
 				t.Errorf("line %+v", line)
 			}

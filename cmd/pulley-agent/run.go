@@ -90,13 +90,16 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 	case run == nil:
 		line += "nothing to do: " + d.Sentence()
 	case run.Noop:
-		line += "a run would change " + cli.Count(run.Counts.OutOfSync, "resource")
+		line += "a run would change " + cli.Count(run.Counts.OutOfSync, "resource") + classes(*run)
 	default:
-		line += fmt.Sprintf("%s on %s: %s", run.Outcome, run.Target, d.Sentence())
+		line += fmt.Sprintf("%s on %s%s: %s", run.Outcome, run.Target, classes(*run), d.Sentence())
 	}
 	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
 	if report.Run != nil && report.Run.Problem != (agent.Problem{}) {
 		cli.Complain(o.env, program, errors.New(report.Run.Problem.String()))
+	}
+	if report.Run != nil && report.Run.Unclassified {
+		cli.Complain(o.env, program, errors.New("warning: "+agent.UnclassifiedWords))
 	}
 	if report.Err != nil {
 		return report.Err
@@ -113,6 +116,14 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		return &cli.SilentError{Code: code}
 	}
 	return nil
+}
+
+// classes names what a run without classes lacks.
+func classes(run agent.Run) string {
+	if run.Unclassified {
+		return ", 0 classes"
+	}
+	return ""
 }
 
 // unreachable prints why etcd did not answer, unless the result names it, and the remedy.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,10 +18,13 @@ import (
 
 // localStatus is the output of `pulley-agent status -o json`.
 type localStatus struct {
-	LastGood   agent.Target     `json:"last_good"`
-	Enforcing  agent.Target     `json:"enforcing"`
-	Outcome    agent.Outcome    `json:"outcome,omitempty"`
-	LastRun    string           `json:"last_run,omitempty"`
+	LastGood  agent.Target  `json:"last_good"`
+	Enforcing agent.Target  `json:"enforcing"`
+	Outcome   agent.Outcome `json:"outcome,omitempty"`
+	LastRun   string        `json:"last_run,omitempty"`
+
+	Unclassified bool `json:"unclassified,omitempty"`
+
 	RanAt      string           `json:"ran_at,omitempty"` // RFC 3339
 	Attempts   []agent.Attempt  `json:"attempts,omitempty"`
 	Holds      []agent.Hold     `json:"holds,omitempty"`
@@ -93,7 +97,7 @@ func readStatus(d *agent.Disk) (localStatus, error) {
 		return localStatus{}, err
 	}
 	s := localStatus{
-		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun,
+		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun, Unclassified: state.Unclassified,
 		Attempts: state.Attempts, Holds: state.Holds, Disabled: disabled, OpenRun: state.OpenRun, Unsent: len(unsent),
 		Refusal: state.Refusal, Retirement: state.Retirement(), Answer: state.Answer,
 	}
@@ -110,6 +114,10 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	}
 	if s.LastRun != "" {
 		t.Row("last run", fmt.Sprintf("%s, %s", s.LastRun, s.Outcome))
+	}
+	if s.Unclassified {
+		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
+		t.Row("warning", first)
 	}
 	for _, a := range s.Attempts {
 		t.Row("attempts", fmt.Sprintf("%d at %s: %s", a.Started, a.Target, a.Problem))

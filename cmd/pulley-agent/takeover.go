@@ -171,7 +171,8 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool)
 }
 
 func newTakeoverRemove(o *options) *cobra.Command {
-	return &cobra.Command{
+	var bare bool
+	cmd := &cobra.Command{
 		Use: "remove", Short: "Remove what starts puppet agent, after a successful run of Pulley", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withNodeLock(func(d *agent.Disk) error {
@@ -179,7 +180,7 @@ func newTakeoverRemove(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := o.oldAgent(nil).Remove(c.Context(), o.env.User, state); err != nil {
+				if err := o.oldAgent(nil).Remove(c.Context(), o.env.User, state, bare); err != nil {
 					return err
 				}
 				fmt.Fprintln(o.env.Stdout, "everything that started puppet agent is removed; its packages stay, and pulley-agent takeover undo restores the rest")
@@ -187,6 +188,8 @@ func newTakeoverRemove(o *options) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&bare, "no-classes", false, "also after a run that applied 0 classes")
+	return cmd
 }
 
 func newTakeoverUndo(o *options) *cobra.Command {

@@ -143,6 +143,8 @@ func outcomeOf(r agent.Run) string {
 	switch {
 	case r.Noop:
 		return "noop"
+	case r.Unclassified:
+		return string(r.Outcome) + ", 0 classes"
 	case r.Drift:
 		return string(r.Outcome) + " (drift)"
 	}
@@ -184,6 +186,9 @@ func printRun(w io.Writer, r agent.Run) {
 	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
 	if r.ConfigVersion != "" {
 		cli.Cleanf(w, "  version: %s%s\n", r.ConfigVersion, atCommit(r.Commit))
+	}
+	if r.Unclassified {
+		cli.Cleanf(w, "  warning: %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
 	}
 	if r.Drift {
 		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")

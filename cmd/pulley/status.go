@@ -163,7 +163,7 @@ func (v statusOptions) print(status fleet.Status) error {
 		t.Paint("STATE", fleet.StateStyle)
 		t.Spare("LAST RUN", "OUTCOME", "DATA")
 		for _, n := range status.Nodes {
-			t.Row(n.Node, string(n.State), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), v.complete(n.Why()))
+			t.Row(n.Node, n.StateCell(), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), v.complete(n.Why()))
 		}
 		return nil
 	})
@@ -177,8 +177,11 @@ func (v statusOptions) print(status fleet.Status) error {
 func (v statusOptions) printHead(status fleet.Status) {
 	first, health, _ := strings.Cut(strings.TrimRight(status.Summary(), "\n"), "\n")
 	style := cli.Green
-	if !status.Healthy {
+	switch {
+	case !status.Healthy:
 		style = cli.Red
+	case status.Unclassified > 0:
+		style = cli.Yellow
 	}
 	fmt.Fprintf(v.env.Stdout, "%s\n%s\n", first, v.env.Paint(style, health))
 	for _, c := range status.Contradictions {

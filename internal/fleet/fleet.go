@@ -29,6 +29,8 @@ type Status struct {
 
 	Contradictions []Contradiction `json:"contradictions"` // of Contradictions, where the caller read the history
 
+	Unclassified int `json:"unclassified"` // nodes whose catalog has no class
+
 	Health machines.Health `json:"-"`
 	Target agent.Target    `json:"-"` // of nodes without one of their own
 	Epoch  agent.Epoch     `json:"-"`
@@ -60,6 +62,8 @@ type Node struct {
 	LastSeen    *time.Time       `json:"last_seen"`
 	Hold        *agent.Hold      `json:"hold"`
 	Rollout     string           `json:"rollout"`
+
+	Unclassified bool `json:"unclassified,omitempty"` // the catalog of the last good run has no class
 
 	Signatures *agent.Signatures `json:"signatures"` // nil: not reported
 
@@ -97,6 +101,9 @@ func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time
 			views[name] = n.View
 		}
 		out.Counts[n.State]++
+		if n.Unclassified {
+			out.Unclassified++
+		}
 		out.Nodes = append(out.Nodes, n)
 	}
 	out.ByRole = countRoles(out.Nodes)
@@ -166,7 +173,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 	if st, ok := f.Statuses[name]; ok {
 		last = &st
 		seen := st.SeenAt
-		n.Signatures = st.Signatures
+		n.Signatures, n.Unclassified = st.Signatures, st.Unclassified
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

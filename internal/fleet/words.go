@@ -33,6 +33,9 @@ func (s Status) Summary() string {
 	if len(parts) == 0 {
 		parts = []string{"no nodes"}
 	}
+	if s.Unclassified > 0 {
+		parts = append(parts, fmt.Sprintf("%d with 0 classes", s.Unclassified))
+	}
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
@@ -102,8 +105,22 @@ func markWords(t agent.Target) string {
 	return fmt.Sprintf("release %s, data %d", cmp.Or(t.Release, "none"), t.Data)
 }
 
-// Why is the sentence of the node's reason; "" for a converged node.
+// StateCell is the state of the node, with its lack of classes.
+func (n Node) StateCell() string { return stateWords(n.State, n.Unclassified) }
+
+func stateWords(s agent.NodeState, unclassified bool) string {
+	if unclassified {
+		return string(s) + ", 0 classes"
+	}
+	return string(s)
+}
+
+// Why is the sentence of the node's reason; "" for a converged node that applies classes.
 func (n Node) Why() string {
+	if n.State == agent.Converged && n.Unclassified {
+		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
+		return first
+	}
 	if n.State == agent.Converged {
 		return ""
 	}
@@ -138,7 +155,11 @@ func (n Node) SeenCell(now time.Time) string {
 // Words explains a node to a person.
 func (x Explanation) Words(now time.Time) string {
 	var b strings.Builder
-	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, x.State, x.View.Sentence())
+	bare := x.Status != nil && x.Status.Unclassified
+	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare), x.View.Sentence())
+	if bare {
+		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
+	}
 	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
 	if x.Status == nil {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")

@@ -250,8 +250,8 @@ func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedu
 }
 
 // Remove permanently removes the units and lines that started the old agent. Their record stays. It needs a good run of
-// Pulley since the old agent was disabled, by the node's state.
-func (m *Machine) Remove(ctx context.Context, by string, node agent.State) error {
+// Pulley since the old agent was disabled, by the node's state. bare confirms a run that applied no class.
+func (m *Machine) Remove(ctx context.Context, by string, node agent.State, bare bool) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
 		return err
@@ -259,6 +259,9 @@ func (m *Machine) Remove(ctx context.Context, by string, node agent.State) error
 	switch s.Stage {
 	case Removing:
 	case Disabled:
+		if node.Unclassified && !bare {
+			return errors.New("cannot remove the old agent: Pulley's last run applied 0 classes\ncheck what selects the classes of this machine, or confirm it with --no-classes")
+		}
 		if !node.GoodSince(s.At) {
 			return fmt.Errorf("cannot remove the old agent: Pulley has had no good run since %s\nrun `pulley-agent run`; `pulley-agent status` shows its result", s.At.Format(time.RFC3339))
 		}

@@ -127,7 +127,7 @@ func (f *fixture) disable(t *testing.T) error {
 // remove removes the old agent after a good run of Pulley.
 func (f *fixture) remove(t *testing.T) error {
 	has := agent.Target{Release: "1.0.0", Tree: "00"}
-	return f.Remove(t.Context(), "ann", agent.State{LastGood: has, Enforcing: has, Outcome: agent.Changed, RanAt: noon.Add(time.Minute)})
+	return f.Remove(t.Context(), "ann", agent.State{LastGood: has, Enforcing: has, Outcome: agent.Changed, RanAt: noon.Add(time.Minute)}, false)
 }
 func (f *fixture) undo(t *testing.T) error { return f.Undo(t.Context(), "ann", f.off) }
 
@@ -167,7 +167,7 @@ func TestDisableAndRemove(t *testing.T) {
 	if got := f.read(t, "etc/cron.d/puppet"); got != want {
 		t.Errorf("the crontab is\n%s", got)
 	}
-	if err := f.Remove(t.Context(), "ann", agent.State{}); err == nil || !strings.Contains(err.Error(), "no good run since") {
+	if err := f.Remove(t.Context(), "ann", agent.State{}, false); err == nil || !strings.Contains(err.Error(), "no good run since") {
 		t.Errorf("remove before a good run of Pulley: %v", err)
 	}
 	must(t, f.remove(t))

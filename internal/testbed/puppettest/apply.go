@@ -61,6 +61,7 @@ func (r *run) apply() int {
 			return r.refuse(problem)
 		}
 	}
+	r.classes(directives)
 	fmt.Printf("Notice: Compiled catalog for %s in environment %s in 0.01 seconds\n", r.get("certname"), r.get("environment"))
 	for _, d := range directives {
 		if d.verb == "cycle" {
@@ -75,6 +76,15 @@ func (r *run) apply() int {
 	}
 	r.say("notice", "Puppet", "Applied catalog in 0.01 seconds")
 	return r.finish()
+}
+
+// classes writes the classes of a "classes" directive, as write_catalog_summary does.
+func (r *run) classes(directives []directive) {
+	for _, d := range directives {
+		if path := r.get("classfile"); d.verb == "classes" && r.get("write_catalog_summary") == "true" && path != "" {
+			_ = os.WriteFile(path, []byte("settings\n"+strings.Join(strings.Fields(d.args), "\n")+"\n"), 0o600)
+		}
+	}
 }
 
 // finish runs the postrun command, writes the report and returns the exit code, in Puppet's order.
@@ -156,6 +166,8 @@ func (r *run) compile(d directive) string {
 		for range n {
 			fmt.Println("Notice: Scope(Class[main]): " + rest)
 		}
+	case "stray":
+		fmt.Fprintln(os.Stderr, d.args)
 	case "refuse-fact":
 		name, message, _ := strings.Cut(d.args, " ")
 		for _, dir := range []string{filepath.Join(r.get("libdir"), "facter"), filepath.Join(r.get("vardir"), "lib", "facter")} {

@@ -22,9 +22,11 @@
 //	# fake: signal TERM|KILL           a command that sends Puppet a signal
 //	# fake: no-report                  the report cannot be written
 //	# fake: print COUNT TEXT           much output during the compilation
+//	# fake: stray TEXT                 output on standard error before Puppet's first message, as of a fact
+//	# fake: classes NAME ...           the classes of the catalog; without the directive, they are unknown
 //
-// Every argument may contain %{env}, %{certname}, %{manifest}, %{fact:a.b} (a part of the fact `pulley`) and
-// %{data:KEY,DEFAULT} (live data).
+// Every argument may contain %{env}, %{certname}, %{manifest}, %{fact:a.b} (a part of the fact `pulley`),
+// %{trusted:NAME} (a trusted extension) and %{data:KEY,DEFAULT} (live data).
 //
 // Each start appends its command line to the file fake-starts in its vardir, and to the one beside the executable.
 // Tests use it to prove that Puppet was not started. The package must never be linked into a released program.

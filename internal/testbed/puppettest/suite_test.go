@@ -163,7 +163,7 @@ func write(t *testing.T, path, text string) {
 
 // cases returns the contract.
 func cases() []testCase {
-	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), trustedCases())
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), trustedCases(), classCases())
 }
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
@@ -496,6 +496,56 @@ file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certna
 			Name: "trusted extensions that cannot be read", Files: unread, Manifest: motd,
 			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: line 1: trusted is not a mapping",
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
+		},
+	}
+}
+
+// classCases check which catalogs classify nothing, and where stray output goes.
+func classCases() []testCase {
+	bare := func(want bool) func(t *testing.T, r *ran) {
+		return func(t *testing.T, r *ran) {
+			if r.Unclassified != want {
+				t.Errorf("unclassified %t, want %t", r.Unclassified, want)
+			}
+		}
+	}
+	logged := func(t *testing.T, r *ran) {
+		t.Helper()
+		if !slices.ContainsFunc(r.Log, func(l agent.LogLine) bool { return l.Level == "notice" && l.Message == "no such device" }) {
+			t.Errorf("log %+v lacks the output of the fact", r.Log)
+		}
+	}
+	const fact = "modules/noise/lib/facter/noise.rb"
+	files := map[string]string{fact: "Facter.add(:noise) { setcode { $stderr.puts 'no such device'; 'x' } }\n"}
+	return []testCase{
+		{
+			Name: "no class", Manifest: motd + "node /^web/ { }\nnode 'db1' { include a }\nclass a { }\n# fake: classes __node_regexp__web\n",
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(true),
+		},
+		{
+			Name: "no class in a noop run", Manifest: motd + "node web1 { }\n# fake: classes web1\n", Noop: true,
+			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2}, Check: bare(true),
+		},
+		{
+			Name: "a class", Manifest: motd + "class a { }\nnode default { include a }\n# fake: classes default a\n",
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(false),
+		},
+		{
+			Name: "stray output before a compile error", Manifest: "fail(\"no ${facts['noise']}\")\n# fake: stray no such device\n# fake: compile-error Evaluation Error: no x (file: %{manifest}, line: 1)\n",
+			Files: files, Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Problem: "no x",
+			Check: func(t *testing.T, r *ran) {
+				if strings.Contains(r.Problem.String(), "device") {
+					t.Error("the problem is the output of a fact")
+				}
+				logged(t, r)
+			},
+		},
+		{
+			Name: "stray output before a good run", Manifest: motd + "notice($facts['noise'])\n# fake: stray no such device\n",
+			Files: files, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				logged(t, r)
+			},
 		},
 	}
 }

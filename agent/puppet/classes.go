@@ -1,0 +1,34 @@
+package puppet
+
+import (
+	"os"
+	"strings"
+
+	"pulley/internal/bounded"
+)
+
+// maxClasses limits the list of a catalog's classes, in bytes.
+const maxClasses = 4 << 20
+
+// classifiesNothing reports whether the file at path, in the format of Puppet's classfile, has no class besides those of
+// every catalog. A node declaration also has a line there: "default", "__node_regexp__" and the pattern, or the name of
+// the node. A missing file proves nothing: this Puppet writes none, or another setting moved it.
+func classifiesNothing(path, certname string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, err := bounded.Read(f, maxClasses)
+	if err != nil {
+		return false
+	}
+	for class := range strings.Lines(string(text)) {
+		class = strings.TrimSpace(class)
+		ofNode := class == "default" || strings.HasPrefix(class, "__node_regexp__") || class == certname || strings.HasPrefix(certname, class+".")
+		if class != "" && class != "settings" && class != "main" && !ofNode {
+			return false
+		}
+	}
+	return true
+}
