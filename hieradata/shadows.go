@@ -1,6 +1,7 @@
 package hieradata
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -228,6 +229,71 @@ type hieraLevel struct {
 func CheckHieraConfig(data []byte) error {
 	_, err := parseHieraConfig(data)
 	return err
+}
+
+// HieraVersion returns the version of a hiera.yaml: 3, 4 or 5. A file without a version is of version 3.
+func HieraVersion(data []byte) (int, error) {
+	var keys map[string]yaml.Node
+	if len(data) > maxInputBytes {
+		return 0, fmt.Errorf("%d bytes are too many for a hiera.yaml", len(data))
+	}
+	if err := yaml.Unmarshal(data, &keys); err != nil {
+		return 0, yamlError(err)
+	}
+	key := "version"
+	if _, has := keys[key]; !has {
+		key = ":version"
+	}
+	node, has := keys[key]
+	if !has {
+		return 3, nil
+	}
+	switch node.Value {
+	case "3", "4", "5":
+		return int(node.Value[0] - '0'), nil
+	}
+	return 0, &SyntaxError{Line: node.Line, Column: node.Column, Problem: fmt.Sprintf("version %q is unknown", node.Value)}
+}
+
+// DataFiles returns a test for the paths that Puppet reads as data because of a hiera.yaml in folder base. Data is nil
+// without a hiera.yaml. An interpolation matches any text.
+func DataFiles(data []byte, base string) (func(name string) bool, error) {
+	config := hieraConfig{Version: 5}
+	version := 5
+	var err error
+	if data != nil {
+		version, err = HieraVersion(data)
+	}
+	var patterns []*regexp.Regexp
+	switch {
+	case err != nil:
+	case version == 5:
+		if data != nil {
+			config, err = parseHieraConfig(data)
+		}
+		patterns = config.patterns(base)
+	case version == 4: // its levels name files without their suffix
+		var v4 struct {
+			Datadir   string `yaml:"datadir"`
+			Hierarchy []struct {
+				Datadir string `yaml:"datadir"`
+			} `yaml:"hierarchy"`
+		}
+		if err = yaml.Unmarshal(data, &v4); err != nil {
+			err = yamlError(err)
+			break
+		}
+		dirs := []string{cmp.Or(v4.Datadir, "data")}
+		for _, l := range v4.Hierarchy {
+			dirs = append(dirs, cmp.Or(l.Datadir, dirs[0]))
+		}
+		for _, dir := range dirs {
+			patterns = appendPattern(patterns, path.Join(base, dir, "**/*.{yaml,json}"), true)
+		}
+	}
+	return func(name string) bool {
+		return slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })
+	}, err
 }
 
 func parseHieraConfig(data []byte) (hieraConfig, error) {

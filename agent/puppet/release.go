@@ -27,6 +27,8 @@ const (
 // ReleaseSettings is `pulley.yaml` in the root of a release: the settings of the release for Pulley.
 type ReleaseSettings struct {
 	LiveData LiveData `yaml:"live_data"`
+	// Silence contains, by rule, patterns of files whose findings `pulley validate` does not report. Nodes ignore it.
+	Silence map[string][]string `yaml:"silence"`
 }
 
 // ReleaseError reports, before Puppet starts, that a release cannot run.
@@ -85,12 +87,18 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 		return s, &ReleaseError{Err: errors.New("more than one document")}
 	}
 	for key, value := range keys {
-		if key != "live_data" {
-			return s, &ReleaseError{Err: fmt.Errorf("line %d: unknown key %q (there is only live_data)", value.Line, key)}
-		}
-		s.LiveData = LiveData(value.Value)
-		if s.LiveData != LiveDataAbove && s.LiveData != LiveDataInHierarchy {
-			return s, &ReleaseError{Err: fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
+		switch key {
+		case "live_data":
+			s.LiveData = LiveData(value.Value)
+			if s.LiveData != LiveDataAbove && s.LiveData != LiveDataInHierarchy {
+				return s, &ReleaseError{Err: fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
+			}
+		case "silence":
+			if value.Decode(&s.Silence) != nil {
+				return s, &ReleaseError{Err: fmt.Errorf("line %d: silence is not a mapping of rules to lists of paths", value.Line)}
+			}
+		default:
+			return s, &ReleaseError{Err: fmt.Errorf("line %d: unknown key %q (there are live_data and silence)", value.Line, key)}
 		}
 	}
 	return s, nil

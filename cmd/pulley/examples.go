@@ -80,7 +80,7 @@ var examples = map[string]string{
 	"pulley token revoke":      "pulley token revoke 1a2b3c4d -m 'it was in a chat'",
 	"pulley unhold":            "pulley unhold -e dev --node controller1",
 	"pulley userdata":          "pulley userdata controller1 -e dev --new-token",
-	"pulley validate":          "pulley validate control-repo",
+	"pulley validate":          "pulley validate control-repo\npulley validate . --strict --github",
 	"pulley version":           "pulley version",
 }
 

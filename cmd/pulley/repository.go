@@ -1,15 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os/exec"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
 	"pulley/internal/controlrepo"
+	"pulley/internal/publish"
 )
 
 func newInit(o *options) *cobra.Command {
@@ -31,47 +30,56 @@ manifests/site.pp, and the module that manages the agent's schedule.`,
 	}
 }
 
-// validateDeadline limits `puppet parser validate` for a complete repository.
-const validateDeadline = 5 * time.Minute
+type validateOptions struct {
+	*options
+	noPuppet, strict, github bool
+	ref                      string
+}
 
 func newValidate(o *options) *cobra.Command {
-	var noPuppet bool
+	v := validateOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "validate DIR",
 		Short: "Check a control repository before it is published",
-		Long: `validate checks the environments, all YAML and, if Puppet is installed, the manifests. It reports features of Puppet that
-need a server: exported resources, puppetdb_query, file-server mounts.
+		Long: `validate reports everything that publish would refuse, and warns of code that behaves differently without a Puppet server.
+It reads only files that Puppet on a node reads, and not those that .pulleyignore names. Errors are what ends the run of nodes.
+Each finding has a rule: pulley.yaml and comments silence a rule at a place. validate parses the manifests if Puppet is
+installed. It does not resolve the Puppetfile.
 
 EXIT STATUS
-  0 no errors (warnings are possible), 1 errors, 2 wrong usage`,
+  0 no errors (warnings are possible), 1 errors, or warnings with --strict, 2 wrong usage`,
 		Args: arguments(1, 1, "takes the folder of a control repository"),
-		RunE: func(c *cobra.Command, args []string) error {
-			report, puppet, err := o.validate(c.Context(), args[0], noPuppet)
-			if err != nil {
-				return err
-			}
-			err = o.out.Print(o.env, report, func(*cli.Table) error { o.showFindings(report, parsedBy(puppet, noPuppet)); return nil })
-			if err == nil && report.Errors() > 0 {
-				err = &cli.SilentError{Code: cli.ExitFailed}
-			}
-			return err
-		},
+		RunE: func(c *cobra.Command, args []string) error { return v.run(c, args[0]) },
 	}
 	o.out.AddFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
+	cmd.Flags().BoolVar(&v.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
+	cmd.Flags().BoolVar(&v.strict, "strict", false, "treat warnings as errors, except those about vendored modules")
+	cmd.Flags().BoolVar(&v.github, "github", false, "print the findings as annotations for a GitHub workflow")
+	cmd.Flags().StringVar(&v.ref, "git-ref", "", "check DIR as of this branch, tag or commit, not the work tree")
 	return cmd
 }
 
-// validate checks a repository. puppet is "" if its manifests were not parsed.
-func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (report controlrepo.Report, puppet string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, validateDeadline)
-	defer cancel()
-	var opts controlrepo.Options
-	if puppet = installedPuppet(noPuppet); puppet != "" {
-		opts.Manifests = controlrepo.PuppetValidator(puppet)
+func (v validateOptions) run(c *cobra.Command, dir string) error {
+	if c.Flags().Changed("git-ref") && v.ref == "" { // --git-ref "$UNSET" must not check the work tree
+		return cli.Usagef("--git-ref is empty: give a branch, a tag or a commit")
 	}
-	report, err = controlrepo.Validate(ctx, dir, opts)
-	return report, puppet, err
+	puppet := installedPuppet(v.noPuppet)
+	report, err := publish.Check(c.Context(), dir, publish.FolderOptions{Ref: v.ref, CacheDir: cacheDir(), Puppet: puppet})
+	if err != nil {
+		return err
+	}
+	if v.strict {
+		report = report.Strict()
+	}
+	if v.github {
+		fmt.Fprint(v.env.Stdout, report.GitHub())
+	} else {
+		err = v.out.Print(v.env, report, func(*cli.Table) error { v.showFindings(report, parsedBy(puppet, v.noPuppet)); return nil })
+	}
+	if err == nil && report.Errors() > 0 {
+		err = &cli.SilentError{Code: cli.ExitFailed}
+	}
+	return err
 }
 
 // installedPuppet returns the Puppet of this machine, or "".
@@ -94,12 +102,27 @@ func parsedBy(puppet string, noPuppet bool) string {
 	return "manifests parsed by Puppet"
 }
 
+// showFindings prints the findings about the repository's own code, and the number of those about vendored modules. The
+// remedy of a rule follows its first finding.
 func (o *options) showFindings(r controlrepo.Report, parsed string) {
+	vendored, shown := 0, map[string]bool{}
 	for _, f := range r.Findings {
+		if f.Vendored {
+			vendored++
+			continue
+		}
 		fmt.Fprintln(o.env.Stdout, cli.Clean(f.String()))
-		if f.Hint != "" {
+		if f.Hint != "" && !shown[f.Hint] {
 			fmt.Fprintln(o.env.Stdout, "  "+cli.Clean(f.Hint))
+			shown[f.Hint] = true
 		}
 	}
-	fmt.Fprintf(o.env.Stdout, "%s, %s, %s; %s\n", cli.Count(r.Files, "file"), cli.Count(r.Errors(), "error"), cli.Count(r.Warnings(), "warning"), parsed)
+	if vendored > 0 {
+		fmt.Fprintf(o.env.Stdout, "%s about vendored modules: -o json lists them\n", cli.Count(vendored, "warning"))
+	}
+	counts := cli.Count(r.Files, "file") + ", " + cli.Count(r.Errors(), "error") + ", " + cli.Count(r.Warnings(), "warning")
+	if r.Silenced > 0 {
+		counts += fmt.Sprintf(", %d silenced", r.Silenced)
+	}
+	fmt.Fprintf(o.env.Stdout, "%s; %s\n", counts, parsed)
 }

@@ -167,19 +167,11 @@ func copyTree(root *os.Root, into string, source fs.FS) (files []string, err err
 
 // mode returns the mode of a file. Embedded files have no modes.
 func mode(name string) fs.FileMode {
-	if runs(name) != "" {
+	if isHook(name) {
 		return 0o755
 	}
 	return 0o644
 }
 
-// runs describes the purpose of a program that nodes run in addition to Puppet; "" for other files.
-func runs(name string) string {
-	switch path.Dir(name) {
-	case "validate.d":
-		return "verifies"
-	case "retire.d":
-		return "drains"
-	}
-	return ""
-}
+// isHook reports whether a file is a program that nodes run in addition to Puppet.
+func isHook(name string) bool { return path.Dir(name) == "validate.d" || path.Dir(name) == "retire.d" }

@@ -10,40 +10,32 @@ import (
 // maxScanFindings is the maximum number of findings for one manifest.
 const maxScanFindings = 100
 
-// scan finds features in a manifest that do not work, or work differently, without a Puppet server.
-func scan(file, src string) []Finding {
+// scan finds features in a manifest that do not work, or work differently, without a Puppet server. Puppet accepts all
+// of them where it parses the manifest: every finding is a warning.
+func scan(file, src string, tokens []token) []Finding {
 	var out []Finding
-	add := func(at int, severity Severity, problem, hint string) {
+	add := func(at int, rule Rule, detail string) {
 		line := src[strings.LastIndexByte(src[:at], '\n')+1 : at]
-		out = append(out, Finding{
-			File: file, Line: strings.Count(src[:at], "\n") + 1, Column: utf8.RuneCountInString(line) + 1,
-			Severity: severity, Problem: problem, Hint: hint,
-		})
+		out = append(out, finding(rule, file, strings.Count(src[:at], "\n")+1, utf8.RuneCountInString(line)+1, detail))
 	}
-	tokens := lex(src)
+	own := declared(tokens)
 	for i, t := range tokens {
 		if len(out) >= maxScanFindings {
 			return out
 		}
 		switch {
-		case t.kind == symbol && (t.text == "@@" || t.text == "<<|"):
-			what := "exported resources"
-			if t.text == "<<|" {
-				what = "collectors of exported resources"
-			}
-			add(t.at, Error, what+" need PuppetDB, which a masterless run does not have",
-				"declare the resource where it is wanted; nodes can learn of each other from the host list")
+		case t.kind == symbol && t.text == "@@":
+			add(t.at, ExportedResource, "")
+		case t.kind == symbol && t.text == "<<|":
+			add(t.at, ExportedResource, "a collector of them")
 		case t.kind == word && (t.text == "puppetdb_query" || t.text == "::puppetdb_query") && followedBy(tokens, i, "("):
-			add(t.at, Error, "puppetdb_query needs PuppetDB, which a masterless run does not have",
-				"use the host list, or put what it would find into Hiera")
-		case isVariable(tokens, i) && serverVariables[strings.TrimPrefix(t.text, "::")]:
-			add(t.at, Warning, fmt.Sprintf("$%s is about a Puppet server, and there is none: the value describes the node itself, or nothing", t.text),
-				"use $facts or $trusted")
-		case t.kind == text:
+			add(t.at, PuppetDBQuery, "")
+		case isVariable(tokens, i) && serverVariables[strings.TrimPrefix(t.text, "::")] && !own[t.text]:
+			add(t.at, ServerVariable, "$"+t.text)
+		case t.kind == text && !hasAlternative(tokens, i):
 			for _, m := range fileSource.FindAllStringSubmatchIndex(t.text, -1) {
-				problem, hint := sourceProblem(t, m)
-				if problem != "" {
-					add(t.at+m[0], Error, problem, hint)
+				if problem := sourceProblem(t, m); problem != "" {
+					add(t.at+m[0], FileServer, problem)
 				}
 			}
 		}
@@ -53,6 +45,10 @@ func scan(file, src string) []Finding {
 
 func followedBy(tokens []token, i int, symbolText string) bool {
 	return i+1 < len(tokens) && tokens[i+1].kind == symbol && tokens[i+1].text == symbolText
+}
+
+func isSymbol(tokens []token, i int, symbolText string) bool {
+	return i >= 0 && i < len(tokens) && tokens[i].kind == symbol && tokens[i].text == symbolText
 }
 
 // isVariable also recognizes a variable in an interpolation without a dollar: "${servername}".
@@ -66,20 +62,92 @@ func isVariable(tokens []token, i int) bool {
 
 var serverVariables = map[string]bool{"server_facts": true, "servername": true, "serverip": true, "serverip6": true, "serverversion": true}
 
+// declared returns the server variables that a manifest declares itself: as a parameter or by an assignment.
+func declared(tokens []token) map[string]bool {
+	own := map[string]bool{}
+	for i, t := range tokens {
+		switch {
+		case t.kind == variable && serverVariables[t.text] && followedBy(tokens, i, "=") && !isSymbol(tokens, i+2, "="):
+			own[t.text] = true
+		case t.kind == word && (t.text == "class" || t.text == "define" || t.text == "function"):
+			for _, p := range parameters(tokens[i+1:]) {
+				own[p] = true
+			}
+		}
+	}
+	return own
+}
+
+// maxHeaderTokens and maxListTokens limit how far a declaration and a list are read: scanning stays linear.
+const (
+	maxHeaderTokens = 5000
+	maxListTokens   = 200
+)
+
+// parameters returns the variables in the first pair of parentheses, if it precedes the first brace.
+func parameters(tokens []token) []string {
+	var found []string
+	depth := 0
+	for i, t := range tokens[:min(len(tokens), maxHeaderTokens)] {
+		switch {
+		case isSymbol(tokens, i, "("):
+			depth++
+		case isSymbol(tokens, i, ")"):
+			if depth--; depth <= 0 {
+				return found
+			}
+		case depth == 0 && isSymbol(tokens, i, "{"):
+			return nil
+		case depth == 1 && t.kind == variable:
+			found = append(found, t.text)
+		}
+	}
+	return found
+}
+
 // fileSource matches puppet://<server>/<mount>/.
 var fileSource = regexp.MustCompile(`\bpuppet://([^/\s'"]*)/([^/\s'"]*)`)
 
 // sourceProblem checks one file source. It cannot check a server or mount with an interpolation.
-func sourceProblem(t token, m []int) (problem, hint string) {
+func sourceProblem(t token, m []int) string {
 	server, mount := t.text[m[2]:m[3]], t.text[m[4]:m[5]]
 	atEnd := t.open && m[1] == len(t.text)
 	switch {
 	case server != "":
-		return fmt.Sprintf("puppet://%s/ is a file server, and a masterless run has none", server),
-			"put the file into a module and use puppet:///modules/<module>/<file>"
+		return fmt.Sprintf("puppet://%s/", server)
 	case mount == "modules" || atEnd:
-		return "", ""
+		return ""
 	}
-	return fmt.Sprintf("puppet:///%s is a mount of a file server, and a masterless run only has puppet:///modules", mount),
-		"put the file into a module and use puppet:///modules/<module>/<file>"
+	return "puppet:///" + mount
+}
+
+// hasAlternative reports whether a text is in a list with a source that works without a server: Puppet uses the first
+// source that exists.
+func hasAlternative(tokens []token, i int) bool {
+	if !strings.Contains(tokens[i].text, "puppet://") {
+		return false
+	}
+	from := i
+	for ; from > 0 && i-from < maxListTokens && inList(tokens[from]); from-- {
+	}
+	if !isSymbol(tokens, from, "[") {
+		return false
+	}
+	for to := from + 1; to < min(len(tokens), from+maxListTokens) && inList(tokens[to]); to++ {
+		if s := tokens[to].text; tokens[to].kind == text && (strings.HasPrefix(s, "puppet:///modules/") || strings.HasPrefix(s, "/") && tokens[to].whole) {
+			return true
+		}
+	}
+	return false
+}
+
+// inList reports whether a token may be between the brackets of a list of strings.
+func inList(t token) bool {
+	switch t.kind {
+	case text, variable, word:
+		return true
+	case symbol:
+		return t.text == "," || t.text == "${" || t.text == "}"
+	}
+	return false
 }

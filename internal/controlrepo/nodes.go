@@ -1,6 +1,7 @@
 package controlrepo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -22,8 +23,7 @@ type nodeMatchers struct {
 }
 
 // collect adds the node declarations of one manifest.
-func (n *nodeMatchers) collect(src string) {
-	tokens := lex(src)
+func (n *nodeMatchers) collect(tokens []token) {
 	for i := 0; i < len(tokens); i++ {
 		if tokens[i].kind != word || tokens[i].text != "node" {
 			continue
@@ -96,9 +96,7 @@ func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.En
 				continue
 			}
 			line, column := rolePlace(data, role.Name)
-			out = append(out, Finding{File: file, Line: line, Column: column, Severity: Warning,
-				Problem: fmt.Sprintf("no node declaration matches %s of role %s", hostname, role.Name),
-				Hint:    fmt.Sprintf(`add node /^%s\d+/ { … } to manifests/site.pp`, role.Name)})
+			out = append(out, finding(RoleUnmatched, file, line, column, fmt.Sprintf("%s of role %s", hostname, role.Name)))
 			break
 		}
 	}
@@ -128,8 +126,8 @@ func (r *reading) checkClouds() []environments.Source {
 		if !isCloud(name) {
 			continue
 		}
-		if base := path.Base(name); path.Ext(name) == ".yml" {
-			r.add(Finding{File: name, Severity: Warning, Problem: "`--cloud` does not find it", Hint: "rename it to " + base[:len(base)-len(".yml")] + ".yaml"})
+		if path.Ext(name) == ".yml" {
+			r.add(finding(CloudName, name, 0, 0, ""))
 		}
 		if err := environments.ParseCloud(name, data); err != nil {
 			r.add(environmentFindings(name, err)...)
@@ -157,11 +155,13 @@ func load(name string, data []byte, clouds []environments.Source) (*environments
 func environmentFindings(file string, err error) []Finding {
 	var several environments.Errors
 	if !errors.As(err, &several) {
-		return []Finding{{File: file, Severity: Error, Problem: err.Error()}}
+		return []Finding{finding(EnvironmentFile, file, 0, 0, err.Error())}
 	}
 	out := make([]Finding, 0, len(several))
 	for _, e := range several {
-		out = append(out, Finding{File: file, Line: e.Line, Column: e.Column, Severity: Error, Problem: e.Problem, Hint: e.Advice})
+		f := finding(EnvironmentFile, file, e.Line, e.Column, e.Problem)
+		f.Hint = cmp.Or(e.Advice, f.Hint)
+		out = append(out, f)
 	}
 	return slices.Clip(out)
 }

@@ -31,7 +31,7 @@ func PuppetValidator(command string) ManifestCheck {
 		}
 		absolute, err := filepath.Abs(dir)
 		if err != nil {
-			return []Finding{cannotParse(err.Error(), "")}
+			return []Finding{cannotParse(err.Error())}
 		}
 		ctx, cancel := context.WithTimeout(ctx, parserDeadline)
 		defer cancel()
@@ -40,20 +40,20 @@ func PuppetValidator(command string) ManifestCheck {
 		var exit *exec.ExitError
 		switch {
 		case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
-			return []Finding{cannotParse("there is no "+command, "install Puppet, or skip its check")}
+			return []Finding{cannotParse("there is no " + command)}
 		case ctx.Err() != nil:
-			return append(findings, cannotParse(fmt.Sprintf("Puppet was stopped: %v", context.Cause(ctx)), ""))
+			return append(findings, cannotParse(fmt.Sprintf("Puppet was stopped: %v", context.Cause(ctx))))
 		case err != nil && !errors.As(err, &exit):
-			return append(findings, cannotParse(err.Error(), ""))
+			return append(findings, cannotParse(err.Error()))
 		case err != nil && Report{Findings: findings}.Errors() == 0:
-			return append(findings, cannotParse(fmt.Sprintf("Puppet ended with %v: %s", err, lastLine(output)), ""))
+			return append(findings, cannotParse(fmt.Sprintf("Puppet ended with %v: %s", err, lastLine(output))))
 		}
 		return findings
 	}
 }
 
-func cannotParse(why, hint string) Finding {
-	return Finding{Severity: Error, Problem: "cannot check the manifests: " + why, Hint: hint}
+func cannotParse(why string) Finding {
+	return finding(PuppetFailed, "", 0, 0, why)
 }
 
 func validateManifests(ctx context.Context, command, dir string, files []string) (output string, err error) {
@@ -95,21 +95,22 @@ var (
 // parserFindings parses Puppet's messages about files of dir.
 func parserFindings(dir, output string) []Finding {
 	var out []Finding
-	for line := range strings.Lines(output) {
-		m := messageForm.FindStringSubmatch(strings.TrimSpace(line))
+	for text := range strings.Lines(output) {
+		m := messageForm.FindStringSubmatch(strings.TrimSpace(text))
 		if m == nil {
 			continue
 		}
-		f := Finding{Severity: Error, Problem: noiseForm.ReplaceAllString(m[2], ""), File: m[3]}
+		rule := ManifestSyntax
 		if m[1] == "Warning" {
-			f.Severity = Warning
+			rule = ParserWarning
 		}
-		if relative, err := filepath.Rel(dir, f.File); err == nil {
-			f.File = filepath.ToSlash(relative)
+		file := m[3]
+		if relative, err := filepath.Rel(dir, file); err == nil {
+			file = filepath.ToSlash(relative)
 		}
-		f.Line, _ = strconv.Atoi(m[4])
-		f.Column, _ = strconv.Atoi(m[5])
-		out = append(out, f)
+		line, _ := strconv.Atoi(m[4])
+		column, _ := strconv.Atoi(m[5])
+		out = append(out, finding(rule, file, line, column, noiseForm.ReplaceAllString(m[2], "")))
 	}
 	return out
 }

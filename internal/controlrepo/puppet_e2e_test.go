@@ -15,6 +15,7 @@ func TestRealPuppetParses(t *testing.T) {
 		t.Errorf("the new repository: %v, %v", report.Findings, err)
 	}
 	report, err = Validate(t.Context(), repo(t, map[string]string{
+		"manifests/used.pp":             "node x1 { include role::a, role::d, \"role::${x}\" }\n",
 		"modules/role/manifests/a.pp":   "class role::a {\n  $x = \n}\n",
 		"modules/role/manifests/b c.pp": "class role::b-c {\n  if true { }\n}\n",
 		"modules/role/manifests/d.pp":   "class role::d {\n  notice(\n",
@@ -29,9 +30,9 @@ func TestRealPuppetParses(t *testing.T) {
 	}
 	all := strings.Join(got, "\n")
 	for _, want := range []string{
-		"modules/role/manifests/a.pp:3:1: error: Syntax error at '}'",
+		"modules/role/manifests/a.pp:3:1: error: Puppet cannot parse a manifest that nodes read: Syntax error at '}'",
 		"modules/role/manifests/b c.pp:1:1: error: ",
-		"modules/role/manifests/d.pp: error: Syntax error at end of input",
+		"modules/role/manifests/d.pp: error: Puppet cannot parse a manifest that nodes read: Syntax error at end of input",
 		"modules/role/manifests/e.pp:2:",
 	} {
 		if !strings.Contains(all, want) {

@@ -1,7 +1,6 @@
 package controlrepo
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +10,14 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strings"
 	"unicode/utf8"
 )
 
 // maxFileBytes is the maximum size of a file to read.
 const maxFileBytes = 4 << 20
+
+// settingsFile is the file with the settings of a release for Pulley.
+const settingsFile = "pulley.yaml"
 
 // ManifestCheck parses manifests, given relative to dir, and returns the problems.
 type ManifestCheck func(ctx context.Context, dir string, files []string) []Finding
@@ -25,155 +26,259 @@ type ManifestCheck func(ctx context.Context, dir string, files []string) []Findi
 type Options struct {
 	Manifests ManifestCheck                    // nil: manifests are scanned but not parsed
 	Ignore    func(path string, dir bool) bool // paths to skip, relative to dir; nil: none
+	Vendored  func(path string) bool           // paths of modules that a Puppetfile installs; nil: none
+	Committed func(path string) bool           // paths that git has as they are; nil: none
+	Found     []Finding                        // of the caller: Refusals and Odd
 }
 
 // Validate checks the control repository in dir. The error reports a failed read; the report contains the problems of
-// the files. Validate does not follow symbolic links.
+// the files. It judges only files that Puppet on a node reads, and private keys. Validate does not follow symbolic links.
 func Validate(ctx context.Context, dir string, opts Options) (report Report, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	r := &reading{files: map[string][]byte{}}
-	if err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err == nil {
-			err = ctx.Err()
-		}
+	r := &reading{
+		repo: root.FS(), opts: opts, modes: map[string]fs.FileMode{}, files: map[string][]byte{}, data: map[string]bool{},
+		tokens: map[string][]token{}, sealed: map[string]bool{}, findings: slices.Clone(opts.Found),
+	}
+	if err = r.list(ctx); err == nil {
+		err = r.read()
+	}
+	if err != nil {
+		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
+	}
+	r.check(ctx, dir)
+	return r.report(), nil
+}
+
+// reading holds the files that Validate has read.
+type reading struct {
+	repo     fs.FS
+	opts     Options
+	layout   layout
+	modes    map[string]fs.FileMode // all files
+	files    map[string][]byte      // files to check
+	data     map[string]bool        // files that Hiera reads
+	tokens   map[string][]token     // of manifests
+	sealed   map[string]bool        // folders with the checksums of a built module
+	findings []Finding
+}
+
+func (r *reading) add(f ...Finding) { r.findings = append(r.findings, f...) }
+
+// list records all files, and finds private keys in them.
+func (r *reading) list(ctx context.Context) error {
+	return fs.WalkDir(r.repo, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case name == ".":
+			return nil
 		case !utf8.ValidString(name): // an fs.FS cannot open it, and Puppet code cannot name it
 			if d.IsDir() {
 				return fs.SkipDir
 			}
 			return nil
-		case name == "." || opts.Ignore == nil || !opts.Ignore(name, d.IsDir()):
-			return r.visit(root.FS(), name, d)
-		case d.IsDir():
-			return fs.SkipDir
+		case path.Base(name) == ".git", r.opts.Ignore != nil && r.opts.Ignore(name, d.IsDir()):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case !d.Type().IsRegular():
+			return nil
 		}
-		return nil
-	}); err != nil {
-		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
-	}
-	if opts.Manifests != nil && len(r.manifests) > 0 {
-		r.add(opts.Manifests(ctx, dir, r.manifests)...)
-	}
-	r.check()
-	return Report{Findings: sortFindings(r.findings), Files: len(r.files)}, nil
-}
-
-// reading holds the files that Validate has read.
-type reading struct {
-	files     map[string][]byte // files to check
-	manifests []string
-	findings  []Finding
-}
-
-func (r *reading) add(f ...Finding) { r.findings = append(r.findings, f...) }
-
-func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
-	switch {
-	case name != "." && strings.HasPrefix(path.Base(name), "."):
-		if d.IsDir() {
-			return fs.SkipDir // .git and the like are not part of a release
+		info, err := d.Info()
+		if err != nil {
+			return err
 		}
-		return nil
-	case d.IsDir() && notForNodes(name):
-		return fs.SkipDir
-	case !d.Type().IsRegular():
-		return nil
-	}
-	info, err := d.Info()
-	if err != nil {
-		return err
-	}
-	if does := runs(name); does != "" && info.Mode().Perm()&0o111 == 0 {
-		r.add(Finding{File: name, Severity: Error, Problem: "it is not executable, and " + does + " nothing", Hint: "chmod +x " + name})
-	}
-	if !isYAML(name) && path.Ext(name) != ".pp" {
-		return r.look(repo, name)
-	}
-	if info.Size() > maxFileBytes {
-		r.add(Finding{File: name, Severity: Error, Problem: fmt.Sprintf("it has %d bytes, and at most %d are read", info.Size(), maxFileBytes)})
-		return nil
-	}
-	data, err := fs.ReadFile(repo, name)
-	if err != nil {
-		return err
-	}
-	r.files[name] = data
-	if path.Ext(name) == ".pp" {
-		r.manifests = append(r.manifests, name)
-	}
-	return nil
+		r.modes[name] = info.Mode()
+		if path.Base(name) == "checksums.json" { // `puppet module build` writes it
+			r.sealed[path.Dir(name)] = true
+		}
+		return r.look(name)
+	})
 }
 
 var privateKey = regexp.MustCompile(`^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----`)
 
-// look reads the beginning of any file to find private keys. Every reader of etcd could read a private key in a
-// release, even if git ignores the file.
-func (r *reading) look(repo fs.FS, name string) (err error) {
-	f, err := repo.Open(name)
+// look reads the beginning of any file to find private keys. Every reader of etcd can read a private key in a release.
+// A key that git does not track would leave the machine by this release alone.
+func (r *reading) look(name string) (err error) {
+	f, err := r.repo.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	head, err := io.ReadAll(io.LimitReader(f, 256))
 	if err == nil && privateKey.Match(head) {
-		r.add(Finding{File: name, Severity: Error, Problem: "it is a private key, and every reader of etcd could read it", Hint: "keep it outside of the control repository"})
+		rule := PrivateKey
+		if r.opts.Committed != nil && r.opts.Committed(name) {
+			rule = CommittedPrivateKey
+		}
+		r.add(finding(rule, name, 0, 0, ""))
 	}
 	return err
 }
 
-// notForNodes reports folders of a module that Puppet on a node never reads. Their files may contain deliberate errors.
-func notForNodes(name string) bool {
-	parts := strings.Split(name, "/")
-	return len(parts) == 3 && (parts[2] == "spec" || parts[2] == "plans" || parts[2] == "examples")
+// vendored reports whether a path belongs to a module of somebody else: one that a Puppetfile installs, or one that was
+// built for a module registry.
+func (r *reading) vendored(name string) bool {
+	if r.opts.Vendored != nil && r.opts.Vendored(name) {
+		return true
+	}
+	folder, _, _ := r.layout.module(name)
+	return folder != "" && r.sealed[folder]
 }
 
-func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" }
+// read reads the files that Puppet reads.
+func (r *reading) read() error {
+	if err := r.open("environment.conf"); err != nil {
+		return err
+	}
+	r.layout = parseLayout(string(r.files["environment.conf"]))
+	delete(r.files, "environment.conf")
+	for name := range r.modes {
+		_, rest, _ := r.layout.module(name)
+		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || isEnvironment(name) || isCloud(name) || name == settingsFile {
+			if err := r.open(name); err != nil {
+				return err
+			}
+		}
+	}
+	reads := []func(string) bool{}
+	for name, data := range r.files {
+		if path.Base(name) == "hiera.yaml" {
+			found, test := checkHiera(name, data)
+			r.add(found...)
+			reads = append(reads, test)
+		}
+	}
+	if _, has := r.files["hiera.yaml"]; !has {
+		r.add(finding(HieraMissing, "hiera.yaml", 0, 0, ""))
+		reads = append(reads, func(name string) bool { return name == "data/common.yaml" })
+	}
+	for name := range r.modes {
+		for _, test := range reads {
+			if isYAML(name) && test(name) {
+				r.data[name] = true
+			}
+		}
+	}
+	for name := range r.data {
+		if err := r.open(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open reads a file, if it is in the repository.
+func (r *reading) open(name string) error {
+	if _, has := r.modes[name]; !has {
+		return nil
+	}
+	info, err := fs.Stat(r.repo, name)
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxFileBytes {
+		r.add(finding(NotChecked, name, 0, 0, fmt.Sprintf("%d bytes, and at most %d are read", info.Size(), maxFileBytes)))
+		return nil
+	}
+	data, err := fs.ReadFile(r.repo, name)
+	if err == nil {
+		r.files[name] = data
+	}
+	return err
+}
+
+// lex returns the tokens of a manifest.
+func (r *reading) lex(name string) []token {
+	tokens, has := r.tokens[name]
+	if !has {
+		tokens = lex(string(r.files[name]))
+		r.tokens[name] = tokens
+	}
+	return tokens
+}
+
+func isYAML(name string) bool {
+	return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" || path.Ext(name) == ".eyaml"
+}
 
 func isEnvironment(name string) bool { return path.Dir(name) == "environments" && isYAML(name) }
 
 func isCloud(name string) bool { return path.Dir(name) == "clouds" && isYAML(name) }
 
-func (r *reading) check() {
-	for name, data := range r.files {
-		switch {
-		case path.Ext(name) == ".pp":
-			r.add(scan(name, string(data))...)
-		case isEnvironment(name), isCloud(name), name == "pulley.yaml":
-		case path.Base(name) == "hiera.yaml":
-			r.add(checkYAML(name, data)...)
-			r.add(checkHiera(name, data)...)
-		default:
+func (r *reading) check(ctx context.Context, dir string) {
+	r.checkManifests(ctx, dir)
+	for name := range r.data {
+		if data, has := r.files[name]; has {
 			r.add(checkYAML(name, data)...)
 		}
 	}
-	r.add(checkSettings(r.files["pulley.yaml"], r.files["hiera.yaml"])...)
-	if _, has := r.files["hiera.yaml"]; !has {
-		r.add(Finding{File: "hiera.yaml", Severity: Warning, Problem: "the file is missing: Puppet reads only data/common.yaml", Hint: "`pulley init` writes one that works"})
+	for name, mode := range r.modes {
+		if isHook(name) && mode.Perm()&0o111 == 0 {
+			r.add(finding(NotExecutable, name, 0, 0, ""))
+		}
 	}
 	r.checkNodes()
+}
+
+// checkManifests parses the manifests that Puppet reads, with one run of Puppet, and scans them.
+func (r *reading) checkManifests(ctx context.Context, dir string) {
+	autoloaded := map[string]string{} // name by file
+	var readable []string
+	for name, data := range r.files {
+		if path.Ext(name) != ".pp" {
+			continue
+		}
+		if !r.layout.isSite(name) {
+			autoloaded[name] = r.layout.autoloaded(name)
+		}
+		if line := invalidUTF8(data); line > 0 {
+			r.add(finding(ManifestSyntax, name, line, 0, "the line is not UTF-8"))
+		} else {
+			readable = append(readable, name)
+		}
+		r.add(scan(name, string(data), r.lex(name))...)
+	}
+	slices.Sort(readable)
+	if r.opts.Manifests != nil && len(readable) > 0 {
+		r.add(r.opts.Manifests(ctx, dir, readable)...)
+	}
+	reached := r.reached(autoloaded)
+	for i, f := range r.findings {
+		if _, module := autoloaded[f.File]; f.Rule == ManifestSyntax && module && !reached[f.File] {
+			r.findings[i] = f.as(UnusedSyntax)
+		}
+	}
 }
 
 // checkNodes checks the environments, and that site.pp has declarations for their nodes.
 func (r *reading) checkNodes() {
 	site := nodeMatchers{}
 	manifests := 0
-	for _, name := range r.manifests {
-		if strings.HasPrefix(name, "manifests/") {
+	for name := range r.files {
+		if r.layout.isSite(name) {
 			manifests++
-			site.collect(string(r.files[name]))
+			site.collect(r.lex(name))
 		}
 	}
-	if manifests == 0 {
-		r.add(Finding{File: "manifests/site.pp", Severity: Error, Problem: "the file is missing: Puppet would apply nothing", Hint: "`pulley init` writes one that works"})
-	} else if !site.any {
-		r.add(Finding{File: "manifests/site.pp", Severity: Warning, Problem: "there are no node declarations: all nodes get the same resources",
-			Hint: `give each role its own: node /^controller\d+/ { … }`})
+	place := r.layout.manifest
+	if place == "manifests" {
+		place = "manifests/site.pp"
+	}
+	switch {
+	case r.layout.manifest == "": // outside of the repository
+	case manifests == 0:
+		r.add(finding(ManifestsMissing, place, 0, 0, ""))
+	case !site.any:
+		r.add(finding(NodesMissing, place, 0, 0, ""))
 	}
 	seen, clouds := 0, r.checkClouds()
 	for name, data := range r.files {
@@ -191,73 +296,26 @@ func (r *reading) checkNodes() {
 		}
 	}
 	if seen == 0 {
-		r.add(Finding{File: "environments", Severity: Warning, Problem: "there is no environment", Hint: "list the nodes in environments/<environment>.yaml"})
+		r.add(finding(EnvironmentMissing, "environments", 0, 0, ""))
 	}
 }
 
-// Severity is the severity of a finding. Errors forbid publishing.
-type Severity string
-
-// The severities.
-const (
-	Error   Severity = "error"   // nodes cannot apply the release
-	Warning Severity = "warning" // probably a mistake
-)
-
-// Finding is one problem in a control repository.
-type Finding struct {
-	File     string   `json:"file,omitempty"`   // relative to the repository; "" for the repository itself
-	Line     int      `json:"line,omitempty"`   // from 1; 0 if unknown
-	Column   int      `json:"column,omitempty"` // from 1, in characters; 0 if unknown
-	Severity Severity `json:"severity"`
-	Problem  string   `json:"problem"`
-	Hint     string   `json:"hint,omitempty"` // remedy
-}
-
-// String formats the finding like a compiler: file:line:column: severity: problem.
-func (f Finding) String() string {
-	var b strings.Builder
-	if f.File != "" {
-		b.WriteString(f.File)
-		if f.Line > 0 {
-			fmt.Fprintf(&b, ":%d", f.Line)
-			if f.Column > 0 {
-				fmt.Fprintf(&b, ":%d", f.Column)
-			}
+// report applies the settings of the repository to the findings.
+func (r *reading) report() Report {
+	found, settings := checkSettings(r.files[settingsFile], r.files["hiera.yaml"])
+	silenced, unknown := parseSilence(settings.Silence)
+	r.add(append(found, unknown...)...)
+	report := Report{Files: len(r.files), Findings: []Finding{}}
+	for _, f := range r.findings {
+		if f.File != "" && r.vendored(f.File) {
+			f = f.inVendored()
 		}
-		b.WriteString(": ")
-	}
-	fmt.Fprintf(&b, "%s: %s", f.Severity, f.Problem)
-	return b.String()
-}
-
-// Report is the result of Validate.
-type Report struct {
-	Findings []Finding `json:"findings"` // sorted by file and place
-	Files    int       `json:"files"`    // number of files read
-}
-
-// Errors counts the findings that forbid publishing.
-func (r Report) Errors() int { return r.count(Error) }
-
-// Warnings counts the findings that do not forbid publishing.
-func (r Report) Warnings() int { return r.count(Warning) }
-
-func (r Report) count(s Severity) int {
-	n := 0
-	for _, f := range r.Findings {
-		if f.Severity == s {
-			n++
+		if silenced.covers(f, r.files[f.File]) {
+			report.Silenced++
+			continue
 		}
+		report.Findings = append(report.Findings, f)
 	}
-	return n
-}
-
-// sortFindings sorts by place and removes duplicates.
-func sortFindings(all []Finding) []Finding {
-	slices.SortFunc(all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
-			cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Problem, b.Problem), cmp.Compare(a.Hint, b.Hint))
-	})
-	return slices.Compact(all)
+	report.Findings = sortFindings(report.Findings)
+	return report
 }

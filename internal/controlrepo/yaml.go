@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 
@@ -15,9 +17,11 @@ import (
 	"pulley/hieradata"
 )
 
-// checkYAML checks any YAML file of a release. YAML that Puppet accepts with an unexpected meaning (it uses the last of
-// two equal keys) is an error too.
+// checkYAML checks a data file. Puppet accepts duplicate keys (it uses the last value) and refuses dates.
 func checkYAML(file string, data []byte) []Finding {
+	if line := invalidUTF8(data); line > 0 {
+		return []Finding{finding(DataSyntax, file, line, 0, "the line is not UTF-8")}
+	}
 	var out []Finding
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	for {
@@ -27,22 +31,36 @@ func checkYAML(file string, data []byte) []Finding {
 			return out
 		}
 		if err != nil {
-			return append(out, yamlFinding(file, err))
+			return append(out, yamlFinding(DataSyntax, file, err))
 		}
 		out = append(out, checkNode(file, &doc)...)
 	}
 }
 
+// invalidUTF8 returns the first line that is not UTF-8, from 1; 0 if all are.
+func invalidUTF8(data []byte) int {
+	if utf8.Valid(data) {
+		return 0
+	}
+	n := 0
+	for line := range bytes.Lines(data) {
+		if n++; !utf8.Valid(line) {
+			return n
+		}
+	}
+	return n
+}
+
 var yamlErrorForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-func yamlFinding(file string, err error) Finding {
-	f := Finding{File: file, Severity: Error}
-	f.Problem, _, _ = strings.Cut(err.Error(), "\n")
-	if m := yamlErrorForm.FindStringSubmatch(f.Problem); m != nil {
-		f.Line, _ = strconv.Atoi(m[1])
-		f.Problem = m[2]
+func yamlFinding(rule Rule, file string, err error) Finding {
+	detail, _, _ := strings.Cut(err.Error(), "\n")
+	line := 0
+	if m := yamlErrorForm.FindStringSubmatch(detail); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		detail = m[2]
 	}
-	return f
+	return finding(rule, file, line, 0, detail)
 }
 
 // checkNode finds duplicate keys, and dates that Puppet refuses. It does not follow aliases: their targets are checked
@@ -58,17 +76,14 @@ func checkNode(file string, n *yaml.Node) []Finding {
 			}
 			id := key.ShortTag() + " " + key.Value
 			if line, twice := first[id]; twice {
-				out = append(out, Finding{File: file, Line: key.Line, Column: key.Column, Severity: Error,
-					Problem: fmt.Sprintf("the key %q is in line %d already, and this one would override it", key.Value, line),
-					Hint:    "remove one of them"})
+				out = append(out, finding(DuplicateKey, file, key.Line, key.Column, fmt.Sprintf("%q, first in line %d", key.Value, line)))
 				continue
 			}
 			first[id] = key.Line
 		}
 	}
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
-		out = append(out, Finding{File: file, Line: n.Line, Column: n.Column, Severity: Warning,
-			Problem: fmt.Sprintf("Puppet refuses to read a file with the date %s in it", n.Value), Hint: "quote it"})
+		out = append(out, finding(DataDate, file, n.Line, n.Column, n.Value))
 	}
 	for _, child := range n.Content {
 		out = append(out, checkNode(file, child)...)
@@ -81,35 +96,46 @@ func checkNode(file string, n *yaml.Node) []Finding {
 var livePath = regexp.MustCompile(`%\{(::)?facts\.pulley\.data\}/`)
 
 // checkSettings checks pulley.yaml, which may be missing (data is nil), and compares hiera.yaml with it.
-func checkSettings(data, hiera []byte) []Finding {
+func checkSettings(data, hiera []byte) ([]Finding, puppet.ReleaseSettings) {
 	s, err := puppet.ParseReleaseSettings(data) // the same parser as on nodes
 	if err != nil {
-		f := yamlFinding("pulley.yaml", fmt.Errorf("yaml: %w", errors.Unwrap(err)))
-		f.Hint = "its one setting is live_data: above or hierarchy"
-		return []Finding{f}
+		return []Finding{yamlFinding(Settings, settingsFile, fmt.Errorf("yaml: %w", errors.Unwrap(err)))}, s
 	}
 	names := livePath.Match(hiera)
 	switch {
 	case s.LiveData == puppet.LiveDataInHierarchy && !names:
-		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: "live_data is hierarchy, but hiera.yaml has no place for it: live data would be ignored",
-			Hint: `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"; the files are ` + strings.Join(hieradata.Files(), ", ")}}
+		return []Finding{finding(LiveDataUnused, settingsFile, 0, 0, "")}, s
 	case s.LiveData == puppet.LiveDataAbove && names:
-		return []Finding{{File: "pulley.yaml", Severity: Warning, Problem: "hiera.yaml has a place for live data, but live_data is above: it would be looked up twice",
-			Hint: "write live_data: hierarchy"}}
+		return []Finding{finding(LiveDataTwice, settingsFile, 0, 0, "")}, s
 	}
-	return nil
+	return nil, s
 }
 
-// checkHiera checks a hiera.yaml of the environment or of a module.
-func checkHiera(file string, data []byte) []Finding {
-	err := hieradata.CheckHieraConfig(data)
-	if err == nil {
-		return nil
+// checkHiera checks a hiera.yaml of the environment or of a module. reads is the test for its data files.
+func checkHiera(file string, data []byte) (found []Finding, reads func(name string) bool) {
+	reads, err := hieradata.DataFiles(data, path.Dir(file))
+	version, unknown := hieradata.HieraVersion(data)
+	switch {
+	case err != nil || unknown != nil:
+		line, column, detail := 0, 0, fmt.Sprint(err)
+		var syntax *hieradata.SyntaxError
+		if errors.As(err, &syntax) {
+			line, column, detail = syntax.Line, syntax.Column, syntax.Problem
+		}
+		return []Finding{finding(HieraConfig, file, line, column, detail)}, func(string) bool { return false }
+	case version == 3:
+		found = append(found, finding(HieraVersion3, file, 0, 0, ""))
+	case version == 4:
+		found = append(found, finding(HieraVersion4, file, 0, 0, ""))
 	}
-	f := Finding{File: file, Severity: Error, Problem: err.Error()}
-	var syntax *hieradata.SyntaxError
-	if errors.As(err, &syntax) {
-		f.Line, f.Column, f.Problem, f.Hint = syntax.Line, syntax.Column, syntax.Problem, syntax.Advice
+	return append(found, checkNode(file, documentOf(data))...), reads
+}
+
+// documentOf parses YAML that was parsed before without an error.
+func documentOf(data []byte) *yaml.Node {
+	var doc yaml.Node
+	if yaml.Unmarshal(data, &doc) != nil {
+		return &yaml.Node{}
 	}
-	return []Finding{f}
+	return &doc
 }

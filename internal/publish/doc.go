@@ -44,6 +44,7 @@ const (
 	NewLine        NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
 	MarkNotRemoved NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
 	CacheNotKept   NoteCode = "cache_not_trimmed"
+	Warnings       NoteCode = "warnings"          // Count warnings about the folder Subject
 	NoVersion      NoteCode = "no_config_version" // the release's config_version does not work on a node
 	OddEntry       NoteCode = "odd_entry"         // Oddity
 	MoreOddEntries NoteCode = "more_odd_entries"  // Detail: how many
@@ -56,6 +57,7 @@ type Note struct {
 	Cause   error
 	Detail  string
 	Oddity  content.Oddity
+	Count   int
 }
 
 // String returns the note as a sentence.
@@ -69,6 +71,10 @@ func (n Note) String() string {
 		return fmt.Sprintf("%s: %s", ShownName(n.Oddity.Path), oddity(n.Oddity))
 	case n.Code == MoreOddEntries:
 		return fmt.Sprintf("%s more links and names like these", n.Detail)
+	case n.Code == Warnings && n.Count == 1:
+		return fmt.Sprintf("validation found 1 warning: run `pulley validate %s` to list it", n.Subject)
+	case n.Code == Warnings:
+		return fmt.Sprintf("validation found %d warnings: run `pulley validate %s` to list them", n.Count, n.Subject)
 	case n.Code == NoVersion:
 		return fmt.Sprintf("runs report the version and the commit of the release: %v", n.Cause)
 	case n.Cause != nil:

@@ -1,9 +1,11 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -82,16 +84,15 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	r.Progress(Progress{Step: Validating, Subject: dir})
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
-	checks := controlrepo.Options{Ignore: folder.Ignore}
-	if o.Puppet != "" {
-		checks.Manifests = controlrepo.PuppetValidator(o.Puppet)
-	}
-	report, err := controlrepo.Validate(ctx, folder.Root, checks)
+	report, err := validate(ctx, folder, o.Puppet)
 	if err == nil && report.Errors() > 0 {
 		err = &InvalidError{dir, report}
 	}
 	if err != nil {
 		return nil, err
+	}
+	if report.Warnings() > 0 {
+		r.Note(Note{Code: Warnings, Subject: dir, Count: report.Warnings()})
 	}
 	return f, f.tryVersion(ctx, r)
 }
@@ -124,4 +125,42 @@ func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
 		r.Note(Note{Code: NoVersion, Cause: err})
 	}
 	return ctx.Err()
+}
+
+// validate checks an open folder, with the modules of its Puppetfile as vendored ones. found are findings of the caller.
+func validate(ctx context.Context, folder *source.Folder, program string, found ...controlrepo.Finding) (controlrepo.Report, error) {
+	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found}
+	if program != "" {
+		checks.Manifests = controlrepo.PuppetValidator(program)
+	}
+	var unreadable error
+	checks.Vendored, unreadable = folder.Vendored()
+	checks.Found = append(checks.Found, controlrepo.Refusals(unreadable)...)
+	return controlrepo.Validate(ctx, folder.Root, checks)
+}
+
+// Check reports everything for which OpenFolder would refuse a folder, and all warnings. It does not resolve the
+// Puppetfile: missing modules are not found. The error reports a failed read.
+func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report, error) {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return controlrepo.Report{}, fmt.Errorf("cannot validate %s: %w", dir, cmp.Or(err, errors.New("it is not a folder")))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
+	defer cancel()
+	folder, refusal := source.Open(ctx, dir, source.Options{Ref: o.Ref, Modules: source.NoTool, CacheDir: o.CacheDir})
+	if refusal != nil && (ctx.Err() != nil || o.Ref != "") {
+		return controlrepo.Report{}, refusal
+	}
+	if refusal != nil { // the findings in its files are still of use
+		folder = &source.Folder{Root: dir}
+	}
+	manifest, unpublishable := content.ReadTree(folder.Root, folder.Ignore)
+	found := controlrepo.Refusals(errors.Join(refusal, unpublishable))
+	if unpublishable == nil {
+		for _, o := range manifest.Oddities() {
+			found = append(found, controlrepo.Odd(ShownName(o.Path), oddity(o)))
+		}
+	}
+	report, err := validate(ctx, folder, o.Puppet, found...)
+	return report, errors.Join(err, folder.Close())
 }

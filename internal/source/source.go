@@ -42,6 +42,7 @@ type Folder struct {
 	Resolved []Module // modules that the Puppetfile was resolved to
 
 	rules    rules
+	differs  map[string]bool // paths that git does not have as they are
 	cacheDir string
 	work     string // removed by Close; "" if there is none
 }
@@ -149,7 +150,7 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error) (c
 				repo.dir, link, repo.dir, ignoreFile)
 		}
 	}
-	f.Facts = commit
+	f.Facts, f.differs = commit, changes.differences()
 	return changes, nil
 }
 

@@ -1,0 +1,107 @@
+package controlrepo
+
+import (
+	"path"
+	"strings"
+)
+
+// layout is what environment.conf says about the files that Puppet reads. Its format:
+// https://www.puppet.com/docs/puppet/8/config_file_environment
+type layout struct {
+	manifest   string   // file or folder of the site manifests, relative to the repository; "" if outside of it
+	modulepath []string // folders of modules, relative to the repository; entries outside of it are left out
+}
+
+func parseLayout(environmentConf string) layout {
+	l := layout{manifest: "manifests", modulepath: []string{"modules"}}
+	for line := range strings.Lines(environmentConf) {
+		key, value, ok := strings.Cut(line, "=")
+		if key = strings.TrimSpace(key); !ok || strings.HasPrefix(key, "#") {
+			continue
+		}
+		value, _, _ = strings.Cut(value, " #")
+		value = strings.Trim(strings.TrimSpace(value), `'"`)
+		switch key {
+		case "manifest":
+			l.manifest, _ = below(value)
+		case "modulepath":
+			l.modulepath = nil
+			for _, entry := range strings.Split(value, ":") {
+				if dir, ok := below(entry); ok {
+					l.modulepath = append(l.modulepath, dir)
+				}
+			}
+		}
+	}
+	return l
+}
+
+// environmentFolders are the ways in which settings write the folder of the environment.
+var environmentFolders = []string{"$environmentpath/$environment", "$codedir/environments/$environment", "$confdir/environments/$environment"}
+
+// below returns the path of a setting relative to the repository, if it lies in it.
+func below(value string) (string, bool) {
+	value = strings.TrimSpace(value)
+	for _, folder := range environmentFolders {
+		if rest, ok := strings.CutPrefix(value, folder); ok {
+			value = "." + rest
+		}
+	}
+	if value == "" || strings.HasPrefix(value, "/") || strings.Contains(value, "$") {
+		return "", false
+	}
+	value = path.Clean(value)
+	return value, value != ".." && !strings.HasPrefix(value, "../")
+}
+
+// isSite reports whether a manifest is one that every run reads.
+func (l layout) isSite(name string) bool {
+	return l.manifest != "" && path.Ext(name) == ".pp" && (name == l.manifest || within(l.manifest, name))
+}
+
+// within reports whether a path lies below a folder.
+func within(folder, name string) bool {
+	return folder == "." || strings.HasPrefix(name, folder+"/")
+}
+
+// module splits the path of a file in a module into the module's folder and the rest.
+func (l layout) module(name string) (folder, rest string, ok bool) {
+	for _, dir := range l.modulepath {
+		if !within(dir, name) {
+			continue
+		}
+		in := name
+		if dir != "." {
+			in = name[len(dir)+1:]
+		}
+		module, rest, ok := strings.Cut(in, "/")
+		if ok {
+			return path.Join(dir, module), rest, true
+		}
+	}
+	return "", "", false
+}
+
+// autoloaded returns the name under which Puppet loads a manifest, as profile::web: of a class, defined type, function
+// or type alias. It returns "" for a file that Puppet on a node never loads, such as files/selinux.pp, plans or tests.
+func (l layout) autoloaded(name string) string {
+	if path.Ext(name) != ".pp" {
+		return ""
+	}
+	folder, rest, ok := l.module(name)
+	owner := path.Base(folder)
+	if !ok {
+		owner, rest = "environment", name
+		if strings.HasPrefix(rest, "manifests/") {
+			return "" // site manifests, or folders that environment.conf replaces
+		}
+	}
+	kind, rest, _ := strings.Cut(strings.TrimSuffix(rest, ".pp"), "/")
+	switch {
+	case kind == "manifests" && rest == "init":
+		return owner
+	case (kind == "manifests" || kind == "functions" || kind == "types") && rest != "":
+		return owner + "::" + strings.ReplaceAll(rest, "/", "::")
+	}
+	return ""
+}

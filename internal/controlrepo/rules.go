@@ -1,0 +1,263 @@
+package controlrepo
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Rule is the code of a rule. Repositories silence rules by this name.
+type Rule string
+
+// The rules. Their severities and sentences are in the table of rules.
+const (
+	ManifestSyntax      Rule = "manifest_syntax"
+	UnusedSyntax        Rule = "unused_syntax"
+	ParserWarning       Rule = "parser_warning"
+	PuppetFailed        Rule = "puppet_failed"
+	NotChecked          Rule = "not_checked"
+	DataSyntax          Rule = "data_syntax"
+	DataDate            Rule = "data_date"
+	DuplicateKey        Rule = "duplicate_key"
+	HieraConfig         Rule = "hiera_config"
+	HieraVersion3       Rule = "hiera_version_3"
+	HieraVersion4       Rule = "hiera_version_4"
+	HieraMissing        Rule = "hiera_missing"
+	ManifestsMissing    Rule = "manifests_missing"
+	NodesMissing        Rule = "nodes_missing"
+	RoleUnmatched       Rule = "role_unmatched"
+	EnvironmentMissing  Rule = "environment_missing"
+	EnvironmentFile     Rule = "environment_file"
+	CloudName           Rule = "cloud_name"
+	Settings            Rule = "settings"
+	LiveDataUnused      Rule = "live_data_unused"
+	LiveDataTwice       Rule = "live_data_twice"
+	NotExecutable       Rule = "not_executable"
+	PrivateKey          Rule = "private_key"
+	CommittedPrivateKey Rule = "committed_private_key"
+	ExportedResource    Rule = "exported_resource"
+	PuppetDBQuery       Rule = "puppetdb_query"
+	ServerVariable      Rule = "server_variable"
+	FileServer          Rule = "file_server"
+	Refused             Rule = "refused"
+	OddEntry            Rule = "odd_entry"
+)
+
+// Severity is the severity of a finding. Errors forbid publishing.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"   // every node that reads the file fails, or publish must not store it
+	Warning Severity = "warning" // Puppet accepts it, but it probably does not do what was meant
+)
+
+// RuleText describes a rule.
+type RuleText struct {
+	Rule     Rule
+	Severity Severity
+	Problem  string // a finding adds its details
+	Remedy   string
+}
+
+// Rules is the table of rules. docs/validation.md shows the same table. Severities follow what Puppet 7.23 was seen to
+// do: an error is only what ends the run of a node that reads the file, or what must not be stored in etcd.
+var Rules = []RuleText{
+	{ManifestSyntax, Error, "Puppet cannot parse a manifest that nodes read", "correct the manifest: `puppet parser validate` reports the same"},
+	{DataSyntax, Error, "Hiera cannot parse a data file", "correct the file"},
+	{DataDate, Error, "Puppet refuses to read a data file with a date", "write the date in quotes"},
+	{HieraConfig, Error, "Puppet cannot use this hiera.yaml", "correct the file"},
+	{PrivateKey, Error, "git does not track this private key, and every node and every reader of etcd could read it in a release", "keep it outside of the repository, or name it in .pulleyignore"},
+	{Settings, Error, "nodes would refuse the release because of its pulley.yaml", "correct the file: its settings are live_data and silence"},
+	{LiveDataUnused, Error, "live_data is hierarchy, but hiera.yaml has no place for live data", `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"`},
+	{EnvironmentFile, Error, "the file is not a valid environment or cloud", "correct the file: docs/environments.md lists its keys"},
+	{NotExecutable, Error, "the hook is not executable, and nodes would skip it", "run `chmod +x` on it"},
+	{PuppetFailed, Error, "Puppet could not check the manifests", "repair or install Puppet, or do without it: --no-puppet"},
+	{Refused, Error, "publish refuses the folder", "change it, or leave it out by a line in .pulleyignore"},
+	{UnusedSyntax, Warning, "the file does not parse; no code or data of this repository names it, or its module is vendored", "correct or delete the file"},
+	{ParserWarning, Warning, "Puppet warns about a manifest", "change the manifest as Puppet advises"},
+	{NotChecked, Warning, "the file is too large to be checked", "divide it"},
+	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},
+	{HieraVersion3, Warning, "Puppet ignores a hiera.yaml of version 3 in an environment or a module", "convert it to version 5"},
+	{HieraVersion4, Warning, "a hiera.yaml of version 4 is deprecated, and Puppet 8 does not read it", "convert it to version 5"},
+	{HieraMissing, Warning, "there is no hiera.yaml, and Puppet reads only data/common.yaml", "run `pulley init` in an empty folder and copy its hiera.yaml"},
+	{ManifestsMissing, Warning, "there is no site manifest, and Puppet applies nothing", "add manifests/site.pp, or set manifest in environment.conf"},
+	{NodesMissing, Warning, "there are no node declarations, and all nodes get the same resources unless data or facts select classes", `declare nodes, as in: node /^controller\d+/ { … }`},
+	{RoleUnmatched, Warning, "no node declaration matches a node of the environment", "add a declaration to the site manifest"},
+	{EnvironmentMissing, Warning, "there is no environment", "list the roles in environments/ENVIRONMENT.yaml"},
+	{CloudName, Warning, "`--cloud` does not find a file that ends with .yml", "rename it to .yaml"},
+	{LiveDataTwice, Warning, "hiera.yaml has a place for live data, but live_data is above: Puppet would look it up twice", "write live_data: hierarchy into pulley.yaml"},
+	{CommittedPrivateKey, Warning, "the private key is in git or in a vendored module: every node and every reader of etcd can read it in a release", "replace the key, and name it in .pulleyignore"},
+	{ExportedResource, Warning, "exported resources need PuppetDB: Puppet warns and ignores them", "declare the resource where it is needed, or read the host list"},
+	{PuppetDBQuery, Warning, "puppetdb_query needs PuppetDB: the nodes that call it fail", "use the host list, or put the result into Hiera"},
+	{ServerVariable, Warning, "the variable describes a Puppet server: without one it describes the node, or is undefined", "use $facts or $trusted"},
+	{FileServer, Warning, "the source is on a file server: the nodes that declare this file fail", "put the file into a module and use puppet:///modules/MODULE/FILE"},
+	{OddEntry, Warning, "the link or name is published, but may not work as it is meant", "rename it, or replace the link by a file"},
+}
+
+// ruleText returns the description of a rule.
+func ruleText(rule Rule) RuleText {
+	i := slices.IndexFunc(Rules, func(t RuleText) bool { return t.Rule == rule })
+	if i < 0 {
+		return RuleText{Rule: rule, Severity: Error}
+	}
+	return Rules[i]
+}
+
+// Finding is one problem in a control repository.
+type Finding struct {
+	File     string   `json:"file,omitempty"`   // relative to the repository; "" for the repository itself
+	Line     int      `json:"line,omitempty"`   // from 1; 0 if unknown
+	Column   int      `json:"column,omitempty"` // from 1, in characters; 0 if unknown
+	Rule     Rule     `json:"rule"`
+	Severity Severity `json:"severity"`
+	Problem  string   `json:"problem"`            // sentence of the rule, with details
+	Hint     string   `json:"hint,omitempty"`     // remedy
+	Vendored bool     `json:"vendored,omitempty"` // in a module of somebody else: never an error
+
+	detail string
+}
+
+// finding makes a finding of a rule. The detail, which may be "", follows the sentence of the rule.
+func finding(rule Rule, file string, line, column int, detail string) Finding {
+	t := ruleText(rule)
+	f := Finding{File: file, Line: line, Column: column, Rule: rule, Severity: t.Severity, Problem: t.Problem, Hint: t.Remedy, detail: detail}
+	if detail != "" {
+		f.Problem += ": " + detail
+	}
+	return f
+}
+
+// as returns the finding under another rule.
+func (f Finding) as(rule Rule) Finding { return finding(rule, f.File, f.Line, f.Column, f.detail) }
+
+// inVendored returns a finding about a module of somebody else, which is never an error.
+func (f Finding) inVendored() Finding {
+	switch {
+	case f.Rule == PrivateKey:
+		f = f.as(CommittedPrivateKey)
+	case f.Severity == Error:
+		f = f.as(UnusedSyntax)
+	}
+	f.Vendored = true
+	return f
+}
+
+// String formats the finding like a compiler: file:line:column: severity: problem [rule].
+func (f Finding) String() string {
+	return fmt.Sprintf("%s%s: %s [%s]", f.place(), f.Severity, f.Problem, f.Rule)
+}
+
+func (f Finding) place() string {
+	var b strings.Builder
+	if f.File != "" {
+		b.WriteString(f.File)
+		if f.Line > 0 {
+			fmt.Fprintf(&b, ":%d", f.Line)
+			if f.Column > 0 {
+				fmt.Fprintf(&b, ":%d", f.Column)
+			}
+		}
+		b.WriteString(": ")
+	}
+	return b.String()
+}
+
+// Report is the result of Validate.
+type Report struct {
+	Findings []Finding `json:"findings"` // sorted by file and place
+	Files    int       `json:"files"`    // number of files read
+	Silenced int       `json:"silenced"` // number of findings that the repository silences
+}
+
+// Errors counts the findings that forbid publishing.
+func (r Report) Errors() int { return r.count(Error) }
+
+// Warnings counts the findings that do not forbid publishing.
+func (r Report) Warnings() int { return r.count(Warning) }
+
+func (r Report) count(s Severity) int {
+	n := 0
+	for _, f := range r.Findings {
+		if f.Severity == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Refusals returns the findings for an error of publish. Each error that errors.Join combined is a finding of its own.
+func Refusals(err error) []Finding {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []Finding
+		for _, one := range several.Unwrap() {
+			all = append(all, Refusals(one)...)
+		}
+		return all
+	}
+	if err == nil {
+		return nil
+	}
+	problem, remedy, _ := strings.Cut(err.Error(), "\n")
+	f := finding(Refused, "", 0, 0, problem)
+	f.Hint = cmp.Or(remedy, f.Hint)
+	return []Finding{f}
+}
+
+// Odd returns the finding for a link or name that a release carries, and that may not work as it is meant.
+func Odd(file, detail string) Finding { return finding(OddEntry, file, 0, 0, detail) }
+
+// Strict returns the report with warnings as errors, except those about vendored modules.
+func (r Report) Strict() Report {
+	r.Findings = slices.Clone(r.Findings)
+	for i := range r.Findings {
+		if !r.Findings[i].Vendored {
+			r.Findings[i].Severity = Error
+		}
+	}
+	return r
+}
+
+// GitHub formats the findings as annotations of a GitHub workflow, errors first, because GitHub shows ten of each
+// severity. Its format:
+// https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands#setting-an-error-message
+func (r Report) GitHub() string {
+	var b strings.Builder
+	all := slices.Clone(r.Findings)
+	slices.SortStableFunc(all, func(x, y Finding) int {
+		return cmp.Or(cmp.Compare(x.Severity, y.Severity), cmp.Compare(vendoredLast(x), vendoredLast(y)))
+	})
+	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+	message := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
+	for _, f := range all {
+		fmt.Fprintf(&b, "::%s title=%s", f.Severity, property.Replace(string(f.Rule)))
+		if f.File != "" {
+			fmt.Fprintf(&b, ",file=%s", property.Replace(f.File))
+		}
+		if f.Line > 0 {
+			fmt.Fprintf(&b, ",line=%d", f.Line)
+		}
+		if f.Column > 0 {
+			fmt.Fprintf(&b, ",col=%d", f.Column)
+		}
+		fmt.Fprintf(&b, "::%s\n", message.Replace(f.Problem+"\n"+f.Hint))
+	}
+	return b.String()
+}
+
+func vendoredLast(f Finding) int {
+	if f.Vendored {
+		return 1
+	}
+	return 0
+}
+
+// sortFindings sorts by place and removes duplicates.
+func sortFindings(all []Finding) []Finding {
+	slices.SortFunc(all, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
+			cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Problem, b.Problem), cmp.Compare(a.Hint, b.Hint))
+	})
+	return slices.Compact(all)
+}

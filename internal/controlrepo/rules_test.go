@@ -1,0 +1,116 @@
+package controlrepo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// validated returns the findings of a repository as lines.
+func validated(t *testing.T, changes map[string]string, o Options) (string, Report) {
+	t.Helper()
+	report, err := Validate(t.Context(), repo(t, changes), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, f := range report.Findings {
+		lines = append(lines, f.String())
+	}
+	return strings.Join(lines, "\n"), report
+}
+
+// Code of somebody else must not prevent publication, and --strict must not either.
+func TestVendoredModulesNeverBlock(t *testing.T) {
+	changes := map[string]string{
+		"modules/nagios/manifests/init.pp": "class nagios { @@file { 'x': } } # caf\xe9\n", // a Puppetfile installs it
+		"modules/nagios/data/common.yaml":  "a: [",
+		"modules/nagios/hiera.yaml":        "version: 5\n",
+		"modules/nagios/spec/key.pem":      "-----BEGIN PRIVATE KEY-----\n",
+		"modules/built/checksums.json":     "{}",
+		"modules/built/CERT.pem":           "-----BEGIN EC PRIVATE KEY-----\n",
+		"modules/built/hiera.yaml":         "version: 9\n",
+		"manifests/nodes.pp":               "node x1 { include nagios }\n",
+	}
+	got, report := validated(t, changes, Options{Vendored: func(name string) bool { return strings.HasPrefix(name, "modules/nagios/") }})
+	if report.Errors() != 0 || report.Warnings() != 6 || report.Strict().Errors() != 0 {
+		t.Errorf("%d errors, %d warnings, %d errors with --strict:\n%s", report.Errors(), report.Warnings(), report.Strict().Errors(), got)
+	}
+	if got, report = validated(t, changes, Options{}); report.Errors() != 3 || report.Strict().Errors() != 4 {
+		t.Errorf("as own code: %d errors, %d with --strict:\n%s", report.Errors(), report.Strict().Errors(), got)
+	}
+}
+
+// A private key that git has already must not prevent publication: r10k would deploy it as well.
+func TestCommittedPrivateKeyIsAWarning(t *testing.T) {
+	changes := map[string]string{"keys/a.pem": "-----BEGIN PRIVATE KEY-----\n", ".ssh/b": "-----BEGIN OPENSSH PRIVATE KEY-----\n"}
+	got, _ := validated(t, changes, Options{Committed: func(name string) bool { return name == "keys/a.pem" }})
+	lines := strings.Split(got, "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], ".ssh/b: error: git does not track") || !strings.HasSuffix(lines[1], "[committed_private_key]") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// A finding that a team has judged must not hide new ones.
+func TestSilenceHidesOneRuleAtOnePlace(t *testing.T) {
+	exported := "class role::%s {\n%s\n  @@file { '/x': }\n  notice($servername)\n}\n"
+	changes := map[string]string{
+		"modules/role/manifests/a.pp": fmt.Sprintf(exported, "a", "  # known # pulley:silence exported_resource, file_server"),
+		"modules/role/manifests/b.pp": fmt.Sprintf(exported, "b", "  # pulley:silence server_variable"),
+		"modules/role/manifests/c.pp": fmt.Sprintf(exported, "c", ""),
+		"hieradata/common.yaml":       "a: 1\na: 2 # pulley:silence duplicate_key\n",
+		"pulley.yaml":                 "live_data: above\nsilence:\n  exported_resource: [modules/role/manifests/c.pp]\n  server_variable: ['**/b.pp']\n",
+	}
+	got, report := validated(t, changes, Options{})
+	want := []string{"modules/role/manifests/a.pp:4:10: warning: the variable", "modules/role/manifests/b.pp:3:3: warning: exported", "modules/role/manifests/c.pp:4:10: warning: the variable"}
+	lines := strings.Split(got, "\n")
+	for i, w := range want {
+		if len(lines) != len(want) || !strings.HasPrefix(lines[i], w) {
+			t.Fatalf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+		}
+	}
+	if report.Silenced != 4 {
+		t.Errorf("%d findings are silenced, want 4", report.Silenced)
+	}
+	for setting, want := range map[string]string{
+		"silence: {exported_resources: ['**']}": `silence names the unknown rule "exported_resources"`,
+		"silence: {file_server: ['[a']}":        "silence of file_server has an invalid pattern",
+		"silence: [file_server]":                "silence is not a mapping of rules to lists of paths",
+	} {
+		if got, report := validated(t, map[string]string{"pulley.yaml": setting + "\n"}, Options{}); report.Errors() != 1 || !strings.Contains(got, want) {
+			t.Errorf("%s: %s", setting, got)
+		}
+	}
+}
+
+// A workflow must show the finding at its line, with errors before the warnings that GitHub cuts off.
+func TestGitHubAnnotations(t *testing.T) {
+	r := Report{Findings: append(Refusals(errors.Join(errors.New("cannot publish x: y\nrepair it"), nil)),
+		finding(FileServer, "a,b.pp", 3, 7, "puppet:///x%y"),
+		finding(ManifestSyntax, "c.pp", 2, 0, "Syntax error\nhere"))}
+	want := `::error title=refused::publish refuses the folder: cannot publish x: y%0Arepair it
+::error title=manifest_syntax,file=c.pp,line=2::Puppet cannot parse a manifest that nodes read: Syntax error%0Ahere%0Acorrect the manifest: ` + "`puppet parser validate`" + ` reports the same
+::warning title=file_server,file=a%2Cb.pp,line=3,col=7::the source is on a file server: the nodes that declare this file fail: puppet:///x%25y%0Aput the file into a module and use puppet:///modules/MODULE/FILE
+`
+	if got := r.GitHub(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A reader must find every rule in the documentation, with its severity and remedy.
+func TestDocsHaveTheTableOfRules(t *testing.T) {
+	page, err := os.ReadFile("../../docs/validation.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	want.WriteString("| rule | severity | finding | remedy |\n|---|---|---|---|\n")
+	for _, r := range Rules {
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", r.Rule, r.Severity, r.Problem, r.Remedy)
+	}
+	if !strings.Contains(string(page), "\n"+want.String()+"\n") {
+		t.Errorf("docs/validation.md does not contain the table of rules:\n%s", want.String())
+	}
+}
