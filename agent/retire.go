@@ -190,7 +190,7 @@ func (l *ladder) retire() bool {
 
 // Failure returns why the node did not do the requested work; nil means success.
 func (a *Answer) Failure() *Problem {
-	if !a.Failed() {
+	if a == nil || !a.Failed() {
 		return nil
 	}
 	p := a.Problem

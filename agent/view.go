@@ -61,6 +61,9 @@ func judge(s *Status, d Desired, now time.Time) View {
 		return v.unheard(d, now)
 	case d.Host == nil:
 		v.State, v.Cause = Unregistered, Cause{ReasonUnregistered, Params{Node: s.Node}}
+		if s.Reason == ReasonRetired { // and an apply removed it: nobody has to act
+			v.Cause = Cause{ReasonRetired, Params{Problem: s.Answer.Failure()}}
+		}
 		return v
 	}
 	attempt := attemptAt(s, v.Wanted)

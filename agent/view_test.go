@@ -71,6 +71,9 @@ func TestLook(t *testing.T) {
 			d.Host.Request = askedFor(RequestRetire)
 			s.Answer, s.Reason = &Answer{ID: d.Host.Request.ID}, ReasonRetired
 		}, Held, "the node is retired"},
+		{"it has retired, and was removed from the host list", func(s *Status, d *Desired) {
+			d.Host, s.Reason = nil, ReasonRetired
+		}, Unregistered, "the node is retired and runs nothing"},
 		{"it was disabled when it was asked to retire, and is enabled again", func(s *Status, d *Desired) {
 			d.Host.Request = askedFor(RequestRetire)
 			s.Answer = &Answer{ID: d.Host.Request.ID, Problem: Problem{Code: HookFailed, Text: "runs are disabled on the machine: kernel debugging"}}

@@ -101,7 +101,7 @@ EXIT STATUS
 			}
 			run := args[2:]
 			if len(run) == 0 {
-				run = []string{"/bin/sh", "-l"}
+				run = []string{"/bin/sh", "-l", "+m"} // without job control: the terminal's process group is not visible in the machine
 			}
 			return o.enter(c.Context(), pid, run)
 		},
@@ -112,7 +112,8 @@ EXIT STATUS
 
 // enter runs a command in the namespaces of a process.
 func (o *options) enter(ctx context.Context, pid int, run []string) error {
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(pid), "--all", "--"}, run...)...)
+	// Ctrl-C is for the command in the machine, which the terminal sends it to: it must not end the shell there.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "nsenter", append([]string{"--target", strconv.Itoa(pid), "--all", "--"}, run...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin", "HOME=/root", "USER=root", "LOGNAME=root", "LANG=C.UTF-8", "TERM=" + o.env.Getenv("TERM")}
 	err := cmd.Run()

@@ -260,7 +260,7 @@ func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 		c.Log = zapcore.AddSync(os.Stderr)
 	}
 	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
-	core := &slogCore{LevelEnabler: level, handler: slog.NewTextHandler(c.Log, nil)}
+	core := &slogCore{LevelEnabler: level, handler: slog.NewTextHandler(c.Log, nil), written: &repeats{at: map[string]time.Time{}}}
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
 	return level
 }

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// A collector of logs that parses the lines of serve must also read those of etcd inside it.
+// A collector of logs that parses the lines of serve must also read those of etcd inside it. A removed node must not fill the log.
 func TestEtcdLogsInTheFormOfServe(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -23,6 +23,7 @@ func TestEtcdLogsInTheFormOfServe(t *testing.T) {
 	log := cfg.GetLogger().With(zap.String("member", "m1"))
 	log.Warn("slow")
 	log.Error("failed to update storage version", zap.Error(errors.New("missing term information")))
+	log.Error("cannot find a user", zap.String("user-name", "pulley/node/dev/web1/1"), zap.Error(errors.New("not found")))
 	log.Error("cannot find a user", zap.String("user-name", "pulley/node/dev/web1/1"), zap.Error(errors.New("not found")))
 	want := `level=ERROR msg="etcd reports an error" etcd="cannot find a user" error="not found" member=m1 user-name=pulley/node/dev/web1/1` + "\n"
 	if got := out.String(); !strings.HasPrefix(got, "time=") || !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 1 {
