@@ -25,6 +25,8 @@ type publishOptions struct {
 	*options
 	version, ref, puppetfile string
 	deadline                 time.Duration // of resolving a Puppetfile
+	overlays                 []string
+	over                     []source.Overlay // the parsed overlays
 	noValidate, noPuppet     bool
 }
 
@@ -58,7 +60,8 @@ EXIT STATUS
 	p.addMessage(cmd, "description (default: the subject of the git commit)")
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, g10k, r10k or ignore")
-	cli.DurationVar(cmd.Flags(), &p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it may take")
+	cmd.Flags().StringArrayVar(&p.overlays, "overlay", nil, "put a second source on the folder: [FOLDER=]DIR, or [FOLDER=]GIT-URL[#REF]; may be repeated")
+	cli.DurationVar(cmd.Flags(), &p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it, or cloning an overlay, may take")
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
 	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
@@ -68,7 +71,7 @@ EXIT STATUS
 }
 
 // check rejects invalid flags before anything is read.
-func (p publishOptions) check(c *cobra.Command) error {
+func (p *publishOptions) check(c *cobra.Command) error {
 	switch {
 	case p.version == "" && !p.dryRun:
 		return cli.Usagef("missing version: give --version 1.0.0")
@@ -79,6 +82,14 @@ func (p publishOptions) check(c *cobra.Command) error {
 	}
 	if _, err := source.ParseResolver(p.puppetfile); err != nil {
 		return cli.Usagef("%v", err)
+	}
+	p.over = nil
+	for _, text := range p.overlays {
+		o, err := source.ParseOverlay(text)
+		if err != nil {
+			return cli.Usagef("%v", err)
+		}
+		p.over = append(p.over, o)
 	}
 	if p.version != "" {
 		if _, err := store.ParseVersion(p.version); err != nil {
@@ -95,7 +106,7 @@ func (p publishOptions) check(c *cobra.Command) error {
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
 	puppet := installedPuppet(p.noPuppet)
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
-		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
+		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, Overlays: p.over, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
 	}, r)
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {
@@ -215,6 +226,9 @@ func (p publishOptions) show(ctx context.Context, dir string) (err error) {
 	if about := describeSource(from.Facts); about != "" {
 		cli.Cleanf(p.env.Stdout, "%s\n", about)
 	}
+	for _, o := range from.Overlays {
+		cli.Cleanf(p.env.Stdout, "overlay %s\n", describeOverlay(store.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty}))
+	}
 	return nil
 }
 
@@ -248,6 +262,23 @@ func describeSource(f source.Facts) string {
 		parts = append(parts, "modules resolved by "+string(f.Modules))
 	}
 	return strings.Join(parts, "; ")
+}
+
+func describeOverlay(o store.Overlay) string {
+	text := o.Source
+	if o.Folder != "" {
+		text += " in " + o.Folder
+	}
+	if o.Commit != "" {
+		text += ", commit " + o.Commit
+	}
+	if o.Ref != "" {
+		text += " (" + o.Ref + ")"
+	}
+	if o.Dirty {
+		text += ", with uncommitted changes"
+	}
+	return text
 }
 
 // signedNow describes the signature of what was published before.

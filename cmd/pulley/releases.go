@@ -178,6 +178,9 @@ func (o releasesCommand) describeRelease(r publish.Shown) {
 		}
 		line("commit", "%s", text)
 	}
+	for _, overlay := range r.Overlays {
+		line("overlay", "%s", describeOverlay(overlay))
+	}
 	if r.Modules != "" {
 		line("modules", "resolved by %s", r.Modules)
 	}

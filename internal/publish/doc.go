@@ -48,6 +48,8 @@ const (
 	NoVersion      NoteCode = "no_config_version" // the release's config_version does not work on a node
 	OddEntry       NoteCode = "odd_entry"         // Oddity
 	MoreOddEntries NoteCode = "more_odd_entries"  // Detail: how many
+	Shadowed       NoteCode = "shadowed"          // Subject: a file that the overlay Detail replaces
+	MoreShadowed   NoteCode = "more_shadowed"     // Subject: how many
 )
 
 // Note is a code with its details, for the operator.
@@ -75,6 +77,10 @@ func (n Note) String() string {
 		return fmt.Sprintf("validation found 1 warning: run `pulley validate %s` to list it", n.Subject)
 	case n.Code == Warnings:
 		return fmt.Sprintf("validation found %d warnings: run `pulley validate %s` to list them", n.Count, n.Subject)
+	case n.Code == Shadowed:
+		return fmt.Sprintf("overlay %s replaces %s", n.Detail, ShownName(n.Subject))
+	case n.Code == MoreShadowed:
+		return fmt.Sprintf("overlay %s replaces %s more files", n.Detail, n.Subject)
 	case n.Code == NoVersion:
 		return fmt.Sprintf("runs report the version and the commit of the release: %v", n.Cause)
 	case n.Cause != nil:

@@ -23,7 +23,8 @@ type FolderOptions struct {
 	Ref        string          // publish the tree of this commit; "" for the work tree
 	Puppetfile source.Resolver // resolver of the Puppetfile
 	Deadline   time.Duration   // for resolving the Puppetfile
-	CacheDir   string          // "" keeps nothing
+	Overlays   []source.Overlay
+	CacheDir   string // "" keeps nothing
 	NoValidate bool
 	Puppet     string // program that parses the manifests; "" does not parse them
 }
@@ -53,7 +54,7 @@ func (e *InvalidError) Error() string {
 func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_ *Folder, err error) {
 	r.Progress(Progress{Step: Reading, Subject: dir})
 	folder, err := source.Open(ctx, dir, source.Options{
-		Ref: o.Ref, Modules: o.Puppetfile, Deadline: o.Deadline, CacheDir: o.CacheDir,
+		Ref: o.Ref, Modules: o.Puppetfile, Deadline: o.Deadline, Overlays: o.Overlays, CacheDir: o.CacheDir,
 		Progress: func(line string) { r.Progress(Progress{Subject: line}) },
 	})
 	if err != nil {
@@ -68,6 +69,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	for _, note := range folder.Notes {
 		r.Note(Note{Code: SourceNote, Detail: note})
 	}
+	f.noteShadows(r)
 	// List first: the errors name entries that releases cannot contain and that validation cannot read.
 	if f.Manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
 		return nil, err
@@ -95,6 +97,18 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 		r.Note(Note{Code: Warnings, Subject: dir, Count: report.Warnings()})
 	}
 	return f, f.tryVersion(ctx, r)
+}
+
+// noteShadows reports files of the folder that an overlay replaces.
+func (f *Folder) noteShadows(r Reporter) {
+	for _, o := range f.Overlays {
+		for _, name := range o.Shadows[:min(len(o.Shadows), maxOddities)] {
+			r.Note(Note{Code: Shadowed, Subject: name, Detail: o.Source})
+		}
+		if more := len(o.Shadows) - maxOddities; more > 0 {
+			r.Note(Note{Code: MoreShadowed, Subject: strconv.Itoa(more), Detail: o.Source})
+		}
+	}
 }
 
 // maxOddities is the number of odd entries to show one by one.

@@ -157,6 +157,10 @@ func (b *build) record() store.Release {
 		Version: b.wish.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: agent.Prose(b.wish.Message), Author: b.wish.By,
 		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), At: b.wish.At.UTC().Truncate(time.Second),
 	}
+	for _, o := range b.from.Overlays {
+		r.Overlays = append(r.Overlays, store.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty})
+		r.Dirty = r.Dirty || o.Dirty
+	}
 	if r.Message == "" {
 		r.Message = agent.Prose(facts.Subject)
 	}

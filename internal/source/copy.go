@@ -42,27 +42,33 @@ func copyTree(ctx context.Context, from, to string, skip func(name string, dir b
 		if entries++; entries > content.MaxEntries {
 			return fmt.Errorf("it has more than %d files, folders and links\npublish a smaller tree", content.MaxEntries)
 		}
-		switch d.Type() {
-		case fs.ModeDir:
+		if d.IsDir() {
 			return dst.Mkdir(name, 0o755)
-		case fs.ModeSymlink:
-			target, err := src.Readlink(name)
-			if err != nil {
-				return err
-			}
-			return dst.Symlink(target, name)
-		case 0:
-			n, err := copyFile(src, dst, name)
-			if total += n; err == nil && total > content.MaxTreeBytes {
-				err = fmt.Errorf("with %s it has more than %d MiB\npublish a smaller tree", name, content.MaxTreeBytes>>20)
-			}
-			return err
 		}
-		return fmt.Errorf("%s is neither a file, a folder nor a symbolic link (%s)\nleave it out by a line in %s", name, d.Type(), ignoreFile)
+		n, err := copyEntry(src, dst, name, name, d)
+		if total += n; err == nil && total > content.MaxTreeBytes {
+			err = fmt.Errorf("with %s it has more than %d MiB\npublish a smaller tree", name, content.MaxTreeBytes>>20)
+		}
+		return err
 	})
 }
 
-func copyFile(src, dst *os.Root, name string) (n int64, err error) {
+// copyEntry copies a file or link to a new name.
+func copyEntry(src, dst *os.Root, name, to string, d fs.DirEntry) (n int64, err error) {
+	switch d.Type() {
+	case fs.ModeSymlink:
+		target, err := src.Readlink(name)
+		if err != nil {
+			return 0, err
+		}
+		return 0, dst.Symlink(target, to)
+	case 0:
+		return copyFile(src, dst, name, to)
+	}
+	return 0, fmt.Errorf("%s is neither a file, a folder nor a symbolic link (%s)\nleave it out by a line in %s", name, d.Type(), ignoreFile)
+}
+
+func copyFile(src, dst *os.Root, name, to string) (n int64, err error) {
 	// The file may have become a pipe. Opening it must not block.
 	in, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -76,7 +82,7 @@ func copyFile(src, dst *os.Root, name string) (n int64, err error) {
 	if !info.Mode().IsRegular() {
 		return 0, fmt.Errorf("%s is not a regular file any more", name)
 	}
-	out, err := dst.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644|info.Mode().Perm()&0o111)
+	out, err := dst.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644|info.Mode().Perm()&0o111)
 	if err != nil {
 		return 0, err
 	}

@@ -14,6 +14,7 @@ type Options struct {
 	Ref      string            // publish the tree of this commit; "": the folder as it is on disk
 	Modules  Resolver          // resolver of the Puppetfile; "" is Auto
 	Deadline time.Duration     // for resolving a Puppetfile; 0 is DefaultDeadline
+	Overlays []Overlay         // in this order
 	CacheDir string            // for downloads of g10k and temporary copies; "": keep nothing
 	Progress func(line string) // may be nil
 }
@@ -39,6 +40,7 @@ type Folder struct {
 	Facts Facts
 	Notes []string // sentences for the operator
 
+	Overlays []Overlaid
 	Resolved []Module // modules that the Puppetfile was resolved to
 
 	rules    rules
@@ -57,6 +59,9 @@ func Open(ctx context.Context, dir string, o Options) (*Folder, error) {
 	}
 	f := &Folder{Root: dir, cacheDir: o.CacheDir}
 	err := f.open(ctx, dir, o)
+	if err == nil {
+		err = f.overlay(ctx, o)
+	}
 	if err == nil {
 		err = f.describeDeploy()
 	}

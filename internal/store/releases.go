@@ -29,8 +29,18 @@ type Release struct {
 	Message      agent.Prose    `json:"message,omitempty"` // description of its content
 	Author       string         `json:"author"`            // publisher
 	CommitAuthor string         `json:"commit_author,omitempty"`
-	Modules      string         `json:"modules,omitempty"` // tool that resolved its Puppetfile, like r10k; "" for none
+	Modules      string         `json:"modules,omitempty"`  // tool that resolved its Puppetfile, like r10k; "" for none
+	Overlays     []Overlay      `json:"overlays,omitempty"` // in the order in which they were put on the folder
 	At           time.Time      `json:"at"`
+}
+
+// Overlay is a second source of a release.
+type Overlay struct {
+	Folder string `json:"folder,omitempty"` // of the release; "" is its root
+	Source string `json:"source"`           // folder or URL, without user and password
+	Commit string `json:"commit,omitempty"`
+	Ref    string `json:"ref,omitempty"`
+	Dirty  bool   `json:"dirty,omitempty"`
 }
 
 // SignedRelease is a release with the exact bytes that its signatures cover. The signatures are unverified.

@@ -76,7 +76,7 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor DataDigest Digest Driver Environment File Flavor From
+	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor ConfigVersion DataDigest Digest Driver Environment File Flavor Folder From
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
 	Path Place Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers Source Status Step To Token Tree
 	User Version Wanted Was Who
