@@ -101,6 +101,7 @@ type ProblemCode string
 // The problems of a run. Text is the output of Puppet or of another program.
 const (
 	CatalogRefused    ProblemCode = "catalog_refused"     // text: Puppet did not compile the catalog
+	CoreTypeMissing   ProblemCode = "core_type_missing"   // text: Puppet's message
 	ReleaseUnusable   ProblemCode = "release_unusable"    // text: the release's settings are not usable
 	PuppetNotStarted  ProblemCode = "puppet_not_started"  // text
 	PuppetUnkillable  ProblemCode = "puppet_unkillable"   // text: it survived SIGKILL

@@ -16,7 +16,11 @@ import (
 func classify(e end, noop bool, report *runReport, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
-		return agent.Untouched, agent.Failed, agent.Problem{Code: agent.CatalogRefused, Text: agent.Prose(oneLine(out.firstError()))}
+		p := agent.Problem{Code: agent.CatalogRefused, Text: agent.Prose(oneLine(out.firstError()))}
+		if missingCoreType.MatchString(string(p.Text)) {
+			p.Code = agent.CoreTypeMissing
+		}
+		return agent.Untouched, agent.Failed, p
 	case noop:
 		return classifyNoop(e, report, out)
 	}

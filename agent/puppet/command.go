@@ -127,6 +127,7 @@ var (
 //	runs/<id>/conf/trusted.json          the value of $trusted
 //	runs/<id>/lib                        a libdir without files that an old agent synchronised; it has only the facts
 //	                                     terminus that hands trusted.json to Puppet
+//	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
@@ -165,7 +166,7 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte) e
 		return err
 	}
 	for _, d := range []string{
-		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir,
+		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir, filepath.Join(dir, "modules"),
 		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
 	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -187,11 +188,15 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte) e
 	if err != nil {
 		return err
 	}
+	core, err := p.linkCoreTypes(filepath.Join(dir, "modules"))
+	if err != nil {
+		return err
+	}
 	if err := os.Symlink(job.Tree, p.environmentDir(job)); err != nil {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir), 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir, core), 0o600),
 		os.WriteFile(filepath.Join(dir, "conf", trustedFile), trusted, 0o600),
 		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
 		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
@@ -206,12 +211,17 @@ func (p *Puppet) environmentDir(job agent.Job) string {
 }
 
 // puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
-// of Puppet. It sets `reports = none`, because nothing would remove stored reports.
-func (p *Puppet) puppetConf(dir string) []byte {
+// of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
+// come from the run's modules, whatever modulepath the release has, as in Puppet's own packages.
+func (p *Puppet) puppetConf(dir string, core bool) []byte {
 	own := filepath.Join(p.Dir, "puppet")
 	var b strings.Builder
 	b.WriteString("# written anew for each run\n[main]\n")
+	if core {
+		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
+	}
 	for _, s := range [][2]string{
+		{"basemodulepath", filepath.Join(dir, "modules")},
 		{"codedir", dir}, // $codedir/environments/$environment is the release, as everywhere
 		{"environmentpath", filepath.Join(dir, "environments")},
 		{"libdir", filepath.Join(dir, "lib")},

@@ -96,6 +96,28 @@ func TestInstallWithApt(t *testing.T) {
 	b.want(b.Ensure(t.Context()), "/usr/bin/puppet --version")
 }
 
+// Releases use cron and host, which Debian splits from Puppet: without their packages, such a release does not compile.
+func TestInstallSplitCoreTypes(t *testing.T) {
+	b := newBare(t, "usr/bin/apt-get", "usr/bin/puppet", "usr/share/puppet/modules/mount_core")
+	b.out["policy puppet-module-puppetlabs-cron-core"] = candidate
+	b.out["policy puppet-module-puppetlabs-host-core"] = candidate
+	if err := b.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if last := b.commands[len(b.commands)-1]; last != "apt-get --no-install-recommends install puppet-module-puppetlabs-cron-core puppet-module-puppetlabs-host-core" {
+		t.Errorf("the last command is %q", last)
+	}
+	// A failure is a warning.
+	b.fail["core puppet-module"] = 1
+	if err := b.Ensure(t.Context()); err != nil || !strings.Contains(b.log.String(), "a release that uses them does not compile here") {
+		t.Errorf("error %v, log:\n%s", err, &b.log)
+	}
+	// Puppet's own package has the types.
+	b.place("opt/puppetlabs/puppet/vendor_modules/x")
+	b.commands = nil
+	b.want(b.Ensure(t.Context()), "/usr/bin/puppet --version")
+}
+
 // A power cut while dpkg unpacks must not prevent the installation forever. The states are from real interruptions.
 func TestInstallRepairsInterruptedInstallation(t *testing.T) {
 	const (

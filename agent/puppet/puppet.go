@@ -3,8 +3,8 @@
 // A run is hermetic. Every folder and setting through which the machine's own Puppet could influence a run is generated
 // or private: confdir, codedir, libdir, vardir, ssldir, Hiera's global layer, report and environment variables. Two
 // parts of the machine are used on purpose. Its external facts (/etc/facter/facts.d and /etc/puppetlabs/facter/facts.d)
-// describe the machine and come from its owner. The modules of the installed Puppet (/usr/share/puppet/modules,
-// Puppet's vendored modules) stay available, and a release's own modules override them.
+// describe the machine and come from its owner. The core types of the installed Puppet stay available (its vendored
+// modules, or the modules that a distribution splits from it, by name), and a release's own modules override them.
 //
 // Every started Puppet has an agent that ends it. Its own agent does so at the deadline. After that agent was killed,
 // the next agent waits for the old Puppet until the deadline, and then ends it. Puppet writes its output directly to a
@@ -56,6 +56,9 @@ type Puppet struct {
 	// ExtraFiles are open files that Puppet inherits. A file lock among them stays held while Puppet lives, even after
 	// the agent is killed. Only Reap then ends a Puppet that hangs.
 	ExtraFiles []*os.File
+
+	// CoreModules is the folder of the modules that the distribution splits from Puppet. "" means that of Debian.
+	CoreModules string
 
 	Logger *slog.Logger // nil: silent
 	Stdout io.Writer    // receives Puppet's output during the run; may be nil

@@ -33,6 +33,7 @@ type testCase struct {
 	Manifest string            // site.pp, with directives for the fake; {{dir}}: scratch folder, {{own}}: see own
 	Files    map[string]string // further files of the release
 	Data     map[string]string // live data: layer → YAML
+	Core     map[string]string // files of the modules that the distribution splits from Puppet
 	Extra    []string          // arguments that the machine appends, to simulate a wrong Puppet
 	Conf     string            // the machine's own puppet.conf
 	Spoil    func(t *testing.T, m machine)
@@ -117,6 +118,9 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 		data = filepath.Join(base, "data")
 		write(t, filepath.Join(data, name+".yaml"), text)
 	}
+	for name, text := range c.Core {
+		write(t, filepath.Join(base, "core", name), text)
+	}
 	if c.Conf != "" {
 		write(t, filepath.Join(m.Confdir, "puppet.conf"), c.Conf)
 	}
@@ -126,7 +130,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	var out bytes.Buffer
 	r.Puppet = &puppet.Puppet{
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
-		StateDirs: []string{filepath.Join(m.Vardir, "state")}, Stdout: &out,
+		StateDirs: []string{filepath.Join(m.Vardir, "state")}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
 	}
 	r.Job = agent.Job{
 		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
@@ -163,7 +167,7 @@ func write(t *testing.T, path, text string) {
 
 // cases returns the contract.
 func cases() []testCase {
-	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), trustedCases(), classCases())
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), trustedCases(), classCases(), moduleCases())
 }
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
@@ -546,6 +550,35 @@ func classCases() []testCase {
 			Check: func(t *testing.T, r *ran) {
 				logged(t, r)
 			},
+		},
+	}
+}
+
+// moduleCases check which modules of the machine a run sees: the core types, whatever modulepath the release has, and
+// nothing else.
+func moduleCases() []testCase {
+	core := map[string]string{
+		"host_core/lib/puppet/type/split.rb": "Puppet::Type.newtype(:split) { newparam(:name) { isnamevar } }\n",
+		"stray/manifests/init.pp":            "class stray { }\n",
+	}
+	const manifest = motd + "split { 'x': }\nif defined('stray') { fail('a module of the machine') }\n"
+	return []testCase{
+		{
+			Name: "core types", Manifest: manifest, Core: core,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+		},
+		{
+			Name: "core types with a modulepath", Manifest: manifest, Core: core, Files: map[string]string{"environment.conf": "modulepath = site:modules\n"},
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+		},
+		{
+			Name: "a missing core type", Manifest: "zpool { 'x': }\n# fake: compile-error Evaluation Error: Error while evaluating a Resource Statement, Unknown resource type: 'zpool'\n",
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Problem: "a core type of Puppet is missing on the machine",
+		},
+		{
+			Name: "no module of the machine", Manifest: "include stray\n# fake: compile-error Could not find class ::stray for web1\n", Core: core,
+			Files: map[string]string{"environment.conf": "modulepath = modules:$codedir/modules:$basemodulepath\n"},
+			Kind:  agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Problem: "Could not find class ::stray",
 		},
 	}
 }
