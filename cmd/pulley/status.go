@@ -54,8 +54,8 @@ With --wait, status waits until the nodes of the environment are converged. It s
 its target, is held, silent or not on the host list.
 
 EXIT STATUS
-  0 done; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 degraded, with --wait or --detailed-exitcodes; 5 the time of --wait
-  passed`,
+  0 done, or --watch was interrupted; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 degraded, with --wait or
+  --detailed-exitcodes; 5 the time of --wait passed`,
 		Example: `  pulley status -e production --summary
   pulley status -e production --role compute --state failed,stuck
   pulley status -e production --wait 15m`,
