@@ -33,6 +33,7 @@ func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 	if out := s.pulley("provider", "enter", s.file(2), "controller1", "--", "hostname"); out != "controller1\n" {
 		t.Errorf("the entered machine is %q", out)
 	}
+	s.entersLikeAShell("controller1")
 
 	// The confirmed number of machines is retired, after the hooks of their release.
 	out, err := s.run("1\n", "apply", s.file(1))
@@ -55,6 +56,28 @@ func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.folder, "*", "*", "[a-z]*")); len(left) > 0 {
 		t.Errorf("machines are left: %v", left)
+	}
+}
+
+// entersLikeAShell checks input and exit codes of a command in a machine, and a machine that does not exist.
+func (s *site) entersLikeAShell(node string) {
+	s.t.Helper()
+	enter := func(input string, args ...string) (code int, out string) {
+		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), append([]string{"provider", "enter", s.file(2)}, args...)...)
+		cmd.Env, cmd.Stdin = append(os.Environ(), "PULLEY_ENDPOINTS="+s.endpoint), strings.NewReader(input)
+		b, _ := cmd.CombinedOutput()
+		return cmd.ProcessState.ExitCode(), string(b)
+	}
+	if code, out := enter("id -un; hostname; exit 7\n", node); code != 7 || out != "root\n"+node+"\n" {
+		s.t.Errorf("a shell with input exits with %d\n%s", code, out)
+	}
+	if code, out := enter("", node, "--", "sh", "-c", "exit 4"); code != 4 || out != "" {
+		s.t.Errorf("a command exits with %d\n%s", code, out)
+	}
+	if code, out := enter("", "controller9", "--", "true"); code != 1 || !strings.Contains(out, "cannot enter the machine of controller9: there is no machine controller9") {
+		s.t.Errorf("a machine that does not exist: %d\n%s", code, out)
 	}
 }
 
