@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 )
 
@@ -92,7 +91,13 @@ func (t Target) IsEtcd() bool {
 	defer func() { _ = conn.Close() }()
 	// etcd refuses a client without a certificate, after the handshake; pulley serve requires none.
 	_, err = exchange(tls.Client(conn, unverified(u.Hostname(), "h2")), preface)
-	return err != nil && strings.Contains(err.Error(), "remote error: tls: ")
+	return Alerted(err)
+}
+
+// Alerted reports whether a TLS server refused the client: crypto/tls returns an alert as an error of this operation.
+func Alerted(err error) bool {
+	var remote *net.OpError
+	return errors.As(err, &remote) && remote.Op == "remote error"
 }
 
 // Identify names the server that answered gRPC in the place of etcd.
@@ -178,7 +183,7 @@ func speaksTLS(address string) bool {
 	defer func() { _ = conn.Close() }()
 	host, _, _ := net.SplitHostPort(address)
 	err = tls.Client(conn, unverified(host, "h2")).HandshakeContext(ctx)
-	return err == nil || strings.Contains(err.Error(), "remote error: tls:")
+	return err == nil || Alerted(err)
 }
 
 // servesJoins reports whether pulley serve answers HTTP at the address. The certificate of the server must be valid.

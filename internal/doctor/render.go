@@ -233,7 +233,7 @@ func (f Finding) render() (sentence, remedy string) {
 		return string(p.Text), "upgrade `pulley` if a newer one wrote it; else write it again"
 	case operatorUnreadable:
 		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
-	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers):
+	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers), Code(fleet.HistoryGap):
 		return p.Differs.Sentence(), "somebody wrote etcd without `pulley`, or restored a part of it: find out who; `pulley recover -e " + env + " --dry-run` shows what `pulley recover -e " + env + "` restores"
 	case Code(fleet.Restored):
 		return p.Differs.Sentence(), "compare the releases and data of the nodes with `pulley status -e " + env + "`, publish what is missing, then `pulley recover -e " + env + "`"

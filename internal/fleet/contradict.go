@@ -18,6 +18,7 @@ type ContradictionCode string
 const (
 	TargetDiffers ContradictionCode = "target_differs" // a scope's target is not the target of its last change
 	EpochDiffers  ContradictionCode = "epoch_differs"  // the gate's epoch is not the epoch of the last change
+	HistoryGap    ContradictionCode = "history_gap"    // a change before the last one is missing: a signer signs nothing
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
@@ -60,6 +61,9 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 	}
 	if gate := f.Desires.Gate.Epoch; gate != epoch {
 		all = append(all, Contradiction{Code: EpochDiffers, Gate: gate, Epoch: epoch})
+	}
+	if store.Gap(history) {
+		all = append(all, Contradiction{Code: HistoryGap, Epoch: epoch})
 	}
 	if len(history) > 0 && history[0].Kind == store.Restored {
 		all = append(all, Contradiction{Code: Restored, Epoch: epoch})

@@ -287,3 +287,22 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 		t.Errorf("contradictions are %+v", all)
 	}
 }
+
+// A signer signs nothing after a gap in the history. Operators must see it before.
+func TestMissingChangesAreNamed(t *testing.T) {
+	t.Parallel()
+	f := store.FleetState{Desires: store.Desires{Gate: agent.Gate{Epoch: 7}, Default: one}}
+	change := func(epoch agent.Epoch, kind store.ChangeKind) store.Change {
+		return store.Change{Epoch: epoch, Kind: kind, Before: one, After: one}
+	}
+	for want, history := range map[string][]store.Change{
+		"":          {change(7, store.Promoted), change(6, store.Promoted)},
+		"recovered": {change(7, store.Promoted), change(6, store.Recovered), change(2, store.Promoted)},
+		"the history lacks changes before epoch 7: somebody deleted them, or wrote newer ones": {change(7, store.Promoted), change(5, store.Promoted)},
+	} {
+		all := Contradictions(f, history, time.Now())
+		if missing := strings.Contains(want, " "); len(all) > 1 || (len(all) == 1) != missing || missing && (all[0].Code != HistoryGap || all[0].Sentence() != want) {
+			t.Errorf("%s: contradictions are %+v", want, all)
+		}
+	}
+}

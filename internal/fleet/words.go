@@ -61,6 +61,8 @@ func (c Contradiction) Sentence() string {
 		return fmt.Sprintf("the target of %s in etcd is %s, its last change is %s at epoch %d", scope, part(*c.Target), part(*c.Change), c.Epoch)
 	case EpochDiffers:
 		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
+	case HistoryGap:
+		return fmt.Sprintf("the history lacks changes before epoch %d: somebody deleted them, or wrote newer ones", c.Epoch)
 	case Restored:
 		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
 	case RetirementUnconfirmed:

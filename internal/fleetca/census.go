@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/connect"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -153,8 +154,7 @@ func accepts(ctx context.Context, endpoint string, config *tls.Config) (bool, er
 			_, err = conn.Read(make([]byte, 1))
 		}
 	}
-	var alert tls.AlertError
-	if errors.As(err, &alert) || err != nil && strings.Contains(err.Error(), "remote error: tls: ") {
+	if connect.Alerted(err) {
 		return false, nil
 	}
 	return err == nil, err

@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -16,7 +18,9 @@ const HistoryKept = 1000
 
 // PruneHistory deletes changes of an environment, with their permits, beyond the newest keep ones. It returns their
 // number. It keeps what later decisions need: the last change of each scope, and the changes with the highest release and
-// the highest data, from which a permit to go back must lead.
+// the highest data, from which a permit to go back must lead, and those that set each scope's release and the data: permits
+// of earlier ones may be used up. It deletes nothing of a history that somebody wrote without Pulley: what it would delete
+// may be all that shows the right targets.
 //
 // It needs no guard: changes are immutable, and a newer change makes no older one necessary.
 func (s *Targets) PruneHistory(ctx context.Context, env string, keep int) (deleted int, err error) {
@@ -26,8 +30,11 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int) (delet
 		return 0, etcd.Wrap(err, "cannot shorten the history of %s", env)
 	}
 	history, err := s.history(ctx, env, 0)
-	if err != nil {
+	if err != nil || len(history) <= keep {
 		return 0, err
+	}
+	if newest := history[0].Epoch; gap(history[:keep]) || !PlausibleEpoch(newest, time.Now()) {
+		return 0, fmt.Errorf("cannot shorten the history of %s: its newest changes are not all that led to epoch %d\nsee `pulley status -e %[1]s`, then run `pulley recover -e %[1]s`", env, newest)
 	}
 	for batch := range slices.Chunk(unneeded(history, keep), pruneBatch/2) {
 		b := etcd.If()
@@ -44,13 +51,16 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int) (delet
 
 // unneeded returns the epochs of a history, newest first, that PruneHistory deletes, oldest first.
 func unneeded(history []Change, keep int) (epochs []agent.Epoch) {
-	needed, last := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}
-	release, data := Change{}, Change{}
+	needed, last, set := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}, map[etcd.Scope]bool{}
+	release, data, dataSet := Change{}, Change{}, Change{}
 	for i, c := range history {
-		if i < keep || !last[c.Scope()] {
+		if i < keep || !last[c.Scope()] || c.setsRelease() && !set[c.Scope()] {
 			needed[c.Epoch] = true
 		}
-		last[c.Scope()] = true
+		last[c.Scope()], set[c.Scope()] = true, set[c.Scope()] || c.setsRelease()
+		if dataSet.Epoch == 0 && c.setsData() {
+			dataSet = c
+		}
 		if _, err := ParseVersion(c.After.Release); err == nil && (release.Epoch == 0 || CompareVersions(c.After.Release, release.After.Release) > 0) {
 			release = c
 		}
@@ -58,13 +68,23 @@ func unneeded(history []Change, keep int) (epochs []agent.Epoch) {
 			data = c
 		}
 	}
-	needed[release.Epoch], needed[data.Epoch] = true, true
+	needed[release.Epoch], needed[data.Epoch], needed[dataSet.Epoch] = true, true, true
 	for _, c := range slices.Backward(history) {
 		if !needed[c.Epoch] {
 			epochs = append(epochs, c.Epoch)
 		}
 	}
 	return epochs
+}
+
+// setsRelease reports whether a change set another release, or another tree under its version.
+func (c Change) setsRelease() bool {
+	return c.Before.Release != c.After.Release || c.Before.Tree != c.After.Tree
+}
+
+// setsData reports whether a change set other data of all nodes.
+func (c Change) setsData() bool {
+	return c.Scope() == (etcd.Scope{}) && c.Before.Data != c.After.Data
 }
 
 // reachable calls each with the changes of a scope that a rollback may undo, newest first, until it returns false. Beyond

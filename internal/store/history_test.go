@@ -65,6 +65,66 @@ func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
 	}
 }
 
+// Whether nodes may still use the permit of a change depends on when the release and the data were set. Without that change, a used
+// permit would count.
+func TestPruneHistoryKeepsTheSettingChanges(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	put := func(epoch int, role, before, after string) {
+		t.Helper()
+		key := fmt.Sprintf("/pulley/v1/environments/dev/history/%012d", epoch)
+		value := fmt.Sprintf(`{"v":1,"epoch":%d,"kind":"promote","role":%q,"before":%s,"after":%s}`, epoch, role, before, after)
+		if _, err := server.Client().Put(ctx, key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	high, low := `{"release":"2.0.0","tree":"b","data":9}`, `{"release":"1.0.0","tree":"a","data":4}`
+	put(1, "", `{}`, high) // highest release and data
+	put(2, "web", `{}`, `{"release":"1.0.0","tree":"a"}`)
+	put(3, "", high, `{"release":"1.0.0","tree":"a","data":9}`) // sets the release
+	put(4, "", `{"release":"1.0.0","tree":"a","data":9}`, low)  // sets the data
+	put(5, "web", `{"release":"1.0.0","tree":"a"}`, `{"release":"1.0.0","tree":"a"}`)
+	for epoch := 6; epoch <= 20; epoch++ {
+		put(epoch, "", low, low) // promoted again, to sign it
+	}
+	if _, err := st.Targets.PruneHistory(ctx, "dev", 3); err != nil {
+		t.Fatal(err)
+	}
+	history, err := st.Targets.History(ctx, dev, 0)
+	var left []agent.Epoch
+	for _, c := range history {
+		left = append(left, c.Epoch)
+	}
+	if want := []agent.Epoch{20, 19, 18, 5, 4, 3, 2, 1}; err != nil || !slices.Equal(left, want) {
+		t.Errorf("left %v, want %v; %v", left, want, err)
+	}
+}
+
+// Somebody writes many changes by hand, or deletes one. The older changes may be all that shows the right targets.
+func TestPruneHistoryKeepsEvidence(t *testing.T) {
+	t.Parallel()
+	for name, forge := range map[string]func(epoch int) int{
+		"a gap":                            func(epoch int) int { return epoch + epoch/8 },
+		"an epoch that no change can have": func(epoch int) int { return 999_999_000_000 + epoch },
+	} {
+		server := etcdtest.Start(t)
+		st, ctx := open(t, server, ""), t.Context()
+		for epoch := 1; epoch <= 10; epoch++ {
+			key := fmt.Sprintf("/pulley/v1/environments/dev/history/%012d", forge(epoch))
+			if _, err := server.Client().Put(ctx, key, fmt.Sprintf(`{"v":1,"epoch":%d,"kind":"promote"}`, forge(epoch))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := st.Targets.PruneHistory(ctx, "dev", 5); n != 0 || err == nil || !strings.Contains(err.Error(), "pulley recover -e dev") {
+			t.Errorf("%s: %d deleted, %v", name, n, err)
+		}
+		if history, err := st.Targets.History(ctx, dev, 0); err != nil || len(history) != 10 {
+			t.Errorf("%s: %d changes are left, %v", name, len(history), err)
+		}
+	}
+}
+
 // A rollback that steps over deleted changes would restore a target that was never before.
 func TestUndoStopsAtDeletedChanges(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -51,9 +52,9 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 
 // permit adds the permit for nodes to follow c to a lower target. It adds none if no target is lower, or without sign.
 // A node without allowed signers needs no permit, and a node with them accepts no unsigned one.
-func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c *Change, sign Sign) error {
+func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, c *Change, sign Sign) error {
 	env := ref.String()
-	p, lower, err := s.permitOf(ctx, env, d, *c)
+	p, lower, err := s.permitOf(ctx, env, d, history, *c)
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		return nil
 	}
 	if c.recovery == nil { // a recovery chose its epoch
-		if err := s.plausibleEpoch(ctx, env, d, c.At); err != nil {
+		if err := s.plausibleEpoch(env, d, history, c.At); err != nil {
 			return fmt.Errorf("cannot sign the permit to go back: %w", err)
 		}
 	}
@@ -90,40 +91,86 @@ func PlausibleEpoch(e agent.Epoch, now time.Time) bool {
 	return e <= maxEpoch && trust.PlausibleEpoch(int64(e), now)
 }
 
+// past is the history that led to some targets, oldest first.
+type past []struct {
+	key    string
+	change *Change // nil for an unreadable one: it must block no operator from the next change, and doctor reports it
+}
+
+// past reads the history that led to d: once for each change, whatever the change needs it for.
+func (s *Targets) past(ctx context.Context, env string, d Desires) (all past, err error) {
+	err = s.db.Scan(ctx, s.db.Keys.Env(env).History(), func(_ string, kv *etcd.KV) error {
+		var c Change
+		entry := &c
+		if etcd.Into(&c)(kv) != nil {
+			entry = nil
+		}
+		all = append(all, struct {
+			key    string
+			change *Change
+		}{string(kv.Key), entry})
+		return nil
+	}, clientv3.WithRev(d.Revision))
+	return all, etcd.Wrap(uncompacted(err), "cannot read the history of %s", env)
+}
+
+// changes lists the readable changes, oldest first.
+func (p past) changes() []Change {
+	var all []Change
+	for _, e := range p {
+		if e.change != nil {
+			all = append(all, *e.change)
+		}
+	}
+	return all
+}
+
+// named lists every earlier target: a node that was offline may have any of them. It ignores the present targets and those
+// before a change: a target that was written without Pulley would make signers permit steps from any height.
+func (p past) named() []agent.Target {
+	var all []agent.Target
+	for _, c := range p.changes() {
+		all = append(all, c.After)
+	}
+	return all
+}
+
 // plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would
 // be one that somebody wrote for a signer to sign. Only a restore and a recovery skip epochs.
-func (s *Targets) plausibleEpoch(ctx context.Context, env string, d Desires, now time.Time) error {
+func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.Time) error {
 	k, epoch := s.db.Keys.Env(env), d.Gate.Epoch
-	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithLimit(HistoryKept),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithRev(d.Revision))
+	kept := history[max(len(history)-HistoryKept, 0):]
 	switch {
-	case err != nil:
-		return uncompacted(err)
-	case len(resp.Kvs) == 0 && epoch == 0:
+	case len(kept) == 0 && epoch == 0:
 		return nil
-	case len(resp.Kvs) == 0:
+	case len(kept) == 0:
 		return fmt.Errorf("the gate of %s has epoch %d, and its history is empty\nfind who deleted %s; `pulley recover -e %s` begins it again", env, epoch, k.History(), env)
-	case string(resp.Kvs[0].Key) != k.Change(epoch):
+	case kept[len(kept)-1].key != k.Change(epoch):
 		return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, epoch, env)
 	case !PlausibleEpoch(epoch, now):
 		return s.Implausible(env, epoch)
 	}
-	for i, kv := range resp.Kvs {
-		if string(kv.Key) != k.Change(epoch-agent.Epoch(i)) {
+	newer := ""
+	for _, e := range slices.Backward(kept) {
+		if e.key != k.Change(epoch) {
 			return fmt.Errorf("the history of %s has no change between %s and %s\nfind who deleted it, or wrote the newer one; compare `pulley history -e %s` with what you know, then `pulley recover -e %s`",
-				env, kv.Key, resp.Kvs[i-1].Key, env, env)
+				env, e.key, newer, env, env)
 		}
-		var c Change
-		if err := etcd.Into(&c)(kv); err == nil && (c.Kind == Restored || c.Kind == Recovered) {
+		if c := e.change; c != nil && (c.Kind == Restored || c.Kind == Recovered) {
 			break
 		}
+		newer, epoch = e.key, epoch-1
 	}
 	return nil
 }
 
 // Gap reports whether the part of a history that is kept, newest first, lacks a change since the last restore or recovery.
 func Gap(history []Change) bool {
-	for i, c := range history[:min(len(history), HistoryKept)] {
+	return gap(history[:min(len(history), HistoryKept)])
+}
+
+func gap(history []Change) bool {
+	for i, c := range history {
 		if c.Epoch != history[0].Epoch-agent.Epoch(i) {
 			return true
 		}
@@ -143,12 +190,12 @@ func (s *Targets) Implausible(env string, epoch agent.Epoch) error {
 // plausibleHead refuses a head above the data of the history: signed, a generation near the maximum would end all
 // later changes. It reads the history after the head.
 func (s *Targets) plausibleHead(ctx context.Context, env string, head agent.Generation) error {
-	named, err := s.named(ctx, env, Desires{})
+	history, err := s.past(ctx, env, Desires{})
 	if err != nil {
 		return err
 	}
 	newest := agent.Generation(0)
-	for _, t := range named {
+	for _, t := range history.named() {
 		newest = max(newest, t.Data)
 	}
 	if head > newest {
@@ -162,7 +209,11 @@ func (s *Targets) plausibleHead(ctx context.Context, env string, head agent.Gene
 // the part, or of a later one. The signature is not verified.
 func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
 	env := ref.String()
-	needed, lower, err := s.permitOf(ctx, env, d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
+	history, err := s.past(ctx, env, d)
+	if err != nil {
+		return false, err
+	}
+	needed, lower, err := s.permitOf(ctx, env, d, history, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
 	if err != nil || !lower {
 		return err == nil, err
 	}
@@ -170,11 +221,7 @@ func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires
 	if err != nil {
 		return false, err
 	}
-	history, err := s.changes(ctx, env, d)
-	if err != nil {
-		return false, err
-	}
-	releaseSet, dataSet := d.setAt(history, scope, role)
+	releaseSet, dataSet := d.setAt(history.changes(), scope, role)
 	release, data := needed.Release == nil, needed.Data == nil
 	err = s.Permits(ctx, env, func(page []trust.SignedPermit) bool {
 		for _, p := range page {
@@ -200,13 +247,13 @@ func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release
 		chain = append(chain, etcd.Scope{})
 	}
 	for _, c := range history {
-		if c.Scope() == (etcd.Scope{}) && c.Before.Data != c.After.Data {
+		if c.setsData() {
 			data = max(data, c.Epoch)
 		}
 	}
 	for _, s := range chain {
 		for _, c := range history {
-			if c.Scope() == s && (c.Before.Release != c.After.Release || c.Before.Tree != c.After.Tree) {
+			if c.Scope() == s && c.setsRelease() {
 				release = max(release, c.Epoch)
 			}
 		}
@@ -220,20 +267,21 @@ func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release
 // Lowers reports whether a scope's target is lower than an earlier one: nodes with allowed signers then need a signed
 // permit to take it.
 func (s *Targets) Lowers(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, after agent.Target) (bool, error) {
-	_, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: after})
+	history, err := s.past(ctx, ref.String(), d)
+	if err != nil {
+		return false, err
+	}
+	_, lower, err := s.permitOf(ctx, ref.String(), d, history, Change{Role: scope.Role, Node: scope.Node, After: after})
 	return lower, err
 }
 
 // permitOf returns the permit that a change of d needs, with only its steps. lower is false if it needs none.
-func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
+func (s *Targets) permitOf(ctx context.Context, env string, d Desires, history past, c Change) (p trust.Permit, lower bool, err error) {
 	role, err := s.roleOfScope(ctx, env, c.Scope())
 	if err != nil {
 		return p, false, err
 	}
-	named, err := s.named(ctx, env, d)
-	if err != nil {
-		return p, false, err
-	}
+	named := history.named()
 	if c.recovery != nil {
 		named = append(named, c.recovery.Marks...)
 	}
@@ -263,28 +311,6 @@ func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) 
 		return "", nil
 	}
 	return n.Role, nil
-}
-
-// named lists every earlier target of an environment in its history: a node that was offline may have any of them. It
-// ignores the present targets and those before a change: a target that was written without Pulley would make signers
-// permit steps from any height.
-func (s *Targets) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
-	history, err := s.changes(ctx, env, d)
-	all := make([]agent.Target, 0, len(history))
-	for _, c := range history {
-		all = append(all, c.After)
-	}
-	return all, err
-}
-
-// changes lists the history that led to d, oldest first. It skips an unreadable change, which must not block operators
-// from the next change.
-func (s *Targets) changes(ctx context.Context, env string, d Desires) ([]Change, error) {
-	var all []Change
-	_, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).History(), func(_ string, c Change) {
-		all = append(all, c)
-	}, clientv3.WithRev(d.Revision))
-	return all, uncompacted(err)
 }
 
 // permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and

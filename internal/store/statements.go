@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -20,18 +19,18 @@ var ErrNoStatement = errors.New("its file demands no statement")
 
 // restate adds a statement of the targets after c, if the environment demands one. A recovery changes several scopes, and
 // is followed by one statement.
-func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c *Change, a Author) error {
+func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, c *Change, a Author) error {
 	if d.demands.Statement == 0 {
 		return nil
 	}
 	if c.Unstated = a.Sign == nil || c.recovery != nil; c.Unstated {
 		return nil
 	}
-	if err := s.plausibleEpoch(ctx, ref.String(), d, a.At); err != nil {
+	if err := s.plausibleEpoch(ref.String(), d, history, a.At); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
 	after := d.With(c.Scope(), c.After)
-	if err := s.decided(ctx, ref, after, *c); err != nil {
+	if err := after.decided(ref, history, *c); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
 	_, document, err := a.sign(ctx, after.Stated(ref, c.Epoch), time.Duration(d.demands.Statement))
@@ -62,10 +61,14 @@ func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, ki
 	case valid == 0:
 		return fail(fmt.Errorf("%w\nadd `statement: 24h` to it, then run `pulley env apply`", ErrNoStatement))
 	}
-	if err := s.plausibleEpoch(ctx, ref.String(), d, a.At); err != nil {
+	history, err := s.past(ctx, ref.String(), d)
+	if err != nil {
 		return fail(err)
 	}
-	if err := s.decided(ctx, ref, d, Change{}); err != nil {
+	if err := s.plausibleEpoch(ref.String(), d, history, a.At); err != nil {
+		return fail(err)
+	}
+	if err := d.decided(ref, history, Change{}); err != nil {
 		return fail(err)
 	}
 	st := d.Stated(ref, d.Gate.Epoch)
@@ -101,20 +104,13 @@ func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duratio
 
 // decided returns an error if a target in d is not that of its last change, or of c. A signer must not sign a target that
 // somebody wrote by hand.
-func (s *Targets) decided(ctx context.Context, ref environments.Ref, d Desires, c Change) error {
+func (d Desires) decided(ref environments.Ref, history past, c Change) error {
 	decided := map[etcd.Scope]agent.Target{}
 	for _, scope := range d.scopes() {
 		decided[scope] = agent.Target{}
 	}
-	// The oldest first. doctor reports an unreadable change: it must not end all signing.
-	_, err := etcd.Collect(ctx, s.db, s.db.Env(ref).History(), func(_ string, h Change) {
+	for _, h := range history.changes() { // the oldest first
 		decided[h.Scope()] = h.After
-	}, clientv3.WithRev(d.Revision))
-	switch {
-	case errors.Is(err, rpctypes.ErrCompacted):
-		return etcd.ErrConflict
-	case err != nil:
-		return fmt.Errorf("cannot read the history of %s: %w", ref, err)
 	}
 	if c.Kind != "" {
 		decided[c.Scope()] = c.After

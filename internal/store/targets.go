@@ -247,10 +247,14 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	// abort.
 	b.Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At})
 	b.Op(clientv3.OpPut(k.Change(c.Epoch), record)).Touch(s.db.Keys.Targets())
-	if err := s.permit(ctx, b, ref, d, &c, a.Sign); err != nil {
+	history, err := s.past(ctx, ref.String(), d)
+	if err != nil {
 		return fail(err)
 	}
-	if err := s.restate(ctx, b, ref, d, &c, a); err != nil {
+	if err := s.permit(ctx, b, ref, d, history, &c, a.Sign); err != nil {
+		return fail(err)
+	}
+	if err := s.restate(ctx, b, ref, d, history, &c, a); err != nil {
 		return fail(err)
 	}
 	if c.Epoch < 1 || c.Epoch > maxEpoch {

@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -136,15 +137,19 @@ func (b *bounds) check(ctx context.Context, call string) error {
 	if users == nil {
 		return status.Error(codes.Unavailable, "etcdserver: server is starting")
 	}
-	// A node has neither role. It is refused without a lookup, which takes the lock of etcd's writes.
+	// A node has neither role. It is refused without a lookup.
 	name, err := pki.ParseName(user)
-	node := err == nil && name.Kind == pki.KindNode
-	if !(*users).IsAuthEnabled() || !node && (*users).HasRole(user, rootRole) {
+	denied := auth.ErrUserNotFound
+	if node := err == nil && name.Kind == pki.KindNode; !node || !(*users).IsAuthEnabled() {
+		denied = (*users).IsAdminPermitted(&auth.AuthInfo{Username: user})
+	}
+	if denied == nil {
 		return nil
 	}
 	// The texts are etcd's own: its clients know the errors by them.
 	refusal := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
-	if b.operator != "" && !node && (*users).HasRole(user, b.operator) {
+	// HasRole takes the lock of etcd's writes: for users that exist, once.
+	if b.operator != "" && errors.Is(denied, auth.ErrPermissionDenied) && (*users).HasRole(user, b.operator) {
 		if !begins(call, leaseCalls) || b.spend(user, time.Now()) {
 			return nil
 		}

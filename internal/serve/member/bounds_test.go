@@ -16,27 +16,55 @@ import (
 	"pulley/internal/serve/limits"
 )
 
-// noLookups is etcd's users. It fails the test if a lookup would take the lock of etcd's writes.
-type noLookups struct {
+// lookups is etcd's users. It counts lookups, and those that take the lock of etcd's writes.
+type lookups struct {
 	auth.AuthStore
-	t *testing.T
+	roles        map[string]string
+	reads, locks int
 }
 
-func (n noLookups) IsAuthEnabled() bool { return true }
-func (n noLookups) HasRole(user, role string) bool {
-	n.t.Errorf("%s was looked up for role %s", user, role)
-	return true
+func (l *lookups) IsAuthEnabled() bool { return true }
+func (l *lookups) IsAdminPermitted(of *auth.AuthInfo) error {
+	l.reads++
+	switch role, known := l.roles[of.Username]; {
+	case !known:
+		return auth.ErrUserNotFound
+	case role != rootRole:
+		return auth.ErrPermissionDenied
+	}
+	return nil
 }
 
-// A node's refused calls must cost etcd no lock: a flood of them would delay all writes.
+func (l *lookups) HasRole(user, role string) bool {
+	l.locks++
+	return l.roles[user] == role
+}
+
+// A node's refused calls must cost etcd no lookup, and those of a viewer one lock: a flood of them would delay all writes.
 func TestRefusedNodesAreNotLookedUp(t *testing.T) {
 	t.Parallel()
-	b := &bounds{operator: "pulley/operator"}
-	b.guard(noLookups{t: t})
-	leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "pulley/node/dev/compute1/0123456789abcdef"}}
-	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
-	if err := b.check(ctx, "/etcdserverpb.Lease/LeaseGrant"); err == nil || !strings.Contains(err.Error(), "permission denied") {
-		t.Errorf("a node's lease: %v", err)
+	users := &lookups{roles: map[string]string{"pulley/operator/ann/0123456789abcdef": "pulley/viewer", "pulley/operator/bob/0123456789abcdef": "pulley/operator", "root": "root"}}
+	b := &bounds{operator: "pulley/operator", budgets: map[string]*budget{}}
+	b.guard(users)
+	for _, c := range []struct {
+		user         string
+		reads, locks int
+		refused      bool
+	}{
+		{"pulley/node/dev/compute1/0123456789abcdef", 0, 0, true},
+		{"pulley/operator/ann/0123456789abcdef", 1, 1, true},
+		{"pulley/operator/gone/0123456789abcdef", 1, 0, true},
+		{"", 1, 0, true},
+		{"pulley/operator/bob/0123456789abcdef", 1, 1, false},
+		{"root", 1, 0, false},
+	} {
+		users.reads, users.locks = 0, 0
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: c.user}}
+		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
+		err := b.check(ctx, "/etcdserverpb.Lease/LeaseGrant")
+		if refused := err != nil && strings.Contains(err.Error(), "permission denied"); refused != c.refused || users.reads != c.reads || users.locks != c.locks {
+			t.Errorf("a lease of %q: %v, after %d reads and %d locks", c.user, err, users.reads, users.locks)
+		}
 	}
 }
 
