@@ -2,6 +2,7 @@ package controlrepo
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,8 +18,8 @@ func repo(t *testing.T, changes map[string]string) string {
 	if _, err := Init(dir); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range changes {
-		path := filepath.Join(dir, name)
+	for _, name := range slices.Sorted(maps.Keys(changes)) { // a folder is removed before files are written into it
+		path, content := filepath.Join(dir, name), changes[name]
 		if content == "" {
 			if err := os.RemoveAll(path); err != nil {
 				t.Fatal(err)
