@@ -120,6 +120,7 @@ func TestReleaseSettingsAreStrict(t *testing.T) {
 		"": puppet.LiveDataAbove, "---\n": puppet.LiveDataAbove, "{}": puppet.LiveDataAbove,
 		"live_data: above": puppet.LiveDataAbove, "live_data: hierarchy\n": puppet.LiveDataInHierarchy,
 		"live_data: Above": "", "livedata: above": "", "live_data: [above]": "", "- live_data": "", "live_data:": "",
+		"silence: {exported_resource: [site]}\nlive_data: hierarchy": puppet.LiveDataInHierarchy, "silence: [exported_resource]": "",
 		"live_data: above\nlive_data: hierarchy": "", "a: [": "", "\t": "", "live_data: above\n---\nlive_data: above": "",
 	} {
 		s, err := puppet.ParseReleaseSettings([]byte(text))

@@ -1,7 +1,11 @@
 package controlrepo
 
 import (
+	"bytes"
+	"os"
 	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -104,4 +108,28 @@ func (l layout) autoloaded(name string) string {
 		return owner + "::" + strings.ReplaceAll(rest, "/", "::")
 	}
 	return ""
+}
+
+// ownFolders are the folders of an environment that Puppet or the agent reads, whatever environment.conf contains.
+var ownFolders = []string{"functions", "types", "lib", "locales", "environments", "clouds", "validate.d", "retire.d"}
+
+// Unread reports whether nodes do without a folder of the control repository in root: neither Puppet nor the agent reads
+// files in it. It knows from hiera.yaml only whether the folder's first part is named there.
+func Unread(root, folder string) bool {
+	conf, err := os.ReadFile(filepath.Join(root, "environment.conf"))
+	if err != nil && !os.IsNotExist(err) {
+		return false
+	}
+	hiera, err := os.ReadFile(filepath.Join(root, "hiera.yaml"))
+	if err != nil && !os.IsNotExist(err) {
+		return false
+	}
+	l := parseLayout(string(conf))
+	for _, read := range slices.Concat(l.modulepath, []string{l.manifest}, ownFolders) {
+		if read == "." || read == folder || within(read, folder) || within(folder, read) {
+			return false
+		}
+	}
+	first, _, _ := strings.Cut(folder, "/")
+	return first != "data" && !bytes.Contains(hiera, []byte(first))
 }

@@ -55,6 +55,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	r.Progress(Progress{Step: Reading, Subject: dir})
 	folder, err := source.Open(ctx, dir, source.Options{
 		Ref: o.Ref, Modules: o.Puppetfile, Deadline: o.Deadline, Overlays: o.Overlays, CacheDir: o.CacheDir,
+		Unread:   controlrepo.Unread,
 		Progress: func(line string) { r.Progress(Progress{Subject: line}) },
 	})
 	if err != nil {
@@ -161,7 +162,7 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 	}
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
-	folder, refusal := source.Open(ctx, dir, source.Options{Ref: o.Ref, Modules: source.NoTool, CacheDir: o.CacheDir})
+	folder, refusal := source.Open(ctx, dir, source.Options{Ref: o.Ref, Modules: source.NoTool, CacheDir: o.CacheDir, Unread: controlrepo.Unread})
 	if refusal != nil && (ctx.Err() != nil || o.Ref != "") {
 		return controlrepo.Report{}, refusal
 	}

@@ -142,6 +142,12 @@ func TestSubmodules(t *testing.T) {
 	refused(t, control, Options{Ref: "HEAD"}, "modules/m is a submodule", "git submodule update --init", ignoreFile)
 	clone := filepath.Join(t.TempDir(), "clone")
 	git(t, dir, "clone", "-q", dir, clone)
+	unread := Options{Unread: func(root, folder string) bool {
+		return root == filepath.Join(clone, "control") && folder == "modules/m"
+	}}
+	if f, err := Open(t.Context(), filepath.Join(clone, "control"), unread); err != nil || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "modules/m") {
+		t.Errorf("a submodule that nodes do not need: %v %v", f, err)
+	}
 	refused(t, filepath.Join(clone, "control"), Options{}, "its submodule modules/m is not checked out\nrun: git -C ")
 	write(t, control, map[string]string{ignoreFile: "modules/m\n"})
 	git(t, dir, "add", "control/"+ignoreFile)

@@ -17,6 +17,9 @@ type Options struct {
 	Overlays []Overlay         // in this order
 	CacheDir string            // for downloads of g10k and temporary copies; "": keep nothing
 	Progress func(line string) // may be nil
+	// Unread reports whether nodes do without a folder of the tree in root. A submodule there need not be checked out. Nil:
+	// they need all folders.
+	Unread func(root, folder string) bool
 }
 
 // DefaultDeadline limits the time to resolve a Puppetfile.
@@ -91,7 +94,7 @@ func (f *Folder) open(ctx context.Context, dir string, o Options) error {
 	if f.rules, err = readRules(dir); err != nil {
 		return err
 	}
-	changes, err := f.describe(ctx, repo, found)
+	changes, err := f.describe(ctx, repo, found, o)
 	if err != nil {
 		return err
 	}
@@ -119,7 +122,7 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 		return err
 	}
 	for _, link := range links {
-		if f.why(link, true) == "" {
+		if f.why(link, true) == "" && !f.doWithout(o, link) {
 			return fmt.Errorf("cannot publish ref %q of %s: %s is a submodule, whose files are in another repository\n"+
 				"check it out and publish the work tree: git submodule update --init; or leave it out by a line in %s",
 				o.Ref, repo.dir, link, ignoreFile)
@@ -130,7 +133,7 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 
 // describe records the facts that git has about a work tree. It returns the differences between the work tree and the
 // commit.
-func (f *Folder) describe(ctx context.Context, repo *repository, found error) (changes, error) {
+func (f *Folder) describe(ctx context.Context, repo *repository, found error, o Options) (changes, error) {
 	switch {
 	case errors.Is(found, errNoRepository):
 		return changes{}, nil
@@ -150,13 +153,22 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error) (c
 		return changes, fmt.Errorf("cannot compare %s with its commit: %w", repo.dir, err)
 	}
 	for _, link := range changes.submodules {
-		if f.why(link, true) == "" && isEmpty(filepath.Join(repo.dir, link)) {
+		if f.why(link, true) == "" && isEmpty(filepath.Join(repo.dir, link)) && !f.doWithout(o, link) {
 			return changes, fmt.Errorf("cannot publish %s: its submodule %s is not checked out\nrun: git -C %s submodule update --init; or leave it out by a line in %s",
 				repo.dir, link, repo.dir, ignoreFile)
 		}
 	}
 	f.Facts, f.differs = commit, changes.differences()
 	return changes, nil
+}
+
+// doWithout reports whether nodes need no files of a submodule that is not checked out, and notes it.
+func (f *Folder) doWithout(o Options, link string) bool {
+	if o.Unread == nil || !o.Unread(f.Root, link) {
+		return false
+	}
+	f.Notes = append(f.Notes, fmt.Sprintf("the submodule %s is published without its files: it is not checked out, and Puppet reads none of them", link))
+	return true
 }
 
 // The folders below Folder.work. treeFolder is published; asideFolder holds files moved out of a tool's way; copyFolder

@@ -1,0 +1,26 @@
+package controlrepo
+
+import "testing"
+
+// A submodule of tests must not prevent publication, and one with modules must not be published empty.
+func TestUnreadFolders(t *testing.T) {
+	root := repo(t, map[string]string{
+		"environment.conf": "modulepath = $codedir/environments/$environment/site:external/modules:/opt/modules\nmanifest = main/site.pp\n",
+		"hiera.yaml":       "version: 5\nhierarchy: [{name: a, datadir: private/data, path: x.yaml}]\n",
+	})
+	for folder, want := range map[string]bool{
+		"test_modules/cron": true, "docs": true, "modules/m": true, "manifests/old": true, "sites": true,
+		"site": false, "site/m": false, "external": false, "external/modules/m": false, "main": false, "private": false, "private/data": false,
+		"data": false, "lib/x": false, "environments": false,
+	} {
+		if got := Unread(root, folder); got != want {
+			t.Errorf("Unread(%s) = %v", folder, got)
+		}
+	}
+	if Unread(repo(t, map[string]string{"environment.conf": ""}), "modules/m") {
+		t.Error("without environment.conf, nodes read modules/")
+	}
+	if l := parseLayout("modulepath = .:../x:$basemodulepath\nmanifest = /etc/site.pp\n"); l.manifest != "" || len(l.modulepath) != 1 || l.autoloaded("m/manifests/a/b.pp") != "m::a::b" {
+		t.Errorf("%+v", l)
+	}
+}
