@@ -80,6 +80,11 @@ func (w *connecting) intercept(ctx context.Context, method string, req, reply an
 	return send(ctx, method, req, reply, conn, opts...)
 }
 
+// notSent is the end of a call's context before the call was sent: a write is not in force.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error { return e.error }
+
 func (w *connecting) wait(ctx context.Context, conn *grpc.ClientConn, endpoint string) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -117,12 +122,12 @@ func (w *connecting) wait(ctx context.Context, conn *grpc.ClientConn, endpoint s
 			continue
 		}
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return ctx.Err()
+			return notSent{ctx.Err()}
 		}
 		if found := <-late; found != nil {
 			return &unreachable{found}
 		}
-		return context.DeadlineExceeded
+		return notSent{context.DeadlineExceeded}
 	}
 }
 

@@ -127,7 +127,7 @@ func (s *DB) ExplainWrite(err error) error {
 	explained := s.Explain(err)
 	switch {
 	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
-	case errors.As(err, new(*unreachable)), strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
+	case errors.As(err, new(*unreachable)), errors.As(err, new(notSent)), strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
 		strings.Contains(err.Error(), "error reading server preface"), errors.Is(err, rpctypes.ErrNoLeader), dropped(err): // it was never sent, or never proposed
 	default:
 		return &unknownOutcome{explained}
