@@ -101,7 +101,8 @@ EXIT STATUS
 			}
 			run := args[2:]
 			if len(run) == 0 {
-				run = []string{"/bin/sh", "-l", "+m"} // without job control: the terminal's process group is not visible in the machine
+				// dash fails at its end, because the terminal's process group is not visible in the machine
+				run = []string{"/bin/sh", "-c", "[ -x /bin/bash ] && exec /bin/bash -l; exec /bin/sh -l"}
 			}
 			return o.enter(c.Context(), pid, run)
 		},
