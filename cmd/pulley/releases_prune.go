@@ -35,8 +35,8 @@ func newReleasesPrune(o *options) *cobra.Command {
 leads to it, and if it is not among the newest. With the releases it removes the deltas, objects and live data that only they
 needed. An unreadable value stops prune before it removes anything. prune shows its plan and asks for confirmation.
 
-Then prune compacts etcd, which can use the room again at once. The file of etcd shrinks at the next defragmentation
-(etcdctl defrag), which stops a member for a moment.
+Then prune compacts etcd, which can use the room again at once. The file of etcd shrinks at the next defragmentation,
+which stops a member for a moment: ` + "`pulley doctor --fix`" + ` defragments a file that is larger than half of the quota.
 
 EXIT STATUS
   0 done, or nothing to do; 1 failed, or not confirmed; 2 wrong usage, 3 etcd unreachable`,
@@ -93,7 +93,7 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	}
 	return p.out.Print(p.env, result, func(*cli.Table) error {
 		if result.Removed {
-			fmt.Fprintf(p.env.Stdout, "removed %s of values and compacted etcd; its file shrinks at the next defragmentation (etcdctl defrag)\n", cli.Bytes(result.Freed))
+			fmt.Fprintf(p.env.Stdout, "removed %s of values and compacted etcd; `pulley doctor --fix` shrinks its file\n", cli.Bytes(result.Freed))
 		}
 		return nil
 	})

@@ -101,10 +101,16 @@ func disk(f *facts) []Finding {
 	}
 }
 
+// fragmented reports whether etcd's file has more than half of the quota, most of it free space: a prune leaves that behind.
+func (m member) fragmented() bool {
+	return m.err == nil && m.Quota > 0 && m.Stored > m.Quota/2 && m.Stored > 2*m.Used
+}
+
 // repairAlarms makes room in a full etcd, and in one whose files contain mostly free space.
 func repairAlarms(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
 	if !slices.Contains(f.cluster.alarms, store.AlarmNoSpace) {
-		if !slices.ContainsFunc(quota(f), func(f Finding) bool { return f.Code == quotaFragmented }) {
+		warned := slices.ContainsFunc(quota(f), func(f Finding) bool { return f.Code == quotaFragmented })
+		if !warned && !slices.ContainsFunc(f.cluster.members, member.fragmented) {
 			return nil, nil
 		}
 		freed, err := st.Cluster.MakeRoom(ctx)
