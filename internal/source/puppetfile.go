@@ -107,18 +107,23 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 		if i+1 < len(at) {
 			end = at[i+1][0]
 		}
+		name := text[m[2]:m[3]]
+		name = name[strings.LastIndexAny(name, "/-")+1:]
 		folder := p.moduledir
 		if own := installPath.FindStringSubmatch(text[m[0]:end]); own != nil {
 			var err error
 			if folder, err = plainFolder("install_path", own[1]); err != nil {
 				return nil, err
 			}
-			if !slices.Contains(p.folders, folder) {
-				p.folders = append(p.folders, folder)
+			emptied := folder
+			if folder == "." { // as r10k, empty the module's own folder only
+				emptied = name
+			}
+			if !slices.Contains(p.folders, emptied) {
+				p.folders = append(p.folders, emptied)
 			}
 		}
-		name := text[m[2]:m[3]]
-		p.modules = append(p.modules, path.Join(folder, name[strings.LastIndexAny(name, "/-")+1:]))
+		p.modules = append(p.modules, path.Join(folder, name))
 	}
 	return p, nil
 }
@@ -130,7 +135,7 @@ func plainFolder(what, written string) (string, error) {
 		return "", fmt.Errorf("its %s is not a plain string: %s\nwrite it as one string in quotes, or resolve it yourself and give --puppetfile ignore", what, strings.TrimSpace(written))
 	}
 	folder := path.Clean(m[1] + m[2])
-	if !filepath.IsLocal(folder) || folder == "." {
+	if !filepath.IsLocal(folder) || folder == "." && what != "install_path" {
 		return "", fmt.Errorf("its %s %q is not a folder below its own\nlet it name one, such as modules", what, folder)
 	}
 	return folder, nil

@@ -13,6 +13,7 @@ func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 		"plain":         {text: "forge 'https://forgeapi.puppet.com'\nmod 'puppetlabs/stdlib', '9.0.0'\nmod 'me-ntp',\n  :git => 'x'\nmod \"motd\", git: 'y'\n", folders: "modules", modules: "modules/stdlib modules/ntp modules/motd"},
 		"moduledir":     {text: "moduledir 'site/lib/'\nmod('a/b')\n", folders: "site/lib", modules: "site/lib/b"},
 		"install_path":  {text: "mod 'a', git: 'x', install_path: 'ext'\nmod 'b',\n  :git => 'y',\n  :install_path => \"ext\" # why\nmod 'c'\n", folders: "modules ext", modules: "ext/a ext/b modules/c"},
+		"at the root":   {text: "mod 'me-data', git: 'x', install_path: '.'\nmod 'b'\n", folders: "modules data", modules: "data modules/b"},
 		"commented":     {text: "# mod 'a'\n  # moduledir '/'\nmod 'b'\n# install_path: '/'\n", folders: "modules", modules: "modules/b"},
 		"no modules":    {text: "forge 'x'\nmoduledir 'lib'\n# mod 'a'\n"},
 		"ruby":          {text: "%w[a b].each { |m| mod m, git: m }\n", folders: "modules"},

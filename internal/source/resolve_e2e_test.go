@@ -116,6 +116,26 @@ func TestModuledirIsHonoured(t *testing.T) {
 	}
 }
 
+// A module at the root of the repository must not cost the repository's own files.
+func TestInstallPathAtTheRoot(t *testing.T) {
+	home(t)
+	ntp, motd := modules(t)
+	for _, tool := range tools {
+		dir := t.TempDir()
+		write(t, dir, map[string]string{
+			"Puppetfile":  "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\nmod 'motd', :git => '" + motd + "', :tag => 'v1', :install_path => '.'\n",
+			"hiera.yaml":  "version: 5\n",
+			"site/p/a.pp": "a",
+		})
+		before := snapshot(t, dir)
+		f := open(t, dir, Options{Modules: tool})
+		if text(t, f, "motd/manifests/init.pp") == "" || text(t, f, "modules/ntp/manifests/init.pp") == "" || text(t, f, "site/p/a.pp") != "a" || text(t, f, "hiera.yaml") != "version: 5\n" {
+			t.Errorf("%s: %v", tool, published(t, f))
+		}
+		same(t, string(tool), snapshot(t, dir), before...)
+	}
+}
+
 // CI publishes with --git-ref and a Puppetfile: from a subfolder of a bare clone, with modules as of that commit.
 func TestPuppetfileOfARef(t *testing.T) {
 	home(t)
