@@ -120,6 +120,7 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 	return &puppet.Puppet{
 		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
 		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
+		Certificate: puppet.Certificate{Identity: s.Config.IdentityFile(), CAs: s.Config.BundleFile(), SSLDir: c.SSLDir},
 	}
 }
 

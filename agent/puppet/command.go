@@ -188,6 +188,9 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte) e
 	if err != nil {
 		return err
 	}
+	if err := p.placeCertificate(filepath.Join(own, "ssl"), job.Certname); err != nil {
+		return err
+	}
 	core, err := p.linkCoreTypes(filepath.Join(dir, "modules"))
 	if err != nil {
 		return err

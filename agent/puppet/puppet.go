@@ -57,6 +57,9 @@ type Puppet struct {
 	// the agent is killed. Only Reap then ends a Puppet that hangs.
 	ExtraFiles []*os.File
 
+	// Certificate is what $settings::hostcert and its relatives point at.
+	Certificate Certificate
+
 	// CoreModules is the folder of the modules that the distribution splits from Puppet. "" means that of Debian.
 	CoreModules string
 

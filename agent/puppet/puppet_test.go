@@ -114,6 +114,53 @@ func TestSettingsFollowSubcommand(t *testing.T) {
 	}
 }
 
+// Puppet code hands $settings::hostcert and hostprivkey to services: the files must exist, and follow a renewal.
+func TestCertificateIsPlaced(t *testing.T) {
+	dir, p, job := machine(t, "")
+	block := func(kind, text string) string {
+		return "-----BEGIN " + kind + "-----\n" + text + "\n-----END " + kind + "-----\n"
+	}
+	placed := func(name string) string {
+		t.Helper()
+		if result, err := p.Apply(t.Context(), job); err != nil || result.Problem.Text != "" {
+			t.Fatalf("run: %+v, %v", result.Problem, err)
+		}
+		path := filepath.Join(p.Dir, "puppet/ssl", name)
+		text, _ := os.ReadFile(path)
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+		return string(text)
+	}
+	if got := placed("certs/web1.example.pem"); got != "" {
+		t.Errorf("without an identity there is a certificate: %q", got)
+	}
+	p.Certificate = puppet.Certificate{Identity: filepath.Join(dir, "node.pem"), CAs: filepath.Join(dir, "ca.pem")}
+	for _, text := range []string{"AAAA", "BBBB"} {
+		write(t, p.Certificate.Identity, block("PRIVATE KEY", text)+block("CERTIFICATE", text))
+		write(t, p.Certificate.CAs, block("CERTIFICATE", "CCCC"))
+		if got := placed("certs/web1.example.pem"); got != block("CERTIFICATE", text) {
+			t.Errorf("certificate %q", got)
+		}
+		if got := placed("private_keys/web1.example.pem"); got != block("PRIVATE KEY", text) {
+			t.Errorf("key %q", got)
+		}
+	}
+	// The certificate of a former agent, under its own name.
+	p.Certificate.SSLDir = filepath.Join(dir, "former")
+	write(t, filepath.Join(dir, "former/certs/old.pem"), "old cert\n")
+	write(t, filepath.Join(dir, "former/certs/ca.pem"), "old ca\n")
+	if _, err := p.Apply(t.Context(), job); err == nil || !strings.Contains(err.Error(), "nor exactly one private key") {
+		t.Errorf("error %v", err)
+	}
+	write(t, filepath.Join(dir, "former/private_keys/old.pem"), "old key\n")
+	for name, want := range map[string]string{"certs/web1.example.pem": "old cert\n", "private_keys/web1.example.pem": "old key\n", "certs/ca.pem": "old ca\n"} {
+		if got := placed(name); got != want {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+}
+
 // A typing mistake in pulley.yaml would silently put live data at the wrong position.
 func TestReleaseSettingsAreStrict(t *testing.T) {
 	for text, want := range map[string]puppet.LiveData{

@@ -65,6 +65,7 @@ type PuppetFile struct {
 	Deadline  time.Duration `yaml:"deadline,omitempty"`
 	Grace     time.Duration `yaml:"grace,omitempty"`
 	StateDirs []string      `yaml:"state_dirs,omitempty"`
+	SSLDir    string        `yaml:"ssldir,omitempty"`
 }
 
 // UpgradeFile is the key `upgrade` of agent.yaml; a missing value means the limit of package upgrade.

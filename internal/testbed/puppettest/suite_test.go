@@ -118,6 +118,9 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 		data = filepath.Join(base, "data")
 		write(t, filepath.Join(data, name+".yaml"), text)
 	}
+	const block = "-----BEGIN %s-----\nAAAA\n-----END %[1]s-----\n"
+	write(t, filepath.Join(base, "node.pem"), fmt.Sprintf(block, "EC PRIVATE KEY")+fmt.Sprintf(block, "CERTIFICATE"))
+	write(t, filepath.Join(base, "ca.pem"), fmt.Sprintf(block, "CERTIFICATE"))
 	for name, text := range c.Core {
 		write(t, filepath.Join(base, "core", name), text)
 	}
@@ -131,6 +134,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	r.Puppet = &puppet.Puppet{
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
 		StateDirs: []string{filepath.Join(m.Vardir, "state")}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
+		Certificate: puppet.Certificate{Identity: filepath.Join(base, "node.pem"), CAs: filepath.Join(base, "ca.pem")},
 	}
 	r.Job = agent.Job{
 		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
@@ -570,6 +574,13 @@ func moduleCases() []testCase {
 		{
 			Name: "core types with a modulepath", Manifest: manifest, Core: core, Files: map[string]string{"environment.conf": "modulepath = site:modules\n"},
 			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+		},
+		{
+			Name: "a node's certificate", Manifest: `$word = [$settings::hostcert, $settings::hostprivkey, $settings::localcacert].filter |$f| { find_file($f) == $f }.length
+file { '{{dir}}/word': content => "${word}" }
+# fake: file {{dir}}/word 3
+`,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: func(t *testing.T, r *ran) { hasFile(t, r, "word", "3") },
 		},
 		{
 			Name: "a missing core type", Manifest: "zpool { 'x': }\n# fake: compile-error Evaluation Error: Error while evaluating a Resource Statement, Unknown resource type: 'zpool'\n",
