@@ -14,11 +14,20 @@ import (
 type layout struct {
 	manifest   string   // file or folder of the site manifests, relative to the repository; "" if outside of it
 	modulepath []string // folders of modules, relative to the repository; entries outside of it are left out
+	outside    []outsideFolder
+}
+
+// outsideFolder is an entry of modulepath that is outside of the repository.
+type outsideFolder struct {
+	folder string
+	line   int
 }
 
 func parseLayout(environmentConf string) layout {
 	l := layout{manifest: "manifests", modulepath: []string{"modules"}}
+	number := 0
 	for line := range strings.Lines(environmentConf) {
+		number++
 		key, value, ok := strings.Cut(line, "=")
 		if key = strings.TrimSpace(key); !ok || strings.HasPrefix(key, "#") {
 			continue
@@ -29,10 +38,12 @@ func parseLayout(environmentConf string) layout {
 		case "manifest":
 			l.manifest, _ = below(value)
 		case "modulepath":
-			l.modulepath = nil
+			l.modulepath, l.outside = nil, nil
 			for _, entry := range strings.Split(value, ":") {
 				if dir, ok := below(entry); ok {
 					l.modulepath = append(l.modulepath, dir)
+				} else if entry = strings.TrimSpace(entry); strings.HasPrefix(entry, "/") || strings.HasPrefix(entry, "..") {
+					l.outside = append(l.outside, outsideFolder{entry, number})
 				}
 			}
 		}

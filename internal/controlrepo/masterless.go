@@ -32,6 +32,8 @@ func scan(file, src string, tokens []token) []Finding {
 			add(t.at, PuppetDBQuery, "")
 		case isVariable(tokens, i) && serverVariables[strings.TrimPrefix(t.text, "::")] && !own[t.text]:
 			add(t.at, ServerVariable, "$"+t.text)
+		case isVariable(tokens, i) && agentCertificate(t.text) != "":
+			add(t.at, AgentCertificate, agentCertificate(t.text))
 		case t.kind == text && !hasAlternative(tokens, i):
 			for _, m := range fileSource.FindAllStringSubmatchIndex(t.text, -1) {
 				if problem := sourceProblem(t, m); problem != "" {

@@ -40,6 +40,9 @@ const (
 	PuppetDBQuery       Rule = "puppetdb_query"
 	ServerVariable      Rule = "server_variable"
 	FileServer          Rule = "file_server"
+	TrustedUnsupplied   Rule = "trusted_unsupplied"
+	ModulepathOutside   Rule = "modulepath_outside"
+	AgentCertificate    Rule = "agent_certificate"
 	Refused             Rule = "refused"
 	OddEntry            Rule = "odd_entry"
 )
@@ -93,6 +96,9 @@ var Rules = []RuleText{
 	{PuppetDBQuery, Warning, "puppetdb_query needs PuppetDB: the nodes that call it fail", "use the host list, or put the result into Hiera"},
 	{ServerVariable, Warning, "the variable describes a Puppet server: without one it describes the node, or is undefined", "use $facts or $trusted"},
 	{FileServer, Warning, "the source is on a file server: the nodes that declare this file fail", "put the file into a module and use puppet:///modules/MODULE/FILE"},
+	{TrustedUnsupplied, Warning, "the code reads a trusted extension that an environment file does not supply to every role", "write it below trusted: in environments/ENVIRONMENT.yaml"},
+	{ModulepathOutside, Warning, "modulepath names a folder outside of the repository: the machine's own modules reach its runs", "put the modules into the repository"},
+	{AgentCertificate, Warning, "the setting names a file of puppet agent: here it is the node's own, whose key opens etcd", "use another certificate, or set puppet.ssldir in agent.yaml to the ssldir of the former agent"},
 	{OddEntry, Warning, "the link or name is published, but may not work as it is meant", "rename it, or replace the link by a file"},
 }
 

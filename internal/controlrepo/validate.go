@@ -227,6 +227,10 @@ func (r *reading) check(ctx context.Context, dir string) {
 		}
 	}
 	r.checkNodes()
+	r.checkTrusted()
+	for _, o := range r.layout.outside {
+		r.add(finding(ModulepathOutside, "environment.conf", o.line, 0, o.folder))
+	}
 }
 
 // checkManifests parses the manifests that Puppet reads, with one run of Puppet, and scans them.
