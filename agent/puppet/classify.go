@@ -16,11 +16,11 @@ import (
 func classify(e end, noop bool, report *runReport, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
-		p := agent.Problem{Code: agent.CatalogRefused, Text: agent.Prose(oneLine(out.firstError()))}
-		if missingCoreType.MatchString(string(p.Text)) {
-			p.Code = agent.CoreTypeMissing
+		cause, code := oneLine(out.firstError()), agent.CatalogRefused
+		if missingCoreType.MatchString(cause) {
+			code = agent.CoreTypeMissing
 		}
-		return agent.Untouched, agent.Failed, p
+		return agent.Untouched, agent.Failed, agent.Problem{Code: code, Text: agent.Prose(cause)}
 	case noop:
 		return classifyNoop(e, report, out)
 	}

@@ -193,7 +193,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.PuppetFile", " in puppet")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.UpgradeFile", " in upgrade")
 	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
-		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs} and upgrade: {self_test, first_step, step, probation}", path, problem)
+		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 
 // identify determines the node's identity from the flags, else the file, else the hostname.
