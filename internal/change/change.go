@@ -210,10 +210,14 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 		if !signed {
 			return Targets{}, unsignedError("promote "+after.Release, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", after.Release))
 		}
-		if lower, err := s.Targets.Lowers(ctx, ref, f.Desires, scope, after); err != nil {
-			return Targets{}, err
-		} else if lower && a.Key == nil {
-			return Targets{}, unsignedError("go back to "+after.String(), ref, "sign the permit to go back: give --sign-key FILE")
+		if a.Key == nil {
+			lower, err := s.Targets.Lowers(ctx, ref, f.Desires, scope, after)
+			if err != nil {
+				return Targets{}, err
+			}
+			if lower {
+				return Targets{}, unsignedError("go back to "+after.String(), ref, "sign the permit to go back: give --sign-key FILE")
+			}
 		}
 	}
 	c, err := s.Targets.Promote(ctx, ref, f.Desires, scope, store.Promoted, after, a.store())
