@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
 )
 
@@ -471,5 +472,34 @@ func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
 				t.Errorf("unsigned: %v", err)
 			}
 		})
+	}
+}
+
+// A signed change in an environment that demands statements needs the history for its permit, its statement and its epoch. It must
+// read it once: it can have more than a thousand changes.
+func TestSignedChangeReadsTheHistoryOnce(t *testing.T) { // alone: it counts all requests of this process
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  web: {cardinality: 1}\n"))
+	if err == nil {
+		err = st.Environments.PutSpec(ctx, e, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _ := signer(t, "ann", "*")
+	signing := me
+	signing.Sign = key.Sign
+	one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
+	for _, target := range []agent.Target{two, one} {
+		d := desires(t, st, dev)
+		before := server.Requests()
+		c, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, signing)
+		if n := server.Requests() - before; err != nil || c.Unsigned || c.Unstated || n != 2 {
+			t.Errorf("%s: %d requests, not one read and one write; %+v, %v", target, n, c, err)
+		}
+	}
+	if permits, err := permitsOf(t, st); err != nil || len(permits) != 1 || desires(t, st, dev).Statement == nil {
+		t.Errorf("permits %+v, %v", permits, err)
 	}
 }
