@@ -23,11 +23,12 @@ import (
 
 type publishOptions struct {
 	*options
-	version, ref, puppetfile string
-	deadline                 time.Duration // of resolving a Puppetfile
-	overlays                 []string
-	over                     []source.Overlay // the parsed overlays
-	noValidate, noPuppet     bool
+	version, ref, branch string
+	puppetfile           string
+	deadline             time.Duration // of resolving a Puppetfile
+	overlays             []string
+	over                 []source.Overlay // the parsed overlays
+	noValidate, noPuppet bool
 }
 
 func newPublish(o *options) *cobra.Command {
@@ -59,6 +60,7 @@ EXIT STATUS
 	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0")
 	p.addMessage(cmd, "description (default: the subject of the git commit)")
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
+	cmd.Flags().StringVar(&p.branch, "branch", "", "branch that a Puppetfile follows with :control_branch (default: the branch of the folder, or --git-ref)")
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, g10k, r10k or ignore")
 	cmd.Flags().StringArrayVar(&p.overlays, "overlay", nil, "put a second source on the folder: [FOLDER=]DIR, or [FOLDER=]GIT-URL[#REF]; may be repeated")
 	cli.DurationVar(cmd.Flags(), &p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it, or cloning an overlay, may take")
@@ -106,7 +108,7 @@ func (p *publishOptions) check(c *cobra.Command) error {
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
 	puppet := installedPuppet(p.noPuppet)
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
-		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, Overlays: p.over, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
+		Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, Overlays: p.over, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
 	}, r)
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {

@@ -221,7 +221,8 @@ func newReleasesDiff(o *options) *cobra.Command {
 		Use:   "diff FROM TO [PATH...]",
 		Short: "List the files that differ between two releases",
 		Long: `diff lists the files that were added (A), removed (D), changed (M) or renamed (R) from one release to the other. Paths
-narrow the list to files, or to the contents of folders.
+narrow the list to files, or to the contents of folders. Without paths, diff also lists the modules of a Puppetfile whose
+version or commit differs.
 
 To see the lines that differ, export both releases and compare the folders.
 
@@ -260,6 +261,9 @@ func (o releasesCommand) showComparison(t *cli.Table, r publish.Comparison, path
 	t.Row("", "PATH", "NOTE")
 	for _, f := range r.Changes {
 		t.Row(letters[f.Change], publish.ShownName(f.Path), f.Describe())
+	}
+	for _, m := range r.Modules {
+		t.Row("", "module "+m.Name, m.Describe())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"pulley/internal/content"
+	"pulley/internal/source"
 	"pulley/internal/store"
 )
 
@@ -60,6 +61,15 @@ type Comparison struct {
 	From    string       `json:"from"`
 	To      string       `json:"to"`
 	Changes []FileChange `json:"changes"`
+
+	Modules []ModuleChange `json:"modules,omitempty"` // of the Puppetfiles, by name
+}
+
+// ModuleChange is a module of a Puppetfile that was resolved differently.
+type ModuleChange struct {
+	Name   string         `json:"name"`
+	Before *source.Module `json:"before"` // null if the release did not have it
+	After  *source.Module `json:"after"`
 }
 
 // Compare compares two releases. If paths are given, it compares only these files and the files in these folders.
@@ -80,7 +90,55 @@ func Compare(ctx context.Context, s *store.Releases, from, to string, paths []st
 			return Comparison{}, fmt.Errorf("cannot compare %q: neither %s nor %s has it\ngive paths from the root of a release, like manifests/site.pp", p, from, to)
 		}
 	}
-	return Comparison{from, to, compare(a, b, paths)}, nil
+	c := Comparison{From: from, To: to, Changes: compare(a, b, paths)}
+	if len(paths) > 0 {
+		return c, nil
+	}
+	c.Modules, err = compareModules(ctx, s, from, to)
+	return c, err
+}
+
+// compareModules compares the modules that two releases name in their deploy files.
+func compareModules(ctx context.Context, s *store.Releases, from, to string) (changes []ModuleChange, err error) {
+	var modules [2]map[string]source.Module
+	for i, version := range []string{from, to} {
+		r, err := s.Get(ctx, version)
+		if err != nil {
+			return nil, err
+		}
+		files, err := content.ReadFiles(ctx, s, r.Content, func(p string) bool { return p == source.DeployFile })
+		if err != nil {
+			return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", version, err))
+		}
+		modules[i] = source.ParseModules(files[source.DeployFile])
+	}
+	for name, before := range modules[0] {
+		after, ok := modules[1][name]
+		switch {
+		case !ok:
+			changes = append(changes, ModuleChange{name, &before, nil})
+		case after != before:
+			changes = append(changes, ModuleChange{name, &before, &after})
+		}
+	}
+	for name, after := range modules[1] {
+		if _, ok := modules[0][name]; !ok {
+			changes = append(changes, ModuleChange{name, nil, &after})
+		}
+	}
+	slices.SortFunc(changes, func(a, b ModuleChange) int { return strings.Compare(a.Name, b.Name) })
+	return changes, nil
+}
+
+// Describe returns versions and short commits.
+func (c ModuleChange) Describe() string {
+	state := func(m *source.Module) string {
+		if m == nil {
+			return "none"
+		}
+		return strings.TrimSpace(fmt.Sprintf("%s %.10s", m.Version, m.SHA))
+	}
+	return state(c.Before) + " → " + state(c.After)
 }
 
 func readManifest(ctx context.Context, s *store.Releases, version string) (*content.Manifest, error) {

@@ -21,6 +21,7 @@ const ValidationTime = 5 * time.Minute
 // FolderOptions configure OpenFolder.
 type FolderOptions struct {
 	Ref        string          // publish the tree of this commit; "" for the work tree
+	Branch     string          // branch of the control repository; "": that of the folder or of Ref
 	Puppetfile source.Resolver // resolver of the Puppetfile
 	Deadline   time.Duration   // for resolving the Puppetfile
 	Overlays   []source.Overlay
@@ -54,7 +55,7 @@ func (e *InvalidError) Error() string {
 func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_ *Folder, err error) {
 	r.Progress(Progress{Step: Reading, Subject: dir})
 	folder, err := source.Open(ctx, dir, source.Options{
-		Ref: o.Ref, Modules: o.Puppetfile, Deadline: o.Deadline, Overlays: o.Overlays, CacheDir: o.CacheDir,
+		Ref: o.Ref, Branch: o.Branch, Modules: o.Puppetfile, Deadline: o.Deadline, Overlays: o.Overlays, CacheDir: o.CacheDir,
 		Unread:   controlrepo.Unread,
 		Progress: func(line string) { r.Progress(Progress{Subject: line}) },
 	})

@@ -45,6 +45,9 @@ type puppetfile struct {
 	moduledir string
 	modules   []string // paths from the root of modules with plain names
 	folders   []string // folders where tools install modules: moduledir and each install_path
+
+	text string            // of the file
+	refs map[string]string // by path of a module: the ref, tag or branch that the file names, or "control_branch"
 }
 
 var (
@@ -52,6 +55,7 @@ var (
 	moduleLine    = regexp.MustCompile(`(?m)^[ \t]*mod\b[ \t(]*['"]([\w/-]+)['"]`)
 	anyModule     = regexp.MustCompile(`(?m)^[^#\n]*\bmod\b`)
 	installPath   = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
+	moduleRef     = regexp.MustCompile(`(?m)^[^#\n]*\b(?:ref|tag|branch|commit|version)['"]?[ \t]*(?:=>|:)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|:(control_branch)\b)`)
 	plainString   = regexp.MustCompile(`^(?:'([^'\\]*)'|"([^"\\#]*)")`)
 	tailComment   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 )
@@ -89,11 +93,12 @@ func readIn(root, name string, limit int64) (string, error) {
 }
 
 func parsePuppetfile(text string) (*puppetfile, error) {
+	whole := text
 	text = tailComment.ReplaceAllString(text, "")
 	if !anyModule.MatchString(text) {
 		return nil, nil
 	}
-	p := &puppetfile{moduledir: "modules"}
+	p := &puppetfile{moduledir: "modules", text: whole, refs: map[string]string{}}
 	if m := moduledirLine.FindAllStringSubmatch(text, -1); m != nil {
 		var err error
 		if p.moduledir, err = plainFolder("moduledir", m[len(m)-1][1]); err != nil {
@@ -123,7 +128,11 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 				p.folders = append(p.folders, emptied)
 			}
 		}
-		p.modules = append(p.modules, path.Join(folder, name))
+		module := path.Join(folder, name)
+		p.modules = append(p.modules, module)
+		if ref := moduleRef.FindStringSubmatch(text[m[0]:end]); ref != nil {
+			p.refs[module] = ref[1] + ref[2] + ref[3]
+		}
 	}
 	return p, nil
 }

@@ -125,6 +125,9 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 	if err := f.call(ctx, o, p, tool); err != nil {
 		return fmt.Errorf("cannot resolve the Puppetfile with %w\n--puppetfile ignore publishes the modules in the folder", err)
 	}
+	if f.Resolved, err = f.resolved(ctx, p); err != nil {
+		return err
+	}
 	if err := m.putBack(); err != nil {
 		return fmt.Errorf("cannot keep the folder's own modules: %w", err)
 	}
@@ -138,10 +141,17 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 // call runs the tool with the environment of the operator.
 func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolver) error {
 	o.Progress("resolving the Puppetfile with " + string(tool))
-	c := command{dir: f.Root, show: &lineWriter{show: func(line string) { o.Progress(string(tool) + ": " + line) }}}
+	file, err := f.prepared(ctx, p, tool)
+	if err != nil {
+		return fmt.Errorf("%s: %w", tool, err)
+	}
+	c := command{dir: f.Root, show: &lineWriter{show: func(line string) {
+		o.Progress(string(tool) + ": " + line)
+		f.noteWarning(tool, line)
+	}}}
 	switch tool {
 	case G10k:
-		c.args = []string{"g10k", "-puppetfile", "-verbose", "-moduledir", p.moduledir}
+		c.args = []string{"g10k", "-puppetfile", "-puppetfilelocation", file, "-verbose", "-moduledir", p.moduledir}
 		if os.Getenv("g10k_cachedir") == "" { // the default /tmp/g10k may be created by any user
 			cache := filepath.Join(f.work, "g10k")
 			if filepath.Dir(f.work) == filepath.Join(o.CacheDir, "work") {
@@ -150,12 +160,12 @@ func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolv
 			c.args = append(c.args, "-cachedir", cache)
 		}
 	case R10k:
-		c.args = []string{"r10k", "puppetfile", "install", "--verbose", "--puppetfile", filepath.Join(f.Root, puppetfileName),
+		c.args = []string{"r10k", "puppetfile", "install", "--verbose", "--puppetfile", file,
 			"--moduledir", filepath.Join(f.Root, filepath.FromSlash(p.moduledir))}
 	default:
 		return fmt.Errorf("%s: no such tool", tool)
 	}
-	_, err := c.run(ctx, o.Deadline)
+	_, err = c.run(ctx, o.Deadline)
 	var ended *commandError
 	if errors.As(err, &ended) {
 		ended.name = string(tool)

@@ -187,3 +187,62 @@ func TestPuppetfileThatFails(t *testing.T) {
 		same(t, "behind a link", snapshot(t, outside), before...)
 	}
 }
+
+// A release of a feature branch with the modules of main would be tested and promoted, and be another one after the
+// merge. r10k run by hand takes the default branch, and says it where nobody looks.
+func TestPuppetfileFollowsBranch(t *testing.T) {
+	home(t)
+	ntp, motd := modules(t)
+	at := map[string]string{}
+	for name, dir := range map[string]string{"ntp": strings.TrimPrefix(ntp, "file://"), "motd": strings.TrimPrefix(motd, "file://")} {
+		at[name] = git(t, dir, "rev-parse", "main")
+		if name == "ntp" {
+			git(t, dir, "checkout", "-q", "-b", "feature/x")
+			write(t, dir, map[string]string{"manifests/init.pp": "class ntp { $three = 3 }\n"})
+			at["feature"] = commit(t, dir, "three")
+			git(t, dir, "checkout", "-q", "main")
+		}
+	}
+	dir := t.TempDir()
+	puppetfile := "mod 'ntp',\n  :git => '" + ntp + "',\n  :branch => :control_branch,\n  :default_branch => 'main'\n" +
+		"mod 'motd', :git => '" + motd + "', :branch => :control_branch, :default_branch => 'main'\n"
+	write(t, dir, map[string]string{"Puppetfile": puppetfile, "site.pp": "x"})
+	commit(t, dir, "begin")
+	git(t, dir, "checkout", "-q", "-b", "feature/x")
+	detached := filepath.Join(t.TempDir(), "detached")
+	git(t, dir, "worktree", "add", "-q", "--detach", detached)
+	for _, tool := range tools {
+		for what, c := range map[string]struct {
+			dir string
+			o   Options
+			ntp string
+		}{
+			"the branch of the work tree": {dir, Options{}, at["feature"]},
+			"another branch":              {dir, Options{Branch: "main"}, at["ntp"]},
+			"a ref":                       {detached, Options{Ref: "feature/x"}, at["feature"]},
+			"a given branch":              {detached, Options{Branch: "feature/x"}, at["feature"]},
+			"a branch of no module":       {dir, Options{Branch: "feature/y"}, at["ntp"]},
+		} {
+			c.o.Modules = tool
+			f := open(t, c.dir, c.o)
+			if len(f.Resolved) != 2 || f.Resolved[0].SHA != at["motd"] || f.Resolved[1].SHA != c.ntp || f.Resolved[1].Name != "ntp" {
+				t.Errorf("%s, %s: %+v, want ntp %s", tool, what, f.Resolved, c.ntp)
+			}
+			if text(t, f, "Puppetfile") != puppetfile {
+				t.Errorf("%s, %s: the Puppetfile of the release was changed", tool, what)
+			}
+			if !strings.Contains(string(f.Added[DeployFile]), `"sha": "`+c.ntp+`"`) {
+				t.Errorf("%s, %s: %s", tool, what, f.Added[DeployFile])
+			}
+		}
+	}
+	f := open(t, detached, Options{Modules: R10k})
+	if notes := strings.Join(f.Notes, "\n"); f.Resolved[1].SHA != at["ntp"] || !strings.Contains(notes, "give --branch") || !strings.Contains(notes, "r10k: Cannot track control repo branch for content 'ntp'") {
+		t.Errorf("%+v %q", f.Resolved, f.Notes)
+	}
+	refused(t, dir, Options{Modules: R10k, Branch: "a'b"}, "cannot resolve the Puppetfile with r10k: branch \"a'b\" has a quote")
+	write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :branch => 'vanished'\n"})
+	for _, tool := range tools {
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "vanished")
+	}
+}

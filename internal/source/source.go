@@ -12,6 +12,7 @@ import (
 // Options configure Open.
 type Options struct {
 	Ref      string            // publish the tree of this commit; "": the folder as it is on disk
+	Branch   string            // branch of the control repository for a Puppetfile; "": that of the folder or of Ref
 	Modules  Resolver          // resolver of the Puppetfile; "" is Auto
 	Deadline time.Duration     // for resolving a Puppetfile; 0 is DefaultDeadline
 	Overlays []Overlay         // in this order
@@ -47,6 +48,7 @@ type Folder struct {
 	Resolved []Module // modules that the Puppetfile was resolved to
 
 	rules    rules
+	branch   string          // of the control repository; "" if unknown
 	differs  map[string]bool // paths that git does not have as they are
 	cacheDir string
 	work     string // removed by Close; "" if there is none
@@ -83,6 +85,7 @@ func (f *Folder) open(ctx context.Context, dir string, o Options) error {
 		return fmt.Errorf("cannot read what to publish: %w", err)
 	}
 	repo, found := findRepository(ctx, dir)
+	f.branch = repo.branch(ctx, o)
 	switch {
 	case o.Ref != "" && found != nil:
 		return fmt.Errorf("cannot publish ref %q of %s: %w", o.Ref, dir, found)
