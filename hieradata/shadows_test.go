@@ -136,3 +136,37 @@ func TestSampleParses(t *testing.T) {
 		t.Errorf("%d files, %v", count, err)
 	}
 }
+
+// validate must judge exactly the files that Hiera reads.
+func TestDataFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		config, base, reads, ignores string
+	}{
+		"no hiera.yaml":      {"", ".", "data/common.yaml", "data/nodes/a.yaml common.yaml"},
+		"version 5":          {"version: 5\nhierarchy: [{name: a, datadir: d, paths: ['nodes/%{x}.yaml', c.yaml]}]\n", ".", "d/nodes/a.yaml d/c.yaml", "d/e.yaml data/common.yaml"},
+		"in a module":        {"version: 5\n", "modules/m", "modules/m/data/common.yaml", "data/common.yaml"},
+		"version 4":          {"version: 4\ndatadir: d\nhierarchy: [{name: a, backend: yaml, datadir: e}]\n", ".", "d/a.yaml e/b/c.json", "data/a.yaml d/a.txt"},
+		"version 3":          {":backends: [yaml]\n", ".", "", "data/common.yaml"},
+		"version 3, named":   {"version: 3\n", ".", "", "data/common.yaml"},
+		"an unknown version": {"version: 6\n", ".", "", "data/common.yaml"},
+	} {
+		var data []byte
+		if c.config != "" {
+			data = []byte(c.config)
+		}
+		reads, err := DataFiles(data, c.base)
+		if (err != nil) != (name == "an unknown version") {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, file := range strings.Fields(c.reads) {
+			if !reads(file) {
+				t.Errorf("%s: %s is not read", name, file)
+			}
+		}
+		for _, file := range strings.Fields(c.ignores) {
+			if reads(file) {
+				t.Errorf("%s: %s is read", name, file)
+			}
+		}
+	}
+}

@@ -55,15 +55,16 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 
 // reading holds the files that Validate has read.
 type reading struct {
-	repo     fs.FS
-	opts     Options
-	layout   layout
-	modes    map[string]fs.FileMode // all files
-	files    map[string][]byte      // files to check
-	data     map[string]bool        // files that Hiera reads
-	tokens   map[string][]token     // of manifests
-	sealed   map[string]bool        // folders with the checksums of a built module
-	findings []Finding
+	repo            fs.FS
+	opts            Options
+	layout          layout
+	modes           map[string]fs.FileMode // all files
+	files           map[string][]byte      // files to check
+	data            map[string]bool        // files that Hiera reads
+	environmentData func(name string) bool // files that the environment's hiera.yaml names
+	tokens          map[string][]token     // of manifests
+	sealed          map[string]bool        // folders with the checksums of a built module
+	findings        []Finding
 }
 
 func (r *reading) add(f ...Finding) { r.findings = append(r.findings, f...) }
@@ -149,12 +150,16 @@ func (r *reading) read() error {
 			}
 		}
 	}
-	reads := []func(string) bool{}
+	var reads []func(string) bool
+	r.environmentData = func(string) bool { return false }
 	for name, data := range r.files {
 		if path.Base(name) == "hiera.yaml" {
 			found, test := checkHiera(name, data)
 			r.add(found...)
 			reads = append(reads, test)
+			if name == "hiera.yaml" {
+				r.environmentData = test
+			}
 		}
 	}
 	if _, has := r.files["hiera.yaml"]; !has {
@@ -215,12 +220,12 @@ func isEnvironment(name string) bool { return path.Dir(name) == "environments" &
 func isCloud(name string) bool { return path.Dir(name) == "clouds" && isYAML(name) }
 
 func (r *reading) check(ctx context.Context, dir string) {
-	r.checkManifests(ctx, dir)
 	for name := range r.data {
 		if data, has := r.files[name]; has {
 			r.add(checkYAML(name, data)...)
 		}
 	}
+	r.checkManifests(ctx, dir)
 	for name, mode := range r.modes {
 		if isHook(name) && mode.Perm()&0o111 == 0 {
 			r.add(finding(NotExecutable, name, 0, 0, ""))
@@ -257,10 +262,31 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 	}
 	reached := r.reached(autoloaded)
 	for i, f := range r.findings {
-		if _, module := autoloaded[f.File]; f.Rule == ManifestSyntax && module && !reached[f.File] {
+		if r.isUnused(f, autoloaded, reached) {
 			r.findings[i] = f.as(UnusedSyntax)
 		}
 	}
+}
+
+// isUnused reports whether a finding prevents reading a file that no node reads: a manifest that is not reached, or data
+// of a module without a reached manifest.
+func (r *reading) isUnused(f Finding, autoloaded map[string]string, reached map[string]bool) bool {
+	switch f.Rule {
+	case ManifestSyntax:
+		return autoloaded[f.File] != "" && !reached[f.File]
+	case HieraConfig, DataSyntax, DataDate:
+		module, _, ok := r.layout.module(f.File)
+		if !ok {
+			return false
+		}
+		for name := range reached {
+			if within(module, name) {
+				return false
+			}
+		}
+		return !r.environmentData(f.File)
+	}
+	return false
 }
 
 // checkNodes checks the environments, and that site.pp has declarations for their nodes.

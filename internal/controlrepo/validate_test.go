@@ -81,6 +81,12 @@ func TestValidateFinds(t *testing.T) {
 		"data of modules": {
 			map[string]string{"modules/role/hiera.yaml": "version: 5\n", "modules/role/data/common.yaml": "a: [", "modules/role/files/x.yaml": "a: ["},
 			[]string{"modules/role/data/common.yaml:1: error: Hiera cannot parse a data file"}},
+		"data of a module that nothing names": {
+			map[string]string{"modules/other/hiera.yaml": "version: 9\n", "modules/other/manifests/init.pp": "class other { }\n", "modules/more/hiera.yaml": "version: 5\n", "modules/more/data/common.yaml": "a: ["},
+			[]string{"modules/more/data/common.yaml:1: warning: the file does not parse", "modules/other/hiera.yaml:1:10: warning: the file does not parse"}},
+		"data of the environment in a module": {
+			map[string]string{"hiera.yaml": "version: 5\nhierarchy: [{name: a, datadir: modules/hieradata/data, path: a.yaml}]\n", "modules/hieradata/data/a.yaml": "a: ["},
+			[]string{"modules/hieradata/data/a.yaml:1: error: Hiera cannot parse a data file"}},
 		"data that no hierarchy reads": {
 			map[string]string{"ci.yaml": "a: [", "modules/role/files/x.yaml": "[", "modules/role/templates/hiera.yaml": "[", "docker/hiera.yaml": "version: 9\n", "spec/fixtures/x.yaml": "["}, nil},
 		"what Hiera may have": {
