@@ -8,7 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
+
+var brackets = strings.NewReplacer(`\[`, `\[`, "[", `\[`) // once, also for a flag that is visited twice
 
 // Command returns the hidden verb man, which writes the man pages of a program to a folder.
 func Command(root *cobra.Command) *cobra.Command {
@@ -33,9 +36,11 @@ func Write(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// headings makes the capitals of the help sections of the page.
+// headings makes the capitals of the help sections of the page, and keeps the brackets of variables: [X] (default: y) would be a link.
 func headings(c *cobra.Command) {
 	c.Long = strings.Replace(c.Long, "\n\nEXIT STATUS\n", "\n\n# EXIT STATUS\n", 1)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = brackets.Replace(f.Usage) })
+	c.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Usage = brackets.Replace(f.Usage) })
 	for _, sub := range c.Commands() {
 		headings(sub)
 	}

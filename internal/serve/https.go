@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,12 +92,19 @@ func established(c net.Conn, state http.ConnState) {
 	}
 }
 
+// certificateName returns the name by which others reach the server: every certificate of Pulley's is also for localhost.
 func certificateName(c *x509.Certificate) string {
-	switch {
-	case len(c.DNSNames) > 0:
-		return c.DNSNames[0]
-	case len(c.IPAddresses) > 0:
-		return c.IPAddresses[0].String()
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return name
+		}
+	}
+	if len(names) > 0 {
+		return names[0]
 	}
 	return c.Subject.CommonName
 }
