@@ -503,3 +503,20 @@ func TestSignedChangeReadsTheHistoryOnce(t *testing.T) { // alone: it counts all
 		t.Errorf("permits %+v, %v", permits, err)
 	}
 }
+
+// After a restore, nodes must accept what signers sign: also if a stolen key had raised the epoch of the backup.
+func TestRestoredEpochIsOneThatNodesAccept(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st, ctx := open(t, server, ""), t.Context()
+	limit := agent.Epoch(trust.MaxEpoch(me.At))
+	now := agent.Epoch(me.At.Unix())
+	for gate, want := range map[agent.Epoch]agent.Epoch{0: now, 5: now, now: now + 1_000_000, now + 7: now + 1_000_007, limit - 5: limit, limit: limit + 1} {
+		if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/gate", fmt.Sprintf(`{"v":1,"epoch":%d,"state":"open"}`, gate)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := st.Targets.Anchor(ctx, dev, me); err != nil || got != want {
+			t.Errorf("of a backup of epoch %d: %d, not %d; %v", gate, got, want, err)
+		}
+	}
+}

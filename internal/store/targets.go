@@ -205,8 +205,9 @@ const restoreGap = 1_000_000
 
 // Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
 // use no signed permit with an epoch that they have passed. It is the time in seconds, which no fleet's changes pass: a
-// backup that is restored again gets a higher epoch. With a wrong clock, it is a gap above the backup's. Its gate is
-// paused until the next change: nodes would otherwise return to the targets of the backup.
+// backup that is restored again gets a higher epoch. With a wrong clock, or after a recovery from a stolen key, it is a gap
+// above the backup's, as far as nodes accept epochs. Its gate is paused until the next change: nodes would otherwise
+// return to the targets of the backup.
 func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
 	if err != nil {
@@ -215,7 +216,7 @@ func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (a
 	k, at := s.db.Env(ref), a.At.UTC().Truncate(time.Second)
 	epoch := agent.Epoch(at.Unix())
 	if epoch <= d.Gate.Epoch {
-		epoch = d.Gate.Epoch + restoreGap
+		epoch = max(d.Gate.Epoch+1, min(d.Gate.Epoch+restoreGap, agent.Epoch(trust.MaxEpoch(a.At))))
 	}
 	c := Change{Epoch: epoch, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
 	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).

@@ -48,8 +48,11 @@ const epochsAhead = 2_000_000_000
 // seconds. The holder of a stolen key can sign any number, and nodes never go below what they verified: without this
 // limit, no later change could be above it. The limit rises each second, and the next epoch is always possible.
 func PlausibleEpoch(epoch int64, now time.Time) bool {
-	return epoch >= 0 && epoch <= now.Unix()+epochsAhead
+	return epoch >= 0 && epoch <= MaxEpoch(now)
 }
+
+// MaxEpoch returns the highest plausible epoch.
+func MaxEpoch(now time.Time) int64 { return now.Unix() + epochsAhead }
 
 // At returns the mark without an epoch that no permit can have at a time: of an earlier agent, or of a clock that was ahead.
 func (f HighWaterMark) At(now time.Time) HighWaterMark {
