@@ -98,7 +98,10 @@ func (t *tick) freshRun() (*EncodedRun, error) {
 	}
 	r := *t.run
 	if r.Outcome == Unchanged && !r.Noop {
-		r.Log, r.Resources = nil, nil
+		r.Log = nil
+		if r.Counts.Pending == 0 {
+			r.Resources = nil
+		}
 	}
 	e, err := encodeRun(r)
 	if err != nil {

@@ -85,6 +85,7 @@ type Counts struct {
 	Skipped         int `json:"skipped"`
 	OutOfSync       int `json:"out_of_sync"`
 	FailedToRestart int `json:"failed_to_restart"`
+	Pending         int `json:"pending,omitempty"` // out of sync, and unchanged because of noop
 }
 
 // ResourceEvent is one resource that a run changed or could not apply.

@@ -151,6 +151,9 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 		if status == "" {
 			continue
 		}
+		if status == "noop" {
+			r.Counts.Pending++
+		}
 		r.Resources = append(r.Resources, agent.ResourceEvent{
 			Resource: clip.Text(r.Statuses.Content[i].Value, maxMessage), Status: status,
 			File: clip.Text(s.File, maxMessage), Line: max(s.Line, 0), Messages: s.messages(status, lines),

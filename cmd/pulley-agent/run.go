@@ -92,7 +92,7 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 	case run.Noop:
 		line += "a run would change " + cli.Count(run.Counts.OutOfSync, "resource") + classes(*run)
 	default:
-		line += fmt.Sprintf("%s on %s%s: %s", run.Outcome, run.Target, classes(*run), d.Sentence())
+		line += fmt.Sprintf("%s on %s%s%s: %s", run.Outcome, run.Target, classes(*run), pending(*run), d.Sentence())
 	}
 	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
 	if report.Run != nil && report.Run.Problem != (agent.Problem{}) {
@@ -124,6 +124,14 @@ func classes(run agent.Run) string {
 		return ", 0 classes"
 	}
 	return ""
+}
+
+// pending counts the resources that a run would change without noop in their code.
+func pending(run agent.Run) string {
+	if run.Counts.Pending == 0 {
+		return ""
+	}
+	return ", " + cli.Count(run.Counts.Pending, "resource") + " pending under noop"
 }
 
 // unreachable prints why etcd did not answer, unless the result names it, and the remedy.

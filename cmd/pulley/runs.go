@@ -145,6 +145,8 @@ func outcomeOf(r agent.Run) string {
 		return "noop"
 	case r.Unclassified:
 		return string(r.Outcome) + ", 0 classes"
+	case r.Counts.Pending > 0:
+		return fmt.Sprintf("%s, %d pending", r.Outcome, r.Counts.Pending)
 	case r.Drift:
 		return string(r.Outcome) + " (drift)"
 	}
@@ -184,6 +186,9 @@ func printRun(w io.Writer, r agent.Run) {
 	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
 	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
 	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
+	if r.Counts.Pending > 0 && !r.Noop {
+		cli.Cleanf(w, "  pending: %s would change without noop in the code\n", cli.Count(r.Counts.Pending, "resource"))
+	}
 	if r.ConfigVersion != "" {
 		cli.Cleanf(w, "  version: %s%s\n", r.ConfigVersion, atCommit(r.Commit))
 	}

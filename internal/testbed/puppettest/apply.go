@@ -197,7 +197,7 @@ func (r *run) compile(d directive) string {
 func (r *run) enact(d directive) (stop bool) {
 	first, rest, _ := strings.Cut(d.args, " ")
 	switch d.verb {
-	case "file", "insist":
+	case "file", "insist", "pending":
 		r.file(first, rest, d)
 	case "fail":
 		r.add(resource{ref: first, line: d.line, failed: true, message: rest}, "err")
@@ -234,7 +234,7 @@ func (r *run) file(path, text string, d directive) {
 		res.skip = true
 		r.resources = append(r.resources, res)
 		return
-	case r.get("noop") == "true" && d.verb != "insist":
+	case d.verb == "pending" || r.get("noop") == "true" && d.verb != "insist":
 		res.noop, res.message = true, "current_value 'absent', should be 'file' (noop)"
 		r.add(res, "notice")
 		return

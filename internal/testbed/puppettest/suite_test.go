@@ -277,6 +277,17 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Kind: agent.Between, Outcome: agent.Changed, Codes: []int{2}, Problem: "noop => false",
 		},
 		{
+			Name: "a resource under noop", Manifest: `file { '{{dir}}/motd': content => 'hello', noop => true }
+# fake: pending {{dir}}/motd hello
+`,
+			Kind: agent.Success, Outcome: agent.Unchanged, Codes: []int{0},
+			Check: func(t *testing.T, r *ran) {
+				if r.Counts.Pending != 1 || r.file("motd") != "" || len(r.Resources) != 1 || r.Resources[0].Status != "noop" {
+					t.Errorf("counts %+v, motd %q, resources %+v", r.Counts, r.file("motd"), r.Resources)
+				}
+			},
+		},
+		{
 			Name: "missing report", Manifest: motd + "file { $settings::lastrunreport: ensure => directory }\n# fake: no-report\n",
 			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{0, 2}, Problem: "Could not send report",
 		},
