@@ -29,6 +29,7 @@ func TestScanIgnoresCommentsAndStrings(t *testing.T) {
 		"file { '/x': source => 'puppet:///modules/ntp/ntp.conf' }",
 		"file { '/x': source => \"puppet:///modules/${module_name}/x\" }",
 		"file { '/x': source => \"puppet:///${mount}/x\" }",
+		"file { ['/x', '/y']: source => ['puppet:///plugins', 'puppet:///pluginfacts/x'] }",
 		"@user { 'virtual': }\nUser <| title == 'virtual' |>",
 		"$puppetdb_query = 1\n$h = { puppetdb_query => 2 }\n",
 		"$my_server_facts = 1\nnotice($foo::server_facts)\n",

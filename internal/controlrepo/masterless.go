@@ -110,6 +110,9 @@ func parameters(tokens []token) []string {
 // fileSource matches puppet://<server>/<mount>/.
 var fileSource = regexp.MustCompile(`\bpuppet://([^/\s'"]*)/([^/\s'"]*)`)
 
+// ownMounts are the mounts that a run without a server has, too (seen with Puppet 7.23).
+var ownMounts = map[string]bool{"modules": true, "plugins": true, "pluginfacts": true, "locales": true, "scripts": true, "tasks": true}
+
 // sourceProblem checks one file source. It cannot check a server or mount with an interpolation.
 func sourceProblem(t token, m []int) string {
 	server, mount := t.text[m[2]:m[3]], t.text[m[4]:m[5]]
@@ -117,7 +120,7 @@ func sourceProblem(t token, m []int) string {
 	switch {
 	case server != "":
 		return fmt.Sprintf("puppet://%s/", server)
-	case mount == "modules" || atEnd:
+	case ownMounts[mount] || atEnd:
 		return ""
 	}
 	return "puppet:///" + mount
