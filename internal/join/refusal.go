@@ -129,8 +129,15 @@ func sentence(r Reason, p Params) string {
 type explanation struct{ text, detail, remedy string }
 
 func explain(r Reason, p Params) explanation {
-	const newToken = "make another token: pulley token create"
-	claims, environment, node := "", newToken, "pulley token create --node "+p.Node
+	of := "" // the scope of a new token, as far as serve named it
+	switch {
+	case p.Operator != "":
+		of = " --operator " + p.Operator
+	case p.Environment != "":
+		of = " -e " + p.Environment
+	}
+	newToken := "make another token: pulley token create" + of
+	claims, environment, node := "", newToken, "pulley token create"+of+" --node "+p.Node
 	if p.Claimed != "" {
 		claims, environment = "the machine claims "+p.Claimed, "make a token: pulley token create -e "+p.Claimed
 	}
@@ -142,7 +149,7 @@ func explain(r Reason, p Params) explanation {
 	case r == WasRemoved && p.Operator != "":
 		return explanation{"this operator was revoked", p.Operator, newToken}
 	case r == WrongCertificate && p.Operator != "":
-		node = newToken + " --operator " + p.Operator
+		node = newToken
 	case r == WrongCertificate:
 		node = "to add this machine again, make a new token: " + node
 	}
@@ -170,7 +177,7 @@ func explain(r Reason, p Params) explanation {
 		AllTaken:             {"every number of this role is taken", fmt.Sprintf("role %s of %s has %d", p.Role, p.Environment, p.Limit), "raise the role's cardinality with `pulley env apply`, or remove nodes with `pulley nodes remove NODE -e " + p.Environment + "`"},
 		NameTaken:            {"this node has joined already", p.holder(), "if the machine was installed again, make a new token for it: " + node},
 		HeldByAnother:        {"another machine has this node's name", p.holder(), "if this machine replaces it, make a new token for it: " + node},
-		LockedByAnother:      {"another machine is in its first boot under this node's name", p.holder() + ": step " + p.Step, "wait until it has finished, or free the name: pulley nodes unlock " + p.Node + " -m REASON"},
+		LockedByAnother:      {"another machine is in its first boot under this node's name", p.holder() + ": step " + p.Step, "wait until it has finished, or free the name: pulley nodes unlock " + p.Node + of + " -m REASON"},
 		WasRemoved:           {"this node was removed from the fleet", p.removal(), "to add it again, make a new token: " + node},
 		NoCertificate:        {"this request needs a certificate", "", "a machine without a certificate joins with a token"},
 		WrongKind:            {"this request needs the certificate of a node", "the certificate is of kind " + p.Claimed, ""},

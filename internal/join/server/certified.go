@@ -55,9 +55,11 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 	}
 	switch {
 	case i != nil && i.Removed != nil:
-		return certified{}, no(join.WasRemoved, removed(name.Subject, *i.Removed))
+		was := removed(name.Subject, *i.Removed)
+		was.Environment = name.Environment
+		return certified{}, no(join.WasRemoved, was)
 	case !i.Live() || i.User != name.String():
-		return certified{}, no(join.WrongCertificate, join.Params{Node: name.Subject})
+		return certified{}, no(join.WrongCertificate, join.Params{Node: name.Subject, Environment: name.Environment})
 	}
 	return certified{name, ref, i, revision}, nil
 }

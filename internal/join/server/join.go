@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,10 @@ func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 		answer, kind, err = d.joinOperator(ctx, c, a, *t)
 	} else {
 		answer, kind, err = d.joinNode(ctx, c, a, *t)
+		var refused *join.RefusedError
+		if errors.As(err, &refused) { // for the remedy; the holder of the token may know its environment
+			refused.Params.Environment = cmp.Or(refused.Params.Environment, t.Environment)
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -41,9 +41,9 @@ func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError
 	case !t.Matches(secret):
 		return no(join.ForgedToken, join.Params{})
 	case t.Revoked != nil:
-		return no(join.RevokedToken, join.Params{})
+		return no(join.RevokedToken, join.Params{Environment: t.Environment, Operator: t.Operator})
 	case !now.Before(t.Expires):
-		return no(join.ExpiredToken, join.Params{At: t.Expires.UTC(), Server: now.UTC()})
+		return no(join.ExpiredToken, join.Params{At: t.Expires.UTC(), Server: now.UTC(), Environment: t.Environment, Operator: t.Operator})
 	}
 	return nil
 }
