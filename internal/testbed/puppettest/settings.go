@@ -94,7 +94,7 @@ func (s settings) tree() string { return filepath.Join(s.get("environmentpath"),
 type layer struct{ Name, File string }
 
 // layers returns the levels of the global hiera.yaml and then of the environment's: paths and datadirs. It supports no
-// interpolation except %{facts.pulley.data} in a path.
+// interpolation except %{facts.pulley.data} and %{trusted.extensions.pp_role} in a path.
 func (s settings) layers() []layer {
 	var all []layer
 	for _, config := range []string{s.get("hiera_config"), filepath.Join(s.tree(), "hiera.yaml")} {
@@ -116,7 +116,7 @@ func (s settings) layers() []layer {
 			if !filepath.IsAbs(dir) {
 				dir = filepath.Join(filepath.Dir(config), dir)
 			}
-			file := strings.ReplaceAll(h.Path, "%{facts.pulley.data}", s.fact("data"))
+			file := strings.NewReplacer("%{facts.pulley.data}", s.fact("data"), "%{trusted.extensions.pp_role}", s.extension("pp_role")).Replace(h.Path)
 			if !filepath.IsAbs(file) {
 				file = filepath.Join(dir, file)
 			}
