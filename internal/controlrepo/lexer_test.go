@@ -99,7 +99,7 @@ func TestScanFindsServerFeatures(t *testing.T) {
 
 // A file that is not Puppet must not delay `pulley validate` for minutes.
 func TestScanEnds(t *testing.T) {
-	for _, piece := range []string{"@@", "node ", "@(", "\"${", "/", "$servername ", "class ", "class($x ", "[ 'puppet://x/' "} {
+	for _, piece := range []string{"@@", "node ", "@(", "\"${", "/", "$servername ", "class ", "class a($x ", "[ 'puppet://x/' "} {
 		src := strings.Repeat(piece, 10_000)
 		if found := scan("m.pp", src, lex(src)); len(found) > maxScanFindings {
 			t.Errorf("%d findings in %q…", len(found), piece)

@@ -86,8 +86,15 @@ const (
 	maxListTokens   = 200
 )
 
-// parameters returns the variables in the first pair of parentheses, if it precedes the first brace.
+// parameters returns the variables in the parentheses after the name of a class, defined type or function.
 func parameters(tokens []token) []string {
+	at := 1
+	if len(tokens) > 2 && tokens[1].kind == word && tokens[1].text == "inherits" {
+		at = 3
+	}
+	if tokens = tokens[min(at, len(tokens)):]; !isSymbol(tokens, 0, "(") {
+		return nil
+	}
 	var found []string
 	depth := 0
 	for i, t := range tokens[:min(len(tokens), maxHeaderTokens)] {
@@ -95,16 +102,14 @@ func parameters(tokens []token) []string {
 		case isSymbol(tokens, i, "("):
 			depth++
 		case isSymbol(tokens, i, ")"):
-			if depth--; depth <= 0 {
+			if depth--; depth == 0 {
 				return found
 			}
-		case depth == 0 && isSymbol(tokens, i, "{"):
-			return nil
 		case depth == 1 && t.kind == variable:
 			found = append(found, t.text)
 		}
 	}
-	return found
+	return nil // without an end
 }
 
 // fileSource matches puppet://<server>/<mount>/.
