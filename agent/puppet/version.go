@@ -45,7 +45,8 @@ func ConfigVersion(ctx context.Context, tree, dir string) (string, error) {
 	}
 	out, err := runScript(ctx, line, tree, VersionDeadline)
 	if err != nil {
-		return "", fmt.Errorf("cannot run config_version %q: %w", clip.Text(written, maxVersion), err)
+		cause := relativeTo(dir, tree).Replace(err.Error())
+		return "", fmt.Errorf("cannot run config_version %q: %s", clip.Text(written, maxVersion), cause)
 	}
 	version := clip.Text(strings.Join(strings.Fields(out), " "), maxVersion)
 	if version == "" {

@@ -43,7 +43,7 @@ func TestConfigVersionNamesItsFailure(t *testing.T) {
 	for conf, cause := range map[string]string{
 		"config_version = /bin/false\n":                             "exit status 1",
 		"config_version = /bin/echo because >&2; exit 3\n":          "exit status 3: because",
-		"config_version = scripts/none.sh\n":                        "not found",
+		"config_version = scripts/none.sh\n":                        ": scripts/none.sh: not found",
 		"config_version = /bin/true\n":                              "prints nothing",
 		"config_version = $confdir/v\n":                             "no value for $confdir",
 		"config_version = /bin/echo " + strings.Repeat("x", 70<<10): "cannot read environment.conf",

@@ -82,7 +82,7 @@ func (n Note) String() string {
 	case n.Code == MoreShadowed:
 		return fmt.Sprintf("overlay %s replaces %s more files", n.Detail, n.Subject)
 	case n.Code == NoVersion:
-		return fmt.Sprintf("runs report the version and the commit of the release: %v", n.Cause)
+		return fmt.Sprintf("config_version fails on this machine; runs on nodes where it fails report the version and the commit of the release: %v", n.Cause)
 	case n.Cause != nil:
 		return n.Cause.Error()
 	}
