@@ -93,3 +93,11 @@ func TestAgentReadsNoSurroundings(t *testing.T) {
 		t.Error("no use of files was found at all: this test looks in the wrong place")
 	}
 }
+
+// A beginner in the source checkout who types `pulley env plan dev` must not get Pulley's own sample.
+func TestCheckoutHasNoEnvironments(t *testing.T) {
+	t.Parallel()
+	if found, _ := filepath.Glob(filepath.Join("..", "environments", "*.yaml")); len(found) > 0 {
+		t.Errorf("these are taken for environments of the user: %v", found)
+	}
+}

@@ -250,8 +250,11 @@ func (o *options) await(ctx context.Context, s *store.Store, a fleet.Awaited) er
 		return nil
 	}
 	p, err := o.awaitNodes(ctx, s, a)
-	if err == nil {
+	switch {
+	case err == nil:
 		fmt.Fprintln(o.env.Stdout, p.Sentence())
+	case ctx.Err() != nil:
+		err = fmt.Errorf("cannot wait: %w\nthe change is in force: `pulley status -e %s --wait %s` waits again", err, a.Ref, cli.Span(o.wait.limit))
 	}
 	return err
 }
