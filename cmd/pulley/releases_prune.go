@@ -63,7 +63,7 @@ func (p pruneOptions) check() error {
 	case p.keep < 0 || p.history <= 0 || p.changes <= 0:
 		return cli.Usagef("give --keep at least 0, and --history and --changes more than 0")
 	case !p.yes && !p.dryRun && !p.out.ForPeople():
-		return cli.Usagef("cannot ask for confirmation with -o %s\ngive --yes, or --dry-run to see the plan", p.out.Format)
+		return cli.Usagef("cannot ask for confirmation with -o %s\ngive --yes, or --dry-run to see the changes", p.out.Format)
 	}
 	return p.mayConfirm()
 }
