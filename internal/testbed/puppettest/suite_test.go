@@ -473,7 +473,7 @@ $zone = $trusted['extensions'].get('pp_zone')
 file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certname']} ${e['pp_role']} ${zone} ${e['pp_cluster']} ${lookup('word')}" }
 `
 	files := map[string]string{
-		"hiera.yaml":         "version: 5\ndefaults: {datadir: data}\nhierarchy: [{name: role, path: \"roles/%{trusted.extensions.pp_role}.yaml\"}, {name: common, path: common.yaml}]\n",
+		"hiera.yaml":         "version: 5\ndefaults: {datadir: data, data_hash: yaml_data}\nhierarchy: [{name: role, path: \"roles/%{trusted.extensions.pp_role}.yaml\"}, {name: common, path: common.yaml}]\n",
 		"data/roles/db.yaml": "word: of the database\n", "data/roles/evil.yaml": "word: evil\n", "data/common.yaml": "word: common\n",
 		// facts of the node
 		"modules/forger/facts.d/forged.json": `{"trusted": {"authenticated": "remote", "certname": "evil", "extensions": {"pp_role": "evil"}}, "pp_role": "evil"}`,
