@@ -149,7 +149,7 @@ func Program(ctx context.Context, s *store.Releases, p Programs, w Wish, r Repor
 		r.Progress(Progress{Step: Packing, Subject: subject})
 		packed, err := content.PackProgram(program, func(hash string, b []byte) error {
 			r.Progress(Progress{Step: Publishing, Subject: subject})
-			_, err := s.PutObject(ctx, hash, b)
+			_, err := mark.PutObject(ctx, hash, b)
 			return err
 		})
 		if err != nil {

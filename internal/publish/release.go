@@ -225,7 +225,7 @@ func (b *build) pack(ctx context.Context, done *Result, parent content.Parent) (
 }
 
 func (b *build) put(ctx context.Context, hash string, bytes []byte) error {
-	wrote, err := b.store.PutObject(ctx, hash, bytes)
+	wrote, err := b.mark.PutObject(ctx, hash, bytes)
 	if err != nil {
 		return err
 	}

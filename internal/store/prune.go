@@ -15,7 +15,12 @@ import (
 )
 
 // Publishing is a publish in progress. While it is held, no prune runs and the content that it found in etcd stays.
-type Publishing struct{ lock *etcd.Lock }
+type Publishing struct {
+	lock  *etcd.Lock
+	s     *Releases
+	usage etcd.Usage
+	since int64 // bytes written after usage was read
+}
 
 // Close ends the publish.
 func (p *Publishing) Close() error { return p.lock.Close() }
@@ -29,7 +34,34 @@ func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, er
 	l, err := s.lock(ctx, etcd.LockSpec{
 		Key: s.db.Keys.Publishing, Kind: etcd.LockPublish, By: by, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
 	})
-	return &Publishing{l}, err
+	p := &Publishing{lock: l, s: s}
+	if err == nil {
+		p.usage = s.db.Usage(ctx)
+	}
+	return p, err
+}
+
+// contentPercent is the part of etcd's quota that its file may have before content is refused. The rest is for nodes' reports, for
+// changes, and for the lock of a prune.
+const contentPercent = 90
+
+// PutObject is Releases.PutObject, and leaves room in etcd: it refuses content that would fill it.
+func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrote bool, err error) {
+	if p.since > p.usage.Quota/128 {
+		p.usage, p.since = p.s.db.Usage(ctx), 0
+	}
+	if u := p.usage; u.Quota > 0 && (u.Stored+p.since+int64(len(b)))*100 > u.Quota*contentPercent {
+		there, err := p.s.db.Get(ctx, p.s.db.Keys.Object(hash), clientv3.WithCountOnly())
+		if err != nil || there.Count > 0 {
+			return false, err
+		}
+		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and content leaves the last %d%% to reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
+			hash, u.Stored>>20, u.Quota>>20, 100-contentPercent)
+	}
+	if wrote, err = p.s.PutObject(ctx, hash, b); wrote {
+		p.since += int64(len(b))
+	}
+	return wrote, err
 }
 
 // BeginPrune blocks publishers until Close. It fails during a publish.

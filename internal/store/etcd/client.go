@@ -123,6 +123,22 @@ func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []cli
 	return resp, s.Explain(err)
 }
 
+// Usage is the size of a member's file and its quota, in bytes. Quota 0 means unknown.
+type Usage struct{ Quota, Stored int64 }
+
+// Usage reads the usage of the first endpoint that answers. An etcd before 3.6 does not report its quota.
+func (s *DB) Usage(ctx context.Context) Usage {
+	for _, endpoint := range s.Client.Endpoints() {
+		within, cancel := context.WithTimeout(At(ctx, endpoint), s.Timeout)
+		st, err := s.Client.Status(within, endpoint)
+		cancel()
+		if err == nil {
+			return Usage{st.DbSizeQuota, st.DbSize}
+		}
+	}
+	return Usage{}
+}
+
 // Defragment frees the unused space of the member at an endpoint.
 func (s *DB) Defragment(ctx context.Context, endpoint string) error {
 	if s.defragment != nil {
