@@ -333,16 +333,36 @@ func (s *Cluster) Heal(ctx context.Context, percent int64) (freed int64, healed 
 	if err := s.Compact(ctx); err != nil {
 		return 0, false, err
 	}
-	if members, err = s.Health(ctx); err != nil {
+	if err := s.roomy(ctx, percent); err != nil {
 		return 0, false, err
-	}
-	for _, m := range members {
-		if m.Quota > 0 && m.Used*100 >= m.Quota*percent {
-			return 0, false, &TightError{m.Endpoint, percent}
-		}
 	}
 	freed, err = s.MakeRoom(ctx)
 	return freed, err == nil, err
+}
+
+// settled bounds the time until members report the pages that a compaction freed: etcd commits them in batches.
+const settled = 3 * time.Second
+
+// roomy waits until the values of each member need less than percent of its quota. It returns a *TightError if they need more.
+func (s *Cluster) roomy(ctx context.Context, percent int64) error {
+	for end := time.Now().Add(settled); ; {
+		members, err := s.Health(ctx)
+		if err != nil {
+			return err
+		}
+		tight := slices.IndexFunc(members, func(m MemberState) bool { return m.Quota > 0 && m.Used*100 >= m.Quota*percent })
+		if tight < 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return &TightError{members[tight].Endpoint, percent}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(settled / 15):
+		}
+	}
 }
 
 // members returns the members of the cluster that a client can reach, the leader last. A single member is the one that
