@@ -34,8 +34,8 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
 		RunE: func(c *cobra.Command, args []string) error {
 			o.connection.Fill(o.env)
 			secured := member.IsSecured(dataDir)
-			if len(o.connection.Endpoints) == 0 && secured {
-				o.connection.Endpoints = o.endpointsOf(dataDir)
+			if secured {
+				o.connectTo(dataDir)
 			}
 			config := o.connection.Config()
 			// The administrator's identity may be moved away from a secured folder. serve's own remains.

@@ -36,13 +36,10 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 			if _, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(o.env.Now)); err != nil {
 				return err
 			}
-			o.connection.Fill(o.env)
+			o.connectTo(f.dataDir)
 			certs, err := fleetca.Open(f.dataDir, o.connection.Prefix, hostname(), false, f.secure.ca(o.env.Now))
 			if err != nil {
 				return err
-			}
-			if len(o.connection.Endpoints) == 0 {
-				o.connection.Endpoints = o.endpointsOf(f.dataDir)
 			}
 			// Not the operator's own certificate from the variables: it may be the one that is lost.
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
@@ -95,15 +92,11 @@ func (f *caFlags) open(ctx context.Context) (*pki.CA, fleetca.Census, error) {
 	if err != nil {
 		return nil, fleetca.Census{}, err
 	}
-	conn := f.connection
-	conn.Fill(f.env)
-	if err := conn.Check(); err != nil {
+	f.connectTo(f.dataDir)
+	if err := f.connection.Check(); err != nil {
 		return nil, fleetca.Census{}, err
 	}
-	if len(conn.Endpoints) == 0 {
-		conn.Endpoints = f.endpointsOf(f.dataDir)
-	}
-	config := fleetca.Connection(f.dataDir, conn.Config(), "")
+	config := fleetca.Connection(f.dataDir, f.connection.Config(), "")
 	return ca, fleetca.Take(ctx, config, ca, fleetca.AdminFile(f.dataDir), f.env.Now()), nil
 }
 

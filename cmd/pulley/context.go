@@ -28,15 +28,16 @@ func (f *contextFlag) add(root *cobra.Command) {
 	root.PersistentFlags().StringVar(&f.name, "context", "", "`NAME` of the context to use; for login and serve, to write [PULLEY_CONTEXT] (default: the current one)")
 }
 
-// replacedByContext are the variables that do not count beside the flag --context: a flag wins over variables.
+// replacedByContext are the variables that do not count beside --context or PULLEY_CONTEXT, which name one fleet.
 var replacedByContext = []string{"ENDPOINTS", "CACERT", "CERT", "KEY", "PREFIX", "SERVERS", "ENVIRONMENT", "SIGN_KEY"}
 
 // readContext chooses the context of this command, and sets its defaults. Endpoints of a flag or a variable may be another
-// fleet's: then no context counts, unless --context names it.
+// fleet's: then no context counts, unless --context or PULLEY_CONTEXT names it.
 func (o *options) readContext() {
 	f := &o.context
+	name := cmp.Or(f.name, o.env.Getenv("PULLEY_CONTEXT"))
 	switch {
-	case f.name != "":
+	case name != "":
 		getenv := o.env.Getenv
 		o.env.Getenv = func(name string) string {
 			_, own, known := strings.Cut(name, "_")
@@ -48,7 +49,6 @@ func (o *options) readContext() {
 	case o.connection.NamesFleet(o.env):
 		return
 	}
-	name := cmp.Or(f.name, o.env.Getenv("PULLEY_CONTEXT"))
 	file, err := o.contextFile()
 	if err != nil {
 		f.err = err
@@ -76,9 +76,7 @@ func (o *options) contextFile() (contexts.File, error) {
 // connect completes the connection: flags win over variables, and variables over the context.
 func (o *options) connect() error {
 	c, v := &o.connection, o.context.values
-	if len(c.Endpoints) > 0 {
-		v = contexts.Context{}
-	} else if o.context.err != nil {
+	if o.context.err != nil {
 		return o.context.err
 	}
 	c.Fill(o.env)
@@ -95,9 +93,6 @@ func (o *options) connect() error {
 // author names the author of changes, by the connection that connect completes: verbs use it before they connect.
 func (o *options) author() string {
 	c, v := o.connection, o.context.values
-	if len(c.Endpoints) > 0 {
-		v = contexts.Context{}
-	}
 	c.Fill(o.env)
 	if c.Cert == "" && c.Key == "" {
 		c.Cert = v.Cert
@@ -105,17 +100,26 @@ func (o *options) author() string {
 	return c.Author(o.env)
 }
 
-// endpointsOf returns etcd's endpoints for the fleet of a data folder: of the context that serve wrote for it, or the usual ones.
-func (o *options) endpointsOf(dataDir string) []string {
+// connectTo completes the connection to the fleet of a data folder: by the context that serve wrote for it, else by the usual endpoints.
+func (o *options) connectTo(dataDir string) {
+	c, own := &o.connection, contexts.Context{}
+	c.Fill(o.env)
 	bundle, err := filepath.Abs(filepath.Join(dataDir, fleetca.PKIName, "bundle.pem"))
 	if file, bad := o.contextFile(); err == nil && bad == nil {
 		for _, name := range file.Names() {
-			if c := file.Contexts[name]; c.CACert == bundle && len(c.Endpoints) > 0 {
-				return c.Endpoints
+			if known := file.Contexts[name]; known.CACert == bundle && len(known.Endpoints) > 0 {
+				own = known
+				break
 			}
 		}
 	}
-	return []string{"https://" + member.DefaultListen}
+	if len(c.Endpoints) == 0 {
+		c.Endpoints = own.Endpoints
+	}
+	if len(c.Endpoints) == 0 {
+		c.Endpoints = []string{"https://" + member.DefaultListen}
+	}
+	c.Prefix = cmp.Or(c.Prefix, own.Prefix)
 }
 
 // servers returns the servers of joins: of PULLEY_SERVERS, or of the context.
@@ -207,7 +211,7 @@ environment and signing key. pulley login and the first start of pulley serve --
 $XDG_CONFIG_HOME/pulley/config.yaml or ~/.config/pulley/config.yaml; keys and certificates stay in their own files.
 
 Flags win over PULLEY_… variables, and variables over the context. With --endpoints or PULLEY_ENDPOINTS no context counts,
-unless --context names one: then the variables of the connection do not count.`,
+unless --context or PULLEY_CONTEXT names one: then the variables of the connection do not count.`,
 		newContextList(o), newContextUse(o), newContextShow(o), newContextSet(o), newContextDelete(o))
 	cmd.Example = `  pulley context list
   pulley context use production
@@ -261,7 +265,7 @@ func newContextList(o *options) *cobra.Command {
 
 // warnOfVariables reports that the commands of this terminal use no context.
 func (o *options) warnOfVariables() {
-	if o.context.name == "" && o.connection.NamesFleet(o.env) {
+	if o.context.name == "" && o.env.Getenv("PULLEY_CONTEXT") == "" && o.connection.NamesFleet(o.env) {
 		fmt.Fprintf(o.env.Stderr, "%s: note: --endpoints or PULLEY_ENDPOINTS is set: no context counts, unless --context names it\n", program)
 	}
 }

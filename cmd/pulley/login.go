@@ -134,6 +134,10 @@ func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) er
 // loginFile returns the file of the identity: FILE, or the one of the context to write. It is never another fleet's.
 func (o loginCommand) loginFile(w *contextWriter, args []string) (string, error) {
 	if len(args) == 1 {
+		bundle := join.BundleOf(args[0])
+		if _, err := os.Lstat(bundle); err == nil && !contexts.HasPin(bundle, w.pins) {
+			return "", fmt.Errorf("cannot use %s: it has an identity of another fleet\ngive another FILE, or remove this one", args[0])
+		}
 		return filepath.Abs(args[0])
 	}
 	known, err := contexts.Read(w.path)

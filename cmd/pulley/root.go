@@ -227,7 +227,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Store, environments.Ref) error) error {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
-		return err
+		return cmp.Or(o.context.err, err) // an unreadable context would have named the environment
 	}
 	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
 }

@@ -66,7 +66,7 @@ func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d stor
 		return err
 	}
 	for _, node := range slices.Sorted(maps.Keys(f.Hosts)) {
-		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch {
+		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch && store.PlausibleEpoch(sig.Statement, a.At) {
 			return fmt.Errorf("it is of epoch %d, and node %s saw one of epoch %d\n%s", d.Statement.Epoch, node, sig.Statement, remedy)
 		}
 	}

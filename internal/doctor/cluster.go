@@ -101,9 +101,11 @@ func disk(f *facts) []Finding {
 	}
 }
 
-// fragmented reports whether etcd's file has more than half of the quota, most of it free space: a prune leaves that behind.
+// fragmented reports whether a defragmentation of etcd's file helps: the file has more than half of the quota, most of it free space,
+// as a prune leaves it behind; or the file is so large that publish refuses content, and a twentieth of the quota is free in it.
 func (m member) fragmented() bool {
-	return m.err == nil && m.Quota > 0 && m.Stored > m.Quota/2 && m.Stored > 2*m.Used
+	half := m.Stored > m.Quota/2 && m.Stored > 2*m.Used
+	return m.err == nil && m.Quota > 0 && (half || m.Stored*100 > m.Quota*85 && (m.Stored-m.Used)*20 >= m.Quota)
 }
 
 // repairAlarms makes room in a full etcd, and in one whose files contain mostly free space.

@@ -47,7 +47,7 @@ const contentPercent = 90
 
 // PutObject is Releases.PutObject, and leaves room in etcd: it refuses content that would fill it.
 func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrote bool, err error) {
-	if p.since > p.usage.Quota/128 {
+	if p.usage.Quota > 0 && p.since > p.usage.Quota/128 {
 		p.usage, p.since = p.s.db.Usage(ctx), 0
 	}
 	if u := p.usage; u.Quota > 0 && (u.Stored+p.since+int64(len(b)))*100 > u.Quota*contentPercent {

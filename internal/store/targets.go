@@ -258,8 +258,8 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	if err := s.restate(ctx, b, ref, d, history, &c, a); err != nil {
 		return fail(err)
 	}
-	if c.Epoch < 1 || c.Epoch > maxEpoch {
-		return fail(fmt.Errorf("the gate has epoch %d, and the highest is %d\nfind who wrote it; `pulley recover -e %s` restores it", d.Gate.Epoch, maxEpoch, ref))
+	if c.Epoch < 1 || !PlausibleEpoch(c.Epoch, a.At) {
+		return fail(fmt.Errorf("the gate has epoch %d, after which no change is possible\nfind who wrote it; `pulley recover -e %s` restores it", d.Gate.Epoch, ref))
 	}
 	err = s.db.Commit(ctx, b)
 	switch {
