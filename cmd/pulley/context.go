@@ -28,8 +28,12 @@ func (f *contextFlag) add(root *cobra.Command) {
 	root.PersistentFlags().StringVar(&f.name, "context", "", "`NAME` of the context to use; for login and serve, to write [PULLEY_CONTEXT] (default: the current one)")
 }
 
-// replacedByContext are the variables that do not count beside --context or PULLEY_CONTEXT, which name one fleet.
-var replacedByContext = []string{"ENDPOINTS", "CACERT", "CERT", "KEY", "PREFIX", "SERVERS", "ENVIRONMENT", "SIGN_KEY"}
+// replacedByContext are the variables that do not count beside --context or PULLEY_CONTEXT, which name one fleet. A flag wins over the
+// others, too.
+var (
+	replacedByContext = []string{"ENDPOINTS", "CACERT", "CERT", "KEY", "PREFIX", "SERVERS"}
+	replacedByFlag    = append([]string{"ENVIRONMENT", "SIGN_KEY"}, replacedByContext...)
+)
 
 // readContext chooses the context of this command, and sets its defaults. Endpoints of a flag or a variable may be another
 // fleet's: then no context counts, unless --context or PULLEY_CONTEXT names it.
@@ -38,10 +42,13 @@ func (o *options) readContext() {
 	name := cmp.Or(f.name, o.env.Getenv("PULLEY_CONTEXT"))
 	switch {
 	case name != "":
-		getenv := o.env.Getenv
+		getenv, replaced := o.env.Getenv, replacedByContext
+		if f.name != "" {
+			replaced = replacedByFlag
+		}
 		o.env.Getenv = func(name string) string {
 			_, own, known := strings.Cut(name, "_")
-			if known && (strings.HasPrefix(name, "PULLEY_") || strings.HasPrefix(name, "ETCDCTL_")) && slices.Contains(replacedByContext, own) {
+			if known && (strings.HasPrefix(name, "PULLEY_") || strings.HasPrefix(name, "ETCDCTL_")) && slices.Contains(replaced, own) {
 				return ""
 			}
 			return getenv(name)
