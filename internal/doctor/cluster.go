@@ -105,7 +105,7 @@ func disk(f *facts) []Finding {
 // as a prune leaves it behind; or the file is so large that publish refuses content, and a twentieth of the quota is free in it.
 func (m member) fragmented() bool {
 	half := m.Stored > m.Quota/2 && m.Stored > 2*m.Used
-	return m.err == nil && m.Quota > 0 && (half || m.Stored*100 > m.Quota*85 && (m.Stored-m.Used)*20 >= m.Quota)
+	return m.err == nil && m.Quota > 0 && (half || m.Stored*100 > m.Quota*70 && (m.Stored-m.Used)*20 >= m.Quota)
 }
 
 // repairAlarms makes room in a full etcd, and in one whose files contain mostly free space.

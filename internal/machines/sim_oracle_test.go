@@ -28,7 +28,7 @@ func (s *sim) away() machines.Mark {
 	return machines.Mark{Owner: "ffffffffffffffff", Fleet: s.Ref.String()}
 }
 
-// A recorded young machine may be missing in a list.
+// A recorded young machine that has not joined may be missing in a list.
 const young = 2 * time.Minute
 
 // This much time may pass between a look and the act that follows it.
@@ -171,7 +171,7 @@ func (c cloud) onlyOne(o machines.Order) {
 		switch lives := b.State == machines.Running || b.State == machines.Building; {
 		case s.alive(b) && s.Now().Sub(b.joinedAt) > moment:
 			s.violated("machine %s was ordered, and %s is alive", o.Name, b.ID)
-		case lives && booked && x.aim.Clock.Abs() < young && s.Now().Sub(since) < young && s.records[o.Node].Tries <= 1:
+		case lives && booked && b.joinedAt.IsZero() && x.aim.Clock.Abs() < young && s.Now().Sub(since) < young && s.records[o.Node].Tries <= 1:
 			s.violated("machine %s was ordered, and %s was made a moment before", o.Name, b.ID)
 		}
 	}

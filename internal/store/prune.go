@@ -41,22 +41,22 @@ func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, er
 	return p, err
 }
 
-// contentPercent is the part of etcd's quota that its file may have before content is refused. The rest is for nodes' reports, for
-// changes, and for the lock of a prune.
-const contentPercent = 90
+// reserved is the part of etcd's quota that content leaves free: for nodes' reports, for changes, and for the lock of a prune. One
+// object may enlarge etcd's file by more than its size.
+func reserved(quota int64) int64 { return max(quota/10, 4<<20) }
 
 // PutObject is Releases.PutObject, and leaves room in etcd: it refuses content that would fill it.
 func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrote bool, err error) {
 	if p.usage.Quota > 0 && p.since > p.usage.Quota/128 {
 		p.usage, p.since = p.s.db.Usage(ctx), 0
 	}
-	if u := p.usage; u.Quota > 0 && (u.Stored+p.since+int64(len(b)))*100 > u.Quota*contentPercent {
+	if u := p.usage; u.Quota > 0 && u.Stored+p.since+int64(len(b)) > u.Quota-reserved(u.Quota) {
 		there, err := p.s.db.Get(ctx, p.s.db.Keys.Object(hash), clientv3.WithCountOnly())
 		if err != nil || there.Count > 0 {
 			return false, err
 		}
-		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and content leaves the last %d%% to reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
-			hash, u.Stored>>20, u.Quota>>20, 100-contentPercent)
+		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and content leaves the last %d MiB to reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
+			hash, u.Stored>>20, u.Quota>>20, reserved(u.Quota)>>20)
 	}
 	if wrote, err = p.s.PutObject(ctx, hash, b); wrote {
 		p.since += int64(len(b))

@@ -159,7 +159,7 @@ func (p *planner) unlisted(n planned, rec machines.Record) (s Step, ok bool) {
 		p.reporting++
 		return s, true
 	}
-	if age := p.Now.Sub(rec.At); rec.Phase == machines.Made && age < machines.LostAfter && age > -maxAhead {
+	if age := p.Now.Sub(rec.At); rec.Phase == machines.Made && !rec.Joined && age < machines.LostAfter && age > -maxAhead {
 		return n.step(Wait, machines.Reason{Code: machines.Unlisted, Machine: machines.Ref{Name: rec.Name, ID: rec.ID}, At: rec.At}), true
 	}
 	return Step{}, false
