@@ -157,7 +157,7 @@ func (d *runningDemo) eventually(t *testing.T, what string, holds func() bool) {
 	for !holds() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within 4 minutes: %s\nprocesses: %q\n%s", what, d.processes(), d.output.String())
+			t.Fatalf("not within 10 minutes: %s\nprocesses: %q\n%s", what, d.processes(), d.output.String())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

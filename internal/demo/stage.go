@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -181,7 +182,8 @@ func (s *stage) pulley(ctx context.Context, args ...string) (string, error) {
 	defer cancel()
 	var out, complaint bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.self, args...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.env, &out, &complaint
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, &out, &complaint
+	cmd.Env = append(slices.Clone(s.env), "TMPDIR="+s.dir)                               // a killed command removes nothing itself
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it started
 	cmd.WaitDelay = etcdGrace
 	ended, err := leash(cmd)
