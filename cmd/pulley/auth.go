@@ -19,6 +19,9 @@ import (
 // its end.
 const memberLifetime = 365 * 24 * time.Hour
 
+// authCommand sets up the users of an etcd.
+type authCommand struct{ *options }
+
 func newAuth(o *options) *cobra.Command {
 	return group("auth", "Set up authentication in your own etcd cluster", `Prepare an etcd cluster of your own for joins. certificate makes the members' server certificates from the CA that nodes
 trust. setup makes roles and users, and enables etcd's authentication. pulley serve --auth does all of this for its embedded
@@ -99,14 +102,14 @@ old, or that trusts another CA.`,
 			if err != nil {
 				return err
 			}
-			if err := o.secureConnection(certs); err != nil {
+			if err := (authCommand{o}).secureConnection(certs); err != nil {
 				return err
 			}
 			if err := certs.MaySetUp(c.Context(), o.connection.Config()); err != nil {
 				return fmt.Errorf("cannot set up etcd's users: nothing was changed: %w", err)
 			}
 			if o.dryRun {
-				return o.previewSetUp(c.Context(), certs)
+				return (authCommand{o}).previewSetUp(c.Context(), certs)
 			}
 			if err := certs.MakeIdentities(); err != nil {
 				return err
@@ -128,7 +131,7 @@ old, or that trusts another CA.`,
 }
 
 // previewSetUp prints what setup would add to etcd.
-func (o *options) previewSetUp(ctx context.Context, certs *fleetca.Certificates) error {
+func (o authCommand) previewSetUp(ctx context.Context, certs *fleetca.Certificates) error {
 	m, err := certs.Missing(ctx, o.connection.Config())
 	if err != nil {
 		return err
@@ -150,7 +153,7 @@ func (o *options) previewSetUp(ctx context.Context, certs *fleetca.Certificates)
 
 // secureConnection connects with serve's identity unless flags name another one. It accepts only TLS, because the
 // certificate's name is the etcd user.
-func (o *options) secureConnection(certs *fleetca.Certificates) error {
+func (o authCommand) secureConnection(certs *fleetca.Certificates) error {
 	for _, e := range o.connection.Config().Endpoints {
 		if u, err := url.Parse(e); err != nil || u.Scheme != "https" {
 			return cli.Usagef("cannot use endpoint %s: it is not an https URL\netcd knows its users by their certificates", e)

@@ -45,7 +45,7 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				if o.dryRun {
-					return o.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir))
+					return f.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir))
 				}
 				file, err := certs.RemakeAdmin(ctx, s, o.env.User)
 				if err != nil {
@@ -62,7 +62,7 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 }
 
 // previewAdmin prints what a new identity of the administrator would end.
-func (o *options) previewAdmin(ctx context.Context, s *store.Store, file string) error {
+func (o *caFlags) previewAdmin(ctx context.Context, s *store.Store, file string) error {
 	old, _, err := s.Identities.Operator(ctx, fleetca.AdminName)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ answer, show the contents of the folder only.`,
 			if err := o.out.Print(o.env, shown, func(t *cli.Table) error { shown.table(t); return nil }); err != nil || !o.out.ForPeople() {
 				return err
 			}
-			o.printBlockers(shown, n)
+			f.printBlockers(shown, n)
 			return nil
 		},
 	}
@@ -181,7 +181,7 @@ func (s shownCA) table(t *cli.Table) {
 	}
 }
 
-func (o *options) printBlockers(s shownCA, n fleetca.Census) {
+func (o *caFlags) printBlockers(s shownCA, n fleetca.Census) {
 	if n.Problem != nil {
 		cli.Complain(o.env, program, fmt.Errorf("cannot list the certificates in use: %w", n.Problem))
 		return
@@ -220,16 +220,16 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 			if err != nil {
 				return err
 			}
-			if err := o.permitted("rotate the CA", force, n.BeforeRotating(ca)); err != nil {
+			if err := f.permitted("rotate the CA", force, n.BeforeRotating(ca)); err != nil {
 				return err
 			}
 			if o.dryRun {
-				return o.previewRotation(ca, force)
+				return f.previewRotation(ca, force)
 			}
 			if err := ca.Rotate(force); err != nil {
 				return err
 			}
-			o.printSigner(ca)
+			f.printSigner(ca)
 			fmt.Fprintln(o.env.Stdout, "restart `pulley serve` before the next rotation: etcd reads new CAs only at its start")
 			fmt.Fprintln(o.env.Stdout, "run `pulley ca retire` once `pulley ca show` lists no certificate of the former CA")
 			return nil
@@ -243,7 +243,7 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 }
 
 // previewRotation prints which CA would sign after a rotation.
-func (o *options) previewRotation(ca *pki.CA, force bool) error {
+func (o *caFlags) previewRotation(ca *pki.CA, force bool) error {
 	if err := ca.MayRotate(force); err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (o *options) previewRotation(ca *pki.CA, force bool) error {
 	return nil
 }
 
-func (o *options) printSigner(ca *pki.CA) {
+func (o *caFlags) printSigner(ca *pki.CA) {
 	fmt.Fprintf(o.env.Stdout, "%s signs from now on; the fingerprints for new machines are %s\n", ca.Fingerprints()[0], strings.Join(ca.Fingerprints(), " and "))
 }
 
@@ -302,7 +302,7 @@ each node at its next renewal. The command refuses while a node or an operator h
 				fmt.Fprintln(o.env.Stdout, "there is no previous CA: nothing to retire")
 				return nil
 			}
-			if err := o.permitted("retire the previous CA", force, n.BeforeRetiring(ca)); err != nil {
+			if err := f.permitted("retire the previous CA", force, n.BeforeRetiring(ca)); err != nil {
 				return err
 			}
 			if o.dryRun {
@@ -324,7 +324,7 @@ each node at its next renewal. The command refuses while a node or an operator h
 }
 
 // permitted returns nil if nothing blocks an action, or if the action is forced.
-func (o *options) permitted(action string, force bool, blockers []fleetca.Blocker) error {
+func (o *caFlags) permitted(action string, force bool, blockers []fleetca.Blocker) error {
 	var all []string
 	for _, b := range blockers {
 		all = append(all, b.Sentence())

@@ -212,6 +212,9 @@ func (o *options) writeContext(c contexts.Context, certs *fleetca.Certificates, 
 	fmt.Fprintln(o.env.Stdout, w.result())
 }
 
+// contextCommand shows and changes contexts.
+type contextCommand struct{ *options }
+
 func newContext(o *options) *cobra.Command {
 	cmd := group("context", "List, choose and change contexts: fleets, and your identity in each", `A context has what a command needs to reach a fleet: etcd's endpoints, your identity, the servers of joins, and your default
 environment and signing key. pulley login and the first start of pulley serve --auth write one. Contexts are in
@@ -321,7 +324,7 @@ func newContextShow(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			name, err := o.namedContext(file, args)
+			name, err := (contextCommand{o}).namedContext(file, args)
 			if err != nil {
 				return err
 			}
@@ -352,7 +355,7 @@ func newContextShow(o *options) *cobra.Command {
 }
 
 // namedContext returns the context that an argument, --context or PULLEY_CONTEXT names, or else the current one.
-func (o *options) namedContext(file contexts.File, args []string) (string, error) {
+func (o contextCommand) namedContext(file contexts.File, args []string) (string, error) {
 	name := cmp.Or(strings.Join(args, ""), o.context.name, o.env.Getenv("PULLEY_CONTEXT"), file.Current)
 	if name == "" {
 		return "", fmt.Errorf("cannot choose a context: none is the current one\ngive its name; `pulley context list` lists them")
@@ -377,7 +380,7 @@ Without NAME, set changes the current context, or creates the first one. A new c
 			var name string
 			if err := contexts.Change(path, func(f *contexts.File) error {
 				var err error
-				if name, err = o.namedContext(*f, args); err != nil && len(f.Contexts) > 0 {
+				if name, err = (contextCommand{o}).namedContext(*f, args); err != nil && len(f.Contexts) > 0 {
 					return err
 				}
 				name = cmp.Or(name, contexts.NameFor(strings.Join(o.connection.Endpoints, ","))) // the first one
@@ -385,7 +388,7 @@ Without NAME, set changes the current context, or creates the first one. A new c
 					return &cli.UsageError{Problem: err.Error()}
 				}
 				v := f.Contexts[name]
-				if err := o.setContext(c, &v, servers); err != nil {
+				if err := (contextCommand{o}).setContext(c, &v, servers); err != nil {
 					return err
 				}
 				f.Contexts[name] = v
@@ -406,7 +409,7 @@ Without NAME, set changes the current context, or creates the first one. A new c
 }
 
 // setContext sets the values that flags give. It makes paths absolute: commands run in any folder.
-func (o *options) setContext(c *cobra.Command, v *contexts.Context, servers []string) error {
+func (o contextCommand) setContext(c *cobra.Command, v *contexts.Context, servers []string) error {
 	changed := c.Flags().Changed
 	for _, f := range []struct {
 		flag, value string

@@ -11,26 +11,15 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store"
-	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
 )
 
 // A target of a removed node would never be taken. The operator meant another node.
 func TestFindRejectsRemovedNode(t *testing.T) {
 	t.Parallel()
-	server, dev, ctx := etcdtest.Start(t), environments.Ref{Environment: "dev"}, t.Context()
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: store.DefaultPrefix, Timeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1}\n"))
-	if err == nil {
-		err = s.Environments.PutSpec(ctx, e, 0)
-	}
-	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "extra1", Role: "extra"})
-	}
+	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "extra1", Role: "extra"})
 	if err == nil {
 		err = s.Node.Report(ctx, agent.Identity{Node: "removed1", Environment: "dev"}, agent.Status{Node: "removed1"}, nil, nil)
 	}
@@ -49,22 +38,8 @@ func TestFindRejectsRemovedNode(t *testing.T) {
 // put back.
 func TestRenewOnlyWhatIsInForce(t *testing.T) {
 	t.Parallel()
-	server, dev, ctx := etcdtest.Start(t), environments.Ref{Environment: "dev"}, t.Context()
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: store.DefaultPrefix, Timeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  web: {cardinality: 1}\n"))
-	if err == nil {
-		err = s.Environments.PutSpec(ctx, e, 0)
-	}
-	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, s := fleetOfOne(t, "statement: 24h\nroles:\n  web: {cardinality: 1}\n")
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
 	file := filepath.Join(t.TempDir(), "ann")
 	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file).CombinedOutput(); err != nil {
 		t.Fatalf("cannot make a key: %v\n%s", err, out)

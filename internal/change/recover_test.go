@@ -17,7 +17,7 @@ import (
 )
 
 // fleetOfOne returns an etcd with the environment dev and the node web1.
-func fleetOfOne(t *testing.T) (*etcdtest.Server, *store.Store) {
+func fleetOfOne(t *testing.T, spec string) (*etcdtest.Server, *store.Store) {
 	t.Helper()
 	server, ctx := etcdtest.Start(t), t.Context()
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: store.DefaultPrefix, Timeout: 5 * time.Second})
@@ -25,7 +25,7 @@ func fleetOfOne(t *testing.T) (*etcdtest.Server, *store.Store) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 2}\n"))
+	e, err := environments.Parse("dev.yaml", []byte(spec))
 	if err == nil {
 		err = s.Environments.PutSpec(ctx, e, 0)
 	}
@@ -42,7 +42,7 @@ func fleetOfOne(t *testing.T) (*etcdtest.Server, *store.Store) {
 // history must not make a recovery write such an epoch, nor hide that one is needed.
 func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	t.Parallel()
-	server, s := fleetOfOne(t)
+	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
 	const root = "/pulley/v1/environments/dev/"
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
@@ -116,7 +116,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 // Somebody without a key writes a permit. No node uses it, and it must not hide that a node refuses its target.
 func TestForgedPermitHidesNoNode(t *testing.T) {
 	t.Parallel()
-	server, s := fleetOfOne(t)
+	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	d, err := s.Targets.Desires(ctx, dev)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,14 +24,15 @@ type Awaited struct {
 	Current func(store.Desires) error
 }
 
-// AwaitHealth is the wait for the selected nodes of those that the environment calls for, registered or not.
+// AwaitHealth is the wait for the selected nodes of those that the environment calls for, registered or not. A node that the
+// selection names is awaited in any case.
 func AwaitHealth(ref environments.Ref, sel Selection) Awaited {
 	return Awaited{Ref: ref, What: "the wait for " + ref.String(), Has: func(f store.FleetState, n Node) bool {
 		if f.Spec == nil || !sel.has(n.Role, n.Node) {
 			return false
 		}
 		_, called := f.Spec.RoleOf(n.Node)
-		return called
+		return called || slices.Contains(sel.Nodes, n.Node)
 	}}
 }
 

@@ -49,6 +49,9 @@ func TestLookSelects(t *testing.T) {
 			roles = append(roles, fmt.Sprintf("%s %d of %d", r.Role, r.Converged, r.Wanted))
 		}
 		got := strings.Join(roles, ", ")
+		if healthy := what == "one node"; s.Healthy != healthy {
+			t.Errorf("%s: healthy %t", what, s.Healthy)
+		}
 		if list := strings.Join(names(s.Nodes), " "); list != c.nodes || sum != c.sum || got != c.roles {
 			t.Errorf("%s: %s; counts %v; %s", what, list, s.Counts, got)
 		}
@@ -109,6 +112,9 @@ func TestProgressSeparatesOpenFromBlocked(t *testing.T) {
 	}
 	if p.Sentence() != "1 of 7 nodes converged, 3 cannot" {
 		t.Error(p.Sentence())
+	}
+	if p := AwaitHealth(dev, Selection{Nodes: []string{"compute5"}}).ProgressOf(f, now); !slices.Equal(names(p.Blocked), []string{"compute5"}) {
+		t.Errorf("a node beyond the cardinality, by its name: %+v", p)
 	}
 	if p := AwaitHealth(dev, Selection{}).ProgressOf(f, now); !slices.Equal(names(p.Blocked), []string{"compute3"}) || p.Converged != 0 {
 		t.Errorf("called for: %d converged, open %q, blocked %q", p.Converged, names(p.Open), names(p.Blocked))

@@ -55,7 +55,7 @@ func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrot
 		if err != nil || there.Count > 0 {
 			return false, err
 		}
-		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and content leaves the last %d MiB to reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
+		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and publish keeps the last %d MiB free for reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
 			hash, u.Stored>>20, u.Quota>>20, reserved(u.Quota)>>20)
 	}
 	if wrote, err = p.s.PutObject(ctx, hash, b); wrote {
