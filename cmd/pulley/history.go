@@ -45,7 +45,7 @@ func (h *historyOptions) filter(e *environments.Environment) (func(time.Time, st
 		from = h.env.Now().Add(-h.since)
 	}
 	return func(at time.Time, scope store.Scope) bool {
-		return !at.Before(from) && sel.Concerns(scope, func(node string) string { return fleet.RoleOf(e, node) })
+		return !at.Before(from) && sel.Concerns(scope, store.FleetState{Spec: e}.RoleOf)
 	}, nil
 }
 

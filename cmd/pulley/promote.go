@@ -90,8 +90,12 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
 	}
 	warnUnstated(o.env, ref, t.Unstated)
+	own := "target %s"
+	if t.Before.Data != t.After.Data {
+		own = "release %s, with the new data"
+	}
 	for _, pin := range t.Pinned {
-		fmt.Fprintf(o.env.Stdout, "  %s keeps its own target %s; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, change.Flags(pin.Scope))
+		fmt.Fprintf(o.env.Stdout, "  %s keeps its own "+own+"; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, change.Flags(pin.Scope))
 	}
 	if t.Hold != nil {
 		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): no node changes its target before the hold ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))

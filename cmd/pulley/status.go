@@ -254,7 +254,7 @@ func (o *options) await(ctx context.Context, s *store.Store, a fleet.Awaited) er
 	case err == nil:
 		fmt.Fprintln(o.env.Stdout, p.Sentence())
 	case ctx.Err() != nil:
-		err = fmt.Errorf("cannot wait: %w\nthe change is in force: `pulley status -e %s --wait %s` waits again", err, a.Ref, cli.Span(o.wait.limit))
+		err = fmt.Errorf("cannot wait: %w\nthe change is in force: `pulley status -e %s --wait %s` waits again", ctx.Err(), a.Ref, cli.Duration(o.wait.limit))
 	}
 	return err
 }

@@ -26,7 +26,7 @@ func Awaiting(ref environments.Ref, changes ...store.Change) fleet.Awaited {
 			return false
 		}
 		for _, c := range changes {
-			if onlyData(c) && in(c.Scope(), h) || f.Desires.Reaches(c.Scope(), h.Role, h.Node) {
+			if _, reached := moved(f.Desires, c, h); reached {
 				return true
 			}
 		}
@@ -52,11 +52,6 @@ func AwaitingData(ref environments.Ref, scope Scope, done Data) fleet.Awaited {
 		return listed && in(scope, h)
 	}
 	return a
-}
-
-// onlyData reports whether a change left the release: nodes with a release of their own take the data as well.
-func onlyData(c store.Change) bool {
-	return c.Before.Release == c.After.Release && c.Before.Data != c.After.Data
 }
 
 // in reports whether a host belongs to a scope.

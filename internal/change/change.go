@@ -145,13 +145,35 @@ type Move struct {
 
 // moves lists the registered nodes that a change of a scope's target affects.
 func moves(f store.FleetState, scope Scope, after agent.Target) (all []Move) {
-	next := f.Desires.With(scope, after)
+	c := store.Change{Role: scope.Role, Node: scope.Node, Before: f.Desires.Target(scope), After: after}
 	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
-		if role := f.Hosts[node].Role; f.Desires.Reaches(scope, role, node) {
-			all = append(all, Move{node, f.Desires.For(role, node).Wanted(), next.For(role, node).Wanted()})
+		if m, reached := moved(f.Desires, c, f.Hosts[node]); reached {
+			all = append(all, m)
 		}
 	}
 	return all
+}
+
+// moved returns what a change does to the target of a host. A node with a release of its own keeps it, and takes the
+// data: the change reaches that node, too.
+func moved(d store.Desires, c store.Change, h agent.Host) (m Move, reached bool) {
+	if !in(c.Scope(), h) {
+		return m, false
+	}
+	at := func(t agent.Target) agent.Target {
+		desired := d.For(h.Role, h.Node)
+		switch {
+		case c.Node != "":
+			desired.ForNode = t
+		case c.Role != "":
+			desired.ForRole = t
+		default:
+			desired.Default = t
+		}
+		return desired.Wanted()
+	}
+	m = Move{h.Node, at(c.Before), at(c.After)}
+	return m, m.From != m.To || d.Reaches(c.Scope(), h.Role, h.Node)
 }
 
 func made(before store.FleetState, c store.Change) Targets {
@@ -206,7 +228,7 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 			return Targets{Change: store.Change{Role: scope.Role, Node: scope.Node, Before: before, After: after}}, nil
 		}
 	}
-	if !a.Unsigned && signers(f.Spec, scope) {
+	if !a.Unsigned && signers(f, scope) {
 		if !signed {
 			return Targets{}, unsignedError("promote "+after.Release, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", after.Release))
 		}

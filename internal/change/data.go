@@ -127,7 +127,7 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 	if data.Edit, err = e.edit(before, after); err != nil {
 		return Data{}, err
 	}
-	if a.Key == nil && !a.Unsigned && signers(f.Spec, Scope{}) {
+	if a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
 		return Data{}, unsignedError("change the data of "+ref.String(), ref, "give --sign-key FILE")
 	}
 	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, a.store())
@@ -229,23 +229,11 @@ func related(f store.FleetState, a, b hieradata.Layer) bool {
 	case kindA == kindB:
 		return false // of another node or role
 	case kindA == "nodes" && kindB == "roles":
-		return roleOf(f, nameA) == nameB
+		return f.RoleOf(nameA) == nameB
 	case kindA == "roles" && kindB == "nodes":
-		return roleOf(f, nameB) == nameA
+		return f.RoleOf(nameB) == nameA
 	}
 	return true
-}
-
-// roleOf returns the role of a node from the host list, or from its name.
-func roleOf(f store.FleetState, node string) string {
-	if h, ok := f.Hosts[node]; ok {
-		return h.Role
-	}
-	n, err := environments.ParseNode(node)
-	if err != nil {
-		return ""
-	}
-	return n.Role
 }
 
 // concerns excludes hierarchy files of other roles: a value for controllers does not hide values in roles/compute.yaml.

@@ -14,25 +14,15 @@ import (
 
 // signers reports whether the stored environment requires signatures, or gives allowed signers to nodes of a scope: these
 // nodes refuse everything unsigned.
-func signers(e *environments.Environment, scope Scope) bool {
+func signers(f store.FleetState, scope Scope) bool {
+	e := f.Spec
 	if e == nil || e.Signatures == environments.SignaturesRequired {
 		return e != nil
 	}
-	role := cmp.Or(scope.Role, roleOfName(e, scope.Node))
+	role := cmp.Or(scope.Role, f.RoleOf(scope.Node))
 	return scope == (Scope{}) && e.Userdata.AllowedSigners != "" || slices.ContainsFunc(e.Roles, func(r environments.Role) bool {
 		return (scope == (Scope{}) || r.Name == role) && e.UserdataOf(r).AllowedSigners != ""
 	})
-}
-
-func roleOfName(e *environments.Environment, node string) string {
-	if r, ok := e.RoleOf(node); ok {
-		return r.Name
-	}
-	n, err := environments.ParseNode(node)
-	if err != nil {
-		return ""
-	}
-	return n.Role
 }
 
 // unsignedError refuses a change that nodes with allowed signers would refuse. remedy is a command line that signs it.
@@ -56,7 +46,7 @@ func CheckUnsigned(ctx context.Context, s *store.Environments, version string) e
 		switch {
 		case errors.Is(err, agent.ErrUnreachable):
 			return err
-		case err == nil && signers(e, Scope{}):
+		case err == nil && signers(store.FleetState{Spec: e}, Scope{}):
 			return unsignedError("publish "+version, ref, "give --sign-key FILE")
 		}
 	}

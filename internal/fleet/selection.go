@@ -38,20 +38,6 @@ func (s Selection) Concerns(scope store.Scope, roleOf func(node string) string) 
 	return len(s.Roles) == 0 || slices.Contains(s.Roles, scope.Role)
 }
 
-// RoleOf returns a node's role in an environment, else by its name, else "". e may be nil.
-func RoleOf(e *environments.Environment, node string) string {
-	if e != nil {
-		if r, called := e.RoleOf(node); called {
-			return r.Name
-		}
-	}
-	n, err := environments.ParseNode(node)
-	if err != nil {
-		return ""
-	}
-	return n.Role
-}
-
 // Check refuses a role that the environment does not have, and a node that is neither called for nor known.
 func (s Selection) Check(e *environments.Environment, known map[string]bool) error {
 	for _, role := range s.Roles {

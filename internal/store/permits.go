@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -297,20 +296,18 @@ func (s *Targets) roleOfScope(ctx context.Context, env string, scope etcd.Scope)
 	return s.roleOf(ctx, env, scope.Node)
 }
 
-// roleOf returns a node's role by the host list, else by its name, else "".
+// roleOf returns the role of a node, as FleetState.RoleOf does, with point reads.
 func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) {
-	h, _, err := etcd.Single[agent.Host](ctx, s.db, s.db.Keys.Env(env).Host(node))
-	if err != nil && !errors.As(err, new(*etcd.UnreadableError)) {
-		return "", err
-	}
-	if h != nil && h.Role != "" {
-		return h.Role, nil
-	}
-	n, err := environments.ParseNode(node)
-	if err != nil {
-		return "", nil
-	}
-	return n.Role, nil
+	k, f := s.db.Keys.Env(env), FleetState{Hosts: map[string]agent.Host{}, Statuses: map[string]agent.Status{}}
+	_, err := s.db.Read(ctx, map[string]int64{},
+		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
+			f.Spec, err = decodeSpec(kv)
+			return err
+		}},
+		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h agent.Host) { f.Hosts[node] = h })},
+		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st agent.Status) { f.Statuses[node] = st })},
+	)
+	return f.RoleOf(node), etcd.Wrap(err, "cannot read the role of %s", node)
 }
 
 // permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and
