@@ -62,14 +62,14 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 }
 
 // previewAdmin prints what a new identity of the administrator would end.
-func (o *caFlags) previewAdmin(ctx context.Context, s *store.Store, file string) error {
+func (f *caFlags) previewAdmin(ctx context.Context, s *store.Store, file string) error {
 	old, _, err := s.Identities.Operator(ctx, fleetca.AdminName)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "would create the identity of administrator %q in %s\n", fleetca.AdminName, file)
+	fmt.Fprintf(f.env.Stdout, "would create the identity of administrator %q in %s\n", fleetca.AdminName, file)
 	if old.Live() {
-		fmt.Fprintf(o.env.Stdout, "etcd would refuse copies of the former one, issued at %s\n", old.Issued.UTC().Format(time.RFC3339))
+		fmt.Fprintf(f.env.Stdout, "etcd would refuse copies of the former one, issued at %s\n", old.Issued.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -181,19 +181,19 @@ func (s shownCA) table(t *cli.Table) {
 	}
 }
 
-func (o *caFlags) printBlockers(s shownCA, n fleetca.Census) {
+func (f *caFlags) printBlockers(s shownCA, n fleetca.Census) {
 	if n.Problem != nil {
-		cli.Complain(o.env, program, fmt.Errorf("cannot list the certificates in use: %w", n.Problem))
+		cli.Complain(f.env, program, fmt.Errorf("cannot list the certificates in use: %w", n.Problem))
 		return
 	}
 	if s.Others != nil && *s.Others > 0 {
-		fmt.Fprintf(o.env.Stdout, "certificates of a CA that is no longer trusted: %d\n", *s.Others)
+		fmt.Fprintf(f.env.Stdout, "certificates of a CA that is no longer trusted: %d\n", *s.Others)
 	}
 	for _, b := range s.Retire {
-		fmt.Fprintf(o.env.Stdout, "before `pulley ca retire`: %s\n", cli.Clean(b.Sentence()))
+		fmt.Fprintf(f.env.Stdout, "before `pulley ca retire`: %s\n", cli.Clean(b.Sentence()))
 	}
 	for _, b := range s.Rotate {
-		fmt.Fprintf(o.env.Stdout, "before `pulley ca rotate`: %s\n", cli.Clean(b.Sentence()))
+		fmt.Fprintf(f.env.Stdout, "before `pulley ca rotate`: %s\n", cli.Clean(b.Sentence()))
 	}
 }
 
@@ -243,20 +243,20 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 }
 
 // previewRotation prints which CA would sign after a rotation.
-func (o *caFlags) previewRotation(ca *pki.CA, force bool) error {
+func (f *caFlags) previewRotation(ca *pki.CA, force bool) error {
 	if err := ca.MayRotate(force); err != nil {
 		return err
 	}
-	o.announceDryRun()
-	fmt.Fprintf(o.env.Stdout, "%s would sign from now on, and a new next CA would be created\n", fleetca.Part(ca, pki.PartNext).Fingerprint)
+	f.announceDryRun()
+	fmt.Fprintf(f.env.Stdout, "%s would sign from now on, and a new next CA would be created\n", fleetca.Part(ca, pki.PartNext).Fingerprint)
 	if previous := fleetca.Part(ca, pki.PartPrevious); previous != nil {
-		fmt.Fprintf(o.env.Stdout, "%s would no longer be trusted\n", previous.Fingerprint)
+		fmt.Fprintf(f.env.Stdout, "%s would no longer be trusted\n", previous.Fingerprint)
 	}
 	return nil
 }
 
-func (o *caFlags) printSigner(ca *pki.CA) {
-	fmt.Fprintf(o.env.Stdout, "%s signs from now on; the fingerprints for new machines are %s\n", ca.Fingerprints()[0], strings.Join(ca.Fingerprints(), " and "))
+func (f *caFlags) printSigner(ca *pki.CA) {
+	fmt.Fprintf(f.env.Stdout, "%s signs from now on; the fingerprints for new machines are %s\n", ca.Fingerprints()[0], strings.Join(ca.Fingerprints(), " and "))
 }
 
 func (f *caFlags) replaceStolen() (err error) {
@@ -324,12 +324,12 @@ each node at its next renewal. The command refuses while a node or an operator h
 }
 
 // permitted returns nil if nothing blocks an action, or if the action is forced.
-func (o *caFlags) permitted(action string, force bool, blockers []fleetca.Blocker) error {
+func (f *caFlags) permitted(action string, force bool, blockers []fleetca.Blocker) error {
 	var all []string
 	for _, b := range blockers {
 		all = append(all, b.Sentence())
 		if force {
-			cli.Complain(o.env, program, errors.New("forced: "+b.Sentence()))
+			cli.Complain(f.env, program, errors.New("forced: "+b.Sentence()))
 		}
 	}
 	if force || len(all) == 0 {
