@@ -28,7 +28,9 @@ type Observed struct {
 	Disabled      Prose    // the operator's reason for disabling it on the machine; "" when enabled
 	PuppetBlocked *Blocked // why the machine's own Puppet forbids a run; nil: allowed
 	Force, Noop   bool
-	Looked        bool // State.Refusal is from this tick: a forced run does not check the target again
+	Partial       bool   // a run of a part of the target in place was requested
+	Look          Target // noop: the target to show instead of the wanted one
+	Looked        bool   // State.Refusal is from this tick: a forced run does not check the target again
 
 	Stale *Refusal // why no statement covers the wanted target; nil: one does, or the node needs none
 }
@@ -145,6 +147,10 @@ func (l *ladder) climb() Decision {
 		return l.enforce(AskMachine, Cause{ReasonOtherMachine, Params{Machine: l.o.Machine, Listed: l.d.Host.MachineID}})
 	}
 	l.pass(AskMachine, Cause{})
+	if !l.o.Look.IsZero() {
+		l.pass(AskAttempt, Cause{Reason: ReasonNoop})
+		return l.end(Take, Cause{Reason: ReasonNoop}, l.o.Look.Overlay(l.dec.Wanted))
+	}
 	if l.dec.Wanted.IsZero() {
 		return l.enforce(AskPromoted, Cause{Reason: ReasonNoTarget})
 	}
@@ -175,6 +181,9 @@ func (r *Refusal) staleness() Cause {
 func (l *ladder) take() Decision {
 	w, has := l.dec.Wanted, l.o.State.Enforcing
 	l.fail(AskInPlace, Cause{Params: Params{Target: &w, LastGood: &has}})
+	if l.o.Partial {
+		return l.enforceOn(has)
+	}
 	if h := l.dec.Hold; h != nil {
 		return l.enforce(AskFrozen, Cause{ReasonFrozen, Params{Hold: h}})
 	}
@@ -228,7 +237,12 @@ func (l *ladder) enforce(q Question, why Cause) Decision {
 // enforceOn decides whether the target in place is due for enforcement.
 func (l *ladder) enforceOn(t Target) Decision {
 	blocked := l.dec.Blocked
-	if t.IsZero() {
+	switch {
+	case !l.o.Look.IsZero():
+		return l.end(Nothing, blocked, t)
+	case t.IsZero() && blocked.Reason == "":
+		return l.end(Nothing, Cause{Reason: ReasonPartial}, t)
+	case t.IsZero():
 		return l.end(Nothing, blocked, t)
 	}
 	a := l.o.State.attempt(t)
@@ -236,6 +250,8 @@ func (l *ladder) enforceOn(t Target) Decision {
 	switch {
 	case l.o.Noop:
 		return l.act(Cause{Reason: ReasonNoop}, t)
+	case l.o.Partial:
+		return l.act(Cause{Reason: ReasonPartial}, t)
 	case l.o.Force:
 		return l.act(Cause{Reason: ReasonForced}, t)
 	case l.o.pending(l.d, RequestRun) != nil:

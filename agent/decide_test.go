@@ -570,6 +570,21 @@ var decisions = []decision{
 	{"or what is off on the present one",
 		func(o *Observed, _ *Desired) { o.Noop = true },
 		want{Enforce, ReasonNoop, verA, "", ""}},
+	{"a look shows a release that is not promoted, also while the gate is closed, with the promoted data",
+		func(o *Observed, d *Desired) {
+			o.Noop, o.Look = true, Target{Release: verB.Release, Tree: verB.Tree}
+			d.Gate.State, d.Default.Data, d.Default.DataDigest = GatePaused, verB.Data, verB.DataDigest
+		},
+		want{Take, ReasonNoop, verB, "", ""}},
+	{"a look without etcd shows nothing instead of another release",
+		func(o *Observed, d *Desired) { o.Noop, o.Look = true, verB; *d = Desired{Unreachable: "timeout"} },
+		want{Nothing, ReasonUnreachable, verA, ReasonUnreachable, "timeout"}},
+	{"a run with tags takes no new target, and needs none to be due",
+		func(o *Observed, d *Desired) { o.Partial, d.Default = true, verB },
+		want{Enforce, ReasonPartial, verA, "", ""}},
+	{"nor does it run where nothing is in place",
+		func(o *Observed, d *Desired) { o.Partial, o.State = true, State{} },
+		want{Nothing, ReasonPartial, Target{}, "", "tags"}},
 
 	{"a node between two targets goes back at once when the last good one is wanted again",
 		func(o *Observed, _ *Desired) { o.State.Enforcing = verB; attempts(o, verB, 4, 4, time.Second) },
@@ -799,6 +814,10 @@ func drawObserved(t *rapid.T) Observed {
 		},
 		Looked: rapid.Bool().Draw(t, "looked"),
 	}
+	o.Partial = !o.Noop && rapid.Bool().Draw(t, "partial")
+	if o.Noop && rapid.Bool().Draw(t, "looks at another release") {
+		o.Look = drawTarget(t, "look")
+	}
 	if rapid.Bool().Draw(t, "is refused") {
 		o.State.Refusal = &Refusal{Target: drawTarget(t, "refused"), Error: *refusedFor(rapid.String().Draw(t, "refused why")), At: drawTime(t, "refused at")}
 	}
@@ -872,10 +891,19 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 
 	switch got.Action {
 	case Retire:
-		if o.Disabled != "" || o.Noop || !known || o.pending(d, RequestRetire) == nil {
+		if o.Disabled != "" || o.Noop || o.Partial || !known || o.pending(d, RequestRetire) == nil {
 			t.Fatalf("it retires without a request: %+v", got.Ladder)
 		}
 	case Take:
+		if o.Partial {
+			t.Fatal("a part is not a target")
+		}
+		if !o.Look.IsZero() {
+			if forbidden || !known || d.Host == nil || !o.Noop || got.Target != o.Look.Overlay(d.Wanted()) {
+				t.Fatalf("it looks at %s: %+v", got.Target, got.Ladder)
+			}
+			break
+		}
 		closed := d.Gate.State != "" && d.Gate.State != GateOpen
 		if forbidden || !known || d.Host == nil || len(holds) > 0 || closed {
 			t.Fatalf("it takes %s although that is forbidden: %+v", got.Target, got.Ladder)
@@ -891,10 +919,10 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 			t.Fatalf("it enforces %s, and was enforcing %s", got.Target, o.State.Enforcing)
 		}
 	case Nothing:
-		if forbidden || o.State.Enforcing.IsZero() {
-			break // only an operator, or a first target, ends that
+		if forbidden || o.State.Enforcing.IsZero() || !o.Look.IsZero() {
+			break // only an operator, or a first target, ends that; a look shows no other release instead
 		}
-		if o.Force || o.Noop || o.pending(d, RequestRun) != nil {
+		if o.Force || o.Noop || o.Partial || o.pending(d, RequestRun) != nil {
 			t.Fatalf("it was asked for a run and does nothing: %s", got.Reason)
 		}
 		if !got.Next.After(now) {

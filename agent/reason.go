@@ -32,6 +32,7 @@ const (
 	ReasonForced        Reason = "forced"            //
 	ReasonAsked         Reason = "run_requested"     // request
 	ReasonNoop          Reason = "noop_requested"    //
+	ReasonPartial       Reason = "part_requested"    //
 	ReasonNew           Reason = "new_target"        //
 	ReasonReturn        Reason = "return_to_last"    //
 	ReasonInterrupted   Reason = "run_interrupted"   //

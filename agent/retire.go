@@ -109,7 +109,7 @@ func (t *tick) runHooks(ctx context.Context, r Request) (err error) {
 // explainItself answers a request that the node does not execute, with the cause.
 func (t *tick) explainItself() error {
 	r := t.observed.unanswered(t.desired)
-	if r == nil || t.opts.Noop || t.decision.Action != Nothing || t.state.Answer != nil && t.state.Answer.ID == r.ID {
+	if r == nil || t.opts.Noop || t.opts.uncounted() || t.decision.Action != Nothing || t.state.Answer != nil && t.state.Answer.ID == r.ID {
 		return nil
 	}
 	t.state.Answer = &Answer{ID: r.ID, Cause: t.decision.clipped(maxAnswer)}
@@ -179,7 +179,7 @@ func (l *ladder) retire() bool {
 		l.stop(AskHooks, Cause{Reason: ReasonRetired})
 	case l.o.pending(l.d, RequestRetire) == nil:
 		l.stop(AskHooks, Cause{ReasonRetired, Params{Problem: l.o.State.Answer.Failure()}})
-	case l.o.Noop:
+	case l.o.Noop || l.o.Partial:
 		l.stop(AskHooks, Cause{ReasonRetire, Params{Request: r}})
 	default:
 		l.pass(AskHooks, Cause{Reason: ReasonRetire})

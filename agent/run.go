@@ -139,7 +139,16 @@ type Options struct {
 	Force bool // run now: skip waits and forget failed attempts; holds and gates still count
 	Noop  bool // show the changes of a run without making them
 	Keep  bool // take nothing new: this agent is on probation, and the agent in place does that
+
+	// Part limits the run to some resources. Without Noop, it applies them from the target in place. Its result never
+	// counts for a target.
+	Part
+	// Look is a release, promoted or not, that a noop run shows. Zero means the node's own target.
+	Look Target
 }
+
+// uncounted reports whether the run changes the machine, and its result does not count.
+func (o Options) uncounted() bool { return o.Part.Partial() && !o.Noop }
 
 // Report is the result of a tick.
 type Report struct {

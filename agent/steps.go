@@ -38,7 +38,7 @@ func (t *tick) look() error {
 	disabled, err := t.Memory.Disabled()
 	t.observed = Observed{
 		Identity: t.Identity, State: t.state, Settings: t.Settings, Machine: t.MachineID, Disabled: disabled,
-		PuppetBlocked: t.Puppet.Blocked(), Force: t.opts.Force, Noop: t.opts.Noop,
+		PuppetBlocked: t.Puppet.Blocked(), Force: t.opts.Force, Noop: t.opts.Noop, Partial: t.opts.uncounted(), Look: t.opts.Look,
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (t *tick) judge() Decision {
 // next returns the next tick's decision if nothing changes. The status already contains it, which saves the next tick a
 // report.
 func (t *tick) next() Decision {
-	t.observed.Force, t.observed.Looked = false, false
+	t.observed.Force, t.observed.Looked, t.observed.Partial = false, false, false
 	return t.judge()
 }
 
@@ -195,7 +195,7 @@ func (t *tick) stage(ctx context.Context) error {
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
 		return fmt.Errorf("%s: %w", d.Target, err)
-	case err != nil && (t.opts.Noop || ctx.Err() != nil):
+	case err != nil && (t.opts.Noop || t.opts.uncounted() || ctx.Err() != nil):
 		return fmt.Errorf("%s: %w", d.Target, err)
 	}
 	if d.Action == Take && !t.opts.Noop {
@@ -261,6 +261,11 @@ func (t *tick) admit(ctx context.Context) error {
 		return nil
 	}
 	if !t.offline && t.desired.Unreadable == "" {
+		if t.opts.uncounted() {
+			if err := t.expectReport(); err != nil {
+				return err
+			}
+		}
 		s := t.status()
 		s.Phase, s.LastRun = Running, t.run.ID
 		err := t.Control.Admit(ctx, t.Identity, t.desired, s)
@@ -283,7 +288,22 @@ func (t *tick) admit(ctx context.Context) error {
 	return t.openRun()
 }
 
+// expectReport makes the next tick report, even if this one is killed: no open run reminds it of the status that Admit
+// writes.
+func (t *tick) expectReport() error {
+	last, err := t.Memory.LoadReported()
+	if err != nil {
+		return err
+	}
+	last.Fingerprint = ""
+	return t.Memory.SaveReported(last)
+}
+
+// openRun records the run in the node's state. Of a partial run, it records only that its number is used.
 func (t *tick) openRun() error {
+	if t.opts.uncounted() {
+		return t.Memory.Save(t.state)
+	}
 	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.observed.pending(t.desired, RequestRun))
 	return t.Memory.Save(t.state)
 }
@@ -322,14 +342,18 @@ func (t *tick) apply(ctx context.Context) error {
 		result.Problem.Damage = Prose(t.damage.Error())
 	}
 	t.run.Result = result
-	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
+	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == Changed
 	if t.opts.Noop {
 		return cmp.Or(t.damage, errEnd)
 	}
-	if err := t.Memory.End(t.run.ID, result); err != nil {
+	if err := errors.Join(t.Memory.End(t.run.ID, result), t.keepRecord()); err != nil {
 		return err
 	}
-	return t.keepRecord()
+	if t.opts.uncounted() {
+		t.settled = true
+		return cmp.Or(t.damage, errEnd)
+	}
+	return nil
 }
 
 // keepRecord stores the run's record on disk until etcd has it. A crash before the report then loses nothing.
@@ -417,14 +441,14 @@ func (t *tick) newRun() {
 	t.state.Sequence++
 	t.run = &Run{
 		ID: fmt.Sprintf("%s-%04d", t.began.UTC().Format("20060102T150405Z"), t.state.Sequence), Node: t.Identity.Node,
-		Target: t.decision.Target, Action: t.decision.Action, Reason: t.decision.Reason, Started: t.began,
+		Target: t.decision.Target, Action: t.decision.Action, Reason: t.decision.Reason, Started: t.began, Part: t.opts.Part,
 	}
 }
 
 func (t *tick) job() Job {
 	return Job{
 		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data,
-		Noop: t.opts.Noop,
+		Noop: t.opts.Noop, Part: t.opts.Part,
 	}
 }
 

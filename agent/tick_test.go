@@ -679,6 +679,66 @@ func TestNoopNeverCommits(t *testing.T) {
 	}
 }
 
+// A part of a target that counted would never be completed.
+func TestPartialRunNeverCommits(t *testing.T) {
+	part := Part{Tags: []string{"ntp"}}
+	for _, wanted := range []Target{verA, verB} {
+		w := fleetOn(t, verA)
+		w.promote(t, wanted)
+		before := w.state(t)
+		before.Sequence++
+		w.puppet.during = func(Job) { // a crash here leaves a status that says that Puppet runs
+			if last, err := w.disk.LoadReported(); err != nil || last.Fingerprint != "" {
+				t.Errorf("the next tick would not report: %+v, %v", last, err)
+			}
+		}
+		r := w.tick(t, Options{Part: part})
+		if r.Err != nil || r.Run == nil || r.Run.Target != verA || !slices.Equal(w.puppet.jobs[0].Tags, part.Tags) {
+			t.Fatalf("%+v: %v", r.Run, r.Err)
+		}
+		if w.etcd.count("admit") != 1 {
+			t.Error("a run that changes the machine did not ask for admission")
+		}
+		same(t, "the state", w.state(t), before)
+		if s := w.etcd.status(t); s.LastGood != verA || s.LastRun == r.Run.ID || s.Phase != Idle {
+			t.Errorf("it says of itself %+v", s)
+		}
+		if got, _, err := DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Partial() {
+			t.Errorf("its record: %+v: %v", got, err)
+		}
+	}
+	t.Run("fails", func(t *testing.T) {
+		w := fleetOn(t, verA)
+		w.puppet.result = func(Job) (Result, error) { return Result{Kind: Between, Outcome: Failed, ExitCode: 4}, nil }
+		before := w.state(t)
+		before.Sequence++
+		if r := w.tick(t, Options{Part: part}); r.Run == nil || r.Run.Outcome != Failed {
+			t.Fatalf("%+v", r)
+		}
+		same(t, "the state", w.state(t), before)
+	})
+	t.Run("stopped", func(t *testing.T) {
+		w := fleetOn(t, verA)
+		w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{stop} })
+		w.idle(t, Options{Part: part})
+	})
+}
+
+// A look at a release that is not promoted must leave no trace of it on the node.
+func TestLookNeverCommits(t *testing.T) {
+	w := fleetOn(t, verA)
+	before := w.state(t)
+	r := w.tick(t, Options{Noop: true, Look: Target{Release: verB.Release, Tree: verB.Tree}})
+	if r.Err != nil || r.Run == nil || r.Run.Target.Release != verB.Release || !w.puppet.jobs[0].Noop {
+		t.Fatalf("%+v: %v", r.Run, r.Err)
+	}
+	same(t, "the state", w.state(t), before)
+	w.stands(t, verA, verA)
+	if s := w.etcd.status(t); s.Target != verA || s.LastGood != verA {
+		t.Errorf("it says of itself %+v", s)
+	}
+}
+
 func TestForceResetsAttempts(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)

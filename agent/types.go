@@ -105,9 +105,19 @@ type LogLine struct {
 	Time    time.Time `json:"time,omitzero"`
 }
 
+// Part selects resources of a catalog by Puppet's tags. The zero Part selects all.
+type Part struct {
+	Tags     []string `json:"tags,omitempty"`      // apply only resources with one of them
+	SkipTags []string `json:"skip_tags,omitempty"` // apply no resource with one of them
+}
+
+// Partial reports whether the part may leave out resources.
+func (p Part) Partial() bool { return len(p.Tags)+len(p.SkipTags) > 0 }
+
 // Job is the order for one Puppet run.
 type Job struct {
 	Identity
+	Part
 	ID     string // names the run's folder under runs/
 	Target Target // target to apply
 	Tree   string // absolute folder of the release, as Puppet will see it
@@ -143,6 +153,7 @@ type Run struct {
 	Action   Action                   `json:"action"`
 	Reason   Reason                   `json:"reason"`
 	Drift    bool                     `json:"drift,omitempty"` // the target was in place, and the run changed something
+	Part                              // never the result of a target, which only a complete run reaches
 	Started  time.Time                `json:"started"`
 	Duration time.Duration            `json:"duration"`
 	Steps    map[string]time.Duration `json:"steps,omitempty"`

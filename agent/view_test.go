@@ -160,7 +160,7 @@ func TestStatusExplainsNode(t *testing.T) {
 			continue // the operator has no answer from etcd either
 		}
 		t.Run(c.say, func(t *testing.T) {
-			o.Force, o.Noop = false, false // options of one tick, not of the node
+			o.Force, o.Noop, o.Partial, o.Look = false, false, false, Target{} // options of one tick, not of the node
 			own := Decide(o, d, start)
 			tick := &tick{
 				Agent:    &Agent{Identity: o.Identity, Settings: o.Settings, MachineID: o.Machine, Now: func() time.Time { return start }},

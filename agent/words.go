@@ -33,6 +33,7 @@ var reasonWords = map[Reason]string{
 	ReasonForced:        "a run was forced on the machine",
 	ReasonAsked:         "an operator requested a run",
 	ReasonNoop:          "a noop run was requested",
+	ReasonPartial:       "a run with tags was requested, which applies only the target in place",
 	ReasonNew:           "the target is new",
 	ReasonReturn:        "the node returns to its last good target",
 	ReasonInterrupted:   "the last run was interrupted",

@@ -87,14 +87,32 @@ func (s Setup) Tick(ctx context.Context, opts agent.Options) (agent.Report, erro
 	if err != nil {
 		return agent.Report{}, err
 	}
-	if opts.Noop {
-		n.Puppet.Stdout = s.Stdout // shows the changes to a person
+	return n.tick(ctx, opts), n.Close()
+}
+
+// Look runs a noop tick on a release, promoted or not. The release must be authentic, as one that the node takes.
+func (s Setup) Look(ctx context.Context, release string, opts agent.Options) (agent.Report, error) {
+	n, err := s.Open(ctx)
+	if err != nil {
+		return agent.Report{}, err
+	}
+	r, err := n.store.Releases.Get(ctx, release)
+	if err != nil {
+		return agent.Report{}, errors.Join(err, n.Close())
+	}
+	opts.Noop, opts.Look = true, agent.Target{Release: release, Tree: r.Content.Tree}
+	return n.tick(ctx, opts), n.Close()
+}
+
+func (n *Node) tick(ctx context.Context, opts agent.Options) agent.Report {
+	if opts.Noop || opts.Partial() {
+		n.Puppet.Stdout = n.Stdout // shows the changes to a person
 	}
 	report := n.agent.Tick(ctx, opts)
 	if !opts.Noop {
 		n.renew(ctx)
 	}
-	return report, n.Close()
+	return report
 }
 
 // TakeLock takes the node's lock. It ends an earlier agent's Puppet that holds the lock past its deadline.

@@ -40,7 +40,7 @@ type Turned struct {
 // it fetches and tests the wanted version.
 func (s Setup) Turn(ctx context.Context, opts TurnOptions) (Turned, error) {
 	u := &supervisor{Setup: s, opts: opts, folder: s.UpgradeFolder()}
-	if opts.Force || opts.Noop || !s.installed() { // started by a person, or this program is not the installed one
+	if opts.Force || opts.Noop || opts.Partial() || !s.installed() { // started by a person, or this program is not the installed one
 		return u.tick(ctx, opts.Options)
 	}
 	state, err := u.folder.Load()

@@ -115,7 +115,19 @@ var (
 	// Puppet refuses other certnames too. The agent checks first, because a newline must not reach a command line or a
 	// log.
 	certname = regexp.MustCompile(`^[a-z0-9._-]+$`)
+	// The form of Puppet's tags. A comma separates them.
+	tag = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}_:.-]*$`)
 )
+
+// CheckTags refuses a text that cannot be a tag of Puppet.
+func CheckTags(part agent.Part) error {
+	for _, t := range slices.Concat(part.Tags, part.SkipTags) {
+		if !tag.MatchString(t) {
+			return fmt.Errorf("cannot use tag %q: Puppet's tags consist of letters, digits, _, :, . and -", t)
+		}
+	}
+	return nil
+}
 
 // prepare creates the run's folder with everything that Puppet reads besides the release and the data.
 //
@@ -141,6 +153,9 @@ func (p *Puppet) prepare(job agent.Job) error {
 		return fmt.Errorf("cannot prepare run %s: %q is not a certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
 	case !filepath.IsAbs(p.Dir):
 		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
+	}
+	if err := CheckTags(job.Part); err != nil {
+		return err
 	}
 	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
 		return fmt.Errorf("cannot prepare run %s: release %q is not a folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))

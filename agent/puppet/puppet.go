@@ -81,6 +81,12 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	if job.Noop {
 		args = append(args, "--noop")
 	}
+	if len(job.Tags) > 0 {
+		args = append(args, "--tags", strings.Join(job.Tags, ","))
+	}
+	if len(job.SkipTags) > 0 {
+		args = append(args, "--skip_tags", strings.Join(job.SkipTags, ","))
+	}
 	// Empty code makes Puppet use the environment's own manifest setting. Without it, Puppet would read standard input.
 	cmd, err := p.command(job, append(args, "-e", "")...)
 	if refused := (*ReleaseError)(nil); errors.As(err, &refused) {
@@ -137,6 +143,9 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	r := agent.Result{ExitCode: e.code, Noop: job.Noop, Log: console.lines}
 	if report != nil {
 		report.relative(rel)
+		if len(job.Tags) > 0 {
+			report.Tags = nil // requested
+		}
 		r.Counts, r.Durations, r.Resources, r.Report = report.Counts, report.Durations, report.Resources, path
 		r.Log = report.Log
 		for _, i := range slices.Backward(console.stray) { // Puppet's report lacks it

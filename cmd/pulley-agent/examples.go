@@ -15,7 +15,7 @@ var examples = map[string]string{
 	"pulley-agent enable":           "pulley-agent enable",
 	"pulley-agent leave":            "pulley-agent leave",
 	"pulley-agent puppet":           "pulley-agent puppet -- lookup --explain profile::base::message\npulley-agent puppet -- apply --noop site.pp",
-	"pulley-agent run":              "pulley-agent run\npulley-agent run --noop\npulley-agent run --force",
+	"pulley-agent run":              "pulley-agent run\npulley-agent run --noop\npulley-agent run --force\npulley-agent run --tags profile::ntp\npulley-agent run --release 1.5.0 --noop",
 	"pulley-agent selftest":         "pulley-agent selftest",
 	"pulley-agent status":           "pulley-agent status",
 	"pulley-agent takeover":         "pulley-agent takeover look",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/node"
+	"pulley/agent/puppet"
 	"pulley/internal/cli"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/upgrade"
@@ -21,6 +23,7 @@ const defaultSplay = 4 * time.Minute
 
 type runOptions struct {
 	agent.Options
+	release    string // to look at; "" means the node's own
 	splay      time.Duration
 	detailed   bool
 	supervised int // descriptor of the pipe to the agent that watches this one; 0: none
@@ -34,6 +37,10 @@ func newRun(o *options) *cobra.Command {
 		Long: `run compares the desired state in etcd with the machine. It fetches, applies and verifies a new target, or enforces the target in
 place when that is due, and reports. With nothing to do it reads etcd once and starts no Puppet.
 
+With --tags or --skip-tags it applies only the selected resources of the release in place, now. Such a run never completes a target:
+it takes no new release, counts as no attempt, and does not delay the next complete run. With --noop, --release shows the changes of
+a release that is not promoted.
+
 EXIT STATUS
   0 done, or nothing to do, or another run is in progress
   1 failed, or its target is refused; 2 wrong usage
@@ -43,7 +50,7 @@ EXIT STATUS
 			if f := c.Flags().Lookup("splay"); len(args) == 1 && f.Changed {
 				return cli.Usagef("%s takes no arguments, and was given %q\nwrite the time of --splay as one word: --splay=%s", c.CommandPath(), args, args[0])
 			}
-			return noArgs(c, args)
+			return errors.Join(noArgs(c, args), r.check())
 		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if r.supervised != 0 {
@@ -55,6 +62,9 @@ EXIT STATUS
 	f := cmd.Flags()
 	f.BoolVar(&r.Force, "force", false, "run now: skip waits, forget failed attempts (holds and gates still count)")
 	f.BoolVar(&r.Noop, "noop", false, "show what a run would change, and change nothing")
+	f.StringVar(&r.release, "release", "", "with --noop: show the changes of this release, promoted or not")
+	f.StringSliceVar(&r.Tags, "tags", nil, "apply only resources with one of these tags of Puppet; the result never counts for a target")
+	f.StringSliceVar(&r.SkipTags, "skip-tags", nil, "apply no resource with one of these tags; the result never counts for a target")
 	f.DurationVar(&r.splay, "splay", 0, "wait first, up to this long (as in --splay=1m), always the same time on one node")
 	f.Lookup("splay").NoOptDefVal = defaultSplay.String()
 	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "exit with Puppet's detailed exit codes")
@@ -73,8 +83,39 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 		return errors.New("cannot run: the agent was stopped during its splay")
 	case <-time.After(agent.Splay(c.Identity.Node, r.splay)):
 	}
+	if r.release != "" {
+		return o.lookAt(ctx, c, r)
+	}
 	_, err = o.turn(ctx, c, r, flags)
 	return err
+}
+
+// check refuses options that contradict each other.
+func (r runOptions) check() error {
+	if r.release != "" && !r.Noop {
+		return cli.Usagef("--release needs --noop: only `pulley promote -e ENVIRONMENT` changes the release of nodes")
+	}
+	if err := puppet.CheckTags(r.Part); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	return nil
+}
+
+// lookAt shows the changes of a release, promoted or not.
+func (o *options) lookAt(ctx context.Context, c nodeconfig.Config, r runOptions) error {
+	report, err := o.setup(c).Look(ctx, r.release, r.Options)
+	if errors.Is(err, agent.ErrLocked) {
+		o.busy(c)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return o.conclude(c, r, report)
+}
+
+func (o *options) busy(c nodeconfig.Config) {
+	fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.Identity.Node)
 }
 
 // conclude prints the result in one line and turns it into an exit code.
@@ -89,10 +130,12 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		line += report.Note
 	case run == nil:
 		line += "nothing to do: " + d.Sentence()
+	case run.Noop && run.Outcome == agent.Failed:
+		line += "the noop run" + of(r) + " failed" + part(*run)
 	case run.Noop:
-		line += "a run would change " + cli.Count(run.Counts.OutOfSync, "resource") + classes(*run)
+		line += "a run" + of(r) + " would change " + cli.Count(run.Counts.OutOfSync, "resource") + part(*run) + classes(*run)
 	default:
-		line += fmt.Sprintf("%s on %s%s%s: %s", run.Outcome, run.Target, classes(*run), pending(*run), d.Sentence())
+		line += fmt.Sprintf("%s on %s%s%s%s: %s", run.Outcome, run.Target, part(*run), classes(*run), pending(*run), d.Sentence())
 	}
 	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
 	if report.Run != nil && report.Run.Problem != (agent.Problem{}) {
@@ -100,6 +143,9 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 	}
 	if report.Run != nil && report.Run.Unclassified {
 		cli.Complain(o.env, program, errors.New("warning: "+agent.UnclassifiedWords))
+	}
+	if run := report.Run; run != nil && len(run.Tags) > 0 && run.Outcome != agent.Failed && run.Counts.Skipped == run.Counts.Total {
+		cli.Complain(o.env, program, errors.New("warning: no resource has one of the tags "+strings.Join(run.Tags, ", ")))
 	}
 	if report.Err != nil {
 		return report.Err
@@ -116,6 +162,25 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		return &cli.SilentError{Code: code}
 	}
 	return nil
+}
+
+func of(r runOptions) string {
+	if r.release == "" {
+		return ""
+	}
+	return " of " + r.release
+}
+
+// part names the selection of a partial run.
+func part(run agent.Run) string {
+	var s string
+	if len(run.Tags) > 0 {
+		s = ", only with tags " + strings.Join(run.Tags, ", ")
+	}
+	if len(run.SkipTags) > 0 {
+		s += ", without tags " + strings.Join(run.SkipTags, ", ")
+	}
+	return s
 }
 
 // classes names what a run without classes lacks.
@@ -188,7 +253,7 @@ func (o *options) turn(ctx context.Context, c nodeconfig.Config, r runOptions, f
 	case err != nil:
 		return t.Replaced, err
 	case t.Locked:
-		fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.Identity.Node)
+		o.busy(c)
 	case t.Report != nil:
 		return t.Replaced, o.conclude(c, r, *t.Report)
 	case t.Code != cli.ExitDone:
@@ -217,7 +282,7 @@ func (o *options) watchedTick(ctx context.Context, r runOptions) (upgrade.Ending
 	}
 	report, err := o.setup(c).Tick(ctx, r.Options)
 	if errors.Is(err, agent.ErrLocked) {
-		fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.Identity.Node)
+		o.busy(c)
 		return upgrade.Ending{Locked: true}, nil
 	}
 	if err != nil {

@@ -141,8 +141,12 @@ func (o runsCommand) printNewRuns(runs []agent.Run, shown **agent.Run) error {
 
 func outcomeOf(r agent.Run) string {
 	switch {
+	case r.Noop && r.Partial():
+		return "noop, partial"
 	case r.Noop:
 		return "noop"
+	case r.Partial():
+		return string(r.Outcome) + ", partial"
 	case r.Unclassified:
 		return string(r.Outcome) + ", 0 classes"
 	case r.Counts.Pending > 0:
@@ -191,6 +195,12 @@ func printRun(w io.Writer, r agent.Run) {
 	}
 	if r.ConfigVersion != "" {
 		cli.Cleanf(w, "  version: %s%s\n", r.ConfigVersion, atCommit(r.Commit))
+	}
+	if len(r.Tags) > 0 {
+		cli.Cleanf(w, "  partial: only resources with tags %s\n", strings.Join(r.Tags, ", "))
+	}
+	if len(r.SkipTags) > 0 {
+		cli.Cleanf(w, "  partial: no resources with tags %s\n", strings.Join(r.SkipTags, ", "))
 	}
 	if r.Unclassified {
 		cli.Cleanf(w, "  warning: %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))

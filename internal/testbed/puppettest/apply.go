@@ -199,6 +199,9 @@ func (r *run) enact(d directive) (stop bool) {
 	switch d.verb {
 	case "file", "insist", "pending":
 		r.file(first, rest, d)
+	case "tagged":
+		path, text, _ := strings.Cut(rest, " ")
+		r.file(path, text, d)
 	case "fail":
 		r.add(resource{ref: first, line: d.line, failed: true, message: rest}, "err")
 	case "skip":
@@ -230,7 +233,7 @@ func (r *run) file(path, text string, d directive) {
 	case err == nil && string(old) == text:
 		r.resources = append(r.resources, res)
 		return
-	case r.get("tags") != "":
+	case r.skips(d):
 		res.skip = true
 		r.resources = append(r.resources, res)
 		return
@@ -246,6 +249,18 @@ func (r *run) file(path, text string, d directive) {
 	}
 	res.changed, res.message = true, "defined content"
 	r.add(res, "notice")
+}
+
+// skips reports whether the tags of the run leave out a resource.
+func (r *run) skips(d directive) bool {
+	own := ""
+	if d.verb == "tagged" {
+		own, _, _ = strings.Cut(d.args, " ")
+	}
+	named := func(setting string) bool {
+		return own != "" && slices.Contains(strings.Split(r.get(setting), ","), own)
+	}
+	return r.get("tags") != "" && !named("tags") || named("skip_tags")
 }
 
 // sleep runs a command as Puppet does: in its own session, which a signal to Puppet does not reach.

@@ -16,6 +16,7 @@
 //	# fake: file PATH TEXT             a file with this content
 //	# fake: insist PATH TEXT           the same with `noop => false`
 //	# fake: pending PATH TEXT          the same with `noop => true`
+//	# fake: tagged TAG PATH TEXT       the same with a tag
 //	# fake: fail RESOURCE MESSAGE      a resource that fails
 //	# fake: skip RESOURCE              a resource that depends on a failed one
 //	# fake: refresh-fail RESOURCE MSG  a resource that fails when it is refreshed

@@ -38,6 +38,7 @@ type testCase struct {
 	Conf     string            // the machine's own puppet.conf
 	Spoil    func(t *testing.T, m machine)
 	Noop     bool
+	Part     agent.Part
 	Strike   bool // the deadline ends the run in the middle
 	Stop     bool // the agent is stopped in the middle
 	Applying bool // the middle begins when motd exists
@@ -139,7 +140,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	r.Job = agent.Job{
 		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
 		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "1.4.0", Tree: "00", Data: 12},
-		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop,
+		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop, Part: c.Part,
 	}
 	ctx := t.Context()
 	if c.Strike {
@@ -177,6 +178,21 @@ func cases() []testCase {
 const motd = `file { '{{dir}}/motd': content => 'hello' }
 # fake: file {{dir}}/motd hello
 `
+
+const tagged = `file { '{{dir}}/motd': content => 'hello', tag => 'first' }
+file { '{{dir}}/other': content => 'hello' }
+# fake: tagged first {{dir}}/motd hello
+# fake: file {{dir}}/other hello
+`
+
+// only returns a check that a file was applied and another one was not.
+func only(applied, left string) func(t *testing.T, r *ran) {
+	return func(t *testing.T, r *ran) {
+		if r.file(applied) != "hello" || r.file(left) != "" || r.Counts.Changed != 1 {
+			t.Errorf("%s %q, %s %q, counts %+v", applied, r.file(applied), left, r.file(left), r.Counts)
+		}
+	}
+}
 
 // endings are the runs that Puppet itself ends.
 func endings() []testCase {
@@ -286,6 +302,14 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 					t.Errorf("counts %+v, motd %q, resources %+v", r.Counts, r.file("motd"), r.Resources)
 				}
 			},
+		},
+		{
+			Name: "only with a tag", Manifest: tagged, Part: agent.Part{Tags: []string{"first", "absent"}},
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: only("motd", "other"),
+		},
+		{
+			Name: "without a tag", Manifest: tagged, Part: agent.Part{SkipTags: []string{"first"}},
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: only("other", "motd"),
 		},
 		{
 			Name: "missing report", Manifest: motd + "file { $settings::lastrunreport: ensure => directory }\n# fake: no-report\n",
