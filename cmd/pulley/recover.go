@@ -21,7 +21,8 @@ func newRecover(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover -e ENVIRONMENT",
 		Short: "Restore targets that were written without Pulley, and lower high-water marks",
-		Long: `recover writes the target of the last change to each scope whose target in etcd differs. It then finds the nodes that refuse
+		Long: `recover writes the target of the last change to each scope whose target in etcd differs, and the number of the newest data if
+somebody wrote another. It then finds the nodes that refuse
 their target because their high-water mark is above it. For these it signs a permit with --sign-key: until its end, a node of
 the environment may go down from any of these marks to exactly this target, once. Nodes take it at their next tick.
 
@@ -40,21 +41,22 @@ EXIT STATUS
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				until := o.env.Now().Add(valid)
 				done, err := change.Recover(ctx, s, ref, until, o.dryRun, o.changing())
-				for _, r := range done {
+				for _, r := range done.Scopes {
 					o.announceRecovery(ref, r, until)
 				}
-				if err == nil && len(done) > 0 && done[0].Began {
+				o.announceHead(ref, done.Head)
+				if err == nil && len(done.Scopes) > 0 && done.Scopes[0].Began {
 					fmt.Fprintf(o.env.Stdout, "the history of %s was deleted, and nothing shows the right targets: find out who deleted it, check `pulley status -e %[1]s`, then promote every target again\n", ref)
 					return nil
 				}
-				if err == nil && len(done) > 0 && !o.dryRun {
+				if err == nil && len(done.Scopes) > 0 && !o.dryRun {
 					st, missing, err := change.Restate(ctx, s, ref, o.changing())
 					if warnUnstated(o.env, ref, missing); st.Epoch > 0 {
 						o.announceStatement(ref, st)
 					}
 					return err
 				}
-				if err == nil && len(done) == 0 {
+				if err == nil && len(done.Scopes) == 0 && done.Head == nil {
 					fmt.Fprintf(o.env.Stdout, "nothing to recover in %s: targets and history agree, and no node refuses its target because of its high-water mark\n", ref)
 				}
 				return err
@@ -67,6 +69,21 @@ EXIT STATUS
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
 	return cmd
+}
+
+// announceHead prints the recovery of the number after which the next data has its number; nil: there was none.
+func (o *options) announceHead(ref environments.Ref, h *store.DataHead) {
+	if h == nil {
+		return
+	}
+	was, would := fmt.Sprintf("was %d", h.Head), ""
+	if h.Head < 0 {
+		was = "was unreadable"
+	}
+	if o.dryRun {
+		would = "would be "
+	}
+	fmt.Fprintf(o.env.Stdout, "the newest data of %s: %sgeneration %d; the head in etcd %s\n", ref, would, h.Newest, was)
 }
 
 // announceRecovery prints the recovery of a scope.

@@ -220,7 +220,7 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 	if before := f.Desires.Target(scope); before == after {
 		permitted := true
 		if a.Key != nil {
-			if permitted, err = s.Targets.Permitted(ctx, ref, f.Desires, scope); err != nil {
+			if permitted, err = s.Targets.Permitted(ctx, ref, f.Desires, scope, a.At); err != nil {
 				return Targets{}, err
 			}
 		}
@@ -233,7 +233,7 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 			return Targets{}, unsignedError("promote "+after.Release, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", after.Release))
 		}
 		if a.Key == nil {
-			lower, err := s.Targets.Lowers(ctx, ref, f.Desires, scope, after)
+			lower, err := s.Targets.Lowers(ctx, ref, f.Desires, scope, after, a.At)
 			if err != nil {
 				return Targets{}, err
 			}

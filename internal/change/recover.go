@@ -27,12 +27,36 @@ type Recovery struct {
 	Began        bool           // the history was empty, and begins with Target as it was in etcd: nothing else was recovered
 }
 
+// Recovered is what Recover did, or would do.
+type Recovered struct {
+	Scopes []Recovery
+	Head   *store.DataHead // of the data, which somebody wrote; nil: it was right
+}
+
 // errUnsigned means that nodes need a signed permit, and there is no key.
 var errUnsigned = errors.New("nodes with allowed signers need a signed permit\ngive --sign-key")
 
-// Recover writes the target of the last change to each scope whose target in etcd differs. For nodes that reported a
-// high-water mark above their target, it signs a permit that ends at until. It returns what it did, or would do.
-func Recover(ctx context.Context, s *store.Store, ref environments.Ref, until time.Time, dryRun bool, a Author) (done []Recovery, err error) {
+// Recover writes the target of the last change to each scope whose target in etcd differs, and the head of the data if it is not
+// that of the history. For nodes that reported a high-water mark above their target, it signs a permit that ends at until.
+func Recover(ctx context.Context, s *store.Store, ref environments.Ref, until time.Time, dryRun bool, a Author) (done Recovered, err error) {
+	if done.Scopes, err = recoverScopes(ctx, s, ref, until, dryRun, a); err != nil {
+		return done, err
+	}
+	err = Retry(func() error {
+		head, err := s.Targets.DataHead(ctx, ref, a.At)
+		if err != nil || !head.Wrong() {
+			return err
+		}
+		done.Head = &head
+		if dryRun {
+			return nil
+		}
+		return s.Targets.RecoverHead(ctx, ref, head)
+	})
+	return done, err
+}
+
+func recoverScopes(ctx context.Context, s *store.Store, ref environments.Ref, until time.Time, dryRun bool, a Author) (done []Recovery, err error) {
 	handled := map[Scope]bool{}
 	for {
 		var r *Recovery

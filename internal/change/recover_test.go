@@ -50,7 +50,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 		t.Helper()
 		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a)
 		var got []agent.Epoch
-		for _, r := range done {
+		for _, r := range done.Scopes {
 			got = append(got, r.Epoch)
 		}
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -142,7 +142,7 @@ func TestForgedPermitHidesNoNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), true, a)
-		if err != nil || (len(done) == 1 && len(done[0].Nodes) == 1) != refused {
+		if err != nil || (len(done.Scopes) == 1 && len(done.Scopes[0].Nodes) == 1) != refused {
 			t.Errorf("refused %v: recovered %+v, %v", refused, done, err)
 		}
 	}

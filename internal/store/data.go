@@ -118,10 +118,15 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	}
 	next.Environment = ref.String()
 	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never reused
-	if a.Sign != nil {
-		if err := s.plausibleHead(ctx, ref.String(), data.head.Newest); err != nil {
-			return Change{}, fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
-		}
+	switch height, err := s.DataHead(ctx, ref, a.At); {
+	case err == nil && height.revision != data.rev:
+		return Change{}, etcd.ErrConflict
+	case err == nil && height.Wrong():
+		err = fmt.Errorf("its head in etcd is generation %d, and the newest is %d\nfind who wrote %s; `pulley recover -e %s` restores it",
+			height.Head, height.Newest, s.db.Env(ref).DataHead(), ref)
+		fallthrough
+	case err != nil:
+		return Change{}, fmt.Errorf("cannot change the data of %s: %w", ref, err)
 	}
 	record, err := next.Encode()
 	if err != nil {
@@ -145,6 +150,55 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
 	c := Change{Kind: DataChange, Before: d.Default, After: after, Edit: data.Edit}
 	return s.change(ctx, b, ref, d, c, a)
+}
+
+// DataHead is the head of an environment's data, after which the next generation has its number.
+type DataHead struct {
+	Head     agent.Generation // in etcd; -1: unreadable
+	Newest   agent.Generation // that the head must have
+	revision int64            // of the head
+}
+
+// Wrong reports whether somebody wrote the head without Pulley. A generation near the highest number would end all later
+// changes, and one that exists already would refuse the next change.
+func (h DataHead) Wrong() bool { return h.Head != h.Newest }
+
+// DataHead compares the head of the data with the newest generation: of the history, or one that follows it without a gap. It
+// ignores numbers that no change can have.
+func (s *Targets) DataHead(ctx context.Context, ref environments.Ref, now time.Time) (h DataHead, err error) {
+	k := s.db.Env(ref)
+	resp, err := s.db.Get(ctx, k.DataHead())
+	if err != nil {
+		return h, err
+	}
+	for _, kv := range resp.Kvs {
+		var head dataHead
+		if h.Head, h.revision = -1, kv.ModRevision; etcd.Into(&head)(kv) == nil {
+			h.Head = max(head.Newest, -1)
+		}
+	}
+	at := resp.Header.Revision
+	history, err := s.past(ctx, ref.String(), Desires{Revision: at})
+	if err != nil {
+		return h, err
+	}
+	for _, t := range history.named(now) {
+		h.Newest = max(h.Newest, t.Data)
+	}
+	for { // after a lost history
+		resp, err := s.db.Get(ctx, k.Generation(h.Newest+1), clientv3.WithCountOnly(), clientv3.WithRev(at))
+		if err != nil || resp.Count == 0 {
+			return h, uncompacted(err)
+		}
+		h.Newest++
+	}
+}
+
+// RecoverHead writes the head as it must be. It returns ErrConflict if the head changed since h was read.
+func (s *Targets) RecoverHead(ctx context.Context, ref environments.Ref, h DataHead) error {
+	key := s.db.Env(ref).DataHead()
+	err := s.db.Commit(ctx, etcd.If(etcd.Same(key, h.revision)).Put(key, dataHead{h.Newest}))
+	return etcd.Wrap(err, "cannot restore the head of the data of %s", ref)
 }
 
 // SortedLayers lists the layers of the generation: nodes, roles, environment, common; within each by name.

@@ -125,13 +125,22 @@ func (p past) changes() []Change {
 }
 
 // named lists every earlier target: a node that was offline may have any of them. It ignores the present targets and those
-// before a change: a target that was written without Pulley would make signers permit steps from any height.
-func (p past) named() []agent.Target {
+// before a change, and data that no change can have: a target that was written without Pulley would make signers permit
+// steps from any height.
+func (p past) named(now time.Time) []agent.Target {
 	var all []agent.Target
 	for _, c := range p.changes() {
-		all = append(all, c.After)
+		all = append(all, c.plausible(now))
 	}
 	return all
+}
+
+// plausible returns the target of a change, without data that no change can have.
+func (c Change) plausible(now time.Time) agent.Target {
+	if t := c.After; trust.PlausibleData(int64(t.Data), now) {
+		return t
+	}
+	return agent.Target{Release: c.After.Release, Tree: c.After.Tree}
 }
 
 // plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would
@@ -186,33 +195,16 @@ func (s *Targets) Implausible(env string, epoch agent.Epoch) error {
 		env, epoch, s.db.Keys.Env(env).Change(epoch), env)
 }
 
-// plausibleHead refuses a head above the data of the history: signed, a generation near the maximum would end all
-// later changes. It reads the history after the head.
-func (s *Targets) plausibleHead(ctx context.Context, env string, head agent.Generation) error {
-	history, err := s.past(ctx, env, Desires{})
-	if err != nil {
-		return err
-	}
-	newest := agent.Generation(0)
-	for _, t := range history.named() {
-		newest = max(newest, t.Data)
-	}
-	if head > newest {
-		return fmt.Errorf("the head of the data is generation %d, and the newest in the history is %d\nfind who wrote %s, and write %d there", head, newest, s.db.Keys.Env(env).DataHead(), newest)
-	}
-	return nil
-}
-
 // Permitted reports whether nodes at a higher target may follow a scope to its target. Either no part is lower than
 // any earlier target, or a signed permit covers it that no node can have used before: the permit of the change that set
 // the part, or of a later one. The signature is not verified.
-func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
+func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, now time.Time) (bool, error) {
 	env := ref.String()
 	history, err := s.past(ctx, env, d)
 	if err != nil {
 		return false, err
 	}
-	needed, lower, err := s.permitOf(ctx, env, d, history, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
+	needed, lower, err := s.permitOf(ctx, env, d, history, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope), At: now})
 	if err != nil || !lower {
 		return err == nil, err
 	}
@@ -265,22 +257,22 @@ func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release
 
 // Lowers reports whether a scope's target is lower than an earlier one: nodes with allowed signers then need a signed
 // permit to take it.
-func (s *Targets) Lowers(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, after agent.Target) (bool, error) {
+func (s *Targets) Lowers(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, after agent.Target, now time.Time) (bool, error) {
 	history, err := s.past(ctx, ref.String(), d)
 	if err != nil {
 		return false, err
 	}
-	_, lower, err := s.permitOf(ctx, ref.String(), d, history, Change{Role: scope.Role, Node: scope.Node, After: after})
+	_, lower, err := s.permitOf(ctx, ref.String(), d, history, Change{Role: scope.Role, Node: scope.Node, After: after, At: now})
 	return lower, err
 }
 
-// permitOf returns the permit that a change of d needs, with only its steps. lower is false if it needs none.
+// permitOf returns the permit that a change of d needs at its time, with only its steps. lower is false if it needs none.
 func (s *Targets) permitOf(ctx context.Context, env string, d Desires, history past, c Change) (p trust.Permit, lower bool, err error) {
 	role, err := s.roleOfScope(ctx, env, c.Scope())
 	if err != nil {
 		return p, false, err
 	}
-	named := history.named()
+	named := history.named(c.At)
 	if c.recovery != nil {
 		named = append(named, c.recovery.Marks...)
 	}

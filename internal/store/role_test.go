@@ -28,7 +28,7 @@ func TestPermitFollowsTheRoleOfAMember(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if lower, err := st.Targets.Lowers(ctx, dev, desires(t, st, dev), store.Scope{Node: "old.example"}, agent.Target{}); err != nil || !lower {
+	if lower, err := st.Targets.Lowers(ctx, dev, desires(t, st, dev), store.Scope{Node: "old.example"}, agent.Target{}, me.At); err != nil || !lower {
 		t.Errorf("a node that takes 1.0.0 of its role after 2.0.0 needs no permit: %t, %v", lower, err)
 	}
 }

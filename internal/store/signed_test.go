@@ -333,7 +333,7 @@ func TestUnsignedRollbackIsSignedAfterwards(t *testing.T) {
 		if _, err := st.Targets.Promote(t.Context(), dev, desires(t, st, dev), step.scope, store.Promoted, step.target, step.author); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := st.Targets.Permitted(t.Context(), dev, desires(t, st, dev), step.scope); err != nil || got != step.want {
+		if got, err := st.Targets.Permitted(t.Context(), dev, desires(t, st, dev), step.scope, me.At); err != nil || got != step.want {
 			t.Errorf("%s: permitted %v, %v", step.what, got, err)
 		}
 	}

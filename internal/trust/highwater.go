@@ -51,6 +51,9 @@ func PlausibleEpoch(epoch int64, now time.Time) bool {
 	return epoch >= 0 && epoch <= MaxEpoch(now)
 }
 
+// PlausibleData reports whether data can have a generation at a time: a change of data raises it by one, and has an epoch.
+func PlausibleData(generation int64, now time.Time) bool { return PlausibleEpoch(generation, now) }
+
 // MaxEpoch returns the highest plausible epoch.
 func MaxEpoch(now time.Time) int64 { return now.Unix() + epochsAhead }
 

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -319,6 +320,22 @@ func TestEpochThatNoChangeCanHaveBoundsNothing(t *testing.T) {
 	} {
 		if used, err := raise(c.mark, c.epochs...); (err != nil) != (c.used == 0) || err == nil && used != c.used {
 			t.Errorf("at the mark %d, of the permits %v: used %d, %v", c.mark, c.epochs, used, err)
+		}
+	}
+}
+
+// A signer who continued a number that somebody wrote, or a thief of a key, would end all later data.
+func TestDataWithAnImpossibleNumberIsRefused(t *testing.T) {
+	t.Parallel()
+	key := softKey(t, 1)
+	s := mustParse(t, "alice@dev "+text(key.PublicKey()), "")
+	v := &Verifier{Now: func() time.Time { return now }}
+	for number, possible := range map[int64]bool{1: true, MaxEpoch(now): true, MaxEpoch(now) + 1: false, 1<<63 - 1: false} {
+		const record = `{"v":1}`
+		r := Record{Environment: "dev", Number: number, Digest: "aa", Bytes: []byte(record), Signatures: sign(t, key, Data, record)}
+		err := v.Data(s, Target{Environment: "dev", Data: number, DataDigest: "aa"}, r)
+		if want := fmt.Sprintf("no data can have generation %d", number); possible != (err == nil) || !possible && !strings.Contains(err.Error(), want) {
+			t.Errorf("generation %d: %v", number, err)
 		}
 	}
 }

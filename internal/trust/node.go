@@ -97,6 +97,9 @@ func (v *Verifier) Data(s *Signers, t Target, r Record) error {
 	if r.Digest != t.DataDigest {
 		return refusal.New(refusal.RecordMismatch, "data", name, "found", fmt.Sprintf("%.12s", r.Digest), "want", fmt.Sprintf("%.12s", t.DataDigest))
 	}
+	if !PlausibleData(t.Data, v.Now()) { // signed with a stolen key, or by a signer who continued a number that somebody wrote
+		return refusal.New(refusal.RecordUnreadable, "data", name, "detail", "no data can have generation "+name)
+	}
 	if _, err := s.Verify(Data, t.Environment, r.Bytes, r.Signatures, v.Now()); err != nil {
 		return of(err, "data", name)
 	}
