@@ -15,6 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/atomicfile"
+	"pulley/internal/proctree"
 	"pulley/internal/shellquote"
 )
 
@@ -45,12 +46,12 @@ func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, er
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }()
 
-	me, _ := readProcess(cmd.Process.Pid)
-	me.pid = cmd.Process.Pid
+	me, _ := proctree.Read(cmd.Process.Pid)
+	me.PID = cmd.Process.Pid
 	release, err := p.claim(me, limit)
 	if err != nil {
 		// Ruby takes hundreds of milliseconds to load, so this Puppet has not changed anything yet.
-		_ = syscall.Kill(-me.pid, syscall.SIGKILL)
+		_ = syscall.Kill(-me.PID, syscall.SIGKILL)
 		<-done
 		return end{}, err
 	}
@@ -67,11 +68,11 @@ func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, er
 }
 
 // claim records the started Puppet and takes Puppet's locks for it.
-func (p *Puppet) claim(me process, limit time.Duration) (release func(), err error) {
+func (p *Puppet) claim(me proctree.Process, limit time.Duration) (release func(), err error) {
 	if err := p.record(me, limit); err != nil {
 		return nil, err
 	}
-	unlock, err := p.hold(me.pid)
+	unlock, err := p.hold(me.PID)
 	if err != nil {
 		p.forget()
 		return nil, err
@@ -80,7 +81,7 @@ func (p *Puppet) claim(me process, limit time.Duration) (release func(), err err
 }
 
 // watch waits for the process, and ends it at its deadline.
-func watch(ctx context.Context, me process, limit, grace time.Duration, done <-chan struct{}) end {
+func watch(ctx context.Context, me proctree.Process, limit, grace time.Duration, done <-chan struct{}) end {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var e end
@@ -154,8 +155,8 @@ type running struct {
 
 func (p *Puppet) recordPath() string { return filepath.Join(p.Dir, "puppet", "running.json") }
 
-func (p *Puppet) record(me process, limit time.Duration) error {
-	data, err := json.Marshal(running{Pid: me.pid, Start: me.start, Boot: bootID(), Deadline: sinceBoot() + limit})
+func (p *Puppet) record(me proctree.Process, limit time.Duration) error {
+	data, err := json.Marshal(running{Pid: me.PID, Start: me.Start, Boot: bootID(), Deadline: sinceBoot() + limit})
 	if err == nil {
 		err = atomicfile.WriteVolatile(p.recordPath(), data, 0o600) // a crash of the machine voids it
 	}
@@ -179,8 +180,8 @@ func (p *Puppet) Reap(ctx context.Context) error {
 		p.forget()
 		return nil
 	}
-	old := process{pid: r.Pid, start: r.Start}
-	if !old.alive() {
+	old := proctree.Process{PID: r.Pid, Start: r.Start}
+	if !old.Alive() {
 		p.forget()
 		return nil
 	}
@@ -191,7 +192,7 @@ func (p *Puppet) Reap(ctx context.Context) error {
 		return err
 	}
 	p.log().Warn("ending a Puppet process of an earlier run, which is past its deadline", "pid", r.Pid)
-	if !stop(old, p.grace(), func() bool { return !old.alive() }) {
+	if !stop(old, p.grace(), func() bool { return !old.Alive() }) {
 		return fmt.Errorf("cannot end the Puppet of an earlier run (pid %d): it outlived SIGKILL", r.Pid)
 	}
 	p.forget()

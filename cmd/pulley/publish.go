@@ -61,7 +61,7 @@ EXIT STATUS
 	p.addMessage(cmd, "description (default: the subject of the git commit)")
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
 	cmd.Flags().StringVar(&p.branch, "branch", "", "branch that a Puppetfile follows with :control_branch (default: the branch of the folder, or --git-ref)")
-	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, g10k, r10k or ignore")
+	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, r10k, g10k or ignore")
 	cmd.Flags().StringArrayVar(&p.overlays, "overlay", nil, "put a second source on the folder: [FOLDER=]DIR, or [FOLDER=]GIT-URL[#REF]; may be repeated")
 	cli.DurationVar(cmd.Flags(), &p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it, or cloning an overlay, may take")
 	p.sign.add(cmd)

@@ -136,7 +136,7 @@ func (b *builder) base(r *Record) error {
 	places := map[[sha256.Size]byte]int64{}
 	tooLarge := func(why string) error {
 		if b.parent.View == nil {
-			return errors.New(why + "\npublish a smaller tree")
+			return errors.New(why + "\nleave out what nodes do not need (.pulleyignore)")
 		}
 		b.parent = Parent{} // too many half-empty packs or spans of earlier bases: start again
 		return b.base(r)
@@ -275,7 +275,7 @@ func copyFile(root *os.Root, e Entry, to io.Writer) error {
 func (b *builder) packManifest() ([]Object, error) {
 	encoded := b.manifest.Encode()
 	if len(encoded) > maxManifestBytes {
-		return nil, fmt.Errorf("its paths are too long in sum: a manifest of %d bytes, at most %d are allowed\npublish a smaller tree",
+		return nil, fmt.Errorf("its paths are too long in sum: a manifest of %d bytes, at most %d are allowed\nleave out what nodes do not need (.pulleyignore)",
 			len(encoded), maxManifestBytes)
 	}
 	return b.packBytes(encoded)

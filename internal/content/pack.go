@@ -69,7 +69,7 @@ func (p *packer) finish() ([]Object, error) {
 // cut emits one object with as much of the start of pending as one stored value can hold.
 func (p *packer) cut() error {
 	if len(p.objects) == maxObjects {
-		return fmt.Errorf("more than %d objects of at most %d bytes are needed\npublish a smaller tree", maxObjects, MaxStored)
+		return fmt.Errorf("more than %d objects of at most %d bytes are needed\nleave out what nodes do not need (.pulleyignore)", maxObjects, MaxStored)
 	}
 	size := len(p.pending)
 	stored := p.encoder.EncodeAll(p.pending, nil)

@@ -110,7 +110,7 @@ func readEntry(root *os.Root, p string) (Entry, error) {
 }
 
 func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
-	tooLarge := &refusedError{p, fmt.Sprintf("it has more than %d bytes", MaxFileBytes), hintShrink}
+	tooLarge := &refusedError{p, fmt.Sprintf("it has more than %d MiB", MaxFileBytes>>20), hintShrink}
 	if info.Size() > MaxFileBytes {
 		return Entry{}, tooLarge
 	}

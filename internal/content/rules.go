@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 )
 
@@ -17,22 +18,26 @@ type refusedError struct {
 }
 
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("cannot accept %q: %s\n%s", e.Path, e.Why, e.Hint)
+	what := strconv.Quote(e.Path)
+	if e.Path == "." {
+		what = "the tree"
+	}
+	return fmt.Sprintf("cannot accept %s: %s\n%s", what, e.Why, e.Hint)
 }
 
 const (
 	hintRename = "rename it, or leave it out, and publish again"
 	hintLink   = "replace the link by what it points at"
-	hintShrink = "leave it out, and let Puppet fetch it from a package or a file server"
+	hintShrink = "leave it out (.pulleyignore), and let Puppet fetch it from a package or a file server"
 	hintBroken = "publish the release again"
 )
 
 func tooManyEntries() error {
-	return &refusedError{".", fmt.Sprintf("it has more than %d files, folders and links", MaxEntries), "publish a smaller tree"}
+	return &refusedError{".", fmt.Sprintf("it has more than %d files, folders and links", MaxEntries), "leave out what nodes do not need (.pulleyignore)"}
 }
 
 func tooManyBytes(p string) error {
-	return &refusedError{p, fmt.Sprintf("with it the tree has more than %d bytes", MaxTreeBytes), hintShrink}
+	return &refusedError{p, fmt.Sprintf("with it the tree has more than %d MiB", MaxTreeBytes>>20), hintShrink}
 }
 
 // checkPath applies the rules for a single path.

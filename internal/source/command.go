@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"pulley/internal/proctree"
 )
 
 // command is a child process with a deadline and its own session. No process of it outlives it. It cannot prompt at the
@@ -72,10 +74,17 @@ func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error
 		cmd.Stdout, cmd.Stderr = both, both // the same writer, so that exec does not write from two goroutines
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	var tree proctree.Tree // r10k starts each git in a session of its own, which the signal to its group does not reach
+	cmd.Cancel = func() error {
+		if p, ok := proctree.Read(cmd.Process.Pid); ok {
+			tree = proctree.Of(p)
+		}
+		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
 	cmd.WaitDelay = grace
 	err := cmd.Run()
 	if err != nil && cmd.Process != nil {
+		tree.Grow().Signal(syscall.SIGKILL)
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // background processes that it left, if any
 	}
 	if err == nil {

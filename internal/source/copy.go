@@ -40,14 +40,14 @@ func copyTree(ctx context.Context, from, to string, skip func(name string, dir b
 			return nil
 		}
 		if entries++; entries > content.MaxEntries {
-			return fmt.Errorf("it has more than %d files, folders and links\npublish a smaller tree", content.MaxEntries)
+			return fmt.Errorf("it has more than %d files, folders and links\nleave out what nodes do not need (.pulleyignore)", content.MaxEntries)
 		}
 		if d.IsDir() {
 			return dst.Mkdir(name, 0o755)
 		}
 		n, err := copyEntry(src, dst, name, name, d)
 		if total += n; err == nil && total > content.MaxTreeBytes {
-			err = fmt.Errorf("with %s it has more than %d MiB\npublish a smaller tree", name, content.MaxTreeBytes>>20)
+			err = fmt.Errorf("with %s it has more than %d MiB\nleave out what nodes do not need (.pulleyignore)", name, content.MaxTreeBytes>>20)
 		}
 		return err
 	})

@@ -82,7 +82,7 @@ func (f *Folder) choose(o Options) (*puppetfile, Resolver, error) {
 	if err != nil || p == nil {
 		return nil, "", err
 	}
-	candidates := []Resolver{G10k, R10k}
+	candidates := []Resolver{R10k, G10k}
 	if o.Modules != Auto && o.Modules != "" {
 		candidates = []Resolver{o.Modules}
 	}
@@ -91,14 +91,14 @@ func (f *Folder) choose(o Options) (*puppetfile, Resolver, error) {
 			return p, tool, nil
 		}
 	}
-	const hint = "install g10k (apt-get install g10k) or r10k (apt-get install r10k), or publish the modules in the folder: --puppetfile ignore"
+	const hint = "install r10k (apt-get install r10k) or g10k (apt-get install g10k), or publish the modules in the folder: --puppetfile ignore"
 	if len(candidates) == 1 {
 		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: %s is not installed\n%s", candidates[0], hint)
 	}
 	if missing := p.missing(f.Root); missing != "" {
-		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: neither g10k nor r10k is installed, and %s is not in the folder\n%s", missing, hint)
+		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: neither r10k nor g10k is installed, and %s is not in the folder\n%s", missing, hint)
 	}
-	f.Notes = append(f.Notes, "the modules of the Puppetfile in the folder are published unchanged: neither g10k nor r10k is installed")
+	f.Notes = append(f.Notes, "the modules of the Puppetfile in the folder are published unchanged: neither r10k nor g10k is installed")
 	return nil, "", nil
 }
 
@@ -123,7 +123,11 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 		return fmt.Errorf("cannot resolve the Puppetfile: %w", err)
 	}
 	if err := f.call(ctx, o, p, tool); err != nil {
-		return fmt.Errorf("cannot resolve the Puppetfile with %w\n--puppetfile ignore publishes the modules in the folder", err)
+		hint := "--puppetfile ignore publishes the modules in the folder"
+		if tool == G10k {
+			hint = "r10k reads any Puppetfile (--puppetfile r10k); " + hint
+		}
+		return fmt.Errorf("cannot resolve the Puppetfile with %w\n%s", err, hint)
 	}
 	if f.Resolved, err = f.resolved(ctx, p); err != nil {
 		return err

@@ -151,12 +151,24 @@ func TestPuppetfileOfARef(t *testing.T) {
 		}
 		want := tool
 		if tool == Auto {
-			want = G10k
+			want = R10k
 		}
 		if f.Facts.Modules != want || f.Facts.Ref != "main" {
 			t.Errorf("%s: %+v", tool, f.Facts)
 		}
 	}
+}
+
+// r10k executes a Puppetfile as Ruby. g10k refuses this line, and publish must not choose it where r10k is installed.
+func TestPuppetfileInRubyOfToday(t *testing.T) {
+	home(t)
+	ntp, _ := modules(t)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', git: '" + ntp + "', tag: 'v1'\n"})
+	if f := open(t, dir, Options{}); text(t, f, "modules/ntp/manifests/init.pp") == "" {
+		t.Error(published(t, f))
+	}
+	refused(t, dir, Options{Modules: G10k}, "cannot resolve the Puppetfile with g10k: ", "--puppetfile r10k")
 }
 
 // A missing module must stop the release, with the tool's output. Both tools may exit with success without it.

@@ -13,22 +13,23 @@ import (
 	"pulley/internal/content"
 )
 
-// A tool that waits for a hidden password prompt or for a server must not block a pipeline, nor outlive it.
+// A tool that waits for a hidden password prompt or for a server must not block a pipeline, nor outlive it. As
+// r10k does, the tool starts its child in a session of its own.
 func TestToolThatHangsIsEnded(t *testing.T) {
 	dir, bin := t.TempDir(), t.TempDir()
 	write(t, dir, map[string]string{"Puppetfile": "mod 'a/ntp'\n"})
 	pid := filepath.Join(bin, "pid")
-	write(t, bin, map[string]string{"g10k": "#!/bin/sh\necho asking the forge\nsleep 1000 & echo $! >" + pid + "\nwait\n"})
-	if err := os.Chmod(filepath.Join(bin, "g10k"), 0o755); err != nil {
+	write(t, bin, map[string]string{"r10k": "#!/bin/sh\necho asking the forge\nsetsid sleep 1000 & echo $! >" + pid + "\nwait\n"})
+	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	refused(t, dir, Options{Deadline: 300 * time.Millisecond}, "cannot resolve the Puppetfile with g10k: it took longer than 300ms: asking the forge\n", "--puppetfile-timeout")
+	refused(t, dir, Options{Deadline: 300 * time.Millisecond}, "cannot resolve the Puppetfile with r10k: it took longer than 300ms: asking the forge\n", "--puppetfile-timeout")
 	ended(t, pid)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := Open(ctx, dir, Options{CacheDir: t.TempDir(), Progress: func(line string) {
-		if line == "g10k: asking the forge" {
+		if line == "r10k: asking the forge" {
 			cancel()
 		}
 	}})

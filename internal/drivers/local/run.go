@@ -7,15 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/proctree"
 )
 
 const (
@@ -108,31 +106,7 @@ func waitAll(command int, ending *atomic.Bool) (code int) {
 
 // killDescendants kills all current processes below this one.
 func killDescendants() {
-	children := childrenByParent()
-	queue := slices.Clone(children[os.Getpid()])
-	for len(queue) > 0 {
-		pid := queue[0]
-		queue = append(queue[1:], children[pid]...)
-		unix.Kill(pid, unix.SIGKILL)
+	if me, ok := proctree.Read(os.Getpid()); ok {
+		proctree.Of(me)[1:].Signal(unix.SIGKILL)
 	}
-}
-
-// childrenByParent reads the machine's processes from its /proc, without those that end meanwhile.
-func childrenByParent() map[int][]int {
-	children := map[int][]int{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, file := range stats {
-		stat, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		// "pid (name) state ppid …", and a name may have any characters: proc(5).
-		_, rest, _ := strings.Cut(string(stat[max(0, strings.LastIndexByte(string(stat), ')')):]), " ")
-		if fields := strings.Fields(rest); len(fields) > 1 {
-			parent, _ := strconv.Atoi(fields[1])
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	return children
 }
