@@ -142,19 +142,19 @@ func (f *fleet) try(args ...string) (string, error) {
 }
 
 // machine starts a machine and bootstraps it as a node.
-func (f *fleet) machine(node string) {
+func (f *fleet) machine(node string, binds ...local.Bind) {
 	f.t.Helper()
-	f.start(node)
+	f.start(node, binds...)
 	f.agent(node, 0, "bootstrap", "--node", node, "-e", "dev", "--endpoints", f.endpoint)
 }
 
 // start starts a machine that has the agent but is not a node yet.
-func (f *fleet) start(node string) {
+func (f *fleet) start(node string, binds ...local.Bind) {
 	f.t.Helper()
 	m, err := local.Start(f.t.Context(), local.Config{
 		Hostname: strings.ReplaceAll(node, "_", "-"),
 		Empty:    []string{"/etc/cron.d", "/var/spool/cron/crontabs", "/etc/puppet", "/var/lib/puppet", "/var/cache/puppet", "/etc/pulley", "/var/lib/pulley"},
-		Binds:    []local.Bind{{From: filepath.Join(bin, "pulley-agent"), To: agentPath}},
+		Binds:    append(binds, local.Bind{From: filepath.Join(bin, "pulley-agent"), To: agentPath}),
 	})
 	if err != nil {
 		f.t.Fatal(err)
