@@ -139,7 +139,28 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
 		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
 		Certificate: puppet.Certificate{Identity: s.Config.IdentityFile(), CAs: s.Config.BundleFile(), SSLDir: c.SSLDir},
+		LastRun:     s.lastRun(),
 	}
+}
+
+// lastRun returns where monitoring reads the result of Puppet's last run, by default only where Pulley replaces a puppet
+// agent.
+func (s Setup) lastRun() puppet.LastRun {
+	wanted := s.Config.Puppet.LastRunFiles
+	if wanted == nil {
+		t, err := takeover.Load(s.StateDir())
+		replaces := err == nil && t.Replaces()
+		wanted = &replaces
+	}
+	if !*wanted {
+		return puppet.LastRun{}
+	}
+	conf, err := puppet.ReadConf(s.Root)
+	if err != nil {
+		s.Log.Warn("cannot write the files of the last run for monitoring", "err", err)
+		return puppet.LastRun{}
+	}
+	return conf.LastRun(s.Root)
 }
 
 func (s Setup) deadline() time.Duration {

@@ -11,8 +11,8 @@
 // file, so that an agent's death does not interrupt a catalog.
 //
 // The package must never decide whether Puppet runs or on which target. It must never talk to etcd. It must never write
-// outside its Dir, except the catalog lock of the machine's own Puppet, which it holds during a run. It must never stop
-// a run, except at the run's deadline or at the end of its own process.
+// outside its Dir, except the catalog lock of the machine's own Puppet, which it holds during a run, and the files of
+// LastRun. It must never stop a run, except at the run's deadline or at the end of its own process.
 package puppet
 
 import (
@@ -60,6 +60,9 @@ type Puppet struct {
 	// Certificate is what $settings::hostcert and its relatives point at.
 	Certificate Certificate
 
+	// LastRun is where monitoring reads the result of a run.
+	LastRun LastRun
+
 	// CoreModules is the folder of the modules that the distribution splits from Puppet. "" means that of Debian.
 	CoreModules string
 
@@ -105,6 +108,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	}
 	r := p.result(job, e)
 	r.ConfigVersion, r.Commit = version, Deployed(job.Tree)
+	p.showLastRun(job, r)
 	return r, nil
 }
 

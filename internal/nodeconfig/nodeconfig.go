@@ -66,6 +66,8 @@ type PuppetFile struct {
 	Grace     time.Duration `yaml:"grace,omitempty"`
 	StateDirs []string      `yaml:"state_dirs,omitempty"`
 	SSLDir    string        `yaml:"ssldir,omitempty"`
+	// whether each run also writes Puppet's own last_run files; nil: after a takeover
+	LastRunFiles *bool `yaml:"last_run_files,omitempty"`
 }
 
 // UpgradeFile is the key `upgrade` of agent.yaml; a missing value means the limit of package upgrade.
@@ -193,7 +195,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.PuppetFile", " in puppet")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.UpgradeFile", " in upgrade")
 	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
-		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir} and upgrade: {self_test, first_step, step, probation}", path, problem)
+		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir, last_run_files} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 
 // identify determines the node's identity from the flags, else the file, else the hostname.

@@ -415,6 +415,11 @@ func (s State) save(stateDir string) error {
 	return nil
 }
 
+// Replaces reports whether Pulley manages the machine in the place of a puppet agent.
+func (s State) Replaces() bool {
+	return s.Stage == Disabled || s.Stage == Removing || s.Stage == Removed
+}
+
 // Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",
 // and the lock counts as another program's.
 func Own(stateDir string) string {

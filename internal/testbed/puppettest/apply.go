@@ -311,6 +311,9 @@ func (r *run) report(completed bool) {
 		fmt.Println("Error: Could not send report: " + err.Error())
 		return
 	}
+	if path := r.get("lastrunfile"); path != "" {
+		_ = os.WriteFile(path, []byte("---\nversion:\n  puppet: 7.23.0\ntime:\n  last_run: "+strconv.FormatInt(time.Now().Unix(), 10)+"\n"), 0o640)
+	}
 	if err := os.WriteFile(path, []byte(r.yaml(completed)), 0o640); err != nil {
 		fmt.Println("Error: Could not send report: " + err.Error())
 	}

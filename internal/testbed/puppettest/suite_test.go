@@ -135,6 +135,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	r.Puppet = &puppet.Puppet{
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
 		StateDirs: []string{filepath.Join(m.Vardir, "state")}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
+		LastRun:     puppet.LastRun{Summary: filepath.Join(r.Dir, "public", "summary.yaml"), Report: filepath.Join(r.Dir, "state", "report.yaml")},
 		Certificate: puppet.Certificate{Identity: filepath.Join(base, "node.pem"), CAs: filepath.Join(base, "ca.pem")},
 	}
 	r.Job = agent.Job{
@@ -200,6 +201,9 @@ func endings() []testCase {
 		if r.Report != "" || r.file("motd") != "" {
 			t.Errorf("something was applied: report %q, motd %q", r.Report, r.file("motd"))
 		}
+		if s := r.file("public/summary.yaml"); r.ExitCode == 1 && !strings.Contains(s, "failed: 1\n") {
+			t.Errorf("monitoring sees %q", s)
+		}
 	}
 	return []testCase{
 		{
@@ -216,6 +220,9 @@ func endings() []testCase {
 				}
 				if _, err := os.Stat(r.Report); err != nil || len(r.Log) == 0 || r.Durations["total"] <= 0 {
 					t.Errorf("report %q (%v), %d log lines, durations %v", r.Report, err, len(r.Log), r.Durations)
+				}
+				if s := r.file("public/summary.yaml"); !strings.Contains(s, "last_run: ") || !strings.Contains(r.file("state/report.yaml"), "\nstatus: changed\n") {
+					t.Errorf("monitoring sees %q, %q", s, r.file("state/report.yaml"))
 				}
 				if !strings.Contains(r.Stdout, "Compiled catalog for web1 in environment dev") {
 					t.Error("the output of the run was not shown")
@@ -281,6 +288,9 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Name: "noop job", Manifest: motd, Noop: true,
 			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
+				if s := r.file("public/summary.yaml"); s != "" {
+					t.Errorf("monitoring sees a noop run: %q", s)
+				}
 				if !r.Noop || r.file("motd") != "" || len(r.Resources) != 1 || r.Resources[0].Status != "noop" {
 					t.Errorf("noop %t, motd %q, resources %+v", r.Noop, r.file("motd"), r.Resources)
 				}
