@@ -2,19 +2,21 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pulley/internal/fleetca"
 	"pulley/internal/store"
 )
 
 // Limits of a clock. A wrong clock replaces certificates, ends holds and tokens, and makes all nodes look silent. Below
-// maxAhead the damage heals by itself. maxBehind lets pass a hardware clock in local time.
+// maxAhead the damage heals by itself. maxBehind, of what nodes report, lets pass a hardware clock in local time.
 const (
 	maxAhead  = 30 * 24 * time.Hour
 	maxBehind = 24 * time.Hour
@@ -26,18 +28,21 @@ const clockInterval = 5 * time.Second
 // markInterval is the pause between two writes of the mark.
 const markInterval = time.Minute
 
+// notable is a step of the clock that serve logs.
+const notable = time.Minute
+
 // ClockError reports that the clock of this machine contradicts the newest known time. It stops serve.
 type ClockError struct {
 	Now, Known time.Time
-	Running    bool // the clock jumped while serve ran
+	Running    bool // serve started with a clock that agreed; Known includes the time since then
 }
 
 func (e *ClockError) Error() string {
-	verb, newest := "start", "the newest time in etcd and in the data folder is"
+	verb, since := "start", ""
 	if e.Running {
-		verb, newest = "continue", "a moment ago it showed"
+		verb, since = "continue", ", with the time since the start,"
 	}
-	text := fmt.Sprintf("cannot %s serve: this machine's clock shows %s, and %s %s", verb, stamp(e.Now), newest, stamp(e.Known))
+	text := fmt.Sprintf("cannot %s serve: this machine's clock shows %s, and the newest time in etcd and in the data folder%s is %s", verb, stamp(e.Now), since, stamp(e.Known))
 	if e.Now.Before(e.Known) {
 		return text + ": the clock is behind"
 	}
@@ -51,21 +56,28 @@ func (e *ClockError) Hint() string {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// clock keeps serve from working with a wrong clock. The modification time of a file, the mark, is the last time at
-// which serve ran: a long absence and a wrong clock look the same otherwise.
+// clock keeps serve from working with a wrong clock. What nodes report, and the mark, show the time at the start. From then on,
+// a timer that nobody sets counts: each reading must agree with the time at the start plus the time since. A correction of a clock
+// that was wrong at the start agrees, and several small steps add up.
 type clock struct {
 	now   func() time.Time
-	mark  string // "" for a serve without a data folder
+	timer func() time.Duration // since any moment, also while the machine sleeps
+	log   *slog.Logger
+	mark  string // a file whose modification time is the last time at which serve ran; "" for a serve without a data folder
 	today string // the date that an operator confirmed; "" for none
 
-	mu     sync.Mutex
-	known  time.Time // the newest known time, without a monotonic reading, which does not jump with the clock
-	marked time.Time
+	mu       sync.Mutex
+	at       time.Duration // of the start, by the timer
+	known    time.Time     // the newest time that was known at the start
+	from, to time.Time     // the readings that agree with it, at the start
+	last     time.Time     // the last reading that agreed, and its time by the timer
+	lastAt   time.Duration
+	marked   time.Time
 }
 
 // withClock returns the clock of serve, and c with the times of that clock for all that serve does.
 func (c Config) withClock() (Config, *clock) {
-	k := &clock{now: c.Now, today: c.Today}
+	k := &clock{now: c.Now, timer: sinceBoot, log: c.Log, today: c.Today}
 	switch {
 	case !c.Cluster:
 		k.mark = filepath.Join(c.DataDir, "lock")
@@ -76,61 +88,89 @@ func (c Config) withClock() (Config, *clock) {
 	return c, k
 }
 
-// time returns the time of the clock, or that of the last check if the two contradict each other. Each reading is judged:
-// the clock may jump after a check, in the middle of a task.
+// sinceBoot reads the timer of the machine.
+func sinceBoot() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it never fails on Linux
+	return time.Duration(t.Nano())
+}
+
+// time returns the time of the clock. If the clock contradicts the start, it returns the last time that agreed, plus the time
+// since. Each reading is judged: the clock may jump after a check, in the middle of a task.
 func (c *clock) time() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
-	if judge(now, c.known) != nil {
-		return c.known
+	now, at := c.now(), c.timer()
+	if c.judge(now, at) != nil {
+		return c.last.Add(at - c.lastAt)
 	}
 	return now
 }
 
-// start checks the clock against the mark and the newest reports of nodes.
+// start checks the clock against the newest reports of nodes and the mark.
 func (c *clock) start(ctx context.Context, st *store.Store) error {
-	known, err := st.Cluster.NodesTime(ctx)
+	reported, err := st.Cluster.NodesTime(ctx)
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(c.mark); err == nil && info.ModTime().After(known) {
-		known = info.ModTime()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now().Round(0)
-	if err := judge(now, known); err != nil && !c.confirmed(now) {
-		return err
+	now, at := c.now().Round(0), c.timer()
+	c.known, c.from = reported, reported.Add(-maxBehind)
+	var mark time.Time
+	if info, err := os.Stat(c.mark); err == nil {
+		mark = info.ModTime()
 	}
-	c.known = now
+	switch {
+	case reported.IsZero() && mark.IsZero():
+		c.known, c.from = now, now.Add(-maxAhead)
+	case reported.IsZero(): // the same clock set the mark, and may have been ahead
+		c.known, c.from = mark, mark.Add(-maxAhead)
+	case mark.After(reported) && !mark.After(now):
+		c.known = mark
+	}
+	if c.to = c.known.Add(maxAhead); now.Before(c.from) || now.After(c.to) {
+		if !c.confirmed(now) {
+			return &ClockError{Now: now, Known: c.known}
+		}
+		c.known, c.from, c.to = now, now.Add(-maxAhead), now.Add(maxAhead)
+	}
+	if day := now.Add(maxBehind); day.After(c.to) { // a small correction of a clock at the limit
+		c.to = day
+	}
+	if day := now.Add(-maxBehind); day.Before(c.from) {
+		c.from = day
+	}
+	c.at, c.last, c.lastAt = at, now, at
 	c.note(now)
 	return nil
 }
 
-// check checks the clock against the last check.
+// check checks the clock against the time at the start.
 func (c *clock) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now().Round(0)
-	var wrong *ClockError
-	if err := judge(now, c.known); errors.As(err, &wrong) {
-		wrong.Running = true
-		return wrong
+	now, at := c.now().Round(0), c.timer()
+	if err := c.judge(now, at); err != nil {
+		return err
 	}
-	c.known = now
+	if step := now.Sub(c.last.Add(at - c.lastAt)); step.Abs() >= notable && c.log != nil {
+		c.log.Warn("the clock of this machine was set", "step", step.Round(time.Second), "time", now.UTC())
+	}
+	c.last, c.lastAt = now, at
 	if now.Sub(c.marked).Abs() >= markInterval {
 		c.note(now)
 	}
 	return nil
 }
 
-// judge compares a clock with the newest known time, which may be zero.
-func judge(now, known time.Time) error {
-	if known.IsZero() || now.After(known.Add(-maxBehind)) && now.Before(known.Add(maxAhead)) {
+// judge compares a reading with the time at the start plus the time since.
+func (c *clock) judge(now time.Time, at time.Duration) error {
+	since := at - c.at
+	if c.last.IsZero() || !now.Before(c.from.Add(since)) && !now.After(c.to.Add(since)) {
 		return nil
 	}
-	return &ClockError{Now: now, Known: known}
+	return &ClockError{Now: now, Known: c.known.Add(since), Running: true}
 }
 
 // confirmed reports whether an operator confirmed the date of the clock. A confirmation that was left behind in a

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -105,6 +106,112 @@ func TestJumpAfterTheCheckOfTheClockChangesNothing(t *testing.T) {
 		ahead = time.Hour // a step that NTP makes
 		if now := c.Now(); time.Until(now) < 59*time.Minute {
 			t.Errorf("after a step of an hour, tasks work with %s", now)
+		}
+	}
+}
+
+// A clock that is set only in a test, with a timer that nobody sets.
+type testClock struct {
+	started time.Time
+	elapsed time.Duration
+	step    time.Duration
+}
+
+// serveWith returns the clock of a serve with a data folder.
+func (k *testClock) serveWith(dir string) *clock {
+	_, c := Config{DataDir: dir, Now: func() time.Time { return k.started.Add(k.elapsed + k.step) }}.withClock()
+	c.timer = func() time.Duration { return k.elapsed }
+	return c
+}
+
+// serveRan makes a data folder with the mark of an earlier serve.
+func serveRan(t *testing.T, at time.Time) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	lock := filepath.Join(dir, "lock")
+	if err := errors.Join(os.WriteFile(lock, nil, 0o600), os.Chtimes(lock, at, at)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A machine boots with a clock that is ahead, and NTP corrects it later. The fleet needs no operator.
+func TestCorrectedClockDoesNotStopServe(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	const day = 24 * time.Hour
+	right := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for _, reports := range []bool{false, true} {
+		for node := 0; reports && node < 3; node++ {
+			id := agent.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
+			if err := st.Node.Report(t.Context(), id, agent.Status{Node: id.Node, SeenAt: right}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k, dir := &testClock{started: right, step: 20 * day}, serveRan(t, right.Add(-time.Hour))
+		running := k.serveWith(dir)
+		if err := running.start(t.Context(), st); err != nil {
+			t.Fatal(err)
+		}
+		k.elapsed = 10 * time.Minute
+		if err := running.check(); err != nil {
+			t.Fatal(err)
+		}
+
+		// serve is killed now, and the clock is right at the next start.
+		killed := serveRan(t, running.last)
+		if err := (&testClock{started: right}).serveWith(killed).start(t.Context(), st); err != nil {
+			t.Errorf("reports %t: the next start: %v", reports, err)
+		}
+
+		k.step, k.elapsed = 0, 20*time.Minute
+		if now := running.time(); !now.Equal(right.Add(k.elapsed)) {
+			t.Errorf("reports %t: tasks work with %s", reports, now)
+		}
+		if err := running.check(); err != nil {
+			t.Errorf("reports %t: %v", reports, err)
+		}
+		k.elapsed = 400 * day // and is right for long
+		if err := running.check(); err != nil {
+			t.Errorf("reports %t: %v", reports, err)
+		}
+		info, err := os.Stat(filepath.Join(dir, "lock"))
+		if err != nil || !info.ModTime().Equal(right.Add(k.elapsed)) {
+			t.Errorf("reports %t: the mark is %v, %v", reports, info.ModTime(), err)
+		}
+	}
+}
+
+// Each step is small. Together they end tokens and replace certificates as one large step does.
+func TestSmallStepsOfTheClockAddUp(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	const day = 24 * time.Hour
+	right := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for _, step := range []time.Duration{12 * day, -12 * day} {
+		k := &testClock{started: right}
+		c := k.serveWith(serveRan(t, right.Add(-time.Hour)))
+		if err := c.start(t.Context(), st); err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; n <= 3; n++ {
+			k.elapsed, k.step = time.Duration(n)*time.Minute, time.Duration(n)*step
+			err := c.check()
+			if wrong := n == 3; errors.As(err, new(*ClockError)) != wrong || err != nil && !wrong {
+				t.Errorf("step %d of %s: %v", n, step, err)
+			}
+		}
+		k.elapsed += time.Minute
+		if now, want := c.time(), right.Add(k.elapsed+2*step); !now.Equal(want) {
+			t.Errorf("beyond the limit, tasks work with %s, not %s", now, want)
 		}
 	}
 }
