@@ -105,7 +105,7 @@ func (c *applyCase) run(t *testing.T) {
 	}
 	if c.scene.was != "" {
 		c.file(c.scene.was)
-		c.must("env", "apply", c.env+".yaml", "--yes", "--wait", cmp.Or(c.scene.wait, string(apply.WaitConverged)))
+		c.must("env", "apply", c.env+".yaml", "--yes", "--until", cmp.Or(c.scene.wait, string(apply.WaitConverged)))
 	}
 	if c.scene.happens != nil {
 		c.scene.happens(c)

@@ -72,7 +72,7 @@ func TestCARotationWhileAgentsTick(t *testing.T) {
 	signs := w.ca(t, "ca.pem")
 	every("a certificate of the new CA", func(n *rotatingNode) bool { return n.leaf(t).CheckSignatureFrom(signs) == nil })
 	began := time.Now()
-	w.must("ca", "retire", "--data-dir", "data")
+	w.must("ca", "retire", "--data-dir", "data", "--yes")
 	every("a renewal, without the old CA", func(n *rotatingNode) bool {
 		return pki.Issued(n.leaf(t)).After(began) && !bytes.Contains(n.bundle(t), w.old)
 	})

@@ -31,8 +31,12 @@ func newCAAdmin(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "admin", Short: "Create the identity of the first administrator again", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Create the identity of the administrator "admin" again, in pki/admin.pem of the data folder: because the file is lost,
-expired or stolen. Copies of the former identity are no longer valid. The command connects as pulley serve.`,
+expired or stolen. Copies of the former identity are no longer valid. The command connects as pulley serve. It asks for
+confirmation: in scripts, use --yes.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
 			if _, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(o.env.Now)); err != nil {
 				return err
 			}
@@ -44,8 +48,11 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 			// Not the operator's own certificate from the variables: it may be the one that is lost.
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				if o.dryRun {
-					return f.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir))
+				if err := f.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir)); err != nil || o.dryRun {
+					return err
+				}
+				if err := o.confirm(ctx, "Create it?"); err != nil {
+					return err
 				}
 				file, err := certs.RemakeAdmin(ctx, s, o.env.User)
 				if err != nil {
@@ -57,15 +64,19 @@ expired or stolen. Copies of the former identity are no longer valid. The comman
 		},
 	}
 	f.add(cmd)
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
 }
 
-// previewAdmin prints what a new identity of the administrator would end.
+// previewAdmin prints what a new identity of the administrator ends.
 func (f *caFlags) previewAdmin(ctx context.Context, s *store.Store, file string) error {
 	old, _, err := s.Identities.Operator(ctx, fleetca.AdminName)
 	if err != nil {
 		return err
+	}
+	if !f.dryRun && f.yes {
+		return nil
 	}
 	fmt.Fprintf(f.env.Stdout, "would create the identity of administrator %q in %s\n", fleetca.AdminName, file)
 	if old.Live() {
@@ -209,12 +220,19 @@ The command refuses if a node or an operator would lose access: their certificat
 started before the next CA existed. With --force it rotates anyway. Nodes and operators that lose access must join again.
 
 With --stolen the former CA is no longer trusted: the thief of its key must not get a certificate of the new CA. Stop serve
-first. All nodes and operators must join again. If next.key may be stolen too, run the command twice.`,
+first. All nodes and operators must join again. If next.key may be stolen too, run the command twice.
+
+--stolen and --force ask for confirmation: in scripts, use --yes.`,
 		Example: `  pulley ca rotate
   pulley ca rotate --stolen`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if stolen || force {
+				if err := o.mayConfirm(); err != nil {
+					return err
+				}
+			}
 			if stolen {
-				return f.replaceStolen()
+				return f.replaceStolen(c.Context())
 			}
 			ca, n, err := f.open(c.Context())
 			if err != nil {
@@ -225,6 +243,14 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 			}
 			if o.dryRun {
 				return f.previewRotation(ca, force)
+			}
+			if force {
+				if err := ca.MayRotate(force); err != nil {
+					return err
+				}
+				if err := o.confirm(c.Context(), "Nodes and operators lose access if their certificates are older than the next CA.\nRotate the CA?"); err != nil {
+					return err
+				}
 			}
 			if err := ca.Rotate(force); err != nil {
 				return err
@@ -238,6 +264,7 @@ first. All nodes and operators must join again. If next.key may be stolen too, r
 	f.add(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "rotate even if nodes or operators lose access, or etcd does not answer")
 	cmd.Flags().BoolVar(&stolen, "stolen", false, "remove the trust in the current CA, whose key was stolen")
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
 }
@@ -259,7 +286,7 @@ func (f *caFlags) printSigner(ca *pki.CA) {
 	fmt.Fprintf(f.env.Stdout, "%s signs from now on; the fingerprints for new machines are %s\n", ca.Fingerprints()[0], strings.Join(ca.Fingerprints(), " and "))
 }
 
-func (f *caFlags) replaceStolen() (err error) {
+func (f *caFlags) replaceStolen(ctx context.Context) (err error) {
 	ca, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(f.env.Now))
 	if err != nil {
 		return err
@@ -273,6 +300,10 @@ func (f *caFlags) replaceStolen() (err error) {
 		if err = f.previewRotation(ca, true); err == nil {
 			fmt.Fprintf(f.env.Stdout, "%s would no longer be trusted, and all nodes and operators would have to join again\n", ca.Fingerprints()[0])
 		}
+		return err
+	}
+	question := fmt.Sprintf("%s will no longer be trusted, and all nodes and operators must join again.\nReplace the CA?", ca.Fingerprints()[0])
+	if err := f.confirm(ctx, question); err != nil {
 		return err
 	}
 	stolen, err := fleetca.ReplaceStolen(ca)
@@ -291,8 +322,12 @@ func newCARetire(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retire", Short: "End the trust in the previous CA", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Remove the previous CA from the trusted CAs. The HTTPS listener of serve follows at once, etcd at its next start, and
-each node at its next renewal. The command refuses while a node or an operator has a certificate of that CA, except with --force.`,
+each node at its next renewal. The command refuses while a node or an operator has a certificate of that CA, except with --force.
+It asks for confirmation: in scripts, use --yes.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
 			ca, n, err := f.open(c.Context())
 			if err != nil {
 				return err
@@ -310,6 +345,10 @@ each node at its next renewal. The command refuses while a node or an operator h
 				fmt.Fprintf(o.env.Stdout, "%s would no longer be trusted\n", previous.Fingerprint)
 				return nil
 			}
+			question := fmt.Sprintf("%s will no longer be trusted.\nRetire it?", previous.Fingerprint)
+			if err := o.confirm(c.Context(), question); err != nil {
+				return err
+			}
 			if err := ca.Retire(); err != nil {
 				return err
 			}
@@ -319,6 +358,7 @@ each node at its next renewal. The command refuses while a node or an operator h
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "retire even if nodes or operators lose access, or etcd does not answer")
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
 }

@@ -54,9 +54,31 @@ func TestRemovalsAskOnATerminal(t *testing.T) {
 	if hosts, err := s.Fleet.Hosts(ctx, e.Ref()); err != nil || len(hosts) != 0 {
 		t.Errorf("after yes: %v, %v", hosts, err)
 	}
-	for _, args := range [][]string{{"operators", "revoke", "bob"}, {"token", "revoke", "1a2b3c4d"}} {
-		if code, out, _ := run("\n", args...); code != cli.ExitFailed || !strings.Contains(out, "[y/N] ") {
-			t.Errorf("%v: %d\n%s", args, code, out)
+	for _, args := range [][]string{
+		{"operators", "revoke", "bob"}, {"token", "revoke", "1a2b3c4d"}, {"releases", "withdraw", "1.0.0", "-m", "x"},
+		{"releases", "sign", "1.0.0", "--sign-key", "key", "--replace"}, {"nodes", "unlock", "web1", "-e", "dev", "-m", "x"},
+	} {
+		if code, out, complaints := run("\n", args...); code != cli.ExitFailed || !strings.Contains(out, "[y/N] ") || !strings.Contains(complaints, "nothing was done") {
+			t.Errorf("%v: %d\n%s%s", args, code, out, complaints)
+		}
+	}
+}
+
+// A script without --yes must change nothing: nobody sees the question. A piped reply is none.
+func TestRemovalsRefuseWithoutATerminal(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{
+		"rollback -e dev", "nodes remove web1 -e dev", "nodes unlock web1 -e dev -m x", "operators revoke bob", "token revoke 1a2b3c4d",
+		"releases prune", "releases withdraw 1.0.0 -m x", "releases sign 1.0.0 --sign-key key --replace",
+		"ca admin", "ca retire", "ca rotate --stolen", "ca rotate --force", "env destroy dev",
+	} {
+		var out, complaints bytes.Buffer
+		env := cli.Env{
+			Stdin: strings.NewReader("y\n"), Stdout: &out, Stderr: &complaints, Getenv: func(string) string { return "" }, Now: time.Now, User: "ann",
+		}
+		args := append(strings.Fields(line), "--endpoints", "http://127.0.0.1:1")
+		if code := Main(t.Context(), env, args); code != 2 || !strings.Contains(complaints.String(), "cannot ask for confirmation: no terminal\n  give --yes, or --dry-run to see the changes\n") {
+			t.Errorf("%s: %d\n%s%s", line, code, &out, &complaints)
 		}
 	}
 }

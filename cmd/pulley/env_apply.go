@@ -29,10 +29,9 @@ import (
 
 // machineFlags are the flags for creating and retiring machines.
 type machineFlags struct {
-	yes          bool
 	maxRetire    int
 	parallel     int
-	wait         string
+	until        string
 	drainTimeout time.Duration
 	noDrain      bool
 }
@@ -56,7 +55,6 @@ const defaultMaxRetire = 10
 
 func (m *machineFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	f.BoolVarP(&m.yes, "yes", "y", false, "do not ask for confirmation")
 	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "refuse to delete and remove more machines and nodes than this")
 	f.IntVar(&m.parallel, "parallel", apply.DefaultParallel, "number of machines that are worked on at a time")
 	cli.DurationVar(f, &m.drainTimeout, "drain-timeout", apply.DefaultDrainTimeout, "time for a node's retire hooks; a machine whose hooks are late is left as it is")
@@ -64,10 +62,10 @@ func (m *machineFlags) add(c *cobra.Command) {
 }
 
 func (m *machineFlags) check() error {
-	switch apply.Waiting(m.wait) {
+	switch apply.Waiting(m.until) {
 	case apply.WaitConverged, apply.WaitRegistered, apply.WaitNone:
 	default:
-		return cli.Usagef("cannot wait for %q: --wait takes converged, registered or none", m.wait)
+		return cli.Usagef("cannot wait until a machine is %q: --until takes converged, registered or none", m.until)
 	}
 	switch {
 	case m.parallel < 1:
@@ -82,7 +80,7 @@ func (m *machineFlags) check() error {
 
 // set sets the flags on an Applier.
 func (m *machineFlags) set(a *apply.Applier) {
-	a.Parallel, a.Wait, a.DrainTimeout, a.NoDrain = m.parallel, apply.Waiting(m.wait), m.drainTimeout, m.noDrain
+	a.Parallel, a.Wait, a.DrainTimeout, a.NoDrain = m.parallel, apply.Waiting(m.until), m.drainTimeout, m.noDrain
 }
 
 func (o *options) opener() drivers.Opener {
@@ -141,6 +139,7 @@ func carryOut(o *options, t *apply.Session, approved apply.Draft, m machineFlags
 		return d, err
 	}
 	m.set(t.Applier)
+	t.Limit = o.wait.limit
 	shown := progress.New(o.env, d.Plan)
 	t.Progress = shown.Event
 	r, err := t.Apply(d, approved.Deleted())
@@ -148,12 +147,27 @@ func carryOut(o *options, t *apply.Session, approved apply.Draft, m machineFlags
 	for _, n := range r.Notes {
 		cli.Cleanf(o.env.Stdout, "%s\n", o.complete(render.Reason(n)))
 	}
+	switch {
+	case errors.Is(err, apply.ErrLate):
+		err = waitError{err, cli.ExitTimeout}
+	case r.Unreached():
+		err = waitError{err, cli.ExitDegraded}
+	}
 	return d, err
 }
 
+// waitError is the error of an apply that made its machines, with the exit code of a wait.
+type waitError struct {
+	error
+	status int
+}
+
+func (e waitError) Unwrap() error   { return e.error }
+func (e waitError) ExitStatus() int { return e.status }
+
 // approve asks for confirmation of the machines that a plan deletes, removes and creates. The lock is free meanwhile:
 // the reply may take hours. preview is the command that shows the same plan.
-func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes bool, most int, preview string) error {
+func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, most int, preview string) error {
 	if err := apply.CheckRetire(p, most); err != nil {
 		return err
 	}
@@ -164,8 +178,11 @@ func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes b
 			return err
 		}
 	}
-	if yes {
+	if o.yes || n == 0 && len(p.Created()) == 0 {
 		return nil
+	}
+	if err := o.mayConfirm(); err != nil {
+		return err
 	}
 	var question string
 	if len(deleted) > 0 {
@@ -174,13 +191,10 @@ func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes b
 	if len(removed) > 0 {
 		question += fmt.Sprintf("%s will leave the fleet, without a machine to delete: %s.\n", cli.Count(len(removed), "node"), cli.Clean(strings.Join(removed, ", ")))
 	}
-	switch made := len(p.Created()); {
-	case n > 0:
+	if n > 0 {
 		return cli.Confirm(ctx, o.env, preview, question+fmt.Sprintf("Type %d to continue: ", n), fmt.Sprint(n))
-	case made > 0:
-		return cli.Confirm(ctx, o.env, preview, fmt.Sprintf("%s will be created. Continue? [y/N] ", cli.Count(made, "machine")), "y", "yes")
 	}
-	return nil
+	return cli.Confirm(ctx, o.env, preview, fmt.Sprintf("%s will be created. Continue? [y/N] ", cli.Count(len(p.Created()), "machine")), "y", "yes")
 }
 
 // showPlan prints a plan: the changes to the environment, then the action for each machine.
@@ -217,14 +231,19 @@ func newEnvApply(o *options) *cobra.Command {
 provider, apply then creates, replaces and retires machines until they match the file. It works role by role, and waits until each
 role is converged.
 
-apply lists the machines that it deletes, and asks for their number as confirmation; --yes skips the question. Run apply again to
-resume after an interrupt or a failure. --plan applies exactly the plan that ` + "`pulley env plan --out`" + ` wrote, without a question, and
-nothing if the plan would differ now. --replace NODE deletes the machine of one node, after its retire hooks, and makes a new one.
+apply asks for confirmation before it creates machines, and for their number before it deletes machines. In scripts, use --yes.
+Run apply again to resume after an interrupt or a failure. --plan applies exactly the plan that ` + "`pulley env plan --out`" + ` wrote,
+without a question, and nothing if the plan would differ now. --replace NODE deletes the machine of one node, after its retire
+hooks, and makes a new one.
 
 First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
 stored with the environment: a recreated machine has the same first boot as its predecessor, and the next apply or plan of the
 file needs no flag. A flag with another value replaces the stored one, and an empty value removes it: --proxy "",
---allowed-signers none, --agent none. Without servers: and --servers, machines join at the servers of your context.`,
+--allowed-signers none, --agent none. Without servers: and --servers, machines join at the servers of your context.
+
+EXIT STATUS
+  0 done; 1 failed, or not confirmed; 2 wrong usage, 3 etcd unreachable; 4 new machines did not reach the state of --until;
+  5 the time of --wait passed`,
 		Args: arguments(0, 1, "takes an environment file, or --plan"),
 		RunE: func(c *cobra.Command, args []string) error { return a.run(c, args) },
 	}
@@ -232,8 +251,10 @@ file needs no flag. A flag with another value replaces the stored one, and an em
 	a.machines.add(cmd)
 	a.override.add(cmd)
 	a.add(cmd.Flags())
-	cmd.Flags().StringVar(&a.machines.wait, "wait", string(apply.WaitConverged), "state of new machines to wait for: converged, registered or none")
+	cmd.Flags().StringVar(&a.machines.until, "until", string(apply.WaitConverged), "state of new machines to wait for: converged, registered or none")
+	cli.DurationVar(cmd.Flags(), &a.wait.limit, "wait", 0, "stop after this long, as in 1h (default: the timeout of each role limits its machines)")
 	cmd.Flags().StringSliceVar(&a.override.replace, "replace", nil, "replace the machine of this node, whatever its state; may be repeated")
+	a.addConfirmation(cmd)
 	a.addDryRun(cmd)
 	cmd.Flags().StringVar(&a.plan, "plan", "", "file of a stored plan, from pulley env plan --out")
 	return cmd
@@ -253,6 +274,9 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 		return cli.Usagef("--plan excludes --replace: a stored plan has its steps")
 	}
 	if err := a.machines.check(); err != nil {
+		return err
+	}
+	if err := a.wait.check(c); err != nil {
 		return err
 	}
 	want, stored, boot, err := a.wanted(c, args)
@@ -342,7 +366,8 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 		return d, nil
 	}
 	// A stored plan was read before: it names each machine, and the present plan is the same one.
-	return d, approve(ctx, a.options, s, d.Plan, a.machines.yes || stored != nil, a.machines.maxRetire, "`pulley env plan`")
+	a.yes = a.yes || stored != nil
+	return d, approve(ctx, a.options, s, d.Plan, a.machines.maxRetire, "`pulley env plan`")
 }
 
 // showApplied prints the result of an apply.

@@ -50,7 +50,8 @@ Run destroy again to resume after an interrupt or a failure.`,
 	d.file.add(cmd)
 	d.override.add(cmd)
 	d.machines.add(cmd)
-	d.machines.wait = string(apply.WaitNone)
+	d.machines.until = string(apply.WaitNone)
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	cmd.Flags().BoolVar(&d.hosts, "forget-hosts", false, "also remove nodes whose machines Pulley did not make: these machines run on, unmanaged")
 	return cmd
@@ -62,6 +63,9 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 		return err
 	}
 	if err := d.machines.check(); err != nil {
+		return err
+	}
+	if err := d.mayConfirm(); err != nil {
 		return err
 	}
 	return d.withStore(c, func(ctx context.Context, s *store.Store) error {
@@ -153,13 +157,13 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 		return p, nil
 	}
 	most := math.MaxInt
-	if d.machines.yes {
+	if d.yes {
 		most = d.machines.maxRetire
 	}
-	if err := approve(ctx, d.options, s, p.Plan, d.machines.yes, most, previewDestroy); err != nil {
+	if err := approve(ctx, d.options, s, p.Plan, most, previewDestroy); err != nil {
 		return p, err
 	}
-	if d.machines.yes || len(p.Deleted())+len(p.Removed()) > 0 {
+	if d.yes || len(p.Deleted())+len(p.Removed()) > 0 {
 		return p, nil
 	}
 	return p, cli.Confirm(ctx, d.env, previewDestroy, fmt.Sprintf("No machine will be deleted; all keys of %s in etcd will be. Type its name to continue: ", p.Fleet), p.Fleet.String())

@@ -197,7 +197,8 @@ retirement and the hold of that retirement first. It is refused during an apply.
 unless the environment calls for it.
 
 EXIT STATUS
-  0 requested, or with --wait done; 1 failed, or not answered in time; 2 wrong usage; 3 etcd unreachable`,
+  0 requested, or with --wait done; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 the node refused, or its run
+  failed, 5 its time passed`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.dryRun && o.wait.limit > 0 {
@@ -249,12 +250,21 @@ func newNodesUnlock(o *options) *cobra.Command {
 		Use: "unlock NODE -e ENVIRONMENT -m REASON", Short: "Free a node's name from a machine in its first boot", Args: arguments(1, 1, "takes one node"),
 		Long: `unlock is for a machine that will never finish its first boot: another machine can then join under the name, with a
 token for this node. It also forgets a duplicate machine that used the name, which only an administrator of etcd can do. The
-machine itself may continue until another one has joined.`,
+machine itself may continue until another one has joined.
+
+unlock asks for confirmation. In scripts, use --yes.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.message == "" {
 				return cli.Usagef("cannot unlock %s without a reason: give -m REASON", args[0])
 			}
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				question := fmt.Sprintf("Another machine can join %s as %s with a token for this node.\nUnlock it?", ref, cli.Clean(args[0]))
+				if err := o.confirm(ctx, question); err != nil {
+					return err
+				}
 				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
 				if errors.Is(err, store.ErrNotFound) {
 					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
@@ -270,6 +280,7 @@ machine itself may continue until another one has joined.`,
 		},
 	}
 	o.addMessage(cmd, "reason, kept with the machine's first boot")
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
 }

@@ -96,11 +96,18 @@ func newReleasesWithdraw(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "withdraw VERSION -m REASON", Short: "Withdraw a release, for example one with a bug",
 		Long: `withdraw stops promotions of a release: a constraint such as '~> 1.1' skips it, and promote refuses its version. Nodes that have it
-keep it, and rollbacks to it stay possible. --undo allows the release again.`,
+keep it, and rollbacks to it stay possible. --undo allows the release again.
+
+withdraw asks for confirmation. In scripts, use --yes.`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.message == "" && !undo {
 				return cli.Usagef("cannot withdraw %s without a reason: give -m REASON", args[0])
+			}
+			if !undo {
+				if err := o.mayConfirm(); err != nil {
+					return err
+				}
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				if undo {
@@ -108,6 +115,9 @@ keep it, and rollbacks to it stay possible. --undo allows the release again.`,
 					if err == nil {
 						fmt.Fprintf(o.env.Stdout, "%s can be promoted again\n", cli.Clean(args[0]))
 					}
+					return err
+				}
+				if err := o.confirm(ctx, fmt.Sprintf("No promotion will pick %s.\nWithdraw it?", cli.Clean(args[0]))); err != nil {
 					return err
 				}
 				err := s.Releases.Withdraw(ctx, args[0], store.Withdrawal{By: o.env.User, Why: agent.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
@@ -127,6 +137,7 @@ keep it, and rollbacks to it stay possible. --undo allows the release again.`,
 	}
 	cmd.Flags().BoolVar(&undo, "undo", false, "end the withdrawal")
 	o.addMessage(cmd, "reason, shown by releases and promote")
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
 }
@@ -454,13 +465,24 @@ func newReleasesSign(o *options) *cobra.Command {
 		Short: "Add a signature to a release, or replace its signatures",
 		Long: `sign adds a signature to a published release: to one without a signature, or before a signer is replaced by another. The
 record stays the same. A new signature replaces an older one of the same key; a release has at most 8 signatures. FILE is a
-private key, or a public key whose private part is in an ssh-agent or a hardware key.`,
+private key, or a public key whose private part is in an ssh-agent or a hardware key. --replace asks for confirmation: in
+scripts, use --yes.`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.sign.key(o.env) == nil {
 				return cli.Usagef("give --sign-key FILE or set PULLEY_SIGN_KEY")
 			}
+			if replace {
+				if err := o.mayConfirm(); err != nil {
+					return err
+				}
+			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if replace {
+					if err := o.confirm(ctx, fmt.Sprintf("All signatures of %s will be removed.\nReplace them?", cli.Clean(args[0]))); err != nil {
+						return err
+					}
+				}
 				return releasesCommand{o}.signRelease(ctx, s, args[0], replace)
 			})
 		},
@@ -468,6 +490,7 @@ private key, or a public key whose private part is in an ssh-agent or a hardware
 	o.sign.add(cmd)
 	cmd.Flags().Lookup("sign-key").Usage = "SSH key to sign with [PULLEY_SIGN_KEY]"
 	cmd.Flags().BoolVar(&replace, "replace", false, "remove the existing signatures")
+	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
 }

@@ -180,7 +180,7 @@ func TestTheAdministratorIsMadeAgain(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	env := cli.Env{Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }, Now: time.Now}
 	endpoint := out.find(t, `PULLEY_ENDPOINTS=(\S+)`)
-	if code := Main(t.Context(), env, []string{"ca", "admin", "--data-dir", dir, "--endpoints", endpoint}); code != cli.ExitDone || !strings.Contains(stdout.String(), admin) {
+	if code := Main(t.Context(), env, []string{"ca", "admin", "--yes", "--data-dir", dir, "--endpoints", endpoint}); code != cli.ExitDone || !strings.Contains(stdout.String(), admin) {
 		t.Fatalf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
 	works(t, dir, out)

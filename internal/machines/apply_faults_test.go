@@ -251,6 +251,24 @@ func TestApplyStopsWithoutLock(t *testing.T) {
 	})
 }
 
+// A CI job must get its answer within its time, and the next apply must resume.
+func TestApplyStopsAtItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.set = func(a *apply.Applier) { a.Limit = time.Minute }
+		began := time.Now()
+		r, err := o.apply(fleet(role("web", 20)))
+		if took := time.Since(began); !errors.Is(err, apply.ErrLate) || !strings.Contains(err.Error(), "cannot finish: its time passed\nwhat was begun is recorded") || r.Unreached() || took > 2*time.Minute {
+			t.Errorf("%v after %s, %+v", err, took, r)
+		}
+		o.set = nil
+		o.well(fleet(role("web", 20)))
+		if got := o.site.made(); got != 20 {
+			t.Errorf("%d machines were made", got)
+		}
+	})
+}
+
 // Without a promoted release, an apply must not wait for nodes to converge.
 func TestApplyWaitsAsFarAsPossible(t *testing.T) {
 	for _, c := range []struct {

@@ -127,7 +127,10 @@ func TestApplyStopsFailingRole(t *testing.T) {
 			return none
 		}
 		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
-		_, err := o.apply(want)
+		r, err := o.apply(want)
+		if !r.Unreached() {
+			t.Errorf("machines were made, and their nodes did not join: %+v", r)
+		}
 		for _, says := range []string{"web1", "did not join within 30m", "not begun (create web3, create web4): web1, web2 failed, and rollout.failures of web is 1", "(create lb1): lb comes after web"} {
 			if err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("it does not say %q:\n%v", says, err)

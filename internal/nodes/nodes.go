@@ -141,7 +141,19 @@ func notListed(err error, ref environments.Ref) error {
 // answerPoll is the interval between two looks at a node's answer.
 const answerPoll = time.Second
 
-// AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run.
+// answerError is a missing answer, or the answer of a node that cannot run.
+type answerError struct {
+	text   string
+	status int
+}
+
+func (e answerError) Error() string { return e.text }
+
+// ExitStatus is the exit code of the command that waited.
+func (e answerError) ExitStatus() int { return e.status }
+
+// AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run. A node
+// that refuses, and a failed run, are errors.
 func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
@@ -154,7 +166,7 @@ func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node 
 		}
 		if a := status.Answer; a != nil && a.ID == r.ID {
 			if a.Failed() {
-				return "", fmt.Errorf("cannot run Puppet on %s: %s", node, cli.Clean(a.Sentence()))
+				return "", answerError{fmt.Sprintf("cannot run Puppet on %s: %s", node, cli.Clean(a.Sentence())), cli.ExitDegraded}
 			}
 			return status.Outcome, nil
 		}
@@ -162,7 +174,7 @@ func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node 
 		case <-ctx.Done():
 			return "", ctx.Err()
 		case <-deadline.C:
-			return "", fmt.Errorf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s -e %s` to see the state of the node", node, wait, node, ref)
+			return "", answerError{fmt.Sprintf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s -e %s` to see the state of the node", node, cli.Duration(wait), node, ref), cli.ExitTimeout}
 		case <-tick.C:
 		}
 	}

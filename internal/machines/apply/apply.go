@@ -51,6 +51,7 @@ type Applier struct {
 
 	Parallel     int             // machines that are worked on at a time; 0 is DefaultParallel
 	Wait         Waiting         // "" is WaitConverged
+	Limit        time.Duration   // of the whole apply, which then stops as after an interrupt; 0 is none
 	DrainTimeout time.Duration   // of a node's retire hooks; 0 is DefaultDrainTimeout
 	NoDrain      bool            // hooks do not run before a machine is retired
 	Lock         context.Context // ends when the fleet's lock is lost; nil: then ctx ends with the cause ErrLost

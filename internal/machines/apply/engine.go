@@ -137,6 +137,10 @@ func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) 
 		}
 		cut(context.Cause(e.ctx))
 	})
+	limit := func() bool { return true }
+	if a.Limit > 0 {
+		limit = time.AfterFunc(a.Limit, func() { e.give(ErrLate) }).Stop
+	}
 	unlock := func() bool { return true }
 	if a.Lock != nil { // the lock may also be lost after an interrupt, which stays the cause
 		unlock = context.AfterFunc(a.Lock, func() { _ = e.lost(machines.ErrLost) })
@@ -148,6 +152,7 @@ func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) 
 		e.poller.run(e.ctx)
 	}()
 	e.ending = func() {
+		limit()
 		unlock()
 		unbind()
 		e.give(nil)

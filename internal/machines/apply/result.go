@@ -68,6 +68,7 @@ func (r Result) Err() error {
 	if r.Stopped != nil {
 		why, remedy := r.Stopped, "what was begun is recorded: "+resume(r.Destroys)+" to resume"
 		switch {
+		case errors.Is(r.Stopped, ErrLate):
 		case r.Interrupted:
 			why = errors.New("it was interrupted")
 		case isLost(r.Stopped) && r.Destroys:
@@ -89,6 +90,15 @@ func (r Result) Err() error {
 	}
 	return errors.Join(lines...)
 }
+
+// Unreached reports whether the apply failed only because nodes did not reach the state to wait for: their machines were made.
+func (r Result) Unreached() bool {
+	made := func(o Outcome) bool { return o.Task == "register" || o.Task == "converge" }
+	return r.Stopped == nil && len(r.Failed) > 0 && !slices.ContainsFunc(r.Failed, func(o Outcome) bool { return !made(o) })
+}
+
+// ErrLate stops an apply at its limit.
+var ErrLate = errors.New("its time passed")
 
 // quotas reports, for each role that reached a quota, how many machines were made.
 func (r Result) quotas() (lines []error) {
