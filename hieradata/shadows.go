@@ -210,19 +210,25 @@ func entryMerge(options Value) string {
 type hieraConfig struct {
 	Version  int `yaml:"version"`
 	Defaults struct {
-		Datadir string `yaml:"datadir"`
+		Datadir   string    `yaml:"datadir"`
+		LookupKey string    `yaml:"lookup_key"`
+		Options   yaml.Node `yaml:"options"`
 	} `yaml:"defaults"`
 	Hierarchy []hieraLevel `yaml:"hierarchy"`
 }
 
 type hieraLevel struct {
-	Name        string   `yaml:"name"`
-	Datadir     string   `yaml:"datadir"`
-	Path        string   `yaml:"path"`
-	Paths       []string `yaml:"paths"`
-	Glob        string   `yaml:"glob"`
-	Globs       []string `yaml:"globs"`
-	MappedPaths []string `yaml:"mapped_paths"`
+	Name        string    `yaml:"name"`
+	LookupKey   string    `yaml:"lookup_key"`
+	DataHash    string    `yaml:"data_hash"`
+	DataDig     string    `yaml:"data_dig"`
+	Options     yaml.Node `yaml:"options"`
+	Datadir     string    `yaml:"datadir"`
+	Path        string    `yaml:"path"`
+	Paths       []string  `yaml:"paths"`
+	Glob        string    `yaml:"glob"`
+	Globs       []string  `yaml:"globs"`
+	MappedPaths []string  `yaml:"mapped_paths"`
 }
 
 // CheckHieraConfig returns the errors of a hiera.yaml that can be found without Puppet.
@@ -328,20 +334,28 @@ var defaultHierarchy = []hieraLevel{{Name: "Common", Path: "common.yaml"}}
 // patterns returns expressions for the files that may contain data, in the order of the hierarchy. base is the folder
 // of the hiera.yaml. An interpolation matches any text.
 func (c hieraConfig) patterns(base string) []*regexp.Regexp {
-	datadir := c.Defaults.Datadir
-	if datadir == "" {
-		datadir = "data"
+	var out []*regexp.Regexp
+	for _, l := range c.locations(base) {
+		out = appendPattern(out, l.path, l.glob)
 	}
+	return out
+}
+
+// location is a path or glob of a data file, with its interpolations. It is absolute if it is outside of the release.
+type location struct {
+	folder, path string // path begins with the folder of the level
+	glob         bool
+}
+
+// locations returns where the hierarchy reads data, in its order. base is the folder of the hiera.yaml.
+func (c hieraConfig) locations(base string) []location {
 	levels := c.Hierarchy
 	if len(levels) == 0 {
 		levels = defaultHierarchy
 	}
-	var out []*regexp.Regexp
+	var out []location
 	for _, l := range levels {
-		dir := l.Datadir
-		if dir == "" {
-			dir = datadir
-		}
+		dir := cmp.Or(l.Datadir, c.Defaults.Datadir, "data")
 		paths := slices.Clone(l.Paths)
 		if l.Path != "" {
 			paths = append(paths, l.Path)
@@ -353,11 +367,46 @@ func (c hieraConfig) patterns(base string) []*regexp.Regexp {
 		if l.Glob != "" {
 			globs = append(globs, l.Glob)
 		}
-		for _, p := range paths {
-			out = appendPattern(out, path.Join(base, dir, p), false)
+		if !path.IsAbs(dir) {
+			dir = path.Join(base, dir)
 		}
-		for _, g := range globs {
-			out = appendPattern(out, path.Join(base, dir, g), true)
+		for i, p := range slices.Concat(paths, globs) {
+			l := location{dir, path.Join(dir, p), i >= len(paths)}
+			if path.IsAbs(p) { // Puppet then ignores the datadir
+				l.folder, l.path = path.Dir(p), path.Clean(p)
+			}
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// OutsideFolders returns the folders outside of the release that a hiera.yaml of version 5 reads, in its order.
+func OutsideFolders(hiera []byte) []string {
+	c, err := parseHieraConfig(hiera)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, l := range c.locations(".") {
+		if path.IsAbs(l.folder) && !slices.Contains(out, l.folder) {
+			out = append(out, l.folder)
+		}
+	}
+	return out
+}
+
+// Locations returns the paths that a hiera.yaml of version 5 reads, with their interpolations, in the order of the
+// hierarchy: data/nodes/%{trusted.certname}.yaml. A path with a glob is left out.
+func Locations(hiera []byte) []string {
+	c, err := parseHieraConfig(hiera)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, l := range c.locations(".") {
+		if !l.glob {
+			out = append(out, l.path)
 		}
 	}
 	return out

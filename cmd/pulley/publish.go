@@ -25,9 +25,7 @@ type publishOptions struct {
 	*options
 	version, ref, branch string
 	puppetfile           string
-	deadline             time.Duration // of resolving a Puppetfile
-	overlays             []string
-	over                 []source.Overlay // the parsed overlays
+	over                 overlayFlag
 	noValidate, noPuppet bool
 }
 
@@ -62,14 +60,41 @@ EXIT STATUS
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
 	cmd.Flags().StringVar(&p.branch, "branch", "", "branch that a Puppetfile follows with :control_branch (default: the branch of the folder, or --git-ref)")
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, r10k, g10k or ignore")
-	cmd.Flags().StringArrayVar(&p.overlays, "overlay", nil, "put a second source on the folder: [FOLDER=]DIR, or [FOLDER=]GIT-URL[#REF]; may be repeated")
-	cli.DurationVar(cmd.Flags(), &p.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it, or cloning an overlay, may take")
+	p.over.add(cmd)
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
 	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
 	cmd.Flags().BoolVar(&p.noValidate, "no-validate", false, "publish although validate finds errors")
 	o.addDryRun(cmd)
 	return cmd
+}
+
+// overlayFlag is the flag --overlay, with the time that its clones may take.
+type overlayFlag struct {
+	texts    []string
+	deadline time.Duration // also of resolving a Puppetfile
+	parsed   []source.Overlay
+}
+
+func (f *overlayFlag) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.texts, "overlay", nil, "put a second source on the folder: [FOLDER=]DIR, or [FOLDER=]GIT-URL[#REF]; may be repeated")
+	cli.DurationVar(cmd.Flags(), &f.deadline, "puppetfile-timeout", source.DefaultDeadline, "how long resolving it, or cloning an overlay, may take")
+}
+
+// parse rejects invalid values.
+func (f *overlayFlag) parse() error {
+	if f.deadline <= 0 {
+		return cli.Usagef("cannot use --puppetfile-timeout %s: give a time above 0, as in 10m", f.deadline)
+	}
+	f.parsed = nil
+	for _, text := range f.texts {
+		o, err := source.ParseOverlay(text)
+		if err != nil {
+			return cli.Usagef("%v", err)
+		}
+		f.parsed = append(f.parsed, o)
+	}
+	return nil
 }
 
 // check rejects invalid flags before anything is read.
@@ -79,19 +104,12 @@ func (p *publishOptions) check(c *cobra.Command) error {
 		return cli.Usagef("missing version: give --version 1.0.0")
 	case c.Flags().Changed("git-ref") && p.ref == "": // --git-ref "$UNSET" must not publish the work tree
 		return cli.Usagef("--git-ref is empty: give a branch, a tag or a commit")
-	case p.deadline <= 0:
-		return cli.Usagef("cannot use --puppetfile-timeout %s: give a time above 0, as in 10m", p.deadline)
 	}
 	if _, err := source.ParseResolver(p.puppetfile); err != nil {
 		return cli.Usagef("%v", err)
 	}
-	p.over = nil
-	for _, text := range p.overlays {
-		o, err := source.ParseOverlay(text)
-		if err != nil {
-			return cli.Usagef("%v", err)
-		}
-		p.over = append(p.over, o)
+	if err := p.over.parse(); err != nil {
+		return err
 	}
 	if p.version != "" {
 		if _, err := store.ParseVersion(p.version); err != nil {
@@ -108,7 +126,7 @@ func (p *publishOptions) check(c *cobra.Command) error {
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
 	puppet := installedPuppet(p.noPuppet)
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
-		Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, Overlays: p.over, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
+		Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.over.deadline, Overlays: p.over.parsed, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
 	}, r)
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {

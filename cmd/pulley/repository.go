@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os/exec"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -32,8 +33,9 @@ manifests/site.pp, and the module that manages the agent's schedule.`,
 
 type validateOptions struct {
 	*options
-	noPuppet, strict, github bool
-	ref                      string
+	noPuppet, strict, github, adopt bool
+	ref                             string
+	over                            overlayFlag
 }
 
 func newValidate(o *options) *cobra.Command {
@@ -46,6 +48,9 @@ It reads only files that Puppet on a node reads, and not those that .pulleyignor
 Each finding has a rule: pulley.yaml and comments silence a rule at a place. validate parses the manifests if Puppet is
 installed. It does not resolve the Puppetfile.
 
+With --adopt, it prints a report for a team that brings its repository: what works, what differs without a Puppet server, what
+to do first, and a draft of the environment file.
+
 EXIT STATUS
   0 no errors (warnings are possible), 1 errors, or warnings with --strict, 2 wrong usage`,
 		Args: arguments(1, 1, "takes the folder of a control repository"),
@@ -55,6 +60,8 @@ EXIT STATUS
 	cmd.Flags().BoolVar(&v.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
 	cmd.Flags().BoolVar(&v.strict, "strict", false, "treat warnings as errors, except those about vendored modules")
 	cmd.Flags().BoolVar(&v.github, "github", false, "print the findings as annotations for a GitHub workflow")
+	cmd.Flags().BoolVar(&v.adopt, "adopt", false, "print a report about bringing the repository to Pulley")
+	v.over.add(cmd)
 	cmd.Flags().StringVar(&v.ref, "git-ref", "", "check DIR as of this branch, tag or commit, not the work tree")
 	return cmd
 }
@@ -63,8 +70,16 @@ func (v validateOptions) run(c *cobra.Command, dir string) error {
 	if c.Flags().Changed("git-ref") && v.ref == "" { // --git-ref "$UNSET" must not check the work tree
 		return cli.Usagef("--git-ref is empty: give a branch, a tag or a commit")
 	}
+	if v.adopt && v.github {
+		return cli.Usagef("--adopt excludes --github: annotations are findings, without the report")
+	}
+	if err := v.over.parse(); err != nil {
+		return err
+	}
 	puppet := installedPuppet(v.noPuppet)
-	report, err := publish.Check(c.Context(), dir, publish.FolderOptions{Ref: v.ref, CacheDir: cacheDir(), Puppet: puppet})
+	report, err := publish.Check(c.Context(), dir, publish.FolderOptions{
+		Ref: v.ref, Overlays: v.over.parsed, Deadline: v.over.deadline, CacheDir: cacheDir(), Puppet: puppet, Adopt: v.adopt,
+	})
 	if err != nil {
 		return err
 	}
@@ -74,12 +89,24 @@ func (v validateOptions) run(c *cobra.Command, dir string) error {
 	if v.github {
 		fmt.Fprint(v.env.Stdout, report.GitHub())
 	} else {
-		err = v.out.Print(v.env, report, func(*cli.Table) error { v.showFindings(report, parsedBy(puppet, v.noPuppet)); return nil })
+		err = v.out.Print(v.env, report, func(*cli.Table) error { v.show(report, dir, parsedBy(puppet, v.noPuppet)); return nil })
 	}
 	if err == nil && report.Errors() > 0 {
 		err = &cli.SilentError{Code: cli.ExitFailed}
 	}
 	return err
+}
+
+func (v validateOptions) show(r controlrepo.Report, dir, parsed string) {
+	if r.Adoption == nil {
+		v.showFindings(r, parsed)
+		return
+	}
+	for line := range strings.Lines(r.Adoption.Text(dir)) {
+		fmt.Fprintln(v.env.Stdout, cli.Clean(strings.TrimSuffix(line, "\n")))
+	}
+	fmt.Fprintln(v.env.Stdout)
+	v.showCounts(r, parsed)
 }
 
 // installedPuppet returns the Puppet of this machine, or "".
@@ -120,6 +147,10 @@ func (o *options) showFindings(r controlrepo.Report, parsed string) {
 	if vendored > 0 {
 		fmt.Fprintf(o.env.Stdout, "%s about vendored modules: -o json lists them\n", cli.Count(vendored, "warning"))
 	}
+	o.showCounts(r, parsed)
+}
+
+func (o *options) showCounts(r controlrepo.Report, parsed string) {
 	counts := cli.Count(r.Files, "file") + ", " + cli.Count(r.Errors(), "error") + ", " + cli.Count(r.Warnings(), "warning")
 	if r.Silenced > 0 {
 		counts += fmt.Sprintf(", %d silenced", r.Silenced)

@@ -86,18 +86,23 @@ func (n *nodeMatchers) match(hostname string) bool {
 	return false
 }
 
-// missingRoles warns of the roles of an environment whose nodes match only the default declaration.
+// missingRoles warns of the roles of an environment with a node that matches only the default declaration, beside other
+// declarations.
 func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.Environment) []Finding {
+	if len(n.names) == 0 && len(n.patterns) == 0 {
+		return nil // the default declaration is meant for all nodes
+	}
 	var out []Finding
 	for _, role := range e.Roles {
-		for _, num := range []int{1, max(1, role.Cardinality)} {
-			hostname := environments.Node{Role: role.Name, Num: num, Stack: e.Stack}.Hostname()
-			if n.match(hostname) {
-				continue
+		names := slices.Clone(role.Members)
+		if role.Cardinality > 0 {
+			for _, num := range []int{1, role.Cardinality} {
+				names = append(names, environments.Node{Role: role.Name, Num: num, Stack: e.Stack}.Hostname())
 			}
+		}
+		if i := slices.IndexFunc(names, func(name string) bool { return !n.match(name) }); i >= 0 {
 			line, column := rolePlace(data, role.Name)
-			out = append(out, finding(RoleUnmatched, file, line, column, fmt.Sprintf("%s of role %s", hostname, role.Name)))
-			break
+			out = append(out, finding(RoleUnmatched, file, line, column, fmt.Sprintf("%s of role %s", names[i], role.Name)))
 		}
 	}
 	return out

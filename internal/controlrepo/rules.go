@@ -43,6 +43,11 @@ const (
 	TrustedUnsupplied   Rule = "trusted_unsupplied"
 	ModulepathOutside   Rule = "modulepath_outside"
 	AgentCertificate    Rule = "agent_certificate"
+	Unclassified        Rule = "unclassified"
+	UnsetVariable       Rule = "unset_variable"
+	DataOutside         Rule = "data_outside"
+	EyamlKeys           Rule = "eyaml_keys"
+	EyamlUnread         Rule = "eyaml_unread"
 	Refused             Rule = "refused"
 	OddEntry            Rule = "odd_entry"
 )
@@ -99,6 +104,11 @@ var Rules = []RuleText{
 	{TrustedUnsupplied, Warning, "the code reads a trusted extension that an environment file does not supply to every role", "write it below trusted: in environments/ENVIRONMENT.yaml"},
 	{ModulepathOutside, Warning, "modulepath names a folder outside of the repository: the machine's own modules reach its runs", "put the modules into the repository"},
 	{AgentCertificate, Warning, "the setting names a file of puppet agent: here it is the node's own, whose key opens etcd", "use another certificate, or set puppet.ssldir in agent.yaml to the ssldir of the former agent"},
+	{Unclassified, Warning, "no site manifest includes a class: without an external classifier, nodes apply only what it declares itself", "include classes there, for example by the node's role"},
+	{UnsetVariable, Warning, "hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty", "set it in the site manifest, or by an external fact of the machines"},
+	{DataOutside, Warning, "hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves", "name a folder of the repository, and join a second source with publish --overlay"},
+	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only"},
+	{EyamlUnread, Warning, "Hiera does not decrypt this value: no level of hiera.yaml that reads the file uses eyaml_lookup_key", "set lookup_key: eyaml_lookup_key for the level"},
 	{OddEntry, Warning, "the link or name is published, but may not work as it is meant", "rename it, or replace the link by a file"},
 }
 
@@ -175,6 +185,7 @@ type Report struct {
 	Findings []Finding `json:"findings"` // sorted by file and place
 	Files    int       `json:"files"`    // number of files read
 	Silenced int       `json:"silenced"` // number of findings that the repository silences
+	Adoption *Adoption `json:"adoption,omitempty"`
 }
 
 // Errors counts the findings that forbid publishing.

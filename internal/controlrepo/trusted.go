@@ -18,32 +18,15 @@ import (
 type extensionRead struct {
 	name, file   string
 	line, column int
+	class        bool // code includes the value itself: include $trusted['extensions']['pp_role']
 }
 
 // checkTrusted warns once of each extension that own code or data reads, and that an environment file does not supply to
 // every role. Without environment files, nobody supplies any.
 func (r *reading) checkTrusted() {
-	var reads []extensionRead
-	for _, name := range slices.Sorted(maps.Keys(r.files)) {
-		switch {
-		case r.vendored(name):
-		case path.Ext(name) == ".pp":
-			reads = append(reads, readsOfCode(name, string(r.files[name]), r.lex(name))...)
-		case r.data[name], path.Base(name) == "hiera.yaml":
-			reads = append(reads, readsOfData(name, string(r.files[name]))...)
-		}
-	}
-	if len(reads) == 0 {
-		return
-	}
 	suppliers := r.suppliers()
 	files := slices.Sorted(maps.Keys(suppliers))
-	warned := map[string]bool{}
-	for _, read := range reads {
-		if warned[read.name] {
-			continue
-		}
-		warned[read.name] = true
+	for _, read := range r.extensionReads() {
 		var lacking []string
 		for _, file := range files {
 			if roles := suppliers[file].lacks(read.name); len(roles) > 0 {
@@ -61,23 +44,50 @@ func (r *reading) checkTrusted() {
 	}
 }
 
+// extensionReads returns the first place of each extension that own code or data reads.
+func (r *reading) extensionReads() []extensionRead {
+	var reads []extensionRead
+	for _, name := range slices.Sorted(maps.Keys(r.files)) {
+		switch {
+		case r.vendored(name):
+		case path.Ext(name) == ".pp":
+			reads = append(reads, readsOfCode(name, string(r.files[name]), r.lex(name))...)
+		case r.data[name], path.Base(name) == "hiera.yaml":
+			reads = append(reads, readsOfData(name, string(r.files[name]))...)
+		}
+	}
+	var first []extensionRead
+	at := map[string]int{}
+	for _, read := range reads {
+		i, seen := at[read.name]
+		if !seen {
+			at[read.name] = len(first)
+			first = append(first, read)
+			continue
+		}
+		first[i].class = first[i].class || read.class
+	}
+	return first
+}
+
 // maxAccess limits the tokens between $trusted and the name of an extension.
 const maxAccess = 12
 
 // readsOfCode finds $trusted['extensions']['name'], and the same with dig, get and getvar.
 func readsOfCode(file, src string, tokens []token) []extensionRead {
 	var reads []extensionRead
-	add := func(at int, name string) {
+	add := func(at int, name string, class bool) {
 		line := src[strings.LastIndexByte(src[:at], '\n')+1 : at]
-		reads = append(reads, extensionRead{name, file, strings.Count(src[:at], "\n") + 1, utf8.RuneCountInString(line) + 1})
+		reads = append(reads, extensionRead{name, file, strings.Count(src[:at], "\n") + 1, utf8.RuneCountInString(line) + 1, class})
 	}
 	for i, t := range tokens {
 		switch {
 		case t.kind == text && t.whole && getvarForm.MatchString(t.text):
-			add(t.at, getvarForm.FindStringSubmatch(t.text)[1])
+			add(t.at, getvarForm.FindStringSubmatch(t.text)[1], false)
 		case isVariable(tokens, i) && strings.TrimPrefix(t.text, "::") == "trusted":
 			if name := accessed(tokens[i+1 : min(len(tokens), i+1+maxAccess)]); name != "" {
-				add(t.at, name)
+				before := max(0, i-1)
+				add(t.at, name, tokens[before].kind == word && (tokens[before].text == "include" || tokens[before].text == "contain"))
 			}
 		}
 	}
@@ -114,7 +124,7 @@ func readsOfData(file, src string) []extensionRead {
 	var reads []extensionRead
 	for _, m := range interpolatedExtension.FindAllStringSubmatchIndex(src, -1) {
 		line := src[strings.LastIndexByte(src[:m[0]], '\n')+1 : m[0]]
-		reads = append(reads, extensionRead{src[m[2]:m[3]], file, strings.Count(src[:m[0]], "\n") + 1, utf8.RuneCountInString(line) + 1})
+		reads = append(reads, extensionRead{src[m[2]:m[3]], file, strings.Count(src[:m[0]], "\n") + 1, utf8.RuneCountInString(line) + 1, false})
 	}
 	return reads
 }

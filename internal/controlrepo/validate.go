@@ -29,6 +29,7 @@ type Options struct {
 	Vendored  func(path string) bool           // paths of modules that a Puppetfile installs; nil: none
 	Committed func(path string) bool           // paths that git has as they are; nil: none
 	Found     []Finding                        // of the caller: Refusals and Odd
+	Adopt     bool                             // also make the report for a team that brings the repository
 }
 
 // Validate checks the control repository in dir. The error reports a failed read; the report contains the problems of
@@ -233,6 +234,8 @@ func (r *reading) check(ctx context.Context, dir string) {
 	}
 	r.checkNodes()
 	r.checkTrusted()
+	r.checkClassification()
+	r.checkEyaml()
 	for _, o := range r.layout.outside {
 		r.add(finding(ModulepathOutside, "environment.conf", o.line, 0, o.folder))
 	}
@@ -347,5 +350,8 @@ func (r *reading) report() Report {
 		report.Findings = append(report.Findings, f)
 	}
 	report.Findings = sortFindings(report.Findings)
+	if r.opts.Adopt {
+		report.Adoption = r.survey(report.Findings)
+	}
 	return report
 }

@@ -59,13 +59,37 @@ func TestValidateFinds(t *testing.T) {
 			map[string]string{"environments/dev.yaml": "roles:\n  compute: {cardinality: 1, flavor: x}\n  storage: {cardinality: 3, flavor: x}\n"},
 			[]string{"environments/dev.yaml:3:3: warning: no node declaration matches a node of the environment: storage1 of role storage"}},
 		"a declaration that only matches one digit": {
-			map[string]string{"manifests/site.pp": "node /^controller\\d+/, /\\Acompute[1-9]\\z/ { }\nnode default { }\n",
+			map[string]string{"manifests/site.pp": "node /^controller\\d+/, /\\Acompute[1-9]\\z/ { include pulley }\nnode default { }\n",
 				"environments/dev.yaml": "roles:\n  compute: {cardinality: 12, flavor: x}\n", "environments/production.yaml": ""},
 			[]string{"environments/dev.yaml:2:3: warning: no node declaration matches a node of the environment: compute12 of role compute"}},
 		"names instead of patterns": {
-			map[string]string{"manifests/site.pp": "node 'controller1', \"controller2\" { }\nnode compute1 { }\n", "environments/production.yaml": ""}, nil},
+			map[string]string{"manifests/site.pp": "node 'controller1', \"controller2\" { }\nnode compute1 { include pulley }\n", "environments/production.yaml": ""}, nil},
 		"a pattern of Ruby's own": {
-			map[string]string{"manifests/site.pp": "node /^(?!x)c\\h*/ { }\n"}, nil},
+			map[string]string{"manifests/site.pp": "node /^(?!x)c\\h*/ { include pulley }\n"}, nil},
+		"members without node declaration": {
+			map[string]string{"manifests/site.pp": "node 'old1' { include pulley }\n", "environments/production.yaml": "",
+				"environments/dev.yaml": "roles:\n  web: {members: [old1, old.example.com]}\n  db: {cardinality: 0}\n"},
+			[]string{"environments/dev.yaml:2:3: warning: no node declaration matches a node of the environment: old.example.com of role web"}},
+		"only the default declaration": {
+			map[string]string{"manifests/site.pp": "node default { contain pulley }\n"}, nil},
+		"classes from elsewhere": {
+			map[string]string{"manifests/site.pp": "File { backup => false }\nnode default {\n # include x\n }\n",
+				"hiera.yaml": "version: 5\nhierarchy:\n- {name: a, path: 'role/%{role}/%{::site}/%{fqdn}/%{own}.yaml'}\n", "modules/role/lib/facter/own.rb": "x"},
+			[]string{"hiera.yaml:3: warning: hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty: role [unset_variable]",
+				"hiera.yaml:3: warning: hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty: site",
+				"manifests/site.pp: warning: no site manifest includes a class"}},
+		"variables that the site manifest sets": {
+			map[string]string{"manifests/site.pp": "$role = 'x'\nnode default { include \"role::${role}\" }\n", "hiera.yaml": "version: 5\nhierarchy: [{name: a, path: '%{::role}.yaml'}]\n"}, nil},
+		"data on the server": {
+			map[string]string{"hiera.yaml": "version: 5\nhierarchy:\n- {name: a, datadir: '/etc/puppetlabs/code/environments/%{environment}/data', path: a.yaml}\n- {name: b, path: /srv/b.yaml}\n"},
+			[]string{"hiera.yaml:3: warning: hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves: /etc/puppetlabs/code/environments/%{environment}/data, which is data of the repository on a Puppet server [data_outside]",
+				"hiera.yaml:4: warning: hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves: /srv [data_outside]"}},
+		"data that eyaml encrypted": {
+			map[string]string{"hiera.yaml": "version: 5\ndefaults: {lookup_key: eyaml_lookup_key, options: {pkcs7_private_key: /k/private.pem, pkcs7_public_key: /k/public.pem}}\nhierarchy: [{name: a, path: a.yaml}, {name: b, data_hash: yaml_data, path: b.yaml}]\n", "data/a.yaml": "a: ENC[PKCS7,MIIB]\n"},
+			[]string{"hiera.yaml: warning: nodes need hiera-eyaml and the keys that hiera.yaml names: /k/private.pem, /k/public.pem [eyaml_keys]"}},
+		"data that nothing decrypts": {
+			map[string]string{"hieradata/common.yaml": "a: 1\nb: >\n  ENC[PKCS7,MIIB\n  abcd]\nc: 'ENC[' \n", "hiera.yaml": "version: 5\nhierarchy: [{name: a, datadir: hieradata, path: common.yaml}]\n"},
+			[]string{"hieradata/common.yaml:3: warning: Hiera does not decrypt this value"}},
 		"no declarations": {
 			map[string]string{"manifests/site.pp": "# node /x/ { }\ninclude pulley\n"},
 			[]string{"manifests/site.pp: warning: there are no node declarations"}},
@@ -139,7 +163,7 @@ func TestValidateFinds(t *testing.T) {
 			map[string]string{"environment.conf": "# modulepath = x\nmodulepath = ./site:modules:$basemodulepath # ours\n", "site/m/manifests/x.pp": "@@file { 'x': }"},
 			[]string{"site/m/manifests/x.pp:1:1: warning: exported resources"}},
 		"another site manifest": {
-			map[string]string{"environment.conf": "manifest = main/site.pp\n", "main/site.pp": "node default { }\n", "manifests/old.pp": "@@file { 'x': }", "environments": "",
+			map[string]string{"environment.conf": "manifest = main/site.pp\n", "main/site.pp": "node x1 { include pulley }\nnode default { }\n", "manifests/old.pp": "@@file { 'x': }", "environments": "",
 				"environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\n"},
 			[]string{"environments/dev.yaml:1:9: warning: no node declaration matches"}},
 		"a site manifest that is Latin-1": {

@@ -28,6 +28,7 @@ type FolderOptions struct {
 	CacheDir   string // "" keeps nothing
 	NoValidate bool
 	Puppet     string // program that parses the manifests; "" does not parse them
+	Adopt      bool   // of Check: also make the report for a team that brings the repository
 }
 
 // Folder is a folder ready to publish: resolved, listed and validated. The caller must close it.
@@ -88,7 +89,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	r.Progress(Progress{Step: Validating, Subject: dir})
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
-	report, err := validate(ctx, folder, o.Puppet)
+	report, err := validate(ctx, folder, o)
 	if err == nil && report.Errors() > 0 {
 		err = &InvalidError{dir, report}
 	}
@@ -144,10 +145,10 @@ func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
 }
 
 // validate checks an open folder, with the modules of its Puppetfile as vendored ones. found are findings of the caller.
-func validate(ctx context.Context, folder *source.Folder, program string, found ...controlrepo.Finding) (controlrepo.Report, error) {
-	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found}
-	if program != "" {
-		checks.Manifests = controlrepo.PuppetValidator(program)
+func validate(ctx context.Context, folder *source.Folder, o FolderOptions, found ...controlrepo.Finding) (controlrepo.Report, error) {
+	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt}
+	if o.Puppet != "" {
+		checks.Manifests = controlrepo.PuppetValidator(o.Puppet)
 	}
 	var unreadable error
 	checks.Vendored, unreadable = folder.Vendored()
@@ -163,8 +164,10 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 	}
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
-	folder, refusal := source.Open(ctx, dir, source.Options{Ref: o.Ref, Modules: source.NoTool, CacheDir: o.CacheDir, Unread: controlrepo.Unread})
-	if refusal != nil && (ctx.Err() != nil || o.Ref != "") {
+	folder, refusal := source.Open(ctx, dir, source.Options{
+		Ref: o.Ref, Modules: source.NoTool, Overlays: o.Overlays, Deadline: o.Deadline, CacheDir: o.CacheDir, Unread: controlrepo.Unread,
+	})
+	if refusal != nil && (ctx.Err() != nil || o.Ref != "" || len(o.Overlays) > 0) {
 		return controlrepo.Report{}, refusal
 	}
 	if refusal != nil { // the findings in its files are still of use
@@ -177,6 +180,6 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 			found = append(found, controlrepo.Odd(ShownName(o.Path), oddity(o)))
 		}
 	}
-	report, err := validate(ctx, folder, o.Puppet, found...)
+	report, err := validate(ctx, folder, o, found...)
 	return report, errors.Join(err, folder.Close())
 }

@@ -120,15 +120,19 @@ func TestModuledirIsHonoured(t *testing.T) {
 func TestInstallPathAtTheRoot(t *testing.T) {
 	home(t)
 	ntp, motd := modules(t)
-	for _, tool := range tools {
+	for i, tool := range append(tools, tools...) {
+		ref := ":tag => 'v1'"
+		if i >= len(tools) { // then the tool reads another file than the folder's Puppetfile
+			ref = ":branch => :control_branch, :default_branch => 'main'"
+		}
 		dir := t.TempDir()
 		write(t, dir, map[string]string{
-			"Puppetfile":  "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\nmod 'motd', :git => '" + motd + "', :tag => 'v1', :install_path => '.'\n",
+			"Puppetfile":  "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\nmod 'motd', :git => '" + motd + "', " + ref + ", :install_path => '.'\n",
 			"hiera.yaml":  "version: 5\n",
 			"site/p/a.pp": "a",
 		})
 		before := snapshot(t, dir)
-		f := open(t, dir, Options{Modules: tool})
+		f := open(t, dir, Options{Modules: tool, Branch: "main"})
 		if text(t, f, "motd/manifests/init.pp") == "" || text(t, f, "modules/ntp/manifests/init.pp") == "" || text(t, f, "site/p/a.pp") != "a" || text(t, f, "hiera.yaml") != "version: 5\n" {
 			t.Errorf("%s: %v", tool, published(t, f))
 		}

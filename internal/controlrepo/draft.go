@@ -1,0 +1,284 @@
+package controlrepo
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pulley/environments"
+	"pulley/hieradata"
+)
+
+// Draft is an environment file with the roles that the repository suggests.
+type Draft struct {
+	File string `json:"file"`
+	Text string `json:"text"`
+}
+
+const (
+	draftFile    = "environments/production.yaml"
+	draftName    = "production"
+	maxDraft     = 200 // roles
+	maxDraftSize = 200 // members of all roles
+
+	maxGuessedNodes = 1000 // of a role
+)
+
+// guess is a role that the repository suggests.
+type guess struct {
+	from    string // file or manifest that suggests it
+	value   string // of an extension such as pp_role
+	members []string
+}
+
+// guesses are the suggested roles by name.
+type guesses map[string]*guess
+
+// add adds a role under a valid name. original is how the repository spells it.
+func (g guesses) add(original, from string) *guess {
+	name := roleName(original)
+	if name == "" {
+		return &guess{} // nobody reads it
+	}
+	if g[name] == nil {
+		g[name] = &guess{from: from, value: original}
+	}
+	return g[name]
+}
+
+// roleName makes a valid name of a role from a name of a class, a file or a host: web_server01 becomes web-server. It
+// returns "" if nothing is left.
+func roleName(original string) string {
+	name := strings.ToLower(original)
+	name = name[strings.LastIndex(name, "::")+1:]
+	var parts []string
+	for _, part := range strings.FieldsFunc(name, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') }) {
+		if part = strings.TrimRight(part, "0123456789"); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	name = strings.TrimLeft(strings.Join(parts, "-"), "0123456789-")
+	if environments.CheckRole(name) != nil {
+		return ""
+	}
+	return name
+}
+
+// draft guesses the roles: from values of a variable that is called role, from classes role::NAME, from node
+// declarations, and from data files of nodes.
+func (r *reading) draft() *Draft {
+	all := guesses{}
+	paths := hieradata.Locations(r.files["hiera.yaml"])
+	for _, value := range r.captured(paths, roleVariable) {
+		all.add(value.text, value.file)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.modes)) {
+		if class := r.layout.autoloaded(name); roleClass.MatchString(class) && !r.vendored(name) && strings.Contains(name, "/manifests/") {
+			all.add(roleClass.FindStringSubmatch(class)[1], name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.files)) {
+		if r.layout.isSite(name) {
+			for _, b := range nodeBlocks(name, r.lex(name)) {
+				all.addBlock(b)
+			}
+		}
+	}
+	taken := map[string]bool{}
+	for _, g := range all {
+		for _, m := range g.members {
+			taken[m] = true
+		}
+	}
+	for _, value := range r.captured(paths, nodeVariable) {
+		if value.text != "default" && !taken[value.text] && environments.CheckMember(value.text) == nil {
+			taken[value.text] = true
+			g := all.add(firstLabel(value.text), value.file)
+			g.members = append(g.members, value.text)
+		}
+	}
+	return &Draft{draftFile, r.write(all)}
+}
+
+// addBlock adds the roles of a node declaration.
+func (g guesses) addBlock(b nodeBlock) {
+	role := ""
+	for _, class := range b.classes {
+		if m := roleClass.FindStringSubmatch(class); m != nil {
+			role = m[1]
+		}
+	}
+	for _, m := range b.matchers {
+		switch {
+		case m.text == "default" && m.kind == word:
+		case m.kind == regex:
+			if literal := literalPrefix.FindStringSubmatch(m.text); literal != nil {
+				g.add(orElse(role, literal[1]), b.file)
+			}
+		case environments.CheckMember(m.text) == nil:
+			one := g.add(orElse(role, firstLabel(m.text)), b.file)
+			one.members = append(one.members, m.text)
+		}
+	}
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+func firstLabel(host string) string {
+	label, _, _ := strings.Cut(host, ".")
+	return label
+}
+
+var (
+	onServer      = regexp.MustCompile(`^/etc/puppet(?:labs/code)?/environments/[^/]+/`) // the repository, as a Puppet server has it
+	roleClass     = regexp.MustCompile(`^roles?::(.+)$`)
+	literalPrefix = regexp.MustCompile(`^(?:\^|\\A)?([a-z][a-z-]*)`)
+	interpolation = regexp.MustCompile(`%\{[^}]*\}`)
+	roleVariable  = regexp.MustCompile(`^%\{(?:::)?(?:[\w.]*[._])?role\}$`)
+	nodeVariable  = regexp.MustCompile(`^%\{(?:::)?(?:trusted\.certname|trusted\.hostname|clientcert|fqdn|hostname|facts\.(?:fqdn|hostname|networking\.fqdn|networking\.hostname|clientcert))\}$`)
+)
+
+type capturedValue struct{ text, file string }
+
+// captured returns the values that data files have at the place of a variable in their path: web for role/web.yaml of
+// role/%{role}.yaml.
+func (r *reading) captured(paths []string, variable *regexp.Regexp) []capturedValue {
+	var out []capturedValue
+	for _, p := range paths {
+		p = onServer.ReplaceAllString(p, "")
+		var form strings.Builder
+		at, found := 0, false
+		for _, m := range interpolation.FindAllStringIndex(p, -1) {
+			form.WriteString(regexp.QuoteMeta(p[at:m[0]]))
+			if variable.MatchString(p[m[0]:m[1]]) && !found {
+				form.WriteString(`([^/]+)`)
+				found = true
+			} else {
+				form.WriteString(`[^/]+`)
+			}
+			at = m[1]
+		}
+		form.WriteString(regexp.QuoteMeta(p[at:]))
+		re, err := regexp.Compile("^" + form.String() + "$")
+		if !found || err != nil {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(r.modes)) {
+			if m := re.FindStringSubmatch(name); m != nil {
+				out = append(out, capturedValue{m[1], name})
+			}
+		}
+	}
+	return out
+}
+
+// write writes the environment file. What would make it invalid is left out, and counted in a comment.
+func (r *reading) write(all guesses) string {
+	reads := r.extensionReads()
+	var extension string // that selects the role
+	var others []extensionRead
+	for _, read := range reads {
+		if roleVariable.MatchString("%{" + read.name + "}") {
+			extension = read.name
+			if len(all) > 0 {
+				continue
+			}
+		}
+		others = append(others, read)
+	}
+	var b strings.Builder
+	b.WriteString("# Guessed by `pulley validate --adopt`. Correct the roles: which machines belong to them, and how many Pulley creates.\n")
+	if len(others) > 0 {
+		b.WriteString("# The code reads these trusted extensions. Remove the # of a line and write its value.\n#trusted:\n")
+		for _, read := range others {
+			fmt.Fprintf(&b, "#  %s: VALUE # read in %s:%d\n", read.name, read.file, read.line)
+		}
+	}
+	head, body, left, members := b.String(), "", 0, 0
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		g := all[name]
+		slices.Sort(g.members)
+		g.members = slices.Compact(g.members)
+		if body != "" && strings.Count(body, "cardinality:") == maxDraft {
+			left++
+			continue
+		}
+		with := body + g.entry(name, extension, r.extensionValue(g, extension, reads), members)
+		if !isEnvironmentFile(head + "roles:\n" + with) {
+			without := &guess{from: g.from, value: g.value}
+			with = body + without.entry(name, extension, r.extensionValue(g, extension, reads), 0)
+		}
+		if !isEnvironmentFile(head + "roles:\n" + with) {
+			left++
+			continue
+		}
+		members += len(g.members)
+		body = with
+	}
+	if body == "" {
+		return head + "roles: {}\n"
+	}
+	if left > 0 {
+		body += fmt.Sprintf("  # %d more roles are suggested by the repository; their names are not possible beside these, or too many\n", left)
+	}
+	return head + "roles:\n" + body
+}
+
+// entry writes one role. Members that are called like a node of the role (web1) are its nodes.
+func (g *guess) entry(name, extension, value string, before int) string {
+	var b strings.Builder
+	members, cardinality := []string{}, 0
+	for _, m := range g.members {
+		if n, err := environments.ParseNode(m); err == nil && n.Role == name && n.Stack == "" && n.Num <= maxGuessedNodes {
+			cardinality = max(cardinality, n.Num)
+		} else {
+			members = append(members, m)
+		}
+	}
+	fmt.Fprintf(&b, "  %s: # %s\n    cardinality: %d\n", name, comment1(g.from), cardinality)
+	if extension != "" {
+		fmt.Fprintf(&b, "    trusted: {%s: %q}\n", extension, value)
+	}
+	if len(members) > 0 {
+		shown := members[:max(0, min(len(members), maxDraftSize-before))]
+		b.WriteString("    members:\n")
+		for _, m := range shown {
+			fmt.Fprintf(&b, "      - %s\n", m)
+		}
+		if len(shown) == 0 {
+			return strings.TrimSuffix(b.String(), "    members:\n") + fmt.Sprintf("    # and %d members\n", len(members))
+		}
+		if more := len(members) - len(shown); more > 0 {
+			fmt.Fprintf(&b, "    # and %d more\n", more)
+		}
+	}
+	return b.String()
+}
+
+// comment1 makes a text fit for a comment of one line.
+func comment1(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// extensionValue returns the value of the extension for a role: its name as the data spells it, or the class if code
+// includes the value itself.
+func (r *reading) extensionValue(g *guess, extension string, reads []extensionRead) string {
+	for _, read := range reads {
+		if read.name == extension && read.class && !strings.Contains(g.value, "::") {
+			return "role::" + g.value
+		}
+	}
+	return g.value
+}
+
+// isEnvironmentFile reports whether Pulley accepts the text as an environment file.
+func isEnvironmentFile(text string) bool {
+	_, err := environments.Load(environments.LoadOptions{File: environments.Source{Name: path.Base(draftFile), Data: []byte(text)}})
+	return err == nil
+}
