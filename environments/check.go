@@ -92,6 +92,11 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			c.checkProvider()
 		case *rollout:
 			c.checkValues(role, at.field+".", f.fields())
+		case *puppetSettings:
+			c.checkValues(role, at.field+".", f.fields())
+			if slices.Contains(v.Reports, "http") && v.ReportURL == "" {
+				c.add(below("reports"), "write reporturl: https://dashboard.example/reports beside it", "reports: http needs a URL")
+			}
 		case *Userdata:
 			for _, p := range v.Problems() {
 				if !p.Half {
@@ -120,6 +125,10 @@ func formFlaw(name, like, value string) *Error {
 			return &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"}
 		}
 		return nil
+	case "processor":
+		if value == "store" || value == "none" {
+			return &Error{Problem: "nodes keep their reports themselves, and nothing would remove the files of store", Advice: "name other report processors, or leave reports out"}
+		}
 	case "label":
 		if strings.HasPrefix(strings.ToLower(value), "pulley") {
 			return &Error{Problem: "labels that begin with pulley are reserved for Pulley"}
@@ -165,6 +174,8 @@ var forms = sync.OnceValue(func() map[string]form {
 		"owner":      {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
 		"path":       {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
 		"bridge":     {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
+		"processor":  {pattern: `^[a-z][a-z0-9_]{0,63}$`, allowed: "names of report processors may contain small letters, digits and _"},
+		"url":        {pattern: `^https?://[` + printable + `]+$`, max: maxText},
 		"command":    {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"subnet":     {pattern: "."},
 		"interval":   {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},

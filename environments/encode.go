@@ -13,7 +13,7 @@ import (
 // Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
 const storedFormat = 4
 
-// untrustedFormat is the format of an environment without trusted extensions, which programs of format 3 can read.
+// untrustedFormat is the format of an environment without settings for releases, which programs of format 3 can read.
 const untrustedFormat = 3
 
 // ungivenFormat is the format of an environment without Given, which programs of format 2 can read.
@@ -57,7 +57,7 @@ func (e *Environment) bytes() ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	format := storedFormat
 	switch {
-	case own.hasTrusted():
+	case own.forReleases():
 	case reflect.ValueOf(own.Given).IsZero():
 		format = ungivenFormat
 	default:
@@ -67,8 +67,9 @@ func (e *Environment) bytes() ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-func (e *Environment) hasTrusted() bool {
-	return e.Trusted != nil || e.ByNode != nil || slices.ContainsFunc(e.Roles, func(r Role) bool { return r.Trusted != nil })
+// forReleases reports whether the environment has settings that nodes read from their releases.
+func (e *Environment) forReleases() bool {
+	return e.Trusted != nil || e.ByNode != nil || !reflect.ValueOf(e.Puppet).IsZero() || slices.ContainsFunc(e.Roles, func(r Role) bool { return r.Trusted != nil })
 }
 
 // sizeFlaw limits the total size of an environment: each part may be large, but not all of them.

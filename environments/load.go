@@ -145,8 +145,8 @@ func (p *parser) set(root *yaml.Node, text string) {
 		complain("it is not PATH=VALUE", "write it like compute.cardinality=5")
 		return
 	}
-	if keys[0] == "nodes" || slices.Contains(keys[:min(len(keys), 3)], "trusted") {
-		complain("nodes read trusted extensions from the file in the release", "write it into the file and publish it")
+	if keys[0] == "nodes" || keys[0] == "puppet" || slices.Contains(keys[:min(len(keys), 3)], "trusted") {
+		complain("nodes read it from the file in the release", "write it into the file and publish it")
 		return
 	}
 	at, fields, what := root, fieldsOf(new(Environment)), "an environment"

@@ -57,6 +57,10 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"a time of days", web("    rollout: {timeout: 25h}\n"), `dev.yaml:4:24: rollout.timeout: it is 25h0m0s, at most 24h0m0s are allowed`},
 		{"a key of rollout with a slip", web("    rollout: {bach: 2}\n"), `dev.yaml:4:15: rollout has no key "bach" | did you mean batch?`},
 
+		{"a report processor", top("puppet: {reports: [http, puppetdb], reporturl: https://x.example/r}\n"), ""},
+		{"a report processor without its URL", top("puppet: {reports: [http]}\n"), `dev.yaml:1:19: reports: http needs a URL | write reporturl: https://dashboard.example/reports beside it`},
+		{"a report processor that fills the disk", top("puppet: {reports: [store]}\n"), `dev.yaml:1:20: puppet.reports "store": nodes keep their reports themselves, and nothing would remove the files of store | name other report processors, or leave reports out`},
+		{"a report processor's URL", top("puppet: {reporturl: example}\n"), `dev.yaml:1:21: puppet.reporturl "example": it is not like https://dashboard.example/reports`},
 		{"an extension with a space", web("    trusted: {a b: x}\n"), `dev.yaml:4:20: trusted "a b": names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1`},
 		{"an extension of two lines", top("trusted: {pp_role: \"x\\ny\"}\n"), `dev.yaml:1:20: trusted.pp_role "x\ny": only printable characters are allowed, with no space at the ends`},
 		{"a node beyond the cardinality", top("nodes: {web9: {trusted: {pp_role: x}}}\n"), `dev.yaml:1:9: node "web9": it is neither a node by the cardinalities nor a member of a role | leave it out, or write its name like web1`},

@@ -56,6 +56,9 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{Setup: s, disk: disk, Puppet: s.NewPuppet()}
+	if err := n.Puppet.Reports.Check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot use %s: %w", s.Path, err), disk.Close())
+	}
 	if n.lock, err = TakeLock(ctx, disk, n.Puppet); err != nil {
 		return nil, errors.Join(err, disk.Close())
 	}
@@ -110,6 +113,7 @@ func (n *Node) tick(ctx context.Context, opts agent.Options) agent.Report {
 	}
 	report := n.agent.Tick(ctx, opts)
 	if !opts.Noop {
+		n.Puppet.SendReports(ctx)
 		n.renew(ctx)
 	}
 	return report
@@ -140,6 +144,8 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
 		Certificate: puppet.Certificate{Identity: s.Config.IdentityFile(), CAs: s.Config.BundleFile(), SSLDir: c.SSLDir},
 		LastRun:     s.lastRun(),
+		Reports:     puppet.Reports{Processors: c.Reports, URL: c.ReportURL},
+		ConfDirs:    puppet.ConfDirs(s.Root),
 	}
 }
 

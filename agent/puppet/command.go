@@ -140,6 +140,7 @@ func CheckTags(part agent.Part) error {
 //	runs/<id>/lib                        a libdir without files that an old agent synchronised; it has only the facts
 //	                                     terminus that hands trusted.json to Puppet
 //	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
+//	runs/<id>/unsent.json                the report processors that have not taken the run's report
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
@@ -168,13 +169,17 @@ func (p *Puppet) prepare(job agent.Job) error {
 	if err != nil {
 		return err
 	}
-	if err := p.write(job, release, trusted); err != nil {
+	reports, err := p.reportsOf(job)
+	if err != nil { // reports never end a run
+		p.log().Warn("no report processor receives this run's report", "error", err)
+	}
+	if err := p.write(job, release, trusted, reports); err != nil {
 		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
 	return nil
 }
 
-func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte) error {
+func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, reports Reports) error {
 	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
 	terminusDir := filepath.Join(dir, "lib", "puppet", "indirector", "facts")
 	if err := os.RemoveAll(dir); err != nil {
@@ -214,7 +219,8 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte) e
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir, core), 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir, core, reports), 0o600),
+		p.placeReporter(dir, reports),
 		os.WriteFile(filepath.Join(dir, "conf", trustedFile), trusted, 0o600),
 		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
 		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
@@ -231,10 +237,13 @@ func (p *Puppet) environmentDir(job agent.Job) string {
 // puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
 // of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
 // come from the run's modules, whatever modulepath the release has, as in Puppet's own packages.
-func (p *Puppet) puppetConf(dir string, core bool) []byte {
+func (p *Puppet) puppetConf(dir string, core bool, reports Reports) []byte {
 	own := filepath.Join(p.Dir, "puppet")
 	var b strings.Builder
 	b.WriteString("# written anew for each run\n[main]\n")
+	if reports.URL != "" {
+		fmt.Fprintf(&b, "reporturl = %s\nreport_include_system_store = true\n", reports.URL)
+	}
 	if core {
 		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
 	}

@@ -29,11 +29,16 @@ type Conf struct {
 	Values map[string]string // of puppet agent: section agent over section main
 }
 
-// ReadConf reads the machine's own puppet.conf below root: that of the packages of Puppet and OpenVox, else that of
-// Debian's.
+// ConfDirs returns the folders of the machine's own puppet.conf below root: that of the packages of Puppet and OpenVox,
+// and that of Debian's.
+func ConfDirs(root string) []string {
+	return []string{filepath.Join("/", root, "etc/puppetlabs/puppet"), filepath.Join("/", root, "etc/puppet")}
+}
+
+// ReadConf reads the machine's own puppet.conf, the first of those in ConfDirs.
 func ReadConf(root string) (Conf, error) {
-	for _, name := range []string{"etc/puppetlabs/puppet/puppet.conf", "etc/puppet/puppet.conf"} {
-		path := filepath.Join("/", root, name)
+	for _, dir := range ConfDirs(root) {
+		path := filepath.Join(dir, "puppet.conf")
 		text, err := bounded.ReadFile(path, maxConf)
 		if errors.Is(err, os.ErrNotExist) {
 			continue

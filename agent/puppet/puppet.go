@@ -63,6 +63,10 @@ type Puppet struct {
 	// LastRun is where monitoring reads the result of a run.
 	LastRun LastRun
 
+	// Reports receive the report of each run that changes the machine. Without processors, those of the release do.
+	Reports  Reports
+	ConfDirs []string // folders with the settings of the processors
+
 	// CoreModules is the folder of the modules that the distribution splits from Puppet. "" means that of Debian.
 	CoreModules string
 
@@ -109,6 +113,9 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	r := p.result(job, e)
 	r.ConfigVersion, r.Commit = version, Deployed(job.Tree)
 	p.showLastRun(job, r)
+	if to, err := p.reportsOf(job); err == nil {
+		p.queueReport(job, r, to)
+	}
 	return r, nil
 }
 

@@ -59,27 +59,11 @@ func trustedSettings(job agent.Job) ([]byte, error) {
 // YAML, or whose trusted extensions are no texts, is a *ReleaseError: a node without its extensions would apply another
 // catalog.
 func readExtensions(job agent.Job) (extensions map[string]string, err error) {
-	name, data, err := readEnvironmentFile(job)
+	name, root, err := environmentFile(job, mentionsTrusted)
 	if err != nil {
 		return nil, err
 	}
 	extensions = map[string]string{}
-	defer func() { // the parser is third-party, and a release must not crash the agent
-		if r := recover(); r != nil {
-			err = &ReleaseError{File: name, Err: fmt.Errorf("unreadable YAML: %v", r)}
-		}
-	}()
-	if !mentionsTrusted.Match(data) {
-		return extensions, nil
-	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return nil, &ReleaseError{File: name, Err: err}
-	}
-	if len(doc.Content) == 0 {
-		return extensions, nil
-	}
-	root := doc.Content[0]
 	for _, part := range []*yaml.Node{root, entry(root, "roles", job.Role), entry(root, "nodes", plainName(job.Identity))} {
 		own, err := texts(entry(part, "trusted"))
 		if err != nil {
@@ -88,6 +72,28 @@ func readExtensions(job agent.Job) (extensions map[string]string, err error) {
 		maps.Copy(extensions, own)
 	}
 	return extensions, nil
+}
+
+// environmentFile returns the mapping in environments/<environment>.yaml of the release, and the file's name. It returns
+// nil without a file, and for a file that does not mention what the caller looks for.
+func environmentFile(job agent.Job, mentions *regexp.Regexp) (name string, root *yaml.Node, err error) {
+	name, data, err := readEnvironmentFile(job)
+	if err != nil || !mentions.Match(data) {
+		return name, nil, err
+	}
+	defer func() { // the parser is third-party, and a release must not crash the agent
+		if r := recover(); r != nil {
+			root, err = nil, &ReleaseError{File: name, Err: fmt.Errorf("unreadable YAML: %v", r)}
+		}
+	}()
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return name, nil, &ReleaseError{File: name, Err: err}
+	}
+	if len(doc.Content) == 0 {
+		return name, nil, nil
+	}
+	return name, doc.Content[0], nil
 }
 
 // mentionsTrusted excludes files without the key: they may be no environment files of Pulley.

@@ -68,6 +68,9 @@ type PuppetFile struct {
 	SSLDir    string        `yaml:"ssldir,omitempty"`
 	// whether each run also writes Puppet's own last_run files; nil: after a takeover
 	LastRunFiles *bool `yaml:"last_run_files,omitempty"`
+	// Puppet's report processors, in the place of those of the environment file
+	Reports   []string `yaml:"reports,omitempty"`
+	ReportURL string   `yaml:"reporturl,omitempty"`
 }
 
 // UpgradeFile is the key `upgrade` of agent.yaml; a missing value means the limit of package upgrade.
@@ -195,7 +198,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.PuppetFile", " in puppet")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.UpgradeFile", " in upgrade")
 	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
-		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir, last_run_files} and upgrade: {self_test, first_step, step, probation}", path, problem)
+		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir, last_run_files, reports, reporturl} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 
 // identify determines the node's identity from the flags, else the file, else the hostname.

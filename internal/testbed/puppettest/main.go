@@ -100,6 +100,8 @@ func fake() int {
 	switch s.command {
 	case "apply":
 		return (&run{settings: s}).apply()
+	case "pulley_report":
+		return sendReports(s)
 	case "lookup":
 		return lookup(s)
 	case "--version":

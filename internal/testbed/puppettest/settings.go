@@ -1,8 +1,10 @@
 package puppettest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -204,6 +206,46 @@ func (s settings) expand(text string) string {
 			out.WriteString(fallback)
 		}
 	}
+}
+
+// sendReports runs the application that hands reports to the processor http.
+func sendReports(s settings) int {
+	var runs []struct {
+		Run, Report string
+		Processors  []string
+	}
+	list, err := os.ReadFile(s.words[0])
+	if err == nil {
+		err = json.Unmarshal(list, &runs)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error: "+err.Error())
+		return 1
+	}
+	for _, r := range runs {
+		report, _ := os.ReadFile(r.Report)
+		for _, name := range r.Processors {
+			problem := "Puppet finds no report processor of this name"
+			if name == "http" {
+				problem = post(s.get("reporturl"), report)
+			}
+			line, _ := json.Marshal(map[string]string{"run": r.Run, "processor": name, "problem": problem})
+			fmt.Printf("pulley-report %s\n", line)
+		}
+	}
+	return 0
+}
+
+func post(to string, report []byte) (problem string) {
+	answer, err := http.Post(to, "application/x-yaml", bytes.NewReader(report))
+	if err != nil {
+		return err.Error()
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return "Unable to submit report to " + to + " [" + answer.Status + "]"
+	}
+	return ""
 }
 
 // lookup runs `puppet lookup KEY [--explain]`.

@@ -37,6 +37,8 @@ type testCase struct {
 	Extra    []string          // arguments that the machine appends, to simulate a wrong Puppet
 	Conf     string            // the machine's own puppet.conf
 	Spoil    func(t *testing.T, m machine)
+	Listener *listener // receives reports
+	Reports  []string  // the node's report processors
 	Noop     bool
 	Part     agent.Part
 	Strike   bool // the deadline ends the run in the middle
@@ -56,9 +58,11 @@ type ran struct {
 	Dir    string // the scratch folder
 	Puppet *puppet.Puppet
 	Job    agent.Job
-	Stdout string
-	Took   time.Duration
-	Boot   time.Duration // its machine's
+
+	Listener *listener // its case's
+	Stdout   string
+	Took     time.Duration
+	Boot     time.Duration // its machine's
 }
 
 // file returns the content of a file in the scratch folder, or "" if it is missing.
@@ -143,6 +147,11 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "1.4.0", Tree: "00", Data: 12},
 		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop, Part: c.Part,
 	}
+	if c.Listener != nil {
+		c.Listener.start(t)
+		r.Listener = c.Listener
+		r.Puppet.Reports = puppet.Reports{Processors: c.Reports, URL: c.Listener.URL}
+	}
 	ctx := t.Context()
 	if c.Strike {
 		r.Puppet.Deadline = m.Boot
@@ -173,7 +182,7 @@ func write(t *testing.T, path, text string) {
 
 // cases returns the contract.
 func cases() []testCase {
-	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), trustedCases(), classCases(), moduleCases())
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), reportCases(), trustedCases(), classCases(), moduleCases())
 }
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
