@@ -18,7 +18,7 @@ type ContradictionCode string
 const (
 	TargetDiffers ContradictionCode = "target_differs" // a scope's target is not the target of its last change
 	EpochDiffers  ContradictionCode = "epoch_differs"  // the gate's epoch is not the epoch of the last change
-	HistoryGap    ContradictionCode = "history_gap"    // a change before the last one is missing: a signer signs nothing
+	HistoryGap    ContradictionCode = "history_gap"    // a change before the last one is missing, or was written again: a signer signs nothing
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
@@ -99,8 +99,9 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradiction {
 	above := Contradiction{Code: EpochAbove, Epoch: last}
 	for node := range f.Hosts {
-		if seen := SeenEpoch(f.Statuses[node], now); seen > last+1 {
-			above.Nodes, above.Seen = append(above.Nodes, node), max(above.Seen, seen)
+		permit, statement := seenEpochs(f.Statuses[node], now)
+		if permit > last || statement > last+1 { // a permit is used once; a later statement of the same epoch counts
+			above.Nodes, above.Seen = append(above.Nodes, node), max(above.Seen, permit, statement)
 		}
 	}
 	if len(above.Nodes) == 0 {
@@ -112,16 +113,22 @@ func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradi
 
 // SeenEpoch returns the highest epoch of a permit or statement that a node verified: it uses none below. It is zero if no change
 // can have that epoch, which the node then ignores.
-func SeenEpoch(s agent.Status, now time.Time) (seen agent.Epoch) {
-	if s.Signatures == nil {
-		return 0
+func SeenEpoch(s agent.Status, now time.Time) agent.Epoch {
+	permit, statement := seenEpochs(s, now)
+	return max(permit, statement)
+}
+
+func seenEpochs(s agent.Status, now time.Time) (permit, statement agent.Epoch) {
+	if sig := s.Signatures; sig != nil {
+		permit, statement = sig.Permit, sig.Statement
 	}
-	for _, e := range []agent.Epoch{s.Signatures.Permit, s.Signatures.Statement} {
-		if store.PlausibleEpoch(e, now) {
-			seen = max(seen, e)
-		}
+	if !store.PlausibleEpoch(permit, now) {
+		permit = 0
 	}
-	return seen
+	if !store.PlausibleEpoch(statement, now) {
+		statement = 0
+	}
+	return permit, statement
 }
 
 // assignments compares the assignments in force with the targets of their nodes.

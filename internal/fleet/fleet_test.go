@@ -274,7 +274,7 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 		Desires: store.Desires{Gate: agent.Gate{Epoch: 7}, Default: one},
 		Hosts:   map[string]agent.Host{},
 		Statuses: map[string]agent.Status{
-			"web1": seen(0, 7), "web2": seen(8, 8), "web3": seen(9, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {}, "gone": seen(900, 900),
+			"web1": seen(7, 7), "web2": seen(0, 8), "web3": seen(8, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {}, "gone": seen(900, 900),
 		},
 	}
 	for node := range f.Statuses {
@@ -282,7 +282,7 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 			f.Hosts[node] = agent.Host{Node: node}
 		}
 	}
-	all := Contradictions(f, []store.Change{{Epoch: 7, After: one}}, now)
+	all := Contradictions(f, []store.Change{{Epoch: 7, Kind: store.Recovered, After: one}}, now)
 	if len(all) != 1 || all[0].Code != EpochAbove || all[0].Seen != 500 || strings.Join(all[0].Nodes, " ") != "web3 web4" {
 		t.Errorf("contradictions are %+v", all)
 	}
@@ -295,11 +295,17 @@ func TestMissingChangesAreNamed(t *testing.T) {
 	change := func(epoch agent.Epoch, kind store.ChangeKind) store.Change {
 		return store.Change{Epoch: epoch, Kind: kind, Before: one, After: one}
 	}
-	for want, history := range map[string][]store.Change{
-		"":          {change(7, store.Promoted), change(6, store.Promoted)},
-		"recovered": {change(7, store.Promoted), change(6, store.Recovered), change(2, store.Promoted)},
-		"the history lacks changes before epoch 7: somebody deleted them, or wrote newer ones": {change(7, store.Promoted), change(5, store.Promoted)},
+	const lost = "somebody deleted changes of the history before epoch 7, or wrote them again"
+	for name, history := range map[string][]store.Change{
+		"":                   {change(7, store.Promoted), change(6, store.Promoted), change(5, store.Promoted), change(4, store.Promoted), change(3, store.Promoted), change(2, store.Promoted), change(1, store.Promoted)},
+		"recovered":          {change(7, store.Promoted), change(6, store.Recovered), change(2, store.Promoted)},
+		"one is lost":        {change(7, store.Promoted), change(5, store.Promoted), change(4, store.Recovered)},
+		"the oldest is lost": {change(7, store.Promoted), change(6, store.Promoted), change(5, store.Promoted)},
 	} {
+		want := ""
+		if strings.HasSuffix(name, "lost") {
+			want = lost
+		}
 		all := Contradictions(f, history, time.Now())
 		if missing := strings.Contains(want, " "); len(all) > 1 || (len(all) == 1) != missing || missing && (all[0].Code != HistoryGap || all[0].Sentence() != want) {
 			t.Errorf("%s: contradictions are %+v", want, all)

@@ -91,23 +91,35 @@ func PlausibleEpoch(e agent.Epoch, now time.Time) bool {
 }
 
 // past is the history that led to some targets, oldest first.
-type past []struct {
+type past []entry
+
+type entry struct {
 	key    string
 	change *Change // nil for an unreadable one: it must block no operator from the next change, and doctor reports it
+	written
+}
+
+// written is when etcd got a change. Changes are written once, in the order of their epochs.
+type written struct {
+	revision int64
+	again    bool
+}
+
+func writtenAt(kv *etcd.KV) written { return written{kv.ModRevision, kv.Version > 1} }
+
+// altered reports whether somebody wrote a change again, or later than the newer one.
+func (w written) altered(newer written) bool {
+	return w.again || newer.revision != 0 && w.revision > newer.revision
 }
 
 // past reads the history that led to d: once for each change, whatever the change needs it for.
 func (s *Targets) past(ctx context.Context, env string, d Desires) (all past, err error) {
 	err = s.db.Scan(ctx, s.db.Keys.Env(env).History(), func(_ string, kv *etcd.KV) error {
-		var c Change
-		entry := &c
-		if etcd.Into(&c)(kv) != nil {
-			entry = nil
+		c := new(Change)
+		if etcd.Into(c)(kv) != nil {
+			c = nil
 		}
-		all = append(all, struct {
-			key    string
-			change *Change
-		}{string(kv.Key), entry})
+		all = append(all, entry{string(kv.Key), c, writtenAt(kv)})
 		return nil
 	}, clientv3.WithRev(d.Revision))
 	return all, etcd.Wrap(uncompacted(err), "cannot read the history of %s", env)
@@ -158,33 +170,49 @@ func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.T
 	case !PlausibleEpoch(epoch, now):
 		return s.Implausible(env, epoch)
 	}
-	newer := ""
+	newer := entry{}
+	compare := fmt.Sprintf("compare `pulley history -e %s` with what you know, then `pulley recover -e %[1]s`", env)
 	for _, e := range slices.Backward(kept) {
-		if e.key != k.Change(epoch) {
-			return fmt.Errorf("the history of %s has no change between %s and %s\nfind who deleted it, or wrote the newer one; compare `pulley history -e %s` with what you know, then `pulley recover -e %s`",
-				env, e.key, newer, env, env)
+		switch {
+		case e.key != k.Change(epoch):
+			return fmt.Errorf("the history of %s has no change between %s and %s\nfind who deleted it, or wrote the newer one; %s", env, e.key, newer.key, compare)
+		case e.change != nil && e.altered(newer.written):
+			return fmt.Errorf("somebody wrote %s again: a change is written once\nfind who wrote it; %s", e.key, compare)
 		}
-		if c := e.change; c != nil && (c.Kind == Restored || c.Kind == Recovered) {
-			break
+		if c := e.change; c != nil && c.anchors() {
+			return nil
 		}
-		newer, epoch = e.key, epoch-1
+		newer, epoch = e, epoch-1
+	}
+	if len(history) < HistoryKept && epoch > 0 {
+		return fmt.Errorf("the history of %s has no change before %s\nfind who deleted it; %s", env, newer.key, compare)
 	}
 	return nil
 }
 
-// Gap reports whether the part of a history that is kept, newest first, lacks a change since the last restore or recovery.
+// anchors reports whether the epochs of a history begin with the change: only a restore and a recovery skip epochs.
+func (c Change) anchors() bool { return c.Kind == Restored || c.Kind == Recovered }
+
+// Gap reports whether the part of a history that is kept, newest first, lacks a change since the last restore or recovery, or
+// has one that somebody wrote again.
 func Gap(history []Change) bool {
-	return gap(history[:min(len(history), HistoryKept)])
+	if gap(history[:min(len(history), HistoryKept)]) {
+		return true
+	}
+	n := len(history)
+	return n > 0 && n < HistoryKept && history[n-1].Epoch > 1 && !slices.ContainsFunc(history, Change.anchors)
 }
 
 func gap(history []Change) bool {
+	newer := written{}
 	for i, c := range history {
-		if c.Epoch != history[0].Epoch-agent.Epoch(i) {
+		if c.Epoch != history[0].Epoch-agent.Epoch(i) || c.altered(newer) {
 			return true
 		}
-		if c.Kind == Restored || c.Kind == Recovered {
+		if c.anchors() {
 			break
 		}
+		newer = c.written
 	}
 	return false
 }

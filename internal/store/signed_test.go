@@ -426,8 +426,14 @@ func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
 		empty              bool   // the history is deleted
 		ends               bool   // no epoch is possible after the gate's
 		want               string // of a signature; "" is success
+
+		delete, put string // numbers of changes: deleted first, then written with another release
 	}{
 		{name: "nothing"},
+		{name: "the oldest change is deleted", delete: "1", want: "has no change before"},
+		{name: "an edited change", put: "1", want: "history/000000000001 again"},
+		{name: "the edited last change", put: "2", want: "history/000000000002 again"},
+		{name: "a change is replaced", delete: "1", put: "1", want: "history/000000000001 again"},
 		{name: "no history", empty: true, want: "the gate of dev has epoch 2, and its history is empty"},
 		{name: "a gate without history", empty: true, gate: huge, ends: true, want: "its history is empty"},
 		{name: "a change alone", change: huge, want: "which is not that of the last change"},
@@ -463,6 +469,18 @@ func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
 			if _, err := client.Txn(ctx).Then(ops...).Commit(); err != nil {
 				t.Fatal(err)
 			}
+			edited := ""
+			if c.put != "" {
+				edited = strings.ReplaceAll(string(value(t, server, root+"history/00000000000"+c.put).Kvs[0].Value), `"1.0.0"`, `"0.0.9"`)
+			}
+			if _, err := client.Delete(ctx, root+"history/00000000000"+c.delete); err != nil {
+				t.Fatal(err)
+			}
+			if c.put != "" {
+				if _, err := client.Put(ctx, root+"history/00000000000"+c.put, edited); err != nil {
+					t.Fatal(err)
+				}
+			}
 			d := desires(t, st, dev)
 			_, err := st.Targets.State(ctx, dev, d, store.Off, signing)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -471,6 +489,73 @@ func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
 			// Nor does a change without a signature continue a gate that somebody wrote: recover refuses such an epoch in the history.
 			if _, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, one, me); (err != nil) != c.ends || err != nil && !strings.Contains(err.Error(), "after which no change is possible") {
 				t.Errorf("unsigned: %v", err)
+			}
+		})
+	}
+}
+
+// A change decides one scope. The next statement covers all scopes: a target that somebody wrote into etcd, with a change of the
+// history that shows it, would get the signature of the next signer.
+func TestStatementContinuesTheLastOne(t *testing.T) {
+	t.Parallel()
+	key, _ := signer(t, "ann", "*")
+	signing := me
+	signing.Sign = key.Sign
+	web, db := store.Scope{Role: "web"}, store.Scope{Role: "db"}
+	for name, c := range map[string]struct {
+		attack func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error
+		want   string
+	}{
+		"nothing": {},
+		"an unsigned change of another role": {func(ctx context.Context, t *testing.T, st *store.Store, _ *etcdtest.Server, two agent.Target) error {
+			_, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), db, store.Promoted, two, me)
+			return err
+		}, "the target of role db is not that of the last statement"},
+		"and the statement is deleted": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
+			_, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/statement")
+			return err
+		}, "etcd has none for the present targets"},
+		"and the statement is damaged": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
+			_, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/statement", "?")
+			return err
+		}, "etcd has none for the present targets"},
+		"the node of an own target is removed": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
+			_, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/desired/nodes/web1")
+			return err
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := shared.Keyspace(t)
+			st, ctx := open(t, server, ""), t.Context()
+			e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  web: {cardinality: 1}\n  db: {cardinality: 1}\n"))
+			if err == nil {
+				err = st.Environments.PutSpec(ctx, e, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
+			for _, scope := range []store.Scope{{}, db, {Node: "web1"}} {
+				if c, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), scope, store.Promoted, one, signing); err != nil || c.Unstated {
+					t.Fatalf("%+v, %v", c, err)
+				}
+			}
+			if c.attack != nil {
+				if err := c.attack(ctx, t, st, server, two); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err = st.Targets.Promote(ctx, dev, desires(t, st, dev), web, store.Promoted, two, signing)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "pulley sign -e dev")) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			// The signer of all targets ends it.
+			if _, err := st.Targets.State(ctx, dev, desires(t, st, dev), store.Anew, signing); err != nil {
+				t.Error(err)
+			}
+			if _, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), web, store.Promoted, one, signing); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -29,6 +29,9 @@ func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.R
 	if err := s.plausibleEpoch(ref.String(), d, history, a.At); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
+	if err := d.continued(ref, history, c.Scope()); err != nil {
+		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+	}
 	after := d.With(c.Scope(), c.After)
 	if err := after.decided(ref, history, *c); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
@@ -118,6 +121,25 @@ func (d Desires) decided(ref environments.Ref, history past, c Change) error {
 	for scope, t := range decided {
 		if d.Target(scope) != t && (scope.Node == "" || d.Target(scope) != (agent.Target{})) {
 			return fmt.Errorf("the target of %s is not that of its last change\nfind who wrote it; `pulley recover -e %s` restores it", scope, ref)
+		}
+	}
+	return nil
+}
+
+// continued returns an error if another scope than the changed one differs from the present statement. A change decides one
+// scope: with the next statement, its author would sign what somebody wrote for the others.
+func (d Desires) continued(ref environments.Ref, history past, changed etcd.Scope) error {
+	remedy := fmt.Sprintf("check `pulley status -e %s` and `pulley history -e %[1]s`, then sign all targets: `pulley sign -e %[1]s --sign-key FILE`", ref)
+	if d.Statement == nil && len(history) > 0 {
+		return fmt.Errorf("etcd has none for the present targets\n%s", remedy)
+	}
+	if d.Statement == nil {
+		return nil // the first change
+	}
+	was := d.ByStatement()
+	for _, scope := range append(d.scopes(), was.scopes()...) {
+		if t := d.Target(scope); scope != changed && t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
+			return fmt.Errorf("the target of %s is not that of the last statement\n%s", scope, remedy)
 		}
 	}
 	return nil

@@ -39,6 +39,7 @@ type Change struct {
 	Unstated bool `json:"-"`
 
 	recovery *Recovery // of a change of the kind Recovered
+	written            // zero for a change that was not read
 }
 
 // Edit is what a change of data sets: one key of one layer. Values are one line of YAML, shortened; "" is no value.
@@ -352,6 +353,7 @@ func (s *Targets) history(ctx context.Context, env string, limit int, opts ...cl
 			if string(kv.Key) != s.db.Keys.Env(env).Change(c.Epoch) {
 				return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", c.Epoch)}
 			}
+			c.written = writtenAt(kv)
 			changes = append(changes, c)
 			end = string(kv.Key) // older changes come before it
 		}
