@@ -97,16 +97,6 @@ func (o *options) connect() error {
 	return c.Check()
 }
 
-// author names the author of changes, by the connection that connect completes: verbs use it before they connect.
-func (o *options) author() string {
-	c, v := o.connection, o.context.values
-	c.Fill(o.env)
-	if c.Cert == "" && c.Key == "" {
-		c.Cert = v.Cert
-	}
-	return c.Author(o.env)
-}
-
 // connectTo completes the connection to the fleet of a data folder: by the context that serve wrote for it, else by the usual endpoints.
 func (o *options) connectTo(dataDir string) {
 	c, own := &o.connection, contexts.Context{}

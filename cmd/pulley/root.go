@@ -77,7 +77,6 @@ the result. The only server that a node needs is etcd.`,
 
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			o.readContext()
-			o.env.User = o.author()
 			o.out.Fill(o.env)
 			return errors.Join(o.out.Check(), o.checkMessage())
 		},
@@ -213,6 +212,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 	if err := o.connect(); err != nil {
 		return err
 	}
+	o.env.User = o.connection.Author(o.env)
 	config := o.connection.Config()
 	config.DryRun = o.dryRun
 	s, err := store.Open(config)

@@ -184,6 +184,14 @@ func TestTheAdministratorIsMadeAgain(t *testing.T) {
 		t.Fatalf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
 	works(t, dir, out)
+	now, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer now.Close()
+	if is, _, err := now.Identities.Operator(t.Context(), "admin"); err != nil || !strings.HasPrefix(is.By, "pulley/serve/") {
+		t.Errorf("it was made by %+v, and etcd checked the identity of serve: %v", is, err)
+	}
 	st, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: copied, Key: copied, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)

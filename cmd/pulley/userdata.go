@@ -238,7 +238,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 	if err != nil {
 		return err
 	}
-	r := tokens.Request{Ref: ref, Lifetime: u.expires, By: u.env.User, Why: "userdata"}
+	r := tokens.Request{Ref: ref, Lifetime: u.expires, Why: "userdata"}
 	if r.Node = u.plan.Node; r.Node != "" {
 		r.RoleIs = u.plan.Role
 	} else {
@@ -248,6 +248,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 		r.Uses = 1
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
+		r.By = u.env.User
 		text, t, err := tokens.Create(ctx, s, r, u.env.Now())
 		switch {
 		case err != nil:

@@ -95,17 +95,14 @@ func variable(e Env, name string) string {
 	return e.Getenv("ETCDCTL_" + name)
 }
 
-// Author names the author of changes: the holder of the client certificate, whom etcd knows. Without one it is the user of this
-// machine, whom nothing proves.
+// Author names the author of changes over a completed connection: the holder of the client certificate, whom etcd checks. Without one,
+// or without TLS, it is the user of this machine, whom nothing proves.
 func (c *Connection) Author(e Env) string {
-	file := c.Cert
-	if file == "" {
-		file = variable(e, "CERT")
-	}
-	if file == "" {
+	secure := func(endpoint string) bool { return strings.HasPrefix(endpoint, "https://") }
+	if c.Cert == "" || !slices.ContainsFunc(c.Endpoints, secure) {
 		return e.User
 	}
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(c.Cert)
 	block, _ := pem.Decode(text)
 	for rest := text; err == nil && block != nil && block.Type != "CERTIFICATE"; {
 		block, rest = pem.Decode(rest)

@@ -42,8 +42,10 @@ func TestAuthorIsTheHolderOfTheCertificate(t *testing.T) {
 	if err := os.WriteFile(damaged, []byte("-----BEGIN X-----\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ flag, variable, want string }{
-		{bob, "", "bob"}, {"", bob, "bob"}, {"", "", "ann"}, {damaged, bob, "ann"}, {"/nowhere", "", "ann"},
+	const secure = "https://10.0.0.1:2379"
+	for _, c := range []struct{ endpoint, flag, variable, want string }{
+		{secure, bob, "", "bob"}, {secure, "", bob, "bob"}, {secure, "", "", "ann"}, {secure, damaged, bob, "ann"}, {secure, "/nowhere", "", "ann"},
+		{"http://10.0.0.1:2379", bob, "", "ann"}, {"http://10.0.0.1:2379", "", bob, "ann"},
 	} {
 		env := cli.Env{User: "ann", Getenv: func(name string) string {
 			if name == "PULLEY_CERT" {
@@ -51,8 +53,10 @@ func TestAuthorIsTheHolderOfTheCertificate(t *testing.T) {
 			}
 			return ""
 		}}
-		if got := (&cli.Connection{Cert: c.flag}).Author(env); got != c.want {
-			t.Errorf("--cert %q, PULLEY_CERT %q: %q, want %q", c.flag, c.variable, got, c.want)
+		connection := cli.Connection{Endpoints: []string{c.endpoint}, Cert: c.flag}
+		connection.Fill(env)
+		if got := connection.Author(env); got != c.want {
+			t.Errorf("--endpoints %q, --cert %q, PULLEY_CERT %q: %q, want %q", c.endpoint, c.flag, c.variable, got, c.want)
 		}
 	}
 }
