@@ -66,7 +66,7 @@ func runbook(ts *testscript.TestScript, neg bool, args []string) {
 	commands = peerURL.ReplaceAllString(commands, "http://$1")
 	commands = strings.NewReplacer("0.0.0.0:8443", net+".9:8443", "--sign-key KEY", "--sign-key alice", " …", "").Replace(commands)
 
-	run, name := "set -e\n"+commands+"\nexport -p | grep ETCDCTL_ >$WORK/exported || true\n", ""
+	run, name := "set -e\n"+commands+"\nexport -p | grep -E '(ETCDCTL|PULLEY)_' >$WORK/exported || true\n", ""
 	last := strings.LastIndex("\n"+commands, "\n")
 	switch daemon := commands[last:]; {
 	case strings.HasPrefix(daemon, "etcd "):
@@ -92,7 +92,7 @@ func runbook(ts *testscript.TestScript, neg bool, args []string) {
 		if err != nil {
 			ts.Fatalf("%s: %v", args[0], err)
 		}
-		for _, m := range regexp.MustCompile(`(ETCDCTL_\w+)='?([^'\n]*)`).FindAllStringSubmatch(ts.ReadFile(filepath.Join(ts.Getenv("WORK"), "exported")), -1) {
+		for _, m := range regexp.MustCompile(`((?:ETCDCTL|PULLEY)_\w+)='?([^'\n]*)`).FindAllStringSubmatch(ts.ReadFile(filepath.Join(ts.Getenv("WORK"), "exported")), -1) {
 			ts.Setenv(m[1], m[2])
 		}
 		return

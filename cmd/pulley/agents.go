@@ -154,11 +154,12 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			if o.dryRun {
-				fmt.Fprintf(o.env.Stdout, "would publish agent %s for %s\n", programs.Version, cli.Count(len(programs.Files), "platform"))
-				return nil
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, programs) })
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if o.dryRun {
+					return p.preview(ctx, s, programs)
+				}
+				return p.publish(ctx, s, programs)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&p.version, "version", "", "version, like 1.4.0 (default: that of the file that runs on this machine)")
@@ -166,6 +167,19 @@ EXIT STATUS
 	p.addDryRun(cmd)
 	p.sign.add(cmd)
 	return cmd
+}
+
+func (p *agentsPublishOptions) preview(ctx context.Context, s *store.Store, programs publish.Programs) error {
+	there, err := publish.PublishedProgram(ctx, s.Releases, programs)
+	switch {
+	case err != nil:
+		return err
+	case there:
+		fmt.Fprintf(p.env.Stdout, "agent %s is published already with these programs\n", programs.Version)
+	default:
+		fmt.Fprintf(p.env.Stdout, "would publish agent %s for %s, %s\n", programs.Version, cli.Count(len(programs.Files), "platform"), signedOrNot(p.sign.key(p.env) != nil))
+	}
+	return nil
 }
 
 func (p *agentsPublishOptions) publish(ctx context.Context, s *store.Store, programs publish.Programs) error {

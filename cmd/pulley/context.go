@@ -68,6 +68,9 @@ func (o *options) readContext() {
 		return
 	}
 	f.chosen = name
+	if len(f.values.Endpoints) > 0 {
+		o.env.Getenv = cli.WithoutEtcdctl(o.env.Getenv)
+	}
 	o.fleet.Default, o.sign.standard = f.values.Environment, f.values.SignKey
 }
 

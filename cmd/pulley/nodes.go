@@ -28,7 +28,8 @@ func newNodes(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
 		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot. --role, --node and
---state select some of them. On a terminal, nodes lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes.`,
+--state select some of them. On a terminal, nodes lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that
+are not registered or have a note first.`,
 		Example: `  pulley nodes -e production --role compute
   pulley nodes -e production --state missing`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -58,7 +59,7 @@ func (n nodesOptions) list(ctx context.Context, s *store.Store, ref environments
 	}
 	n.warn(r.Damaged)
 	now := n.env.Now()
-	all, left := limited(fleet.Hosts(r, now), n.selected.limit)
+	all, left := fleet.LimitHosts(fleet.Hosts(r, now), n.selected.limit, now)
 	err = n.out.Print(n.env, all, func(t *cli.Table) error {
 		t.Row("NODE", "ROLE", "REGISTERED", "ADDRESSES", "MACHINE ID", "FIRST BOOT", "NOTE")
 		t.Spare("MACHINE ID", "ADDRESSES")

@@ -42,6 +42,8 @@ publish refuses an unsigned release if a stored environment has allowed signers,
 
 If the version is published already with the same tree, publish adds only a missing signature. With another tree, it fails.
 
+With --dry-run, publish lists the content. With a version, it also reads etcd, and refuses what publish would refuse.
+
 EXIT STATUS
   0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes the folder to publish"),
@@ -49,8 +51,8 @@ EXIT STATUS
 			if err := p.check(c); err != nil {
 				return err
 			}
-			if p.dryRun {
-				return p.show(c.Context(), args[0])
+			if p.dryRun && p.version == "" {
+				return p.show(c.Context(), nil, args[0])
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, args[0]) })
 		},
@@ -116,9 +118,6 @@ func (p *publishOptions) check(c *cobra.Command) error {
 			return cli.Usagef("%v", err)
 		}
 	}
-	if p.dryRun {
-		return nil
-	}
 	return p.sign.check(p.env)
 }
 
@@ -148,6 +147,9 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 		if err := change.CheckUnsigned(ctx, s.Environments, p.version); err != nil {
 			return err
 		}
+	}
+	if p.dryRun {
+		return p.show(ctx, s, dir)
 	}
 	folder, err := p.read(ctx, dir, r, progress)
 	if err != nil {
@@ -210,8 +212,8 @@ func objectCache() string {
 	return ""
 }
 
-// show implements --dry-run. It needs no etcd.
-func (p publishOptions) show(ctx context.Context, dir string) (err error) {
+// show implements --dry-run. Without a version it needs no etcd, and s is nil.
+func (p publishOptions) show(ctx context.Context, s *store.Store, dir string) (err error) {
 	r, progress := p.reporter()
 	defer progress.Done()
 	from, err := p.read(ctx, dir, r, progress)
@@ -222,6 +224,12 @@ func (p publishOptions) show(ctx context.Context, dir string) (err error) {
 	left, err := from.LeftOut()
 	if err != nil {
 		return err
+	}
+	there := false
+	if s != nil {
+		if there, err = s.Releases.Published(ctx, p.version, from.Manifest.Tree()); err != nil {
+			return err
+		}
 	}
 	progress.Done()
 	for _, e := range from.Manifest.Entries {
@@ -241,7 +249,11 @@ func (p publishOptions) show(ctx context.Context, dir string) (err error) {
 	if p.version != "" {
 		what = p.version + " from " + dir
 	}
-	cli.Cleanf(p.env.Stdout, "would publish %s: %s, %s, tree %.12s; %d left out\n", what,
+	does := "would publish " + what
+	if there {
+		does = p.version + " is published already with this tree"
+	}
+	cli.Cleanf(p.env.Stdout, "%s: %s, %s, tree %.12s; %d left out\n", does,
 		cli.Count(from.Manifest.Files(), "file"), cli.Bytes(from.Manifest.Bytes()), from.Manifest.Tree(), len(left))
 	if about := describeSource(from.Facts); about != "" {
 		cli.Cleanf(p.env.Stdout, "%s\n", about)

@@ -36,7 +36,7 @@ func (c *Connection) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate [PULLEY_CERT]")
 	f.StringVar(&c.Key, "key", "", "PEM file of its key [PULLEY_KEY]")
 	f.StringVar(&c.Prefix, "prefix", "", "first part of every key in etcd [PULLEY_PREFIX] (default "+store.DefaultPrefix+")")
-	f.DurationVar(&c.Timeout, "timeout", 0, "how long one call to etcd may take [PULLEY_TIMEOUT] (default "+store.DefaultTimeout.String()+")")
+	DurationVar(f, &c.Timeout, "timeout", 0, "how long one call to etcd may take [PULLEY_TIMEOUT] (default "+store.DefaultTimeout.String()+")")
 }
 
 // Fill sets unset flags from the environment.
@@ -61,7 +61,7 @@ func (c *Connection) Fill(e Env) {
 	}
 	if s := e.Getenv("PULLEY_TIMEOUT"); s != "" && c.Timeout == 0 {
 		var err error
-		if c.Timeout, err = time.ParseDuration(s); err != nil {
+		if c.Timeout, err = ParseDuration(s); err != nil {
 			c.Timeout = -1 // rejected by Check, and by the store
 		}
 	}
@@ -75,10 +75,22 @@ func (c *Connection) Fill(e Env) {
 	}
 }
 
-// NamesFleet reports whether a flag or a variable names etcd's endpoints.
+// NamesFleet reports whether a flag or a variable of Pulley names etcd's endpoints.
 func (c *Connection) NamesFleet(e Env) bool {
-	return len(c.Endpoints) > 0 || variable(e, "ENDPOINTS") != ""
+	return len(c.Endpoints) > 0 || e.Getenv("PULLEY_ENDPOINTS") != ""
 }
+
+// WithoutEtcdctl returns an environment without etcdctl's variables, which may be those of another etcd.
+func WithoutEtcdctl(getenv func(string) string) func(string) string {
+	return func(name string) string {
+		if strings.HasPrefix(name, etcdctlPrefix) {
+			return ""
+		}
+		return getenv(name)
+	}
+}
+
+const etcdctlPrefix = "ETCDCTL_"
 
 // Check rejects invalid values. Programs call it after Fill, before any other work.
 func (c *Connection) Check() error {
@@ -92,7 +104,7 @@ func variable(e Env, name string) string {
 	if s := e.Getenv("PULLEY_" + name); s != "" {
 		return s
 	}
-	return e.Getenv("ETCDCTL_" + name)
+	return e.Getenv(etcdctlPrefix + name)
 }
 
 // Author names the author of changes over a completed connection: the holder of the client certificate, whom etcd checks. Without one,

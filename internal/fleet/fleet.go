@@ -34,7 +34,7 @@ type Status struct {
 	Health machines.Health `json:"-"`
 	Target agent.Target    `json:"-"` // of nodes without one of their own
 	Epoch  agent.Epoch     `json:"-"`
-	ByRole []RoleCounts    `json:"-"` // of Nodes, before any of them is left out
+	ByRole []RoleCounts    `json:"by_role"` // of Nodes, before any of them is left out
 }
 
 // Counts is the number of nodes in each state. A state without nodes is absent.
@@ -42,10 +42,10 @@ type Counts map[agent.NodeState]int
 
 // RoleCounts are the nodes of a role in one state, and the first of them.
 type RoleCounts struct {
-	Role  string
-	State agent.NodeState
-	Nodes int
-	First []string
+	Role  string          `json:"role"`
+	State agent.NodeState `json:"state"`
+	Nodes int             `json:"nodes"`
+	First []string        `json:"first"`
 }
 
 // Node is the state of one node.
@@ -135,7 +135,7 @@ func countRoles(nodes []Node) []RoleCounts {
 			c.First = append(c.First, n.Node)
 		}
 	}
-	var all []RoleCounts
+	all := []RoleCounts{}
 	for _, role := range slices.Sorted(maps.Keys(counts)) {
 		for _, state := range agent.NodeStates() {
 			if c := counts[role][state]; c != nil {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -139,6 +140,23 @@ func Hosts(r HostsRead, now time.Time) []Host {
 		}
 	}
 	return all
+}
+
+// LimitHosts leaves out hosts beyond the first limit (0: none), in this order: registered ones without a note last. It
+// returns the number of hosts that it left out.
+func LimitHosts(all []Host, limit int, now time.Time) (kept []Host, left int) {
+	if limit <= 0 || len(all) <= limit {
+		return all, 0
+	}
+	rank := func(h Host) int {
+		if h.Registered && h.Note(now) == "" {
+			return 1
+		}
+		return 0
+	}
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b Host) int { return cmp.Compare(rank(a), rank(b)) })
+	return all[:limit], len(all) - limit
 }
 
 // calledFor returns the nodes of an environment, numbered ones and members, with their roles.

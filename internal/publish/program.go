@@ -128,6 +128,19 @@ type ProgramResult struct {
 	SignedBy string // fingerprint of the key if its signature existed already
 }
 
+// PublishedProgram reports whether a version exists with these programs. Other programs are an error.
+func PublishedProgram(ctx context.Context, s *store.Releases, p Programs) (bool, error) {
+	record := store.AgentRelease{Version: p.Version, Platforms: map[string]content.Program{}}
+	for platform, program := range p.Files {
+		packed, err := content.PackProgram(program, func(string, []byte) error { return nil })
+		if err != nil {
+			return false, err
+		}
+		record.Platforms[platform] = packed
+	}
+	return s.PublishedAgent(ctx, record)
+}
+
 // Program publishes a version of pulley-agent. If the same programs are published under this version already, it only
 // adds a missing signature.
 func Program(ctx context.Context, s *store.Releases, p Programs, w Wish, r Reporter) (_ ProgramResult, err error) {

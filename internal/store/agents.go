@@ -58,14 +58,32 @@ func (s *Releases) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, 
 	if err = r.check(); err == nil {
 		created, err = s.publish(ctx, p, etcd.If(), s.db.Keys.AgentRelease(r.Version), trust.Agent, r, sign, func(kv *etcd.KV) error {
 			have, err := s.decodeAgent(kv)
-			sameProgram := func(a, b content.Program) bool { return a.SHA256 == b.SHA256 }
-			if err == nil && !maps.EqualFunc(have.Platforms, r.Platforms, sameProgram) {
-				err = errors.New("it is published already, with other programs\nan agent's release never changes: publish these under a new version")
+			if err == nil {
+				err = have.samePrograms(r)
 			}
 			return err
 		})
 	}
 	return created, etcd.Wrap(err, "cannot publish agent %s", r.Version)
+}
+
+// PublishedAgent reports whether a version exists with these programs. Other programs are an error, as for PutAgent.
+func (s *Releases) PublishedAgent(ctx context.Context, r AgentRelease) (bool, error) {
+	have, err := s.Agent(ctx, r.Version)
+	switch {
+	case errors.Is(err, etcd.ErrNotFound):
+		return false, nil
+	case err == nil:
+		err = have.samePrograms(r)
+	}
+	return err == nil, etcd.Wrap(err, "cannot publish agent %s", r.Version)
+}
+
+func (r AgentRelease) samePrograms(other AgentRelease) error {
+	if maps.EqualFunc(r.Platforms, other.Platforms, func(a, b content.Program) bool { return a.SHA256 == b.SHA256 }) {
+		return nil
+	}
+	return errors.New("it is published already, with other programs\nan agent's release never changes: publish these under a new version")
 }
 
 // decodeAgent reads an agent's document. A record that was copied from another version's key is unreadable.

@@ -90,9 +90,8 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	}
 	created, err = s.publish(ctx, p, b, s.db.Keys.Release(r.Version), trust.Release, r, sign, func(kv *etcd.KV) error {
 		have, err := s.decodeRelease(kv)
-		if err == nil && have.Content.Tree != r.Content.Tree {
-			err = fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n"+
-				"a release never changes: publish this one under a new version", have.Content.Tree, r.Content.Tree)
+		if err == nil {
+			err = have.sameTree(r.Content.Tree)
 		}
 		return err
 	})
@@ -103,6 +102,26 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 		}
 	}
 	return created, etcd.Wrap(err, "cannot publish %s", r.Version)
+}
+
+// Published reports whether a release exists with this tree. Another tree is an error, as for Put.
+func (s *Releases) Published(ctx context.Context, version, tree string) (bool, error) {
+	have, err := s.Get(ctx, version)
+	switch {
+	case errors.Is(err, etcd.ErrNotFound):
+		return false, nil
+	case err == nil:
+		err = have.sameTree(tree)
+	}
+	return err == nil, etcd.Wrap(err, "cannot publish %s", version)
+}
+
+func (r Release) sameTree(tree string) error {
+	if r.Content.Tree == tree {
+		return nil
+	}
+	return fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n"+
+		"a release never changes: publish this one under a new version", r.Content.Tree, tree)
 }
 
 // publish adds a signed record at a key to a batch, and commits it while p is held. It does nothing if there is a
