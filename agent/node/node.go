@@ -139,11 +139,16 @@ func TakeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet) (*os.File
 // NewPuppet returns a Puppet with this node's settings.
 func (s Setup) NewPuppet() *puppet.Puppet {
 	c := s.Config.Puppet
+	t, err := takeover.Load(s.StateDir())
+	if err != nil {
+		s.Log.Warn("cannot read the state of the takeover", "err", err)
+	}
 	return &puppet.Puppet{
 		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
 		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
 		Certificate: puppet.Certificate{Identity: s.Config.IdentityFile(), CAs: s.Config.BundleFile(), SSLDir: c.SSLDir},
-		LastRun:     s.lastRun(),
+		LastRun:     s.lastRun(t),
+		StaysOff:    t.Services(),
 		Reports:     puppet.Reports{Processors: c.Reports, URL: c.ReportURL},
 		ConfDirs:    puppet.ConfDirs(s.Root),
 	}
@@ -151,14 +156,12 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 
 // lastRun returns where monitoring reads the result of Puppet's last run, by default only where Pulley replaces a puppet
 // agent.
-func (s Setup) lastRun() puppet.LastRun {
-	wanted := s.Config.Puppet.LastRunFiles
-	if wanted == nil {
-		t, err := takeover.Load(s.StateDir())
-		replaces := err == nil && t.Replaces()
-		wanted = &replaces
+func (s Setup) lastRun(t takeover.State) puppet.LastRun {
+	wanted := t.Replaces()
+	if set := s.Config.Puppet.LastRunFiles; set != nil {
+		wanted = *set
 	}
-	if !*wanted {
+	if !wanted {
 		return puppet.LastRun{}
 	}
 	conf, err := puppet.ReadConf(s.Root)

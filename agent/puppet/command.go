@@ -137,8 +137,9 @@ func CheckTags(part agent.Part) error {
 //	runs/<id>/config_version             the version of the catalog
 //	runs/<id>/hiera.yaml                 the global layer
 //	runs/<id>/conf/trusted.json          the value of $trusted
-//	runs/<id>/lib                        a libdir without files that an old agent synchronised; it has only the facts
-//	                                     terminus that hands trusted.json to Puppet
+//	runs/<id>/conf/pulley.json           settings of the types that a run without a server changes
+//	runs/<id>/lib                        a libdir without files that an old agent synchronised; it has only what
+//	                                     hands trusted.json and pulley.json to Puppet, and reports to its processors
 //	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
 //	runs/<id>/unsent.json                the report processors that have not taken the run's report
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
@@ -181,12 +182,13 @@ func (p *Puppet) prepare(job agent.Job) error {
 
 func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, reports Reports) error {
 	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
-	terminusDir := filepath.Join(dir, "lib", "puppet", "indirector", "facts")
+	lib := filepath.Join(dir, "lib")
+	terminusDir := filepath.Join(lib, "puppet", "indirector", "facts")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
 	for _, d := range []string{
-		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir, filepath.Join(dir, "modules"),
+		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir, filepath.Join(lib, "pulley"), filepath.Join(dir, "modules"),
 		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
 	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -208,6 +210,10 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, r
 	if err != nil {
 		return err
 	}
+	ofRun, err := json.Marshal(typeSettings{Secrets: keepsSecrets(job.Tree), StaysOff: slices.Concat(p.StaysOff, []string{})})
+	if err != nil {
+		return err
+	}
 	if err := p.placeCertificate(filepath.Join(own, "ssl"), job.Certname); err != nil {
 		return err
 	}
@@ -223,6 +229,8 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, r
 		p.placeReporter(dir, reports),
 		os.WriteFile(filepath.Join(dir, "conf", trustedFile), trusted, 0o600),
 		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
+		os.WriteFile(filepath.Join(lib, "pulley", "types.rb"), types, 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "pulley.json"), ofRun, 0o600),
 		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
 		os.WriteFile(filepath.Join(dir, "hiera.yaml"), hiera, 0o600),
 		os.WriteFile(p.versionFile(job.ID), []byte(ownVersion(job.Target.Release, Deployed(job.Tree))+"\n"), 0o600),

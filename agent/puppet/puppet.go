@@ -60,6 +60,9 @@ type Puppet struct {
 	// Certificate is what $settings::hostcert and its relatives point at.
 	Certificate Certificate
 
+	// StaysOff are the services that no run changes: those of a puppet agent that Pulley replaces.
+	StaysOff []string
+
 	// LastRun is where monitoring reads the result of a run.
 	LastRun LastRun
 

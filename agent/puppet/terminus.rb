@@ -8,6 +8,7 @@ class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
   desc "Facter's facts, with the trusted extensions of Pulley's environment file."
 
   def find(request)
+    load File.join(Puppet[:libdir], 'pulley', 'types.rb') unless defined?(Pulley::SETTINGS)
     facts = super
     supplied = JSON.parse(File.read(File.join(Puppet[:confdir], 'trusted.json')))['trusted']
     trusted = Puppet::Context::TrustedInformation.new(

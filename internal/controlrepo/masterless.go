@@ -30,6 +30,10 @@ func scan(file, src string, tokens []token) []Finding {
 			add(t.at, ExportedResource, "a collector of them")
 		case t.kind == word && (t.text == "puppetdb_query" || t.text == "::puppetdb_query") && followedBy(tokens, i, "("):
 			add(t.at, PuppetDBQuery, "")
+		case t.kind == word && t.text == "filebucket" && followedBy(tokens, i, "{") && remoteBucket(tokens[i+1:]):
+			add(t.at, RemoteFilebucket, "")
+		case t.kind == word && t.text == "service" && followedBy(tokens, i, "{") && agentService(tokens[i+2:]) != "":
+			add(t.at, AgentService, agentService(tokens[i+2:]))
 		case isVariable(tokens, i) && serverVariables[strings.TrimPrefix(t.text, "::")] && !own[t.text]:
 			add(t.at, ServerVariable, "$"+t.text)
 		case isVariable(tokens, i) && agentCertificate(t.text) != "":
@@ -43,6 +47,32 @@ func scan(file, src string, tokens []token) []Finding {
 		}
 	}
 	return out
+}
+
+// remoteBucket reports whether a declaration, from its opening brace, has path => false: Puppet then asks a server.
+func remoteBucket(tokens []token) bool {
+	for i, t := range tokens[:min(len(tokens), maxListTokens)] {
+		if isSymbol(tokens, i, "}") {
+			return false
+		}
+		if t.kind == word && t.text == "path" && followedBy(tokens, i, "=>") && i+2 < len(tokens) && tokens[i+2].kind == word && tokens[i+2].text == "false" {
+			return true
+		}
+	}
+	return false
+}
+
+// agentService returns the service of puppet agent in the titles of a declaration, or "".
+func agentService(tokens []token) string {
+	for i, t := range tokens[:min(len(tokens), maxListTokens)] {
+		if isSymbol(tokens, i, ":") || isSymbol(tokens, i, "}") {
+			return ""
+		}
+		if t.kind == text && t.whole && (t.text == "puppet" || t.text == "pe-puppet") {
+			return t.text
+		}
+	}
+	return ""
 }
 
 func followedBy(tokens []token, i int, symbolText string) bool {

@@ -43,6 +43,8 @@ const (
 	TrustedUnsupplied   Rule = "trusted_unsupplied"
 	ModulepathOutside   Rule = "modulepath_outside"
 	AgentCertificate    Rule = "agent_certificate"
+	RemoteFilebucket    Rule = "remote_filebucket"
+	AgentService        Rule = "agent_service"
 	Unclassified        Rule = "unclassified"
 	UnsetVariable       Rule = "unset_variable"
 	DataOutside         Rule = "data_outside"
@@ -109,6 +111,8 @@ var Rules = []RuleText{
 	{DataOutside, Warning, "hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves", "name a folder of the repository, and join a second source with publish --overlay"},
 	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only"},
 	{EyamlUnread, Warning, "Hiera does not decrypt this value: no level of hiera.yaml that reads the file uses eyaml_lookup_key", "set lookup_key: eyaml_lookup_key for the level"},
+	{RemoteFilebucket, Warning, "the filebucket is on a server: here it is the node's own, and it keeps no file with secrets", "remove path => false, or backup => false where the bucket is used"},
+	{AgentService, Warning, "the code manages the service of puppet agent: after a takeover no run changes it, and it counts as pending", "remove the service from the code when all nodes are taken over"},
 	{OddEntry, Warning, "the link or name is published, but may not work as it is meant", "rename it, or replace the link by a file"},
 }
 

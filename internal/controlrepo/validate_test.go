@@ -281,3 +281,22 @@ func TestValidateChecksUnignoredFiles(t *testing.T) {
 		t.Errorf("%v %v", report.Findings, err)
 	}
 }
+
+// Backups that go nowhere, and a service that a takeover leaves alone, would surprise a team only on its nodes.
+func TestBucketsAndTheAgentsServiceAreReported(t *testing.T) {
+	_, report := validated(t, map[string]string{
+		"environment.conf": "modulepath = site:modules\n",
+		"site/a/manifests/b.pp": "class a::b {\n  filebucket { 'main': server => 'puppet', path => false }\n  filebucket { 'own': path => '/var/bucket' }\n" +
+			"  service { ['cron', 'puppet']: ensure => running }\n  service { 'puppetserver': }\n  service { $x: enable => 'puppet' }\n}\n",
+	}, Options{})
+	var got []string
+	for _, f := range report.Findings {
+		if f.Rule == RemoteFilebucket || f.Rule == AgentService {
+			got = append(got, f.place()+string(f.Rule))
+		}
+	}
+	want := []string{"site/a/manifests/b.pp:2:3: remote_filebucket", "site/a/manifests/b.pp:4:3: agent_service"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

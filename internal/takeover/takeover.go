@@ -420,6 +420,19 @@ func (s State) Replaces() bool {
 	return s.Stage == Disabled || s.Stage == Removing || s.Stage == Removed
 }
 
+// Services returns the services of the puppet agent that Pulley replaces, as Puppet names them; nil without a takeover.
+func (s State) Services() []string {
+	if !s.Replaces() {
+		return nil
+	}
+	services := []string{"puppet", "pe-puppet"}
+	for _, u := range s.Units {
+		services = append(services, u.Name, strings.TrimSuffix(u.Name, ".service"))
+	}
+	slices.Sort(services)
+	return slices.Compact(services)
+}
+
 // Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",
 // and the lock counts as another program's.
 func Own(stateDir string) string {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/agent"
 )
 
 // The agent judges runs by Puppet's documented behaviour. A Puppet with other behaviour would make the agent commit a
@@ -39,7 +41,7 @@ func TestReal(t *testing.T) {
 			t.Fatal(err)
 		}
 		return m
-	})
+	}, realCases()...)
 }
 
 // printed returns one of Puppet's settings.
@@ -50,4 +52,73 @@ func printed(t *testing.T, program, name string) string {
 		t.Fatalf("cannot ask Puppet for its %s: %v", name, err)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// realCases are about Puppet's types and plug-ins, which the fake does not have.
+func realCases() []testCase {
+	backup := func(kept bool) func(t *testing.T, r *ran) {
+		return func(t *testing.T, r *ran) {
+			write(t, filepath.Join(r.Dir, "motd"), "the old contents")
+			again, err := r.Puppet.Apply(t.Context(), r.Job)
+			if err != nil || again.Outcome != agent.Changed || r.file("motd") != "hello" {
+				t.Fatalf("%+v, %v", again, err)
+			}
+			found := false
+			_ = filepath.WalkDir(filepath.Join(r.Puppet.Dir, "puppet", "var"), func(path string, _ os.DirEntry, _ error) error {
+				text, _ := os.ReadFile(path)
+				found = found || strings.Contains(string(text), "the old contents")
+				return nil
+			})
+			if found != kept {
+				t.Errorf("the old contents are in a bucket: %t, want %t", found, kept)
+			}
+		}
+	}
+	bucket := "filebucket { 'main': server => 'puppet.invalid', path => false }\nFile { backup => 'main' }\n"
+	return []testCase{
+		{
+			Name: "the bucket of a server", Manifest: bucket + motd,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: backup(true),
+		},
+		{
+			Name: "no bucket of a secret", Manifest: bucket + "file { '{{dir}}/motd': content => Sensitive('hello') }\n",
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: backup(false),
+		},
+		{
+			Name: "no bucket where the release has secrets", Manifest: bucket + motd,
+			Files: map[string]string{"hiera.yaml": "version: 5\nhierarchy:\n  - {name: secrets, lookup_key: eyaml_lookup_key, path: x.eyaml}\n"},
+			Kind:  agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: backup(false),
+		},
+		{
+			Name: "the service of a replaced agent", StaysOff: []string{"puppet"},
+			Manifest: "service { ['puppet', 'other']: ensure => running, provider => base, status => '/bin/false', start => '/bin/true' }\n",
+			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				if r.Counts.Pending != 1 || r.Counts.Changed != 1 {
+					t.Errorf("counts %+v, want one pending service and one changed", r.Counts)
+				}
+			},
+		},
+		{
+			Name: "a report processor of a module", Manifest: motd, Listener: &listener{}, Reports: []string{"mine"},
+			Files: map[string]string{"modules/mine/lib/puppet/reports/mine.rb": `require 'puppet'
+Puppet::Reports.register_report(:mine) do
+  def process
+    File.write(File.read(File.join(Puppet[:confdir], 'mine.yaml')), "#{host} #{status}")
+  end
+end
+`},
+			Spoil: func(t *testing.T, m machine) {
+				write(t, filepath.Join(m.Confdir, "mine.yaml"), filepath.Join(m.Confdir, "sent"))
+			},
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				r.Puppet.SendReports(t.Context())
+				text, err := os.ReadFile(filepath.Join(r.Puppet.ConfDirs[0], "sent"))
+				if err != nil || string(text) != "web1 changed" || r.waiting(t) != 0 {
+					t.Errorf("the module's processor wrote %q (%v); %d reports wait", text, err, r.waiting(t))
+				}
+			},
+		},
+	}
 }

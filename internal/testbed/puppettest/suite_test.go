@@ -39,6 +39,7 @@ type testCase struct {
 	Spoil    func(t *testing.T, m machine)
 	Listener *listener // receives reports
 	Reports  []string  // the node's report processors
+	StaysOff []string  // services that no run changes
 	Noop     bool
 	Part     agent.Part
 	Strike   bool // the deadline ends the run in the middle
@@ -71,10 +72,10 @@ func (r *ran) file(name string) string {
 	return string(text)
 }
 
-// suite runs the contract on the Puppets from newMachine.
-func suite(t *testing.T, newMachine func(t *testing.T, extra ...string) machine) {
+// suite runs the contract on the Puppets from newMachine. more are cases that the fake does not know.
+func suite(t *testing.T, newMachine func(t *testing.T, extra ...string) machine, more ...testCase) {
 	t.Run("what_is_spoiled_does_reach_a_Puppet", func(t *testing.T) { leaks(t, newMachine(t)) })
-	for _, c := range cases() {
+	for _, c := range append(cases(), more...) {
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
 			if c.Spoil == nil { // a case that modifies the environment of this process runs alone
 				t.Parallel()
@@ -138,7 +139,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	var out bytes.Buffer
 	r.Puppet = &puppet.Puppet{
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
-		StateDirs: []string{filepath.Join(m.Vardir, "state")}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
+		StateDirs: []string{filepath.Join(m.Vardir, "state")}, StaysOff: c.StaysOff, ConfDirs: []string{m.Confdir}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
 		LastRun:     puppet.LastRun{Summary: filepath.Join(r.Dir, "public", "summary.yaml"), Report: filepath.Join(r.Dir, "state", "report.yaml")},
 		Certificate: puppet.Certificate{Identity: filepath.Join(base, "node.pem"), CAs: filepath.Join(base, "ca.pem")},
 	}

@@ -1,0 +1,40 @@
+# Written anew for each run by pulley-agent. What Puppet's types do otherwise in a run without a server.
+require 'json'
+
+module Pulley
+  SETTINGS = JSON.parse(File.read(File.join(Puppet[:confdir], 'pulley.json'))).freeze
+
+  # The bucket of a server is the node's own bucket.
+  module OwnBucket
+    def initialize(*)
+      super
+      return if self[:path]
+
+      warning("there is no server: the node's own bucket is used")
+      self[:path] = Puppet[:clientbucketdir]
+    end
+  end
+
+  # A bucket would keep the old contents of files with secrets.
+  module NoSecretsInBucket
+    private
+
+    def perform_backup_with_bucket(file)
+      return super unless SETTINGS['secrets'] || parameter(:content)&.sensitive
+
+      notice('not backed up: a bucket keeps secrets')
+      true
+    end
+  end
+
+  # The service of a replaced puppet agent stays as the takeover left it.
+  module StaysOff
+    def noop?
+      super || SETTINGS['stays_off'].include?(self[:name])
+    end
+  end
+
+  Puppet::Type.type(:filebucket).prepend(OwnBucket)
+  Puppet::Type.type(:file).prepend(NoSecretsInBucket)
+  Puppet::Type.type(:service).prepend(StaysOff)
+end
