@@ -38,7 +38,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
   pulley token create --operator ann --as operator`,
 		Args: arguments(0, 0, "takes no arguments; --node, --role or --operator name the scope"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			r.As, r.By, r.Why = store.OperatorRole(as), o.env.User, o.message
+			r.As, r.Why = store.OperatorRole(as), o.message
 			if r.Operator == "" && c.Flags().Changed("operator") {
 				return cli.Usagef("--operator is empty")
 			}
@@ -52,6 +52,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 				return cli.Usagef("%v", err)
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				r.By = o.env.User
 				text, t, err := tokens.Create(ctx, s, r, o.env.Now())
 				if err != nil {
 					return err
