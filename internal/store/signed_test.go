@@ -514,11 +514,11 @@ func TestStatementContinuesTheLastOne(t *testing.T) {
 		"and the statement is deleted": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
 			_, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/statement")
 			return err
-		}, "etcd has none for the present targets"},
+		}, "etcd has none for the target of "},
 		"and the statement is damaged": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
 			_, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/statement", "?")
 			return err
-		}, "etcd has none for the present targets"},
+		}, "etcd has none for the target of "},
 		"the node of an own target is removed": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
 			_, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/desired/nodes/web1")
 			return err

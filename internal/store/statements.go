@@ -29,7 +29,7 @@ func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.R
 	if err := s.plausibleEpoch(ref.String(), d, history, a.At); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
-	if err := d.continued(ref, history, c.Scope()); err != nil {
+	if err := d.continued(ref, c.Scope()); err != nil {
 		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
 	after := d.With(c.Scope(), c.After)
@@ -128,13 +128,15 @@ func (d Desires) decided(ref environments.Ref, history past, c Change) error {
 
 // continued returns an error if another scope than the changed one differs from the present statement. A change decides one
 // scope: with the next statement, its author would sign what somebody wrote for the others.
-func (d Desires) continued(ref environments.Ref, history past, changed etcd.Scope) error {
+func (d Desires) continued(ref environments.Ref, changed etcd.Scope) error {
 	remedy := fmt.Sprintf("check `pulley status -e %s` and `pulley history -e %[1]s`, then sign all targets: `pulley sign -e %[1]s --sign-key FILE`", ref)
-	if d.Statement == nil && len(history) > 0 {
-		return fmt.Errorf("etcd has none for the present targets\n%s", remedy)
-	}
 	if d.Statement == nil {
-		return nil // the first change
+		for _, scope := range d.scopes() {
+			if scope != changed && d.Target(scope) != (agent.Target{}) {
+				return fmt.Errorf("etcd has none for the target of %s\n%s", scope, remedy)
+			}
+		}
+		return nil
 	}
 	was := d.ByStatement()
 	for _, scope := range append(d.scopes(), was.scopes()...) {

@@ -78,7 +78,7 @@ func TestStoredTypesAreComplete(t *testing.T) {
 var identifiers = strings.Fields(`
 	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor ConfigVersion DataDigest Digest Driver Environment File Flavor Folder From
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
-	Path Place Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers Source Status Step To Token Tree
+	Path Place Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who
 `)
 
