@@ -137,6 +137,7 @@ func CheckTags(part agent.Part) error {
 //	runs/<id>/config_version             the version of the catalog
 //	runs/<id>/hiera.yaml                 the global layer
 //	runs/<id>/conf/trusted.json          the value of $trusted
+//	runs/<id>/conf/external_node.yaml    the answer of the external node classifier, if the release has one
 //	runs/<id>/conf/pulley.json           settings of the types that a run without a server changes
 //	runs/<id>/lib                        a libdir without files that an old agent synchronised; it has only what
 //	                                     hands trusted.json and pulley.json to Puppet, and reports to its processors
@@ -170,17 +171,28 @@ func (p *Puppet) prepare(job agent.Job) error {
 	if err != nil {
 		return err
 	}
+	external, err := externalNode(job)
+	if err != nil {
+		return err
+	}
 	reports, err := p.reportsOf(job)
 	if err != nil { // reports never end a run
 		p.log().Warn("no report processor receives this run's report", "error", err)
 	}
-	if err := p.write(job, release, trusted, reports); err != nil {
+	if err := p.write(job, inputs{release, trusted, external, reports}); err != nil {
 		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
 	return nil
 }
 
-func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, reports Reports) error {
+// inputs are what a run takes from its release and its node.
+type inputs struct {
+	release           ReleaseSettings
+	trusted, external []byte // external is nil without external nodes
+	reports           Reports
+}
+
+func (p *Puppet) write(job agent.Job, in inputs) error {
 	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
 	lib := filepath.Join(dir, "lib")
 	terminusDir := filepath.Join(lib, "puppet", "indirector", "facts")
@@ -203,7 +215,7 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, r
 		return err
 	}
 	layers := job.Data
-	if release.LiveData == LiveDataInHierarchy {
+	if in.release.LiveData == LiveDataInHierarchy {
 		layers = ""
 	}
 	hiera, err := globalLayer(layers)
@@ -224,10 +236,14 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings, trusted []byte, r
 	if err := os.Symlink(job.Tree, p.environmentDir(job)); err != nil {
 		return err
 	}
+	node, err := placeExternalNode(filepath.Join(dir, "conf"), in.external)
+	if err != nil {
+		return err
+	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir, core, reports), 0o600),
-		p.placeReporter(dir, reports),
-		os.WriteFile(filepath.Join(dir, "conf", trustedFile), trusted, 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir, core, in.reports, node), 0o600),
+		p.placeReporter(dir, in.reports),
+		os.WriteFile(filepath.Join(dir, "conf", trustedFile), in.trusted, 0o600),
 		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
 		os.WriteFile(filepath.Join(lib, "pulley", "types.rb"), types, 0o600),
 		os.WriteFile(filepath.Join(dir, "conf", "pulley.json"), ofRun, 0o600),
@@ -244,8 +260,9 @@ func (p *Puppet) environmentDir(job agent.Job) string {
 
 // puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
 // of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
-// come from the run's modules, whatever modulepath the release has, as in Puppet's own packages.
-func (p *Puppet) puppetConf(dir string, core bool, reports Reports) []byte {
+// come from the run's modules, whatever modulepath the release has, as in Puppet's own packages. node has the settings
+// that classify the node.
+func (p *Puppet) puppetConf(dir string, core bool, reports Reports, node [][2]string) []byte {
 	own := filepath.Join(p.Dir, "puppet")
 	var b strings.Builder
 	b.WriteString("# written anew for each run\n[main]\n")
@@ -255,7 +272,7 @@ func (p *Puppet) puppetConf(dir string, core bool, reports Reports) []byte {
 	if core {
 		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
 	}
-	for _, s := range [][2]string{
+	for _, s := range append([][2]string{
 		{"basemodulepath", filepath.Join(dir, "modules")},
 		{"codedir", dir}, // $codedir/environments/$environment is the release, as everywhere
 		{"environmentpath", filepath.Join(dir, "environments")},
@@ -278,9 +295,8 @@ func (p *Puppet) puppetConf(dir string, core bool, reports Reports) []byte {
 		{"storeconfigs", "false"},
 		{"log_level", "notice"}, // a notice: `Compiled catalog`, the proof that classify needs
 		{"disable_i18n", "true"},
-		{"node_terminus", "plain"},
 		{"facts_terminus", "pulley"}, // of the libdir
-	} {
+	}, node...) {
 		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
 	}
 	return []byte(b.String())

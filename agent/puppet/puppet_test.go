@@ -189,3 +189,19 @@ func FuzzParseReleaseSettings(f *testing.F) {
 		}
 	})
 }
+
+// An answer of a classifier must never crash the agent, and what it accepts must be what Puppet reads.
+func FuzzParseExternalNode(f *testing.F) {
+	for _, seed := range []string{"classes: [a]\n", "classes:\n  a:\n  b: {c: 1}\nparameters: {x: yes}\nenvironment: p\n", "---\n:classes: {}\n", "oops", "", "classes: *x\n", "a: &a [*a]\nclasses: []\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n, err := puppet.ParseExternalNode(data)
+		if err != nil {
+			return
+		}
+		if len(n.Text) == 0 {
+			t.Error("an accepted answer has no text")
+		}
+	})
+}

@@ -26,6 +26,7 @@ type publishOptions struct {
 	version, ref, branch string
 	puppetfile           string
 	over                 overlayFlag
+	classifier           string
 	noValidate, noPuppet bool
 }
 
@@ -63,6 +64,7 @@ EXIT STATUS
 	cmd.Flags().StringVar(&p.branch, "branch", "", "branch that a Puppetfile follows with :control_branch (default: the branch of the folder, or --git-ref)")
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, r10k, g10k or ignore")
 	p.over.add(cmd)
+	cmd.Flags().StringVar(&p.classifier, "external-nodes", "", "command of an external node classifier: it runs for each node of the environment files, with its name as the last argument")
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
 	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
@@ -107,6 +109,9 @@ func (p *publishOptions) check(c *cobra.Command) error {
 	case c.Flags().Changed("git-ref") && p.ref == "": // --git-ref "$UNSET" must not publish the work tree
 		return cli.Usagef("--git-ref is empty: give a branch, a tag or a commit")
 	}
+	if c.Flags().Changed("external-nodes") && strings.TrimSpace(p.classifier) == "" {
+		return cli.Usagef("--external-nodes is empty: give a command, as in ./enc.rb")
+	}
 	if _, err := source.ParseResolver(p.puppetfile); err != nil {
 		return cli.Usagef("%v", err)
 	}
@@ -125,7 +130,7 @@ func (p *publishOptions) check(c *cobra.Command) error {
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
 	puppet := installedPuppet(p.noPuppet)
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
-		Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.over.deadline, Overlays: p.over.parsed, CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
+		Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.over.deadline, Overlays: p.over.parsed, Classifier: strings.Fields(p.classifier), CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
 	}, r)
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {

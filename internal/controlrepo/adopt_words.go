@@ -22,7 +22,7 @@ var stepWords = map[string]string{
 	"errors":           "Correct $count ($names). Until then `pulley publish` refuses the folder. --no-validate publishes it anyway, and the nodes that read these files fail.",
 	"private_keys":     "Replace $count in the repository: every reader of etcd can read a release. $names",
 	"puppetfile":       "Install g10k or r10k where you publish: `pulley publish` resolves the Puppetfile. Run `pulley validate` again in a checkout with the modules to judge them, too.",
-	"classification":   "Decide where the nodes get their classes: from the site manifest, from Hiera, or by their roles.",
+	"classification":   "Decide where the nodes get their classes: docs/classification.md maps external node classifiers, node groups and Hiera.",
 	"data_outside":     "Change $count of hiera.yaml: nodes do not have these folders. `pulley publish --overlay` joins a private source.",
 	"environment_file": "Write $names. A draft is below.",
 	"trusted":          "Supply $count below trusted: in the environment file.",

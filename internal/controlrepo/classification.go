@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"gopkg.in/yaml.v3"
+
+	"pulley/agent/puppet"
 	"pulley/hieradata"
 )
 
@@ -91,6 +94,7 @@ func classifies(tokens []token) bool {
 // reads variables that nothing here sets.
 func (r *reading) checkClassification() {
 	set, sites := map[string]bool{}, []string{}
+	external := r.checkExternalNodes(set)
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		if !r.layout.isSite(name) {
 			continue
@@ -103,7 +107,7 @@ func (r *reading) checkClassification() {
 			}
 		}
 	}
-	if len(sites) > 0 && !slices.ContainsFunc(sites, func(name string) bool { return classifies(r.lex(name)) }) {
+	if len(sites) > 0 && !external && !slices.ContainsFunc(sites, func(name string) bool { return classifies(r.lex(name)) }) {
 		r.add(finding(Unclassified, sites[0], 0, 0, ""))
 	}
 	hiera := string(r.files["hiera.yaml"])
@@ -124,6 +128,31 @@ func (r *reading) checkClassification() {
 		warned[name] = true
 		r.add(finding(UnsetVariable, "hiera.yaml", strings.Count(hiera[:m[0]], "\n")+1, 0, name))
 	}
+}
+
+// checkExternalNodes checks the answers of an external node classifier, and adds the variables that they set. It reports
+// whether there are any.
+func (r *reading) checkExternalNodes(set map[string]bool) (any bool) {
+	for name, data := range r.files {
+		if !isExternalNode(name) {
+			continue
+		}
+		any = true
+		n, err := puppet.ParseExternalNode(data)
+		if err != nil {
+			r.add(finding(ExternalNodeFile, name, 0, 0, err.Error()))
+			continue
+		}
+		var answer struct {
+			Parameters map[string]yaml.Node `yaml:"parameters"`
+		}
+		if yaml.Unmarshal(n.Text, &answer) == nil {
+			for parameter := range answer.Parameters {
+				set[parameter] = true
+			}
+		}
+	}
+	return any
 }
 
 // topScope matches a variable of the top scope in hiera.yaml: %{role}, %{::role}.

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -156,6 +159,54 @@ func load(name string, data []byte, clouds []environments.Source) (*environments
 	}
 	return e, err
 }
+
+// Nodes returns the nodes of the environment files of the control repository in root, by certname, with their
+// environment.
+func Nodes(root string) (map[string]string, error) {
+	r := &reading{modes: map[string]fs.FileMode{}, files: map[string][]byte{}}
+	for _, folder := range []string{"environments", "clouds"} {
+		entries, err := os.ReadDir(filepath.Join(root, folder))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("cannot read the environments of %s: %w", root, err)
+		}
+		for _, e := range entries {
+			name := path.Join(folder, e.Name())
+			if !e.Type().IsRegular() || !isYAML(name) {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				return nil, fmt.Errorf("cannot read the environments of %s: %w", root, err)
+			}
+			r.files[name] = data
+		}
+	}
+	nodes, clouds := map[string]string{}, r.checkClouds()
+	for name, data := range r.files {
+		if !isEnvironment(name) {
+			continue
+		}
+		e, err := load(name, data, clouds)
+		if err != nil {
+			return nil, err
+		}
+		for n := range e.Nodes() {
+			nodes[n.Hostname()] = e.Name
+		}
+		for _, role := range e.Roles {
+			for _, m := range role.Members {
+				nodes[m] = e.Name
+			}
+		}
+		if len(nodes) > maxClassified {
+			return nil, fmt.Errorf("cannot classify more than %d nodes one by one\nkeep their answers in the folder, with a default.yaml for nodes that are alike", maxClassified)
+		}
+	}
+	return nodes, nil
+}
+
+// maxClassified limits the nodes of Nodes: each one is a file of the release.
+const maxClassified = 50_000
 
 func environmentFindings(file string, err error) []Finding {
 	var several environments.Errors

@@ -39,7 +39,7 @@ func (r *reading) reached(autoloaded map[string]string) map[string]bool {
 		switch {
 		case r.layout.isSite(file):
 			pending = append(pending, file)
-		case r.data[file]:
+		case r.data[file], isExternalNode(file):
 			m.add(string(r.files[file]), false)
 		}
 	}

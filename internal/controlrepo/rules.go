@@ -45,6 +45,7 @@ const (
 	AgentCertificate    Rule = "agent_certificate"
 	RemoteFilebucket    Rule = "remote_filebucket"
 	AgentService        Rule = "agent_service"
+	ExternalNodeFile    Rule = "external_node"
 	Unclassified        Rule = "unclassified"
 	UnsetVariable       Rule = "unset_variable"
 	DataOutside         Rule = "data_outside"
@@ -82,6 +83,7 @@ var Rules = []RuleText{
 	{Settings, Error, "nodes would refuse the release because of its pulley.yaml", "correct the file: its settings are live_data and silence"},
 	{LiveDataUnused, Error, "live_data is hierarchy, but hiera.yaml has no place for live data", `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"`},
 	{EnvironmentFile, Error, "the file is not a valid environment or cloud", "correct the file: docs/environments.md lists its keys"},
+	{ExternalNodeFile, Error, "nodes would refuse the release because of their file in external_nodes", "write classes and parameters as an external node classifier prints them: docs/classification.md"},
 	{NotExecutable, Error, "the hook is not executable, and nodes would skip it", "run `chmod +x` on it"},
 	{PuppetFailed, Error, "Puppet could not check the manifests", "repair or install Puppet, or do without it: --no-puppet"},
 	{Refused, Error, "publish refuses the folder", "change it, or leave it out by a line in .pulleyignore"},
@@ -106,8 +108,8 @@ var Rules = []RuleText{
 	{TrustedUnsupplied, Warning, "the code reads a trusted extension that an environment file does not supply to every role", "write it below trusted: in environments/ENVIRONMENT.yaml"},
 	{ModulepathOutside, Warning, "modulepath names a folder outside of the repository: the machine's own modules reach its runs", "put the modules into the repository"},
 	{AgentCertificate, Warning, "the setting names a file of puppet agent: here it is the node's own, whose key opens etcd", "use another certificate, or set puppet.ssldir in agent.yaml to the ssldir of the former agent"},
-	{Unclassified, Warning, "no site manifest includes a class: without an external classifier, nodes apply only what it declares itself", "include classes there, for example by the node's role"},
-	{UnsetVariable, Warning, "hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty", "set it in the site manifest, or by an external fact of the machines"},
+	{Unclassified, Warning, "no site manifest includes a class: without an external classifier, nodes apply only what it declares itself", "include classes there, or give them in external_nodes/: docs/classification.md"},
+	{UnsetVariable, Warning, "hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty", "set it in the site manifest, by a parameter in external_nodes/, or by an external fact of the machines"},
 	{DataOutside, Warning, "hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves", "name a folder of the repository, and join a second source with publish --overlay"},
 	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only"},
 	{EyamlUnread, Warning, "Hiera does not decrypt this value: no level of hiera.yaml that reads the file uses eyaml_lookup_key", "set lookup_key: eyaml_lookup_key for the level"},

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"unicode/utf8"
+
+	"pulley/agent/puppet"
 )
 
 // maxFileBytes is the maximum size of a file to read.
@@ -145,7 +147,7 @@ func (r *reading) read() error {
 	delete(r.files, "environment.conf")
 	for name := range r.modes {
 		_, rest, _ := r.layout.module(name)
-		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || isEnvironment(name) || isCloud(name) || name == settingsFile {
+		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || isEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile {
 			if err := r.open(name); err != nil {
 				return err
 			}
@@ -217,6 +219,10 @@ func isYAML(name string) bool {
 }
 
 func isEnvironment(name string) bool { return path.Dir(name) == "environments" && isYAML(name) }
+
+func isExternalNode(name string) bool {
+	return path.Dir(name) == puppet.ExternalNodes && path.Ext(name) == ".yaml"
+}
 
 func isCloud(name string) bool { return path.Dir(name) == "clouds" && isYAML(name) }
 

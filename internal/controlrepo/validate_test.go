@@ -80,6 +80,16 @@ func TestValidateFinds(t *testing.T) {
 				"manifests/site.pp: warning: no site manifest includes a class"}},
 		"variables that the site manifest sets": {
 			map[string]string{"manifests/site.pp": "$role = 'x'\nnode default { include \"role::${role}\" }\n", "hiera.yaml": "version: 5\nhierarchy: [{name: a, path: '%{::role}.yaml'}]\n"}, nil},
+		"external nodes": {
+			map[string]string{"manifests/site.pp": "node default { }\n", "hiera.yaml": "version: 5\nhierarchy: [{name: a, path: '%{site}/%{zone}.yaml'}]\n", "external_nodes/old.yaml": "classes: {used::a: }\nparameters: {site: x}\n",
+				"external_nodes/pe.yaml":      `{"name": "x", "groups": ["a"], "environment": "production", "classes": {"used::a": {}, "ntp": {"servers": ["a"]}}, "parameters": {"zone": 1}}`,
+				"modules/used/manifests/a.pp": "class used::a { } # caf\xe9\n", "external_nodes/list.yaml": "classes: [ntp, {x: 1}]\n", "external_nodes/two.yaml": "classes: []\n---\nclasses: []\n",
+				"external_nodes/empty.yaml": "# nothing\n", "external_nodes/other.yaml": "hosts: []\n", "external_nodes/params.yaml": "classes: {x: [y]}\n", "external_nodes/README.md": "x"},
+			[]string{"external_nodes/empty.yaml: error: nodes would refuse the release because of their file in external_nodes: it is empty", "external_nodes/list.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: a class is not a name",
+				"external_nodes/other.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: it has neither classes nor",
+				"external_nodes/params.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: the parameters of class x are not",
+				"external_nodes/two.yaml: error: nodes would refuse the release because of their file in external_nodes: it has more than one document",
+				"modules/used/manifests/a.pp:1: error: Puppet cannot parse"}},
 		"data on the server": {
 			map[string]string{"hiera.yaml": "version: 5\nhierarchy:\n- {name: a, datadir: '/etc/puppetlabs/code/environments/%{environment}/data', path: a.yaml}\n- {name: b, path: /srv/b.yaml}\n"},
 			[]string{"hiera.yaml:3: warning: hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves: /etc/puppetlabs/code/environments/%{environment}/data, which is data of the repository on a Puppet server [data_outside]",

@@ -25,7 +25,8 @@ type FolderOptions struct {
 	Puppetfile source.Resolver // resolver of the Puppetfile
 	Deadline   time.Duration   // for resolving the Puppetfile
 	Overlays   []source.Overlay
-	CacheDir   string // "" keeps nothing
+	Classifier []string // command of an external node classifier; nil: none
+	CacheDir   string   // "" keeps nothing
 	NoValidate bool
 	Puppet     string // program that parses the manifests; "" does not parse them
 	Adopt      bool   // of Check: also make the report for a team that brings the repository
@@ -57,7 +58,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	r.Progress(Progress{Step: Reading, Subject: dir})
 	folder, err := source.Open(ctx, dir, source.Options{
 		Ref: o.Ref, Branch: o.Branch, Modules: o.Puppetfile, Deadline: o.Deadline, Overlays: o.Overlays, CacheDir: o.CacheDir,
-		Unread:   controlrepo.Unread,
+		Classifier: o.classifier(), Unread: controlrepo.Unread,
 		Progress: func(line string) { r.Progress(Progress{Subject: line}) },
 	})
 	if err != nil {
@@ -100,6 +101,14 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 		r.Note(Note{Code: Warnings, Subject: dir, Count: report.Warnings()})
 	}
 	return f, f.tryVersion(ctx, r)
+}
+
+// classifier returns the external node classifier, which is started for the nodes of the folder's environments.
+func (o FolderOptions) classifier() source.Classifier {
+	return source.Classifier{Command: o.Classifier, Folder: puppet.ExternalNodes, Nodes: controlrepo.Nodes, Check: func(answer []byte) (string, error) {
+		n, err := puppet.ParseExternalNode(answer)
+		return n.Environment, err
+	}}
 }
 
 // noteShadows reports files of the folder that an overlay replaces.

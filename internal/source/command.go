@@ -24,6 +24,7 @@ type command struct {
 	args []string
 	env  []string // added to the process environment
 	in   io.Reader
+	max  int       // bytes of standard output; 0: no limit
 	show io.Writer // receives all output; nil: run returns standard output, and the error contains standard error
 }
 
@@ -69,6 +70,10 @@ func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdin = c.dir, environ(c.env), c.in
 	cmd.Stdout, cmd.Stderr = &out, io.Writer(said)
+	limit := &limited{&out, c.max}
+	if c.max > 0 {
+		cmd.Stdout = limit
+	}
 	if c.show != nil {
 		both := io.MultiWriter(c.show, said)
 		cmd.Stdout, cmd.Stderr = both, both // the same writer, so that exec does not write from two goroutines
@@ -92,6 +97,8 @@ func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
+	} else if limit.max < 0 {
+		err = fmt.Errorf("it wrote more than %d bytes", c.max)
 	} else if errors.Is(err, exec.ErrNotFound) {
 		err = fmt.Errorf("it is not installed: %w", exec.ErrNotFound)
 	}

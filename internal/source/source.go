@@ -11,13 +11,15 @@ import (
 
 // Options configure Open.
 type Options struct {
-	Ref      string            // publish the tree of this commit; "": the folder as it is on disk
-	Branch   string            // branch of the control repository for a Puppetfile; "": that of the folder or of Ref
-	Modules  Resolver          // resolver of the Puppetfile; "" is Auto
-	Deadline time.Duration     // for resolving a Puppetfile; 0 is DefaultDeadline
-	Overlays []Overlay         // in this order
-	CacheDir string            // for downloads of g10k and temporary copies; "": keep nothing
-	Progress func(line string) // may be nil
+	Ref      string        // publish the tree of this commit; "": the folder as it is on disk
+	Branch   string        // branch of the control repository for a Puppetfile; "": that of the folder or of Ref
+	Modules  Resolver      // resolver of the Puppetfile; "" is Auto
+	Deadline time.Duration // for resolving a Puppetfile; 0 is DefaultDeadline
+	Overlays []Overlay     // in this order
+	// Classifier is an external node classifier; without a command, there is none.
+	Classifier Classifier
+	CacheDir   string            // for downloads of g10k and temporary copies; "": keep nothing
+	Progress   func(line string) // may be nil
 	// Unread reports whether nodes do without a folder of the tree in root. A submodule there need not be checked out. Nil:
 	// they need all folders.
 	Unread func(root, folder string) bool
@@ -66,6 +68,9 @@ func Open(ctx context.Context, dir string, o Options) (*Folder, error) {
 	err := f.open(ctx, dir, o)
 	if err == nil {
 		err = f.overlay(ctx, o)
+	}
+	if err == nil {
+		err = f.classify(ctx, o)
 	}
 	if err == nil {
 		err = f.describeDeploy()

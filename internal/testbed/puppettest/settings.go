@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -175,6 +176,22 @@ func (s settings) extension(name string) string {
 	return file.Trusted.Extensions[name]
 }
 
+// external returns a parameter of the answer of the external node classifier.
+func (s settings) external(name string) string {
+	words := strings.Fields(s.get("external_nodes"))
+	if s.get("node_terminus") != "exec" || len(words) == 0 {
+		return ""
+	}
+	out, err := exec.Command(words[0], append(words[1:], s.get("certname"))...).Output()
+	var answer struct {
+		Parameters map[string]any `yaml:"parameters"`
+	}
+	if err != nil || yaml.Unmarshal(out, &answer) != nil {
+		return ""
+	}
+	return fmt.Sprint(answer.Parameters[name])
+}
+
 // expand replaces the %{…} of a directive.
 func (s settings) expand(text string) string {
 	var out strings.Builder
@@ -198,6 +215,8 @@ func (s settings) expand(text string) string {
 			out.WriteString(s.fact(arg))
 		case "trusted":
 			out.WriteString(s.extension(arg))
+		case "external":
+			out.WriteString(s.external(arg))
 		case "data":
 			key, fallback, _ := strings.Cut(arg, ",")
 			if v, _, ok := s.find(key); ok {

@@ -183,7 +183,7 @@ func write(t *testing.T, path, text string) {
 
 // cases returns the contract.
 func cases() []testCase {
-	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), reportCases(), trustedCases(), classCases(), moduleCases())
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), reportCases(), trustedCases(), externalCases(), classCases(), moduleCases())
 }
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
@@ -561,6 +561,53 @@ file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certna
 			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: line 1: trusted is not a mapping",
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
 		},
+	}
+}
+
+// externalCases check the classes and variables from an external node classifier, whose answers are files of the release.
+func externalCases() []testCase {
+	const manifest = `file { '{{dir}}/word': content => "${datacenter} ${lookup('word')}" }
+class web(Integer $port = 80) { file { '{{dir}}/port': content => "${port}" } }
+class base { file { '{{dir}}/base': content => 'base' } }
+# fake: file {{dir}}/word %{external:datacenter} of the east
+`
+	files := func(name, answer string) map[string]string {
+		return map[string]string{
+			"hiera.yaml":   "version: 5\ndefaults: {datadir: data, data_hash: yaml_data}\nhierarchy: [{name: a, path: \"%{datacenter}.yaml\"}, {name: b, path: common.yaml}]\n",
+			"data/e1.yaml": "word: of the east\n", "data/common.yaml": "word: common\n", "external_nodes/" + name: answer,
+			"external_nodes/zzz.yaml": "nonsense",
+		}
+	}
+	const answer = "---\nclasses:\n  web:\n    port: 8080\n  base:\nparameters: {datacenter: e1}\nenvironment: other\n"
+	check := func(t *testing.T, r *ran) {
+		hasFile(t, r, "word", "e1 of the east")
+		hasFile(t, r, "port", "8080")
+		hasFile(t, r, "base", "base")
+		if r.Unclassified {
+			t.Error("the run has no class")
+		}
+	}
+	refused := func(name, answer, problem string) testCase {
+		return testCase{
+			Name: "external nodes refused " + problem, Files: files(name, answer), Manifest: motd,
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: problem,
+			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
+		}
+	}
+	return []testCase{
+		{
+			Name: "external nodes", Files: files("web1.yaml", answer), Manifest: manifest + "# fake: file {{dir}}/port 8080\n# fake: file {{dir}}/base base\n# fake: classes web base\n",
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: check,
+		},
+		{
+			Name: "external nodes by default", Files: files("default.yaml", "classes: [base]\nparameters: {datacenter: e1}\n"),
+			Manifest: manifest + "# fake: file {{dir}}/base base\n# fake: classes base\n",
+			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) { hasFile(t, r, "word", "e1 of the east"); hasFile(t, r, "port", "") },
+		},
+		refused("web2.yaml", answer, "external_nodes is refused: it has neither web1.yaml nor default.yaml"),
+		refused("web1.yaml", "Traceback: no such host", "external_nodes/web1.yaml is refused: "),
+		refused("web1.yaml", "oops", "external_nodes/web1.yaml is refused: line 1: it is not a mapping"),
 	}
 }
 
