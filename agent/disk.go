@@ -47,12 +47,20 @@ const (
 // ErrLocked reports that another agent of this node is running.
 var ErrLocked = errors.New("another run is in progress")
 
-// OpenDisk opens the folder and creates it if it is missing.
+// OpenDisk opens the folder and creates it if it is missing. It closes the folder to other users: releases, data and the
+// output of runs may contain secrets.
 func OpenDisk(dir string) (*Disk, error) {
+	err := os.MkdirAll(filepath.Dir(dir), 0o755)
 	for _, d := range []string{dir, filepath.Join(dir, spoolDir), filepath.Join(dir, runsDir), filepath.Join(dir, resultsDir)} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return nil, fmt.Errorf("cannot make the state folder: %w", err)
+		if err == nil {
+			err = os.MkdirAll(d, 0o700)
 		}
+	}
+	if info, statErr := os.Stat(dir); err == nil && statErr == nil && info.Mode().Perm()&0o077 != 0 {
+		err = os.Chmod(dir, info.Mode().Perm()&0o700) // an earlier agent or a first boot made it
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the state folder: %w", err)
 	}
 	return ReadDisk(dir)
 }

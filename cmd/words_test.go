@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -190,6 +191,25 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
+}
+
+// private FOLDER checks that only the owner can read anything in a folder, and that its own entries say so themselves.
+func private(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "private FOLDER")
+	top := ts.MkAbs(args[0])
+	ts.Check(filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type() == fs.ModeSymlink {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			err = fmt.Errorf("%s has mode %s", path, info.Mode())
+		}
+		if err == nil && e.IsDir() && path != top {
+			return filepath.SkipDir // closed, with all that it contains
+		}
+		return err
+	}))
 }
 
 // until TEXT COMMAND [ARG …] runs a command until its output matches TEXT, and logs only the last run.

@@ -69,7 +69,7 @@ func OpenStore(dir string) (*Store, error) {
 }
 
 func (s layout) makeFolders() error {
-	if err := os.MkdirAll(filepath.Join(s.dir, releasesDir), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.dir, releasesDir), 0o700); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(s.staging(), 0o700); err != nil {

@@ -46,7 +46,7 @@ func (f Folder) previous() string { return filepath.Join(f.Dir, previousFile) }
 // Lock prevents a second agent from upgrading at the same time, or returns agent.ErrLocked. The open file holds the
 // lock.
 func (f Folder) Lock() (*os.File, error) {
-	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(f.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create the folder of the agent's upgrades: %w", err)
 	}
 	lock, err := atomicfile.OpenLock(filepath.Join(f.Dir, "lock"))
@@ -125,10 +125,10 @@ func isDigest(s string) bool {
 func (f Folder) Save(s State) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = os.MkdirAll(f.Dir, 0o755)
+		err = os.MkdirAll(f.Dir, 0o700)
 	}
 	if err == nil {
-		_, err = place(filepath.Join(f.Dir, stateFile), 0o644, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
+		_, err = place(filepath.Join(f.Dir, stateFile), 0o600, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the state of the agent's upgrade: %w", err)
