@@ -148,7 +148,7 @@ func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []
 	if len(history) > 0 {
 		newest = history[0].Epoch
 	}
-	if !store.PlausibleEpoch(newest, now) {
+	if !store.PossibleEpoch(newest, now) {
 		return 0, 0, fmt.Errorf("cannot recover %s: %w", ref, s.Targets.Implausible(ref.String(), newest))
 	}
 	reached = newest

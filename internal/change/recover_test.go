@@ -113,6 +113,45 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	}
 }
 
+// The holder of a stolen key signed under the highest epoch that nodes accept. A recovery of several scopes must not stop in the middle.
+func TestRecoverAboveTheHighestEpoch(t *testing.T) {
+	t.Parallel()
+	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
+	highest := agent.Epoch(trust.MaxEpoch(a.At))
+	for _, scope := range []store.Scope{{}, {Role: "web"}} {
+		d, err := s.Targets.Desires(ctx, dev)
+		if err == nil {
+			_, err = s.Targets.Promote(ctx, dev, d, scope, store.Promoted, agent.Target{}, a.store())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	st := agent.Status{Node: "web1", Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Permit: highest}}
+	if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/desired/roles/web", `{"v":1,"release":"9.0.0","tree":"x"}`); err != nil {
+		t.Fatal(err)
+	}
+	done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a)
+	if err != nil || len(done.Scopes) != 2 || done.Scopes[0].Epoch != highest+1 || done.Scopes[1].Epoch != highest+2 {
+		t.Errorf("recovered %+v, %v", done.Scopes, err)
+	}
+	if again, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a); err != nil || len(again.Scopes) != 0 {
+		t.Errorf("recovered again %+v, %v", again.Scopes, err)
+	}
+	d, err := s.Targets.Desires(ctx, dev)
+	if err == nil {
+		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+	}
+	if err != nil {
+		t.Errorf("the next change: %v", err)
+	}
+}
+
 // Somebody without a key writes a permit. No node uses it, and it must not hide that a node refuses its target.
 func TestForgedPermitHidesNoNode(t *testing.T) {
 	t.Parallel()

@@ -139,7 +139,7 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 func (t *Tasks) pruneHistories(ctx context.Context) error {
 	refs, err := t.Store.Environments.Named(ctx)
 	for _, ref := range refs {
-		deleted, one := t.Store.Targets.PruneHistory(ctx, ref.String(), store.HistoryKept)
+		deleted, one := t.Store.Targets.PruneHistory(ctx, ref.String(), store.HistoryKept, t.Now())
 		if deleted > 0 {
 			t.Log.Info("deleted the oldest changes of the history", "env", ref, "changes", deleted)
 		}

@@ -17,13 +17,13 @@ import (
 const HistoryKept = 1000
 
 // PruneHistory deletes changes of an environment, with their permits, beyond the newest keep ones. It returns their
-// number. It keeps what later decisions need: the last change of each scope, and the changes with the highest release and
+// number. now judges epochs. It keeps what later decisions need: the last change of each scope, and the changes with the highest release and
 // the highest data, from which a permit to go back must lead, and those that set each scope's release and the data: permits
 // of earlier ones may be used up. It deletes nothing of a history that somebody wrote without Pulley: what it would delete
 // may be all that shows the right targets.
 //
 // It needs no guard: changes are immutable, and a newer change makes no older one necessary.
-func (s *Targets) PruneHistory(ctx context.Context, env string, keep int) (deleted int, err error) {
+func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now time.Time) (deleted int, err error) {
 	k := s.db.Keys.Env(env)
 	resp, err := s.db.Get(ctx, k.History(), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil || resp.Count <= int64(keep) {
@@ -33,7 +33,7 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int) (delet
 	if err != nil || len(history) <= keep {
 		return 0, err
 	}
-	if newest := history[0].Epoch; gap(history[:keep]) || !PlausibleEpoch(newest, time.Now()) {
+	if newest := history[0].Epoch; gap(history[:keep]) || !PossibleEpoch(newest, now) {
 		return 0, fmt.Errorf("cannot shorten the history of %s: its newest changes are not all that led to epoch %d\nsee `pulley status -e %[1]s`, then run `pulley recover -e %[1]s`", env, newest)
 	}
 	for batch := range slices.Chunk(unneeded(history, keep), pruneBatch/2) {

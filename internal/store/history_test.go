@@ -38,10 +38,10 @@ func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
 	for epoch := 7; epoch <= 130; epoch++ {
 		change(epoch, "", "", "1.1.0", 0)
 	}
-	if n, err := st.Targets.PruneHistory(ctx, "dev", 130); n != 0 || err != nil {
+	if n, err := st.Targets.PruneHistory(ctx, "dev", 130, me.At); n != 0 || err != nil {
 		t.Errorf("short enough: %d, %v", n, err)
 	}
-	n, err := st.Targets.PruneHistory(ctx, "dev", 3)
+	n, err := st.Targets.PruneHistory(ctx, "dev", 3, me.At)
 	if err != nil || n != 123 {
 		t.Errorf("%d deleted, %v", n, err)
 	}
@@ -60,7 +60,7 @@ func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
 	if len(permits) != 7 {
 		t.Errorf("permits %v", permits)
 	}
-	if n, err := st.Targets.PruneHistory(ctx, "dev", 3); n != 0 || err != nil {
+	if n, err := st.Targets.PruneHistory(ctx, "dev", 3, me.At); n != 0 || err != nil {
 		t.Errorf("again: %d, %v", n, err)
 	}
 }
@@ -88,7 +88,7 @@ func TestPruneHistoryKeepsTheSettingChanges(t *testing.T) {
 	for epoch := 6; epoch <= 20; epoch++ {
 		put(epoch, "", low, low) // promoted again, to sign it
 	}
-	if _, err := st.Targets.PruneHistory(ctx, "dev", 3); err != nil {
+	if _, err := st.Targets.PruneHistory(ctx, "dev", 3, me.At); err != nil {
 		t.Fatal(err)
 	}
 	history, err := st.Targets.History(ctx, dev, 0)
@@ -116,7 +116,7 @@ func TestPruneHistoryKeepsEvidence(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, err := st.Targets.PruneHistory(ctx, "dev", 5); n != 0 || err == nil || !strings.Contains(err.Error(), "pulley recover -e dev") {
+		if n, err := st.Targets.PruneHistory(ctx, "dev", 5, me.At); n != 0 || err == nil || !strings.Contains(err.Error(), "pulley recover -e dev") {
 			t.Errorf("%s: %d deleted, %v", name, n, err)
 		}
 		if history, err := st.Targets.History(ctx, dev, 0); err != nil || len(history) != 10 {

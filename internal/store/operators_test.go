@@ -16,6 +16,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
@@ -255,6 +256,48 @@ func TestLostAnswerIsReadAgain(t *testing.T) {
 		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history -e ENVIRONMENT`")) {
 			t.Errorf("the outcome is unknown, but the error is: %v", err)
 		}
+	}
+}
+
+// A write that was surely not sent has no unknown outcome: an operator would search for a change that cannot be there, and a job of CI
+// would stop for it.
+func TestWriteThatWasNotSentHasAnOutcome(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	for name, write := range map[string]func(*testing.T, *store.Store, store.Sign) error{
+		"a change": func(t *testing.T, st *store.Store, cut store.Sign) error {
+			author, d := me, desires(t, st, dev)
+			author.Sign = cut
+			data, err := st.Targets.Data(t.Context(), dev, d)
+			if err == nil {
+				_, err = st.Targets.ChangeData(t.Context(), dev, d, data, map[hieradata.Layer][]byte{hieradata.Environment: []byte("x: 1\n")}, author)
+			}
+			return err
+		},
+		"a publish": func(t *testing.T, st *store.Store, cut store.Sign) error {
+			_, err := st.Releases.Put(t.Context(), publishing(t, st, "ann"), release("2.0.0", "a"), nil, cut)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wire := newWire(t, strings.TrimPrefix(server.Endpoint, "http://"))
+			st, err := store.Open(store.Config{Endpoints: []string{wire.address()}, Timeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = st.Close() })
+			err = write(t, st, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
+				wire.cut(false)
+				if err := st.Cluster.Ping(t.Context()); err == nil {
+					t.Error("etcd answers without a wire")
+				}
+				return nil, nil
+			})
+			if !errors.Is(err, agent.ErrUnreachable) || errors.Is(err, store.ErrUnknownOutcome) || strings.Contains(err.Error(), "outcome") {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -100,7 +100,7 @@ func TestHistoryIsReadPageByPage(t *testing.T) {
 	t.Run("a prune between two pages", func(t *testing.T) {
 		server, st, ctx := start(t)
 		ran := before(t, st, 3, func() {
-			if n, err := open(t, server, "").Targets.PruneHistory(ctx, "dev", store.HistoryKept); err != nil || n != changes-store.HistoryKept {
+			if n, err := open(t, server, "").Targets.PruneHistory(ctx, "dev", store.HistoryKept, me.At); err != nil || n != changes-store.HistoryKept {
 				t.Errorf("%d pruned, %v", n, err)
 			}
 			compact(t, server.Client())

@@ -90,6 +90,13 @@ func PlausibleEpoch(e agent.Epoch, now time.Time) bool {
 	return e <= maxEpoch && trust.PlausibleEpoch(int64(e), now)
 }
 
+// ahead is how far the changes of a recovery may be above what nodes accept: it makes one for each scope, perhaps above the highest
+// epoch that nodes accepted of a stolen key. Nodes take them when their clocks allow it.
+const ahead = 10 * time.Minute
+
+// PossibleEpoch reports whether a change of the history can have an epoch at a time.
+func PossibleEpoch(e agent.Epoch, now time.Time) bool { return PlausibleEpoch(e, now.Add(ahead)) }
+
 // past is the history that led to some targets, oldest first.
 type past []entry
 
@@ -136,6 +143,15 @@ func (p past) changes() []Change {
 	return all
 }
 
+// epochs lists the epochs of the readable changes.
+func (p past) epochs() []agent.Epoch {
+	var all []agent.Epoch
+	for _, c := range p.changes() {
+		all = append(all, c.Epoch)
+	}
+	return all
+}
+
 // named lists every earlier target: a node that was offline may have any of them. It ignores the present targets and those
 // before a change, and data that no change can have: a target that was written without Pulley would make signers permit
 // steps from any height.
@@ -167,7 +183,7 @@ func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.T
 		return fmt.Errorf("the gate of %s has epoch %d, and its history is empty\nfind who deleted %s; `pulley recover -e %s` begins it again", env, epoch, k.History(), env)
 	case kept[len(kept)-1].key != k.Change(epoch):
 		return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, epoch, env)
-	case !PlausibleEpoch(epoch, now):
+	case !PossibleEpoch(epoch, now):
 		return s.Implausible(env, epoch)
 	}
 	newer := entry{}

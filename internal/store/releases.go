@@ -149,7 +149,7 @@ func (s *Releases) publish(
 	}
 	b.If(etcd.Same(key, 0), p.lock.Standing()).Op(clientv3.OpPut(key, document))
 	resp, err := s.db.Run(ctx, b, clientv3.OpGet(key), clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly()))
-	if errors.Is(err, agent.ErrUnreachable) {
+	if errors.Is(err, etcd.ErrUnknownOutcome) {
 		if there, again := s.db.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}

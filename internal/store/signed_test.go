@@ -597,12 +597,36 @@ func TestRestoredEpochIsOneThatNodesAccept(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	limit := agent.Epoch(trust.MaxEpoch(me.At))
 	now := agent.Epoch(me.At.Unix())
-	for gate, want := range map[agent.Epoch]agent.Epoch{0: now, 5: now, now: now + 1_000_000, now + 7: now + 1_000_007, limit - 5: limit, limit: limit + 1} {
-		if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/gate", fmt.Sprintf(`{"v":1,"epoch":%d,"state":"open"}`, gate)); err != nil {
+	const ago = 3600 // seconds since the last change of the backup
+	changed := me.At.Add(-ago * time.Second).Format(time.RFC3339)
+	for gate, want := range map[agent.Epoch]agent.Epoch{
+		0: now, 5: now, now - ago - 1: now, now - ago: now + 1_000_000, now: now + 1_000_000 + ago, limit - 5: limit,
+		limit:       limit + 1, // nodes accept it a second later
+		limit + 900: now,       // no change wrote this gate
+		1<<63 - 1:   now,
+	} {
+		if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/gate", fmt.Sprintf(`{"v":1,"epoch":%d,"state":"open","at":%q}`, gate, changed)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := st.Targets.Anchor(ctx, dev, me); err != nil || got != want {
 			t.Errorf("of a backup of epoch %d: %d, not %d; %v", gate, got, want, err)
+		} else if !trust.PlausibleEpoch(int64(got), me.At.Add(time.Second)) {
+			t.Errorf("of a backup of epoch %d: nodes refuse %d", gate, got)
+		}
+		// Another restore of the same backup is above the first one.
+		if _, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/history/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		later := me
+		later.At = me.At.Add(5 * time.Second)
+		if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/gate", fmt.Sprintf(`{"v":1,"epoch":%d,"state":"open","at":%q}`, gate, changed)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := st.Targets.Anchor(ctx, dev, later); err != nil || got <= want {
+			t.Errorf("of a second restore of epoch %d: %d, which is not above %d; %v", gate, got, want, err)
+		}
+		if _, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/history/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

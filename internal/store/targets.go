@@ -201,13 +201,25 @@ func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, 
 	return c, err
 }
 
-// restoreGap is far more than the epochs that a fleet may lose between two backups.
+// restoreGap is far more than the epochs that a fleet may lose in the seconds between a backup and its restore.
 const restoreGap = 1_000_000
+
+// aheadOfTime returns how far the epochs of a backup were ahead of the time at its last change, and a gap, as far as nodes accept it.
+// It is zero for one that was behind. It is the same at each restore of a backup.
+func aheadOfTime(reached agent.Epoch, changed, now time.Time) agent.Epoch {
+	if changed.IsZero() || changed.After(now) {
+		changed = now
+	}
+	if reached < agent.Epoch(changed.Unix()) {
+		return 0
+	}
+	return min(reached-agent.Epoch(changed.Unix())+restoreGap, agent.Epoch(trust.MaxEpoch(time.Unix(0, 0))))
+}
 
 // Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
 // use no signed permit with an epoch that they have passed. It is the time in seconds, which no fleet's changes pass: a
-// backup that is restored again gets a higher epoch. With a wrong clock, or after a recovery from a stolen key, it is a gap
-// above the backup's, as far as nodes accept epochs. Its gate is paused until the next change: nodes would otherwise
+// backup that is restored again gets a higher epoch. After a recovery from a stolen key, the epochs of the backup may be ahead of the
+// time: then the new one is as far ahead. Its gate is paused until the next change: nodes would otherwise
 // return to the targets of the backup.
 func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
@@ -215,10 +227,17 @@ func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (a
 		return 0, err
 	}
 	k, at := s.db.Env(ref), a.At.UTC().Truncate(time.Second)
-	epoch := agent.Epoch(at.Unix())
-	if epoch <= d.Gate.Epoch {
-		epoch = max(d.Gate.Epoch+1, min(d.Gate.Epoch+restoreGap, agent.Epoch(trust.MaxEpoch(a.At))))
+	history, err := s.past(ctx, ref.String(), d)
+	if err != nil {
+		return 0, err
 	}
+	reached := agent.Epoch(0)
+	for _, e := range append(history.epochs(), d.Gate.Epoch) {
+		if PossibleEpoch(e, at) {
+			reached = max(reached, e)
+		}
+	}
+	epoch := max(agent.Epoch(at.Unix())+aheadOfTime(reached, d.Gate.At, at), reached+1)
 	c := Change{Epoch: epoch, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
 	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).
 		Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GatePaused, By: a.By, Why: agent.Prose(a.Why), At: at}).
@@ -259,12 +278,12 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	if err := s.restate(ctx, b, ref, d, history, &c, a); err != nil {
 		return fail(err)
 	}
-	if c.Epoch < 1 || !PlausibleEpoch(c.Epoch, a.At) {
+	if c.Epoch < 1 || !PossibleEpoch(c.Epoch, a.At) {
 		return fail(fmt.Errorf("the gate has epoch %d, after which no change is possible\nfind who wrote it; `pulley recover -e %s` restores it", d.Gate.Epoch, ref))
 	}
 	err = s.db.Commit(ctx, b)
 	switch {
-	case errors.Is(err, agent.ErrUnreachable):
+	case errors.Is(err, etcd.ErrUnknownOutcome):
 		err = s.outcome(ctx, k.Change(c.Epoch), record, err)
 	case errors.Is(err, etcd.ErrConflict) && c.Kind == RolledBack:
 		if pruned := s.pruned(ctx, ref, c.After); pruned != nil {

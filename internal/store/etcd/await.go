@@ -77,7 +77,11 @@ func (w *connecting) intercept(ctx context.Context, method string, req, reply an
 			return err
 		}
 	}
-	return send(ctx, method, req, reply, conn, opts...)
+	err := send(ctx, method, req, reply, conn, opts...)
+	if err != nil && ctx.Err() != nil && (strings.Contains(err.Error(), "while waiting for connections to become ready") || strings.Contains(err.Error(), "latest balancer error")) {
+		return notSent{ctx.Err()} // etcd's client would drop gRPC's text, which alone shows it
+	}
+	return err
 }
 
 // notSent is the end of a call's context before the call was sent: a write is not in force.

@@ -126,17 +126,45 @@ func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []cli
 // Usage is the size of a member's file and its quota, in bytes. Quota 0 means unknown.
 type Usage struct{ Quota, Stored int64 }
 
-// Usage reads the usage of the first endpoint that answers. An etcd before 3.6 does not report its quota.
-func (s *DB) Usage(ctx context.Context) Usage {
-	for _, endpoint := range s.Client.Endpoints() {
-		within, cancel := context.WithTimeout(At(ctx, endpoint), s.Timeout)
-		st, err := s.Client.Status(within, endpoint)
-		cancel()
-		if err == nil {
-			return Usage{st.DbSizeQuota, st.DbSize}
+// share returns the used part of the quota; 0 if the quota is unknown.
+func (u Usage) share() float64 {
+	return float64(u.Stored) / float64(max(u.Quota, 1)) * float64(min(u.Quota, 1))
+}
+
+// usageWithin bounds the wait for the other members after one answered.
+const usageWithin = time.Second
+
+// Usage reads the usage of the fullest member: one that is full makes the whole cluster refuse writes. An etcd before 3.6 does not
+// report its quota.
+func (s *DB) Usage(ctx context.Context) (fullest Usage) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	endpoints := s.Client.Endpoints()
+	answers := make(chan *clientv3.StatusResponse, len(endpoints))
+	for _, endpoint := range endpoints {
+		go func() {
+			st, _ := s.Client.Status(At(ctx, endpoint), endpoint) // nil without an answer
+			answers <- st
+		}()
+	}
+	var late <-chan time.Time
+	for range endpoints {
+		select {
+		case st := <-answers:
+			if st == nil {
+				continue
+			}
+			if u := (Usage{st.DbSizeQuota, st.DbSize}); u.share() >= fullest.share() {
+				fullest = u
+			}
+			if late == nil {
+				late = time.After(usageWithin)
+			}
+		case <-late:
+			return fullest
 		}
 	}
-	return Usage{}
+	return fullest
 }
 
 // Defragment frees the unused space of the member at an endpoint.
