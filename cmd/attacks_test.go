@@ -2,8 +2,10 @@ package cmd_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,6 +56,42 @@ func write(ts *testscript.TestScript, neg bool, args []string) {
 	} else if err == nil || !strings.Contains(err.Error(), "permission denied") {
 		ts.Fatalf("the write of %s is not refused: %v", args[1], err)
 	}
+}
+
+// users FILE writes etcd's users with their roles, its roles with their permissions, and all keys that serve does not write by
+// itself, with their revisions, as the administrator of the script.
+func users(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "users FILE")
+	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.Getenv("PULLEY_CERT"), Key: ts.Getenv("PULLEY_KEY")}.TLS()
+	ts.Check(err)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop()})
+	ts.Check(err)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var b strings.Builder
+	all, err := c.UserList(ctx)
+	ts.Check(err)
+	for _, name := range all.Users {
+		u, err := c.UserGet(ctx, name)
+		ts.Check(err)
+		fmt.Fprintln(&b, "user", name, u.Roles)
+	}
+	roles, err := c.RoleList(ctx)
+	ts.Check(err)
+	for _, name := range roles.Roles {
+		r, err := c.RoleGet(ctx, name)
+		ts.Check(err)
+		fmt.Fprintf(&b, "role %s %q\n", name, r.Perm)
+	}
+	resp, err := c.Get(ctx, "/", clientv3.WithPrefix())
+	ts.Check(err)
+	for _, kv := range resp.Kvs {
+		if kv.Lease == 0 {
+			fmt.Fprintf(&b, "%s %d %q\n", kv.Key, kv.ModRevision, kv.Value)
+		}
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(b.String()), 0o600))
 }
 
 // leases N FILE calls etcd for N leases of 285 years, with the certificate of a node, an operator or a viewer, in

@@ -83,7 +83,7 @@ func play(t *testing.T, dir string) {
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
 			"connections": connections, "leases": leases, "write": write, "runbook": runbook, "page": pageScript, "shows": shows,
-			"dump": dump, "private": private, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
+			"dump": dump, "private": private, "users": users, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
 }

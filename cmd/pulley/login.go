@@ -16,6 +16,7 @@ import (
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/shellquote"
+	"pulley/internal/store"
 )
 
 // loginFlags are the servers and the operator's token.
@@ -43,7 +44,9 @@ run the same command again: it uses the same key.
 login writes a context with this identity, and makes it the current one: see ` + "`pulley context --help`" + `. Its name is the server's
 host, unless --context names it. A context of another fleet stays as it is.
 
-With --renew, use the certificate of the context, or in FILE, to get a new one. It must still be valid.`,
+With --renew, use the certificate of the context, or in FILE, to get a new one. It must still be valid.
+
+With --dry-run, connect to a server and check its CA, send no token, and name the files that login would write.`,
 		Example: `  pulley login --servers https://10.0.0.1:8443 --ca sha256:… --token-file token
   pulley login --renew`,
 		Args: arguments(0, 1, "takes at most one file"),
@@ -63,6 +66,7 @@ With --renew, use the certificate of the context, or in FILE, to get a new one. 
 	flags.StringVar(&f.token, "token", "", "the join token; other users of this machine can see it, unlike with --token-file")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the join token, - for standard input")
 	flags.BoolVar(&f.renew, "renew", false, "renew the certificate in FILE")
+	o.addDryRun(cmd)
 	return cmd
 }
 
@@ -116,6 +120,9 @@ func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) er
 	if err != nil {
 		return err
 	}
+	if o.dryRun {
+		return o.previewLogin(ctx, f, &w, file)
+	}
 	l, err := join.LogIn(ctx, f.servers, f.pins, f.token, file)
 	if err != nil {
 		return err
@@ -128,6 +135,30 @@ func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) er
 	}
 	fmt.Fprintln(o.env.Stdout, w.result())
 	o.warnOfVariables()
+	return nil
+}
+
+// previewLogin reaches a server without the token. Only the answer to the token names the operator.
+func (o loginCommand) previewLogin(ctx context.Context, f loginFlags, w *contextWriter, file string) error {
+	id, _, err := store.ParseToken(f.token)
+	if err != nil {
+		return cli.Usagef("%v", err)
+	}
+	known, err := contexts.Read(w.path)
+	if err != nil {
+		return err
+	}
+	name, err := w.choose(known, func(string) string { return file })
+	if err != nil {
+		return err
+	}
+	url, err := join.ReachPinned(ctx, f.servers, f.pins)
+	if err != nil {
+		return fmt.Errorf("cannot log in: %w", err)
+	}
+	o.announceDryRun()
+	fmt.Fprintf(o.env.Stdout, "pulley serve at %s has a certificate of the pinned CA\nwould use token %s, and write the identity to %s and %s\nwould write context %s to %s, and make it the current one\n",
+		url, id, file, join.BundleOf(file), name, w.path)
 	return nil
 }
 
@@ -163,6 +194,15 @@ func (o loginCommand) renewLogin(ctx context.Context, f loginFlags, args []strin
 		file = args[0]
 	} else if file == "" {
 		return cli.Usagef("cannot choose an identity to renew: no context counts\ngive its FILE")
+	}
+	if o.dryRun {
+		url, own, err := join.ReachToRenew(ctx, f.servers, file)
+		if err != nil {
+			return fmt.Errorf("cannot renew the certificate: %w", err)
+		}
+		o.announceDryRun()
+		fmt.Fprintf(o.env.Stdout, "pulley serve at %s has a certificate of the fleet's CA\nwould renew the certificate in %s, which is valid until %s\n", url, file, own.Leaf().NotAfter.UTC().Format(time.DateOnly))
+		return nil
 	}
 	l, err := join.RenewLogin(ctx, f.servers, file)
 	if err == nil {

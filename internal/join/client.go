@@ -143,6 +143,23 @@ func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
 }
 
 // always returns the same body for each connection.
+// Reach connects to the first server that answers, and returns its URL. It sends no token, and changes nothing.
+func (c *Client) Reach(ctx context.Context) (url string, err error) {
+	err = c.each(ctx, func(ctx context.Context, s server) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodHead, s.url, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := s.http.Do(req)
+		if err != nil {
+			return err
+		}
+		url = s.url
+		return resp.Body.Close()
+	})
+	return url, err
+}
+
 func always(value any) func(*tls.ConnectionState) ([]byte, error) {
 	return func(*tls.ConnectionState) ([]byte, error) { return json.Marshal(value) }
 }

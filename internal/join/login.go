@@ -67,21 +67,22 @@ func LogIn(ctx context.Context, servers, pins []string, token, file string) (Log
 	return l, os.Remove(file + ".key")
 }
 
-// RenewLogin gets a new certificate with the one in file, which must be valid.
-func RenewLogin(ctx context.Context, servers []string, file string) (Login, error) {
-	old, err := pki.LoadIdentity(file)
+// ReachPinned connects to the first server that answers with a certificate of a pinned CA, and returns its URL.
+func ReachPinned(ctx context.Context, servers, pins []string) (string, error) {
+	trust, err := pki.Pinned(pins)
 	if err != nil {
-		return Login{}, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
-	}
-	bundle, err := os.ReadFile(BundleOf(file))
-	if err != nil {
-		return Login{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
-	}
-	trust, err := old.TLS(bundle)
-	if err != nil {
-		return Login{}, err
+		return "", err
 	}
 	client, err := NewClient(servers, trust, 0)
+	if err != nil {
+		return "", err
+	}
+	return client.Reach(ctx)
+}
+
+// RenewLogin gets a new certificate with the one in file, which must be valid.
+func RenewLogin(ctx context.Context, servers []string, file string) (Login, error) {
+	client, _, err := renewing(servers, file)
 	if err != nil {
 		return Login{}, err
 	}
@@ -94,6 +95,33 @@ func RenewLogin(ctx context.Context, servers []string, file string) (Login, erro
 		return Login{}, fmt.Errorf("cannot renew the certificate: %w", err)
 	}
 	return keepLogin(key, answer, file)
+}
+
+// ReachToRenew connects to the first server that answers, with the certificate that RenewLogin would use.
+func ReachToRenew(ctx context.Context, servers []string, file string) (url string, own pki.Identity, err error) {
+	client, own, err := renewing(servers, file)
+	if err == nil {
+		url, err = client.Reach(ctx)
+	}
+	return url, own, err
+}
+
+// renewing returns a client with the certificate in file.
+func renewing(servers []string, file string) (*Client, pki.Identity, error) {
+	old, err := pki.LoadIdentity(file)
+	if err != nil {
+		return nil, old, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
+	}
+	bundle, err := os.ReadFile(BundleOf(file))
+	if err != nil {
+		return nil, old, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
+	}
+	trust, err := old.TLS(bundle)
+	if err != nil {
+		return nil, old, err
+	}
+	client, err := NewClient(servers, trust, 0)
+	return client, old, err
 }
 
 // BundleOf returns the file of the CA certificates beside an identity. Its name follows the identity's, because another
