@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -302,14 +303,27 @@ func (apt) halves(ctx context.Context, i *Installer) ([]string, error) {
 	return names, err
 }
 
-func (apt) has(ctx context.Context, i *Installer, name string) bool {
-	out, err := i.run(ctx, "apt-cache", "policy", name)
+func (a apt) has(ctx context.Context, i *Installer, name string) bool {
+	return len(a.available(ctx, i, name)) == 1
+}
+
+// available returns the packages that the machine's repositories have. It is one call, because each costs half a second.
+func (apt) available(ctx context.Context, i *Installer, names ...string) []string {
+	out, err := i.run(ctx, "apt-cache", append([]string{"policy"}, names...)...)
+	if err != nil {
+		return nil
+	}
+	var found []string
+	name := ""
 	for line := range strings.Lines(out) {
-		if candidate, ok := strings.CutPrefix(strings.TrimSpace(line), "Candidate: "); ok && err == nil {
-			return candidate != "(none)"
+		if header, ok := strings.CutSuffix(strings.TrimRight(line, "\n"), ":"); ok && !strings.HasPrefix(line, " ") {
+			name = header
+		}
+		if candidate, ok := strings.CutPrefix(strings.TrimSpace(line), "Candidate: "); ok && candidate != "(none)" && slices.Contains(names, name) {
+			found = append(found, name)
 		}
 	}
-	return false
+	return found
 }
 
 func (apt) install(ctx context.Context, i *Installer, name string) error {

@@ -54,7 +54,8 @@ const coreTypesDeadline = 5 * time.Minute
 // if Puppet's own package has them.
 func (i *Installer) EnsureCoreTypes(ctx context.Context) {
 	m, err := i.manager()
-	if _, isAPT := m.(apt); err != nil || !isAPT {
+	manager, isAPT := m.(apt)
+	if err != nil || !isAPT {
 		return
 	}
 	if _, err := os.Stat(i.path(splitModules)); err != nil {
@@ -70,11 +71,12 @@ func (i *Installer) EnsureCoreTypes(ctx context.Context) {
 		if _, err := os.Lstat(i.path(filepath.Join(splitModules, name+"_core"))); err == nil {
 			continue
 		}
-		if name := "puppet-module-puppetlabs-" + name + "-core"; m.has(ctx, i, name) {
-			packages = append(packages, name)
-		}
+		packages = append(packages, "puppet-module-puppetlabs-"+name+"-core")
 	}
 	if len(packages) == 0 {
+		return
+	}
+	if packages = manager.available(ctx, i, packages...); len(packages) == 0 {
 		return
 	}
 	if _, err := i.run(ctx, "apt-get", aptGet(append([]string{"--no-install-recommends", "install"}, packages...)...)...); err != nil {
