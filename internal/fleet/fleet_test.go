@@ -171,6 +171,15 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	}
 }
 
+// An accusation without a machine ID comes from a stolen key or token: no such machine exists that an operator could look for.
+func TestAccusationWithoutAMachineIsNamed(t *testing.T) {
+	t.Parallel()
+	h := Host{Host: agent.Host{Node: "compute1"}, Registered: true, CalledFor: true, Duplicate: &store.Duplicate{Times: 2, At: now, From: "10.0.0.9"}}
+	if got, want := h.Note(now), "a machine from 10.0.0.9 used this name 2 times, last 0s ago, and claimed to be the machine of another node"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A node in two lines would look like two machines. An order with circles separates equal names.
 func TestHostsListsEachNodeOnce(t *testing.T) {
 	t.Parallel()

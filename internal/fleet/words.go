@@ -256,14 +256,15 @@ func (h Host) Note(now time.Time) string {
 		notes = append(notes, removed)
 	}
 	if d := h.Duplicate; d != nil {
-		which := ""
-		if d.Machine != "" {
-			which = fmt.Sprintf(": machine id %.8s", d.Machine)
-		}
+		times, from := fmt.Sprintf("%s, last %s", cli.Count(d.Times, "time"), cli.Ago(now, d.At)), ""
 		if d.From != "" {
-			which += " from " + d.From
+			from = " from " + d.From
 		}
-		notes = append(notes, fmt.Sprintf("duplicate machine used this name %s, last %s%s", cli.Count(d.Times, "time"), cli.Ago(now, d.At), which))
+		if d.Machine == "" {
+			notes = append(notes, "a machine"+from+" used this name "+times+", and claimed to be the machine of another node")
+		} else {
+			notes = append(notes, fmt.Sprintf("duplicate machine used this name %s: machine id %.8s%s", times, d.Machine, from))
+		}
 	}
 	return strings.Join(notes, "; ")
 }
