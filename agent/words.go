@@ -169,6 +169,8 @@ var problemWords = map[ProblemCode]string{
 	NoopChanged:      "Puppet changed {resources} although it ran as noop: the release sets `noop => false`",
 	StageFailed:      "cannot stage {release}",
 	CoreTypeMissing:  "a core type of Puppet is missing on the machine; Debian and Ubuntu have it in a package puppet-module-puppetlabs-TYPE-core",
+	EyamlMissing:     "the release decrypts data with hiera-eyaml, which is not installed on the machine; Debian and Ubuntu have it in the package hiera-eyaml",
+	NotDecrypted:     "hiera-eyaml cannot decrypt data on this machine; hiera.yaml of the release names the keys",
 	NotVerified:      "the run was applied and not verified",
 	EtcdLost:         "etcd answered before the run and did not answer for {number}s after it",
 	StoppedEarly:     "the agent was stopped before it verified the run; the next tick repeats the run",

@@ -143,8 +143,13 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 	if err != nil {
 		s.Log.Warn("cannot read the state of the takeover", "err", err)
 	}
+	var installer *puppet.Installer
+	if s.Root == "" || s.Root == "/" { // Puppet under another root is the machine's own
+		installer = &puppet.Installer{Logger: s.Log}
+	}
 	return &puppet.Puppet{
-		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
+		Installer: installer,
+		Program:   c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
 		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
 		Certificate: puppet.Certificate{Identity: s.Config.IdentityFile(), CAs: s.Config.BundleFile(), SSLDir: c.SSLDir},
 		LastRun:     s.lastRun(t),

@@ -17,8 +17,13 @@ func classify(e end, noop bool, report *runReport, out console) (agent.Kind, age
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
 		cause, code := oneLine(out.firstError()), agent.CatalogRefused
-		if missingCoreType.MatchString(cause) {
+		switch undecrypted := notDecrypted.FindStringSubmatch(cause); {
+		case missingCoreType.MatchString(cause):
 			code = agent.CoreTypeMissing
+		case strings.Contains(cause, missingEyaml):
+			code = agent.EyamlMissing
+		case undecrypted != nil: // the message begins with the encrypted value
+			code, cause = agent.NotDecrypted, undecrypted[1]
 		}
 		return agent.Untouched, agent.Failed, agent.Problem{Code: code, Text: agent.Prose(cause)}
 	case noop:

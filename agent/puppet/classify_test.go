@@ -33,6 +33,8 @@ func TestClassify(t *testing.T) {
 		{"changed", end{code: 2}, false, good(), applied, agent.Success, agent.Changed, ""},
 		{"unchanged", end{}, false, good(func(r *runReport) { r.Status, r.Counts.Changed = "unchanged", 0 }), applied, agent.Success, agent.Unchanged, ""},
 		{"compile error", end{code: 1}, false, nil, "Error: Facter: no\nError: Evaluation Error: bad\nError: more\n", agent.Untouched, agent.Failed, "Evaluation Error: bad"},
+		{"an encrypted value", end{code: 1}, false, nil, "Error: hiera-eyaml backend error decrypting ENC[PKCS7," + strings.Repeat("MIIB/+", 2000) + "] when looking up a::b in /r/data/x.yaml. Error was No such file or directory @ rb_sysopen - /k.pem on node web1\n", agent.Untouched, agent.Failed, "names the keys: a::b in /r/data/x.yaml. Error was No such file or directory @ rb_sysopen - /k.pem"},
+		{"no hiera-eyaml", end{code: 1}, false, nil, "Error: Evaluation Error: Function Load Error for function 'eyaml_lookup_key': Lookup using eyaml lookup_key function is only supported when the hiera_eyaml library is present (file: x)\n", agent.Untouched, agent.Failed, "hiera-eyaml, which is not installed"},
 		{"only facter errors", end{code: 1}, false, nil, "Error: Facter: no\n", agent.Between, agent.Failed, "no report"},
 		{"silent", end{code: 1}, false, nil, "\n", agent.Between, agent.Failed, "no report"},
 		{"ruby is broken", end{code: 1}, false, nil, "cannot load such file -- puppet\n", agent.Untouched, agent.Failed, "cannot load such file"},

@@ -92,6 +92,7 @@ func contains(r io.Reader, word []byte) (bool, error) {
 func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
 	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
 		raw = strings.TrimRight(colour.ReplaceAllString(raw, ""), "\r\n")
+		raw = encryptedValue.ReplaceAllString(raw, "ENC[…]") // else the cause, which follows it, would be cut off
 		m := levelPrefix.FindStringSubmatch(raw)
 		last := len(lines) - 1
 		switch {

@@ -207,3 +207,30 @@ func TestPackagesComeThroughTheProxy(t *testing.T) {
 		t.Error("Puppet's runs go through the proxy")
 	}
 }
+
+// A release with encrypted data would fail on nodes that only have Puppet.
+func TestEnsureEyaml(t *testing.T) {
+	const apt = "apt-get --no-install-recommends install hiera-eyaml"
+	b := newBare(t, "usr/bin/apt-get")
+	b.out["apt-cache policy"] = "hiera-eyaml:\n  Candidate: 3.3.0-1\n"
+	b.Version = "7.23.0"
+	b.want(b.EnsureEyaml(t.Context()), "apt-cache policy hiera-eyaml", apt)
+
+	b = newBare(t, "usr/bin/apt-get") // a machine whose lists are empty
+	b.fail["apt-cache"] = 1
+	b.want(b.EnsureEyaml(t.Context()), "apt-cache policy hiera-eyaml", "dpkg --force-confdef --force-confold --configure -a", "apt-get update", apt)
+
+	b = newBare(t, "usr/bin/apt-get", "usr/share/rubygems-integration/all/gems/hiera-eyaml-3.3.0/lib/x")
+	b.want(b.EnsureEyaml(t.Context()))
+
+	b = newBare(t, "usr/bin/apt-get", "opt/puppetlabs/puppet/bin/gem", "usr/share/rubygems-integration/all/gems/hiera-eyaml-3.3.0/lib/x")
+	b.want(b.EnsureEyaml(t.Context()), "/opt/puppetlabs/puppet/bin/gem install --no-document hiera-eyaml")
+
+	b = newBare(t, "usr/bin/dnf")
+	b.want(b.EnsureEyaml(t.Context()), "dnf -q info rubygem-hiera-eyaml", "dnf -y install rubygem-hiera-eyaml")
+
+	b = newBare(t)
+	if err := b.EnsureEyaml(t.Context()); err == nil || len(b.commands) > 0 {
+		t.Errorf("%v, %q", err, b.commands)
+	}
+}

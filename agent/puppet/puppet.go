@@ -73,6 +73,9 @@ type Puppet struct {
 	// CoreModules is the folder of the modules that the distribution splits from Puppet. "" means that of Debian.
 	CoreModules string
 
+	// Installer installs hiera-eyaml when a release needs it. nil: it is never installed.
+	Installer *Installer
+
 	Logger *slog.Logger // nil: silent
 	Stdout io.Writer    // receives Puppet's output during the run; may be nil
 }
@@ -105,6 +108,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	if err != nil {
 		return agent.Result{}, err
 	}
+	p.prepareEyaml(ctx, job)
 	version, err := p.setVersion(ctx, job)
 	if err != nil {
 		return agent.Result{}, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)

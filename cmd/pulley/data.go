@@ -24,8 +24,9 @@ generations that --sign-key signed.`, newDataSet(o), newDataUnset(o), newDataGet
 // dataOptions are the flags of the verbs for one layer.
 type dataOptions struct {
 	*options
-	layer  store.Scope
-	common bool
+	layer     store.Scope
+	common    bool
+	encrypted bool
 }
 
 func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *store.Store, environments.Ref, []string) error) *cobra.Command {
@@ -69,8 +70,9 @@ EXIT STATUS
 	d.addDryRun(cmd)
 	d.wait.add(cmd, "wait until the nodes that see the layer took the data")
 	d.addMessage(cmd, "reason")
+	cmd.Flags().BoolVar(&d.encrypted, "encrypted", false, "accept a value that eyaml encrypted: the release's hiera.yaml decrypts live data (docs/eyaml.md)")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-		err := d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0], Value: &args[1]})
+		err := d.edit(ctx, s, ref, change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0], Value: &args[1], Encrypted: d.encrypted})
 		for _, remark := range hieradata.Remarks(args[1]) {
 			fmt.Fprintf(d.env.Stderr, "%s: note: %s\n", program, cli.Clean(remark))
 		}

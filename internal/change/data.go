@@ -23,6 +23,8 @@ type DataEdit struct {
 	Common bool // the lowest layer, without a scope
 	Key    string
 	Value  *string // YAML; nil removes the key
+
+	Encrypted bool // the release's own hierarchy decrypts live data
 }
 
 func (e DataEdit) layer() hieradata.Layer {
@@ -38,6 +40,10 @@ func (e DataEdit) layer() hieradata.Layer {
 }
 
 func (e DataEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
+	if e.Value != nil && !e.Encrypted && hieradata.IsEncrypted(*e.Value) {
+		return nil, fmt.Errorf("cannot set %s: the value is encrypted by eyaml, and Puppet does not decrypt live data\n"+
+			"put it into a data file of the release; or give --encrypted, if a level with eyaml_lookup_key of its hiera.yaml reads live data", e.Key)
+	}
 	if e.Value != nil {
 		return hieradata.Set(layer, e.Key, *e.Value)
 	}

@@ -111,7 +111,7 @@ var Rules = []RuleText{
 	{Unclassified, Warning, "no site manifest includes a class: without an external classifier, nodes apply only what it declares itself", "include classes there, or give them in external_nodes/: docs/classification.md"},
 	{UnsetVariable, Warning, "hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty", "set it in the site manifest, by a parameter in external_nodes/, or by an external fact of the machines"},
 	{DataOutside, Warning, "hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves", "name a folder of the repository, and join a second source with publish --overlay"},
-	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only"},
+	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only: docs/eyaml.md"},
 	{EyamlUnread, Warning, "Hiera does not decrypt this value: no level of hiera.yaml that reads the file uses eyaml_lookup_key", "set lookup_key: eyaml_lookup_key for the level"},
 	{RemoteFilebucket, Warning, "the filebucket is on a server: here it is the node's own, and it keeps no file with secrets", "remove path => false, or backup => false where the bucket is used"},
 	{AgentService, Warning, "the code manages the service of puppet agent: after a takeover no run changes it, and it counts as pending", "remove the service from the code when all nodes are taken over"},
