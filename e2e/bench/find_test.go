@@ -64,6 +64,7 @@ func TestBenchFind(t *testing.T) {
 			lines, _ := command(true)
 			fmt.Printf("| %d | `%s` | %.3f | %.3f | %.0f | %d |\n", nodes, args, percentile(took, 50), percentile(used, 50), percentile(read, 50), lines)
 		}
+		printShells(t, bin, server.Endpoint, nodes)
 	}
 	fmt.Println()
 }
