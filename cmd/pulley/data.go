@@ -106,6 +106,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments
 	if err != nil {
 		return err
 	}
+	announcePermit(d.env, done.Change)
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, e.Key, done)
 	return d.await(ctx, s, change.AwaitingData(ref, e.Scope, done))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,6 +90,7 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 	if t.Unsigned {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
 	}
+	announcePermit(o.env, t.Change)
 	warnUnstated(o.env, ref, t.Unstated)
 	own := "target %s"
 	if t.Before.Data != t.After.Data {
@@ -99,6 +101,20 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 	}
 	if t.Hold != nil {
 		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): no node changes its target before the hold ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
+	}
+}
+
+// announcePermit shows a permit that begins above the target before the change: a signer must see what the history made of it.
+func announcePermit(env cli.Env, c store.Change) {
+	var above []string
+	if p := c.Permits; p != nil && p.Release != nil && p.Release.From != c.Before.Release {
+		above = append(above, "release "+p.Release.From)
+	}
+	if p := c.Permits; p != nil && p.Data != nil && p.Data.From != int64(c.Before.Data) {
+		above = append(above, fmt.Sprintf("data %d", p.Data.From))
+	}
+	if len(above) > 0 {
+		cli.Cleanf(env.Stdout, "  signed for nodes up to %s, the highest of the history: they may go down to this target\n", strings.Join(above, " and "))
 	}
 }
 

@@ -83,7 +83,7 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 	all = append(all, statement(f, now)...)
 	all = append(all, assignments(f)...)
 	all = append(all, epochsAbove(f, epoch, now)...)
-	highest := Highest(history)
+	highest := Highest(history, now)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
 		if _, listed := f.Hosts[node]; !listed { // the status of a removed node remains
 			continue
@@ -211,11 +211,12 @@ func Above(mark, t agent.Target) bool {
 	return mark.Data > t.Data || mark.Release != "" && store.CompareVersions(mark.Release, t.Release) > 0
 }
 
-// Highest returns the highest release and the highest data of the history, as a target without hashes.
-func Highest(history []store.Change) agent.Target {
+// Highest returns the highest release and the highest data of the history, as a target without hashes. It ignores data that no
+// change can have.
+func Highest(history []store.Change, now time.Time) agent.Target {
 	var t agent.Target
 	for _, c := range history {
-		t.Data = max(t.Data, c.After.Data) // not c.Before, which may have been written without Pulley
+		t.Data = max(t.Data, c.Plausible(now).Data) // not c.Before, which may have been written without Pulley
 		if r := c.After.Release; r != "" && (t.Release == "" || store.CompareVersions(r, t.Release) > 0) {
 			t.Release = r
 		}

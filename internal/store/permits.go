@@ -79,6 +79,7 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 		return fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
 	b.Op(clientv3.OpPut(s.db.Env(ref).Permit(c.Epoch), document))
+	c.Permits = &p
 	return nil
 }
 
@@ -158,13 +159,13 @@ func (p past) epochs() []agent.Epoch {
 func (p past) named(now time.Time) []agent.Target {
 	var all []agent.Target
 	for _, c := range p.changes() {
-		all = append(all, c.plausible(now))
+		all = append(all, c.Plausible(now))
 	}
 	return all
 }
 
-// plausible returns the target of a change, without data that no change can have.
-func (c Change) plausible(now time.Time) agent.Target {
+// Plausible returns the target of a change, without data that no change can have.
+func (c Change) Plausible(now time.Time) agent.Target {
 	if t := c.After; trust.PlausibleData(int64(t.Data), now) {
 		return t
 	}

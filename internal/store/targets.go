@@ -35,6 +35,8 @@ type Change struct {
 
 	// Unsigned means that nodes may go to a lower release without a signed permit.
 	Unsigned bool `json:"-"`
+	// Permits is the signed permit of the change; nil: it needs none, or nobody signed it.
+	Permits *trust.Permit `json:"-"`
 	// Unstated means that the environment demands a statement of its targets, and the change signed none.
 	Unstated bool `json:"-"`
 
