@@ -145,7 +145,7 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 	}
 	var installer *puppet.Installer
 	if s.Root == "" || s.Root == "/" { // Puppet under another root is the machine's own
-		installer = &puppet.Installer{Logger: s.Log}
+		installer = &puppet.Installer{Logger: s.Log, Proxy: s.Config.Proxy}
 	}
 	return &puppet.Puppet{
 		Installer: installer,

@@ -59,17 +59,9 @@ type manager interface {
 	install(ctx context.Context, i *Installer, name string) error
 }
 
-// Ensure installs Puppet if it is missing, and the core types that the distribution splits from it. It may be repeated at
-// any point.
+// Ensure installs Puppet if it is missing. It may be repeated at any point. The first run of a release installs the core
+// types that it uses and the distribution splits from Puppet.
 func (i *Installer) Ensure(ctx context.Context) error {
-	err := i.ensure(ctx)
-	if err == nil {
-		i.EnsureCoreTypes(ctx)
-	}
-	return err
-}
-
-func (i *Installer) ensure(ctx context.Context) error {
 	if i.works(ctx) {
 		return nil
 	}

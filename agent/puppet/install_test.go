@@ -99,27 +99,43 @@ func TestInstallWithApt(t *testing.T) {
 // Releases use cron and host, which Debian splits from Puppet: without their packages, such a release does not compile.
 func TestInstallSplitCoreTypes(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get", "usr/bin/puppet", "usr/share/puppet/modules/mount_core")
-	const others = "augeas-core:\n  Installed: (none)\n  Candidate: (none)\npuppet-module-puppetlabs-"
-	b.out["policy puppet-module-puppetlabs-"] = "puppet-module-puppetlabs-" + others + "cron-core:\n  Installed: (none)\n  Candidate: 1.1.0-2\n  Version table:\n     1.1.0-2 500\n" +
-		"puppet-module-puppetlabs-host-core:\n  Installed: (none)\n  Candidate: 1.0.3-2\n"
-	if err := b.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if last := b.commands[len(b.commands)-1]; last != "apt-get --no-install-recommends install puppet-module-puppetlabs-cron-core puppet-module-puppetlabs-host-core" {
-		t.Errorf("the last command is %q", last)
-	}
-	if asked := strings.Count(strings.Join(b.commands, "\n"), "apt-cache"); asked != 1 { // each takes half a second
-		t.Errorf("%d calls of apt-cache: %q", asked, b.commands)
-	}
-	// A failure is a warning.
-	b.fail["install puppet-module"] = 1
-	if err := b.Ensure(t.Context()); err != nil || !strings.Contains(b.log.String(), "a release that uses them does not compile here") {
-		t.Errorf("error %v, log:\n%s", err, &b.log)
+	b.out["policy puppet-module-puppetlabs-cron-core puppet"] = "puppet-module-puppetlabs-cron-core:\n  Installed: (none)\n  Candidate: 1.1.0-2\n  Version table:\n     1.1.0-2 500\n" +
+		"puppet-module-puppetlabs-host-core:\n  Installed: (none)\n  Candidate: 1.0.3-2\npuppet-module-puppetlabs-zone-core:\n  Installed: (none)\n  Candidate: (none)\n"
+	names := []string{"cron", "host", "mount", "zone"}
+	b.want(b.InstallTypes(t.Context(), names), "apt-cache policy puppet-module-puppetlabs-cron-core puppet-module-puppetlabs-host-core puppet-module-puppetlabs-zone-core",
+		"apt-get --no-install-recommends install puppet-module-puppetlabs-cron-core puppet-module-puppetlabs-host-core")
+	// A first boot installs none of them: no release is known.
+	b.commands = nil
+	b.want(b.Ensure(t.Context()), "/usr/bin/puppet --version")
+	// The lists of packages are empty at first.
+	b.commands = nil
+	if err := b.InstallTypes(t.Context(), []string{"zone"}); err == nil || !slices.Contains(b.commands, "apt-get update") {
+		t.Errorf("error %v, commands %q", err, b.commands)
 	}
 	// Puppet's own package has the types.
 	b.place("opt/puppetlabs/puppet/vendor_modules/x")
-	b.commands = nil
-	b.want(b.Ensure(t.Context()), "/usr/bin/puppet --version")
+	if err := b.InstallTypes(t.Context(), names); err == nil {
+		t.Error("packages of another Puppet are installed")
+	}
+}
+
+// A type too few makes the release fail again, and all types would be installed on every node.
+func TestUsedCoreTypes(t *testing.T) {
+	tree := t.TempDir()
+	for name, text := range map[string]string{
+		"manifests/site.pp":             "cron { 'a': }\n$host = 1\nfile { '/etc/mount': }\n",
+		"modules/a/manifests/b/c.pp":    "create_resources('ssh_authorized_key', {})\n  @@nagios_host{ x: }",
+		"modules/a/files/x.txt":         "mount { x: }",
+		"modules/a/manifests/init.pp.x": "zone { x: }",
+	} {
+		path := filepath.Join(tree, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := usedCoreTypes(tree); !slices.Equal(got, []string{"cron", "nagios", "sshkeys"}) {
+		t.Errorf("got %q", got)
+	}
 }
 
 // A power cut while dpkg unpacks must not prevent the installation forever. The states are from real interruptions.
@@ -192,7 +208,7 @@ func TestInstallCommandsEnd(t *testing.T) {
 func TestPackagesComeThroughTheProxy(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get")
 	b.Proxy = "http://proxy.example:3128"
-	b.out["policy puppet-agent"] = "  Candidate: 7.23.0-1\n"
+	b.out["policy puppet-agent"] = candidate
 	through := 0
 	b.Exec = func(ctx context.Context, env []string, name string, args ...string) (string, error) {
 		if slices.Contains(env, "http_proxy=http://proxy.example:3128") && slices.Contains(env, "https_proxy=http://proxy.example:3128") {

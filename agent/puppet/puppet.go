@@ -73,8 +73,9 @@ type Puppet struct {
 	// CoreModules is the folder of the modules that the distribution splits from Puppet. "" means that of Debian.
 	CoreModules string
 
-	// Installer installs hiera-eyaml when a release needs it. nil: it is never installed.
+	// Installer installs what a release needs: hiera-eyaml, and missing core types. nil: a run that needs them fails.
 	Installer *Installer
+	fetched   string // folder of the core types that were fetched for a noop run
 
 	Logger *slog.Logger // nil: silent
 	Stdout io.Writer    // receives Puppet's output during the run; may be nil
@@ -90,6 +91,26 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	if err := p.Locks(); err != nil {
 		return agent.Result{}, err
 	}
+	r, err := p.apply(ctx, job)
+	if err == nil && p.supplyTypes(ctx, job, r.Problem) {
+		r, err = p.apply(ctx, job)
+	}
+	if p.fetched != "" {
+		err = errors.Join(err, os.RemoveAll(p.fetched))
+		p.fetched = ""
+	}
+	if err != nil {
+		return agent.Result{}, err
+	}
+	p.showLastRun(job, r)
+	if to, err := p.reportsOf(job); err == nil {
+		p.queueReport(job, r, to)
+	}
+	return r, nil
+}
+
+// apply runs Puppet once.
+func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error) {
 	args := []string{"apply", "--detailed-exitcodes"}
 	if job.Noop {
 		args = append(args, "--noop")
@@ -119,10 +140,6 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	}
 	r := p.result(job, e)
 	r.ConfigVersion, r.Commit = version, Deployed(job.Tree)
-	p.showLastRun(job, r)
-	if to, err := p.reportsOf(job); err == nil {
-		p.queueReport(job, r, to)
-	}
 	return r, nil
 }
 

@@ -20,8 +20,9 @@ import (
 const maxScriptOutput = 4 << 10
 
 // runScript runs a command line of a release and returns its standard output. No process of it outlives the call and
-// it can't change the tree, if this process may create namespaces. Otherwise processes that left its session live on.
-func runScript(ctx context.Context, line, tree string, deadline time.Duration) (string, error) {
+// it can't change the tree, if this process may create namespaces. Otherwise confined is false: processes that left its
+// session live on.
+func runScript(ctx context.Context, line, tree string, deadline time.Duration) (out string, confined bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	make := func() (*exec.Cmd, *head, *head) {
@@ -33,20 +34,21 @@ func runScript(ctx context.Context, line, tree string, deadline time.Duration) (
 		cmd.WaitDelay = time.Second // a process that it left may keep the output open
 		return cmd, out, said
 	}
-	cmd, out, said := make()
-	err := startConfined(cmd, tree)
+	cmd, result, said := make()
+	err = startConfined(cmd, tree)
+	confined = err == nil
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) {
-		cmd, out, said = make()
+		cmd, result, said = make()
 		err = cmd.Start()
 	}
 	if err != nil {
-		return "", err
+		return "", confined, err
 	}
 	err = cmd.Wait()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	switch {
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("it took longer than %s", deadline)
+		return "", confined, fmt.Errorf("it took longer than %s", deadline)
 	case errors.Is(err, exec.ErrWaitDelay):
 		err = nil // it ended well; what it left is ended as well
 	case err != nil:
@@ -55,7 +57,7 @@ func runScript(ctx context.Context, line, tree string, deadline time.Duration) (
 			err = fmt.Errorf("%w: %s", err, last)
 		}
 	}
-	return string(*out), err
+	return string(*result), confined, err
 }
 
 // startConfined starts a command that sees the tree read-only, in a PID namespace of its own: when the command ends,

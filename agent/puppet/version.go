@@ -35,24 +35,31 @@ const (
 // name is the last part), and returns its output. Without a command it returns "". The command sees the tree read-only
 // and leaves no process behind, as far as the machine permits that. The error has one line.
 func ConfigVersion(ctx context.Context, tree, dir string) (string, error) {
+	version, _, err := configVersion(ctx, tree, dir)
+	return version, err
+}
+
+// configVersion is ConfigVersion. unconfined reports that the command ran and that the machine did not permit to confine
+// it.
+func configVersion(ctx context.Context, tree, dir string) (version string, unconfined bool, err error) {
 	written, err := writtenVersion(tree)
 	if err != nil || written == "" {
-		return "", err
+		return "", false, err
 	}
 	line, err := expandVersion(written, dir)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
-	out, err := runScript(ctx, line, tree, VersionDeadline)
+	out, confined, err := runScript(ctx, line, tree, VersionDeadline)
 	if err != nil {
 		cause := relativeTo(dir, tree).Replace(err.Error())
-		return "", fmt.Errorf("cannot run config_version %q: %s", clip.Text(written, maxVersion), cause)
+		return "", !confined, fmt.Errorf("cannot run config_version %q: %s", clip.Text(written, maxVersion), cause)
 	}
-	version := clip.Text(strings.Join(strings.Fields(out), " "), maxVersion)
+	version = clip.Text(strings.Join(strings.Fields(out), " "), maxVersion)
 	if version == "" {
-		return "", fmt.Errorf("cannot use config_version %q: it prints nothing", clip.Text(written, maxVersion))
+		return "", !confined, fmt.Errorf("cannot use config_version %q: it prints nothing", clip.Text(written, maxVersion))
 	}
-	return version, nil
+	return version, !confined, nil
 }
 
 // HasConfigVersion reports whether the release in tree has a config_version command.
@@ -165,7 +172,10 @@ func (p *Puppet) versionFile(id string) string { return filepath.Join(p.RunDir(i
 // setVersion runs the release's own command before Puppet starts, and gives Puppet the result. A command that fails
 // inside Puppet would end the run.
 func (p *Puppet) setVersion(ctx context.Context, job agent.Job) (version string, err error) {
-	own, err := ConfigVersion(ctx, job.Tree, p.environmentDir(job))
+	own, unconfined, err := configVersion(ctx, job.Tree, p.environmentDir(job))
+	if unconfined { // the release runs as root anyway; a command that misbehaves is a mistake, not an attack
+		p.log().Warn("config_version could change the release or leave processes: this machine permits no namespaces")
+	}
 	if err != nil { // publish has shown it
 		p.log().Info("using the release's version and commit as config_version", "cause", err)
 	}

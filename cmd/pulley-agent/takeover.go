@@ -162,7 +162,6 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool)
 	if err := errors.Join(err, n.Close()); err != nil {
 		return err
 	}
-	(&puppet.Installer{Root: o.Root, Logger: n.Puppet.Logger}).EnsureCoreTypes(ctx) // the old agent had them from its server
 	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled; all its files are still in place")
 	if chosen.None {
 		fmt.Fprintln(o.env.Stdout, "Pulley has no schedule: something else has to start it")

@@ -49,6 +49,7 @@ type File struct {
 	AllowedSigners  string        `yaml:"allowed_signers,omitempty"`
 	RevokedSigners  string        `yaml:"revoked_signers,omitempty"`
 	Mirrors         []string      `yaml:"mirrors,omitempty"`
+	Proxy           string        `yaml:"proxy,omitempty"` // of package installations
 	EnforceInterval time.Duration `yaml:"enforce_interval,omitempty"`
 	Heartbeat       time.Duration `yaml:"heartbeat,omitempty"`
 	MaxAttempts     int           `yaml:"max_attempts,omitempty"`
@@ -197,7 +198,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.File", "")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.PuppetFile", " in puppet")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.UpgradeFile", " in upgrade")
-	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
+	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, proxy, "+
 		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir, last_run_files, reports, reporturl} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 

@@ -226,6 +226,7 @@ func (b *member) settings(c nodeconfig.Config) ([]byte, error) {
 	if len(b.plan.Servers) > 0 {
 		f.Servers = b.plan.Servers
 	}
+	f.Proxy = cmp.Or(b.plan.Proxy, f.Proxy)
 	return f.Encode()
 }
 
@@ -276,6 +277,7 @@ func (b *member) writeAnswer(a join.Answer) error {
 	if len(b.plan.Mirrors) > 0 {
 		f.Mirrors = b.plan.Mirrors
 	}
+	f.Proxy = cmp.Or(b.plan.Proxy, f.Proxy)
 	if text, err = f.Encode(); err != nil {
 		return err
 	}

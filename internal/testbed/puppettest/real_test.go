@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/puppet"
 )
 
 // The agent judges runs by Puppet's documented behaviour. A Puppet with other behaviour would make the agent commit a
@@ -74,6 +75,11 @@ func realCases() []testCase {
 			}
 		}
 	}
+	installed := func() bool {
+		_, err := os.Stat("/usr/share/puppet/modules/cron_core")
+		return err == nil
+	}
+	before := installed()
 	bucket := "filebucket { 'main': server => 'puppet.invalid', path => false }\nFile { backup => 'main' }\n"
 	return []testCase{
 		{
@@ -96,6 +102,17 @@ func realCases() []testCase {
 			Check: func(t *testing.T, r *ran) {
 				if r.Counts.Pending != 1 || r.Counts.Changed != 1 {
 					t.Errorf("counts %+v, want one pending service and one changed", r.Counts)
+				}
+			},
+		},
+		{
+			Name: "noop of a release with a split core type", Noop: true, Types: &puppet.Installer{},
+			Manifest: "cron { 'x': command => '/bin/true', user => 'root' }\n",
+			Kind:     agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Check: func(t *testing.T, r *ran) {
+				left, _ := filepath.Glob(filepath.Join(r.Puppet.Dir, "puppet", "types-*"))
+				if installed() != before || len(left) > 0 || r.Counts.OutOfSync != 1 {
+					t.Errorf("the type was installed %t, is installed %t, left: %q, counts %+v", before, installed(), left, r.Counts)
 				}
 			},
 		},

@@ -40,6 +40,7 @@ type testCase struct {
 	Listener *listener // receives reports
 	Reports  []string  // the node's report processors
 	StaysOff []string  // services that no run changes
+	Types    *puppet.Installer
 	Noop     bool
 	Part     agent.Part
 	Strike   bool // the deadline ends the run in the middle
@@ -139,7 +140,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	var out bytes.Buffer
 	r.Puppet = &puppet.Puppet{
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
-		StateDirs: []string{filepath.Join(m.Vardir, "state")}, StaysOff: c.StaysOff, ConfDirs: []string{m.Confdir}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
+		StateDirs: []string{filepath.Join(m.Vardir, "state")}, StaysOff: c.StaysOff, Installer: c.Types, ConfDirs: []string{m.Confdir}, Stdout: &out, CoreModules: filepath.Join(base, "core"),
 		LastRun:     puppet.LastRun{Summary: filepath.Join(r.Dir, "public", "summary.yaml"), Report: filepath.Join(r.Dir, "state", "report.yaml")},
 		Certificate: puppet.Certificate{Identity: filepath.Join(base, "node.pem"), CAs: filepath.Join(base, "ca.pem")},
 	}
