@@ -198,7 +198,7 @@ func (o loginCommand) renewLogin(ctx context.Context, f loginFlags, args []strin
 	if o.dryRun {
 		url, own, err := join.ReachToRenew(ctx, f.servers, file)
 		if err != nil {
-			return fmt.Errorf("cannot renew the certificate: %w", err)
+			return err
 		}
 		o.announceDryRun()
 		fmt.Fprintf(o.env.Stdout, "pulley serve at %s has a certificate of the fleet's CA\nwould renew the certificate in %s, which is valid until %s\n", url, file, own.Leaf().NotAfter.UTC().Format(time.DateOnly))

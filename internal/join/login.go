@@ -100,8 +100,11 @@ func RenewLogin(ctx context.Context, servers []string, file string) (Login, erro
 // ReachToRenew connects to the first server that answers, with the certificate that RenewLogin would use.
 func ReachToRenew(ctx context.Context, servers []string, file string) (url string, own pki.Identity, err error) {
 	client, own, err := renewing(servers, file)
-	if err == nil {
-		url, err = client.Reach(ctx)
+	if err != nil {
+		return "", own, err
+	}
+	if url, err = client.Reach(ctx); err != nil {
+		err = fmt.Errorf("cannot renew the certificate: %w", err)
 	}
 	return url, own, err
 }
@@ -113,6 +116,9 @@ func renewing(servers []string, file string) (*Client, pki.Identity, error) {
 		return nil, old, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
 	}
 	bundle, err := os.ReadFile(BundleOf(file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, old, fmt.Errorf("cannot renew %s: pulley login did not make it: there is no %s beside it\n`pulley serve` renews the identity of its administrator in its data folder", file, filepath.Base(BundleOf(file)))
+	}
 	if err != nil {
 		return nil, old, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
 	}
