@@ -21,7 +21,7 @@ var partWords = map[string][2]string{
 var stepWords = map[string]string{
 	"errors":           "Correct $count ($names). Until then `pulley publish` refuses the folder. --no-validate publishes it anyway, and the nodes that read these files fail.",
 	"private_keys":     "Replace $count in the repository: every reader of etcd can read a release. $names",
-	"puppetfile":       "Install g10k or r10k where you publish: `pulley publish` resolves the Puppetfile. Run `pulley validate` again in a checkout with the modules to judge them, too.",
+	"puppetfile":       "Install r10k or g10k where you publish: `pulley publish` resolves the Puppetfile.",
 	"classification":   "Decide where the nodes get their classes: docs/classification.md maps external node classifiers, node groups and Hiera.",
 	"data_outside":     "Change $count of hiera.yaml: nodes do not have these folders. `pulley publish --overlay` joins a private source.",
 	"environment_file": "Write $names. A draft is below.",
@@ -29,7 +29,7 @@ var stepWords = map[string]string{
 	"eyaml_keys":       "Decide which nodes may have the eyaml keys, and put them there, readable by root only: $names",
 	"server_features":  "Read the code that needs a Puppet server or PuppetDB: $count ($names). Change it for the roles that you move first; the others can wait.",
 	"publish":          "Run `pulley publish $dir --dry-run`. It lists what a release contains and needs no etcd.",
-	"first_machine":    "Try one machine: docs/first-node.md creates one. On a machine with puppet agent, `pulley-agent takeover look` shows the difference and changes nothing.",
+	"first_machine":    "Try one machine: docs/bringing-your-repository.md uses a local one. On a machine with puppet agent, `pulley-agent takeover look` shows the difference and changes nothing.",
 }
 
 // stepNoun is what a step counts.
