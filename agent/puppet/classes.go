@@ -2,6 +2,8 @@ package puppet
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"pulley/internal/bounded"
@@ -9,6 +11,24 @@ import (
 
 // maxClasses limits the list of a catalog's classes, in bytes.
 const maxClasses = 4 << 20
+
+// maxResourceList limits the list of a catalog's resources, in bytes.
+const maxResourceList = 64 << 20
+
+// Manages reports whether the catalog of a run has one of the resources, in the format of Puppet's resourcefile:
+// service[puppet].
+func (p *Puppet) Manages(run string, resources ...string) bool {
+	text, err := bounded.ReadFile(filepath.Join(p.RunDir(run), "resources.txt"), maxResourceList)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if slices.Contains(resources, strings.ToLower(strings.TrimSpace(line))) {
+			return true
+		}
+	}
+	return false
+}
 
 // classifiesNothing reports whether the file at path, in the format of Puppet's classfile, has no class besides those of
 // every catalog. A node declaration also has a line there: "default", "__node_regexp__" and the pattern, or the name of

@@ -66,10 +66,17 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	if err := forbidden(args, disk, state); err != nil {
 		return err
 	}
-	if state.Enforcing.IsZero() {
+	target, first := state.Enforcing, false
+	if target.IsZero() && readsOnly(args) {
+		target, first, err = o.wanted(ctx, c)
+	}
+	if err != nil {
+		return err
+	}
+	if target.IsZero() {
 		return errors.New("cannot run Puppet with this node's settings: no release is in place\nrun `pulley-agent run` first")
 	}
-	job, release, err := o.enforced(ctx, c, state.Enforcing)
+	job, release, err := o.enforced(ctx, c, target, agent.Staging{Taking: first, Noop: first})
 	if err != nil {
 		return err
 	}
@@ -125,13 +132,23 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 	return nil
 }
 
-// enforced returns the job of the target in place. It contacts etcd only for parts that are missing on disk.
-func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target) (agent.Job, func(), error) {
+// wanted returns the target that etcd wants of a node without a release, for a look. It must be authentic.
+func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t agent.Target, first bool, err error) {
+	p, err := stage.Open(c, o.env.Now, o.logger())
+	if err != nil {
+		return t, false, err
+	}
+	d, err := p.Store.Node.Desire(ctx, c.Identity)
+	return d.Wanted(), true, errors.Join(err, p.Close())
+}
+
+// enforced returns the job of a target. It contacts etcd only for parts that are missing on disk.
+func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target, how agent.Staging) (agent.Job, func(), error) {
 	p, err := stage.Open(c, o.env.Now, o.logger())
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
-	staged, err := p.Stage(ctx, c.Identity, t, agent.Staging{})
+	staged, err := p.Stage(ctx, c.Identity, t, how)
 	if err := errors.Join(err, p.Close()); err != nil {
 		return agent.Job{}, nil, err
 	}

@@ -78,14 +78,32 @@ func newTakeoverLook(o *options) *cobra.Command {
 				fmt.Fprintf(o.env.Stdout, "cannot show what Pulley would change: this machine is not a node yet\nnext: pulley-agent bootstrap\n")
 				return nil
 			}
+			if err := o.printDifferences(c, found); err != nil {
+				return err
+			}
 			r := runOptions{Options: agent.Options{Noop: true}}
 			report, err := o.setup(c).Tick(cmd.Context(), r.Options)
 			if err != nil {
 				return err
 			}
+			if run := report.Run; run != nil && o.setup(c).NewPuppet().Manages(run.ID, "service[puppet]", "service[pe-puppet]") {
+				fmt.Fprintln(o.env.Stdout, "the release manages the service of puppet agent: after takeover disable, no run changes it")
+			}
 			return o.conclude(c, r, report)
 		},
 	}
+}
+
+// printDifferences prints the settings of the old agent that runs of Pulley do not have.
+func (o *options) printDifferences(c nodeconfig.Config, found takeover.Findings) error {
+	conf, err := puppet.ReadConf(c.Root)
+	if err != nil || conf.Path == "" || found.Empty() && !found.Ran {
+		return err
+	}
+	for _, d := range takeover.Differences(conf, c.Identity) {
+		cli.Cleanf(o.env.Stdout, "differs from %s: %s\n", conf.Path, d.Sentence())
+	}
+	return nil
 }
 
 func (o *options) printFindings(f takeover.Findings) {

@@ -69,6 +69,7 @@ func (r *run) apply() int {
 			return r.abort("Failed to apply catalog: One or more resource dependency cycles detected in graph")
 		}
 	}
+	r.list(directives)
 	for _, d := range directives {
 		if stop := r.enact(d); stop {
 			return r.abort("Could not run: SIGTERM")
@@ -84,6 +85,26 @@ func (r *run) classes(directives []directive) {
 		if path := r.get("classfile"); d.verb == "classes" && r.get("write_catalog_summary") == "true" && path != "" {
 			_ = os.WriteFile(path, []byte("settings\n"+strings.Join(strings.Fields(d.args), "\n")+"\n"), 0o600)
 		}
+	}
+}
+
+// list writes the resources that the directives name, as write_catalog_summary does.
+func (r *run) list(directives []directive) {
+	var b strings.Builder
+	for _, d := range directives {
+		first, rest, _ := strings.Cut(d.args, " ")
+		switch d.verb {
+		case "tagged":
+			first, _, _ = strings.Cut(rest, " ")
+			fallthrough
+		case "file", "insist", "pending":
+			fmt.Fprintf(&b, "file[%s]\n", strings.ToLower(first))
+		case "fail", "skip", "refresh-fail":
+			fmt.Fprintln(&b, strings.ToLower(first))
+		}
+	}
+	if path := r.get("resourcefile"); path != "" && r.get("write_catalog_summary") == "true" {
+		_ = os.WriteFile(path, []byte(b.String()), 0o600)
 	}
 }
 

@@ -299,6 +299,9 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Name: "noop job", Manifest: motd, Noop: true,
 			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
+				if !r.Puppet.Manages(r.Job.ID, strings.ToLower("file["+r.Dir+"/motd]")) || r.Puppet.Manages(r.Job.ID, "service[puppet]") {
+					t.Error("the list of the catalog's resources is wrong")
+				}
 				if s := r.file("public/summary.yaml"); s != "" {
 					t.Errorf("monitoring sees a noop run: %q", s)
 				}
