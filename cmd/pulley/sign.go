@@ -69,7 +69,7 @@ EXIT STATUS
 }
 
 // announceStatement prints what was signed.
-func (o *options) announceStatement(ref environments.Ref, st trust.Statement) {
+func (o *options) announceStatement(ref environments.Ref, st change.Signed) {
 	signed := "signed"
 	if o.dryRun {
 		signed = "would sign"
@@ -83,6 +83,9 @@ func (o *options) announceStatement(ref environments.Ref, st trust.Statement) {
 		fmt.Fprintf(o.env.Stdout, ", and the own targets of %s", cli.Count(n, "role or node"))
 	}
 	fmt.Fprintln(o.env.Stdout)
+	for _, r := range st.New {
+		cli.Cleanf(o.env.Stdout, "  new since the last statement: %s, %s → %s\n", r.Scope, describeTarget(r.Was), describeTarget(r.Target))
+	}
 }
 
 // warnUnstated warns of a change without the statement that its environment demands.

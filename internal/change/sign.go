@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/store"
@@ -17,9 +18,22 @@ import (
 // ErrChangedSince means that a statement cannot be renewed, because the targets in etcd are not those that it names.
 var ErrChangedSince = errors.New("the targets changed since the last statement")
 
+// Restated is a target that the previous statement did not have.
+type Restated struct {
+	Scope  Scope
+	Was    agent.Target
+	Target agent.Target
+}
+
+// Signed is a signed statement, and its differences from the previous one.
+type Signed struct {
+	trust.Statement
+	New []Restated
+}
+
 // Sign signs a statement of the targets in force. With off, it ends the demand of nodes for one. With signers, it only
 // renews: the present statement must be authentic, and must name exactly the targets in force.
-func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, signers *trust.Signers, a Author) (st trust.Statement, err error) {
+func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, signers *trust.Signers, a Author) (st Signed, err error) {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return st, err
 	}
@@ -38,7 +52,14 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 		if err != nil {
 			return fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
 		}
-		st, err = s.Targets.State(ctx, ref, d, kind, a.store())
+		st = Signed{}
+		if d.Statement != nil {
+			was := d.ByStatement()
+			for _, scope := range d.Differing() {
+				st.New = append(st.New, Restated{scope, was.Target(scope), d.Target(scope)})
+			}
+		}
+		st.Statement, err = s.Targets.State(ctx, ref, d, kind, a.store())
 		return err
 	})
 	return st, err
@@ -75,7 +96,7 @@ func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d stor
 
 // Restate signs a statement after a recovery, if the environment demands one. Without a key it signs nothing, and reports
 // that the statement is missing.
-func Restate(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (st trust.Statement, missing bool, err error) {
+func Restate(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (st Signed, missing bool, err error) {
 	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 	if err != nil || e.Statement == 0 || a.Key == nil {
 		return st, err == nil && e.Statement != 0, err

@@ -551,6 +551,9 @@ func TestStatementContinuesTheLastOne(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 			// The signer of all targets ends it.
+			if d := desires(t, st, dev); name == "an unsigned change of another role" && (len(d.Differing()) != 1 || d.Differing()[0] != db) {
+				t.Errorf("differing: %v", d.Differing())
+			}
 			if _, err := st.Targets.State(ctx, dev, desires(t, st, dev), store.Anew, signing); err != nil {
 				t.Error(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -129,7 +130,7 @@ func (d Desires) decided(ref environments.Ref, history past, c Change) error {
 // continued returns an error if another scope than the changed one differs from the present statement. A change decides one
 // scope: with the next statement, its author would sign what somebody wrote for the others.
 func (d Desires) continued(ref environments.Ref, changed etcd.Scope) error {
-	remedy := fmt.Sprintf("check `pulley status -e %s` and `pulley history -e %[1]s`, then sign all targets: `pulley sign -e %[1]s --sign-key FILE`", ref)
+	remedy := fmt.Sprintf("check `pulley history -e %s` and `pulley sign -e %[1]s --dry-run --sign-key FILE`, which lists what is new; without --dry-run, it signs all targets", ref)
 	if d.Statement == nil {
 		for _, scope := range d.scopes() {
 			if scope != changed && d.Target(scope) != (agent.Target{}) {
@@ -138,13 +139,28 @@ func (d Desires) continued(ref environments.Ref, changed etcd.Scope) error {
 		}
 		return nil
 	}
-	was := d.ByStatement()
-	for _, scope := range append(d.scopes(), was.scopes()...) {
-		if t := d.Target(scope); scope != changed && t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
+	for _, scope := range d.Differing() {
+		if scope != changed {
 			return fmt.Errorf("the target of %s is not that of the last statement\n%s", scope, remedy)
 		}
 	}
 	return nil
+}
+
+// Differing lists the scopes whose target is not that of the present statement: all nodes, then roles and nodes, each in order. The
+// target of a removed node is deleted without a change, and no other node has it.
+func (d Desires) Differing() (scopes []etcd.Scope) {
+	was := d.ByStatement()
+	all := d
+	all.Roles, all.Nodes = maps.Clone(was.Roles), maps.Clone(was.Nodes)
+	maps.Copy(all.Roles, d.Roles)
+	maps.Copy(all.Nodes, d.Nodes)
+	for _, scope := range all.scopes() {
+		if t := d.Target(scope); t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
+			scopes = append(scopes, scope)
+		}
+	}
+	return scopes
 }
 
 // Stated returns an unsigned statement of the targets in d.
@@ -184,17 +200,10 @@ func (d Desires) ByStatement() Desires {
 	return d
 }
 
-// Covered reports whether the statement in etcd names the targets and the epoch in d. The target of a removed node is
-// deleted without a change, and no other node has it.
+// Covered reports whether the statement in etcd names the targets and the epoch in d.
 func (d Desires) Covered(ref environments.Ref) bool {
 	if d.Statement == nil || d.Statement.Off || d.Statement.Epoch != int64(d.Gate.Epoch) {
 		return false
 	}
-	was := d.ByStatement()
-	for _, scope := range append(d.scopes(), was.scopes()...) {
-		if t := d.Target(scope); t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
-			return false
-		}
-	}
-	return true
+	return len(d.Differing()) == 0
 }
