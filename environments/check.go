@@ -92,7 +92,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			c.checkProvider()
 		case *rollout:
 			c.checkValues(role, at.field+".", f.fields())
-		case *puppetSettings:
+		case *PuppetSettings:
 			c.checkValues(role, at.field+".", f.fields())
 			if slices.Contains(v.Reports, "http") && v.ReportURL == "" {
 				c.add(below("reports"), "write reporturl: https://dashboard.example/reports beside it", "reports: http needs a URL")

@@ -45,7 +45,7 @@ type Environment struct {
 	Trusted map[string]string       `json:"trusted,omitempty" form:"extension" like:"pp_environment=production" help:"Trusted extensions of all nodes, for Puppet's $trusted['extensions']. Nodes take them from this file in the release."`
 	ByNode  map[string]NodeSettings `json:"nodes,omitempty" help:"Settings of single nodes, by name without the stack. They override those of the role."`
 
-	Puppet puppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
+	Puppet PuppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
 
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
@@ -76,8 +76,8 @@ type NodeSettings struct {
 	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_zone=east" help:"Trusted extensions of the node. They override the role's."`
 }
 
-// puppetSettings are read by the agent (agent/puppet/reports.go), as Trusted.
-type puppetSettings struct {
+// PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet/reports.go), as Trusted.
+type PuppetSettings struct {
 	Reports   []string `json:"reports,omitempty" form:"processor" like:"http" help:"Puppet's report processors, which receive the report of each run."`
 	ReportURL string   `json:"reporturl,omitempty" form:"url" like:"https://dashboard.example/reports" help:"URL to which the report processor http sends reports."`
 }

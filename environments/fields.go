@@ -67,7 +67,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *rollout, *puppetSettings, *Userdata:
+	case *Provider, *rollout, *PuppetSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil

@@ -32,7 +32,7 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 		e.drawTables(t)
 		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
-			e.Puppet = puppetSettings{Reports: []string{"puppetdb"}}
+			e.Puppet = PuppetSettings{Reports: []string{"puppetdb"}}
 			e.ByNode = map[string]NodeSettings{names[0] + "1": {Trusted: map[string]string{"pp_zone": "a"}}}
 		}
 	}

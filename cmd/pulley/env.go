@@ -80,21 +80,22 @@ func newEnvShow(o *options) *cobra.Command {
 }
 
 type shownEnvironment struct {
-	Environment string                `json:"environment"`
-	Provider    environments.Provider `json:"provider,omitzero"`
-	Flavors     map[string]string     `json:"flavors,omitempty"`
-	Images      map[string]string     `json:"images,omitempty"`
-	Networks    map[string]string     `json:"networks,omitempty"`
-	Trusted     map[string]string     `json:"trusted,omitempty"`
-	Userdata    environments.Userdata `json:"userdata,omitzero"`
-	Roles       []environments.Role   `json:"roles"`
-	Nodes       int                   `json:"nodes"`
+	Environment string                      `json:"environment"`
+	Provider    environments.Provider       `json:"provider,omitzero"`
+	Flavors     map[string]string           `json:"flavors,omitempty"`
+	Images      map[string]string           `json:"images,omitempty"`
+	Networks    map[string]string           `json:"networks,omitempty"`
+	Trusted     map[string]string           `json:"trusted,omitempty"`
+	Puppet      environments.PuppetSettings `json:"puppet,omitzero"`
+	Userdata    environments.Userdata       `json:"userdata,omitzero"`
+	Roles       []environments.Role         `json:"roles"`
+	Nodes       int                         `json:"nodes"`
 
 	NodeSettings map[string]environments.NodeSettings `json:"node_settings,omitempty"`
 }
 
 func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment {
-	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
+	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.Puppet, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
 }
 
 // showSettings prints the settings without a column in the table: a line for each role that has more, and one for each
