@@ -73,7 +73,7 @@ var (
 	confSection = regexp.MustCompile(`^\s*\[(\w+)\]\s*$`)
 	confSetting = regexp.MustCompile(`^\s*config_version\s*=\s*(.*?)\s*$`)
 	confQuotes  = regexp.MustCompile(`^["']|["']$`)
-	confName    = regexp.MustCompile(`\$\w+`)
+	confName    = regexp.MustCompile(`\$(?:\w+|\{\w+\})`)
 )
 
 // writtenVersion returns the setting config_version of the release's environment.conf. Puppet ignores other sections
@@ -107,7 +107,7 @@ func expandVersion(written, dir string) (string, error) {
 	}
 	unknown := ""
 	line = confName.ReplaceAllStringFunc(line, func(name string) string {
-		value, ok := values[name[1:]]
+		value, ok := values[strings.Trim(name, "${}")]
 		if !ok {
 			unknown = cmp.Or(unknown, name)
 		}

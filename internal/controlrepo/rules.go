@@ -31,6 +31,7 @@ const (
 	EnvironmentFile     Rule = "environment_file"
 	CloudName           Rule = "cloud_name"
 	Settings            Rule = "settings"
+	SilenceUnused       Rule = "silence_unused"
 	LiveDataUnused      Rule = "live_data_unused"
 	LiveDataTwice       Rule = "live_data_twice"
 	NotExecutable       Rule = "not_executable"
@@ -115,6 +116,7 @@ var Rules = []RuleText{
 	{EyamlUnread, Warning, "Hiera does not decrypt this value: no level of hiera.yaml that reads the file uses eyaml_lookup_key", "set lookup_key: eyaml_lookup_key for the level"},
 	{RemoteFilebucket, Warning, "the filebucket is on a server: here it is the node's own, and it keeps no file with secrets", "remove path => false, or backup => false where the bucket is used"},
 	{AgentService, Warning, "the code manages the service of puppet agent: after a takeover no run changes it, and it counts as pending", "remove the service from the code when all nodes are taken over"},
+	{SilenceUnused, Warning, "what silences a rule has no effect", "correct or delete it: docs/validation.md lists the rules"},
 	{OddEntry, Warning, "the link or name is published, but may not work as it is meant", "rename it, or replace the link by a file"},
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -75,12 +76,40 @@ func TestSilenceHidesOneRuleAtOnePlace(t *testing.T) {
 		t.Errorf("%d findings are silenced, want 4", report.Silenced)
 	}
 	for setting, want := range map[string]string{
-		"silence: {exported_resources: ['**']}": `silence names the unknown rule "exported_resources"`,
-		"silence: {file_server: ['[a']}":        "silence of file_server has an invalid pattern",
-		"silence: [file_server]":                "silence is not a mapping of rules to lists of paths",
+		"silence: {exported_resources: ['**']}": `pulley.yaml: warning: what silences a rule has no effect: silence names the unknown rule "exported_resources"`,
+		"silence: {file_server: ['[a']}":        "has no effect: silence of file_server has an invalid pattern",
+		"silence: {file_server: ['**']}":        "has no effect: there is nothing of file_server to silence",
+		"silence: [file_server]":                "pulley.yaml:1: error: nodes would refuse the release because of its pulley.yaml: silence is not a mapping of rules to lists of paths",
+		"silence: {settings: ['**']}\nx: 1":     "unknown key",
 	} {
-		if got, report := validated(t, map[string]string{"pulley.yaml": setting + "\n"}, Options{}); report.Errors() != 1 || !strings.Contains(got, want) {
+		if got, _ := validated(t, map[string]string{"pulley.yaml": setting + "\n"}, Options{}); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", setting, got)
+		}
+	}
+	for code, want := range map[string]string{
+		"# pulley:silence file_servers":                               `site.pp:1: warning: what silences a rule has no effect: the comment names the unknown rule "file_servers"`,
+		"$a = 1 # pulley:silence exported_resource\n@@file { '/x': }": "site.pp:2:1: warning: exported",
+	} {
+		if got, _ := validated(t, map[string]string{"manifests/site.pp": code + "\nnode default { }\n"}, Options{}); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", code, got)
+		}
+	}
+}
+
+// The wrong folder is the most common first mistake, and a release of nothing would be green.
+func TestWrongFolderIsNamed(t *testing.T) {
+	wrong, empty := t.TempDir(), t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(wrong, "README.md"), nil, 0o644), os.Mkdir(filepath.Join(wrong, "control"), 0o755),
+		os.WriteFile(filepath.Join(wrong, "control", "environment.conf"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		wrong: "there is no site manifest, and Puppet applies nothing: control contains environment.conf; to publish that folder, name it",
+		empty: "publish refuses the folder: it has no files",
+	} {
+		report, err := Validate(t.Context(), dir, Options{})
+		if text := fmt.Sprint(report.Findings); err != nil || !strings.Contains(text, want) || (report.Errors() > 0) != (dir == empty) {
+			t.Error(text, err)
 		}
 	}
 }

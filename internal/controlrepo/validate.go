@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"regexp"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"pulley/agent/puppet"
@@ -313,9 +315,11 @@ func (r *reading) checkNodes() {
 		place = "manifests/site.pp"
 	}
 	switch {
+	case len(r.modes) == 0:
+		r.add(finding(Refused, "", 0, 0, "it has no files, or .pulleyignore leaves out all of them"))
 	case r.layout.manifest == "": // outside of the repository
 	case manifests == 0:
-		r.add(finding(ManifestsMissing, place, 0, 0, ""))
+		r.add(finding(ManifestsMissing, place, 0, 0, r.elsewhere()))
 	case !site.any:
 		r.add(finding(NodesMissing, place, 0, 0, ""))
 	}
@@ -339,6 +343,18 @@ func (r *reading) checkNodes() {
 	}
 }
 
+// elsewhere names a folder below that looks like the control repository: the wrong folder is a common first mistake.
+func (r *reading) elsewhere() string {
+	for _, name := range slices.Sorted(maps.Keys(r.modes)) {
+		for _, root := range []string{"/environment.conf", "/Puppetfile", "/manifests/site.pp"} {
+			if dir, found := strings.CutSuffix(name, root); found && strings.Count(dir, "/") < 2 && !strings.HasPrefix(dir, "modules/") {
+				return fmt.Sprintf("%s contains %s; to publish that folder, name it", dir, strings.TrimPrefix(root, "/"))
+			}
+		}
+	}
+	return ""
+}
+
 // report applies the settings of the repository to the findings.
 func (r *reading) report() Report {
 	found, settings := checkSettings(r.files[settingsFile], r.files["hiera.yaml"])
@@ -355,6 +371,7 @@ func (r *reading) report() Report {
 		}
 		report.Findings = append(report.Findings, f)
 	}
+	report.Findings = append(report.Findings, r.unused(silenced)...)
 	report.Findings = sortFindings(report.Findings)
 	if r.opts.Adopt {
 		report.Adoption = r.survey(report.Findings)

@@ -160,6 +160,17 @@ func (r *repository) changes(ctx context.Context) (changes, error) {
 	return c, nil
 }
 
+// submodules returns the tracked submodules of a work tree, by path from its folder.
+func (r *repository) submodules(ctx context.Context) (links []string, err error) {
+	out, err := r.git("ls-files", "-z", "--stage", "--", ".").run(ctx, gitDeadline)
+	for _, line := range records(out) { // "160000 <hash> 0\t<path>", path relative to the folder
+		if about, name, _ := strings.Cut(line, "\t"); strings.HasPrefix(about, gitlink+" ") {
+			links = append(links, name)
+		}
+	}
+	return links, err
+}
+
 // below converts a path of the repository to a path of the folder.
 func (r *repository) below(name string) (string, bool) {
 	if r.prefix == "" {

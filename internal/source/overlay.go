@@ -110,6 +110,9 @@ func (f *Folder) put(ctx context.Context, o Options, from Overlay, work string) 
 		if dir = work; ref == "" {
 			ref = "HEAD"
 		}
+		if _, err := (&repository{dir: work}).commit(ctx, ref); err != nil {
+			return done, fmt.Errorf("it has no branch, tag or commit %q\n`git ls-remote %s` lists them", ref, withoutUser(from.Source))
+		}
 	}
 	over := &Folder{Root: dir, cacheDir: f.cacheDir}
 	defer func() { err = errors.Join(err, over.Close()) }()

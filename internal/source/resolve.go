@@ -173,12 +173,25 @@ func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolv
 	var ended *commandError
 	if errors.As(err, &ended) {
 		ended.name = string(tool)
+		ended.said = f.complaint(ended.said)
 	}
 	var late *tooLongError
 	if errors.As(err, &late) {
 		return fmt.Errorf("%w\ngive it more time with --puppetfile-timeout", err)
 	}
 	return err
+}
+
+// complaint returns what a tool wrote, without its progress, without what it repeats, and with paths from the root of the folder.
+func (f *Folder) complaint(said string) string {
+	var lines []string
+	for line := range strings.Lines(said) {
+		line = strings.ReplaceAll(strings.TrimRight(line, "\r\n"), f.Root+"/", "")
+		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(text, "INFO") && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // leadsTo reports whether a folder contains or is a folder where tools install modules.

@@ -1,11 +1,14 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -132,7 +135,7 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 	for _, link := range links {
 		if f.why(link, true) == "" && !f.doWithout(o, link) {
 			return fmt.Errorf("cannot publish ref %q of %s: %s is a submodule, whose files are in another repository\n"+
-				"check it out and publish the work tree: git submodule update --init; or leave it out by a line in %s",
+				"check it out and publish the work tree: git submodule update --init --recursive; or leave it out by a line in %s",
 				o.Ref, repo.dir, link, ignoreFile)
 		}
 	}
@@ -147,6 +150,9 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error, o 
 		return changes{}, nil
 	case ctx.Err() != nil:
 		return changes{}, ctx.Err()
+	case found != nil && strings.Contains(cause(found), "dubious ownership"):
+		_, dir, _ := strings.Cut(cause(found), "safe.directory ") // of the repository, which git names
+		return changes{}, fmt.Errorf("cannot read the commit of %s: git refuses a repository of another user\nrun: git config --global --add safe.directory %s", f.Root, firstLine(cmp.Or(dir, f.Root)))
 	case found != nil:
 		f.Notes = append(f.Notes, "the commit is not recorded: "+firstLine(cause(found)))
 		return changes{}, nil
@@ -160,9 +166,22 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error, o 
 	if err != nil {
 		return changes, fmt.Errorf("cannot compare %s with its commit: %w", repo.dir, err)
 	}
-	for _, link := range changes.submodules {
-		if f.why(link, true) == "" && isEmpty(filepath.Join(repo.dir, link)) && !f.doWithout(o, link) {
-			return changes, fmt.Errorf("cannot publish %s: its submodule %s is not checked out\nrun: git -C %s submodule update --init; or leave it out by a line in %s",
+	for i := 0; i < len(changes.submodules); i++ {
+		link := changes.submodules[i]
+		dir := filepath.Join(repo.dir, link)
+		if f.why(link, true) != "" {
+			continue
+		}
+		if !isEmpty(dir) {
+			inner, err := (&repository{dir: dir}).submodules(ctx)
+			if err != nil {
+				return changes, fmt.Errorf("cannot read the submodule %s of %s: %w", link, repo.dir, err)
+			}
+			for _, name := range inner {
+				changes.submodules = append(changes.submodules, path.Join(link, name))
+			}
+		} else if !f.doWithout(o, link) {
+			return changes, fmt.Errorf("cannot publish %s: its submodule %s is not checked out\nrun: git -C %s submodule update --init --recursive; or leave it out by a line in %s",
 				repo.dir, link, repo.dir, ignoreFile)
 		}
 	}
