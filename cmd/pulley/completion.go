@@ -16,7 +16,7 @@ import (
 // The limits of a completion: a shell waits for it at every key. Without an answer in time there is no suggestion.
 const (
 	completionTime  = 120 * time.Millisecond
-	completionNames = 200
+	completionNames = 60 // zsh takes up to a millisecond for each
 )
 
 // lister lists the names that begin with a prefix, at most completionNames.

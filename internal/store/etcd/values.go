@@ -117,11 +117,25 @@ func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 	}
 }
 
-// Names lists names below root that begin with a prefix, in the order of keys, at most limit. It reads no values.
+// Names lists names below root that begin with a prefix, in the order of keys, at most limit. It reads no values. If it leaves
+// out names, it adds those that differ earlier than the others: a shell completes what all suggestions have in common.
 func (s *DB) Names(ctx context.Context, root, prefix string, limit int64) ([]string, error) {
 	resp, err := s.Get(ctx, root+escape(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(limit))
 	if err != nil {
 		return nil, err
+	}
+	for more := resp.More; more; {
+		n := len(resp.Kvs)
+		first, last := string(resp.Kvs[0].Key), string(resp.Kvs[n-1].Key)
+		same := 0
+		for same < min(len(first), len(last)) && first[same] == last[same] {
+			same++
+		}
+		other, err := s.Get(ctx, clientv3.GetPrefixRangeEnd(first[:same]), clientv3.WithRange(clientv3.GetPrefixRangeEnd(root+escape(prefix))), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+		if err != nil {
+			return nil, err
+		}
+		resp.Kvs, more = append(resp.Kvs, other.Kvs...), len(other.Kvs) > 0
 	}
 	var names []string
 	for _, kv := range resp.Kvs {
