@@ -124,7 +124,7 @@ func printShells(t *testing.T, bin, endpoint string, nodes int) {
 			ready(line)
 		}
 		for _, c := range []struct{ what, types, shows string }{
-			{"a verb", "pulley re", "restore"}, {"a node", "pulley explain compute50", "compute509"},
+			{"a verb", "pulley re", "restore"}, {"a node", "pulley explain compute50", "compute500"},
 		} {
 			var took []float64
 			for range finds {

@@ -120,7 +120,8 @@ func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 // Names lists names below root that begin with a prefix, in the order of keys, at most limit. It reads no values. If it leaves
 // out names, it adds those that differ earlier than the others: a shell completes what all suggestions have in common.
 func (s *DB) Names(ctx context.Context, root, prefix string, limit int64) ([]string, error) {
-	resp, err := s.Get(ctx, root+escape(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(limit))
+	start := root + escape(prefix)
+	resp, err := s.Get(ctx, start, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(limit))
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,10 @@ func (s *DB) Names(ctx context.Context, root, prefix string, limit int64) ([]str
 		for same < min(len(first), len(last)) && first[same] == last[same] {
 			same++
 		}
-		other, err := s.Get(ctx, clientv3.GetPrefixRangeEnd(first[:same]), clientv3.WithRange(clientv3.GetPrefixRangeEnd(root+escape(prefix))), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+		if same == len(start) {
+			break
+		}
+		other, err := s.Get(ctx, clientv3.GetPrefixRangeEnd(first[:same]), clientv3.WithRange(clientv3.GetPrefixRangeEnd(start)), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
 		if err != nil {
 			return nil, err
 		}
