@@ -128,8 +128,7 @@ func printShells(t *testing.T, bin, endpoint string, nodes int) {
 		} {
 			var took []float64
 			for range finds {
-				k.types(c.types, c.types[len(c.types)-1:])
-				time.Sleep(200 * time.Millisecond) // the shell has drawn the line
+				k.types(c.types, c.types)
 				took = append(took, k.types("\t", c.shows).Seconds())
 				k.types("\x15", "")
 				ready("true")

@@ -142,7 +142,6 @@ func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
 	return c.post(ctx, PathProgress, always(ProgressRequest{token, p}), nil)
 }
 
-// always returns the same body for each connection.
 // Reach connects to the first server that answers, and returns its URL. It sends no token, and changes nothing.
 func (c *Client) Reach(ctx context.Context) (url string, err error) {
 	err = c.each(ctx, func(ctx context.Context, s server) error {
@@ -160,6 +159,7 @@ func (c *Client) Reach(ctx context.Context) (url string, err error) {
 	return url, err
 }
 
+// always returns the same body for each connection.
 func always(value any) func(*tls.ConnectionState) ([]byte, error) {
 	return func(*tls.ConnectionState) ([]byte, error) { return json.Marshal(value) }
 }
