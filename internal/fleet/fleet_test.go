@@ -304,7 +304,7 @@ func TestMissingChangesAreNamed(t *testing.T) {
 	change := func(epoch agent.Epoch, kind store.ChangeKind) store.Change {
 		return store.Change{Epoch: epoch, Kind: kind, Before: one, After: one}
 	}
-	const lost = "somebody deleted changes of the history before epoch 7, or wrote them again"
+	const lost = "somebody deleted changes of the history up to epoch 7, or wrote them again"
 	for name, history := range map[string][]store.Change{
 		"":                   {change(7, store.Promoted), change(6, store.Promoted), change(5, store.Promoted), change(4, store.Promoted), change(3, store.Promoted), change(2, store.Promoted), change(1, store.Promoted)},
 		"recovered":          {change(7, store.Promoted), change(6, store.Recovered), change(2, store.Promoted)},

@@ -62,7 +62,7 @@ func (c Contradiction) Sentence() string {
 	case EpochDiffers:
 		return fmt.Sprintf("the gate in etcd has epoch %d, the last change has epoch %d", c.Gate, c.Epoch)
 	case HistoryGap:
-		return fmt.Sprintf("somebody deleted changes of the history before epoch %d, or wrote them again", c.Epoch)
+		return fmt.Sprintf("somebody deleted changes of the history up to epoch %d, or wrote them again", c.Epoch)
 	case Restored:
 		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
 	case RetirementUnconfirmed:

@@ -61,7 +61,8 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // that was wrong at the start agrees, and several small steps add up.
 type clock struct {
 	now   func() time.Time
-	timer func() time.Duration // since any moment, also while the machine sleeps
+	nodes func(context.Context) (time.Time, error) // the newest reports, as their median; zero for fewer than three nodes
+	timer func() time.Duration                     // since any moment, also while the machine sleeps
 	log   *slog.Logger
 	mark  string // a file whose modification time is the last time at which serve ran; "" for a serve without a data folder
 	today string // the date that an operator confirmed; "" for none
@@ -109,7 +110,8 @@ func (c *clock) time() time.Time {
 
 // start checks the clock against the newest reports of nodes and the mark.
 func (c *clock) start(ctx context.Context, st *store.Store) error {
-	reported, err := st.Cluster.NodesTime(ctx)
+	c.nodes = st.Cluster.NodesTime
+	reported, err := c.nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,8 +148,34 @@ func (c *clock) start(ctx context.Context, st *store.Store) error {
 	return nil
 }
 
-// check checks the clock against the time at the start.
-func (c *clock) check() error {
+// check checks the clock against the time at the start. The timer of a virtual machine may stop while its host pauses it:
+// a clock that agrees with the newest reports of nodes is right.
+func (c *clock) check(ctx context.Context) error {
+	wrong := c.look()
+	if wrong == nil {
+		return nil
+	}
+	reported, err := c.nodes(ctx)
+	if err != nil || reported.IsZero() {
+		return wrong
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, at := c.now().Round(0), c.timer()
+	if now.Before(reported.Add(-maxBehind)) || now.After(reported.Add(maxAhead)) {
+		return wrong
+	}
+	if c.log != nil {
+		c.log.Warn("the timer of this machine stopped; its clock agrees with the newest reports of nodes", "time", now.UTC())
+	}
+	c.known, c.from, c.to = reported, reported.Add(-maxBehind), reported.Add(maxAhead)
+	c.at, c.last, c.lastAt = at, now, at
+	c.note(now)
+	return nil
+}
+
+// look checks a reading against the time at the start.
+func (c *clock) look() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, at := c.now().Round(0), c.timer()

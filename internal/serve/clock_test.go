@@ -87,7 +87,7 @@ func TestJumpAfterTheCheckOfTheClockChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := filesOf(t, filepath.Join(dir, fleetca.PKIName))
-		if err := clock.check(); err != nil {
+		if err := clock.check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ahead = jump
@@ -100,7 +100,7 @@ func TestJumpAfterTheCheckOfTheClockChangesNothing(t *testing.T) {
 		if after := filesOf(t, filepath.Join(dir, fleetca.PKIName)); !maps.Equal(before, after) {
 			t.Errorf("a jump of %s after the check replaced certificates", jump)
 		}
-		if err := clock.check(); !errors.As(err, new(*ClockError)) {
+		if err := clock.check(t.Context()); !errors.As(err, new(*ClockError)) {
 			t.Errorf("after a jump of %s, the next check returns %v", jump, err)
 		}
 		ahead = time.Hour // a step that NTP makes
@@ -158,7 +158,7 @@ func TestCorrectedClockDoesNotStopServe(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.elapsed = 10 * time.Minute
-		if err := running.check(); err != nil {
+		if err := running.check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 
@@ -172,11 +172,11 @@ func TestCorrectedClockDoesNotStopServe(t *testing.T) {
 		if now := running.time(); !now.Equal(right.Add(k.elapsed)) {
 			t.Errorf("reports %t: tasks work with %s", reports, now)
 		}
-		if err := running.check(); err != nil {
+		if err := running.check(t.Context()); err != nil {
 			t.Errorf("reports %t: %v", reports, err)
 		}
 		k.elapsed = 400 * day // and is right for long
-		if err := running.check(); err != nil {
+		if err := running.check(t.Context()); err != nil {
 			t.Errorf("reports %t: %v", reports, err)
 		}
 		info, err := os.Stat(filepath.Join(dir, "lock"))
@@ -204,7 +204,7 @@ func TestSmallStepsOfTheClockAddUp(t *testing.T) {
 		}
 		for n := 1; n <= 3; n++ {
 			k.elapsed, k.step = time.Duration(n)*time.Minute, time.Duration(n)*step
-			err := c.check()
+			err := c.check(t.Context())
 			if wrong := n == 3; errors.As(err, new(*ClockError)) != wrong || err != nil && !wrong {
 				t.Errorf("step %d of %s: %v", n, step, err)
 			}
@@ -213,6 +213,47 @@ func TestSmallStepsOfTheClockAddUp(t *testing.T) {
 		if now, want := c.time(), right.Add(k.elapsed+2*step); !now.Equal(want) {
 			t.Errorf("beyond the limit, tasks work with %s, not %s", now, want)
 		}
+	}
+}
+
+// The timer of a virtual machine stops while its host pauses it. The nodes know that its clock is right.
+func TestPausedMachineKeepsItsRightClock(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	right := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	report := func(at time.Time) {
+		for node := range 3 {
+			id := agent.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
+			if err := st.Node.Report(t.Context(), id, agent.Status{Node: id.Node, SeenAt: at}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	report(right)
+	const paused = 40 * 24 * time.Hour
+	k := &testClock{started: right}
+	c := k.serveWith(serveRan(t, right.Add(-time.Hour)))
+	if err := c.start(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+	k.step = paused
+	if err := c.check(t.Context()); !errors.As(err, new(*ClockError)) {
+		t.Errorf("nodes do not agree: %v", err)
+	}
+	report(right.Add(paused))
+	if err := c.check(t.Context()); err != nil {
+		t.Errorf("nodes agree: %v", err)
+	}
+	if now := c.time(); !now.Equal(right.Add(paused)) {
+		t.Errorf("tasks work with %s", now)
+	}
+	k.step = 2 * paused
+	if err := c.check(t.Context()); !errors.As(err, new(*ClockError)) {
+		t.Errorf("the clock jumps afterwards: %v", err)
 	}
 }
 

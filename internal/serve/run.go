@@ -438,7 +438,7 @@ func (v service) wait(ctx context.Context) error {
 		case err := <-v.https.ended():
 			return err
 		case <-clock.C:
-			if err := v.clock.check(); err != nil {
+			if err := v.clock.check(ctx); err != nil {
 				return err
 			}
 		case <-ticker.C:

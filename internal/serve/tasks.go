@@ -31,11 +31,11 @@ type TasksConfig struct {
 	Certificates *fleetca.Certificates // nil: machines do not join here
 	Now          func() time.Time
 	Log          *slog.Logger
-	Metrics      prometheus.Registerer // may be nil
-	Notify       []string              // URLs, in the form of shoutrrr
-	EtcdDir      string                // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
-	Hostname     string                // of this machine, for the record of that disk
-	Clock        func() error          // refuses a clock that is wrong; nil accepts any
+	Metrics      prometheus.Registerer       // may be nil
+	Notify       []string                    // URLs, in the form of shoutrrr
+	EtcdDir      string                      // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
+	Hostname     string                      // of this machine, for the record of that disk
+	Clock        func(context.Context) error // refuses a clock that is wrong; nil accepts any
 }
 
 // Tasks are the background tasks of serve: they pre-create users, watch for floods, duplicate machines and stalled
@@ -109,7 +109,7 @@ func (t *Tasks) every(ctx context.Context, interval time.Duration, problem strin
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		if t.Clock == nil || t.Clock() == nil {
+		if t.Clock == nil || t.Clock(ctx) == nil {
 			t.complain(ctx, problem, do(ctx))
 		}
 		select {

@@ -122,8 +122,12 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	case err == nil && height.revision != data.rev:
 		return Change{}, etcd.ErrConflict
 	case err == nil && height.Wrong():
+		key := s.db.Env(ref).DataHead()
+		if height.Newest > height.Head {
+			key = s.db.Env(ref).Generation(height.Newest)
+		}
 		err = fmt.Errorf("its head in etcd is generation %d, and the newest is %d\nfind who wrote %s; `pulley recover -e %s` restores it",
-			height.Head, height.Newest, s.db.Env(ref).DataHead(), ref)
+			height.Head, height.Newest, key, ref)
 		fallthrough
 	case err != nil:
 		return Change{}, fmt.Errorf("cannot change the data of %s: %w", ref, err)
