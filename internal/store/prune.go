@@ -48,7 +48,10 @@ func reserved(quota int64) int64 { return max(quota/10, 4<<20) }
 // PutObject is Releases.PutObject, and leaves room in etcd: it refuses content that would fill it.
 func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrote bool, err error) {
 	if p.usage.Quota > 0 && p.since > p.usage.Quota/128 {
+		// etcd's own figure lacks what was written a moment ago, until the next commit.
+		atLeast := p.usage.Stored + p.since
 		p.usage, p.since = p.s.db.Usage(ctx), 0
+		p.usage.Stored = max(p.usage.Stored, atLeast)
 	}
 	if u := p.usage; u.Quota > 0 && u.Stored+p.since+int64(len(b)) > u.Quota-reserved(u.Quota) {
 		there, err := p.s.db.Get(ctx, p.s.db.Keys.Object(hash), clientv3.WithCountOnly())
@@ -56,7 +59,7 @@ func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrot
 			return false, err
 		}
 		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and publish keeps the last %d MiB free for reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
-			hash, u.Stored>>20, u.Quota>>20, reserved(u.Quota)>>20)
+			hash, (u.Stored+p.since)>>20, u.Quota>>20, reserved(u.Quota)>>20)
 	}
 	if wrote, err = p.s.PutObject(ctx, hash, b); wrote {
 		p.since += int64(len(b))
