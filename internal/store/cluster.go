@@ -247,9 +247,15 @@ func (s *Cluster) Compact(ctx context.Context) error {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, compactWithin)
 		defer cancel()
-		_, err = s.db.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
-		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
-			err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
+		// bbolt counts the pages that a transaction freed at the end of the next one, and a full etcd may get no other write: the first
+		// compaction does the work, the last revision's makes it count.
+		for _, rev := range []int64{resp.Header.Revision - 1, resp.Header.Revision} {
+			if err == nil && rev > 0 {
+				_, err = s.db.Client.Compact(ctx, rev, clientv3.WithCompactPhysical())
+			}
+			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
+				err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
+			}
 		}
 		err = s.db.Explain(err)
 	}
