@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,7 +158,7 @@ func (s scope) read(f field, n *yaml.Node) {
 	case *[]string:
 		s.list(n, path, to)
 	case *map[string]string:
-		s.words(n, path, to)
+		s.words(n, path, f.form == "extension", to)
 	case *map[string]NodeSettings:
 		s.nodes(n, path, to)
 	case *Provider:
@@ -183,9 +184,14 @@ func (s scope) list(n *yaml.Node, what string, into *[]string) {
 	}
 }
 
-// words reads a mapping with any keys and text values.
-func (s scope) words(n *yaml.Node, what string, into *map[string]string) {
+// words reads a mapping with any keys and text values. strict refuses words that readers of YAML 1.1, such as Ruby, take
+// for booleans.
+func (s scope) words(n *yaml.Node, what string, strict bool, into *map[string]string) {
 	s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
+		if strict && value.Tag == "!!str" && value.Style == 0 && oldBoolean.MatchString(value.Value) {
+			s.p.problem(value, fmt.Sprintf("put quotes around it: %q", value.Value), "%s is the boolean %s, not text", what+"."+key.Value, quoted(value.Value))
+			return
+		}
 		text := s.p.text(value, what+"."+key.Value)
 		if text == "" {
 			return
@@ -197,6 +203,9 @@ func (s scope) words(n *yaml.Node, what string, into *map[string]string) {
 		(*into)[key.Value] = text
 	})
 }
+
+// oldBoolean matches the texts that Ruby takes for booleans, as YAML 1.1 does: https://yaml.org/type/bool.html
+var oldBoolean = regexp.MustCompile(`^(?i:yes|no|on|off)$`)
 
 // nodes reads the settings of single nodes.
 func (s scope) nodes(n *yaml.Node, what string, into *map[string]NodeSettings) {

@@ -20,7 +20,8 @@ func canonicalOf(layer []byte) ([]byte, error) {
 	return canonicalLayer(v.v.(mapping)), nil
 }
 
-// Set returns the layer with one key set to a value written as YAML. A nil layer is an empty one.
+// Set returns the layer with one key set to a value written as YAML. A nil layer is an empty one. Set refuses a value
+// whose lookups would fail.
 func Set(layer []byte, key, valueYAML string) ([]byte, error) {
 	v, err := parseLayer(layer)
 	if err != nil {
@@ -32,6 +33,9 @@ func Set(layer []byte, key, valueYAML string) ([]byte, error) {
 	}
 	if err := checkEntry(key, value); err != nil {
 		return nil, err
+	}
+	if err := checkInterpolations(value); err != nil {
+		return nil, fmt.Errorf("cannot set %s: %w", key, err)
 	}
 	m, err := sorted(append(v.v.(mapping).without(key), entry{Value{key}, value}))
 	if err != nil {

@@ -75,6 +75,13 @@ func Remarks(text string) []string {
 				out = append(out, s)
 			}
 		}
+		if n.Kind == yaml.ScalarNode {
+			for _, f := range Flaws(n.Value, true) {
+				if !f.Fails() { // Set refuses the others
+					out = append(out, f.String())
+				}
+			}
+		}
 		if depth > maxDepth {
 			return
 		}

@@ -31,35 +31,50 @@ const (
 	maxVersion         = 200
 )
 
-// ConfigVersion runs the config_version command of the release in tree, as Puppet would in an environment at dir (its
-// name is the last part), and returns its output. Without a command it returns "". The command sees the tree read-only
-// and leaves no process behind, as far as the machine permits that. The error has one line.
-func ConfigVersion(ctx context.Context, tree, dir string) (string, error) {
-	version, _, err := configVersion(ctx, tree, dir)
-	return version, err
+// ScriptVersion is the output of a config_version command.
+type ScriptVersion struct {
+	Text       string // one line of at most maxVersion bytes, without control characters; "" without a command
+	Output     string // all that it printed, without white space at the ends
+	Unconfined bool   // the command ran, and the machine did not permit to confine it
 }
 
-// configVersion is ConfigVersion. unconfined reports that the command ran and that the machine did not permit to confine
-// it.
-func configVersion(ctx context.Context, tree, dir string) (version string, unconfined bool, err error) {
+// Odd returns why runs show another version than the command printed, or "".
+func (v ScriptVersion) Odd() string {
+	switch lines := strings.Count(v.Output, "\n") + 1; {
+	case v.Text == v.Output:
+		return ""
+	case lines > 1:
+		return fmt.Sprintf("%d lines", lines)
+	case len(v.Output) > maxVersion:
+		return fmt.Sprintf("more than %d bytes", maxVersion)
+	}
+	return "control characters, several spaces or bytes that are not UTF-8"
+}
+
+// ConfigVersion runs the config_version command of the release in tree, as Puppet would in an environment at dir (its
+// name is the last part), and returns its output. The command sees the tree read-only and leaves no process behind, as
+// far as the machine permits that. The error has one line.
+func ConfigVersion(ctx context.Context, tree, dir string) (v ScriptVersion, err error) {
 	written, err := writtenVersion(tree)
 	if err != nil || written == "" {
-		return "", false, err
+		return v, err
 	}
 	line, err := expandVersion(written, dir)
 	if err != nil {
-		return "", false, err
+		return v, err
 	}
 	out, confined, err := runScript(ctx, line, tree, VersionDeadline)
+	v.Unconfined = !confined
 	if err != nil {
 		cause := relativeTo(dir, tree).Replace(err.Error())
-		return "", !confined, fmt.Errorf("cannot run config_version %q: %s", clip.Text(written, maxVersion), cause)
+		return v, fmt.Errorf("cannot run config_version %q: %s", clip.Text(written, maxVersion), cause)
 	}
-	version = clip.Text(strings.Join(strings.Fields(out), " "), maxVersion)
-	if version == "" {
-		return "", !confined, fmt.Errorf("cannot use config_version %q: it prints nothing", clip.Text(written, maxVersion))
+	v.Output = strings.TrimSpace(out)
+	v.Text = strings.Join(strings.Fields(clip.Line(out, len(out))), " ")
+	if v.Text = clip.Text(v.Text, maxVersion); v.Text == "" {
+		return v, fmt.Errorf("cannot use config_version %q: it prints nothing", clip.Text(written, maxVersion))
 	}
-	return version, !confined, nil
+	return v, nil
 }
 
 // HasConfigVersion reports whether the release in tree has a config_version command.
@@ -172,15 +187,15 @@ func (p *Puppet) versionFile(id string) string { return filepath.Join(p.RunDir(i
 // setVersion runs the release's own command before Puppet starts, and gives Puppet the result. A command that fails
 // inside Puppet would end the run.
 func (p *Puppet) setVersion(ctx context.Context, job agent.Job) (version string, err error) {
-	own, unconfined, err := configVersion(ctx, job.Tree, p.environmentDir(job))
-	if unconfined { // the release runs as root anyway; a command that misbehaves is a mistake, not an attack
+	v, err := ConfigVersion(ctx, job.Tree, p.environmentDir(job))
+	if v.Unconfined { // the release runs as root anyway; a command that misbehaves is a mistake, not an attack
 		p.log().Warn("config_version could change the release or leave processes: this machine permits no namespaces")
 	}
 	if err != nil { // publish has shown it
 		p.log().Info("using the release's version and commit as config_version", "cause", err)
 	}
-	if own == "" {
+	if v.Text == "" {
 		return ownVersion(job.Target.Release, Deployed(job.Tree)), nil
 	}
-	return own, os.WriteFile(p.versionFile(job.ID), []byte(own+"\n"), 0o600)
+	return v.Text, os.WriteFile(p.versionFile(job.ID), []byte(v.Text+"\n"), 0o600)
 }

@@ -31,8 +31,8 @@ func TestConfigVersionIsReadAsPuppetDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want = strings.NewReplacer("{path}", filepath.Dir(dir), "{tree}", tree).Replace(want)
-		if got, err := puppet.ConfigVersion(t.Context(), tree, dir); got != want || err != nil {
-			t.Errorf("%q: %q %v, want %q", conf, got, err, want)
+		if got, err := puppet.ConfigVersion(t.Context(), tree, dir); got.Text != want || err != nil {
+			t.Errorf("%q: %q %v, want %q", conf, got.Text, err, want)
 		}
 	}
 }
@@ -50,8 +50,31 @@ func TestConfigVersionNamesItsFailure(t *testing.T) {
 	} {
 		dir := environment(t, conf)
 		got, err := puppet.ConfigVersion(t.Context(), dir, dir)
-		if err == nil || got != "" || !strings.Contains(err.Error(), cause) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q: %q %v, want %q", conf, got, err, cause)
+		if err == nil || got.Text != "" || !strings.Contains(err.Error(), cause) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %q %v, want %q", conf, got.Text, err, cause)
+		}
+	}
+}
+
+// Several lines, or codes for a terminal, would reach reports and screens, and no one would see at publish what is shown.
+func TestOddOutputOfConfigVersionIsNamed(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string][2]string{
+		"echo 1.0":                           {"1.0", ""},
+		"echo; echo ' 1.0 '":                 {"1.0", ""},
+		"echo 1.0; echo; echo warning":       {"1.0 warning", "3 lines"},
+		`printf '\033[31m1.0\033[0m\t.'`:     {"[31m1.0 [0m .", "control characters, several spaces or bytes that are not UTF-8"},
+		"head -c 300 /dev/zero | tr '\\0' x": {strings.Repeat("x", 197) + "…", "more than 200 bytes"},
+		`printf 'caf\351'`:                   {"caf?", "control characters, several spaces or bytes that are not UTF-8"},
+	} {
+		dir := environment(t, "config_version = scripts/odd.sh\n")
+		write(t, filepath.Join(dir, "scripts/odd.sh"), "#!/bin/sh\n"+script+"\n")
+		if err := os.Chmod(filepath.Join(dir, "scripts/odd.sh"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		got, err := puppet.ConfigVersion(t.Context(), dir, dir)
+		if err != nil || got.Text != want[0] || got.Odd() != want[1] {
+			t.Errorf("%s: %q %q %v, want %q", script, got.Text, got.Odd(), err, want)
 		}
 	}
 }
@@ -68,8 +91,8 @@ func TestConfigVersionIsConfined(t *testing.T) {
 	}
 	began := time.Now()
 	got, err := puppet.ConfigVersion(t.Context(), dir, dir)
-	if got != "done" || err != nil || time.Since(began) > 5*time.Second {
-		t.Errorf("%q %v after %s", got, err, time.Since(began))
+	if got.Text != "done" || err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%q %v after %s", got.Text, err, time.Since(began))
 	}
 	if os.Geteuid() != 0 {
 		return // the rest needs namespaces, which an agent may create as root

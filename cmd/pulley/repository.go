@@ -88,6 +88,7 @@ func (v validateOptions) run(c *cobra.Command, dir string) error {
 	}
 	if v.github {
 		fmt.Fprint(v.env.Stdout, report.GitHub())
+		v.showCounts(report, parsedBy(puppet, v.noPuppet))
 	} else {
 		err = v.out.Print(v.env, report, func(*cli.Table) error { v.show(report, dir, parsedBy(puppet, v.noPuppet)); return nil })
 	}

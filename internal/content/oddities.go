@@ -2,6 +2,7 @@ package content
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -17,6 +18,8 @@ const (
 	LinkOutside   OddityCode = "link_outside"   // a link that leads out of the tree: each node has its own file there, or none
 	LinkDangling  OddityCode = "link_dangling"  // a link to a path that the tree does not have
 	LinkLoop      OddityCode = "link_loop"      // a link that leads to itself, or through too many links
+	LinkAround    OddityCode = "link_around"    // a link to a folder from which links lead back: who follows links never ends
+	NameControl   OddityCode = "name_control"   // a line break or another control character, or white space at an end
 	NameNotUTF8   OddityCode = "name_not_utf8"  // Puppet can't name such a file
 	NameAmbiguous OddityCode = "name_ambiguous" // some file systems can't tell it from Other
 )
@@ -33,14 +36,21 @@ func (m *Manifest) Oddities() []Oddity {
 	var all []Oddity
 	t := tree(m.Entries)
 	names := make(map[string]string, len(m.Entries))
+	var folders []folderLink
 	for _, e := range m.Entries {
 		if e.Kind == KindLink {
-			if _, odd := t.resolve(e); odd != "" {
+			end, odd := t.resolve(e)
+			if odd != "" {
 				all = append(all, Oddity{e.Path, odd, e.Target})
+			} else if to, ok := t.find(end); end == "." || ok && to.Kind == KindDirectory {
+				folders = append(folders, folderLink{e, end})
 			}
 		}
-		if !utf8.ValidString(path.Base(e.Path)) {
+		switch base := path.Base(e.Path); {
+		case !utf8.ValidString(base):
 			all = append(all, Oddity{e.Path, NameNotUTF8, ""})
+		case strings.ContainsFunc(base, func(r rune) bool { return r != '\t' && unicode.IsControl(r) }) || strings.TrimSpace(base) != base:
+			all = append(all, Oddity{e.Path, NameControl, ""})
 		}
 		name := fold(path.Base(e.Path))
 		if dir := path.Dir(e.Path); dir != "." {
@@ -52,7 +62,51 @@ func (m *Manifest) Oddities() []Oddity {
 			names[name] = e.Path
 		}
 	}
+	for _, l := range around(folders) {
+		all = append(all, Oddity{l.Path, LinkAround, l.Target})
+	}
+	slices.SortStableFunc(all, func(a, b Oddity) int { return strings.Compare(a.Path, b.Path) })
 	return all
+}
+
+// folderLink is a link to a folder of the tree.
+type folderLink struct {
+	Entry
+	end string // path of the folder, "." for the root
+}
+
+// leadsTo reports whether a walk through the link's folder comes to another link.
+func (l folderLink) leadsTo(other folderLink) bool {
+	return l.end == "." || strings.HasPrefix(other.Path, l.end+"/")
+}
+
+// maxFolderLinks limits the links that around compares with each other.
+const maxFolderLinks = 2000
+
+// around returns the links through which a walk that follows links comes back to where it was, and those on a way from
+// one such circle to another. It removes the links that lead to no link, and those that no link leads to, until none of
+// them remains.
+func around(links []folderLink) []folderLink {
+	if len(links) > maxFolderLinks {
+		return slices.DeleteFunc(links, func(l folderLink) bool { return !l.leadsTo(l) })
+	}
+	for {
+		before := len(links)
+		for _, leads := range []func(a, b folderLink) bool{
+			folderLink.leadsTo, func(a, b folderLink) bool { return b.leadsTo(a) },
+		} {
+			var kept []folderLink
+			for _, l := range links {
+				if slices.ContainsFunc(links, func(o folderLink) bool { return leads(l, o) }) {
+					kept = append(kept, l)
+				}
+			}
+			links = kept
+		}
+		if len(links) == before {
+			return links
+		}
+	}
 }
 
 // maxLinks is the number of links that Linux follows in one path.

@@ -16,6 +16,8 @@ func TestOdditiesAreNamed(t *testing.T) {
 		"a": "x", "b": "-> a", "c": "-> b", "d/e": "x", "f": "-> d", "g": "-> f/../d/e", // fine
 		"abs": "-> /etc/passwd", "out": "-> d/../../x", "far": "-> abs", "gone": "-> nothing", "gone2": "-> gone", "me": "-> me",
 		"ping": "-> pong", "pong": "-> ping", "README": "x", "readme": "y", "D2/x": "x", "d2/x": "x", "\xff": "x", "\xff.d/a": "x",
+		"s/up": "-> ..", "s/self": "-> .", "u/v": "-> ../w", "w/y/u": "-> ../../u", "one/two": "-> ../three", "three/x": "x", // around; one/two is not
+		" lead": "x", "line\nbreak/a": "x", "tail ": "x",
 		`a\x2d`: "x", "t\tb": "x", "e\u0301": "x", "é": "y",
 	}.make(t))
 	var got []string
@@ -23,8 +25,9 @@ func TestOdditiesAreNamed(t *testing.T) {
 		got = append(got, o.Path+" "+string(o.Code)+" "+o.Other)
 	}
 	want := []string{
-		"abs link_outside /etc/passwd", "d2 name_ambiguous D2", "far link_outside abs", "gone link_dangling nothing", "gone2 link_dangling gone",
-		"me link_loop me", "out link_outside d/../../x", "ping link_loop pong", "pong link_loop ping", "readme name_ambiguous README",
+		" lead name_control ", "abs link_outside /etc/passwd", "d2 name_ambiguous D2", "far link_outside abs", "gone link_dangling nothing", "gone2 link_dangling gone",
+		"line\nbreak name_control ", "me link_loop me", "out link_outside d/../../x", "ping link_loop pong", "pong link_loop ping", "readme name_ambiguous README",
+		"s/self link_around .", "s/up link_around ..", "tail  name_control ", "u/v link_around ../w", "w/y/u link_around ../../u",
 		"é name_ambiguous e\u0301", "\xff name_not_utf8 ", "\xff.d name_not_utf8 ",
 	}
 	if !slices.Equal(got, want) {

@@ -153,22 +153,8 @@ type capturedValue struct{ text, file string }
 func (r *reading) captured(paths []string, variable *regexp.Regexp) []capturedValue {
 	var out []capturedValue
 	for _, p := range paths {
-		p = onServer.ReplaceAllString(p, "")
-		var form strings.Builder
-		at, found := 0, false
-		for _, m := range interpolation.FindAllStringIndex(p, -1) {
-			form.WriteString(regexp.QuoteMeta(p[at:m[0]]))
-			if variable.MatchString(p[m[0]:m[1]]) && !found {
-				form.WriteString(`([^/]+)`)
-				found = true
-			} else {
-				form.WriteString(`[^/]+`)
-			}
-			at = m[1]
-		}
-		form.WriteString(regexp.QuoteMeta(p[at:]))
-		re, err := regexp.Compile("^" + form.String() + "$")
-		if !found || err != nil {
+		re := pathForm(onServer.ReplaceAllString(p, ""), variable)
+		if re.NumSubexp() == 0 {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(r.modes)) {
@@ -178,6 +164,25 @@ func (r *reading) captured(paths []string, variable *regexp.Regexp) []capturedVa
 		}
 	}
 	return out
+}
+
+// pathForm makes an expression for the data files of a path in hiera.yaml. It captures the first place of a variable,
+// which may be nil.
+func pathForm(p string, variable *regexp.Regexp) *regexp.Regexp {
+	var form strings.Builder
+	at, found := 0, false
+	for _, m := range interpolation.FindAllStringIndex(p, -1) {
+		form.WriteString(regexp.QuoteMeta(p[at:m[0]]))
+		if variable != nil && !found && variable.MatchString(p[m[0]:m[1]]) {
+			form.WriteString(`([^/]+)`)
+			found = true
+		} else {
+			form.WriteString(`[^/]+`)
+		}
+		at = m[1]
+	}
+	form.WriteString(regexp.QuoteMeta(p[at:]))
+	return regexp.MustCompile("^" + form.String() + "$") // all of it is quoted
 }
 
 // write writes the environment file. What would make it invalid is left out, and counted in a comment.

@@ -216,7 +216,7 @@ func environmentFindings(file string, err error) []Finding {
 	out := make([]Finding, 0, len(several))
 	for _, e := range several {
 		f := finding(EnvironmentFile, file, e.Line, e.Column, e.Problem)
-		f.Hint = cmp.Or(e.Advice, f.Hint)
+		f.Problem, f.Hint = e.Problem, cmp.Or(e.Advice, f.Hint) // the rule's sentence would stand in each line
 		out = append(out, f)
 	}
 	return slices.Clip(out)

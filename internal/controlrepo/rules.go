@@ -19,6 +19,9 @@ const (
 	NotChecked          Rule = "not_checked"
 	DataSyntax          Rule = "data_syntax"
 	DataDate            Rule = "data_date"
+	Interpolation       Rule = "interpolation"
+	InterpolationFails  Rule = "interpolation_fails"
+	InterpolationOdd    Rule = "interpolation_odd"
 	DuplicateKey        Rule = "duplicate_key"
 	HieraConfig         Rule = "hiera_config"
 	HieraVersion3       Rule = "hiera_version_3"
@@ -28,6 +31,7 @@ const (
 	NodesMissing        Rule = "nodes_missing"
 	RoleUnmatched       Rule = "role_unmatched"
 	EnvironmentMissing  Rule = "environment_missing"
+	EnvironmentName     Rule = "environment_name"
 	EnvironmentFile     Rule = "environment_file"
 	CloudName           Rule = "cloud_name"
 	Settings            Rule = "settings"
@@ -79,6 +83,7 @@ var Rules = []RuleText{
 	{ManifestSyntax, Error, "Puppet cannot parse a manifest that nodes read", "correct the manifest: `puppet parser validate` reports the same"},
 	{DataSyntax, Error, "Hiera cannot parse a data file", "correct the file"},
 	{DataDate, Error, "Puppet refuses to read a data file with a date", "write the date in quotes"},
+	{Interpolation, Error, "every lookup of every node fails", "write %{VARIABLE}"},
 	{HieraConfig, Error, "Puppet cannot use this hiera.yaml", "correct the file"},
 	{PrivateKey, Error, "git does not track this private key, and every node and every reader of etcd could read it in a release", "keep it outside of the repository, or name it in .pulleyignore"},
 	{Settings, Error, "nodes would refuse the release because of its pulley.yaml", "correct the file: its settings are live_data and silence"},
@@ -91,6 +96,8 @@ var Rules = []RuleText{
 	{UnusedSyntax, Warning, "the file does not parse; no code or data of this repository names it, or its module is vendored", "correct or delete the file"},
 	{ParserWarning, Warning, "Puppet warns about a manifest", "change the manifest as Puppet advises"},
 	{NotChecked, Warning, "the file is too large to be checked", "divide it"},
+	{InterpolationFails, Warning, "the runs of the nodes that look up the value fail", "write %{VARIABLE} or %{lookup('KEY')}; alias must be the whole value"},
+	{InterpolationOdd, Warning, "Puppet does not interpolate the text as it is meant", "write %{VARIABLE} or %{lookup('KEY')}; and for a percent sign before a brace: %{literal('%')}{"},
 	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},
 	{HieraVersion3, Warning, "Puppet ignores a hiera.yaml of version 3 in an environment or a module", "convert it to version 5"},
 	{HieraVersion4, Warning, "a hiera.yaml of version 4 is deprecated, and Puppet 8 does not read it", "convert it to version 5"},
@@ -99,6 +106,7 @@ var Rules = []RuleText{
 	{NodesMissing, Warning, "there are no node declarations, and all nodes get the same resources unless data or facts select classes", `declare nodes, as in: node /^controller\d+/ { … }`},
 	{RoleUnmatched, Warning, "no node declaration matches a node of the environment", "add a declaration to the site manifest"},
 	{EnvironmentMissing, Warning, "there is no environment", "list the roles in environments/ENVIRONMENT.yaml"},
+	{EnvironmentName, Warning, "data or code is for an environment that the repository does not have: $environment is the name of the environment file", "name the environment file, or the data and the code, alike: docs/validation.md"},
 	{CloudName, Warning, "`--cloud` does not find a file that ends with .yml", "rename it to .yaml"},
 	{LiveDataTwice, Warning, "hiera.yaml has a place for live data, but live_data is above: Puppet would look it up twice", "write live_data: hierarchy into pulley.yaml"},
 	{CommittedPrivateKey, Warning, "the private key is in git or in a vendored module: every node and every reader of etcd can read it in a release", "replace the key, and name it in .pulleyignore"},
@@ -162,10 +170,18 @@ func (f Finding) inVendored() Finding {
 	case f.Rule == PrivateKey:
 		f = f.as(CommittedPrivateKey)
 	case f.Severity == Error:
-		f = f.as(UnusedSyntax)
+		f = f.unused()
 	}
 	f.Vendored = true
 	return f
+}
+
+// unused returns the finding about a file that no node reads.
+func (f Finding) unused() Finding {
+	if f.Rule == Interpolation {
+		return f.as(InterpolationFails)
+	}
+	return f.as(UnusedSyntax)
 }
 
 // String formats the finding like a compiler: file:line:column: severity: problem [rule].

@@ -243,6 +243,7 @@ func (r *reading) check(ctx context.Context, dir string) {
 	r.checkNodes()
 	r.checkTrusted()
 	r.checkClassification()
+	r.checkEnvironmentNames()
 	r.checkEyaml()
 	for _, o := range r.layout.outside {
 		r.add(finding(ModulepathOutside, "environment.conf", o.line, 0, o.folder))
@@ -274,7 +275,7 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 	reached := r.reached(autoloaded)
 	for i, f := range r.findings {
 		if r.isUnused(f, autoloaded, reached) {
-			r.findings[i] = f.as(UnusedSyntax)
+			r.findings[i] = f.unused()
 		}
 	}
 }
@@ -285,7 +286,7 @@ func (r *reading) isUnused(f Finding, autoloaded map[string]string, reached map[
 	switch f.Rule {
 	case ManifestSyntax:
 		return autoloaded[f.File] != "" && !reached[f.File]
-	case HieraConfig, DataSyntax, DataDate:
+	case HieraConfig, DataSyntax, DataDate, Interpolation:
 		module, _, ok := r.layout.module(f.File)
 		if !ok {
 			return false

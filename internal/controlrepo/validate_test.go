@@ -47,14 +47,14 @@ func TestValidateFinds(t *testing.T) {
 			map[string]string{"environments/dev.yaml": "roles:\n  controller:\n    cardinalty: 2\n"},
 			[]string{"environments/dev.yaml:3:5: error: "}},
 		"a cloud with a typo": {
-			map[string]string{"clouds/west.yaml": "flavours: {bare-metal: m1.large}\n"}, []string{"clouds/west.yaml:1:1: error: the file is not a valid environment or cloud: a cloud has no key \"flavours\""}},
+			map[string]string{"clouds/west.yaml": "flavours: {bare-metal: m1.large}\n"}, []string{"clouds/west.yaml:1:1: error: a cloud has no key \"flavours\""}},
 		"a cloud that is not found": {
 			map[string]string{"clouds/west.yml": "flavors: {bare-metal: m1.large}\n"}, []string{"clouds/west.yml: warning: `--cloud` does not find a file that ends with .yml"}},
 		"an environment that is only right in a cloud": {
 			map[string]string{"environments/dev.yaml": "provider: exec\nroles: {compute: {cardinality: 1}}\n", "clouds/west.yaml": "provider: {driver: exec, command: [/c]}\n"}, nil},
 		"an environment that is right in no cloud": {
 			map[string]string{"environments/dev.yaml": "provider: exec\nroles: {compute: {cardinality: 1}}\n", "clouds/west.yaml": "provider: {driver: exec, timeout: 1m}\n"},
-			[]string{"environments/dev.yaml:1:11: error: the file is not a valid environment or cloud: provider exec has no command"}},
+			[]string{"environments/dev.yaml:1:11: error: provider exec has no command"}},
 		"a role without node declaration": {
 			map[string]string{"environments/dev.yaml": "roles:\n  compute: {cardinality: 1, flavor: x}\n  storage: {cardinality: 3, flavor: x}\n"},
 			[]string{"environments/dev.yaml:3:3: warning: no node declaration matches a node of the environment: storage1 of role storage"}},
@@ -123,6 +123,33 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"modules/hieradata/data/a.yaml:1: error: Hiera cannot parse a data file"}},
 		"data that no hierarchy reads": {
 			map[string]string{"ci.yaml": "a: [", "modules/role/files/x.yaml": "[", "modules/role/templates/hiera.yaml": "[", "docker/hiera.yaml": "version: 9\n", "spec/fixtures/x.yaml": "["}, nil},
+		"flawed interpolations": {
+			map[string]string{"hieradata/common.yaml": "a: 1\n\"%{x'}\": 1\nb: {c: [\"%{lookup('x'}\"]}\nd: '%{User-Agent} %{unclosed'\ne: \"%{lookup('a')}\"\n",
+				"hiera.yaml": "version: 5\ndefaults: {datadir: hieradata}\nhierarchy:\n- {name: \"%{x('y')}\", paths: [common.yaml, \"%{lookup('a')}.yaml\"]}\n- {name: b, mapped_paths: [facts.a, b, \"%{b\"]}\n"},
+			[]string{"hiera.yaml:4:44: error: every lookup of every node fails: %{lookup('a')}: hiera.yaml may interpolate variables only [interpolation]",
+				"hiera.yaml:5:40: warning: Puppet does not interpolate the text as it is meant: %{b: it has no closing brace, and Puppet keeps the text [interpolation_odd]",
+				"hieradata/common.yaml:3:9: warning: the runs of the nodes that look up the value fail: %{lookup('x'}: Puppet cannot read the name in it [interpolation_fails]",
+				"hieradata/common.yaml:4:4: warning: Puppet does not interpolate the text as it is meant: %{User-Agent}: no variable has this name",
+				"hieradata/common.yaml:4:4: warning: Puppet does not interpolate the text as it is meant: %{unclosed: it has no closing brace"}},
+		"flawed interpolations of a module that nothing names": {
+			map[string]string{"modules/more/hiera.yaml": "version: 5\nhierarchy: [{name: a, path: \"%{find('a')}\"}]\n", "modules/role/hiera.yaml": "version: 5\nhierarchy: [{name: a, path: \"%{..}\"}]\n"},
+			[]string{"modules/more/hiera.yaml:2:29: warning: the runs of the nodes that look up the value fail: %{find('a')}: hiera.yaml may interpolate variables only",
+				"modules/role/hiera.yaml:2:29: error: every lookup of every node fails: %{..}: Puppet cannot read the name in it"}},
+		"names of environments": {
+			map[string]string{"environments": "", "environments/prod.yaml": "roles: {controller: {cardinality: 1, flavor: x}}\n",
+				"hiera.yaml":             "version: 5\nhierarchy: [{name: a, paths: ['%{environment}/x.yaml', '%{::environment}.yaml', common.yaml, 'os/%{facts.os.name}.yaml']}]\n",
+				"data/production/x.yaml": "a: 1\n", "data/staging.yaml": "a: 1\n", "data/common.yaml": "a: 1\n", "data/os/production.yaml": "a: 1\n",
+				"modules/role/manifests/x.pp": "class role::x {\n  if $environment == 'production' or 'dev' != $::environment { }\n  case $environment { 'qa', 'uat': { notice('no') } default: { } }\n  $a = $environment ? { 'e2e' => 'no', default => 'x' }\n}\n",
+				"modules/role/manifests/y.pp": "class role::y ($environment) {\n  if $environment == 'other' { }\n}\n"},
+			[]string{"data/production/x.yaml: warning: data or code is for an environment that the repository does not have: $environment is the name of the environment file: production; the environments are prod [environment_name]",
+				"data/staging.yaml: warning: data or code is for an environment that the repository does not have: $environment is the name of the environment file: staging",
+				"modules/role/manifests/x.pp:2:39: warning: data or code is for an environment that the repository does not have: $environment is the name of the environment file: dev;",
+				"modules/role/manifests/x.pp:3:24: warning: data or code is for an environment that the repository does not have: $environment is the name of the environment file: qa;",
+				"modules/role/manifests/x.pp:3:30: warning: data or code is for an environment that the repository does not have: $environment is the name of the environment file: uat;",
+				"modules/role/manifests/x.pp:4:26: warning: data or code is for an environment that the repository does not have: $environment is the name of the environment file: e2e;"}},
+		"environments that data and code name": {
+			map[string]string{"environments": "", "environments/production.yaml": "roles: {controller: {cardinality: 1, flavor: x}}\n",
+				"hiera.yaml": "version: 5\nhierarchy: [{name: a, path: '%{environment}.yaml'}]\n", "data/production.yaml": "a: 1\n", "data/staging.yaml": "a: 1\n"}, nil},
 		"what Hiera may have": {
 			map[string]string{"hieradata/common.yaml": "x: &x {a: 1}\ny:\n  <<: *x\n  b: *x\n'1': a\n1: b\nd: '2024-01-01'\n"}, nil},
 		"an old hiera.yaml": {

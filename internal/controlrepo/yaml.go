@@ -34,7 +34,43 @@ func checkYAML(file string, data []byte) []Finding {
 			return append(out, yamlFinding(DataSyntax, file, err))
 		}
 		out = append(out, checkNode(file, &doc)...)
+		for _, key := range values(&doc) {
+			out = append(out, checkInterpolations(file, key, true)...)
+		}
 	}
+}
+
+// values returns the values of the keys of a data file. Puppet interpolates values, also the keys of mappings in them.
+func values(doc *yaml.Node) []*yaml.Node {
+	var all []*yaml.Node
+	if len(doc.Content) == 1 && doc.Content[0].Kind == yaml.MappingNode {
+		for i := 1; i < len(doc.Content[0].Content); i += 2 {
+			all = append(all, doc.Content[0].Content[i])
+		}
+	}
+	return all
+}
+
+// checkInterpolations finds flawed interpolations in a data file, or in a hiera.yaml, which every lookup reads. It does
+// not follow aliases.
+func checkInterpolations(file string, n *yaml.Node, inData bool) []Finding {
+	var out []Finding
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
+		for _, f := range hieradata.Flaws(n.Value, inData) {
+			rule := InterpolationOdd
+			switch {
+			case f.Fails() && inData:
+				rule = InterpolationFails // of one key, and perhaps of one node
+			case f.Fails():
+				rule = Interpolation
+			}
+			out = append(out, finding(rule, file, n.Line, n.Column, f.String()))
+		}
+	}
+	for _, child := range n.Content {
+		out = append(out, checkInterpolations(file, child, inData)...)
+	}
+	return out
 }
 
 // invalidUTF8 returns the first line that is not UTF-8, from 1; 0 if all are.
@@ -128,7 +164,42 @@ func checkHiera(file string, data []byte) (found []Finding, reads func(name stri
 	case version == 4:
 		found = append(found, finding(HieraVersion4, file, 0, 0, ""))
 	}
-	return append(found, checkNode(file, documentOf(data))...), reads
+	doc := documentOf(data)
+	if version == 5 {
+		for _, place := range interpolated(doc) {
+			found = append(found, checkInterpolations(file, place, false)...)
+		}
+	}
+	return append(found, checkNode(file, doc)...), reads
+}
+
+// interpolated returns the values of a hiera.yaml in which Puppet interpolates variables: those of its levels and of
+// defaults, except the names of levels and functions.
+func interpolated(doc *yaml.Node) []*yaml.Node {
+	var all []*yaml.Node
+	for _, top := range doc.Content {
+		for i := 0; i+1 < len(top.Content); i += 2 {
+			levels := []*yaml.Node{top.Content[i+1]}
+			switch top.Content[i].Value {
+			case "hierarchy":
+				levels = top.Content[i+1].Content
+			case "defaults":
+			default:
+				continue
+			}
+			for _, level := range levels {
+				for k := 0; k+1 < len(level.Content); k += 2 {
+					switch level.Content[k].Value {
+					case "path", "paths", "glob", "globs", "uri", "uris", "datadir", "options":
+						all = append(all, level.Content[k+1])
+					case "mapped_paths": // a variable, a name, and a path
+						all = append(all, level.Content[k+1].Content[min(2, len(level.Content[k+1].Content)):]...)
+					}
+				}
+			}
+		}
+	}
+	return all
 }
 
 // documentOf parses YAML that was parsed before without an error.

@@ -44,12 +44,13 @@ const (
 	NewLine        NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
 	MarkNotRemoved NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
 	CacheNotKept   NoteCode = "cache_not_trimmed"
-	Warnings       NoteCode = "warnings"          // Count warnings about the folder Subject
-	NoVersion      NoteCode = "no_config_version" // the release's config_version does not work on a node
-	OddEntry       NoteCode = "odd_entry"         // Oddity
-	MoreOddEntries NoteCode = "more_odd_entries"  // Detail: how many
-	Shadowed       NoteCode = "shadowed"          // Subject: a file that the overlay Detail replaces
-	MoreShadowed   NoteCode = "more_shadowed"     // Subject: how many
+	Warnings       NoteCode = "warnings"           // Count warnings about the folder Subject
+	NoVersion      NoteCode = "no_config_version"  // the release's config_version does not work on a node
+	OddVersion     NoteCode = "odd_config_version" // its config_version prints more than a version: Detail; runs show Subject
+	OddEntry       NoteCode = "odd_entry"          // Oddity
+	MoreOddEntries NoteCode = "more_odd_entries"   // Detail: how many
+	Shadowed       NoteCode = "shadowed"           // Subject: a file that the overlay Detail replaces
+	MoreShadowed   NoteCode = "more_shadowed"      // Subject: how many
 )
 
 // Note is a code with its details, for the operator.
@@ -83,6 +84,8 @@ func (n Note) String() string {
 		return fmt.Sprintf("overlay %s replaces %s more files", n.Detail, n.Subject)
 	case n.Code == NoVersion:
 		return fmt.Sprintf("config_version fails on this machine; runs on nodes where it fails report the version and the commit of the release: %v", n.Cause)
+	case n.Code == OddVersion:
+		return fmt.Sprintf("config_version prints %s: runs show one line of it, %q", n.Detail, n.Subject)
 	case n.Cause != nil:
 		return n.Cause.Error()
 	}
@@ -98,6 +101,10 @@ func oddity(o content.Oddity) string {
 		return fmt.Sprintf("the link leads to %s, which the release does not contain", ShownName(o.Other))
 	case content.LinkLoop:
 		return fmt.Sprintf("the link leads to itself (%s)", ShownName(o.Other))
+	case content.LinkAround:
+		return fmt.Sprintf("the link leads to a folder that contains it, or that leads back to it (%s): a program that follows links never ends", ShownName(o.Other))
+	case content.NameControl:
+		return "the name has a line break or another control character, or white space at an end: it is hard to see and to write"
 	case content.NameNotUTF8:
 		return "the name is not UTF-8: Puppet code cannot name the file"
 	case content.NameAmbiguous:

@@ -147,8 +147,13 @@ func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
 	if err != nil {
 		return err
 	}
-	if _, err := puppet.ConfigVersion(ctx, dir, dir); err != nil && ctx.Err() == nil {
+	v, err := puppet.ConfigVersion(ctx, dir, dir)
+	switch odd := v.Odd(); {
+	case ctx.Err() != nil:
+	case err != nil:
 		r.Note(Note{Code: NoVersion, Cause: err})
+	case odd != "":
+		r.Note(Note{Code: OddVersion, Subject: v.Text, Detail: odd})
 	}
 	return ctx.Err()
 }
