@@ -73,7 +73,34 @@ func (t *tick) report(ctx context.Context) error {
 	if err := t.Memory.Unspool(sent); err != nil {
 		return err
 	}
+	last.Facts = t.publishFacts(ctx, last.Facts)
 	return t.Memory.SaveReported(last)
+}
+
+// publishFacts writes the node's facts to etcd if they differ from the published ones, and returns the fingerprint of the
+// facts in etcd. It follows a report, so that a tick with nothing to report makes no further request. A failure is no failure
+// of the tick: the next report repeats it. A node that registered again has no facts in etcd.
+func (t *tick) publishFacts(ctx context.Context, published string) string {
+	if t.Facts == nil || t.desired.Host == nil || t.opts.Noop {
+		return published
+	}
+	facts, err := t.Facts()
+	if err != nil || facts == nil {
+		if err != nil {
+			t.Log.Warn("cannot read the facts of this machine", "err", err)
+		}
+		return published
+	}
+	fresh := digest(append([]byte(t.desired.Host.At.UTC().Format(time.RFC3339Nano)+"\n"), facts...))
+	if fresh == published && !t.opts.Force {
+		return published
+	}
+	if err := t.Control.PublishFacts(context.WithoutCancel(ctx), t.Identity, facts); err != nil {
+		t.offline = t.offline || errors.Is(err, ErrUnreachable)
+		t.Log.Warn("cannot publish the facts of this machine; the next report repeats it", "err", err)
+		return published
+	}
+	return fresh
 }
 
 func (t *tick) spool(r *EncodedRun) error {

@@ -27,6 +27,8 @@ type Control interface {
 	Confirmation(ctx context.Context, id Identity) (*Confirmation, error)
 	// Report writes the status and the run records. It deletes the node's records named by drop.
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
+	// PublishFacts writes the node's facts.
+	PublishFacts(ctx context.Context, id Identity, facts []byte) error
 }
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
@@ -126,6 +128,8 @@ type Agent struct {
 	Upgrade func(want AgentChoice) *Upgrade // state of the agent's own upgrade, for the status; may be nil
 
 	Signatures func() *Signatures // checks of signatures, for the status; may be nil
+
+	Facts func() ([]byte, error) // the machine's facts in the form that is published; nil: none yet. Facts may be nil.
 
 	// Current returns why no signed statement covers the target that d wants, or nil. keep remembers the statement; nil:
 	// nothing is new. Current may be nil.

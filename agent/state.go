@@ -37,7 +37,8 @@ const stateFormat = 1
 type Reported struct {
 	Fingerprint string    `json:"fingerprint"`
 	At          time.Time `json:"at"`
-	Runs        []RunRef  `json:"runs,omitempty"` // records in etcd, oldest first; the node limits their total size
+	Runs        []RunRef  `json:"runs,omitempty"`  // records in etcd, oldest first; the node limits their total size
+	Facts       string    `json:"facts,omitempty"` // fingerprint of the facts in etcd, and of the node's registration
 }
 
 // RunRef is one run record that the node keeps in etcd.

@@ -178,7 +178,7 @@ type fakeEtcd struct {
 	file                        string
 	calls                       []string
 	onDesire, onAdmit, onReport func() error // errors before the call has an effect
-	onConfirmation              func() error
+	onConfirmation, onFacts     func() error
 	afterAdmit                  func() error // error afterwards: the node does not know the outcome
 }
 
@@ -187,6 +187,7 @@ type etcdContent struct {
 	Forged  bool // an operator wrote the request: no administrator confirmed it
 	Status  *Status
 	Runs    map[string][]byte
+	Facts   []byte
 }
 
 func (e *fakeEtcd) load() etcdContent {
@@ -294,6 +295,15 @@ func (e *fakeEtcd) Report(_ context.Context, _ Identity, s Status, runs []Encode
 	return e.save(c)
 }
 
+func (e *fakeEtcd) PublishFacts(_ context.Context, _ Identity, facts []byte) error {
+	if err := e.call("facts", e.onFacts); err != nil {
+		return err
+	}
+	c := e.load()
+	c.Facts = facts
+	return e.save(c)
+}
+
 func (e *fakeEtcd) status(t testing.TB) Status {
 	t.Helper()
 	s := e.load().Status
@@ -316,11 +326,11 @@ func (e *fakeEtcd) count(name string) int {
 // disconnect makes every call fail, and reconnect ends that.
 func (e *fakeEtcd) disconnect() {
 	away := func() error { return fmt.Errorf("no route to host: %w", ErrUnreachable) }
-	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation = away, away, away, away
+	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation, e.onFacts = away, away, away, away, away
 }
 
 func (e *fakeEtcd) reconnect() {
-	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation = nil, nil, nil, nil
+	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation, e.onFacts = nil, nil, nil, nil, nil
 }
 
 // fakeContent stores each tree as a file, and uses the real link.

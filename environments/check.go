@@ -175,6 +175,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		"path":       {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
 		"bridge":     {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
 		"processor":  {pattern: `^[a-z][a-z0-9_]{0,63}$`, allowed: "names of report processors may contain small letters, digits and _"},
+		"fact":       {pattern: `^[A-Za-z0-9_:/*-]+(\.[A-Za-z0-9_:/*-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like mountpoints.*.size"},
 		"url":        {pattern: `^https?://[` + printable + `]+$`, max: maxText},
 		"command":    {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"subnet":     {pattern: "."},

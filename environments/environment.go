@@ -76,10 +76,12 @@ type NodeSettings struct {
 	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_zone=east" help:"Trusted extensions of the node. They override the role's."`
 }
 
-// PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet/reports.go), as Trusted.
+// PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet/reports.go and facts.go), as Trusted.
 type PuppetSettings struct {
 	Reports   []string `json:"reports,omitempty" form:"processor" like:"http" help:"Puppet's report processors, which receive the report of each run."`
 	ReportURL string   `json:"reporturl,omitempty" form:"url" like:"https://dashboard.example/reports" help:"URL to which the report processor http sends reports."`
+
+	VolatileFacts []string `json:"volatile_facts,omitempty" form:"fact" like:"mymodule.counter" help:"Facts that nodes do not publish, beside those that Pulley leaves out: names with dots; * is any name."`
 }
 
 // rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's

@@ -143,6 +143,7 @@ func CheckTags(part agent.Part) error {
 //	                                     hands trusted.json and pulley.json to Puppet, and reports to its processors
 //	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
 //	runs/<id>/unsent.json                the report processors that have not taken the run's report
+//	runs/<id>/facts.json                 the facts of the run, for keepFacts
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run

@@ -103,6 +103,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 		return agent.Result{}, err
 	}
 	p.showLastRun(job, r)
+	p.keepFacts(job)
 	if to, err := p.reportsOf(job); err == nil {
 		p.queueReport(job, r, to)
 	}

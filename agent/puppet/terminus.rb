@@ -3,7 +3,7 @@ require 'json'
 require 'puppet/indirector/facts/facter'
 
 # Facter's facts. With them, $trusted receives the extensions that the operator supplied. Puppet reads $trusted from its
-# context. A fact or a parameter of the node cannot change it.
+# context. A fact or a parameter of the node cannot change it. The agent publishes the facts that find leaves in facts.json.
 class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
   desc "Facter's facts, with the trusted extensions of Pulley's environment file."
 
@@ -15,7 +15,37 @@ class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
       supplied['authenticated'], supplied['certname'], self.class.reporting(supplied['extensions'])
     )
     Puppet.push_context({ trusted_information: trusted }, 'trusted extensions of Pulley')
+    keep(facts, supplied)
     facts
+  end
+
+  LARGEST = 64 * 1024
+  ALL = 4 * 1024 * 1024
+
+  # Writes the facts for the agent. A fact that is too large, or is no JSON, is only named. No error ends the run.
+  def keep(facts, trusted)
+    kept = []
+    cut = []
+    size = 0
+    facts.values.each do |name, value|
+      text = fragment(value)
+      size += name.to_s.bytesize + text.bytesize + 4 if text
+      if text.nil? || text.bytesize > LARGEST || size > ALL
+        cut << name.to_s.scrub('?')[0, 200] if cut.size < 1000
+      else
+        kept << "#{JSON.generate(name.to_s.scrub('?'))}:#{text}"
+      end
+    end
+    path = File.join(File.dirname(Puppet[:confdir]), 'facts.json')
+    File.write(path, "{\"facts\":{#{kept.join(',')}},\"trusted\":#{JSON.generate(trusted)},\"cut\":#{JSON.generate(cut)}}", perm: 0o600)
+  rescue StandardError => e
+    Puppet.warning("Pulley publishes no facts of this run: #{e.message}")
+  end
+
+  def fragment(value)
+    JSON.generate(value)
+  rescue StandardError
+    nil
   end
 
   # Returns the extensions with a warning for each one that code reads and nobody supplied.

@@ -35,10 +35,21 @@ func (h *historyOptions) add(cmd *cobra.Command) *cobra.Command {
 
 // filter returns which entries the flags select, by time and by scope. A node has the role of the environment, or of
 // its name.
-func (h *historyOptions) filter(e *environments.Environment) (func(time.Time, store.Scope) bool, error) {
+func (h *historyOptions) filter(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment) (func(time.Time, store.Scope) bool, error) {
 	sel, err := h.selected.value()
 	if err != nil {
 		return nil, err
+	}
+	if sel.Where != nil {
+		f, err := fleet.Find(ctx, s, ref, sel)
+		if err != nil {
+			return nil, err
+		}
+		var notes []string
+		if sel, notes, err = fleet.Narrow(ctx, s, ref, f, sel, h.env.Now()); err != nil {
+			return nil, err
+		}
+		h.warn(notes)
 	}
 	var from time.Time
 	if h.since > 0 {
@@ -75,12 +86,12 @@ func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref enviro
 	if err != nil {
 		return err
 	}
-	has, err := h.filter(e)
+	has, err := h.filter(ctx, s, ref, e)
 	if err != nil {
 		return err
 	}
 	read := 0
-	if len(h.selected.roles)+len(h.selected.nodes) == 0 && h.selected.limit > 0 {
+	if len(h.selected.roles)+len(h.selected.nodes) == 0 && h.selected.where == "" && h.selected.limit > 0 {
 		read = h.selected.limit + 1 // one more, to report that there are more
 	}
 	all, err := s.Targets.History(ctx, ref, read)
@@ -131,7 +142,7 @@ func (h *historyOptions) acts(ctx context.Context, s *store.Store, ref environme
 	if err != nil {
 		return err
 	}
-	has, err := h.filter(e)
+	has, err := h.filter(ctx, s, ref, e)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,11 +28,12 @@ func newNodes(o *options) *cobra.Command {
 	n := nodesOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
-		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot. --role, --node and
---state select some of them. On a terminal, nodes lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that
+		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot. --role, --node,
+--state and --where select some of them. On a terminal, nodes lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that
 are not registered or have a note first.`,
 		Example: `  pulley nodes -e production --role compute
-  pulley nodes -e production --state missing`,
+  pulley nodes -e production --state missing
+  pulley nodes -e production --where 'os.family == "Debian" && release != "1.5.0"'`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			sel, err := n.selected.value()
 			if err != nil {
@@ -57,7 +59,7 @@ func (n nodesOptions) list(ctx context.Context, s *store.Store, ref environments
 	if err != nil {
 		return err
 	}
-	n.warn(r.Damaged)
+	n.warn(slices.Concat(r.Damaged, r.Notes))
 	now := n.env.Now()
 	all, left := fleet.LimitHosts(fleet.Hosts(r, now), n.selected.limit, now)
 	err = n.out.Print(n.env, all, func(t *cli.Table) error {

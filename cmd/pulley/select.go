@@ -11,17 +11,20 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/where"
 )
 
-// selectFlags are the flags --role, --node and --state of every verb that lists nodes or what happened to them.
+// selectFlags are the flags --role, --node, --where and --state of every verb that lists nodes or what happened to them.
 type selectFlags struct {
 	roles, nodes, states []string
+	where                string
 	limit                int
 }
 
 func (f *selectFlags) add(c *cobra.Command) {
 	c.Flags().StringSliceVar(&f.roles, "role", nil, "only these roles, with commas")
 	c.Flags().StringSliceVar(&f.nodes, "node", nil, "only these nodes, with commas")
+	c.Flags().StringVar(&f.where, "where", "", `only nodes for which this expression over facts is true: os.family == "Debian" && release != "1.5.0"`)
 }
 
 func (f *selectFlags) addState(c *cobra.Command) {
@@ -45,6 +48,12 @@ func (f *selectFlags) value() (fleet.Selection, error) {
 	for _, name := range slices.Concat(f.roles, f.nodes) {
 		if name == "" {
 			return sel, cli.Usagef("cannot use an empty name in --role or --node")
+		}
+	}
+	if f.where != "" {
+		var err error
+		if sel.Where, err = where.Parse(f.where); err != nil {
+			return sel, cli.Usagef("%v", err)
 		}
 	}
 	for _, name := range f.states {

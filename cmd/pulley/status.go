@@ -44,11 +44,11 @@ func newStatus(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status -e ENVIRONMENT", Short: "Show the state of every node of an environment", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		Long: `status shows each node's state: ` + fleet.States() + `. It lists the nodes
-that the environment calls for, the registered ones, and those that have reported. --role, --node and --state select some of
+that the environment calls for, the registered ones, and those that have reported. --role, --node, --state and --where select some of
 them. On a terminal, status lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that are not converged first.
 
 An environment is healthy when each of its nodes is registered and converged. The second line of a degraded environment
-lists the missing nodes. With --role or --node, both lines are about the selected nodes.
+lists the missing nodes. With --role, --node or --where, both lines are about the selected nodes.
 
 With --wait, status waits until the nodes of the environment are converged. It stops waiting when every other node failed at
 its target, is held, silent or not on the host list.
@@ -97,10 +97,16 @@ func (v statusOptions) run(ctx context.Context, s *store.Store, ref environments
 	}
 	var late error
 	if v.wait.limit > 0 {
-		if _, err := fleet.Find(ctx, s, ref, sel); err != nil {
+		f, err := fleet.Find(ctx, s, ref, sel)
+		if err != nil {
 			return err
 		}
-		if _, late = v.awaitNodes(ctx, s, fleet.AwaitHealth(ref, sel)); late != nil && !errors.As(late, new(*fleet.NotConvergedError)) {
+		awaited, notes, err := fleet.Narrow(ctx, s, ref, f, sel, v.env.Now())
+		if err != nil {
+			return err
+		}
+		v.warn(notes)
+		if _, late = v.awaitNodes(ctx, s, fleet.AwaitHealth(ref, awaited)); late != nil && !errors.As(late, new(*fleet.NotConvergedError)) {
 			return late
 		}
 	}
@@ -120,7 +126,11 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 	if err != nil {
 		return fleet.Status{}, err
 	}
-	v.warn(f.Damaged)
+	sel, notes, err := fleet.Narrow(ctx, s, ref, f, sel, v.env.Now())
+	if err != nil {
+		return fleet.Status{}, err
+	}
+	v.warn(slices.Concat(f.Damaged, notes))
 	if alarms, err := s.Cluster.Alarms(ctx); err == nil && slices.Contains(alarms, store.AlarmNoSpace) {
 		v.warn([]string{"etcd is full: nodes cannot report, and no command can change anything\nrun `pulley doctor` for the cause"})
 	}
@@ -128,7 +138,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 		v.warn([]string{disk.Sentence() + "\nmake room on that disk"})
 	}
 	status := fleet.Look(f, ref, sel, v.env.Now())
-	if len(sel.Roles)+len(sel.Nodes) > 0 {
+	if !sel.All() {
 		return status, nil
 	}
 	switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {

@@ -25,14 +25,14 @@ type Awaited struct {
 }
 
 // AwaitHealth is the wait for the selected nodes of those that the environment calls for, registered or not. A node that the
-// selection names is awaited in any case.
+// selection names is awaited in any case. An expression of the selection must have been evaluated: its nodes stay the same.
 func AwaitHealth(ref environments.Ref, sel Selection) Awaited {
 	return Awaited{Ref: ref, What: "the wait for " + ref.String(), Has: func(f store.FleetState, n Node) bool {
 		if f.Spec == nil || !sel.has(n.Role, n.Node) {
 			return false
 		}
 		_, called := f.Spec.RoleOf(n.Node)
-		return called || slices.Contains(sel.Nodes, n.Node)
+		return called || slices.Contains(sel.Nodes, n.Node) || sel.matched[n.Node]
 	}}
 }
 

@@ -109,7 +109,7 @@ func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time
 	out.ByRole = countRoles(out.Nodes)
 	out.Health = machines.Judge(sel.only(wanted), f.Hosts, views)
 	out.Healthy, out.Roles = out.Health.Healthy, out.Health.Roles
-	if len(sel.Nodes) > 0 && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.State != agent.Converged }) {
+	if _, listed := sel.named(); listed && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.State != agent.Converged }) {
 		out.Healthy = false // also of a node that the environment does not call for
 	}
 	out.Nodes = slices.DeleteFunc(out.Nodes, func(n Node) bool { return !sel.hasState(n.State) })

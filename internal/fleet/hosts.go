@@ -50,19 +50,22 @@ type HostsRead struct {
 	Identities map[string]store.Identity  // by node
 	FirstBoots map[string]store.FirstBoot // by machine
 	Damaged    []string                   // unreadable keys
+	Notes      []string                   // about the expression of the selection
 
 	selected func(role, node string) bool // nil: all
 }
 
 // ReadHosts reads the arguments of Hosts for the selected nodes; one node with point reads.
 func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection, now time.Time) (r HostsRead, err error) {
-	r.selected = sel.has
-	if len(sel.States) > 0 || len(sel.Nodes) == 1 {
+	if len(sel.States) > 0 || len(sel.Nodes) == 1 || sel.Where != nil && sel.Where.Judged() {
 		f, err := Find(ctx, s, ref, sel)
 		if err != nil {
 			return r, err
 		}
 		r.Spec, r.Hosts, r.Damaged = f.Spec, f.Hosts, f.Damaged
+		if err := r.narrow(ctx, s, ref, f, &sel, now); err != nil {
+			return r, err
+		}
 		if len(sel.States) > 0 {
 			in := map[string]bool{}
 			for _, n := range Look(f, ref, sel, now).Nodes {
@@ -84,6 +87,9 @@ func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 		if err := sel.Check(r.Spec, known); err != nil {
 			return r, err
 		}
+		if err := r.narrow(ctx, s, ref, store.FleetState{Spec: r.Spec, Hosts: r.Hosts}, &sel, now); err != nil {
+			return r, err
+		}
 	}
 	var damaged []string
 	if len(sel.Nodes) == 1 {
@@ -102,6 +108,13 @@ func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 	r.FirstBoots, damaged, err = s.FirstBoots.List(ctx, ref)
 	r.Damaged = append(r.Damaged, damaged...)
 	return r, err
+}
+
+// narrow evaluates the expression of a selection.
+func (r *HostsRead) narrow(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, sel *Selection, now time.Time) (err error) {
+	*sel, r.Notes, err = Narrow(ctx, s, ref, f, *sel, now)
+	r.selected = sel.has
+	return err
 }
 
 // Hosts lists all nodes in the natural order of names, and after them the machines without a name.

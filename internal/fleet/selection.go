@@ -6,18 +6,40 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store"
+	"pulley/internal/where"
 )
 
-// Selection selects nodes: by role or by name, and by state. Without any of one kind it selects all.
+// Selection selects nodes: by role or by name, by state, and by an expression. Without any of one kind it selects all.
 type Selection struct {
 	Roles  []string
 	Nodes  []string
 	States []agent.NodeState
+	Where  *where.Expression // Narrow evaluates it; before that it selects all
+
+	matched map[string]bool // nodes for which Where is true; nil: not evaluated
+}
+
+// All reports whether the selection leaves out no node, whatever its state.
+func (s Selection) All() bool { return len(s.Roles)+len(s.Nodes) == 0 && s.Where == nil }
+
+// named returns the nodes that the selection names, itself or by an expression. listed is false if it names none.
+func (s Selection) named() (nodes []string, listed bool) {
+	if s.matched == nil {
+		return s.Nodes, len(s.Nodes) > 0
+	}
+	for node := range s.matched {
+		if len(s.Nodes) == 0 || slices.Contains(s.Nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes, true
 }
 
 // has reports whether the selection has a node of any state.
 func (s Selection) has(role, node string) bool {
-	return (len(s.Roles) == 0 || slices.Contains(s.Roles, role)) && (len(s.Nodes) == 0 || slices.Contains(s.Nodes, node))
+	return (len(s.Roles) == 0 || slices.Contains(s.Roles, role)) && (len(s.Nodes) == 0 || slices.Contains(s.Nodes, node)) &&
+		(s.matched == nil || s.matched[node])
 }
 
 func (s Selection) hasState(state agent.NodeState) bool {
@@ -27,13 +49,14 @@ func (s Selection) hasState(state agent.NodeState) bool {
 // Concerns reports whether a change of a scope is one of the selected nodes or roles. A change of all nodes is one of
 // every selection. Any state counts.
 func (s Selection) Concerns(scope store.Scope, roleOf func(node string) string) bool {
+	nodes, listed := s.named()
 	switch {
 	case scope == (store.Scope{}):
 		return true
 	case scope.Node != "":
 		return s.has(roleOf(scope.Node), scope.Node)
-	case len(s.Nodes) > 0:
-		return slices.ContainsFunc(s.Nodes, func(node string) bool { return roleOf(node) == scope.Role })
+	case listed:
+		return slices.ContainsFunc(nodes, func(node string) bool { return roleOf(node) == scope.Role })
 	}
 	return len(s.Roles) == 0 || slices.Contains(s.Roles, scope.Role)
 }
@@ -55,7 +78,8 @@ func (s Selection) Check(e *environments.Environment, known map[string]bool) err
 
 // only returns the part of an environment that the selection has, to judge its health.
 func (s Selection) only(e *environments.Environment) *environments.Environment {
-	if len(s.Roles) == 0 && len(s.Nodes) == 0 {
+	nodes, listed := s.named()
+	if len(s.Roles) == 0 && !listed {
 		return e
 	}
 	part := *e
@@ -64,8 +88,8 @@ func (s Selection) only(e *environments.Environment) *environments.Environment {
 		switch {
 		case len(s.Roles) > 0 && !slices.Contains(s.Roles, r.Name):
 			continue
-		case len(s.Nodes) > 0: // Judge counts members as it counts numbered nodes
-			r.Members = slices.DeleteFunc(slices.Clone(s.Nodes), func(node string) bool {
+		case listed: // Judge counts members as it counts numbered nodes
+			r.Members = slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
 				of, called := e.RoleOf(node)
 				return !called || of.Name != r.Name
 			})

@@ -17,7 +17,7 @@ import (
 // Named lists every environment that any key names, including one without a spec.
 func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
 	k, names := s.db.Keys, map[string]bool{}
-	for _, root := range []string{k.Environments(), k.AllStatuses(), k.AllRuns(), k.AllIdentities(), k.AllPrecreated()} {
+	for _, root := range []string{k.Environments(), k.AllStatuses(), k.AllRuns(), k.AllFacts(), k.AllIdentities(), k.AllPrecreated()} {
 		found, err := s.db.Segments(ctx, root)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list environments: %w", err)

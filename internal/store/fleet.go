@@ -225,10 +225,10 @@ func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 	return hosts, err
 }
 
-// ReportedKeys counts the keys that each node wrote: its status and runs.
+// ReportedKeys counts the keys that each node wrote: its status, runs and facts.
 func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[string]int64, error) {
 	counts, k := map[string]int64{}, s.db.Env(ref)
-	for _, prefix := range []string{k.Statuses(), k.NodesRuns()} {
+	for _, prefix := range []string{k.Statuses(), k.NodesRuns(), k.NodesFacts()} {
 		err := s.db.Scan(ctx, prefix, func(rest string, _ *etcd.KV) error {
 			node, _, _ := strings.Cut(rest, "/")
 			counts[etcd.Unescape(node)]++
@@ -253,6 +253,27 @@ func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (ru
 		return nil
 	})
 	return runs, damaged, etcd.Wrap(err, "cannot list the runs of %s", node)
+}
+
+// factsInPage is the number of facts in one response: an answer of honest nodes has at most 8 MiB.
+const factsInPage = 500
+
+// Facts calls each with the facts that each node published. Package internal/facts decodes them.
+func (s *Fleet) Facts(ctx context.Context, ref environments.Ref, each func(node string, facts []byte)) error {
+	err := s.db.Scan(ctx, s.db.Env(ref).NodesFacts(), func(rest string, kv *etcd.KV) error {
+		each(etcd.Unescape(rest), kv.Value)
+		return nil
+	}, clientv3.WithLimit(factsInPage))
+	return etcd.Wrap(err, "cannot read the facts of the nodes of %s", ref)
+}
+
+// FactsOf returns the facts that one node published; nil without any.
+func (s *Fleet) FactsOf(ctx context.Context, ref environments.Ref, node string) ([]byte, error) {
+	resp, err := s.db.Get(ctx, s.db.Env(ref).Facts(node))
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, etcd.Wrap(err, "cannot read the facts of %s", node)
+	}
+	return resp.Kvs[0].Value, nil
 }
 
 // RoleOf returns a node's role by the host list, else by its status, else by the environment, else by its name.

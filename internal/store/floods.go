@@ -65,7 +65,7 @@ type NodeWrite struct {
 	Status *agent.Status // nil if the write is no readable status
 }
 
-// Watch calls each with the writes of all nodes from now on: statuses and runs. It returns when ctx ends or the watch
+// Watch calls each with the writes of all nodes from now on: statuses, runs and facts. It returns when ctx ends or the watch
 // breaks. The caller begins again and misses the writes in between.
 func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -75,12 +75,14 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	need := clientv3.WithRequireLeader(ctx)
 	statuses := s.db.Client.Watch(need, s.db.Keys.AllStatuses(), opts...)
 	runs := s.db.Client.Watch(need, s.db.Keys.AllRuns(), opts...)
+	facts := s.db.Client.Watch(need, s.db.Keys.AllFacts(), opts...)
 	for {
 		var resp clientv3.WatchResponse
 		var open bool
 		select {
 		case resp, open = <-statuses:
 		case resp, open = <-runs:
+		case resp, open = <-facts:
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -42,11 +42,12 @@ func (s *Access) NodesGrants(env string) []Grant {
 	return all
 }
 
-// NodeGrants lists the writes of a node: its own reports.
+// NodeGrants lists the writes of a node: its own reports and facts.
 func (s *Access) NodeGrants(env, node string) []Grant {
 	return []Grant{
 		{s.db.Keys.Env(env).Status(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 		below(s.db.Keys.Env(env).Runs(node), clientv3.PermReadWrite),
+		{s.db.Keys.Env(env).Facts(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 	}
 }
 

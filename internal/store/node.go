@@ -81,6 +81,11 @@ func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, r
 	return s.db.Commit(ctx, b)
 }
 
+// PublishFacts writes the node's facts. It needs no guard: only the node writes this key.
+func (s *Node) PublishFacts(ctx context.Context, id agent.Identity, facts []byte) error {
+	return s.db.Commit(ctx, etcd.If().Op(clientv3.OpPut(s.db.Keys.Env(id.Environment).Facts(id.Node), string(facts))))
+}
+
 // Status returns a node's last status, and whether the node ever reported.
 func (s *Node) Status(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
 	stored, _, err := etcd.Single[agent.Status](ctx, s.db, s.db.Keys.Env(id.Environment).Status(id.Node))

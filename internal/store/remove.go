@@ -83,7 +83,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		return err
 	}
 	self := etcd.Scope{Node: node}
-	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node)}
+	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node)}
 	for machine, b := range boots {
 		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
 		if (b.Node == node || mine) && len(gone) < etcd.MaxOps/2 {
@@ -168,7 +168,7 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 // forget deletes a node's reports, and returns the number of their keys. It contains no puts: a full etcd accepts it.
 func (s *Joins) forget(ctx context.Context, ref environments.Ref, node string) (keys int64, err error) {
 	k := s.db.Env(ref)
-	resp, err := s.db.Run(ctx, etcd.If().Delete(k.Status(node)).Op(clientv3.OpDelete(k.Runs(node), clientv3.WithPrefix())))
+	resp, err := s.db.Run(ctx, etcd.If().Delete(k.Status(node), k.Facts(node)).Op(clientv3.OpDelete(k.Runs(node), clientv3.WithPrefix())))
 	if err != nil {
 		return 0, err
 	}

@@ -40,6 +40,7 @@ import (
 //	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
+//	facts/<env>/<node>                                   n  facts of the node's machine (package internal/facts)
 //	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
 //	tokens/nodes/<id>                                    o,s  join tokens of nodes; hashed
 //	tokens/operators/<id>                                a,s  join tokens of operators; hashed
@@ -101,6 +102,7 @@ func (k Keys) Notices() string                     { return k.prefix + "notices/
 func (k Keys) Notice(id string) string             { return k.Notices() + escape(id) }
 func (k Keys) AllStatuses() string                 { return k.prefix + "status/" }
 func (k Keys) AllRuns() string                     { return k.prefix + "runs/" }
+func (k Keys) AllFacts() string                    { return k.prefix + "facts/" }
 func (k Keys) AllIdentities() string               { return k.prefix + "identities/" }
 func (k Keys) AllPrecreated() string               { return k.prefix + "precreated/" }
 func (k Keys) AllFirstBoots() string               { return k.prefix + "firstboots/" }
@@ -151,6 +153,8 @@ func (k EnvKeys) Status(node string) string       { return k.Statuses() + escape
 func (k EnvKeys) NodesRuns() string               { return k.of.AllRuns() + k.env }
 func (k EnvKeys) Runs(node string) string         { return k.NodesRuns() + escape(node) + "/" }
 func (k EnvKeys) Run(node, id string) string      { return k.Runs(node) + escape(id) }
+func (k EnvKeys) NodesFacts() string              { return k.of.AllFacts() + k.env }
+func (k EnvKeys) Facts(node string) string        { return k.NodesFacts() + escape(node) }
 func (k EnvKeys) Identities() string              { return k.of.AllIdentities() + k.env }
 func (k EnvKeys) Identity(node string) string     { return k.Identities() + escape(node) }
 func (k EnvKeys) Precreated(node string) string   { return k.of.AllPrecreated() + k.env + escape(node) }

@@ -56,6 +56,7 @@ func (r *run) apply() int {
 		r.version = strings.TrimSpace(string(out))
 	}
 	directives := r.read()
+	r.leaveFacts(directives)
 	for _, d := range directives {
 		if problem := r.compile(d); problem != "" {
 			return r.refuse(problem)

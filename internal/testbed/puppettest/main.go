@@ -25,6 +25,7 @@
 //	# fake: no-report                  the report cannot be written
 //	# fake: print COUNT TEXT           much output during the compilation
 //	# fake: stray TEXT                 output on standard error before Puppet's first message, as of a fact
+//	# fake: fact NAME JSON              a custom fact of the release
 //	# fake: classes NAME ...           the classes of the catalog; without the directive, they are unknown
 //
 // Every argument may contain %{env}, %{certname}, %{manifest}, %{fact:a.b} (a part of the fact `pulley`),

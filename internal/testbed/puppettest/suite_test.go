@@ -16,6 +16,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/puppet"
+	"pulley/internal/facts"
 )
 
 // machine is a Puppet with the settings of the machine's own Puppet, which a case may modify.
@@ -184,7 +185,7 @@ func write(t *testing.T, path, text string) {
 
 // cases returns the contract.
 func cases() []testCase {
-	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), reportCases(), trustedCases(), externalCases(), classCases(), moduleCases())
+	return slices.Concat(endings(), versions(), interruptions(), hermeticCases(), reportCases(), trustedCases(), factCases(), externalCases(), classCases(), moduleCases())
 }
 
 const motd = `file { '{{dir}}/motd': content => 'hello' }
@@ -564,6 +565,65 @@ file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certna
 			Name: "trusted extensions that cannot be read", Files: unread, Manifest: motd,
 			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: line 1: trusted is not a mapping",
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
+		},
+	}
+}
+
+// factCases check the facts that a run leaves for the agent: with those of the release, and without volatile ones.
+func factCases() []testCase {
+	release := map[string]string{
+		"modules/demo/lib/facter/rack.rb":   "Facter.add(:rack) { setcode { { 'row' => 7, 'unit' => \"a\\e[31m\" } } }\nFacter.add(:counter) { setcode { rand.to_s } }\n",
+		"modules/demo/lib/facter/odd.rb":    "Facter.add(:odd) { setcode { 'x' * 100_000 } }\n",
+		"modules/demo/facts.d/shelf.json":   `{"shelf": "b"}`,
+		"environments/dev.yaml":             "trusted: {pp_zone: east}\npuppet: {volatile_facts: [counter]}\n",
+		"modules/demo/manifests/nothing.pp": "class demo::nothing { }\n",
+	}
+	directives := "# fake: fact rack {\"row\":7,\"unit\":\"a\\u001b[31m\"}\n# fake: fact counter \"%{certname}\"\n# fake: fact shelf \"b\"\n# fake: fact odd \"" + strings.Repeat("x", 300<<10) + "\"\n"
+	read := func(t *testing.T, r *ran) facts.Published {
+		b, err := r.Puppet.Facts()
+		if err != nil || len(b) == 0 {
+			t.Fatalf("no facts: %v", err)
+		}
+		p, err := facts.Decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	return []testCase{
+		{
+			Name: "facts of a run", Files: release, Manifest: motd + directives,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				p := read(t, r)
+				for path, want := range map[string]string{
+					"rack.row": "7", "rack.unit": `"a\u001b[31m"`, "shelf": `"b"`, "kernel": `"Linux"`, "trusted.extensions.pp_zone": `"east"`,
+					"counter": "", "system_uptime": "", "pulley": "", "odd": "",
+				} {
+					if got := string(p.Find(path)); got != want {
+						t.Errorf("fact %s is %.100s, want %s", path, got, want)
+					}
+				}
+				if family := string(p.Find("os.family")); len(family) < 3 || !slices.Equal(p.Cut, []string{"odd"}) {
+					t.Errorf("os.family is %s, left out are %q", family, p.Cut)
+				}
+				before, _ := r.Puppet.Facts()
+				if _, err := r.Puppet.Apply(t.Context(), r.Job); err != nil {
+					t.Fatal(err)
+				}
+				if after, err := r.Puppet.Facts(); err != nil || !bytes.Equal(before, after) {
+					t.Errorf("a second run has other facts (%v): %v, then %v", err, p.Facts, read(t, r).Facts)
+				}
+			},
+		},
+		{
+			Name: "no facts of a noop run", Files: release, Manifest: motd + directives, Noop: true,
+			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Check: func(t *testing.T, r *ran) {
+				if b, err := r.Puppet.Facts(); err != nil || b != nil {
+					t.Errorf("%d bytes, %v", len(b), err)
+				}
+			},
 		},
 	}
 }

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Each node of a fleet would write its facts every few minutes, or operators would see facts of last month.
+func TestFactsArePublishedWhenTheyChange(t *testing.T) {
+	w := newWorld(t)
+	facts := []byte("one")
+	w.agent.Facts = func() ([]byte, error) { return facts, nil }
+	w.promote(t, version("1.0.0"))
+	w.good(t)
+	if got := string(w.etcd.load().Facts); got != "one" || w.etcd.count("facts") != 1 {
+		t.Fatalf("facts %q after %q", got, w.etcd.calls)
+	}
+	rests := func(why string) {
+		t.Helper()
+		for range 3 {
+			w.now = w.now.Add(w.agent.Settings.Heartbeat)
+			w.tick(t)
+			if w.etcd.count("facts") != 0 {
+				t.Fatalf("%s: the same facts are published again: %q", why, w.etcd.calls)
+			}
+		}
+	}
+	rests("nothing changed")
+
+	// Etcd refuses the write: the tick is good, and the next report repeats it.
+	facts = []byte("two")
+	w.etcd.onFacts = func() error { return errors.New("permission denied") }
+	for range 2 {
+		w.now = w.now.Add(w.agent.Settings.Heartbeat)
+		if r := w.tick(t); r.Err != nil || w.etcd.count("report") != 1 || w.etcd.count("facts") != 1 {
+			t.Fatalf("%v after %q", r.Err, w.etcd.calls)
+		}
+	}
+	w.now = w.now.Add(time.Second)
+	if w.idle(t); w.etcd.count("facts") != 0 {
+		t.Errorf("a tick without a report makes %q", w.etcd.calls)
+	}
+	w.etcd.onFacts = nil
+	w.now = w.now.Add(w.agent.Settings.Heartbeat)
+	if w.tick(t); string(w.etcd.load().Facts) != "two" {
+		t.Errorf("facts %q", w.etcd.load().Facts)
+	}
+	rests("they arrived")
+
+	// Etcd is away, and comes back.
+	facts = []byte("three")
+	w.etcd.disconnect()
+	w.now = w.now.Add(w.agent.Settings.Heartbeat)
+	w.tick(t)
+	w.etcd.reconnect()
+	w.now = w.now.Add(time.Second)
+	if w.tick(t); string(w.etcd.load().Facts) != "three" {
+		t.Errorf("facts %q after %q", w.etcd.load().Facts, w.etcd.calls)
+	}
+
+	// A node that registers again has lost its facts in etcd.
+	w.etcd.operator(t, func(d *Desired) { d.Host.At = w.now })
+	w.now = w.now.Add(w.agent.Settings.Heartbeat)
+	if w.tick(t); w.etcd.count("facts") != 1 {
+		t.Errorf("after a new registration: %q", w.etcd.calls)
+	}
+	rests("it registered again")
+	w.agent.Facts = func() ([]byte, error) { return nil, errors.New("the file is gone") }
+	w.now = w.now.Add(w.agent.Settings.Heartbeat)
+	if r := w.tick(t); r.Err != nil {
+		t.Errorf("without facts the tick fails: %v", r.Err)
+	}
+}

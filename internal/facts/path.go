@@ -1,0 +1,123 @@
+package facts
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Find returns the value at a path of names and indexes with dots between them; nil if there is none. A name may contain
+// dots: the longest name that exists counts.
+func (p Published) Find(path string) json.RawMessage {
+	parts := strings.Split(path, ".")
+	for n := len(parts); n > 0; n-- {
+		raw, ok := p.Facts[strings.Join(parts[:n], ".")]
+		if !ok && n == 1 && parts[0] == "trusted" && p.Trusted != nil {
+			raw, ok = p.Trusted, true
+		}
+		if !ok {
+			continue
+		}
+		if found := find(raw, parts[n:]); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func find(raw json.RawMessage, parts []string) json.RawMessage {
+	if len(parts) == 0 {
+		return raw
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) == nil {
+		i, err := strconv.Atoi(parts[0])
+		if err != nil || i < 0 || i >= len(list) {
+			return nil
+		}
+		return find(list[i], parts[1:])
+	}
+	var object map[string]json.RawMessage
+	if json.Unmarshal(raw, &object) != nil {
+		return nil
+	}
+	for n := len(parts); n > 0; n-- {
+		if v, ok := object[strings.Join(parts[:n], ".")]; ok {
+			if found := find(v, parts[n:]); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
+}
+
+// Line is one value of facts with its path.
+type Line struct{ Path, Value string }
+
+// Lines returns every value below a fact, in the order of names, at most limit; and whether there are more. Texts stand
+// without quotes: they are for people.
+func Lines(path string, raw json.RawMessage, limit int) (lines []Line, more bool) {
+	value, err := decode(raw)
+	if err != nil {
+		return []Line{{path, string(raw)}}, false
+	}
+	return flatten(nil, path, value, limit)
+}
+
+func flatten(lines []Line, path string, value any, limit int) ([]Line, bool) {
+	if len(lines) >= limit {
+		return lines, true
+	}
+	under := func(name string) string {
+		if path == "" {
+			return name
+		}
+		return path + "." + name
+	}
+	more := false
+	switch v := value.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if lines, more = flatten(lines, under(key), v[key], limit); more {
+				return lines, true
+			}
+		}
+		if len(v) > 0 {
+			return lines, false
+		}
+	case []any:
+		for i, one := range v {
+			if lines, more = flatten(lines, under(strconv.Itoa(i)), one, limit); more {
+				return lines, true
+			}
+		}
+		if len(v) > 0 {
+			return lines, false
+		}
+	}
+	return append(lines, Line{path, Text(value)}), false
+}
+
+// Text renders a value for people.
+func Text(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case nil:
+		return "null"
+	case json.RawMessage:
+		if one, err := decode(v); err == nil {
+			return Text(one)
+		}
+		return string(bytes.TrimSpace(v))
+	case map[string]any, []any:
+		if b, err := encode(v); err == nil {
+			return string(b)
+		}
+	}
+	return fmt.Sprint(value)
+}

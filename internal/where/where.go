@@ -1,0 +1,201 @@
+// Package where selects nodes by an expression over what the fleet knows about them: `os.family == "Debian" && role == "web"`.
+// The language is that of github.com/expr-lang/expr; this package owns the names in it. Facts that a node lacks are nil.
+//
+// It must never read etcd, and never let the facts of a node decide about another node.
+package where
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/expr-lang/expr"
+	"github.com/expr-lang/expr/ast"
+	"github.com/expr-lang/expr/file"
+	"github.com/expr-lang/expr/vm"
+)
+
+// The limits of an expression.
+const (
+	maxText  = 4 << 10
+	maxNodes = 1000 // of its syntax tree
+)
+
+// allFacts is the variable of all facts.
+const allFacts = "facts"
+
+// variables are all names that are no facts; docs/facts.md has their meaning. A fact of the same name is facts.NAME.
+var variables = []struct {
+	name   string
+	zero   any  // of its type
+	judged bool // it needs the targets and the status of the node
+}{
+	{"node", "", false},
+	{"role", "", false},
+	{"environment", "", false},
+	{"stack", "", false},
+	{"registered", false, false},
+	{"state", "", true},
+	{"reason", "", true},
+	{"release", "", true},
+	{"desired", "", true},
+	{"data", 0, true},
+	{"outcome", "", true},
+	{"unclassified", false, true},
+	{"agent", "", true},
+	{"trusted", map[string]any{}, false},
+	{allFacts, map[string]any{}, false},
+}
+
+// Names returns the names of the variables.
+func Names() []string {
+	names := make([]string, len(variables))
+	for i, v := range variables {
+		names[i] = v.name
+	}
+	return names
+}
+
+// IsVariable reports whether a name is a variable.
+func IsVariable(name string) bool {
+	return slices.Contains(Names(), name)
+}
+
+// Expression selects nodes.
+type Expression struct {
+	text    string
+	program *vm.Program
+	facts   []string // names of the facts that it reads, in order
+	all     bool     // it may read any fact
+	judged  bool
+}
+
+// Parse compiles an expression. Its error shows the place of a mistake, and lists the names.
+func Parse(text string) (*Expression, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("cannot read the expression: it has %d bytes, more than %d", len(text), maxText)
+	}
+	env := map[string]any{}
+	for _, v := range variables {
+		env[v.name] = v.zero
+	}
+	read := &reads{names: map[string]bool{}, own: map[string]bool{}, facts: map[string]bool{}, bare: map[ast.Node]bool{}}
+	program, err := expr.Compile(text, expr.Env(env), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes), expr.Patch(read), expr.Patch(optional{}))
+	if err == nil && read.call != nil { // its name may be a fact's
+		err = (&file.Error{Location: read.call.Location(), Message: "there is no such function"}).Bind(file.NewSource(text))
+	}
+	if err != nil {
+		return nil, explain(err)
+	}
+	e := &Expression{text: text, program: program, all: len(read.bare) > 0}
+	for _, v := range variables {
+		e.judged = e.judged || v.judged && read.names[v.name]
+		delete(read.names, v.name)
+	}
+	for name := range read.own {
+		delete(read.names, name)
+	}
+	for name := range read.facts {
+		read.names[name] = true
+	}
+	e.facts = slices.Sorted(maps.Keys(read.names))
+	return e, nil
+}
+
+// String returns the text of the expression.
+func (e *Expression) String() string { return e.text }
+
+// Judged reports whether the expression needs the targets and the statuses of the nodes.
+func (e *Expression) Judged() bool { return e.judged }
+
+// Facts returns the names of the facts that the expression reads. all: it may read any fact.
+func (e *Expression) Facts() (names []string, all bool) { return e.facts, e.all }
+
+// explain returns the mistake of an expression with its place, and the names.
+func explain(err error) error {
+	problem := err.Error()
+	if at := (*file.Error)(nil); errors.As(err, &at) {
+		problem = fmt.Sprintf("column %d: %s", at.Column+1, at.Message)
+		if at.Snippet != "" {
+			problem += at.Snippet
+		}
+	}
+	return fmt.Errorf("cannot read the expression: %s\nits names are %s, and facts such as os.family", problem, strings.Join(Names(), ", "))
+}
+
+// reads collects the names that an expression reads.
+type reads struct {
+	names, own, facts map[string]bool
+	bare              map[ast.Node]bool // `facts`, not as in facts.NAME
+	call              ast.Node          // of a function that does not exist
+}
+
+// Visit implements ast.Visitor. It sees a name before what contains it.
+func (r *reads) Visit(node *ast.Node) {
+	switch n := (*node).(type) {
+	case *ast.IdentifierNode:
+		r.names[n.Value] = true
+		if n.Value == allFacts {
+			r.bare[n] = true
+		}
+	case *ast.VariableDeclaratorNode:
+		r.own[n.Name] = true
+	case *ast.CallNode:
+		r.call = n
+	case *ast.MemberNode:
+		base, ok := n.Node.(*ast.IdentifierNode)
+		if name, literal := n.Property.(*ast.StringNode); ok && literal && base.Value == allFacts {
+			r.facts[name.Value] = true
+			delete(r.bare, base)
+		}
+	}
+}
+
+// optional makes each access to a part of a missing value nil.
+type optional struct{}
+
+// Visit implements ast.Visitor.
+func (optional) Visit(node *ast.Node) {
+	if m, ok := (*node).(*ast.MemberNode); ok && !m.Method {
+		m.Optional = true
+		ast.Patch(node, &ast.ChainNode{Node: m})
+	}
+}
+
+// Matcher evaluates an expression. One goroutine uses it at a time.
+type Matcher struct {
+	e  *Expression
+	vm vm.VM
+}
+
+// Matcher returns a matcher.
+func (e *Expression) Matcher() *Matcher { return &Matcher{e: e} }
+
+// Matches reports whether the expression is true for a node with these values: of variables, and of facts by name. An
+// error is that of this node alone: its values have other types than the expression expects.
+func (m *Matcher) Matches(values map[string]any) (bool, error) {
+	out, err := m.vm.Run(m.e.program, values)
+	if at := (*file.Error)(nil); errors.As(err, &at) {
+		err = errors.New(at.Message)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot evaluate the expression: %w", err)
+	}
+	is, _ := out.(bool)
+	return is, nil
+}
+
+// Within runs do, and returns an error if ctx ends earlier: an expression may loop for hours.
+func Within(ctx context.Context, do func()) error {
+	done := make(chan struct{})
+	go func() { defer close(done); do() }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot evaluate the expression: %w\nsimplify it", context.Cause(ctx))
+	}
+}
