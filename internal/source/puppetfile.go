@@ -48,6 +48,14 @@ type puppetfile struct {
 
 	text string            // of the file
 	refs map[string]string // by path of a module: the ref, tag or branch that the file names, or "control_branch"
+
+	sources map[string]moduleSource // by path of a module
+}
+
+// moduleSource is where a module comes from, as far as the Puppetfile says it in plain strings.
+type moduleSource struct {
+	title  string // of a module from the Forge, as puppetlabs-ntp
+	remote string // URL of a git repository
 }
 
 var (
@@ -98,7 +106,7 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 	if !anyModule.MatchString(text) {
 		return nil, nil
 	}
-	p := &puppetfile{moduledir: "modules", text: whole, refs: map[string]string{}}
+	p := &puppetfile{moduledir: "modules", text: whole, refs: map[string]string{}, sources: map[string]moduleSource{}}
 	if m := moduledirLine.FindAllStringSubmatch(text, -1); m != nil {
 		var err error
 		if p.moduledir, err = plainFolder("moduledir", m[len(m)-1][1]); err != nil {
@@ -112,8 +120,8 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 		if i+1 < len(at) {
 			end = at[i+1][0]
 		}
-		name := text[m[2]:m[3]]
-		name = name[strings.LastIndexAny(name, "/-")+1:]
+		title := text[m[2]:m[3]]
+		name := title[strings.LastIndexAny(title, "/-")+1:]
 		folder := p.moduledir
 		if own := installPath.FindStringSubmatch(text[m[0]:end]); own != nil {
 			var err error
@@ -130,6 +138,13 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 		}
 		module := path.Join(folder, name)
 		p.modules = append(p.modules, module)
+		var from moduleSource
+		if remote := gitRemote.FindStringSubmatch(text[m[0]:end]); remote != nil {
+			from.remote = remote[1] + remote[2]
+		} else if name != title {
+			from.title = strings.ReplaceAll(title, "/", "-")
+		}
+		p.sources[module] = from
 		if ref := moduleRef.FindStringSubmatch(text[m[0]:end]); ref != nil {
 			p.refs[module] = ref[1] + ref[2] + ref[3]
 		}

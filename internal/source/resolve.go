@@ -174,6 +174,7 @@ func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolv
 	if errors.As(err, &ended) {
 		ended.name = string(tool)
 		ended.said = f.complaint(ended.said)
+		ended.blame(p)
 	}
 	var late *tooLongError
 	if errors.As(err, &late) {

@@ -182,7 +182,7 @@ func TestPuppetfileThatFails(t *testing.T) {
 	for _, tool := range tools {
 		dir := t.TempDir()
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "-gone', :tag => 'v1'\n"})
-		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool)+": exit status 1\n", "does not appear to be a git repository", "--puppetfile ignore")
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool)+": module ntp: '"+strings.TrimPrefix(ntp, "file://")+"-gone' does not appear to be a git repository\n", "--puppetfile ignore")
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'no-such-tag'\n"})
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool))
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :local => true\n"})
@@ -259,6 +259,6 @@ func TestPuppetfileFollowsBranch(t *testing.T) {
 	refused(t, dir, Options{Modules: R10k, Branch: "a'b"}, "cannot resolve the Puppetfile with r10k: branch \"a'b\" has a quote")
 	write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :branch => 'vanished'\n"})
 	for _, tool := range tools {
-		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "vanished")
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool)+": module ntp: ", "'vanished'")
 	}
 }
