@@ -40,7 +40,7 @@ targets, holds, runs, tokens and users. Other environments, and other stacks of 
 destroy: remove protected: from the file and apply that first.
 
 If the environment has machines, destroy needs its file for the provider, because Pulley runs no program that etcd names. With a
-name, the file is environments/NAME.yaml in the current folder. destroy asks for the number of machines as confirmation. In
+name, the file is environments/NAME.yaml in the current folder. Without machine records in etcd, destroy needs no file. destroy asks for the number of machines as confirmation. In
 scripts, use --yes with a --max-retire that is large enough.
 
 Run destroy again to resume after an interrupt or a failure.`,
@@ -115,6 +115,9 @@ func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref environ
 		}
 		provider = &e.Provider
 	}
+	if want != nil && provider == nil && want.Driver() != environments.DriverNone {
+		return d.withoutFile(ctx, s, want)
+	}
 	if want != nil {
 		return want, drivers.UseFile(want, provider, environmentFile(ref))
 	}
@@ -129,6 +132,23 @@ func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref environ
 	if provider != nil {
 		want.Provider = *provider
 	}
+	return want, nil
+}
+
+// withoutFile returns a stored environment whose file is gone. Only the file names its provider for Pulley. Without
+// machine records there is nothing to delete there.
+func (d *destroyOptions) withoutFile(ctx context.Context, s *store.Store, want *environments.Environment) (*environments.Environment, error) {
+	ref := want.Ref()
+	recorded, err := s.Machines.Recorded(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if recorded > 0 {
+		return nil, fmt.Errorf("cannot destroy %s: %s must be deleted at the provider (%s), which only etcd names, and Pulley runs no program that etcd names\n"+
+			"give the environment's file, from git or from a release: `pulley releases export VERSION --to DIR` writes DIR/%s", ref, cli.Count(int(recorded), "machine"), want.Driver(), environmentFile(ref))
+	}
+	cli.Cleanf(d.env.Stderr, "%s: note: %s is not in this folder: the provider (%s) is not asked for machines, of which etcd has no record\n", program, environmentFile(ref), want.Driver())
+	want.Provider = environments.Provider{}
 	return want, nil
 }
 

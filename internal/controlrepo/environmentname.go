@@ -23,7 +23,7 @@ type environmentUse struct {
 func (r *reading) checkEnvironmentNames() {
 	own, used := map[string]bool{}, map[string]bool{}
 	for name := range r.files {
-		if isEnvironment(name) {
+		if IsEnvironment(name) {
 			own[strings.TrimSuffix(path.Base(name), path.Ext(name))] = true
 		}
 	}

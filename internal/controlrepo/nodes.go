@@ -183,7 +183,7 @@ func Nodes(root string) (map[string]string, error) {
 	}
 	nodes, clouds := map[string]string{}, r.checkClouds()
 	for name, data := range r.files {
-		if !isEnvironment(name) {
+		if !IsEnvironment(name) {
 			continue
 		}
 		e, err := load(name, data, clouds)

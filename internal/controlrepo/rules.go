@@ -33,6 +33,7 @@ const (
 	EnvironmentMissing  Rule = "environment_missing"
 	EnvironmentName     Rule = "environment_name"
 	EnvironmentFile     Rule = "environment_file"
+	OverlayEnvironment  Rule = "overlay_environment"
 	CloudName           Rule = "cloud_name"
 	Settings            Rule = "settings"
 	SilenceUnused       Rule = "silence_unused"
@@ -107,6 +108,7 @@ var Rules = []RuleText{
 	{RoleUnmatched, Warning, "no node declaration matches a node of the environment", "add a declaration to the site manifest"},
 	{EnvironmentMissing, Warning, "there is no environment", "list the roles in environments/ENVIRONMENT.yaml"},
 	{EnvironmentName, Warning, "data or code is for an environment that the repository does not have: $environment is the name of the environment file", "name the environment file, or the data and the code, alike: docs/validation.md"},
+	{OverlayEnvironment, Warning, "an overlay replaces the environment file: roles, node settings and trusted extensions are those of the overlay", "keep the file in one of both sources"},
 	{CloudName, Warning, "`--cloud` does not find a file that ends with .yml", "rename it to .yaml"},
 	{LiveDataTwice, Warning, "hiera.yaml has a place for live data, but live_data is above: Puppet would look it up twice", "write live_data: hierarchy into pulley.yaml"},
 	{CommittedPrivateKey, Warning, "the private key is in git or in a vendored module: every node and every reader of etcd can read it in a release", "replace the key, and name it in .pulleyignore"},
@@ -248,6 +250,17 @@ func Refusals(err error) []Finding {
 
 // Odd returns the finding for a link or name that a release carries, and that may not work as it is meant.
 func Odd(file, detail string) Finding { return finding(OddEntry, file, 0, 0, detail) }
+
+// Replaced returns the findings for files that an overlay replaces: for environment files.
+func Replaced(source string, files []string) []Finding {
+	var all []Finding
+	for _, name := range files {
+		if IsEnvironment(name) {
+			all = append(all, finding(OverlayEnvironment, name, 0, 0, source))
+		}
+	}
+	return all
+}
 
 // Strict returns the report with warnings as errors, except those about vendored modules.
 func (r Report) Strict() Report {

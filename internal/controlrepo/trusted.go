@@ -146,7 +146,7 @@ func (r *reading) suppliers() map[string]supplier {
 	all := map[string]supplier{}
 	for name, data := range r.files {
 		var s supplier
-		if isEnvironment(name) && yaml.Unmarshal(data, &s) == nil {
+		if IsEnvironment(name) && yaml.Unmarshal(data, &s) == nil {
 			all[name] = s
 		}
 	}

@@ -149,7 +149,7 @@ func (r *reading) read() error {
 	delete(r.files, "environment.conf")
 	for name := range r.modes {
 		_, rest, _ := r.layout.module(name)
-		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || isEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile {
+		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || IsEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile {
 			if err := r.open(name); err != nil {
 				return err
 			}
@@ -220,7 +220,8 @@ func isYAML(name string) bool {
 	return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" || path.Ext(name) == ".eyaml"
 }
 
-func isEnvironment(name string) bool { return path.Dir(name) == "environments" && isYAML(name) }
+// IsEnvironment reports whether a file of a control repository is an environment file.
+func IsEnvironment(name string) bool { return path.Dir(name) == "environments" && isYAML(name) }
 
 func isExternalNode(name string) bool {
 	return path.Dir(name) == puppet.ExternalNodes && path.Ext(name) == ".yaml"
@@ -326,7 +327,7 @@ func (r *reading) checkNodes() {
 	}
 	seen, clouds := 0, r.checkClouds()
 	for name, data := range r.files {
-		if !isEnvironment(name) {
+		if !IsEnvironment(name) {
 			continue
 		}
 		seen++

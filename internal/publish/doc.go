@@ -40,17 +40,18 @@ type NoteCode string
 
 // The notes.
 const (
-	SourceNote     NoteCode = "source_note"     // Detail: about the folder, its git repository or its Puppetfile
-	NewLine        NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
-	MarkNotRemoved NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
-	CacheNotKept   NoteCode = "cache_not_trimmed"
-	Warnings       NoteCode = "warnings"           // Count warnings about the folder Subject
-	NoVersion      NoteCode = "no_config_version"  // the release's config_version does not work on a node
-	OddVersion     NoteCode = "odd_config_version" // its config_version prints more than a version: Detail; runs show Subject
-	OddEntry       NoteCode = "odd_entry"          // Oddity
-	MoreOddEntries NoteCode = "more_odd_entries"   // Detail: how many
-	Shadowed       NoteCode = "shadowed"           // Subject: a file that the overlay Detail replaces
-	MoreShadowed   NoteCode = "more_shadowed"      // Subject: how many
+	SourceNote          NoteCode = "source_note"     // Detail: about the folder, its git repository or its Puppetfile
+	NewLine             NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
+	MarkNotRemoved      NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
+	CacheNotKept        NoteCode = "cache_not_trimmed"
+	Warnings            NoteCode = "warnings"             // Count warnings about the folder Subject
+	NoVersion           NoteCode = "no_config_version"    // the release's config_version does not work on a node
+	OddVersion          NoteCode = "odd_config_version"   // its config_version prints more than a version: Detail; runs show Subject
+	OddEntry            NoteCode = "odd_entry"            // Oddity
+	MoreOddEntries      NoteCode = "more_odd_entries"     // Detail: how many
+	Shadowed            NoteCode = "shadowed"             // Subject: a file that the overlay Detail replaces
+	ShadowedEnvironment NoteCode = "shadowed_environment" // Subject: an environment file that the overlay Detail replaces
+	MoreShadowed        NoteCode = "more_shadowed"        // Subject: how many
 )
 
 // Note is a code with its details, for the operator.
@@ -80,6 +81,8 @@ func (n Note) String() string {
 		return fmt.Sprintf("validation found %d warnings: run `pulley validate %s` to list them", n.Count, n.Subject)
 	case n.Code == Shadowed:
 		return fmt.Sprintf("overlay %s replaces %s", n.Detail, ShownName(n.Subject))
+	case n.Code == ShadowedEnvironment:
+		return fmt.Sprintf("overlay %s replaces %s: roles, node settings and trusted extensions are those of the overlay", n.Detail, ShownName(n.Subject))
 	case n.Code == MoreShadowed:
 		return fmt.Sprintf("overlay %s replaces %s more files", n.Detail, n.Subject)
 	case n.Code == NoVersion:

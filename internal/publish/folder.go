@@ -111,13 +111,18 @@ func (o FolderOptions) classifier() source.Classifier {
 	}}
 }
 
-// noteShadows reports files of the folder that an overlay replaces.
+// noteShadows reports files of the folder that an overlay replaces, each environment file and the first of the others.
 func (f *Folder) noteShadows(r Reporter) {
 	for _, o := range f.Overlays {
-		for _, name := range o.Shadows[:min(len(o.Shadows), maxOddities)] {
-			r.Note(Note{Code: Shadowed, Subject: name, Detail: o.Source})
+		others := 0
+		for _, name := range o.Shadows {
+			if controlrepo.IsEnvironment(name) {
+				r.Note(Note{Code: ShadowedEnvironment, Subject: name, Detail: o.Source})
+			} else if others++; others <= maxOddities {
+				r.Note(Note{Code: Shadowed, Subject: name, Detail: o.Source})
+			}
 		}
-		if more := len(o.Shadows) - maxOddities; more > 0 {
+		if more := others - maxOddities; more > 0 {
 			r.Note(Note{Code: MoreShadowed, Subject: strconv.Itoa(more), Detail: o.Source})
 		}
 	}
@@ -163,6 +168,9 @@ func validate(ctx context.Context, folder *source.Folder, o FolderOptions, found
 	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt}
 	if o.Puppet != "" {
 		checks.Manifests = controlrepo.PuppetValidator(o.Puppet)
+	}
+	for _, over := range folder.Overlays {
+		checks.Found = append(checks.Found, controlrepo.Replaced(over.Source, over.Shadows)...)
 	}
 	var unreadable error
 	checks.Vendored, unreadable = folder.Vendored()

@@ -219,6 +219,15 @@ func (s *Machines) PartsOf(ctx context.Context, ref environments.Ref) (d Destroy
 	return d, nil
 }
 
+// Recorded counts the machine records of an environment.
+func (s *Machines) Recorded(ctx context.Context, ref environments.Ref) (int64, error) {
+	resp, err := s.db.Get(ctx, s.db.Env(ref).MachineRecords(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, etcd.Wrap(err, "cannot count the machines of %s", ref)
+	}
+	return resp.Count, nil
+}
+
 // reportedBy lists the prefixes of the nodes' reports in an environment, of notes about the nodes, and of confirmed
 // retirements.
 func reportedBy(k etcd.EnvKeys) []string {
