@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"pulley/agent/puppet"
@@ -75,7 +76,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	}
 	f.noteShadows(r)
 	// List first: the errors name entries that releases cannot contain and that validation cannot read.
-	if f.Manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
+	if f.Manifest, err = listed(folder, dir); err != nil {
 		return nil, err
 	}
 	f.noteOddities(r)
@@ -102,6 +103,25 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	}
 	return f, f.tryVersion(ctx, r)
 }
+
+// listed lists the files of a folder. Its error names dir, the folder of the operator, and not a copy of it.
+func listed(folder *source.Folder, dir string) (*content.Manifest, error) {
+	m, err := content.ReadTree(folder.Root, folder.Ignore)
+	if err != nil && folder.Root != dir {
+		err = &ofCopyError{strings.ReplaceAll(err.Error(), folder.Root, dir), err}
+	}
+	return m, err
+}
+
+// ofCopyError is an error about a copy with the name of the folder.
+type ofCopyError struct {
+	text string
+	err  error
+}
+
+func (e *ofCopyError) Error() string { return e.text }
+
+func (e *ofCopyError) Unwrap() error { return e.err }
 
 // classifier returns the external node classifier, which is started for the nodes of the folder's environments.
 func (o FolderOptions) classifier() source.Classifier {
@@ -195,7 +215,7 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 	if refusal != nil { // the findings in its files are still of use
 		folder = &source.Folder{Root: dir}
 	}
-	manifest, unpublishable := content.ReadTree(folder.Root, folder.Ignore)
+	manifest, unpublishable := listed(folder, dir)
 	found := controlrepo.Refusals(errors.Join(refusal, unpublishable))
 	if unpublishable == nil {
 		for _, o := range manifest.Oddities() {
