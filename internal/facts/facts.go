@@ -41,10 +41,14 @@ type Published struct {
 	More    int                        `json:"more,omitempty"`    // number of further facts that were too large
 }
 
-// stored is Published as it is stored.
-type stored struct {
-	V int `json:"v"`
-	Published
+// head is the first line of the stored form: Published without the facts. Each fact is one further line, `"os":{…}`, so that
+// a reader of a whole fleet finds one fact without reading the others.
+type head struct {
+	V       int             `json:"v"`
+	At      time.Time       `json:"at"`
+	Trusted json.RawMessage `json:"trusted,omitempty"`
+	Cut     []string        `json:"cut,omitempty"`
+	More    int             `json:"more,omitempty"`
 }
 
 // Source is what a run leaves: the facts, and the names of those that were too large for it.
@@ -137,14 +141,19 @@ func (p Published) Same(q Published) bool {
 }
 
 func (p Published) encode(at time.Time) ([]byte, error) {
-	p.At = at
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(stored{format, p}); err != nil {
+	first, err := encode(head{format, at, p.Trusted, p.Cut, p.More})
+	if err != nil {
 		return nil, fmt.Errorf("cannot encode facts: %w", err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	text := append([]byte{}, first...)
+	for _, name := range slices.Sorted(maps.Keys(p.Facts)) {
+		quoted, err := encode(name)
+		if err != nil {
+			return nil, fmt.Errorf("cannot encode facts: %w", err)
+		}
+		text = append(append(append(append(text, '\n'), quoted...), ':'), p.Facts[name]...)
+	}
+	return text, nil
 }
 
 // encoder and decoder are made once, at their first use: most ticks need neither.
@@ -176,32 +185,81 @@ func (p Published) Encode() ([]byte, error) {
 	return z.EncodeAll(text, nil), nil
 }
 
-// Decode unpacks the result of Encode. It never unpacks more than MaxJSON bytes.
-func Decode(b []byte) (Published, error) {
-	var s stored
+// unpack returns the head and the lines of a stored value. It never unpacks more than MaxJSON bytes.
+func unpack(b []byte) (h head, lines []byte, err error) {
 	if len(b) > MaxBytes {
-		return Published{}, fmt.Errorf("cannot decode facts: they have %d bytes, more than %d", len(b), MaxBytes)
+		return h, nil, fmt.Errorf("cannot decode facts: they have %d bytes, more than %d", len(b), MaxBytes)
 	}
 	z, err := decoder()
 	if err != nil {
-		return Published{}, fmt.Errorf("cannot decode facts: %w", err)
+		return h, nil, fmt.Errorf("cannot decode facts: %w", err)
 	}
 	text, err := z.DecodeAll(b, nil)
 	if err != nil {
-		return Published{}, fmt.Errorf("cannot unpack facts: %w", err)
+		return h, nil, fmt.Errorf("cannot unpack facts: %w", err)
 	}
-	err = json.Unmarshal(text, &s)
-	if s.V > format { // check this first: a newer value may look damaged
-		return Published{}, fmt.Errorf("cannot decode facts: their format %d is newer than this program's %d; upgrade pulley", s.V, format)
+	first, lines, _ := bytes.Cut(text, []byte("\n"))
+	err = json.Unmarshal(first, &h)
+	if h.V > format { // check this first: a newer value may look damaged
+		return h, nil, fmt.Errorf("cannot decode facts: their format %d is newer than this program's %d; upgrade pulley", h.V, format)
 	}
 	if err != nil {
-		return Published{}, fmt.Errorf("cannot decode facts: %w", err)
+		return h, nil, fmt.Errorf("cannot decode facts: %w", err)
 	}
-	if s.Facts == nil {
-		s.Facts = map[string]json.RawMessage{}
+	if h.V == 0 {
+		return h, nil, errors.New("cannot decode facts: they were not written by pulley")
 	}
-	if s.Cut == nil {
-		s.Cut = []string{}
+	return h, lines, nil
+}
+
+// Decode unpacks the result of Encode.
+func Decode(b []byte) (Published, error) {
+	h, lines, err := unpack(b)
+	if err != nil {
+		return Published{}, err
 	}
-	return s.Published, nil
+	p := Published{At: h.At, Facts: map[string]json.RawMessage{}, Trusted: h.Trusted, Cut: h.Cut, More: h.More}
+	if p.Cut == nil {
+		p.Cut = []string{}
+	}
+	for line := range bytes.SplitSeq(lines, []byte("\n")) {
+		if len(lines) == 0 {
+			break
+		}
+		d := json.NewDecoder(bytes.NewReader(line))
+		var name string
+		err := d.Decode(&name)
+		value, isPair := bytes.CutPrefix(line[min(int(d.InputOffset()), len(line)):], []byte(":"))
+		if err != nil || !isPair || !json.Valid(value) {
+			return Published{}, errors.New("cannot decode facts: a line is no fact")
+		}
+		p.Facts[name] = value
+	}
+	return p, nil
+}
+
+// Pick returns some facts of the result of Encode, and the value of $trusted: those that exist, undecoded and unchecked. It
+// reads a fleet in a fraction of the time of Decode.
+func Pick(b []byte, names []string) (found map[string]json.RawMessage, trusted json.RawMessage, err error) {
+	h, lines, err := unpack(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	found = map[string]json.RawMessage{}
+	for _, name := range names {
+		quoted, err := encode(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		start := append(append([]byte("\n"), quoted...), ':')
+		at := 0
+		if !bytes.HasPrefix(lines, start[1:]) {
+			if at = bytes.Index(lines, start) + 1; at == 0 {
+				continue
+			}
+		}
+		value, _, _ := bytes.Cut(lines[at+len(start)-1:], []byte("\n"))
+		found[name] = value
+	}
+	return found, h.Trusted, nil
 }

@@ -44,9 +44,12 @@ func TestVolatileFactsAreLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"v":1,"at":"0001-01-01T00:00:00Z","facts":{"memory":{"swap":{"total":"0"},"system":{"total_bytes":12345678901234567890}},` +
-		`"mountpoints":{"/":{},"/srv/a.b":{}},"name":"\"; rm -rf / #$(reboot)<>&","os":{"family":"Debian","name":"Debian","release":{"full":"12.7","major":"12"}},` +
-		`"processors":{"count":2}},"cut":[]}`
+	want := `{"v":1,"at":"0001-01-01T00:00:00Z"}
+"memory":{"swap":{"total":"0"},"system":{"total_bytes":12345678901234567890}}
+"mountpoints":{"/":{},"/srv/a.b":{}}
+"name":"\"; rm -rf / #$(reboot)<>&"
+"os":{"family":"Debian","name":"Debian","release":{"full":"12.7","major":"12"}}
+"processors":{"count":2}`
 	if string(got) != want {
 		t.Errorf("published\n%s, want\n%s", got, want)
 	}
@@ -132,8 +135,10 @@ func TestDecodeIsBounded(t *testing.T) {
 	bomb := z.EncodeAll(bytes.Repeat([]byte(" "), 64<<20), nil)
 	for what, b := range map[string][]byte{
 		"nothing": nil, "text": []byte("hello"), "a bomb": bomb, "too long": make([]byte, MaxBytes+1),
-		"no object": z.EncodeAll([]byte("[1]"), nil), "deep": z.EncodeAll([]byte(`{"facts":{"a":`+strings.Repeat("[", 100_000)), nil),
-		"newer": z.EncodeAll([]byte(`{"v":2,"facts":7}`), nil), "wrong": z.EncodeAll([]byte(`{"v":1,"facts":{"a":1},"cut":{}}`), nil),
+		"no object": z.EncodeAll([]byte("[1]"), nil), "deep": z.EncodeAll([]byte("{\"v\":1}\n\"a\":"+strings.Repeat("[", 100_000)), nil),
+		"newer": z.EncodeAll([]byte(`{"v":2,"cut":7}`), nil), "wrong": z.EncodeAll([]byte(`{"v":1,"cut":{}}`), nil), "no format": z.EncodeAll([]byte(`{}`), nil),
+		"no pair": z.EncodeAll([]byte("{\"v\":1}\n\"a\""), nil), "no name": z.EncodeAll([]byte("{\"v\":1}\n7:7"), nil), "no value": z.EncodeAll([]byte("{\"v\":1}\n\"a\":x"), nil),
+		"an empty line": z.EncodeAll([]byte("{\"v\":1}\n\n"), nil),
 	} {
 		if p, err := Decode(b); err == nil {
 			t.Errorf("%s is accepted: %+v", what, p)
@@ -150,12 +155,19 @@ func TestDecodeIsBounded(t *testing.T) {
 func TestFindFollowsPaths(t *testing.T) {
 	p := published(t, debian())
 	p.Trusted = json.RawMessage(`{"certname":"a"}`)
+	packed, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
 		"os.family": `"Debian"`, "processors.models.1": `"b"`, "mountpoints./srv/a.b.size": `"1 GiB"`, "trusted.certname": `"a"`, "memory.system.total_bytes": "12345678901234567890",
 		"os.none": "", "none": "", "": "", ".": "", "processors.models.2": "", "processors.models.-1": "", "os.family.x": "", "processors.count.x": "",
 	} {
 		if got := string(p.Find(path)); got != want {
 			t.Errorf("%q is %s, want %s", path, got, want)
+		}
+		if got := string(At(packed, path)); got != want {
+			t.Errorf("%q of the stored value is %s, want %s", path, got, want)
 		}
 	}
 	raw, _ := json.Marshal(p.Facts)
@@ -175,15 +187,37 @@ func TestFindFollowsPaths(t *testing.T) {
 	}
 }
 
+// A fleet's selection must not take the value of another fact, nor a part of one.
+func TestPickFindsCompleteFacts(t *testing.T) {
+	p := published(t, map[string]json.RawMessage{
+		"a": json.RawMessage(`"\n\"os\":7"`), "os": json.RawMessage(`{"family":"x"}`), "osfamily": json.RawMessage(`"y"`), "z\n\"os\":8": json.RawMessage(`1`), "<&>": json.RawMessage(`2`), "nul": json.RawMessage("null"),
+	})
+	b, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := Pick(b, []string{"os", "a", "family", "<&>", "z\n\"os\":8", "nul", "", "o"})
+	want := map[string]string{"os": `{"family":"x"}`, "a": `"\n\"os\":7"`, "<&>": "2", "z\n\"os\":8": "1", "nul": "null"}
+	if err != nil || len(found) != len(want) {
+		t.Fatalf("%q, %v", found, err)
+	}
+	for name, value := range want {
+		if string(found[name]) != value {
+			t.Errorf("%q is %s, want %s", name, found[name], value)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	z, err := zstd.NewWriter(nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, text := range []string{`{"v":1}`, `{"v":1,"facts":{"a":[1,{"b":null}]},"cut":["x"]}`, `[`, ``} {
+	for _, text := range []string{`{"v":1}`, "{\"v\":1,\"cut\":[\"x\"]}\n\"a\":[1,{\"b\":null}]\n\"b\":7", `[`, ``} {
 		f.Add(z.EncodeAll([]byte(text), nil), "a.0.b")
 	}
 	f.Fuzz(func(t *testing.T, b []byte, path string) {
+		_, _, _ = Pick(b, []string{path, "a", ""})
 		p, err := Decode(b)
 		if err != nil {
 			return
@@ -211,6 +245,10 @@ func FuzzSource(f *testing.F) {
 		}
 		if back, err := Decode(packed); err != nil || !back.Same(p) {
 			t.Fatalf("%+v became %+v, %v", p, back, err)
+		}
+		names := slices.Collect(maps.Keys(p.Facts))
+		if found, _, err := Pick(packed, names); err != nil || !maps.EqualFunc(found, p.Facts, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) {
+			t.Fatalf("%+v, picked %+v, %v", p.Facts, found, err)
 		}
 	})
 }

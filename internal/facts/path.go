@@ -29,6 +29,24 @@ func (p Published) Find(path string) json.RawMessage {
 	return nil
 }
 
+// At returns the value at a path in the result of Encode; nil if there is none, or if it is no JSON.
+func At(b []byte, path string) json.RawMessage {
+	parts := strings.Split(path, ".")
+	names := make([]string, len(parts))
+	for i := range parts {
+		names[i] = strings.Join(parts[:i+1], ".")
+	}
+	found, trusted, err := Pick(b, names)
+	if err != nil {
+		return nil
+	}
+	value := Published{Facts: found, Trusted: trusted}.Find(path)
+	if !json.Valid(value) {
+		return nil
+	}
+	return value
+}
+
 func find(raw json.RawMessage, parts []string) json.RawMessage {
 	if len(parts) == 0 {
 		return raw

@@ -119,7 +119,7 @@ func decode(raw json.RawMessage) (any, error) {
 	return value, nil
 }
 
-func encode(value any) (json.RawMessage, error) {
+func encode(value any) (json.RawMessage, error) { // in one line
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -70,52 +69,69 @@ func Narrow(ctx context.Context, s *store.Store, ref environments.Ref, f store.F
 	if sel.Where == nil {
 		return sel, nil, nil
 	}
-	published, err := readFacts(ctx, s, ref, sel)
-	if err != nil {
+	e := newEvaluation(sel, f, ref, now)
+	if err := readFacts(ctx, s, ref, sel, e.add); err != nil {
 		return sel, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
-	var m matched
-	if err := where.Within(ctx, func() { m = sel.match(f, ref, published, now) }); err != nil {
+	if err := where.Within(ctx, e.finish); err != nil {
 		return sel, nil, err
 	}
-	sel.matched = m.nodes
-	return sel, m.notes(sel.Where), nil
+	sel.matched = e.nodes
+	return sel, e.notes(), nil
 }
 
-// readFacts reads the published facts that a selection may need, as they are stored.
-func readFacts(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection) (map[string][]byte, error) {
-	published := map[string][]byte{}
+// readFacts calls each with the published facts that a selection may need, as they are stored.
+func readFacts(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection, each func(node string, b []byte)) error {
 	if len(sel.Nodes) == 1 {
 		b, err := s.Fleet.FactsOf(ctx, ref, sel.Nodes[0])
 		if b != nil {
-			published[sel.Nodes[0]] = b
+			each(sel.Nodes[0], b)
 		}
-		return published, err
+		return err
 	}
-	err := s.Fleet.Facts(ctx, ref, func(node string, b []byte) { published[node] = b })
-	return published, err
+	return s.Fleet.Facts(ctx, ref, each)
 }
 
-// matched are the results of an expression for a fleet.
+// evaluation evaluates an expression for the nodes of a fleet, on all processors, while etcd sends the next facts.
+type evaluation struct {
+	Selection
+	fleet store.FleetState
+	ref   environments.Ref
+	now   time.Time
+	roles map[string]string // of the selected nodes without facts so far
+	part  []published
+	done  sync.WaitGroup
+
+	mu sync.Mutex
+	matched
+}
+
+// published are the facts of a selected node, as they are stored; nil: none.
+type published struct {
+	node, role string
+	facts      []byte
+}
+
+// matched are the results of an expression for some nodes.
 type matched struct {
 	nodes  map[string]bool // for which it is true
 	failed int             // for which it has no value
 	first  error           // of them
 	silent int             // registered nodes without published facts
-	names  map[string]bool // of all facts
-	damage []string
+	names  map[string]bool // of the facts that it reads and some node has
+	sample []byte          // facts of one node, for the suggestion of names
+	damage []string        // unreadable facts
 }
 
-func (m *matched) add(other matched) {
-	maps.Copy(m.nodes, other.nodes)
-	maps.Copy(m.names, other.names)
-	m.failed, m.silent, m.first, m.damage = m.failed+other.failed, m.silent+other.silent, cmp.Or(m.first, other.first), append(m.damage, other.damage...)
-}
+func newMatched() matched { return matched{nodes: map[string]bool{}, names: map[string]bool{}} }
 
-// match evaluates the expression for each selected node, on all processors.
-func (s Selection) match(f store.FleetState, ref environments.Ref, published map[string][]byte, now time.Time) matched {
+// evaluatedAtOnce is the number of nodes of one goroutine.
+const evaluatedAtOnce = 100
+
+func newEvaluation(sel Selection, f store.FleetState, ref environments.Ref, now time.Time) *evaluation {
+	e := &evaluation{Selection: sel, fleet: f, ref: ref, now: now, roles: map[string]string{}, matched: newMatched()}
 	called := map[string]string{}
 	if f.Spec != nil {
 		called = calledFor(f.Spec)
@@ -124,94 +140,115 @@ func (s Selection) match(f store.FleetState, ref environments.Ref, published map
 	for name := range called {
 		names[name] = true
 	}
-	all := slices.Collect(maps.Keys(names))
-	workers := max(1, min(runtime.GOMAXPROCS(0), len(all)/100))
-	results := make([]matched, workers)
-	var done sync.WaitGroup
-	for w := range workers {
-		done.Go(func() {
-			one := matched{nodes: map[string]bool{}, names: map[string]bool{}}
-			matcher := s.Where.Matcher()
-			for i := w; i < len(all); i += workers {
-				s.matchNode(matcher, &one, f, ref, all[i], called[all[i]], published[all[i]], now)
-			}
-			results[w] = one
-		})
+	for name := range names {
+		if role := roleOf(f, name, called[name]); sel.has(role, name) {
+			e.roles[name] = role
+		}
 	}
-	done.Wait()
-	sum := matched{nodes: map[string]bool{}, names: map[string]bool{}}
-	for _, one := range results {
-		sum.add(one)
-	}
-	return sum
+	return e
 }
 
-func (s Selection) matchNode(matcher *where.Matcher, m *matched, f store.FleetState, ref environments.Ref, node, calledRole string, published []byte, now time.Time) {
-	values := map[string]any{"node": node, "environment": ref.Environment, "stack": ref.Stack}
-	role := cmp.Or(f.Hosts[node].Role, f.Statuses[node].Role, calledRole)
-	if role == "" {
-		role = f.RoleOf(node)
-	}
-	if !s.has(role, node) {
+// add evaluates the expression for a node that has facts.
+func (e *evaluation) add(node string, facts []byte) {
+	role, selected := e.roles[node]
+	if !selected {
 		return
 	}
-	_, registered := f.Hosts[node]
-	if published == nil {
-		if registered {
-			m.silent++
-		}
-	} else if err := fill(values, s.Where, published, m.names); err != nil {
-		m.damage = append(m.damage, fmt.Sprintf("cannot read the facts of %s: %v", node, err))
+	delete(e.roles, node)
+	if e.part = append(e.part, published{node, role, facts}); len(e.part) == evaluatedAtOnce {
+		e.evaluate()
 	}
-	values["role"], values["registered"] = role, registered
-	if s.Where.Judged() {
-		n := lookAt(f, node, calledRole, now)
+}
+
+// finish evaluates the expression for all other nodes, and waits for the results.
+func (e *evaluation) finish() {
+	for node, role := range e.roles {
+		e.part = append(e.part, published{node, role, nil})
+	}
+	e.evaluate()
+	e.done.Wait()
+}
+
+// evaluate evaluates the expression for the nodes that were added.
+func (e *evaluation) evaluate() {
+	part := e.part
+	e.part = nil
+	e.done.Go(func() {
+		m, matcher := newMatched(), e.Where.Matcher()
+		for _, p := range part {
+			e.evaluateNode(matcher, &m, p)
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.merge(m)
+	})
+}
+
+func (m *matched) merge(other matched) {
+	maps.Copy(m.nodes, other.nodes)
+	maps.Copy(m.names, other.names)
+	m.failed, m.silent, m.first, m.damage = m.failed+other.failed, m.silent+other.silent, cmp.Or(m.first, other.first), append(m.damage, other.damage...)
+	if m.sample == nil {
+		m.sample = other.sample
+	}
+}
+
+func (e *evaluation) evaluateNode(matcher *where.Matcher, m *matched, p published) {
+	_, registered := e.fleet.Hosts[p.node]
+	values := map[string]any{"node": p.node, "role": p.role, "environment": e.ref.Environment, "stack": e.ref.Stack, "registered": registered}
+	switch {
+	case p.facts != nil:
+		m.sample = p.facts
+		if err := fill(values, e.Where, p.facts, m.names); err != nil {
+			m.damage = append(m.damage, fmt.Sprintf("cannot read the facts of %s: %v", p.node, err))
+		}
+	case registered:
+		m.silent++
+	}
+	if e.Where.Judged() {
+		n := lookAt(e.fleet, p.node, p.role, e.now)
 		values["state"], values["reason"], values["release"], values["desired"] = string(n.State), string(n.Reason), n.Release, n.Desired
-		values["data"], values["outcome"], values["unclassified"], values["agent"] = int(n.Data), string(n.Outcome), n.Unclassified, f.Statuses[node].Version
+		values["data"], values["outcome"], values["unclassified"], values["agent"] = int(n.Data), string(n.Outcome), n.Unclassified, e.fleet.Statuses[p.node].Version
 	}
 	is, err := matcher.Matches(values)
 	if err != nil {
 		m.failed++
 		if m.first == nil {
-			m.first = fmt.Errorf("%s: %w", node, err)
+			m.first = fmt.Errorf("%s: %w", p.node, err)
 		}
 	}
 	if is {
-		m.nodes[node] = true
+		m.nodes[p.node] = true
 	}
 }
 
-// fill adds the facts that an expression reads to the values of a node. It adds the names of all facts to names.
+// fill adds the facts that an expression reads to the values of a node. It adds their names to names.
 func fill(values map[string]any, e *where.Expression, published []byte, names map[string]bool) error {
-	p, err := facts.Decode(published)
-	if err != nil {
-		return err
-	}
 	wanted, all := e.Facts()
-	for name := range p.Facts {
-		names[name] = true
-	}
+	var found map[string]json.RawMessage
+	var trusted json.RawMessage
+	var err error
 	if all {
-		wanted = slices.Collect(maps.Keys(p.Facts))
+		var p facts.Published
+		p, err = facts.Decode(published)
+		found, trusted = p.Facts, p.Trusted
+	} else {
+		found, trusted, err = facts.Pick(published, wanted)
 	}
 	own := map[string]any{}
-	for _, name := range wanted {
-		raw, ok := p.Facts[name]
-		if !ok {
-			continue
-		}
+	for name, raw := range found {
 		var v any
 		err = errors.Join(err, json.Unmarshal(raw, &v))
-		own[name] = v
+		own[name], names[name] = v, true
 		if !where.IsVariable(name) { // no fact stands for a variable
 			values[name] = v
 		}
 	}
-	var trusted map[string]any
-	if p.Trusted != nil {
-		err = errors.Join(err, json.Unmarshal(p.Trusted, &trusted))
+	var of map[string]any
+	if trusted != nil {
+		err = errors.Join(err, json.Unmarshal(trusted, &of))
 	}
-	values["facts"], values["trusted"] = own, trusted
+	values["facts"], values["trusted"] = own, of
 	return err
 }
 
@@ -219,19 +256,21 @@ func fill(values map[string]any, e *where.Expression, published []byte, names ma
 const maxNotes = 3
 
 // notes returns what a user must know about the result.
-func (m matched) notes(e *where.Expression) (notes []string) {
+func (e *evaluation) notes() (notes []string) {
+	m := &e.matched
 	slices.Sort(m.damage)
 	notes = slices.Clone(m.damage[:min(len(m.damage), maxNotes)])
 	if more := len(m.damage) - maxNotes; more > 0 {
 		notes = append(notes, fmt.Sprintf("cannot read the facts of %s", cli.Count(more, "more node")))
 	}
-	wanted, _ := e.Facts()
+	wanted, _ := e.Where.Facts()
+	some, _ := facts.Decode(m.sample) // for names only
 	for _, name := range wanted {
-		if m.names[name] || len(m.names) == 0 {
+		if m.names[name] || m.sample == nil {
 			continue
 		}
 		note := fmt.Sprintf("no selected node has a fact %s: it is nil", quoted(name))
-		if near := environments.SuggestName(name, slices.Concat(slices.Collect(maps.Keys(m.names)), where.Names())); near != "" {
+		if near := environments.SuggestName(name, slices.Concat(slices.Collect(maps.Keys(some.Facts)), where.Names())); near != "" {
 			note += "\ndid you mean " + near + "?"
 		}
 		notes = append(notes, note)
@@ -260,29 +299,32 @@ type Groups struct {
 
 // GroupFacts counts the selected nodes by their value at a path of the facts, the most frequent first.
 func GroupFacts(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection, path string, now time.Time) (g Groups, notes []string, err error) {
-	f, err := Find(ctx, s, ref, sel)
+	r, err := ReadHosts(ctx, s, ref, sel, now)
 	if err != nil {
 		return g, nil, err
 	}
-	if sel, notes, err = Narrow(ctx, s, ref, f, sel, now); err != nil {
-		return g, notes, err
-	}
-	published, err := readFacts(ctx, s, ref, sel)
-	if err != nil {
-		return g, notes, err
-	}
-	return group(Look(f, ref, sel, now).Nodes, published, path), append(notes, f.Damaged...), nil
+	values, err := valuesAt(ctx, s, ref, sel, path)
+	return group(Hosts(r, now), values, path), slices.Concat(r.Damaged, r.Notes), err
 }
 
-func group(nodes []Node, published map[string][]byte, path string) Groups {
+// valuesAt reads the value of each node at a path of its facts.
+func valuesAt(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection, path string) (map[string]string, error) {
+	values := map[string]string{}
+	err := readFacts(ctx, s, ref, sel, func(node string, b []byte) {
+		if found := facts.At(b, path); found != nil {
+			values[node] = string(found)
+		}
+	})
+	return values, err
+}
+
+func group(nodes []Host, values map[string]string, path string) Groups {
 	by := map[string]*Group{}
 	for _, n := range nodes {
-		value := "null"
-		if p, err := facts.Decode(published[n.Node]); err == nil {
-			if found := p.Find(path); found != nil {
-				value = string(found)
-			}
+		if n.Node == "" { // a machine without a name
+			continue
 		}
+		value := cmp.Or(values[n.Node], "null")
 		g := by[value]
 		if g == nil {
 			g = &Group{Value: json.RawMessage(value), First: []string{}}

@@ -167,10 +167,7 @@ func rank(s agent.NodeState) int {
 
 // lookAt judges one node. calledRole is its role in the environment; "" if the environment does not call for it.
 func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
-	role := cmp.Or(f.Hosts[name].Role, f.Statuses[name].Role, calledRole)
-	if role == "" {
-		role = f.RoleOf(name)
-	}
+	role := roleOf(f, name, calledRole)
 	n := Node{Node: name, Role: role}
 	var last *agent.Status
 	if st, ok := f.Statuses[name]; ok {
@@ -189,6 +186,14 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 		n.Rollout = a.Rollout
 	}
 	return n
+}
+
+// roleOf returns the role of a node. calledRole is its role in the environment, or "".
+func roleOf(f store.FleetState, name, calledRole string) string {
+	if role := cmp.Or(f.Hosts[name].Role, f.Statuses[name].Role, calledRole); role != "" {
+		return role
+	}
+	return f.RoleOf(name)
 }
 
 // Explanation is the decision of a node's next tick, with its reasons; `pulley explain -o json` prints it.

@@ -46,6 +46,7 @@ var stored = map[string]any{
 	"retirements/<env>/<node>":                             agent.Confirmation{},
 	"status/<env>/<node>":                                  agent.Status{},
 	"runs/<env>/<node>/<id>":                               agent.Run{},
+	"facts/<env>/<node>":                                   nil,
 	"agents/<version>":                                     AgentRelease{},
 	"tokens/nodes/<id>":                                    Token{},
 	"tokens/operators/<id>":                                Token{},

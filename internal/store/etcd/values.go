@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -45,6 +46,22 @@ func (e *UnreadableError) Error() string {
 // Decode reads the result of Encode. It ignores unknown fields. A newer Pulley must raise the format if older versions
 // would misread its values.
 func Decode(key string, b []byte, into any) error {
+	if !bytes.HasPrefix(b, ownHead) { // else the format is known without a second pass over the value
+		if err := checkFormat(key, b); err != nil {
+			return err
+		}
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}
+	}
+	return nil
+}
+
+// ownHead begins the values that Encode writes.
+var ownHead = fmt.Appendf(nil, `{"v":%d,`, valueFormat)
+
+// checkFormat refuses a value that is not Pulley's, or from a newer Pulley.
+func checkFormat(key string, b []byte) error {
 	var head struct {
 		V *int `json:"v"`
 	}
@@ -56,9 +73,6 @@ func Decode(key string, b []byte, into any) error {
 		return &UnreadableError{Key: key, Problem: "its value was not written by pulley"}
 	case *head.V > valueFormat:
 		return &UnreadableError{Key: key, Problem: fmt.Sprintf("its format %d is newer than this program's %d; upgrade pulley here", *head.V, valueFormat), Newer: true}
-	}
-	if err := json.Unmarshal(b, into); err != nil {
-		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}
 	}
 	return nil
 }
@@ -210,16 +224,48 @@ func ReadAll[T any](ctx context.Context, s *DB, prefix string, more ...clientv3.
 	return values, damaged, err
 }
 
-// Collect calls each with all values below a prefix. damaged names the unreadable ones.
+// Collect calls each with all values below a prefix, in the order of keys. damaged names the unreadable ones. Values are
+// decoded on all processors, while etcd sends the next ones.
 func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest string, value T), more ...clientv3.OpOption) (damaged []string, err error) {
-	err = s.Scan(ctx, prefix, func(rest string, kv *KV) error {
-		var value T
-		if err := Decode(string(kv.Key), kv.Value, &value); err != nil {
-			damaged = append(damaged, err.Error())
-			return nil
+	type one struct {
+		rest  string
+		kv    *KV
+		value T
+		err   error
+	}
+	var parts [][]one
+	var part []one
+	var done sync.WaitGroup
+	decode := func() {
+		if now := part; len(now) > 0 {
+			parts, part = append(parts, now), nil
+			done.Go(func() {
+				for i := range now {
+					now[i].err = Decode(string(now[i].kv.Key), now[i].kv.Value, &now[i].value)
+					now[i].kv = nil
+				}
+			})
 		}
-		each(rest, value)
+	}
+	err = s.Scan(ctx, prefix, func(rest string, kv *KV) error {
+		if part = append(part, one{rest: rest, kv: kv}); len(part) == decodedAtOnce {
+			decode()
+		}
 		return nil
 	}, more...)
+	decode()
+	done.Wait()
+	for _, part := range parts {
+		for _, v := range part {
+			if v.err != nil {
+				damaged = append(damaged, v.err.Error())
+			} else {
+				each(v.rest, v.value)
+			}
+		}
+	}
 	return damaged, err
 }
+
+// decodedAtOnce is the number of values that one goroutine of Collect decodes.
+const decodedAtOnce = 100
