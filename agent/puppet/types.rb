@@ -30,7 +30,7 @@ module Pulley
   # The service of a replaced puppet agent stays as the takeover left it.
   module StaysOff
     def noop?
-      super || SETTINGS['stays_off'].include?(self[:name])
+      super || Array(SETTINGS['stays_off']).include?(self[:name]) # null where no agent was replaced
     end
   end
 

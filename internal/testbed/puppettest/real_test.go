@@ -106,6 +106,11 @@ func realCases() []testCase {
 			},
 		},
 		{
+			Name:     "services of a machine that replaced no agent",
+			Manifest: "service { 'x': ensure => running, provider => base, status => '/bin/false', start => '/bin/true' }\n",
+			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+		},
+		{
 			Name: "noop of a release with a split core type", Noop: true, Types: &puppet.Installer{},
 			Manifest: "cron { 'x': command => '/bin/true', user => 'root' }\n",
 			Kind:     agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
