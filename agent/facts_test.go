@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -70,5 +71,44 @@ func TestFactsArePublishedWhenTheyChange(t *testing.T) {
 	w.now = w.now.Add(w.agent.Settings.Heartbeat)
 	if r := w.tick(t); r.Err != nil {
 		t.Errorf("without facts the tick fails: %v", r.Err)
+	}
+}
+
+// A node that is held for a month must not show the facts of last month, and an idle tick must start nothing.
+func TestFactsAreInquiredWhereNothingRuns(t *testing.T) {
+	w := newWorld(t)
+	facts, due := []byte("one"), true
+	asked := 0
+	w.agent.Facts = func() ([]byte, error) { return facts, nil }
+	w.agent.Inquire = func(context.Context, Identity) (bool, error) {
+		asked++
+		facts = []byte("inquired")
+		return due, nil
+	}
+	w.promote(t, version("1.0.0"))
+	if w.good(t); asked != 0 {
+		t.Fatal("a run gathers facts, and the agent inquires as well")
+	}
+	w.now = w.now.Add(time.Second)
+	w.idle(t)
+	if asked != 1 || string(w.etcd.load().Facts) != "inquired" {
+		t.Errorf("%d inquiries, facts %q", asked, w.etcd.load().Facts)
+	}
+	due = false
+	w.now = w.now.Add(time.Second)
+	if w.idle(t); len(w.etcd.calls) != 1 {
+		t.Errorf("an idle tick makes %q", w.etcd.calls)
+	}
+	asked = 0
+	for what, spoil := range map[string]func(){
+		"disabled": func() { _ = w.disk.Disable("no") }, "etcd is away": w.etcd.disconnect,
+	} {
+		spoil()
+		w.now = w.now.Add(time.Second)
+		if w.tick(t); asked != 0 {
+			t.Errorf("%s: the agent inquires", what)
+		}
+		_ = w.disk.Enable()
+		w.etcd.reconnect()
 	}
 }

@@ -30,6 +30,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	t.finishRun()
+	inquired := t.inquire(ctx)
 	fresh, err := t.freshRun()
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	due := t.Now().Sub(last.At)
-	if fresh == nil && !t.unreported && fingerprint == last.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
+	if fresh == nil && !t.unreported && !inquired && fingerprint == last.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
 		return nil
 	}
 	runs, err := t.Memory.Spooled(spooledPerTick)
@@ -75,6 +76,19 @@ func (t *tick) report(ctx context.Context) error {
 	}
 	last.Facts = t.publishFacts(ctx, last.Facts)
 	return t.Memory.SaveReported(last)
+}
+
+// inquire gathers the facts of a node that runs nothing, at most once a day. A failure is no failure of the tick.
+func (t *tick) inquire(ctx context.Context) bool {
+	if t.Inquire == nil || ctx.Err() != nil || t.run != nil || t.decision.Action != Nothing || t.opts.Noop || t.opts.Keep ||
+		!t.desired.known() || t.desired.Host == nil || t.observed.Disabled != "" || t.observed.PuppetBlocked != nil || t.state.Retire != "" {
+		return false
+	}
+	inquired, err := t.Inquire(ctx, t.Identity)
+	if err != nil {
+		t.Log.Warn("cannot gather the facts of this machine; tomorrow's tick tries again", "err", err)
+	}
+	return inquired && err == nil
 }
 
 // publishFacts writes the node's facts to etcd if they differ from the published ones, and returns the fingerprint of the

@@ -131,6 +131,9 @@ type Agent struct {
 
 	Facts func() ([]byte, error) // the machine's facts in the form that is published; nil: none yet. Facts may be nil.
 
+	// Inquire gathers the facts anew if no run did so for a day, and reports whether it did. It may be nil.
+	Inquire func(ctx context.Context, id Identity) (bool, error)
+
 	// Current returns why no signed statement covers the target that d wants, or nil. keep remembers the statement; nil:
 	// nothing is new. Current may be nil.
 	Current func(d Desired) (stale *Refusal, keep func() error)

@@ -1,6 +1,8 @@
 package puppet
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,4 +94,83 @@ func volatileFacts(job agent.Job) ([]string, error) {
 		}
 	}
 	return of.Volatile, nil
+}
+
+// The limits of an inquiry.
+const (
+	inquiryEvery    = 24 * time.Hour // after the last run or inquiry
+	inquiryDeadline = 2 * time.Minute
+	inquiryRun      = "facts" // names its folder in place of a run's id
+)
+
+// triedFile has the time of the last inquiry, also of one that failed.
+func (p *Puppet) triedFile() string { return filepath.Join(p.Dir, "facts.tried") }
+
+// Inquire gathers the facts of the release in place, or of the machine without one, if no run and no inquiry did so for a day.
+// It reports whether it did. A node that never had facts begins to count at its first call.
+func (p *Puppet) Inquire(ctx context.Context, id agent.Identity) (bool, error) {
+	now := time.Now()
+	due, err := p.inquiryDue(now)
+	if err != nil || !due {
+		return false, err
+	}
+	if err := cmp.Or(p.Reap(ctx), p.Locks()); err != nil { // a Puppet of the machine runs, or is forbidden
+		return false, nil
+	}
+	if err := atomicfile.Write(p.triedFile(), nil, 0o600); err != nil { // before the inquiry: it may end the agent
+		return false, err
+	}
+	tree, err := filepath.EvalSymlinks(filepath.Join(p.Dir, "current"))
+	if errors.Is(err, fs.ErrNotExist) {
+		tree = filepath.Join(p.Dir, "puppet", "empty")
+		err = os.MkdirAll(tree, 0o700)
+	}
+	if err != nil {
+		return false, err
+	}
+	job := agent.Job{Identity: id, ID: inquiryRun, Tree: tree}
+	defer os.RemoveAll(p.RunDir(job.ID))
+	cmd, err := p.command(job, "facts", "find", id.Certname, "--render-as", "json")
+	if err != nil {
+		return false, err
+	}
+	quiet := *p
+	quiet.Deadline, quiet.Stdout = inquiryDeadline, nil
+	e, err := quiet.run(ctx, cmd, job)
+	if err != nil {
+		return false, err
+	}
+	if e.code != 0 {
+		return false, fmt.Errorf("cannot gather facts: `puppet facts find` ended with exit code %d%s", e.code, because(e.why))
+	}
+	return true, p.gathered(job, now)
+}
+
+// inquiryDue reports whether the last facts, and the last inquiry, are a day old.
+func (p *Puppet) inquiryDue(now time.Time) (bool, error) {
+	var last time.Time
+	for _, file := range []string{p.factsFile(), p.triedFile()} {
+		info, err := os.Stat(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if at := info.ModTime(); at.After(last) {
+			last = at
+		}
+	}
+	if last.IsZero() {
+		return false, atomicfile.Write(p.triedFile(), nil, 0o600)
+	}
+	age := now.Sub(last)
+	return age >= inquiryEvery || age < -inquiryEvery, nil // a clock that was wrong by days
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }

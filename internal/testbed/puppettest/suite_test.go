@@ -3,6 +3,7 @@ package puppettest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -613,6 +614,44 @@ func factCases() []testCase {
 				}
 				if after, err := r.Puppet.Facts(); err != nil || !bytes.Equal(before, after) {
 					t.Errorf("a second run has other facts (%v): %v, then %v", err, p.Facts, read(t, r).Facts)
+				}
+			},
+		},
+		{
+			Name: "facts where nothing runs", Files: release, Manifest: motd + directives,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				before, _ := r.Puppet.Facts()
+				file, yesterday := filepath.Join(r.Puppet.Dir, "facts.zst"), time.Now().Add(-25*time.Hour)
+				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); done || err != nil {
+					t.Errorf("an inquiry follows the run at once: %v", err)
+				}
+				err := errors.Join(os.Symlink(r.Job.Tree, filepath.Join(r.Puppet.Dir, "current")), os.Chtimes(file, yesterday, yesterday))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); !done || err != nil {
+					t.Fatalf("no inquiry after a day: %v", err)
+				}
+				if after, err := r.Puppet.Facts(); err != nil || !bytes.Equal(before, after) {
+					t.Errorf("the inquiry has other facts (%v): %s", err, read(t, r).Facts)
+				}
+				if err := os.Remove(file); err != nil {
+					t.Fatal(err)
+				}
+				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); done || err != nil {
+					t.Errorf("a second inquiry on one day: %v", err)
+				}
+				old := filepath.Join(r.Puppet.Dir, "facts.tried")
+				err = errors.Join(os.Chtimes(old, yesterday, yesterday), os.Remove(filepath.Join(r.Puppet.Dir, "current")))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); !done || err != nil || string(read(t, r).Find("kernel")) != `"Linux"` {
+					t.Errorf("without a release: %t, %v", done, err)
+				}
+				if left, _ := os.ReadDir(r.Puppet.RunDir("facts")); len(left) > 0 {
+					t.Errorf("the inquiry leaves %v", left)
 				}
 			},
 		},
