@@ -122,6 +122,7 @@ type Job struct {
 	Target Target // target to apply
 	Tree   string // absolute folder of the release, as Puppet will see it
 	Data   string // absolute folder of the data layers; "" when there is no live data
+	Code   string // Puppet code instead of the release's site manifest and external nodes; "": none
 	Noop   bool   // show changes, make none
 }
 

@@ -108,6 +108,26 @@ func (s Setup) Look(ctx context.Context, release string, opts agent.Options) (ag
 	return n.tick(ctx, opts), n.Close()
 }
 
+// Stage fetches the release and the data that etcd wants for this node, and returns the job of a run on them. Both must
+// be authentic. Nothing is recorded as attempted. done lets them be removed again. Without a promoted release, the job
+// has no tree.
+func (n *Node) Stage(ctx context.Context) (job agent.Job, done func(), err error) {
+	d, err := n.store.Node.Desire(ctx, n.Identity)
+	if err != nil {
+		return job, nil, err
+	}
+	job = agent.Job{Identity: n.Identity, Target: d.Wanted()}
+	if job.Target.Release == "" {
+		return job, func() {}, nil
+	}
+	if stale, _ := stage.Current(n.parts.Verifier, n.Identity, d); stale != nil {
+		return job, nil, &stale.Error
+	}
+	s, err := n.parts.Stage(ctx, n.Identity, job.Target, agent.Staging{Taking: true, Noop: true})
+	job.Tree, job.Data = s.Tree, s.Data
+	return job, s.Release, err
+}
+
 func (n *Node) tick(ctx context.Context, opts agent.Options) agent.Report {
 	if opts.Noop || opts.Partial() {
 		n.Puppet.Stdout = n.Stdout // shows the changes to a person

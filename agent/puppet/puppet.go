@@ -123,7 +123,7 @@ func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error)
 		args = append(args, "--skip_tags", strings.Join(job.SkipTags, ","))
 	}
 	// Empty code makes Puppet use the environment's own manifest setting. Without it, Puppet would read standard input.
-	cmd, err := p.command(job, append(args, "-e", "")...)
+	cmd, err := p.command(job, append(args, "-e", job.Code)...)
 	if refused := (*ReleaseError)(nil); errors.As(err, &refused) {
 		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: agent.Prose(refused.Error())}}, nil
 	}

@@ -62,6 +62,9 @@ const (
 // reportsOf returns the report processors of a run: those of the node, else those of the environment file of the
 // release.
 func (p *Puppet) reportsOf(job agent.Job) (Reports, error) {
+	if job.Code != "" { // it is no run of the release
+		return Reports{}, nil
+	}
 	if len(p.Reports.Processors) > 0 {
 		return p.Reports, nil
 	}

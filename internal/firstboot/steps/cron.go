@@ -1,6 +1,7 @@
 package steps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,8 @@ func (b *cron) scheduleLeft(context.Context) (string, error) {
 	return "run Puppet once, with a catalog that only sets up cron", nil
 }
 
-// setUpSchedule runs Puppet once, with a catalog that only sets up cron.
+// setUpSchedule runs Puppet once, with a catalog that only sets up cron: with the module pulley and the data of the
+// promoted release, else with the module of this program and the schedule of the plan.
 func (b *cron) setUpSchedule(ctx context.Context) error {
 	c, err := b.known()
 	if err != nil {
@@ -57,7 +59,62 @@ func (b *cron) setUpSchedule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	switch err := b.fromRelease(ctx, n, c.Crontab()); {
+	case err == nil:
+		return n.Close()
+	case errors.Is(err, errNoModule):
+	default: // the first run of the release names its problem to everybody
+		b.Log.Warn("the schedule is the one of the plan until the first run", "cause", err)
+	}
 	return errors.Join(SetUpCron(ctx, n, b.plan.Schedule), n.Close())
+}
+
+// errNoModule means that no release is promoted, or that it has no module pulley.
+var errNoModule = errors.New("there is no module pulley")
+
+// fromRelease stages the promoted release and its data, and applies its class pulley and nothing else. The first tick
+// then has nothing to fetch.
+func (b *cron) fromRelease(ctx context.Context, n *node.Node, crontab string) error {
+	job, done, err := n.Stage(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot stage the promoted release: %w", err)
+	}
+	defer done()
+	found, err := filepath.Glob(filepath.Join(job.Tree, "*", "pulley", "manifests", "init.pp"))
+	if err != nil || job.Tree == "" || len(found) == 0 {
+		return errNoModule
+	}
+	b.Log.Info("staged the promoted release", "release", job.Target.Release, "data", job.Target.Data)
+	command, err := agentCommand(n.Path)
+	if err != nil {
+		return err
+	}
+	job.ID, job.Code = "bootstrap", "include pulley\n"
+	if command != "" {
+		job.Code = fmt.Sprintf("class { 'pulley': command => '%s' }\n", command)
+	}
+	result, err := n.Puppet.Apply(ctx, job)
+	if err != nil {
+		return err
+	}
+	if result.Kind != agent.Success {
+		return fmt.Errorf("release %s cannot set up the schedule: %s", job.Target.Release, cli.Clean(result.Problem.String()))
+	}
+	if text, err := os.ReadFile(crontab); err != nil || len(host.AgentJobs(text)) == 0 {
+		return fmt.Errorf("release %s sets up no schedule in %s", job.Target.Release, crontab)
+	}
+	return nil
+}
+
+// agentCommand returns the command of the schedule for an agent with these settings; "" is the default of the module.
+func agentCommand(config string) (string, error) {
+	if strings.ContainsAny(config, "'\\\n\r%") {
+		return "", fmt.Errorf("cannot start the agent from cron with the settings %s: cron and Puppet interpret some of its characters", config)
+	}
+	if config == "/etc/pulley/agent.yaml" {
+		return "", nil
+	}
+	return "/" + nodeconfig.AgentPath + " run --splay --config " + config, nil
 }
 
 // SetUpCron runs Puppet with a catalog that makes cron start this agent, and nothing else.
@@ -82,13 +139,11 @@ func writeBootstrapTree(dir, cron, config string) error {
 	if err := CheckSchedule(cron); err != nil {
 		return err
 	}
-	if strings.ContainsAny(config, "'\\\n\r%") {
-		return fmt.Errorf("cannot start the agent from cron with the settings %s: cron and Puppet interpret some of its characters", config)
+	command, err := agentCommand(config)
+	if err != nil {
+		return err
 	}
-	command := "/" + nodeconfig.AgentPath + " run --splay"
-	if config != "/etc/pulley/agent.yaml" {
-		command += " --config " + config
-	}
+	command = cmp.Or(command, "/"+nodeconfig.AgentPath+" run --splay")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}

@@ -153,16 +153,25 @@ func (r *run) refuse(message string) int {
 
 // read returns the directives of the environment's manifests, in order.
 func (r *run) read() []directive {
+	if code := r.cli["e"]; code != "" {
+		return r.directives(code)
+	}
 	paths, _ := filepath.Glob(filepath.Join(r.tree(), "manifests", "*.pp"))
 	slices.Sort(paths)
 	var all []directive
 	for _, path := range paths {
 		text, _ := os.ReadFile(path)
-		for i, line := range strings.Split(string(text), "\n") {
-			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "# fake: "); ok {
-				verb, args, _ := strings.Cut(rest, " ")
-				all = append(all, directive{verb: verb, args: r.expand(args), line: i + 1})
-			}
+		all = append(all, r.directives(string(text))...)
+	}
+	return all
+}
+
+// directives returns the directives in the comments of Puppet code.
+func (r *run) directives(code string) (all []directive) {
+	for i, line := range strings.Split(code, "\n") {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "# fake: "); ok {
+			verb, args, _ := strings.Cut(rest, " ")
+			all = append(all, directive{verb: verb, args: r.expand(args), line: i + 1})
 		}
 	}
 	return all

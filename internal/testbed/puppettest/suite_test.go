@@ -45,9 +45,10 @@ type testCase struct {
 	Types    *puppet.Installer
 	Noop     bool
 	Part     agent.Part
-	Strike   bool // the deadline ends the run in the middle
-	Stop     bool // the agent is stopped in the middle
-	Applying bool // the middle begins when motd exists
+	Code     string // instead of the manifest, with directives for the fake
+	Strike   bool   // the deadline ends the run in the middle
+	Stop     bool   // the agent is stopped in the middle
+	Applying bool   // the middle begins when motd exists
 
 	Kind    agent.Kind
 	Outcome agent.Outcome
@@ -150,6 +151,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
 		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "1.4.0", Tree: "00", Data: 12},
 		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop, Part: c.Part,
+		Code: strings.ReplaceAll(c.Code, "{{dir}}", r.Dir),
 	}
 	if c.Listener != nil {
 		c.Listener.start(t)
@@ -294,6 +296,22 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Check: func(t *testing.T, r *ran) {
 				if r.Counts.FailedToRestart != 1 {
 					t.Errorf("counts %+v, want one failed to restart", r.Counts)
+				}
+			},
+		},
+		{
+			Name: "code instead of the manifest", Manifest: motd,
+			Files: map[string]string{"modules/word/manifests/init.pp": "class word(String $text = 'none') { }\n", "external_nodes/web1.yaml": "classes: [none]\n",
+				"environments/dev.yaml": "puppet: {reports: [none]}\n"},
+			Data: map[string]string{"environment": "word::text: live\n"},
+			Code: "include word\nfile { '{{dir}}/word': content => $word::text }\n# fake: file {{dir}}/word %{data:word::text,none}\n",
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				if r.file("motd") != "" || r.file("word") != "live" {
+					t.Errorf("motd %q, word %q", r.file("motd"), r.file("word"))
+				}
+				if _, err := os.Stat(filepath.Join(r.Puppet.RunDir(r.Job.ID), "unsent.json")); err == nil {
+					t.Error("a report processor of the release waits for the report")
 				}
 			},
 		},
