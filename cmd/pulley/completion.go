@@ -28,9 +28,15 @@ type completer struct{ *options }
 // addCompletions completes flags and first arguments, by their names in the usage: nodes, versions, environments and contexts.
 func (o completer) addCompletions(c *cobra.Command) {
 	flags := map[string]cobra.CompletionFunc{
-		"environment": o.fromEtcd(o.environmentNames), "role": o.fromEtcd(o.roleNames), "group": o.fromEtcd(o.roleNames), "node": o.fromEtcd(o.nodeNames),
+		"environment": o.fromEtcd(o.environmentNames), "role": o.fromEtcd(o.roleNames), "node": o.fromEtcd(o.nodeNames),
 		"context": o.contextNames, "output": cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
 		"state": cobra.FixedCompletions(strings.Split(fleet.States(), ", "), cobra.ShellCompDirectiveNoFileComp),
+	}
+	switch c.Name() {
+	case "userdata":
+		flags["group"] = o.fromEtcd(o.roleNames)
+	case "facts":
+		flags["group"] = cobra.NoFileCompletions // a path of a fact
 	}
 	for name, complete := range flags {
 		if c.LocalFlags().Lookup(name) != nil {

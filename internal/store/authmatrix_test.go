@@ -270,6 +270,9 @@ func TestNodeHasAllRightsOfTick(t *testing.T) {
 	if err := node.Node.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
 		t.Errorf("report: %v", err)
 	}
+	if err := node.Node.PublishFacts(ctx, id, []byte("x")); err != nil {
+		t.Errorf("facts: %v", err)
+	}
 	if err := node.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err == nil {
 		t.Error("a node put itself on the list of hosts: with auth on that is serve's to do")
 	}
