@@ -71,6 +71,37 @@ func TestTickResumesAfterAnyCrash(t *testing.T) {
 	}
 }
 
+// The nodes that a node sees change, and its agent is killed at any point. Puppet never sees a part of the list, and the
+// next tick ends like one without the crash.
+func TestHostsSurviveAnyCrash(t *testing.T) {
+	prepared := t.TempDir()
+	w := reopen(t, prepared, start)
+	w.hosts.see(t)
+	w.hosts.set(t, "controller1")
+	w.promote(t, verA)
+	w.good(t)
+	w.hosts.set(t, "controller1 controller2")
+	calm := reopen(t, copyWorld(t, prepared), crashAt)
+	calm.good(t)
+	want := endOf(t, calm)
+	for _, place := range append(places(Enforce), "hosts:fetched", "hosts:shown") {
+		t.Run(place, func(t *testing.T) {
+			dir := copyWorld(t, prepared)
+			die(t, dir, place)
+			w := reopen(t, dir, crashAt.Add(time.Second))
+			for _, n := range []string{"first", "second"} {
+				r := w.tick(t)
+				if r.Err != nil || endOf(t, w) != want {
+					t.Errorf("the %s tick after the crash: %v\n%s\nwithout a crash:\n%s", n, r.Err, endOf(t, w), want)
+				}
+				if r.Run != nil && w.sees(t) != "controller1 controller2" {
+					t.Errorf("Puppet saw %q", w.sees(t))
+				}
+			}
+		})
+	}
+}
+
 // places returns the crash points of every step of a tick with this action.
 func places(a Action) (all []string) {
 	for _, s := range Steps(a) {

@@ -88,7 +88,7 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 // gate, no failure. Only then may the agent be upgraded: an upgrade never coincides with new content.
 func (d Decision) Calm(on Desired) bool {
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
-	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)
+	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue || d.Reason == ReasonHosts)
 }
 
 // gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
@@ -274,6 +274,9 @@ func (l *ladder) enforceOn(t Target) Decision {
 	}
 	if blocked.Reason == "" && t != l.o.State.LastGood {
 		return l.act(Cause{Reason: ReasonUnverified}, t)
+	}
+	if l.o.State.Hosts.moved() {
+		return l.act(Cause{Reason: ReasonHosts}, t)
 	}
 	since := l.now.Sub(l.o.State.RanAt)
 	// After the clock was set back, the last run lies in the future. Its age is unknown, and a run is due.

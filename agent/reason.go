@@ -38,6 +38,7 @@ const (
 	ReasonInterrupted   Reason = "run_interrupted"   //
 	ReasonUnverified    Reason = "target_unverified" //
 	ReasonRetry         Reason = "retry"             // attempt
+	ReasonHosts         Reason = "hosts_changed"     //
 	ReasonDue           Reason = "enforcement_due"   //
 	ReasonUpToDate      Reason = "up_to_date"        //
 )

@@ -44,6 +44,24 @@ type Content interface {
 	Collect(keep []Target, dataDigests []string) error
 }
 
+// Hosts holds the host list on this machine's disk, and the data file with the nodes that this node sees of it. Every
+// method may be repeated.
+type Hosts interface {
+	// FetchHosts reads the host list from etcd and stores it.
+	FetchHosts(ctx context.Context, id Identity) error
+	// ShowHosts writes the file of a tree from the stored list. Without a stored list, it returns ErrNoHosts.
+	ShowHosts(id Identity, tree string) (Seen, error)
+	// CollectHosts removes the files that are not kept.
+	CollectHosts(keep ...string) error
+}
+
+// Seen is the data file with the nodes that this node sees. The zero Seen means that it sees none.
+type Seen struct {
+	File   string // absolute path
+	Digest string // of its content
+	Settle time.Duration
+}
+
 // Puppet applies a staged target.
 type Puppet interface {
 	// Blocked returns why the machine's own Puppet forbids a run, or nil.
@@ -104,6 +122,7 @@ type Staged struct {
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
 	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable
+	ErrNoHosts     = errors.New("the host list was never read")
 	ErrChanged     = errors.New("the desired state changed meanwhile")
 )
 
@@ -128,6 +147,8 @@ type Agent struct {
 	Upgrade func(want AgentChoice) *Upgrade // state of the agent's own upgrade, for the status; may be nil
 
 	Signatures func() *Signatures // checks of signatures, for the status; may be nil
+
+	Hosts Hosts // nil: Puppet sees no other nodes
 
 	Facts func() ([]byte, error) // the machine's facts in the form that is published; nil: none yet. Facts may be nil.
 
@@ -190,6 +211,7 @@ const (
 var steps = []step{
 	{"observe", always, (*tick).observe},
 	{"desire", always, (*tick).desire},
+	{"see", always, (*tick).see},
 	{"decide", always, (*tick).decide},
 	{"stage", acting, (*tick).stage},
 	{"admit", acting, (*tick).admit},
@@ -223,6 +245,7 @@ type tick struct {
 	decision   Decision
 	state      State
 	staged     Staged
+	seen       Seen // by the release of this tick's run
 	run        *Run
 	began      time.Time
 	puppet     bool  // Puppet was started

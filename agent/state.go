@@ -25,9 +25,20 @@ type State struct {
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"` // of runs; never decreases
 
+	Hosts HostView `json:"hosts,omitzero"`
+
 	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
 	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
 	Retire string  `json:"retire,omitempty"` // request of the retirement; the node runs nothing until it is cancelled
+}
+
+// HostView is what the node knows about the nodes that it sees. Digests name data files; "" means that the node sees none.
+type HostView struct {
+	List    int64         `json:"list,omitempty"`    // revision of the host list on this disk, or an older one
+	Noticed time.Time     `json:"noticed,omitzero"`  // when a newer list was noticed; zero: there is none
+	Settle  time.Duration `json:"settle,omitempty"`  // the wait from then until the node reads it
+	Shown   string        `json:"shown,omitempty"`   // digest of the newest file
+	Applied string        `json:"applied,omitempty"` // digest of the file of the last good run
 }
 
 // stateFormat is the version of state.json that this agent writes; it reads no newer one.

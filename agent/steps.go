@@ -224,7 +224,10 @@ func (t *tick) stage(ctx context.Context) error {
 func (t *tick) fetch(ctx context.Context) (err error) {
 	how := Staging{Taking: t.decision.Action == Take, Noop: t.opts.Noop}
 	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, how)
-	return err
+	if err != nil {
+		return err
+	}
+	return t.showHosts(ctx)
 }
 
 // learn records why staging a new target failed. It reports whether the decision must change because the target is
@@ -425,6 +428,7 @@ func (t *tick) commit(context.Context) error {
 		return t.Memory.Save(t.state)
 	}
 	t.state.succeed(*t.run, t.staged.DataDigest, t.Now())
+	t.state.Hosts.applied(t.seen)
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
 	}
@@ -433,6 +437,11 @@ func (t *tick) commit(context.Context) error {
 	}
 	if err := t.Content.Collect([]Target{t.state.LastGood, t.state.PreviousGood, t.decision.Wanted}, []string{t.staged.DataDigest}); err != nil {
 		t.Log.Warn("cannot collect old releases", "err", err)
+	}
+	if t.Hosts != nil {
+		if err := t.Hosts.CollectHosts(t.state.Hosts.Applied); err != nil {
+			t.Log.Warn("cannot collect old host data", "err", err)
+		}
 	}
 	return nil
 }
@@ -447,7 +456,7 @@ func (t *tick) newRun() {
 
 func (t *tick) job() Job {
 	return Job{
-		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data,
+		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data, Hosts: t.seen.File,
 		Noop: t.opts.Noop, Part: t.opts.Part,
 	}
 }

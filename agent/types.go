@@ -123,6 +123,7 @@ type Job struct {
 	Tree   string // absolute folder of the release, as Puppet will see it
 	Data   string // absolute folder of the data layers; "" when there is no live data
 	Code   string // Puppet code instead of the release's site manifest and external nodes; "": none
+	Hosts  string // absolute path of the data file with the nodes that this node sees; "" when it sees none
 	Noop   bool   // show changes, make none
 }
 
@@ -313,6 +314,7 @@ type Desired struct {
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
 	Agent       AgentChoice      `json:"agent,omitzero"`
 	Statement   []byte           `json:"-"` // signed, of the targets in force; nil: none
+	HostList    int64            `json:"-"` // revision of the last change of the host list; Admit does not compare it
 	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
 }
 

@@ -39,6 +39,7 @@ var reasonWords = map[Reason]string{
 	ReasonInterrupted:   "the last run was interrupted",
 	ReasonUnverified:    "the target was applied without etcd and is not verified yet",
 	ReasonRetry:         "the last attempt failed and its retry is due",
+	ReasonHosts:         "nodes that it sees changed",
 	ReasonDue:           "enforcement is due",
 	ReasonUpToDate:      "the node is on its target, enforced recently",
 	ReasonSilent:        "the node last reported at {at}",

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ type world struct {
 	content *fakeContent
 	puppet  *fakePuppet
 	machine *fakeMachine
+	hosts   *fakeHosts
 	agent   *Agent
 	now     time.Time
 }
@@ -60,10 +62,11 @@ func openWorld(dir string, now time.Time) (*world, error) {
 	}}
 	w.puppet = &fakePuppet{dir: dir}
 	w.machine = &fakeMachine{dir: dir}
+	w.hosts = &fakeHosts{etcd: w.etcd, dir: dir}
 	w.agent = &Agent{
 		Identity: Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
 		Settings: DefaultSettings(), Version: "1.2.3", MachineID: strings.Repeat("5", 32), Boot: strings.Repeat("b", 36),
-		Control: w.etcd, Content: w.content, Puppet: w.puppet, Machine: w.machine, Memory: disk,
+		Control: w.etcd, Content: w.content, Puppet: w.puppet, Machine: w.machine, Memory: disk, Hosts: w.hosts,
 		Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler), VerifyTimeout: 20 * time.Millisecond,
 	}
 	return w, nil
@@ -188,6 +191,8 @@ type etcdContent struct {
 	Status  *Status
 	Runs    map[string][]byte
 	Facts   []byte
+	Hosts   string // the host list
+	List    int64  // its revision
 }
 
 func (e *fakeEtcd) load() etcdContent {
@@ -237,7 +242,9 @@ func (e *fakeEtcd) Desire(context.Context, Identity) (Desired, error) {
 	if err := e.call("desire", e.onDesire); err != nil {
 		return Desired{}, err
 	}
-	return e.load().Desired, nil
+	c := e.load()
+	c.Desired.HostList = c.List
+	return c.Desired, nil
 }
 
 func (e *fakeEtcd) Admit(_ context.Context, _ Identity, d Desired, s Status) error {
@@ -406,12 +413,77 @@ func (c *fakeContent) Collect(keep []Target, _ []string) error {
 	return err
 }
 
+// fakeHosts stores the host list as a file. The releases of a node with a file `sees` show the nodes.
+type fakeHosts struct {
+	etcd    *fakeEtcd
+	dir     string
+	settle  time.Duration
+	onFetch func() error
+}
+
+// see makes the node's releases show the other nodes.
+func (h *fakeHosts) see(t testing.TB) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(h.dir, "sees"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// set changes the host list in etcd.
+func (h *fakeHosts) set(t testing.TB, list string) {
+	t.Helper()
+	c := h.etcd.load()
+	c.Hosts, c.List = list, c.List+1
+	if err := h.etcd.save(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *fakeHosts) FetchHosts(context.Context, Identity) error {
+	if err := h.etcd.call("hosts", h.onFetch); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(h.dir, "hosts"), []byte(h.etcd.load().Hosts), 0o600)
+}
+
+func (h *fakeHosts) ShowHosts(Identity, string) (Seen, error) {
+	if _, err := os.Stat(filepath.Join(h.dir, "sees")); err != nil {
+		return Seen{}, nil
+	}
+	b, err := os.ReadFile(filepath.Join(h.dir, "hosts"))
+	if err != nil {
+		return Seen{}, ErrNoHosts
+	}
+	s := Seen{File: filepath.Join(h.dir, "hosts-"+digest(b)), Digest: digest(b), Settle: h.settle}
+	return s, os.WriteFile(s.File, b, 0o600)
+}
+
+func (h *fakeHosts) CollectHosts(keep ...string) error {
+	old, err := filepath.Glob(filepath.Join(h.dir, "hosts-*"))
+	for _, name := range old {
+		if !slices.Contains(keep, strings.TrimPrefix(filepath.Base(name), "hosts-")) {
+			err = errors.Join(err, os.Remove(name))
+		}
+	}
+	return err
+}
+
+// sees returns the nodes that the last run of Puppet saw.
+func (w *world) sees(t testing.TB) string {
+	t.Helper()
+	if len(w.puppet.jobs) != 1 {
+		t.Fatalf("%d runs of Puppet", len(w.puppet.jobs))
+	}
+	return w.puppet.saw
+}
+
 // fakePuppet writes the release's name in place of a catalog's changes. The name selects the result: "syntax" does not
 // compile, "halfway" fails in the middle; "offline", "unverified" and all others succeed.
 type fakePuppet struct {
 	dir     string
 	jobs    []Job
 	blocked *Blocked
+	saw     string // content of the last job's hosts
 	during  func(Job)
 	result  func(Job) (Result, error) // overrides the result selected by the name
 }
@@ -420,6 +492,8 @@ func (p *fakePuppet) Blocked() *Blocked { return p.blocked }
 
 func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
 	p.jobs = append(p.jobs, job)
+	saw, _ := os.ReadFile(job.Hosts)
+	p.saw = string(saw)
 	if p.during != nil {
 		p.during(job)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -90,7 +91,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			}
 		case *Provider:
 			c.checkProvider()
-		case *rollout:
+		case *rollout, *HostSettings:
 			c.checkValues(role, at.field+".", f.fields())
 		case *PuppetSettings:
 			c.checkValues(role, at.field+".", f.fields())
@@ -112,7 +113,7 @@ func (f field) flaw(value string) *Error { return formFlaw(f.form, f.like, value
 
 func formFlaw(name, like, value string) *Error {
 	switch name {
-	case "", "role", "member": // checked together
+	case "", "role", "member", "seen": // checked together
 		return nil
 	case "stack":
 		return stackFlaw(value)
@@ -120,6 +121,11 @@ func formFlaw(name, like, value string) *Error {
 		return flavorFlaw(value)
 	case "subnet":
 		return subnetFlaw(value)
+	case "network":
+		if n, err := netip.ParsePrefix(value); err != nil || n.Masked() != n {
+			return &Error{Problem: "it is not a network", Advice: "write it like 10.0.0.0/8 or fd00::/8"}
+		}
+		return nil
 	case "interval":
 		if _, err := schedule.Parse(value); err != nil {
 			return &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"}
@@ -179,10 +185,12 @@ var forms = sync.OnceValue(func() map[string]form {
 		"url":        {pattern: `^https?://[` + printable + `]+$`, max: maxText},
 		"command":    {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"subnet":     {pattern: "."},
+		"network":    {pattern: "."},
 		"interval":   {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
 		"signatures": {pattern: `^` + SignaturesRequired + `$`, allowed: "the only value is " + SignaturesRequired},
 		"stack":      {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
 		"role":       {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
+		"seen":       {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
 		"member":     {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
 	}
 	for name, f := range all {
@@ -191,6 +199,9 @@ var forms = sync.OnceValue(func() map[string]form {
 	}
 	return all
 })
+
+// AllRoles in a role's Sees stands for every role.
+const AllRoles = "all"
 
 // SignaturesRequired is the value of an environment whose nodes must check signatures.
 const SignaturesRequired = "required"
@@ -321,12 +332,28 @@ func (c checker) checkOrder() {
 	for i, r := range c.Roles {
 		c.others(i, r, "after", "comes after", r.After, known)
 		c.others(i, r, "reacts_to", "reacts to", r.ReactsTo, known)
+		c.seen(i, r, known)
 	}
 	for _, cycle := range c.cycles() {
 		first := cycle[0]
 		at := slices.IndexFunc(c.Roles, func(r Role) bool { return r.Name == first })
 		c.add(spot{at, "after"}, "a role's machines are created after those of the roles in its `after`: remove one of these dependencies",
 			"after makes a cycle: %s → %s", strings.Join(cycle, " → "), first)
+	}
+}
+
+// seen checks the roles that a role sees. It may see itself.
+func (c checker) seen(i int, r Role, known map[string]bool) {
+	for j, name := range r.Sees {
+		at := spot{i, "sees." + strconv.Itoa(j)}
+		switch {
+		case slices.Contains(r.Sees[:j], name):
+			c.add(at, "keep one of them", "role %s sees %s twice", quoted(r.Name), quoted(name))
+		case name == AllRoles && len(r.Sees) > 1:
+			c.add(at, "write `sees: [all]`", "role %s sees all roles and further ones", quoted(r.Name))
+		case name != AllRoles && !known[name]:
+			c.add(at, noRoleHint(name, c.RoleNames()), "role %s sees %s, and there is no such role", quoted(r.Name), quoted(name))
+		}
 	}
 }
 

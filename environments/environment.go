@@ -47,6 +47,8 @@ type Environment struct {
 
 	Puppet PuppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
 
+	Hosts HostSettings `json:"hosts,omitzero" help:"Settings of the nodes that roles see. Nodes take them from this file in the release."`
+
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
 
@@ -64,6 +66,7 @@ type Role struct {
 	Labels      map[string]string `json:"labels,omitempty" form:"label" like:"team=core" help:"Labels of the machine, at the provider."`
 	After       []string          `json:"after,omitempty" form:"role" like:"controller" help:"Roles whose machines must have converged before these are created."`
 	ReactsTo    []string          `json:"reacts_to,omitempty" form:"role" like:"controller" help:"Roles whose added or removed nodes cause a Puppet run on these nodes."`
+	Sees        []string          `json:"sees,omitempty" form:"seen" like:"controller" help:"Roles whose nodes these nodes find in pulley::hosts; all means every role. Nodes take them from this file in the release."`
 	Protected   bool              `json:"protected,omitempty" help:"Machines of this role are never deleted."`
 	Rollout     rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
 	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
@@ -82,6 +85,12 @@ type PuppetSettings struct {
 	ReportURL string   `json:"reporturl,omitempty" form:"url" like:"https://dashboard.example/reports" help:"URL to which the report processor http sends reports."`
 
 	VolatileFacts []string `json:"volatile_facts,omitempty" form:"fact" like:"mymodule.counter" help:"Facts that nodes do not publish, beside those that Pulley leaves out: names with dots; * is any name."`
+}
+
+// HostSettings are the settings of pulley::hosts, read by the agent (package internal/hosts), as Trusted.
+type HostSettings struct {
+	Networks []string `json:"networks,omitempty" form:"network" like:"10.0.0.0/8" help:"Networks of the nodes' main addresses, the preferred one first. Without them, the first address of a node is its main one."`
+	Settle   Duration `json:"settle,omitempty" like:"1m" help:"How long a node waits for further changes before it runs Puppet for changed nodes that it sees, at most 24h (default: 1m)."`
 }
 
 // rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's

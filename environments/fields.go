@@ -54,7 +54,9 @@ func readTags(t reflect.Type) []field {
 
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
-	return slices.DeleteFunc(shownFields(e), func(f field) bool { return f.key == "trusted" || f.key == "nodes" || f.key == "puppet" })
+	return slices.DeleteFunc(shownFields(e), func(f field) bool {
+		return f.key == "trusted" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts"
+	})
 }
 
 // shownFields returns the keys whose values Settings and Diff list.
@@ -67,7 +69,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *rollout, *PuppetSettings, *Userdata:
+	case *Provider, *rollout, *PuppetSettings, *HostSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil

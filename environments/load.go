@@ -145,7 +145,7 @@ func (p *parser) set(root *yaml.Node, text string) {
 		complain("it is not PATH=VALUE", "write it like compute.cardinality=5")
 		return
 	}
-	if keys[0] == "nodes" || keys[0] == "puppet" || slices.Contains(keys[:min(len(keys), 3)], "trusted") {
+	if keys[0] == "nodes" || keys[0] == "puppet" || keys[0] == "hosts" || keys[len(keys)-1] == "sees" || slices.Contains(keys[:min(len(keys), 3)], "trusted") {
 		complain("nodes read it from the file in the release", "write it into the file and publish it")
 		return
 	}

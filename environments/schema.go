@@ -57,7 +57,7 @@ func (f field) schema() schema {
 	case *[]string:
 		s, example = schema{"type": "array", "items": valueSchema(f.form)}, []string{f.like}
 		switch f.form {
-		case "role", "member":
+		case "role", "member", "seen":
 			s["uniqueItems"] = true
 		case "command":
 			s["maxItems"] = maxCommand

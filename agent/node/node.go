@@ -72,7 +72,7 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
 		Memory: disk, Now: s.Now, Log: s.Log, VerifyTimeout: s.VerifyTimeout,
 		Step: s.Step, Upgrade: s.standing, Signatures: func() *agent.Signatures { return stage.Report(n.parts.Verifier.Files) },
-		Facts: n.Puppet.Facts, Inquire: n.Puppet.Inquire,
+		Facts: n.Puppet.Facts, Inquire: n.Puppet.Inquire, Hosts: n.parts,
 		Current: func(d agent.Desired) (*agent.Refusal, func() error) {
 			return stage.Current(n.parts.Verifier, s.Identity, d)
 		},

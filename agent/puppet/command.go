@@ -219,7 +219,7 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 	if in.release.LiveData == LiveDataInHierarchy {
 		layers = ""
 	}
-	hiera, err := globalLayer(layers)
+	hiera, err := globalLayer(layers, job.Hosts)
 	if err != nil {
 		return err
 	}
@@ -305,11 +305,13 @@ func (p *Puppet) puppetConf(dir string, core bool, reports Reports, node [][2]st
 
 // globalLayer returns the hiera.yaml above the release's own. It is generated even without layers: otherwise Puppet
 // would use the machine's /etc/puppet/hiera.yaml. It is written as JSON, which is valid YAML and needs no special
-// quoting.
-func globalLayer(layers string) ([]byte, error) {
+// quoting. The file hosts is below the layers of live data: operators may override it.
+func globalLayer(layers, hosts string) ([]byte, error) {
 	type level struct {
-		Name string `json:"name"`
-		Path string `json:"path"`
+		Name    string `json:"name"`
+		Path    string `json:"path"`
+		Datadir string `json:"datadir,omitempty"`
+		Hash    string `json:"data_hash,omitempty"`
 	}
 	hiera := struct {
 		Version   int               `json:"version"`
@@ -321,6 +323,9 @@ func globalLayer(layers string) ([]byte, error) {
 		for _, name := range []string{"node", "role", "environment", "common"} {
 			hiera.Hierarchy = append(hiera.Hierarchy, level{Name: "Pulley " + name + " layer", Path: name + ".yaml"})
 		}
+	}
+	if hosts != "" {
+		hiera.Hierarchy = append(hiera.Hierarchy, level{Name: "Pulley hosts", Path: filepath.Base(hosts), Datadir: filepath.Dir(hosts), Hash: "json_data"})
 	}
 	return json.MarshalIndent(hiera, "", "  ")
 }

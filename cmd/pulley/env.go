@@ -87,6 +87,7 @@ type shownEnvironment struct {
 	Networks    map[string]string           `json:"networks,omitempty"`
 	Trusted     map[string]string           `json:"trusted,omitempty"`
 	Puppet      environments.PuppetSettings `json:"puppet,omitzero"`
+	Hosts       environments.HostSettings   `json:"hosts,omitzero"`
 	Userdata    environments.Userdata       `json:"userdata,omitzero"`
 	Roles       []environments.Role         `json:"roles"`
 	Nodes       int                         `json:"nodes"`
@@ -95,7 +96,7 @@ type shownEnvironment struct {
 }
 
 func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment {
-	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.Puppet, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
+	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.Puppet, e.Hosts, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
 }
 
 // showSettings prints the settings without a column in the table: a line for each role that has more, and one for each

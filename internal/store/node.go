@@ -13,7 +13,7 @@ import (
 
 var _ agent.Control = (*Node)(nil)
 
-// Desire reads all input of a node: eleven point keys in one transaction, at one revision.
+// Desire reads all input of a node: twelve point keys in one transaction, at one revision.
 func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	k, role, node := s.db.Keys.Env(id.Environment), etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
 	d := agent.Desired{Guards: map[string]int64{}}
@@ -44,12 +44,22 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 			d.Agent = w.For(id.Role, id.Node)
 			return nil
 		}},
+		etcd.Point{Key: k.HostsHead(), Read: func(*etcd.KV) error { return nil }}, // its revision counts
 	)
 	if err != nil {
 		return agent.Desired{}, err
 	}
+	// A node that joins must not end the ticks of all others.
+	d.HostList = d.Guards[k.HostsHead()]
+	delete(d.Guards, k.HostsHead())
 	d.Revision = revision
 	return d, nil
+}
+
+// Hosts reads the host list. It leaves out unreadable entries, and counts them.
+func (s *Node) Hosts(ctx context.Context, id agent.Identity) (hosts map[string]agent.Host, unreadable int, err error) {
+	hosts, damaged, err := etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(id.Environment).Hosts())
+	return hosts, len(damaged), etcd.Wrap(err, "cannot read the host list")
 }
 
 // Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns

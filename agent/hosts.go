@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pulley/internal/failpoint"
+)
+
+// see reads the host list again if it changed and the changes have settled. It writes the data file for the release in
+// place. A node that sees no other nodes reads nothing. Without etcd, the file on disk stays.
+func (t *tick) see(ctx context.Context) error {
+	h := t.state.Hosts
+	if t.Hosts == nil || h.Shown == "" || !t.desired.known() || t.opts.Noop || t.opts.Keep || ctx.Err() != nil {
+		return nil
+	}
+	if t.desired.HostList == h.List {
+		h.Noticed = time.Time{}
+		return t.keepView(h)
+	}
+	now := t.Now()
+	if h.Noticed.IsZero() || h.Noticed.After(now) { // the clock was set back
+		h.Noticed = now
+	}
+	if now.Sub(h.Noticed) < h.Settle && !t.opts.Force {
+		return t.keepView(h)
+	}
+	list := t.desired.HostList
+	err := t.Hosts.FetchHosts(ctx, t.Identity)
+	var seen Seen
+	if err == nil {
+		failpoint.Here("hosts:fetched")
+		seen, err = t.Hosts.ShowHosts(t.Identity, t.state.LastGood.Tree)
+	}
+	if err != nil { // enforcement goes on with the nodes that are known, and the next tick repeats it
+		t.Log.Warn("cannot read the nodes that this node sees", "err", err)
+		return nil
+	}
+	failpoint.Here("hosts:shown")
+	h.List, h.Noticed = list, time.Time{}
+	h.Shown, h.Settle = seen.Digest, seen.Settle
+	return t.keepView(h)
+}
+
+func (t *tick) keepView(h HostView) error {
+	if h == t.state.Hosts {
+		return nil
+	}
+	t.state.Hosts = h
+	return t.Memory.Save(t.state)
+}
+
+// showHosts writes the data file for the staged release. A catalog that was compiled without the nodes would remove them
+// from the machine's files: without the host list, no run starts.
+func (t *tick) showHosts(ctx context.Context) (err error) {
+	if t.Hosts == nil {
+		return nil
+	}
+	tree := t.decision.Target.Tree
+	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree)
+	missing := errors.Is(err, ErrNoHosts)
+	stale := t.state.Hosts.List == 0 && t.seen.Digest != "" && t.desired.known() // of a time before this release
+	switch {
+	case missing && t.desired.Unreachable != "":
+		return fmt.Errorf("%w, and %w", err, ErrUnreachable)
+	case !missing && (err != nil || !stale):
+		return err
+	}
+	if err := t.Hosts.FetchHosts(ctx, t.Identity); err != nil {
+		return err
+	}
+	t.state.Hosts.List = t.desired.HostList
+	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree)
+	return err
+}
+
+// applied records the file of a successful run.
+func (h *HostView) applied(seen Seen) {
+	if seen.Digest == "" {
+		*h = HostView{}
+		return
+	}
+	h.Shown, h.Applied, h.Settle = seen.Digest, seen.Digest, seen.Settle
+}
+
+// moved reports whether the nodes that this node sees changed since its last good run.
+func (h HostView) moved() bool { return h.Shown != h.Applied }

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A node joins, and the nodes that see it run once, with it. Nodes that see nobody read nothing.
+func TestNodesThatAreSeenCauseOneRun(t *testing.T) {
+	w := newWorld(t)
+	w.hosts.set(t, "controller1")
+	w.promote(t, verA)
+	w.good(t)
+	w.now = w.now.Add(time.Minute)
+	w.hosts.set(t, "controller1 controller2")
+	w.idle(t)
+	same(t, "requests of a node that sees nobody", w.etcd.count("hosts"), 0)
+
+	w.hosts.see(t)
+	w.promote(t, verB)
+	w.good(t)
+	same(t, "the first nodes", w.sees(t), "controller1 controller2")
+	w.hosts.settle = time.Minute
+	w.now = w.now.Add(time.Minute)
+	w.idle(t)
+	same(t, "requests of a tick with nothing new", w.etcd.count("hosts"), 0)
+
+	w.good(t, Options{Force: true}) // learns the time to settle
+	w.hosts.set(t, "controller1 controller2 controller3")
+	w.idle(t)
+	for range 20 {
+		w.now = w.now.Add(2 * time.Second)
+		w.hosts.set(t, "controller1 controller2 controller3 and more")
+		w.idle(t)
+		same(t, "requests before the changes settled", w.etcd.count("hosts"), 0)
+	}
+	w.now = w.now.Add(time.Minute)
+	r := w.good(t)
+	same(t, "the reason", r.Reason, ReasonHosts)
+	same(t, "the nodes", w.sees(t), "controller1 controller2 controller3 and more")
+	w.idle(t)
+
+	w.hosts.set(t, "controller1 controller2 controller3 and more") // a node of another role joins
+	w.idle(t)
+	w.now = w.now.Add(time.Minute)
+	w.idle(t)
+	same(t, "requests", w.etcd.count("hosts"), 1)
+	w.idle(t)
+	same(t, "requests", w.etcd.count("hosts"), 0)
+}
+
+// A run without the list would remove all other nodes from the machine's files.
+func TestRunsWithoutEtcdSeeTheLastNodes(t *testing.T) {
+	w := newWorld(t)
+	w.hosts.see(t)
+	w.hosts.set(t, "controller1")
+	w.promote(t, verA)
+	w.good(t)
+	w.etcd.disconnect()
+	w.now = w.now.Add(time.Hour)
+	w.good(t)
+	same(t, "the nodes without etcd", w.sees(t), "controller1")
+
+	w.etcd.reconnect()
+	w.hosts.set(t, "controller1 controller2")
+	w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", ErrUnreachable) }
+	w.now = w.now.Add(time.Hour)
+	w.good(t)
+	same(t, "the nodes after a failed read", w.sees(t), "controller1")
+	w.hosts.onFetch = nil
+	w.good(t)
+	same(t, "the nodes after a good read", w.sees(t), "controller1 controller2")
+	w.idle(t)
+}
+
+// A node whose list was never read starts no run, and keeps trying.
+func TestNoRunWithoutTheFirstList(t *testing.T) {
+	w := newWorld(t)
+	w.hosts.see(t)
+	w.hosts.set(t, "controller1")
+	w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", ErrUnreachable) }
+	w.promote(t, verA)
+	if r := w.idle(t); !errors.Is(r.Err, ErrUnreachable) && r.Run != nil {
+		t.Errorf("want no run, got %+v", r)
+	}
+	w.hosts.onFetch = nil
+	w.good(t)
+	same(t, "the nodes", w.sees(t), "controller1")
+}
+
+// A failed run keeps the change: its retry has the new nodes.
+func TestFailedRunKeepsTheChangedNodes(t *testing.T) {
+	w := newWorld(t)
+	w.hosts.see(t)
+	w.hosts.set(t, "controller1")
+	w.promote(t, verA)
+	w.good(t)
+	w.hosts.set(t, "controller1 controller2")
+	w.puppet.result = func(Job) (Result, error) {
+		return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: ExitCode, Number: 4}}, nil
+	}
+	if r := w.tick(t); r.Run == nil || r.Run.Outcome != Failed {
+		t.Fatalf("want a failed run, got %+v", r.Run)
+	}
+	w.puppet.result = nil
+	w.now = w.now.Add(2 * time.Minute)
+	w.good(t)
+	same(t, "the nodes", w.sees(t), "controller1 controller2")
+	w.now = w.now.Add(time.Minute)
+	w.idle(t)
+}

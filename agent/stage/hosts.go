@@ -1,0 +1,116 @@
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"pulley/agent"
+	"pulley/hieradata"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
+	"pulley/internal/hosts"
+)
+
+var _ agent.Hosts = (*Content)(nil)
+
+const (
+	listFile     = "list.json"
+	maxHostsFile = 256 << 20 // of the list on disk: a million nodes
+)
+
+func (c *Content) hostsDir() string { return filepath.Join(filepath.Dir(c.dir), "hosts") }
+
+// FetchHosts reads the host list and stores its usable values. The file replaces the one before completely, or not at all.
+func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
+	list, unreadable, err := c.Store.Node.Hosts(ctx, id)
+	if err != nil {
+		return err
+	}
+	nodes, left := hosts.Parse(list)
+	if left+unreadable > 0 {
+		c.log.Warn("entries of the host list are not usable and are left out", "entries", left+unreadable)
+	}
+	b, err := json.Marshal(nodes)
+	if err == nil {
+		err = c.writeHosts(listFile, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store the host list: %w", err)
+	}
+	return nil
+}
+
+// ShowHosts writes the data file with the nodes that this node sees by the release's environment file. The file's name
+// is its digest.
+func (c *Content) ShowHosts(id agent.Identity, tree string) (agent.Seen, error) {
+	view, err := hosts.ViewOf(c.trees.Path(tree), id.PuppetEnvironment, id.Role)
+	if err != nil || view == nil {
+		return agent.Seen{}, err
+	}
+	nodes, err := c.storedHosts()
+	if err != nil {
+		return agent.Seen{}, err
+	}
+	document, err := view.Document(nodes)
+	if err != nil {
+		return agent.Seen{}, fmt.Errorf("cannot encode the nodes that this node sees: %w", err)
+	}
+	s := agent.Seen{Digest: hieradata.Digest(document), Settle: view.Settle}
+	s.File = filepath.Join(c.hostsDir(), s.Digest+".json")
+	if have, err := os.ReadFile(s.File); err == nil && hieradata.Digest(have) == s.Digest {
+		return s, nil
+	}
+	if err := c.writeHosts(filepath.Base(s.File), document); err != nil {
+		return agent.Seen{}, fmt.Errorf("cannot write the nodes that this node sees: %w", err)
+	}
+	return s, nil
+}
+
+// storedHosts reads the list on disk. A damaged one counts as never read: etcd has it.
+func (c *Content) storedHosts() (nodes []hosts.Node, err error) {
+	f, err := os.Open(filepath.Join(c.hostsDir(), listFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, agent.ErrNoHosts
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the host list on disk: %w", err)
+	}
+	defer f.Close()
+	b, err := bounded.Read(f, maxHostsFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the host list on disk: %w", err)
+	}
+	if err := json.Unmarshal(b, &nodes); err != nil {
+		return nil, fmt.Errorf("%w: the list on disk is damaged: %w", agent.ErrNoHosts, err)
+	}
+	return nodes, nil
+}
+
+func (c *Content) writeHosts(name string, b []byte) error {
+	if err := os.MkdirAll(c.hostsDir(), 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(c.hostsDir(), name), b, 0o600)
+}
+
+// CollectHosts removes the files that no run needs.
+func (c *Content) CollectHosts(keep ...string) error {
+	entries, err := os.ReadDir(c.hostsDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		digest, is := strings.CutSuffix(e.Name(), ".json")
+		if is && e.Name() != listFile && !slices.Contains(keep, digest) {
+			err = errors.Join(err, os.Remove(filepath.Join(c.hostsDir(), e.Name())))
+		}
+	}
+	return err
+}

@@ -1,0 +1,213 @@
+// Package hosts turns the host list into data for Puppet: the value pulley::hosts, with the nodes that a role sees. The
+// agent writes it for its runs, and operators see the same with `pulley hosts`. The package must never pass a text on
+// that a node chose: names, hostnames and addresses are parsed, and an entry with another name or role is left out.
+package hosts
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pulley/agent"
+)
+
+// Key is the name of the value in Hiera.
+const Key = "pulley::hosts"
+
+// Node is one entry of the host list, with parsed values.
+type Node struct {
+	Name      string       `json:"name"`
+	Role      string       `json:"role"`
+	Hostname  string       `json:"hostname,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+}
+
+// The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names.
+var (
+	nodeForm     = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$`)
+	roleForm     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	hostnameForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+)
+
+// maxAddresses limits the addresses of one node: a machine may list any number.
+const maxAddresses = 64
+
+// Parse returns the entries of a host list as nodes, ordered by role and name: web2 precedes web10. left counts the
+// entries without a usable name or role. Other unusable values are left out of their node.
+func Parse(list map[string]agent.Host) (nodes []Node, left int) {
+	nodes = make([]Node, 0, len(list))
+	for name, h := range list {
+		if h.Node != name || !nodeForm.MatchString(name) || !roleForm.MatchString(h.Role) {
+			left++
+			continue
+		}
+		n := Node{Name: name, Role: h.Role}
+		if len(h.Hostname) <= 253 && hostnameForm.MatchString(h.Hostname) {
+			n.Hostname = h.Hostname
+		}
+		for _, text := range h.Addresses[:min(len(h.Addresses), maxAddresses)] {
+			a, err := netip.ParseAddr(text)
+			if err == nil && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !slices.Contains(n.Addresses, a.Unmap()) {
+				n.Addresses = append(n.Addresses, a.Unmap())
+			}
+		}
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b Node) int {
+		return cmp.Or(strings.Compare(a.Role, b.Role), naturally(a.Name, b.Name))
+	})
+	return nodes, left
+}
+
+// naturally compares names as people count: a number at the same place decides by its value.
+func naturally(a, b string) int {
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	for i > 0 && isDigit(a[i-1]) {
+		i--
+	}
+	x, y := digits(a[i:]), digits(b[i:])
+	if x != "" && y != "" {
+		if order := cmp.Or(cmp.Compare(len(x), len(y)), strings.Compare(x, y)); order != 0 {
+			return order
+		}
+	}
+	return strings.Compare(a, b)
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func digits(s string) string {
+	end := 0
+	for end < len(s) && isDigit(s[end]) {
+		end++
+	}
+	return s[:end]
+}
+
+// Shown is a node in pulley::hosts.
+type Shown struct {
+	Name      string   `json:"name"`
+	Hostname  string   `json:"hostname,omitempty"`
+	Address   string   `json:"address,omitempty"` // the main one
+	Addresses []string `json:"addresses"`
+	Flavor    string   `json:"flavor,omitempty"`
+}
+
+// Shown returns the nodes that a view shows, by role. Each role that it names is present, also without nodes.
+func (v *View) Shown(nodes []Node) map[string][]Shown {
+	all := map[string][]Shown{}
+	for _, role := range v.Roles {
+		all[role] = []Shown{}
+	}
+	for _, n := range nodes {
+		if !v.All && !slices.Contains(v.Roles, n.Role) {
+			continue
+		}
+		s := Shown{Name: n.Name, Hostname: n.Hostname, Addresses: []string{}, Flavor: v.Flavors[n.Role]}
+		for _, a := range n.Addresses {
+			s.Addresses = append(s.Addresses, a.String())
+		}
+		if main, has := v.main(n.Addresses); has {
+			s.Address = main.String()
+		}
+		all[n.Role] = append(all[n.Role], s)
+	}
+	return all
+}
+
+// main returns the first address in the first network that has one. Without networks, it is the first address.
+func (v *View) main(addresses []netip.Addr) (netip.Addr, bool) {
+	for _, network := range v.Networks {
+		for _, a := range addresses {
+			if network.Contains(a) {
+				return a, true
+			}
+		}
+	}
+	if len(v.Networks) > 0 || len(addresses) == 0 {
+		return netip.Addr{}, false
+	}
+	return addresses[0], true
+}
+
+// Document returns the data file with pulley::hosts, as JSON. The same nodes have the same bytes.
+func (v *View) Document(nodes []Node) ([]byte, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	err := enc.Encode(map[string]map[string][]Shown{Key: v.Shown(nodes)})
+	return out.Bytes(), err
+}
+
+// Difference is what changed between two files, by role. Executables in hosts.d/ receive it.
+type Difference struct {
+	Added   map[string][]Shown `json:"added"`
+	Removed map[string][]Shown `json:"removed"`
+	Changed map[string][]Shown `json:"changed"` // the new values
+}
+
+// Compare returns the difference between two documents; before may be nil.
+func Compare(before, after []byte) (Difference, error) {
+	d := Difference{map[string][]Shown{}, map[string][]Shown{}, map[string][]Shown{}}
+	old, err := read(before)
+	if err != nil {
+		return d, err
+	}
+	now, err := read(after)
+	if err != nil {
+		return d, err
+	}
+	for _, role := range slices.Sorted(maps.Keys(now)) {
+		had := byName(old[role])
+		for _, n := range now[role] {
+			switch o, has := had[n.Name]; {
+			case !has:
+				d.Added[role] = append(d.Added[role], n)
+			case !o.equal(n):
+				d.Changed[role] = append(d.Changed[role], n)
+			}
+		}
+	}
+	for _, role := range slices.Sorted(maps.Keys(old)) {
+		has := byName(now[role])
+		for _, n := range old[role] {
+			if _, stays := has[n.Name]; !stays {
+				d.Removed[role] = append(d.Removed[role], n)
+			}
+		}
+	}
+	return d, nil
+}
+
+// IsZero reports whether nothing changed.
+func (d Difference) IsZero() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
+
+func (s Shown) equal(o Shown) bool {
+	return s.Name == o.Name && s.Hostname == o.Hostname && s.Address == o.Address && s.Flavor == o.Flavor && slices.Equal(s.Addresses, o.Addresses)
+}
+
+func read(document []byte) (map[string][]Shown, error) {
+	var of map[string]map[string][]Shown
+	if document == nil {
+		return nil, nil
+	}
+	err := json.Unmarshal(document, &of)
+	return of[Key], err
+}
+
+func byName(nodes []Shown) map[string]Shown {
+	all := make(map[string]Shown, len(nodes))
+	for _, n := range nodes {
+		all[n.Name] = n
+	}
+	return all
+}
