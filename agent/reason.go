@@ -106,6 +106,7 @@ const (
 	CoreTypeMissing   ProblemCode = "core_type_missing"   // text: Puppet's message
 	EyamlMissing      ProblemCode = "eyaml_missing"       // text: Puppet's message
 	NotDecrypted      ProblemCode = "not_decrypted"       // text: the key, its file and the cause
+	SecretsUnusable   ProblemCode = "secrets_unusable"    // text: the cause and the remedy
 	ReleaseUnusable   ProblemCode = "release_unusable"    // text: the release's settings are not usable
 	PuppetNotStarted  ProblemCode = "puppet_not_started"  // text
 	PuppetUnkillable  ProblemCode = "puppet_unkillable"   // text: it survived SIGKILL

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,18 @@ func Files() []string {
 		names = append(names, s.file)
 	}
 	return names
+}
+
+// FilesOf returns the names of a node's data files with their layers, highest first, without those that it has no layer
+// for.
+func FilesOf(role, node string) iter.Seq2[string, Layer] {
+	return func(yield func(string, Layer) bool) {
+		for _, s := range slots(role, node) {
+			if s.layer != "" && !yield(s.file, s.layer) {
+				return
+			}
+		}
+	}
 }
 
 // NodeDigest returns the id of the data of one node in a generation. It is the same for two generations that differ

@@ -62,6 +62,8 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	if n.lock, err = TakeLock(ctx, disk, n.Puppet); err != nil {
 		return nil, errors.Join(err, disk.Close())
 	}
+	n.forgetSecrets() // of a run that was killed
+	n.Puppet.Reveal = n.reveal
 	n.Puppet.ExtraFiles = []*os.File{n.lock} // Puppet also holds the lock, because it may outlive the agent
 	if n.parts, err = stage.Open(s.Config, s.Now, s.Log); err != nil {
 		return nil, errors.Join(err, n.lock.Close(), disk.Close())

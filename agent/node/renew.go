@@ -95,6 +95,11 @@ func (n *Node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 	if err := atomicfile.Replace(n.BundleFile(), []byte(answer.CA), 0o644); err != nil {
 		return pki.Identity{}, fmt.Errorf("cannot write the CAs that this node trusts: %w", err)
 	}
+	if len(answer.Identities) > 0 {
+		if err := n.SaveSecrets(answer.Identities); err != nil {
+			return fresh, err
+		}
+	}
 	return fresh, fresh.Save(n.IdentityFile())
 }
 

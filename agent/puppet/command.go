@@ -223,7 +223,7 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 	if err != nil {
 		return err
 	}
-	ofRun, err := json.Marshal(typeSettings{Secrets: keepsSecrets(job.Tree), StaysOff: p.StaysOff})
+	ofRun, err := json.Marshal(typeSettings{Secrets: p.secrets || keepsSecrets(job.Tree), StaysOff: p.StaysOff})
 	if err != nil {
 		return err
 	}

@@ -77,6 +77,11 @@ type Puppet struct {
 	Installer *Installer
 	fetched   string // folder of the core types that were fetched for a noop run
 
+	// Reveal returns the job's data with its secrets decrypted, in a folder that done removes. Without secrets it returns
+	// job.Data. nil: no run has secrets.
+	Reveal  func(ctx context.Context, job agent.Job) (data string, done func() error, err error)
+	secrets bool // this run has secrets
+
 	Logger *slog.Logger // nil: silent
 	Stdout io.Writer    // receives Puppet's output during the run; may be nil
 }
@@ -84,14 +89,20 @@ type Puppet struct {
 // Apply runs Puppet on the job's release and data and returns the result. An error means that Puppet never started:
 // ErrMissing, *DisabledError, *BusyError, or a folder that cannot be written. ctx must end only when this process ends.
 // Puppet then receives SIGTERM, as at its deadline.
-func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error) {
+func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err error) {
 	if err := p.Reap(ctx); err != nil {
 		return agent.Result{}, err
 	}
 	if err := p.Locks(); err != nil {
 		return agent.Result{}, err
 	}
-	r, err := p.apply(ctx, job)
+	data, done, err := p.reveal(ctx, job)
+	if err != nil {
+		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.SecretsUnusable, Text: agent.Prose(err.Error())}}, nil
+	}
+	p.secrets, job.Data = data != job.Data, data
+	defer func() { err = errors.Join(err, done()) }()
+	r, err = p.apply(ctx, job)
 	if err == nil && p.supplyTypes(ctx, job, r.Problem) {
 		r, err = p.apply(ctx, job)
 	}
@@ -108,6 +119,13 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 		p.queueReport(job, r, to)
 	}
 	return r, nil
+}
+
+func (p *Puppet) reveal(ctx context.Context, job agent.Job) (data string, done func() error, err error) {
+	if p.Reveal == nil || job.Data == "" {
+		return job.Data, func() error { return nil }, nil
+	}
+	return p.Reveal(ctx, job)
 }
 
 // apply runs Puppet once.

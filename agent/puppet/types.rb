@@ -34,6 +34,7 @@ module Pulley
     end
   end
 
+  Puppet[:show_diff] = false if SETTINGS['secrets'] # a noop run shows diffs to a person
   Puppet::Type.type(:filebucket).prepend(OwnBucket)
   Puppet::Type.type(:file).prepend(NoSecretsInBucket)
   Puppet::Type.type(:service).prepend(StaysOff)

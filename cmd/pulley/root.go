@@ -87,7 +87,7 @@ the result. The only server that a node needs is etcd.`,
 	root.AddCommand(
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newSign(o), newHistory(o),
-		newEnv(o), newProvider(o), newData(o),
+		newEnv(o), newProvider(o), newData(o), newSecret(o),
 		newStatus(o), newNodes(o), newFacts(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o), newVersion(o),
 	)
 	addMan(root)
@@ -135,7 +135,7 @@ func addExitCodes(c *cobra.Command) {
 // reads is the command that shows the result of a change, by the first verb of the change.
 var reads = map[string]string{
 	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get -e", "env": "env history -e", "hold": "holds -e", "nodes": "nodes -e", "operators": "operators list",
-	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "sign": "status -e", "token": "token list", "unhold": "holds -e",
+	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "secret": "secret list -e", "sign": "status -e", "token": "token list", "unhold": "holds -e",
 }
 
 // addReadAgain makes every verb name the command that shows whether a change is in force whose answer was lost.

@@ -25,6 +25,7 @@ type DataEdit struct {
 	Value  *string // YAML; nil removes the key
 
 	Encrypted bool // the release's own hierarchy decrypts live data
+	secret    bool // Value is the text of a secret
 }
 
 func (e DataEdit) layer() hieradata.Layer {
@@ -43,6 +44,11 @@ func (e DataEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
 	if e.Value != nil && !e.Encrypted && hieradata.IsEncrypted(*e.Value) {
 		return nil, fmt.Errorf("cannot set %s: the value is encrypted by eyaml, and Puppet does not decrypt live data\n"+
 			"put it into a data file of the release; or give --encrypted, if a level with eyaml_lookup_key of its hiera.yaml reads live data", e.Key)
+	}
+	if v, has, err := hieradata.Get(layer, e.Key); err == nil && has && e.Value != nil && !e.secret {
+		if _, _, is := v.Secret(); is {
+			return nil, fmt.Errorf("cannot set %s: it is a secret in this layer\nrun `pulley secret set %s -e %s%s`; or remove it first with `pulley data unset %s -e %s%s`", e.Key, e.Key, ref, Flags(e.Scope), e.Key, ref, Flags(e.Scope))
+		}
 	}
 	if e.Value != nil {
 		return hieradata.Set(layer, e.Key, *e.Value)
@@ -69,10 +75,18 @@ func (e DataEdit) edit(before, after []byte) (*store.Edit, error) {
 			return nil, err
 		}
 		if has {
-			*one.text = clip.Line(v.String(), maxEditBytes)
+			*one.text = clip.Line(shown(v), maxEditBytes)
 		}
 	}
 	return edit, nil
+}
+
+// shown returns a value for people: of a secret, the id of its recipient.
+func shown(v hieradata.Value) string {
+	if recipient, _, is := v.Secret(); is {
+		return "secret, encrypted to " + recipient
+	}
+	return v.String()
 }
 
 // Data is the result of a change of live data.
@@ -298,7 +312,7 @@ func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, scope S
 				return nil, err
 			}
 			if found {
-				values = append(values, Value{layer, k, v, v.String()})
+				values = append(values, Value{layer, k, v, shown(v)})
 			}
 		}
 	}

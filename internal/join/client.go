@@ -131,6 +131,20 @@ func (c *Client) Register(ctx context.Context, m Machine) error {
 	return c.post(ctx, PathRegister, always(m), nil)
 }
 
+// Identities returns the identities that decrypt the secrets of the node's environment and role.
+func (c *Client) Identities(ctx context.Context, m Machine) ([]string, error) {
+	var a IdentitiesAnswer
+	err := c.post(ctx, PathSecrets, always(m), &a)
+	return a.Identities, err
+}
+
+// Sealing returns the recipient of an environment's or a role's secrets.
+func (c *Client) Sealing(ctx context.Context, r SealingRequest) (SealingAnswer, error) {
+	var a SealingAnswer
+	err := c.post(ctx, PathSealing, always(r), &a)
+	return a, err
+}
+
 // Leave removes the node from the fleet. Its certificate is invalid afterwards.
 func (c *Client) Leave(ctx context.Context) error {
 	return c.post(ctx, PathLeave, always(struct{}{}), nil)

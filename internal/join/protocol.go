@@ -27,12 +27,14 @@ const root = "/v1"
 
 // The paths below a server of `pulley serve`. All but CA are POST, with JSON in both directions.
 const (
-	PathJoin     = root + "/join"     // Envelope → Answer
-	PathRenew    = root + "/renew"    // Renewal → Answer; with the expiring certificate
-	PathRegister = root + "/register" // Machine → nothing; with certificate
-	PathLeave    = root + "/leave"    // nothing; with certificate
-	PathProgress = root + "/progress" // ProgressRequest → nothing; with certificate or token
-	PathCA       = root + "/ca"       // GET: all trusted CA certificates, as PEM
+	PathJoin     = root + "/join"       // Envelope → Answer
+	PathRenew    = root + "/renew"      // Renewal → Answer; with the expiring certificate
+	PathRegister = root + "/register"   // Machine → nothing; with certificate
+	PathLeave    = root + "/leave"      // nothing; with certificate
+	PathProgress = root + "/progress"   // ProgressRequest → nothing; with certificate or token
+	PathSecrets  = root + "/identities" // Machine → IdentitiesAnswer; with the certificate of a node
+	PathSealing  = root + "/recipients" // SealingRequest → SealingAnswer; with the certificate of an operator
+	PathCA       = root + "/ca"         // GET: all trusted CA certificates, as PEM
 )
 
 // MaxBody bounds a request and an answer, in bytes.
@@ -72,7 +74,8 @@ type Answer struct {
 	Certificate string   `json:"certificate"`  // PEM; its CN is the user in etcd
 	CA          string   `json:"ca"`           // PEM bundle of the trusted CAs
 	Endpoints   []string `json:"endpoints,omitempty"`
-	Prefix      string   `json:"prefix,omitempty"` // first part of every key in etcd, with its slash: /pulley
+	Prefix      string   `json:"prefix,omitempty"`     // first part of every key in etcd, with its slash: /pulley
+	Identities  []string `json:"identities,omitempty"` // of a node: what decrypts the secrets of its environment and role
 }
 
 // Progress reports a step of a first boot.
@@ -98,6 +101,34 @@ type ProgressRequest struct {
 type Renewal struct {
 	CSR     string  `json:"csr"`
 	Machine Machine `json:"machine,omitzero"`
+}
+
+// IdentitiesAnswer are the identities that decrypt the secrets of a node's environment and role.
+type IdentitiesAnswer struct {
+	Identities []string `json:"identities"`
+}
+
+// SealingRequest requests the recipient of an environment's secrets, or of a role's. The server makes a missing one.
+type SealingRequest struct {
+	Environment string   `json:"environment"`
+	Role        string   `json:"role,omitempty"`
+	Rotate      bool     `json:"rotate,omitempty"`  // make a new recipient
+	Lost        bool     `json:"lost,omitempty"`    // with Rotate: forget the former ones, whose identities are lost
+	Secrets     []Sealed `json:"secrets,omitempty"` // to encrypt again, to the newest recipient
+}
+
+// Sealed is a secret in live data.
+type Sealed struct {
+	Layer string `json:"layer"`
+	Key   string `json:"key"`
+	Text  string `json:"text"` // encrypted
+}
+
+// SealingAnswer is the newest recipient with its certificate, and the secrets of the request for it.
+type SealingAnswer struct {
+	Recipient   string   `json:"recipient"`
+	Certificate string   `json:"certificate"` // PEM
+	Secrets     []Sealed `json:"secrets,omitempty"`
 }
 
 // UnreachableError reports that no server gave a valid answer. A later attempt may succeed.

@@ -48,6 +48,9 @@ const (
 	UntrustedCertificate Reason = "certificate_untrusted"
 	WrongCertificate     Reason = "certificate_replaced"
 	WrongMachine         Reason = "other_machine"
+	NotAnOperator        Reason = "operator_required"
+	IdentityLost         Reason = "identity_lost"
+	BadSecret            Reason = "secret_unreadable"
 )
 
 // The reasons of temporary refusals: the client retries.
@@ -172,6 +175,9 @@ func explain(r Reason, p Params) explanation {
 		TooManyMachines:      {"too many machines are in their first boot with this token", "", newToken},
 		NoEnvironment:        {"the environment does not exist", p.Environment, "store the environment: pulley env apply"},
 		NoRole:               {"the environment has no such role", p.Role + " in " + p.Environment, "add the role to the environment: pulley env apply"},
+		NotAnOperator:        {"this request needs the certificate of an operator or administrator", "", "log in with a token of `pulley token create --operator NAME --as operator`"},
+		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup"},
+		BadSecret:            {"a secret cannot be decrypted", p.Claimed, "set it again: pulley secret set " + p.Claimed + of + p.roleFlag()},
 		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is not the name of a node", p.Claimed), "name the node or the role in the machine's userdata"},
 		NotCalledFor:         {"the environment does not contain this node", p.Node, "raise the cardinality of its role or add it to the role's members with `pulley env apply`, or run `pulley nodes add " + p.Node + " -e " + p.Environment + "`"},
 		AllTaken:             {"every number of this role is taken", fmt.Sprintf("role %s of %s has %d", p.Role, p.Environment, p.Limit), "raise the role's cardinality with `pulley env apply`, or remove nodes with `pulley nodes remove NODE -e " + p.Environment + "`"},
@@ -204,6 +210,20 @@ func (p Params) field() string {
 		return string(p.Problem)
 	}
 	return fmt.Sprintf("its %s is not valid", p.Field)
+}
+
+func (p Params) ofSecrets() string {
+	if p.Role == "" {
+		return "those of environment " + p.Environment
+	}
+	return "those of role " + p.Role + " in " + p.Environment
+}
+
+func (p Params) roleFlag() string {
+	if p.Role == "" {
+		return ""
+	}
+	return " --role " + p.Role
 }
 
 // holder describes the machine that holds the name.

@@ -24,6 +24,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/join"
@@ -125,6 +126,9 @@ func (c Config) Crontab() string { return filepath.Join(c.Root, "etc/cron.d/pull
 
 // IdentityFile contains the key and the certificate of a node that has joined. The join and the renewals write it.
 func (c Config) IdentityFile() string { return filepath.Join(c.StateDir(), "identity/node.pem") }
+
+// SecretsFile returns the file of the identities that decrypt secrets, one a line.
+func (c Config) SecretsFile() string { return filepath.Join(c.StateDir(), "identity/secrets.txt") }
 
 // BundleFile contains the CAs that a node trusts since its join.
 func (c Config) BundleFile() string { return filepath.Join(c.StateDir(), "identity/ca.pem") }
@@ -344,6 +348,11 @@ func (c Config) Mirror() (*mirror.Client, error) {
 
 // ServeClient returns a client of `pulley serve` with the node's identity; the error is fs.ErrNotExist without one.
 func (c Config) ServeClient(servers []string) (*join.Client, error) {
+	return c.ServeClientWithin(servers, 0)
+}
+
+// ServeClientWithin is ServeClient with a limit for each request to one server.
+func (c Config) ServeClientWithin(servers []string, timeout time.Duration) (*join.Client, error) {
 	identity, err := pki.LoadIdentity(c.IdentityFile())
 	if err != nil {
 		return nil, err
@@ -356,7 +365,27 @@ func (c Config) ServeClient(servers []string) (*join.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return join.NewClient(servers, trust, 0)
+	return join.NewClient(servers, trust, timeout)
+}
+
+// SaveSecrets stores the identities that decrypt secrets. Only root may read them.
+func (c Config) SaveSecrets(identities []string) error {
+	if err := atomicfile.WriteShared(c.SecretsFile(), []byte(strings.Join(identities, "\n")+"\n"), 0o600); err != nil {
+		return fmt.Errorf("cannot store the identities of secrets: %w", err)
+	}
+	return nil
+}
+
+// Secrets reads the result of SaveSecrets. A missing file has no identities.
+func (c Config) Secrets() ([]string, error) {
+	b, err := bounded.ReadFile(c.SecretsFile(), MaxFileBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the identities of secrets: %w", err)
+	}
+	return strings.Fields(string(b)), nil
 }
 
 // Encode returns the text of agent.yaml.

@@ -83,7 +83,7 @@ func (c *CA) issue(public crypto.PublicKey, subject string, lifetime time.Durati
 			"start `pulley serve` in an empty data folder", m.current.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	t := c.template(pkix.Name{CommonName: subject}, now, lifetime)
-	t.KeyUsage, t.ExtKeyUsage, t.DNSNames, t.IPAddresses = x509.KeyUsageDigitalSignature, of.ExtKeyUsage, of.DNSNames, of.IPAddresses
+	t.KeyUsage, t.ExtKeyUsage, t.DNSNames, t.IPAddresses, t.URIs = x509.KeyUsageDigitalSignature, of.ExtKeyUsage, of.DNSNames, of.IPAddresses, of.URIs
 	if t.NotAfter.After(m.current.NotAfter) {
 		t.NotAfter = m.current.NotAfter
 	}

@@ -55,6 +55,7 @@ var stored = map[string]any{
 	"precreated/<env>/<node>":                              Precreated{},
 	"firstboots/<env>/<machine>":                           FirstBoot{},
 	"machines/<env>/<machine>":                             Past{},
+	"recipients/<env>/<name>":                              Recipients{},
 	"notices/<id>":                                         Notice{},
 	"floods/<env>/<node>":                                  Flood{},
 }
@@ -77,9 +78,9 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor ConfigVersion DataDigest Digest Driver Environment File Flavor Folder From
+	Addresses As Ask Author Boot Boots By CA Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Driver Environment File Flavor Folder From
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
-	Path Place Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
+	Path Place Recipient Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who
 `)
 

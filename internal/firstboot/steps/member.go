@@ -79,6 +79,9 @@ func (b *member) join(ctx context.Context) error {
 	if err := atomicfile.Write(nodeconfig.Under(b.Root).BundleFile(), []byte(answer.CA), 0o644); err != nil {
 		return fmt.Errorf("cannot keep the CA certificates: %w", err)
 	}
+	if err := nodeconfig.Under(b.Root).SaveSecrets(answer.Identities); err != nil {
+		return err
+	}
 	if err := identity.Save(nodeconfig.Under(b.Root).IdentityFile()); err != nil {
 		return err
 	}

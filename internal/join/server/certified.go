@@ -114,7 +114,9 @@ func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key s
 		if err := d.Store.Identities.Put(ctx, who.ref, *who.identity, who.revision); err != nil {
 			return err
 		}
-		answer, err = d.issuer.node(who.ref, r.CSR, *who.identity)
+		if answer, err = d.issuer.node(who.ref, r.CSR, *who.identity); err == nil {
+			answer.Identities = d.identitiesFor(ctx, who.ref, who.identity.Role)
+		}
 		return err
 	})
 	return answer, err

@@ -154,6 +154,9 @@ func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t store.Tok
 		return join.Answer{}, "", err
 	}
 	answer, err := d.certify(ctx, ref, a, p)
+	if err == nil {
+		answer.Identities = d.identitiesFor(ctx, ref, p.Role)
+	}
 	return answer, p.kind, err
 }
 

@@ -44,6 +44,8 @@ const (
 // CA signs certificates; *pki.CA is one.
 type CA interface {
 	IssueClient(pub crypto.PublicKey, name pki.Name, lifetime time.Duration) ([]byte, error)
+	IssueRecipient(environment, scope, recipient string) ([]byte, error)
+	SecretsKey(fresh func() (string, error)) (string, error)
 	Bundle() []byte
 	Fingerprints() []string
 }
@@ -118,6 +120,8 @@ func (d *Server) Handler() http.Handler {
 	mux.HandleFunc("POST "+join.PathRegister, d.gate.answer(d.gate.inTurn(d.register)))
 	mux.HandleFunc("POST "+join.PathLeave, d.gate.answer(d.gate.inTurn(d.leave)))
 	mux.HandleFunc("POST "+join.PathProgress, d.gate.answer(d.gate.inTurn(d.progress)))
+	mux.HandleFunc("POST "+join.PathSecrets, d.gate.answer(d.gate.inTurn(d.identities)))
+	mux.HandleFunc("POST "+join.PathSealing, d.gate.answer(d.gate.inTurn(d.sealing)))
 	mux.HandleFunc("GET "+join.PathCA, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(d.CA.Bundle())

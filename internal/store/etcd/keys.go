@@ -49,6 +49,7 @@ import (
 //	precreated/<env>/<node>                              s  the etcd user that is pre-created for a joining node
 //	firstboots/<env>/<machine>                           s,o  progress of a machine's first boot
 //	machines/<env>/<machine>                             s  the node that a machine joined as, and its removal
+//	recipients/<env>/<name>                              s  the recipients of an environment's secrets, certified
 //	notices/<id>                                         s  notices to send once
 //	floods/<env>/<node>                                  s  nodes that write too much
 type Keys struct {
@@ -163,7 +164,9 @@ func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + esca
 func (k EnvKeys) Past(machine string) string {
 	return k.of.prefix + "machines/" + k.env + escape(machine)
 }
-func (k EnvKeys) Flood(node string) string { return k.of.prefix + "floods/" + k.env + escape(node) }
+func (k EnvKeys) Recipients() string           { return k.of.prefix + "recipients/" + k.env }
+func (k EnvKeys) Recipient(name string) string { return k.Recipients() + escape(name) }
+func (k EnvKeys) Flood(node string) string     { return k.of.prefix + "floods/" + k.env + escape(node) }
 
 // Scope is one node, one role, or all nodes: the scope of a target or a hold.
 type Scope struct{ Role, Node string }

@@ -1,0 +1,105 @@
+//go:build e2e
+
+package node
+
+import (
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+	"pulley/hieradata"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/secrets"
+)
+
+const plaintext = "s3cret %{facts.kernel} 'plain'"
+
+// A manifest must receive the secret as a Sensitive, and only the managed file may contain it after the run. A node of
+// another role must not decrypt it.
+func TestSecretArrivesAsSensitive(t *testing.T) {
+	dir := t.TempDir()
+	mine, recipient, err := secrets.NewIdentity()
+	must(t, err)
+	other, _, err := secrets.NewIdentity()
+	must(t, err)
+	text, err := secrets.Seal(recipient, secrets.Place{Environment: "dev", Layer: hieradata.ForRole("web"), Key: "profile::password"}, plaintext)
+	must(t, err)
+	layer, err := hieradata.Set(nil, "profile::password", "'"+text+"'")
+	must(t, err)
+	managed := filepath.Join(dir, "managed")
+	for name, content := range map[string]string{
+		"data/node.yaml": "{}\n", "data/role.yaml": string(layer), "data/environment.yaml": "{}\n", "data/common.yaml": "{}\n",
+		"tree/manifests/site.pp": `class profile(Sensitive[String] $password) {
+  notify { "the password is ${password}": }
+  file { '` + managed + `': content => $password, backup => '.old' }
+}
+include profile
+`,
+		"managed": "before\n",
+	} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	run := func(identity string, noop bool) agent.Result {
+		t.Helper()
+		n := &Node{Setup: Setup{Config: nodeconfig.Under(filepath.Join(dir, "root")), Log: slog.New(slog.DiscardHandler), Now: time.Now}}
+		must(t, os.MkdirAll(filepath.Join(n.StateDir(), "identity"), 0o700))
+		must(t, n.SaveSecrets([]string{identity}))
+		p := &puppet.Puppet{Dir: n.StateDir(), Deadline: time.Minute, StateDirs: []string{filepath.Join(dir, "absent")}, Reveal: n.reveal}
+		r, err := p.Apply(t.Context(), agent.Job{
+			Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
+			ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"), Data: filepath.Join(dir, "data"), Noop: noop,
+		})
+		must(t, err)
+		for _, parent := range memoryFolders {
+			if _, err := os.Lstat(filepath.Join(parent, n.secretsFolder())); err == nil {
+				t.Error("the decrypted data is still there after the run")
+			}
+		}
+		return r
+	}
+	if r := run(other, false); r.Problem.Code != agent.SecretsUnusable || r.Kind != agent.Untouched || !strings.Contains(r.Problem.String(), "no identity on this machine decrypts it") {
+		t.Errorf("a node of another role: %+v", r)
+	}
+	if r := run(mine, true); r.Outcome == agent.Failed {
+		t.Errorf("noop: %+v", r)
+	}
+	r := run(mine, false)
+	if b, err := os.ReadFile(managed); err != nil || string(b) != plaintext {
+		t.Errorf("the managed file has %q, %v; %+v", b, err, r)
+	}
+	if !strings.Contains(logOf(r), "the password is Sensitive [value redacted]") {
+		t.Errorf("the value is no Sensitive: %s", logOf(r))
+	}
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || path == managed {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.Contains(string(b), "s3cret") {
+			t.Errorf("%s contains the secret", path)
+		}
+		return err
+	}))
+}
+
+func logOf(r agent.Result) string {
+	var b strings.Builder
+	for _, l := range r.Log {
+		b.WriteString(l.Message + "\n")
+	}
+	return b.String()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
