@@ -106,6 +106,9 @@ func (v statusOptions) run(ctx context.Context, s *store.Store, ref environments
 			return err
 		}
 		v.warn(notes)
+		if awaited.Empty() { // else a wait for a mistyped value would succeed
+			return fmt.Errorf("cannot wait for nodes of %s: the expression %s selects none\n`pulley facts --group PATH -e %[1]s` lists the values of a fact", ref, quoted(v.selected.where))
+		}
 		if _, late = v.awaitNodes(ctx, s, fleet.AwaitHealth(ref, awaited)); late != nil && !errors.As(late, new(*fleet.NotConvergedError)) {
 			return late
 		}

@@ -171,6 +171,9 @@ func TestFindFollowsPaths(t *testing.T) {
 		}
 	}
 	raw, _ := json.Marshal(p.Facts)
+	if v, err := Value(json.RawMessage(`{"a":[1,1.5,123456789012345678901234567890,-3,1e400]}`)); err != nil || fmt.Sprint(v) != "map[a:[1 1.5 1.2345678901234568e+29 -3 +Inf]]" {
+		t.Errorf("%v, %v", v, err)
+	}
 	lines, more := Lines("", raw, 100)
 	names := map[string]string{}
 	for _, l := range lines {

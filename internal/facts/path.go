@@ -73,6 +73,32 @@ func find(raw json.RawMessage, parts []string) json.RawMessage {
 	return nil
 }
 
+// Value returns a fact as Go values: integers as int where they fit, all other numbers as float64.
+func Value(raw json.RawMessage) (any, error) {
+	value, err := decode(raw)
+	return plain(value), err
+}
+
+func plain(value any) any {
+	switch v := value.(type) {
+	case json.Number:
+		if i, err := strconv.Atoi(v.String()); err == nil {
+			return i
+		}
+		f, _ := v.Float64() // infinite where it does not fit
+		return f
+	case map[string]any:
+		for key, one := range v {
+			v[key] = plain(one)
+		}
+	case []any:
+		for i, one := range v {
+			v[i] = plain(one)
+		}
+	}
+	return value
+}
+
 // Line is one value of facts with its path.
 type Line struct{ Path, Value string }
 

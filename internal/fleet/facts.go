@@ -237,8 +237,8 @@ func fill(values map[string]any, e *where.Expression, published []byte, names ma
 	}
 	own := map[string]any{}
 	for name, raw := range found {
-		var v any
-		err = errors.Join(err, json.Unmarshal(raw, &v))
+		v, unreadable := facts.Value(raw)
+		err = errors.Join(err, unreadable)
 		own[name], names[name] = v, true
 		if !where.IsVariable(name) { // no fact stands for a variable
 			values[name] = v
@@ -277,6 +277,9 @@ func (e *evaluation) notes() (notes []string) {
 	}
 	if len(wanted) > 0 && m.silent > 0 {
 		notes = append(notes, fmt.Sprintf("without published facts: %s", cli.Count(m.silent, "registered node")))
+	}
+	if len(m.nodes) == 0 {
+		notes = append(notes, "the expression selects no node")
 	}
 	if m.failed > 0 {
 		notes = append(notes, fmt.Sprintf("the expression has no value for %s, and selects none of them; the first is %v", cli.Count(m.failed, "node"), m.first))

@@ -22,6 +22,9 @@ type Selection struct {
 // All reports whether the selection leaves out no node, whatever its state.
 func (s Selection) All() bool { return len(s.Roles)+len(s.Nodes) == 0 && s.Where == nil }
 
+// Empty reports whether the expression was evaluated, and is true for no node.
+func (s Selection) Empty() bool { return s.matched != nil && len(s.matched) == 0 }
+
 // named returns the nodes that the selection names, itself or by an expression. listed is false if it names none.
 func (s Selection) named() (nodes []string, listed bool) {
 	if s.matched == nil {
