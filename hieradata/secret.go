@@ -2,15 +2,15 @@ package hieradata
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
-// secretForm is the text of an encrypted value: the id of its recipient, and the ciphertext of package secrets.
-var secretForm = regexp.MustCompile(`^PULLEY-SECRET\[([0-9a-f]{16}),([A-Za-z0-9+/=]+)\]$`)
-
-// secretPrefix begins every secret.
-const secretPrefix = "PULLEY-SECRET["
+// The text of a secret: the id of its recipient in hexadecimal digits, and the ciphertext of package secrets in base64.
+const (
+	secretPrefix   = "PULLEY-SECRET["
+	secretIDDigits = 16
+	base64Digits   = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+)
 
 // SecretText returns the value of live data that holds a secret.
 func SecretText(recipient, ciphertext string) string {
@@ -19,14 +19,13 @@ func SecretText(recipient, ciphertext string) string {
 
 // ParseSecret returns the parts of SecretText. ok is false for any other text.
 func ParseSecret(text string) (recipient, ciphertext string, ok bool) {
-	if !strings.HasPrefix(text, secretPrefix) {
+	rest, begins := strings.CutPrefix(text, secretPrefix)
+	rest, ends := strings.CutSuffix(rest, "]")
+	recipient, ciphertext, _ = strings.Cut(rest, ",")
+	if !begins || !ends || len(recipient) != secretIDDigits || strings.Trim(recipient, "0123456789abcdef") != "" || ciphertext == "" || strings.Trim(ciphertext, base64Digits) != "" {
 		return "", "", false
 	}
-	m := secretForm.FindStringSubmatch(text)
-	if m == nil {
-		return "", "", false
-	}
-	return m[1], m[2], true
+	return recipient, ciphertext, true
 }
 
 // Secret returns the parts of SecretText if the value is a secret.

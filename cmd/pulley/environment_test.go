@@ -111,7 +111,7 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 	}
 	named := regexp.MustCompile(`\bblue\b`)
 	// needs a fleet with certificates: cmd/testdata/script/secret_reaches_one_role.txtar
-	tested := map[string]bool{"secret set": true}
+	tested := map[string]bool{"secret set": true, "secret rotate": true}
 	for _, c := range changes {
 		tested[c.verb] = true
 		code, out := run(c.verb + " " + c.rest)

@@ -32,6 +32,7 @@ var examples = map[string]string{
 	"pulley data set":          "pulley data set profile::base::message 'Back at noon' -e dev --role compute\npulley data set ntp::servers '[10.0.0.1, 10.0.0.2]' -e dev --dry-run",
 	"pulley secret":            "pulley secret list -e dev",
 	"pulley secret list":       "pulley secret list -e dev",
+	"pulley secret rotate":     "pulley secret rotate -e dev --role compute --sign-key me",
 	"pulley secret set":        "pulley secret set profile::db::password -e dev --role compute <password.txt",
 	"pulley data unset":        "pulley data unset profile::base::message -e dev --role compute",
 	"pulley demo":              "pulley demo --once",

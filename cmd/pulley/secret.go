@@ -21,7 +21,7 @@ import (
 func newSecret(o *options) *cobra.Command {
 	return group("secret", "Set and list secrets in live data", `A secret is a value of live data that only the nodes of one role can decrypt, or all nodes of the environment. It is encrypted
 before it leaves this command. Puppet receives it as a Sensitive. Each change is a new generation of the environment's data, as with
-`+"`pulley data set`"+`. `+"`pulley data unset`"+` removes a secret. Secrets need a fleet with certificates (`+"`pulley serve --auth`"+`).`, newSecretSet(o), newSecretList(o))
+`+"`pulley data set`"+`. `+"`pulley data unset`"+` removes a secret. Secrets need a fleet with certificates (`+"`pulley serve --auth`"+`).`, newSecretSet(o), newSecretList(o), newSecretRotate(o))
 }
 
 func newSecretSet(o *options) *cobra.Command {
@@ -90,6 +90,64 @@ func (o *options) sealer() (change.Sealer, error) {
 		}
 		return client.Sealing(ctx, r)
 	}}, nil
+}
+
+func newSecretRotate(o *options) *cobra.Command {
+	var role string
+	var lost bool
+	cmd := &cobra.Command{
+		Use: "rotate -e ENVIRONMENT", Short: "Encrypt the secrets of a role to a new recipient", Args: arguments(0, 0, "takes no arguments; --role names the role"),
+		Long: `rotate makes a new recipient for the secrets of a role, or without --role for those of the environment, and encrypts the present
+secrets to it, in a new generation of data. Nodes get the new identity at their next run. The values stay the same, and who had the former
+identity may know them: after a theft, or after the removal of a node that others may read, set new values, too.
+
+With --lost, the former identities are lost: rotate encrypts nothing again. Set each secret again.`,
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	cmd.Flags().StringVar(&role, "role", "", "the secrets of one role")
+	cmd.Flags().BoolVar(&lost, "lost", false, "forget the former identities, which serve cannot decrypt")
+	o.sign.add(cmd)
+	o.sign.addUnsigned(cmd)
+	o.addDryRun(cmd)
+	o.addMessage(cmd, "reason")
+	cmd.RunE = func(c *cobra.Command, _ []string) error {
+		if err := o.sign.check(o.env); err != nil {
+			return err
+		}
+		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			sealer, err := o.sealer()
+			if err != nil {
+				return fmt.Errorf("cannot rotate the secrets of %s: %w", ref, err)
+			}
+			done, err := change.RotateSecrets(ctx, s, ref, change.Rotation{Role: role, Lost: lost}, sealer, o.changing())
+			if err != nil {
+				return err
+			}
+			o.announceRotation(ref, role, lost, done)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func (o *options) announceRotation(ref environments.Ref, role string, lost bool, done change.Rotated) {
+	of := "environment " + ref.String()
+	if role != "" {
+		of = "role " + role + " of " + ref.String()
+	}
+	announcePermit(o.env, done.Change)
+	warnUnstated(o.env, ref, done.Unstated)
+	again := cli.Count(len(done.Secrets), "secret") + " encrypted again"
+	if lost {
+		again = "set these secrets again"
+	}
+	if done.Made {
+		again += fmt.Sprintf(", in data %d (epoch %d)", done.Generation, done.Epoch)
+	}
+	fmt.Fprintf(o.env.Stdout, "new recipient of %s; %s\n", of, again)
+	for _, one := range done.Secrets {
+		cli.Cleanf(o.env.Stdout, "  %s of layer %s\n", one.Key, one.Layer)
+	}
 }
 
 func newSecretList(o *options) *cobra.Command {

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/join"
@@ -89,6 +92,126 @@ func (x Sealer) recipient(ctx context.Context, s *store.Store, ref environments.
 
 func (x Sealer) check(ref environments.Ref, role, recipient, certificate string) error {
 	return pki.CheckRecipient(x.Bundle, []byte(certificate), ref.String(), store.RecipientScope(role), recipient)
+}
+
+// Rotation is a new recipient of a role's secrets, or of the environment's for role "".
+type Rotation struct {
+	Role string
+	Lost bool // the former identities are lost: no secret is encrypted again
+}
+
+// Rotated is the result of a rotation.
+type Rotated struct {
+	store.Change
+	Made       bool // secrets were encrypted again, and changed the data
+	Generation agent.Generation
+	Secrets    []Secret // of the scope
+}
+
+// maxSealing bounds the ciphertexts of one request to serve, in bytes.
+const maxSealing = 32 << 10
+
+// RotateSecrets makes a new recipient, and the next generation of live data with the secrets of the scope encrypted to
+// it. After an interruption, the next call encrypts the rest again.
+func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r Rotation, sealer Sealer, a Author) (done Rotated, err error) {
+	if done.Secrets, err = secretsOf(ctx, s, ref, r.Role); err != nil || sealer.DryRun {
+		return done, err
+	}
+	f, err := Find(ctx, s, ref, Scope{Role: r.Role})
+	if err == nil && a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
+		err = unsignedError("rotate the secrets of "+ref.String(), ref, "give --sign-key FILE")
+	}
+	if err != nil {
+		return done, err
+	}
+	request := join.SealingRequest{Environment: ref.String(), Role: r.Role, Rotate: true, Lost: r.Lost}
+	answer, err := sealer.Sealing(ctx, request)
+	if err == nil {
+		err = sealer.check(ref, r.Role, answer.Recipient, answer.Certificate)
+	}
+	if err != nil || r.Lost || len(done.Secrets) == 0 {
+		return done, err
+	}
+	err = Retry(func() error { return sealAgain(ctx, s, ref, r.Role, sealer, a, &done) })
+	return done, err
+}
+
+// secretsOf lists the secrets whose readers are the nodes of a role, or of the environment for role "".
+func secretsOf(ctx context.Context, s *store.Store, ref environments.Ref, role string) ([]Secret, error) {
+	all, err := ListSecrets(ctx, s, ref, Scope{}, false)
+	return slices.DeleteFunc(all, func(one Secret) bool { return one.Role != role }), err
+}
+
+func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role string, sealer Sealer, a Author, done *Rotated) error {
+	f, err := Find(ctx, s, ref, Scope{Role: role})
+	if err != nil {
+		return err
+	}
+	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	if err != nil {
+		return err
+	}
+	changed := map[hieradata.Layer][]byte{}
+	for _, layer := range data.SortedLayers() {
+		if roleOfLayer(f, layer) != role {
+			continue
+		}
+		text, err := s.Targets.Layer(ctx, ref.String(), data.Layers[layer])
+		if err != nil {
+			return err
+		}
+		after, err := sealer.layer(ctx, ref, role, layer, text)
+		if err != nil {
+			return err
+		}
+		if after != nil {
+			changed[layer] = after
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, changed, a.store())
+	if err == nil {
+		done.Change, done.Made, done.Generation = c, true, c.After.Data
+	}
+	return err
+}
+
+// layer returns a layer with its secrets encrypted to the newest recipient; nil if it has none.
+func (x Sealer) layer(ctx context.Context, ref environments.Ref, role string, layer hieradata.Layer, text []byte) ([]byte, error) {
+	found, err := hieradata.Secrets(text)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	var batch []join.Sealed
+	size := 0
+	send := func() error {
+		answer, err := x.Sealing(ctx, join.SealingRequest{Environment: ref.String(), Role: role, Secrets: batch})
+		if err == nil && len(answer.Secrets) != len(batch) {
+			err = errors.New("cannot encrypt secrets again: the answer of pulley serve lacks some")
+		}
+		if err != nil {
+			return err
+		}
+		for i, one := range answer.Secrets {
+			if text, err = hieradata.Set(text, batch[i].Key, "'"+one.Text+"'"); err != nil {
+				return err
+			}
+		}
+		batch, size = nil, 0
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		if size+len(found[key]) > maxSealing && len(batch) > 0 {
+			if err := send(); err != nil {
+				return nil, err
+			}
+		}
+		batch, size = append(batch, join.Sealed{Layer: string(layer), Key: key, Text: found[key]}), size+len(found[key])
+	}
+	err = send()
+	return text, err
 }
 
 // Secret is one secret of live data, without its value.

@@ -176,7 +176,7 @@ func explain(r Reason, p Params) explanation {
 		NoEnvironment:        {"the environment does not exist", p.Environment, "store the environment: pulley env apply"},
 		NoRole:               {"the environment has no such role", p.Role + " in " + p.Environment, "add the role to the environment: pulley env apply"},
 		NotAnOperator:        {"this request needs the certificate of an operator or administrator", "", "log in with a token of `pulley token create --operator NAME --as operator`"},
-		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup"},
+		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup; without a backup, run `pulley secret rotate --lost" + of + p.roleFlag() + "` and set each secret again"},
 		BadSecret:            {"a secret cannot be decrypted", p.Claimed, "set it again: pulley secret set " + p.Claimed + of + p.roleFlag()},
 		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is not the name of a node", p.Claimed), "name the node or the role in the machine's userdata"},
 		NotCalledFor:         {"the environment does not contain this node", p.Node, "raise the cardinality of its role or add it to the role's members with `pulley env apply`, or run `pulley nodes add " + p.Node + " -e " + p.Environment + "`"},

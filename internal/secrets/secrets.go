@@ -21,7 +21,7 @@ import (
 )
 
 // MaxBytes bounds the plaintext of a secret.
-const MaxBytes = 64 << 10
+const MaxBytes = 32 << 10
 
 // ErrNoIdentity means that none of the identities decrypts a secret.
 var ErrNoIdentity = errors.New("no identity on this machine decrypts it")

@@ -1,0 +1,31 @@
+package hieradata
+
+import "testing"
+
+// Puppet must receive each secret as a Sensitive, as it was set, and keep the options of the layer.
+func TestRevealMarksAsSensitive(t *testing.T) {
+	t.Parallel()
+	secret := SecretText("0123456789abcdef", "YWdl")
+	layer := []byte("a: '" + secret + "'\nb: plain\nlookup_options: {a: {merge: deep}, b: {merge: unique}}\n")
+	found, err := Secrets(layer)
+	if err != nil || len(found) != 1 || found["a"] != secret {
+		t.Fatalf("%v, %v", found, err)
+	}
+	got, err := Reveal(layer, map[string]string{"a": "50%{x}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"a": `"50%{literal('%')}{x}"`, "b": "plain",
+		"lookup_options": "a:\n  convert_to: Sensitive\n  merge: deep\nb:\n  merge: unique",
+	} {
+		if v, _, err := Get(got, key); err != nil || v.String() != want {
+			t.Errorf("%s is %s, want %s (%v)", key, v, want, err)
+		}
+	}
+	for _, text := range []string{"", "PULLEY-SECRET[", "PULLEY-SECRET[]", "PULLEY-SECRET[0123456789abcdef,]", "PULLEY-SECRET[0123456789abcdeg,YWdl]", " " + secret, secret + " "} {
+		if _, _, ok := ParseSecret(text); ok {
+			t.Errorf("%q is taken for a secret", text)
+		}
+	}
+}
