@@ -1,7 +1,7 @@
 #!/bin/sh
 # image.sh TARGET SUITE MIRROR makes a Debian in the empty folder TARGET: systemd, cron, cloud-init, and in /srv/packages
-# the packages of Puppet "on hand", so that machines need no network beyond their bridge. To be run in mount and PID
-# namespaces of its own: what it mounts is gone when it ends.
+# the packages of Puppet, of core types and of hiera-eyaml, so that machines need no network beyond their bridge. To be run
+# in mount and PID namespaces of its own: what it mounts is gone when it ends.
 set -eu
 target=$1 suite=$2 mirror=$3
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
@@ -22,7 +22,9 @@ in_target apt-get -qq update
 in_target apt-get -qq install cloud-init
 in_target apt-get clean
 
-in_target apt-get -qq install --download-only puppet-agent
+in_target apt-get -qq install --download-only puppet-agent hiera-eyaml \
+	puppet-module-puppetlabs-cron-core puppet-module-puppetlabs-host-core puppet-module-puppetlabs-mount-core \
+	puppet-module-puppetlabs-sshkeys-core puppet-module-puppetlabs-augeas-core puppet-module-puppetlabs-selinux-core
 mkdir -p "$target/srv/packages"
 mv "$target"/var/cache/apt/archives/*.deb "$target/srv/packages/"
 (
@@ -42,6 +44,7 @@ rm "$target/usr/sbin/policy-rc.d" "$target/etc/dpkg/dpkg.cfg.d/image" "$target/e
 find "$target/var/lib/apt/lists" -type f -delete
 rm -f "$target/etc/hostname" "$target/etc/resolv.conf" "$target/var/lib/dbus/machine-id"
 : >"$target/etc/machine-id"
+echo '127.0.0.1 localhost' >"$target/etc/hosts" # as Debian's installer does: Puppet's type host needs the file
 mkdir -p "$target/var/log/journal" # a journal that outlives a power cut
 in_target systemctl disable apt-daily.timer apt-daily-upgrade.timer
 
