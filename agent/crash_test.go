@@ -84,7 +84,8 @@ func TestHostsSurviveAnyCrash(t *testing.T) {
 	calm := reopen(t, copyWorld(t, prepared), crashAt)
 	calm.good(t)
 	want := endOf(t, calm)
-	for _, place := range append(places(Enforce), "hosts:fetched", "hosts:shown") {
+	told := calm.machine.told()
+	for _, place := range append(places(Enforce), "hosts:fetched", "hosts:shown", "hosts:told") {
 		t.Run(place, func(t *testing.T) {
 			dir := copyWorld(t, prepared)
 			die(t, dir, place)
@@ -97,6 +98,11 @@ func TestHostsSurviveAnyCrash(t *testing.T) {
 				if r.Run != nil && w.sees(t) != "controller1 controller2" {
 					t.Errorf("Puppet saw %q", w.sees(t))
 				}
+			}
+			// A hook that ended at the moment of the crash is not acknowledged: it receives the same difference again.
+			again := strings.Replace(told, "10-first: controller1 →", "10-first: controller1 → controller1 controller2\n10-first: controller1 →", 1)
+			if got := w.machine.told(); got != told && (place != "hosts:told" || got != again) {
+				t.Errorf("the hooks received\n%s\nwithout a crash\n%s", got, told)
 			}
 		})
 	}

@@ -78,12 +78,50 @@ func (t *tick) showHosts(ctx context.Context) (err error) {
 
 // applied records the file of a successful run.
 func (h *HostView) applied(seen Seen) {
-	if seen.Digest == "" {
-		*h = HostView{}
-		return
+	if seen.Digest == "" { // the list on disk may become old
+		h.List, h.Noticed = 0, time.Time{}
 	}
 	h.Shown, h.Applied, h.Settle = seen.Digest, seen.Digest, seen.Settle
 }
 
 // moved reports whether the nodes that this node sees changed since its last good run.
 func (h HostView) moved() bool { return h.Shown != h.Applied }
+
+// tell runs the hooks of hosts.d/ with the difference between the files that they know and the file of the last good run.
+// Each hook that succeeded is recorded, and never receives this difference again. A later difference waits for it.
+func (t *tick) tell(ctx context.Context) error {
+	h := t.state.Hosts
+	switch t.decision.Reason {
+	case ReasonDisabled, ReasonStopped, ReasonRetire, ReasonRetired, ReasonPuppetBlocked:
+		return nil
+	}
+	if t.Hosts == nil || t.opts.Noop || t.opts.Keep || h.Told == h.Applied && h.Telling == "" {
+		return nil
+	}
+	if h.Telling == "" {
+		h.Telling, h.Hook = h.Applied, ""
+		if err := t.keepView(h); err != nil {
+			return err
+		}
+	}
+	difference, err := t.Hosts.Difference(h.Told, h.Telling)
+	if err != nil {
+		return err
+	}
+	job := Job{Identity: t.Identity, Target: t.state.LastGood, Tree: t.Hosts.Folder(t.state.LastGood.Tree)}
+	if difference != nil {
+		err = t.Machine.Tell(ctx, job, difference, h.Hook, func(hook string) error {
+			failpoint.Here("hosts:told")
+			h.Hook = hook
+			return t.keepView(h)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	h.Told, h.Telling, h.Hook = h.Telling, "", ""
+	if err := t.keepView(h); err != nil {
+		return err
+	}
+	return t.Hosts.CollectHosts(h.Applied, h.Told)
+}

@@ -111,3 +111,24 @@ func TestFailedRunKeepsTheChangedNodes(t *testing.T) {
 	w.now = w.now.Add(time.Minute)
 	w.idle(t)
 }
+
+// Each hook receives each difference once, in order, also if one fails and the nodes change meanwhile.
+func TestHooksReceiveEachDifferenceOnce(t *testing.T) {
+	w := newWorld(t)
+	w.hosts.see(t)
+	w.hosts.set(t, "one")
+	w.machine.fails = "20-second"
+	w.promote(t, verA)
+	if r := w.tick(t); r.Err == nil || r.Run == nil || r.Run.Outcome == Failed {
+		t.Fatalf("want a good run and a failed hook: %+v", r)
+	}
+	w.hosts.set(t, "one two")
+	w.tick(t)
+	w.tick(t)
+	same(t, "before the hook works", w.machine.told(), "10-first:  → one\n")
+	w.machine.fails = ""
+	w.idle(t)
+	w.idle(t)
+	w.idle(t)
+	same(t, "afterwards", w.machine.told(), "10-first:  → one\n20-second:  → one\n10-first: one → one two\n20-second: one → one two\n")
+}

@@ -51,6 +51,10 @@ type Hosts interface {
 	FetchHosts(ctx context.Context, id Identity) error
 	// ShowHosts writes the file of a tree from the stored list. Without a stored list, it returns ErrNoHosts.
 	ShowHosts(id Identity, tree string) (Seen, error)
+	// Difference returns what changed between two files, as JSON; nil if nothing did. "" is a file without nodes.
+	Difference(before, after string) ([]byte, error)
+	// Folder returns the folder of a tree.
+	Folder(tree string) string
 	// CollectHosts removes the files that are not kept.
 	CollectHosts(keep ...string) error
 }
@@ -79,6 +83,9 @@ type Machine interface {
 	Restore() error
 	// Verify runs the release's own checks.
 	Verify(ctx context.Context, job Job) error
+	// Tell runs those hooks of the release's hosts.d/ that follow the hook after, in order, with a difference on standard
+	// input. It calls acknowledge with the name of each that succeeded, and ends at the first failure.
+	Tell(ctx context.Context, job Job, difference []byte, after string, acknowledge func(hook string) error) error
 	// Retire runs the release's retire hooks.
 	Retire(ctx context.Context, job Job, why Prose) error
 }
@@ -218,6 +225,7 @@ var steps = []step{
 	{"apply", acting, (*tick).apply},
 	{"verify", applied, (*tick).verify},
 	{"commit", applied, (*tick).commit},
+	{"tell", always, (*tick).tell},
 	{"confirm", leaving, (*tick).confirm},
 	{"retire", leaving, (*tick).retire},
 	{"report", anyhow, (*tick).report},

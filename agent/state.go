@@ -39,6 +39,9 @@ type HostView struct {
 	Settle  time.Duration `json:"settle,omitempty"`  // the wait from then until the node reads it
 	Shown   string        `json:"shown,omitempty"`   // digest of the newest file
 	Applied string        `json:"applied,omitempty"` // digest of the file of the last good run
+	Told    string        `json:"told,omitempty"`    // digest of the file that all hooks of hosts.d/ know
+	Telling string        `json:"telling,omitempty"` // digest of the file that they learn next; "" with no hook named: none
+	Hook    string        `json:"hook,omitempty"`    // the last hook that acknowledged it
 }
 
 // stateFormat is the version of state.json that this agent writes; it reads no newer one.

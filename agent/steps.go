@@ -439,7 +439,7 @@ func (t *tick) commit(context.Context) error {
 		t.Log.Warn("cannot collect old releases", "err", err)
 	}
 	if t.Hosts != nil {
-		if err := t.Hosts.CollectHosts(t.state.Hosts.Applied); err != nil {
+		if err := t.Hosts.CollectHosts(t.state.Hosts.Applied, t.state.Hosts.Told, t.state.Hosts.Telling); err != nil {
 			t.Log.Warn("cannot collect old host data", "err", err)
 		}
 	}

@@ -458,6 +458,20 @@ func (h *fakeHosts) ShowHosts(Identity, string) (Seen, error) {
 	return s, os.WriteFile(s.File, b, 0o600)
 }
 
+func (h *fakeHosts) Folder(tree string) string { return tree }
+
+func (h *fakeHosts) Difference(before, after string) ([]byte, error) {
+	var parts []string
+	for _, d := range []string{before, after} {
+		b, err := os.ReadFile(filepath.Join(h.dir, "hosts-"+d))
+		if err != nil && d != "" {
+			return nil, err
+		}
+		parts = append(parts, string(b))
+	}
+	return []byte(strings.Join(parts, " → ")), nil
+}
+
 func (h *fakeHosts) CollectHosts(keep ...string) error {
 	old, err := filepath.Glob(filepath.Join(h.dir, "hosts-*"))
 	for _, name := range old {
@@ -533,6 +547,7 @@ type fakeMachine struct {
 	dir                  string
 	remembered, verified int
 	retired              []Job
+	fails                string // a hook of hosts.d/
 	during               func() error
 	damage               error // found by Restore after the next Puppet run; a killed agent leaves it to the next one
 	pending              bool
@@ -558,6 +573,32 @@ func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 		return errors.New("validate.d/10-web says no")
 	}
 	return nil
+}
+
+// Tell has two hooks, which write down what they receive. fails makes one of them fail.
+func (m *fakeMachine) Tell(_ context.Context, _ Job, difference []byte, after string, acknowledge func(string) error) error {
+	for _, hook := range []string{"10-first", "20-second"} {
+		if hook <= after {
+			continue
+		}
+		if hook == m.fails {
+			return errors.New(hook + ": exit status 1")
+		}
+		f, err := os.OpenFile(filepath.Join(m.dir, "told"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(f, "%s: %s\n", hook, difference)
+		if err = errors.Join(err, f.Close(), acknowledge(hook)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *fakeMachine) told() string {
+	b, _ := os.ReadFile(filepath.Join(m.dir, "told"))
+	return string(b)
 }
 
 // Retire writes the external effect of a hook. It is idempotent. A release named "clings" has a hook that fails.

@@ -100,6 +100,11 @@ func (m *Machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) er
 	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
+// Tell runs the release's hooks for changed nodes.
+func (m *Machine) Tell(ctx context.Context, job agent.Job, difference []byte, after string, acknowledge func(string) error) error {
+	return scripts{folder: "hosts.d", shown: 600, timeout: m.timeout, log: m.log, stdin: difference, after: after, done: acknowledge}.run(ctx, job)
+}
+
 // crontab returns the agent's cron file, or nil if it is missing.
 func (m *Machine) crontab() ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(m.schedule)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,10 @@ type scripts struct {
 	shown   int      // limit for the shown output of a failed script, in bytes
 	timeout time.Duration
 	log     *slog.Logger
+
+	stdin []byte             // nil: none
+	after string             // skip the scripts up to this name
+	done  func(string) error // receives the name of each script that succeeded; may be nil
 }
 
 // run runs the executables of the folder, ordered by name, until the first failure. A missing folder counts as empty.
@@ -44,7 +49,14 @@ func (s scripts) run(ctx context.Context, job agent.Job) error {
 		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 			continue
 		}
-		if err := s.one(ctx, script, job); err != nil {
+		if e.Name() <= s.after {
+			continue
+		}
+		err = s.one(ctx, script, job)
+		if err == nil && s.done != nil {
+			err = s.done(e.Name())
+		}
+		if err != nil {
 			return fmt.Errorf("%s/%s: %w", s.folder, e.Name(), err)
 		}
 	}
@@ -65,12 +77,15 @@ func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
+	if s.stdin != nil {
+		cmd.Stdin = bytes.NewReader(s.stdin)
+	}
 	output := &clip.Tail{Limit: s.shown}
 	cmd.Stdout, cmd.Stderr = output, output
 	s.log.Info("running a script of the release", "command", script)
 	err := cmd.Run()
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, syscall.EPIPE) && cmd.ProcessState.Success(): // it need not read its input
 		return nil
 	case parent.Err() != nil:
 		err = parent.Err()

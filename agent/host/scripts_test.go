@@ -50,6 +50,48 @@ func TestHooksRunInOrderUntilOneFails(t *testing.T) {
 	}
 }
 
+// Hooks for changed nodes receive the difference. One that hangs, floods, is killed or reads nothing disturbs neither the tick nor the
+// others, and none runs again that acknowledged.
+func TestHooksForChangedNodes(t *testing.T) {
+	tree, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
+	hook := func(name, text string) { script(t, filepath.Join(tree, "hosts.d", name), text, 0o755) }
+	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: 5 * time.Second}
+	difference, acknowledged := []byte(strings.Repeat("x", 1<<20)), ""
+	tell := func() string {
+		err := m.Tell(t.Context(), agent.Job{Tree: tree}, difference, acknowledged, func(name string) error {
+			acknowledged = name
+			return nil
+		})
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	hook("10-reads-nothing", "exec true")
+	hook("20-counts", "wc -c >>"+said)
+	hook("30-bad", "head -c 50000000 /dev/zero | tr '\\0' y; exit 3")
+	if problem := tell(); acknowledged != "20-counts" || !strings.HasPrefix(problem, "hosts.d/30-bad: exit status 3: ") || len(problem) > 1000 {
+		t.Errorf("a flood: %q, %.1000s", acknowledged, problem)
+	}
+	hook("30-bad", "kill -9 $$")
+	if problem := tell(); problem != "hosts.d/30-bad: signal: killed: " {
+		t.Errorf("killed: %s", problem)
+	}
+	hook("30-bad", "sleep 1000 & wait")
+	m.timeout = 100 * time.Millisecond
+	if problem := tell(); problem != "hosts.d/30-bad: it took longer than 100ms: " {
+		t.Errorf("it hangs: %s", problem)
+	}
+	m.timeout = 5 * time.Second
+	hook("30-bad", "cat >/dev/null")
+	if problem := tell(); problem != "" || acknowledged != "30-bad" {
+		t.Errorf("%q: %s", acknowledged, problem)
+	}
+	if b, err := os.ReadFile(said); err != nil || strings.TrimSpace(string(b)) != "1048576" {
+		t.Errorf("the second hook received %q: %v", b, err)
+	}
+}
+
 // A hook that hangs must neither prevent a retirement nor leave child processes.
 func TestHangingHookIsEnded(t *testing.T) {
 	tree := t.TempDir()

@@ -73,6 +73,46 @@ func (c *Content) ShowHosts(id agent.Identity, tree string) (agent.Seen, error) 
 	return s, nil
 }
 
+// Folder returns the folder of a tree.
+func (c *Content) Folder(tree string) string { return c.trees.Path(tree) }
+
+// Difference returns what changed between two data files, for the hooks of hosts.d/; nil if nothing did. Without the first file, which only a
+// damaged disk lacks, all nodes are new.
+func (c *Content) Difference(before, after string) ([]byte, error) {
+	old, err := c.document(before)
+	if err != nil {
+		c.log.Warn("the nodes that the hooks know are lost; they receive all nodes as added", "err", err)
+	}
+	now, err := c.document(after)
+	if err != nil {
+		return nil, err
+	}
+	d, err := hosts.Compare(old, now)
+	if err != nil {
+		return nil, fmt.Errorf("cannot compare the nodes that this node sees: %w", err)
+	}
+	if d.IsZero() {
+		return nil, nil
+	}
+	d.Change = hieradata.Digest([]byte(before + " " + after))[:16]
+	return json.Marshal(d)
+}
+
+// document returns a data file by its digest.
+func (c *Content) document(digest string) ([]byte, error) {
+	if digest == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(filepath.Join(c.hostsDir(), digest+".json"))
+	if err == nil && hieradata.Digest(b) != digest {
+		err = errors.New("the file is damaged")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the nodes that this node saw: %w", err)
+	}
+	return b, nil
+}
+
 // storedHosts reads the list on disk. A damaged one counts as never read: etcd has it.
 func (c *Content) storedHosts() (nodes []hosts.Node, err error) {
 	f, err := os.Open(filepath.Join(c.hostsDir(), listFile))

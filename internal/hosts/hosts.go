@@ -150,6 +150,7 @@ func (v *View) Document(nodes []Node) ([]byte, error) {
 
 // Difference is what changed between two files, by role. Executables in hosts.d/ receive it.
 type Difference struct {
+	Change  string             `json:"change"` // names the difference: a hook that was killed receives the same one again
 	Added   map[string][]Shown `json:"added"`
 	Removed map[string][]Shown `json:"removed"`
 	Changed map[string][]Shown `json:"changed"` // the new values
@@ -157,7 +158,7 @@ type Difference struct {
 
 // Compare returns the difference between two documents; before may be nil.
 func Compare(before, after []byte) (Difference, error) {
-	d := Difference{map[string][]Shown{}, map[string][]Shown{}, map[string][]Shown{}}
+	d := Difference{Added: map[string][]Shown{}, Removed: map[string][]Shown{}, Changed: map[string][]Shown{}}
 	old, err := read(before)
 	if err != nil {
 		return d, err
