@@ -18,7 +18,7 @@ func newData(o *options) *cobra.Command {
 	return group("data", "Get and set live Hiera data", `Live data overrides the data of the release, in four layers: node, role, environment, common. Each change is a new generation
 of the environment's data, and the target of its nodes becomes the pair of release and generation. A change that breaks
 compilation leaves nodes on their last good pair; `+"`pulley rollback`"+` reverts it. Nodes with allowed signers accept only
-generations that --sign-key signed.`, newDataSet(o), newDataUnset(o), newDataGet(o))
+generations that --sign-key signed.`, newDataSet(o), newDataUnset(o), newDataGet(o), newDataLookup(o))
 }
 
 // dataOptions are the flags of the verbs for one layer.

@@ -1,0 +1,57 @@
+package puppet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"pulley/agent"
+)
+
+// lookupFacts is the file in the run's confdir with the facts of Lookup.
+const lookupFacts = "facts.json"
+
+// Lookup returns a command that runs `puppet lookup` for another machine, whose facts are given by name. The job's settings,
+// $trusted and the fact `pulley` are those of that machine's runs. No fact of this machine reaches the command. An external node
+// classifier is not asked. The remarks on Command hold.
+func (p *Puppet) Lookup(ctx context.Context, job agent.Job, facts map[string]json.RawMessage, args ...string) (*exec.Cmd, error) {
+	conf := filepath.Join(p.RunDir(job.ID), "conf")
+	file := filepath.Join(conf, lookupFacts)
+	all := append([]string{"lookup", "--node", job.Certname, "--facts", file}, args...)
+	// plain: the other termini would ask a Puppet server, or this machine.
+	cmd, err := p.Command(ctx, job, append(all, "--facts_terminus", "memory", "--node_terminus", "plain", "--log_level", "err")...)
+	if err != nil {
+		return nil, err
+	}
+	given := maps.Clone(facts)
+	if given == nil {
+		given = map[string]json.RawMessage{}
+	}
+	for _, own := range []string{filepath.Join(conf, trustedFile), filepath.Join(p.RunDir(job.ID), "facts.d", "pulley.json")} {
+		b, err := os.ReadFile(own)
+		if err == nil {
+			err = json.Unmarshal(b, &given)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot prepare the facts of %s: %w", job.Certname, err)
+		}
+	}
+	// Puppet takes all of these from the file, or none.
+	for name, value := range map[string]string{"hostname": job.Certname, "domain": "", "fqdn": job.Certname, "clientcert": job.Certname} {
+		if given[name] == nil {
+			given[name], _ = json.Marshal(value) // a text
+		}
+	}
+	b, err := json.Marshal(given)
+	if err != nil {
+		return nil, fmt.Errorf("cannot prepare the facts of %s: %w", job.Certname, err)
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		return nil, fmt.Errorf("cannot prepare the facts of %s: %w", job.Certname, err)
+	}
+	return cmd, nil
+}

@@ -1,0 +1,3 @@
+$tier = "t-${trusted['extensions']['pp_datacenter']}"
+$site_zones = [$trusted['extensions']['pp_zone'], 'all']
+node default { include site }

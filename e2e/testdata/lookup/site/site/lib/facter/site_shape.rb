@@ -1,0 +1,1 @@
+Facter.add(:site_shape) { setcode { { 'form' => 'round', 'sides' => [0, 1] } } }

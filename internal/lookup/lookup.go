@@ -1,0 +1,211 @@
+// Package lookup answers, on an operator's machine, what Hiera gives to a node: it runs Puppet's own lookup with the node's release,
+// live data, published facts and trusted values.
+//
+// The code of the release runs on this machine, as it does in a node's run: Hiera's backends, functions, and with Compile the
+// manifests.
+package lookup
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/fleet"
+	"pulley/internal/publish"
+	"pulley/internal/store"
+)
+
+// Query is a question for a node's data. Zero Release and Generation mean those that are desired for the node.
+type Query struct {
+	Node, Key  string
+	Merge      string // strategy; "" is that of lookup_options
+	Release    string
+	Generation agent.Generation
+	Compile    bool // run the manifests first, so that their top-scope variables have values
+	Explain    bool
+}
+
+// Answer is the value of a key for a node.
+type Answer struct {
+	Node       string           `json:"node"`
+	Key        string           `json:"key"`
+	Release    string           `json:"release"`
+	Generation agent.Generation `json:"data"`
+	Found      bool             `json:"found"`
+	Sensitive  bool             `json:"sensitive,omitempty"` // Puppet redacted the value, or a part of it
+	Value      json.RawMessage  `json:"value,omitempty"`
+	Places     []Place          `json:"places,omitempty"` // in the order in which Hiera looked; with Explain
+}
+
+// deadline of one lookup: a compilation may take minutes.
+const deadline = 10 * time.Minute
+
+// Run answers a query. Its error names the cause: no Puppet on this machine, no published facts, a catalog that does not compile.
+func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (a Answer, err error) {
+	f, err := fleet.FindNode(ctx, s, ref, q.Node)
+	if err != nil {
+		return Answer{}, err
+	}
+	published, err := fleet.FactsOf(ctx, s, ref, q.Node)
+	if err != nil {
+		return Answer{}, err
+	}
+	dir, err := os.MkdirTemp("", "pulley-lookup-")
+	if err != nil {
+		return Answer{}, fmt.Errorf("cannot look up %s: %w", q.Key, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	p := &puppet.Puppet{Dir: dir}
+	if err := p.Installed(); err != nil {
+		return Answer{}, fmt.Errorf("cannot look up %s: %w on this machine\ninstall it (Debian, Ubuntu: `apt-get install puppet-agent`), or run on %s: pulley-agent puppet -- lookup %s", q.Key, puppet.ErrMissing, q.Node, q.Key)
+	}
+	role := f.RoleOf(q.Node)
+	job := agent.Job{
+		ID: "lookup", Tree: filepath.Join(dir, "release"), Target: f.Desired(role, q.Node).Wanted(),
+		Identity: agent.Identity{
+			Node: q.Node, Role: role, Environment: ref.String(), PuppetEnvironment: ref.Environment, Certname: certname(published, q.Node),
+		},
+	}
+	if q.Release != "" {
+		job.Target.Release = q.Release
+	}
+	if q.Generation != 0 {
+		job.Target.Data = q.Generation
+	}
+	if job.Target.Release == "" {
+		return Answer{}, fmt.Errorf("cannot look up %s for %s: no release is desired there\ngive --release VERSION", q.Key, q.Node)
+	}
+	r, err := s.Releases.Get(ctx, job.Target.Release)
+	if err != nil {
+		return Answer{}, err
+	}
+	if err := publish.ExportTree(ctx, s.Releases, r, job.Tree); err != nil {
+		return Answer{}, err
+	}
+	if job.Data, err = layers(ctx, s, ref, job, filepath.Join(dir, "data")); err != nil {
+		return Answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	a = Answer{Node: q.Node, Key: q.Key, Release: r.Version, Generation: job.Target.Data}
+	asked := asked{ctx: ctx, puppet: p, job: job, facts: published.Facts, query: q}
+	if err := asked.value(&a); err != nil {
+		return Answer{}, err
+	}
+	if q.Explain {
+		err = asked.explain(&a)
+	}
+	return a, err
+}
+
+// certname returns the certname of the node's runs.
+func certname(n fleet.NodeFacts, node string) string {
+	var trusted struct {
+		Certname string `json:"certname"`
+	}
+	if json.Unmarshal(n.Trusted, &trusted) != nil {
+		trusted.Certname = ""
+	}
+	return cmp.Or(trusted.Certname, strings.ToLower(node))
+}
+
+// layers writes the node's live data below root and returns its folder; "" without live data.
+func layers(ctx context.Context, s *store.Store, ref environments.Ref, job agent.Job, root string) (string, error) {
+	if job.Target.Data == 0 {
+		return "", nil
+	}
+	g, err := s.Targets.Generation(ctx, ref.String(), job.Target.Data)
+	if err != nil {
+		return "", err
+	}
+	contents := map[string][]byte{}
+	for _, layer := range hieradata.Order(job.Role, job.Node) {
+		if digest, has := g.Layers[layer]; has {
+			if contents[digest], err = s.Targets.Layer(ctx, ref.String(), digest); err != nil {
+				return "", err
+			}
+		}
+	}
+	return hieradata.Materialise(root, g.Generation, job.Role, job.Node, contents)
+}
+
+// asked is a query with everything that Puppet needs.
+type asked struct {
+	ctx    context.Context
+	puppet *puppet.Puppet
+	job    agent.Job
+	facts  map[string]json.RawMessage
+	query  Query
+}
+
+// redacted is the text that Puppet writes in the place of a Sensitive.
+const redacted = "Sensitive [value redacted]"
+
+func (q asked) value(a *Answer) error {
+	out, err := q.run("--render-as", "json")
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(exit.Stderr) == 0 {
+		return nil // Puppet prints nothing for a key that no level has
+	}
+	if err != nil {
+		return err
+	}
+	if out = bytes.TrimSpace(out); !json.Valid(out) {
+		return fmt.Errorf("cannot look up %s for %s: puppet printed no JSON: %.200q", q.query.Key, q.query.Node, out)
+	}
+	a.Found, a.Value, a.Sensitive = true, out, bytes.Contains(out, []byte(redacted))
+	return nil
+}
+
+// run runs Puppet's lookup. The Stderr of an *exec.ExitError has its messages.
+func (q asked) run(args ...string) ([]byte, error) {
+	args = append([]string{q.query.Key}, args...)
+	if q.query.Compile {
+		args = append(args, "--compile")
+	}
+	if q.query.Merge != "" {
+		args = append(args, "--merge", q.query.Merge)
+	}
+	cmd, err := q.puppet.Lookup(q.ctx, q.job, q.facts, args...)
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	switch {
+	case q.ctx.Err() != nil:
+		return nil, fmt.Errorf("cannot look up %s for %s: %w", q.query.Key, q.query.Node, q.ctx.Err())
+	case errors.As(err, &exit) && len(exit.Stderr) > 0:
+		return nil, fmt.Errorf("cannot look up %s for %s: %s", q.query.Key, q.query.Node, q.relative(string(exit.Stderr)))
+	}
+	return out, err
+}
+
+// relative shortens the messages of Puppet: names of files are those in the release.
+func (q asked) relative(text string) string {
+	text = strings.TrimPrefix(strings.TrimSpace(text), "Error: ")
+	return strings.NewReplacer(q.releaseDir()+"/", "", q.job.Tree+"/", "").Replace(text)
+}
+
+// releaseDir is the release's folder as Puppet sees it.
+func (q asked) releaseDir() string {
+	return filepath.Join(q.puppet.RunDir(q.job.ID), "environments", q.job.PuppetEnvironment)
+}
+
+// Merges reports whether Hiera has a merge strategy of this name.
+func Merges(strategy string) bool {
+	return slices.Contains([]string{"first", "unique", "hash", "deep"}, strategy)
+}
