@@ -27,7 +27,7 @@ func TestHelpNamesExitCodes(t *testing.T) {
 func TestChangesHaveDryRuns(t *testing.T) {
 	t.Parallel()
 	without := map[string]string{
-		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data get": "reads",
+		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data get": "reads", "data lookup": "reads",
 		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "explain": "reads", "facts": "reads",
 		"history": "reads", "holds": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "provider enter": "enters a machine", "provider list": "reads", "releases diff": "reads",
 		"releases show": "reads", "releases verify": "reads", "runs": "reads", "secret list": "reads", "status": "reads", "token list": "reads", "validate": "reads", "version": "reads",
