@@ -14,7 +14,7 @@ import (
 var lookups = [][]string{
 	{"deep", "hash", "unique", "first", "knocked", "sorted", "deep --merge unique", "deep --merge hash", "hash --merge deep", "unique --merge first", "first --merge unique", "hash --merge first", "deep.map.both", "deep.list.0", "hash.role"},
 	{"by_tier", "by_zone", "zone_all", "by_scope", "by_role", "by_os", "pulley_role", "trusted_zone", "globbed", "only_b", "from_json", "from_json.list.0", "site::only_last"},
-	{"live_merged", "live_node", "live_role", "live_common", "live_only", "live_only.a.0", "live_converted"},
+	{"live_merged", "live_node", "live_role", "live_common", "live_only", "pulley::hosts", "live_only.a.0", "live_converted"},
 	{"secret_user", "secret", "secret_map", "secret_map.password", "to_integer", "to_array"},
 	{"mixed", "integer", "negative", "large", "octal", "float", "exponent", "boolean", "no_word", "no_text", "null_value", "empty_text", "empty_list", "empty_hash", "number_text", "date_text", "unicode", "lines", "percent", "literal", "symbol_like"},
 	{"nested_fact", "interpolated", "scoped", "legacy_fact", "no_such_fact", "by_lookup", "by_hiera", "by_alias", "alias_list", "by_two", "nested.a.b.c.1.d", "nested.'dotted.key'"},
@@ -31,7 +31,7 @@ func TestLookupIsThatOfTheNode(t *testing.T) {
 	f.pulley("data", "set", "live_role", "[1, '%{trusted.certname}']", "--role", "compute")
 	f.pulley("data", "set", "live_common", "7", "--common")
 	f.pulley("data", "set", "live_merged", "[live]")
-	f.pulley("data", "set", "live_only", "{a: ['%{facts.site_shape.form}']}")
+	f.pulley("data", "set", "live_only", "pulley::hosts", "{a: ['%{facts.site_shape.form}']}")
 	f.pulley("data", "set", "live_converted", "'12'")
 	f.pulley("data", "set", "lookup_options", "{live_converted: {convert_to: Integer}}")
 	f.machine("compute1")

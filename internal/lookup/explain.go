@@ -13,7 +13,7 @@ type Place struct {
 	Depth int    `json:"depth,omitempty"` // 0; of an interpolation inside a value, one more
 	Key   string `json:"key"`
 	Level string `json:"level"`          // name of the level; "" for a merge; the text of an interpolation
-	File  string `json:"file,omitempty"` // in the release, or "live data"
+	File  string `json:"file,omitempty"` // in the release, or "live data" or "host list"
 	// Result is found, no_key, no_file, merged, interpolation, or Puppet's own code.
 	Result string          `json:"result"`
 	Value  json.RawMessage `json:"value,omitempty"`
@@ -107,6 +107,9 @@ func (e *explanation) add(b branch, p Place) {
 func (e *explanation) file(path string) string {
 	if rel, err := filepath.Rel(e.job.Data, path); e.job.Data != "" && err == nil && filepath.IsLocal(rel) {
 		return "live data"
+	}
+	if path == e.job.Hosts {
+		return "host list"
 	}
 	for _, root := range []string{e.releaseDir(), e.job.Tree} {
 		if rel, err := filepath.Rel(root, path); err == nil && filepath.IsLocal(rel) {

@@ -24,6 +24,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/hosts"
 	"pulley/internal/publish"
 	"pulley/internal/store"
 )
@@ -98,6 +99,9 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (a 
 	if job.Data, err = layers(ctx, s, ref, job, filepath.Join(dir, "data")); err != nil {
 		return Answer{}, err
 	}
+	if job.Hosts, err = seen(ctx, s, ref, job, dir); err != nil {
+		return Answer{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	a = Answer{Node: q.Node, Key: q.Key, Release: r.Version, Generation: job.Target.Data}
@@ -140,6 +144,28 @@ func layers(ctx context.Context, s *store.Store, ref environments.Ref, job agent
 		}
 	}
 	return hieradata.Materialise(root, g.Generation, job.Role, job.Node, contents)
+}
+
+// seen writes the nodes that the node sees as the data file of its runs; "" if it sees none.
+func seen(ctx context.Context, s *store.Store, ref environments.Ref, job agent.Job, dir string) (string, error) {
+	view, err := hosts.ViewOf(job.Tree, ref.Environment, job.Role)
+	if err != nil || view == nil {
+		return "", err
+	}
+	list, err := s.Fleet.Hosts(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	nodes, _ := hosts.Parse(list) // other entries are in no node's data
+	b, err := view.Document(nodes)
+	file := filepath.Join(dir, "hosts.json")
+	if err == nil {
+		err = os.WriteFile(file, b, 0o600)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot write the nodes that %s sees: %w", job.Node, err)
+	}
+	return file, nil
 }
 
 // asked is a query with everything that Puppet needs.
