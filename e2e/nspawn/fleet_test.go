@@ -309,3 +309,44 @@ func (f *Fleet) host(node string) host {
 	}
 	return host{}
 }
+
+// useCoreTypes lets a role use types that Debian splits from Puppet. The image has their packages, and does not install them.
+func (f *Fleet) useCoreTypes(role string) {
+	f.t.Helper()
+	f.replace("modules/role/manifests/"+role+".pp", "include profile::base", `include profile::base
+  cron { 'yearly': command => '/bin/true', special => 'yearly' }
+  host { 'books.example': ip => '192.0.2.7' }
+  mount { '/mnt': ensure => mounted, device => 'tmpfs', fstype => 'tmpfs', options => 'size=1m' }`)
+}
+
+// useEyaml gives a role keys of its own, and data with an encrypted value. docs/eyaml.md describes the layout.
+func (f *Fleet) useEyaml(role, format, secret string) {
+	f.t.Helper()
+	private, public := "--pkcs7-private-key="+f.Path(role+".pem"), "--pkcs7-public-key="+f.Path(role+".crt")
+	f.run("eyaml", "createkeys", private, public)
+	encrypted := f.run("eyaml", "encrypt", "--quiet", "--output=string", "--string="+secret, private, public)
+	f.file("hieradata/secrets/"+role+".yaml", fmt.Sprintf(format, strings.TrimSpace(encrypted)))
+	f.replace("hiera.yaml", "hierarchy:\n", `hierarchy:
+  - name: secrets of the role
+    lookup_key: eyaml_lookup_key
+    path: "secrets/%{facts.pulley.role}.yaml"
+    options:
+      pkcs7_private_key: "/etc/pulley/eyaml/%{facts.pulley.role}.pem"
+      pkcs7_public_key: "/etc/pulley/eyaml/%{facts.pulley.role}.crt"
+`)
+}
+
+// putKeys copies the keys of a role to a machine that is on, as its root does.
+func (m *Machine) putKeys(f *Fleet, role string) {
+	m.t.Helper()
+	for _, name := range []string{role + ".pem", role + ".crt"} {
+		text, err := os.ReadFile(f.Path(name))
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		script := `umask 077; mkdir -p /etc/pulley/eyaml; printf %s "$2" >"/etc/pulley/eyaml/$1"`
+		if out, err := m.In("sh", "-c", script, "sh", name, string(text)); err != nil {
+			m.t.Fatalf("cannot put %s: %v: %s", name, err, out)
+		}
+	}
+}

@@ -45,10 +45,26 @@ func TestMachineBecomesNodeUnattended(t *testing.T) {
 	}
 
 	f.replace("hieradata/roles/compute.yaml", "A compute node", "The next release")
+	f.useCoreTypes("compute")
+	f.useEyaml("compute", "profile::base::notes: ['%s']\n", "a secret")
 	f.Release("1.1.0")
+	m.Wait("the failure without the eyaml key, by cron", func() string {
+		runs, problem, _ := f.try("runs", "compute1", "latest")
+		if strings.Contains(runs, "hiera-eyaml cannot decrypt data on this machine") && strings.Contains(runs, "/etc/pulley/eyaml/compute.pem") {
+			return ""
+		}
+		return runs + problem
+	})
+	m.putKeys(f, "compute")
 	m.Wait("release 1.1.0, by cron", f.converged("compute1", "1.1.0"))
-	if motd := m.Read("/etc/pulley-demo/motd"); motd != "The next release, kept by Pulley\n" {
+	if motd := m.Read("/etc/pulley-demo/motd"); motd != "The next release, kept by Pulley\na secret\n" {
 		t.Errorf("release 1.1.0 made %q", motd)
+	}
+	if hosts, tab := m.Read("/etc/hosts"), m.Read("/var/spool/cron/crontabs/root"); !strings.Contains(hosts, "192.0.2.7\tbooks.example") || !strings.Contains(tab, "@yearly /bin/true\n") {
+		t.Errorf("release 1.1.0 made /etc/hosts\n%s\nand the crontab\n%s", hosts, tab)
+	}
+	if fstab := m.Read("/etc/fstab"); !strings.Contains(fstab, "/mnt\ttmpfs") {
+		t.Errorf("release 1.1.0 made /etc/fstab\n%s", fstab)
 	}
 }
 
