@@ -109,6 +109,9 @@ var decisions = []decision{
 		func(o *Observed, _ *Desired) { notRunFor(o, 30*time.Minute-time.Second) },
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
 
+	{"a node that sees changed nodes runs, before enforcement is due",
+		func(o *Observed, _ *Desired) { o.State.Hosts = HostView{Shown: "b", Applied: "a"} },
+		want{Enforce, ReasonHosts, verA, "", ""}},
 	{"a disabled node runs nothing, whatever is due, forced or new",
 		func(o *Observed, d *Desired) { o.Disabled, o.Force, d.Default = "kernel debugging", true, verB },
 		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
