@@ -27,12 +27,33 @@ type Node struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 }
 
-// The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names.
+// The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names. Their lengths are
+// checked apart: repetition counts would make each start of the agent slower.
 var (
-	nodeForm     = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$`)
-	roleForm     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
-	hostnameForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	nodeForm  = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
+	roleForm  = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+	labelForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 )
+
+const (
+	maxName  = 253
+	maxLabel = 63 // also of a role's name
+)
+
+func isRole(s string) bool { return len(s) <= maxLabel && roleForm.MatchString(s) }
+
+// isHostname reports whether a text is a hostname of RFC 1123, with or without a domain.
+func isHostname(s string) bool {
+	if len(s) > maxName {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if len(label) > maxLabel || !labelForm.MatchString(label) {
+			return false
+		}
+	}
+	return true
+}
 
 // maxAddresses limits the addresses of one node: a machine may list any number.
 const maxAddresses = 64
@@ -42,12 +63,12 @@ const maxAddresses = 64
 func Parse(list map[string]agent.Host) (nodes []Node, left int) {
 	nodes = make([]Node, 0, len(list))
 	for name, h := range list {
-		if h.Node != name || !nodeForm.MatchString(name) || !roleForm.MatchString(h.Role) {
+		if h.Node != name || len(name) > maxName || !nodeForm.MatchString(name) || !isRole(h.Role) {
 			left++
 			continue
 		}
 		n := Node{Name: name, Role: h.Role}
-		if len(h.Hostname) <= 253 && hostnameForm.MatchString(h.Hostname) {
+		if isHostname(h.Hostname) {
 			n.Hostname = h.Hostname
 		}
 		for _, text := range h.Addresses[:min(len(h.Addresses), maxAddresses)] {

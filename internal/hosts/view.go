@@ -104,7 +104,7 @@ func parse(data []byte, role string) (v *View, err error) {
 	}
 	v = &View{All: slices.Contains(sees, all), Settle: DefaultSettle, Flavors: map[string]string{}}
 	for name, r := range f.Roles {
-		if !roleForm.MatchString(name) || !v.All && !slices.Contains(sees, name) {
+		if !isRole(name) || !v.All && !slices.Contains(sees, name) {
 			continue
 		}
 		v.Roles = append(v.Roles, name)
