@@ -177,5 +177,8 @@ func (s *Status) Observed(id Identity) Observed {
 	if s.Reason == ReasonRetired { // only the node needs the request's id
 		o.State.Retire = "unknown"
 	}
+	if s.Reason == ReasonHosts { // only the node needs the digest
+		o.State.Hosts.Shown = "unknown"
+	}
 	return o
 }
