@@ -18,6 +18,7 @@ import (
 	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
 
 	"pulley/agent"
+	"pulley/internal/facts"
 	"pulley/internal/machines"
 )
 
@@ -143,6 +144,9 @@ func (c *applyCase) end() string {
 		key, value := string(kv.Key), string(kv.Value)
 		switch {
 		case strings.HasPrefix(key, "/pulley/v1/runs/"+c.env+"/"): // number of runs
+		case strings.HasPrefix(key, "/pulley/v1/facts/"+c.env+"/"): // they have times
+			p, err := facts.Decode(kv.Value)
+			line("%s %q, %v", key, slices.Sorted(maps.Keys(p.Facts)), err)
 		case strings.Contains(value, `"revoked":`) && strings.Contains(value, `"used":0`): // of an interrupted order
 		case strings.Contains(key, "/tokens/") && strings.Contains(value, `"`+c.env+`"`), strings.Contains(key+"/", "/"+c.env+"/"):
 			line("%s %s", key, value)

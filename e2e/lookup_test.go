@@ -31,7 +31,7 @@ func TestLookupIsThatOfTheNode(t *testing.T) {
 	f.pulley("data", "set", "live_role", "[1, '%{trusted.certname}']", "--role", "compute")
 	f.pulley("data", "set", "live_common", "7", "--common")
 	f.pulley("data", "set", "live_merged", "[live]")
-	f.pulley("data", "set", "live_only", "pulley::hosts", "{a: ['%{facts.site_shape.form}']}")
+	f.pulley("data", "set", "live_only", "{a: ['%{facts.site_shape.form}']}")
 	f.pulley("data", "set", "live_converted", "'12'")
 	f.pulley("data", "set", "lookup_options", "{live_converted: {convert_to: Integer}}")
 	f.machine("compute1")

@@ -11,6 +11,13 @@ import (
 // eyamlFunction is the lookup function of hiera-eyaml. Its options: https://github.com/voxpupuli/hiera-eyaml#with-hiera-5
 const eyamlFunction = "eyaml_lookup_key"
 
+// A secret with the key EyamlKey contains keys of hiera-eyaml, in PEM form. A run finds it as EyamlFile in the folder of its data:
+// hiera.yaml names it "%{facts.pulley.data}/eyaml.pem".
+const (
+	EyamlKey  = "pulley::eyaml"
+	EyamlFile = "eyaml.pem"
+)
+
 // Eyaml is what a hiera.yaml needs to decrypt data.
 type Eyaml struct {
 	Used        bool     // a level of the hierarchy decrypts

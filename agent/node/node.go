@@ -82,6 +82,9 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	return n, nil
 }
 
+// State reads what the node remembers of its runs.
+func (n *Node) State() (agent.State, error) { return n.disk.Load() }
+
 // Close releases the lock and closes the connections.
 func (n *Node) Close() error {
 	return errors.Join(n.parts.Close(), n.disk.Close(), n.lock.Close())

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done fun
 	if err != nil {
 		return "", none, err
 	}
+	var eyaml string // of the highest layer that has it
 	for i, f := range files {
 		plain := map[string]string{}
 		for key, text := range f.secrets {
@@ -83,6 +85,10 @@ func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done fun
 		if files[i].text, err = hieradata.Reveal(f.text, plain); err != nil {
 			return "", none, fmt.Errorf("cannot use layer %s: %w", f.layer, err)
 		}
+		eyaml = cmp.Or(eyaml, plain[hieradata.EyamlKey])
+	}
+	if eyaml != "" {
+		files = append(files, layerFile{name: hieradata.EyamlFile, text: []byte(eyaml + "\n")})
 	}
 	dir, err := n.inMemory(files)
 	return dir, func() error { return os.RemoveAll(dir) }, err

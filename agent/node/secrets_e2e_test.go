@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,21 +49,7 @@ include profile
 	}
 	run := func(identity string, noop bool) agent.Result {
 		t.Helper()
-		n := &Node{Setup: Setup{Config: nodeconfig.Under(filepath.Join(dir, "root")), Log: slog.New(slog.DiscardHandler), Now: time.Now}}
-		must(t, os.MkdirAll(filepath.Join(n.StateDir(), "identity"), 0o700))
-		must(t, n.SaveSecrets([]string{identity}))
-		p := &puppet.Puppet{Dir: n.StateDir(), Deadline: time.Minute, StateDirs: []string{filepath.Join(dir, "absent")}, Reveal: n.reveal}
-		r, err := p.Apply(t.Context(), agent.Job{
-			Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
-			ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"), Data: filepath.Join(dir, "data"), Noop: noop,
-		})
-		must(t, err)
-		for _, parent := range memoryFolders {
-			if _, err := os.Lstat(filepath.Join(parent, n.secretsFolder())); err == nil {
-				t.Error("the decrypted data is still there after the run")
-			}
-		}
-		return r
+		return runWithSecrets(t, dir, identity, noop)
 	}
 	if r := run(other, false); r.Problem.Code != agent.SecretsUnusable || r.Kind != agent.Untouched || !strings.Contains(r.Problem.String(), "no identity on this machine decrypts it") {
 		t.Errorf("a node of another role: %+v", r)
@@ -87,6 +74,80 @@ include profile
 		}
 		return err
 	}))
+}
+
+// runWithSecrets runs Puppet as web1 with the identity, on the folders tree and data of dir.
+func runWithSecrets(t *testing.T, dir, identity string, noop bool) agent.Result {
+	t.Helper()
+	n := &Node{Setup: Setup{Config: nodeconfig.Under(filepath.Join(dir, "root")), Log: slog.New(slog.DiscardHandler), Now: time.Now}}
+	must(t, os.MkdirAll(filepath.Join(n.StateDir(), "identity"), 0o700))
+	must(t, n.SaveSecrets([]string{identity}))
+	p := &puppet.Puppet{Dir: n.StateDir(), Deadline: time.Minute, StateDirs: []string{filepath.Join(dir, "absent")}, Reveal: n.reveal}
+	r, err := p.Apply(t.Context(), agent.Job{
+		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
+		ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"), Data: filepath.Join(dir, "data"), Noop: noop,
+	})
+	must(t, err)
+	for _, parent := range memoryFolders {
+		if _, err := os.Lstat(filepath.Join(parent, n.secretsFolder())); err == nil {
+			t.Error("the decrypted data is still there after the run")
+		}
+	}
+	return r
+}
+
+// The secret pulley::eyaml must let a run decrypt the eyaml values of the release. Without it, the run changes nothing.
+func TestSecretOpensEyaml(t *testing.T) {
+	dir := t.TempDir()
+	identity, recipient, err := secrets.NewIdentity()
+	must(t, err)
+	eyaml := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("eyaml", args...)
+		cmd.Dir = dir
+		text, err := cmd.Output()
+		must(t, err)
+		return strings.TrimSpace(string(text))
+	}
+	pair := []string{"--pkcs7-private-key=" + filepath.Join(dir, "web.pem"), "--pkcs7-public-key=" + filepath.Join(dir, "web.crt")}
+	eyaml(append([]string{"createkeys"}, pair...)...)
+	value := eyaml(append([]string{"encrypt", "-q", "-o", "string", "-s", "decrypted"}, pair...)...)
+	both := ""
+	for _, name := range []string{"web.pem", "web.crt"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		must(t, err)
+		both += string(b)
+		must(t, os.Remove(filepath.Join(dir, name)))
+	}
+	text, err := secrets.Seal(recipient, secrets.Place{Environment: "dev", Layer: hieradata.ForRole("web"), Key: hieradata.EyamlKey}, strings.TrimSuffix(both, "\n"))
+	must(t, err)
+	layer, err := hieradata.Set(nil, hieradata.EyamlKey, "'"+text+"'")
+	must(t, err)
+	managed := filepath.Join(dir, "managed")
+	for name, content := range map[string]string{
+		"data/node.yaml": "{}\n", "data/role.yaml": "{}\n", "data/environment.yaml": "{}\n", "data/common.yaml": "{}\n",
+		"tree/hiera.yaml": `version: 5
+defaults: {datadir: data}
+hierarchy:
+  - name: encrypted
+    lookup_key: eyaml_lookup_key
+    path: encrypted.yaml
+    options: {pkcs7_private_key: "%{facts.pulley.data}/eyaml.pem", pkcs7_public_key: "%{facts.pulley.data}/eyaml.pem"}
+`,
+		"tree/data/encrypted.yaml": "word: " + value + "\n",
+		"tree/manifests/site.pp":   "file { '" + managed + "': content => lookup('word') }\n",
+	} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	if r := runWithSecrets(t, dir, identity, false); r.Kind != agent.Untouched || r.Problem.Code != agent.NotDecrypted {
+		t.Errorf("without the secret: %+v", r)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "data/role.yaml"), layer, 0o600))
+	r := runWithSecrets(t, dir, identity, false)
+	if b, err := os.ReadFile(managed); err != nil || string(b) != "decrypted" {
+		t.Errorf("the managed file has %q, %v; %+v", b, err, r)
+	}
 }
 
 func logOf(r agent.Result) string {

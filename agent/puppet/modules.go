@@ -46,7 +46,7 @@ func (p *Puppet) linkCoreTypes(dir string) (linked bool, err error) {
 	for _, name := range coreTypes {
 		name += "_core"
 		installed, err := filepath.EvalSymlinks(filepath.Join(from, name))
-		if err != nil {
+		if err != nil && p.fetched != "" { // "" would be the folder in which the agent was started
 			installed, err = filepath.EvalSymlinks(filepath.Join(p.fetched, name))
 		}
 		if err != nil {

@@ -86,7 +86,12 @@ func newTakeoverLook(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if run := report.Run; run != nil && o.setup(c).NewPuppet().Manages(run.ID, "service[puppet]", "service[pe-puppet]") {
+			if run := report.Run; run != nil && run.Outcome != agent.Failed {
+				if err := o.oldAgent(nil).Looked(run.Unclassified); err != nil {
+					return err
+				}
+			}
+			if run := report.Run; run != nil && o.setup(c).NewPuppet().Manages(run.ID, found.Services()...) {
 				fmt.Fprintln(o.env.Stdout, "the release manages the service of puppet agent: after takeover disable, no run changes it")
 			}
 			return o.conclude(c, r, report)
@@ -97,11 +102,11 @@ func newTakeoverLook(o *options) *cobra.Command {
 // printDifferences prints the settings of the old agent that runs of Pulley do not have.
 func (o *options) printDifferences(c nodeconfig.Config, found takeover.Findings) error {
 	conf, err := puppet.ReadConf(c.Root)
-	if err != nil || conf.Path == "" || found.Empty() && !found.Ran {
+	if err != nil || found.Empty() && !found.Ran {
 		return err
 	}
 	for _, d := range takeover.Differences(conf, c.Identity) {
-		cli.Cleanf(o.env.Stdout, "differs from %s: %s\n", conf.Path, d.Sentence())
+		cli.Cleanf(o.env.Stdout, "differs from %s: %s\n", cmp.Or(conf.Path, "Puppet's defaults"), d.Sentence())
 	}
 	return nil
 }
@@ -132,25 +137,27 @@ func (o *options) printFindings(f takeover.Findings) {
 
 func newTakeoverDisable(o *options) *cobra.Command {
 	var cron string
-	var noCron bool
+	var noCron, bare bool
 	cmd := &cobra.Command{
 		Use: "disable", Short: "Disable puppet agent, and let cron start Pulley",
 		Long: `disable writes Puppet's own lock with a message (as puppet agent --disable does), disables and stops the agent's service,
-comments out cron's lines that start it, and lets cron start Pulley. It refuses when the agent is disabled already.
+comments out cron's lines that start it, and lets cron start Pulley. It refuses when the agent is disabled already, and after a
+look or a run whose catalog has 0 classes.
 
 EXIT STATUS
   0 done; 1 failed; 2 wrong usage`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.takeoverDisable(c.Context(), cron, noCron)
+			return o.takeoverDisable(c.Context(), cron, noCron, bare)
 		},
 	}
 	cmd.Flags().StringVar(&cron, "schedule", "", "when cron starts Pulley, five fields (default: the schedule of the first boot, else '"+schedule.Default+"')")
 	cmd.Flags().BoolVar(&noCron, "no-cron", false, "no schedule: something else starts Pulley, such as pulley-agent daemon")
+	cmd.Flags().BoolVar(&bare, "no-classes", false, "also if Pulley's catalog for this machine has 0 classes")
 	return cmd
 }
 
-func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool) error {
+func (o *options) takeoverDisable(ctx context.Context, cron string, noCron, bare bool) error {
 	c, err := o.load()
 	if err != nil {
 		return err
@@ -170,7 +177,11 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool)
 	if err != nil {
 		return fmt.Errorf("cannot disable the old agent: %w", err)
 	}
-	err = o.oldAgent(c.Puppet.StateDirs).Disable(ctx, o.env.User, chosen, func(ctx context.Context) error {
+	state, err := n.State()
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot disable the old agent: %w", err), n.Close())
+	}
+	err = o.oldAgent(c.Puppet.StateDirs).Disable(ctx, o.env.User, chosen, state, bare, func(ctx context.Context) error {
 		if chosen.None {
 			return nil
 		}

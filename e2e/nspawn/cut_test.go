@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/facts"
 	"pulley/internal/firstboot"
 	"pulley/internal/pki"
 )
@@ -256,6 +257,9 @@ func (m *Machine) fact(name string, info fs.FileInfo, node string) string {
 			is = append(is, fmt.Sprintf("%s %s%s", step, s.Steps[step].State, s.Steps[step].Error))
 		}
 		return ": " + strings.Join(is, ", ")
+	case strings.HasSuffix(name, "/facts.zst"): // of this machine
+		p, err := facts.Decode([]byte(text))
+		return fmt.Sprintf(": facts %v, %v", len(p.Facts) > 0, err)
 	case strings.HasSuffix(name, ".json"):
 		return " " + strings.Join(keys(text), ",") // times and digests of this machine's runs
 	case len(text) > 8<<10:

@@ -49,6 +49,7 @@ type State struct {
 	Locks    []string  `json:"locks,omitempty"`    // folders with this takeover's lock
 	Units    []Unit    `json:"units,omitempty"`
 	Files    []File    `json:"files,omitempty"`
+	Bare     bool      `json:"bare,omitempty"` // the catalog of the last look has no class
 }
 
 // Schedule is the schedule that starts Pulley in place of the old agent.
@@ -166,6 +167,16 @@ func (m *Machine) at(s *State, stage Stage, by string, set func()) error {
 	return s.save(m.StateDir)
 }
 
+// Looked records whether the catalog of the last look has no class.
+func (m *Machine) Looked(bare bool) error {
+	s, err := Load(m.StateDir)
+	if err != nil || s.Bare == bare {
+		return err
+	}
+	s.Bare = bare
+	return s.save(m.StateDir)
+}
+
 // Forget reverts Find: the operator reports that no puppet agent manages the machine.
 func (m *Machine) Forget() error {
 	s, err := Load(m.StateDir)
@@ -180,14 +191,17 @@ func (m *Machine) Forget() error {
 
 // Disable turns the old agent off without removing any of it, and then starts Pulley's schedule through the function
 // on. It records the chosen schedule before any change. If an operator has disabled the agent, it returns a
-// *puppet.DisabledError.
-func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on func(context.Context) error) error {
+// *puppet.DisabledError. bare confirms a node whose last look, or last run, applied no class.
+func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, node agent.State, bare bool, on func(context.Context) error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
 		return err
 	}
 	switch s.Stage {
 	case None, Found, Disabling:
+		if (node.Unclassified || s.Bare) && !bare {
+			return errors.New("cannot disable the old agent: Pulley's catalog for this machine has 0 classes, and nobody would apply the old ones\ncheck what selects the classes of this machine, and run `pulley-agent takeover look` again; or confirm it with --no-classes")
+		}
 	case Undoing:
 		return errors.New("cannot disable the old agent: an undo was interrupted\nrun `pulley-agent takeover undo` to finish it")
 	default:
@@ -425,12 +439,25 @@ func (s State) Services() []string {
 	if !s.Replaces() {
 		return nil
 	}
+	return servicesOf(s.Units)
+}
+
+// servicesOf returns the names of Puppet's service type that mean a puppet agent, for the units that start it.
+func servicesOf(units []Unit) []string {
 	services := []string{"puppet", "pe-puppet"}
-	for _, u := range s.Units {
+	for _, u := range units {
 		services = append(services, u.Name, strings.TrimSuffix(u.Name, ".service"))
 	}
 	slices.Sort(services)
 	return slices.Compact(services)
+}
+
+// Services returns the services of the puppet agents that were found, as Puppet's resource list names them: service[puppet].
+func (f Findings) Services() (resources []string) {
+	for _, name := range servicesOf(f.Units) {
+		resources = append(resources, "service["+strings.ToLower(name)+"]")
+	}
+	return resources
 }
 
 // Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",

@@ -121,7 +121,7 @@ func (f *fixture) disable(t *testing.T) error {
 	if err != nil {
 		return err
 	}
-	return f.Disable(t.Context(), "ann", s.Choose("", false), f.on)
+	return f.Disable(t.Context(), "ann", s.Choose("", false), agent.State{}, false, f.on)
 }
 
 // remove removes the old agent after a good run of Pulley.
@@ -420,7 +420,7 @@ func TestChosenScheduleSurvivesInterruption(t *testing.T) {
 			}
 			var on []Schedule
 			start := func(chosen Schedule) error {
-				return f.Disable(t.Context(), "ann", chosen, func(context.Context) error { on = append(on, chosen); return nil })
+				return f.Disable(t.Context(), "ann", chosen, agent.State{}, false, func(context.Context) error { on = append(on, chosen); return nil })
 			}
 			err := start(choose(c.cron, c.none))
 			if err == nil {
