@@ -1,8 +1,11 @@
 package controlrepo
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"pulley/environments"
 )
 
 // A team that brings a repository could not judge it, or would get an environment file that Pulley refuses.
@@ -76,6 +79,58 @@ roles:
 		if partWords[p.Code] == [2]string{} {
 			t.Errorf("part %s has no sentence", p.Code)
 		}
+	}
+}
+
+// Roles whose names differ only in digits or namespaces would be one role in the draft, and their extensions lost.
+func TestAdoptKeepsRolesApart(t *testing.T) {
+	changes := map[string]string{"environments": "", "modules/role": "", "hieradata": "",
+		"manifests/site.pp": "node 'web1.example.com' { }\nnode 'a.example.com' { include role::usw2::web }\nnode default { include $trusted['extensions']['pp_role'] }\n"}
+	for _, class := range []string{"tier1", "tier2", "qa_web", "qa1_web", "usw2::web", "use1::web"} {
+		changes["modules/role/manifests/"+strings.ReplaceAll(class, "::", "/")+".pp"] = "class role::" + class + " { }\n"
+	}
+	report, err := Validate(t.Context(), repo(t, changes), Options{Adopt: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `roles:
+  qa-web: # modules/role/manifests/qa1_web.pp, stands for qa1_web
+    cardinality: 0
+    trusted: {pp_role: "role::qa1_web"}
+  qa-web-b: # modules/role/manifests/qa_web.pp, stands for qa_web
+    cardinality: 0
+    trusted: {pp_role: "role::qa_web"}
+  tier: # modules/role/manifests/tier1.pp, stands for tier1
+    cardinality: 0
+    trusted: {pp_role: "role::tier1"}
+  tier-b: # modules/role/manifests/tier2.pp, stands for tier2
+    cardinality: 0
+    trusted: {pp_role: "role::tier2"}
+  web: # modules/role/manifests/use1/web.pp, stands for use1::web
+    cardinality: 0
+    trusted: {pp_role: "role::use1::web"}
+    members:
+      - web1.example.com
+  web-b: # modules/role/manifests/usw2/web.pp, stands for usw2::web
+    cardinality: 0
+    trusted: {pp_role: "role::usw2::web"}
+    members:
+      - a.example.com
+`
+	if got := report.Adoption.Draft.Text; !strings.HasSuffix(got, "\n"+want) || !isEnvironmentFile(got) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	all, long := guesses{}, strings.Repeat("x", 61)
+	for i := range 1000 {
+		all.add(fmt.Sprintf("%s%d", long, i), "f")
+	}
+	for name := range all {
+		if err := environments.CheckRole(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(all) != 1000 {
+		t.Errorf("%d roles, want 1000", len(all))
 	}
 }
 

@@ -1,6 +1,8 @@
 package controlrepo
 
 import (
+	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"regexp"
@@ -10,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent/puppet"
+	"pulley/environments"
 	"pulley/hieradata"
 )
 
@@ -95,6 +98,7 @@ func classifies(tokens []token) bool {
 func (r *reading) checkClassification() {
 	set, sites := map[string]bool{}, []string{}
 	external := r.checkExternalNodes(set)
+	r.checkAnswers()
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		if !r.layout.isSite(name) {
 			continue
@@ -154,6 +158,56 @@ func (r *reading) checkExternalNodes(set map[string]bool) (any bool) {
 	}
 	return any
 }
+
+// checkAnswers warns of the nodes of environment files that have no answer in external_nodes. An answer may be a link.
+func (r *reading) checkAnswers() {
+	entries, err := fs.ReadDir(r.repo, puppet.ExternalNodes)
+	if err != nil {
+		return // there is no such folder
+	}
+	answered, any := map[string]bool{}, false
+	for _, e := range entries {
+		name := path.Join(puppet.ExternalNodes, e.Name())
+		if r.opts.Ignore != nil && r.opts.Ignore(name, e.IsDir()) {
+			continue
+		}
+		any = any || !e.IsDir()
+		if node, ok := strings.CutSuffix(e.Name(), ".yaml"); ok && !e.IsDir() {
+			answered[node] = true
+			if n, err := environments.ParseNode(node); err == nil {
+				n.Stack = "" // the file does not say which stacks there are
+				answered[n.Hostname()] = true
+			}
+		}
+	}
+	if !any || answered["default"] {
+		return
+	}
+	for file, e := range r.environments {
+		var lacking []string
+		more := 0
+		for name := range certnames(e) {
+			switch {
+			case answered[name]:
+			case len(lacking) < maxNamed:
+				lacking = append(lacking, name)
+			default:
+				more++
+			}
+		}
+		if len(lacking) == 0 {
+			continue
+		}
+		detail := strings.Join(lacking, ", ")
+		if more > 0 {
+			detail += fmt.Sprintf(" and %d more", more)
+		}
+		r.add(finding(ExternalNodeMissing, file, 0, 0, detail))
+	}
+}
+
+// maxNamed limits the nodes that a finding names.
+const maxNamed = 5
 
 // topScope matches a variable of the top scope in hiera.yaml: %{role}, %{::role}.
 var topScope = regexp.MustCompile(`%\{(?:::)?([a-z_]\w*)\}`)

@@ -30,23 +30,78 @@ const (
 // guess is a role that the repository suggests.
 type guess struct {
 	from    string // file or manifest that suggests it
-	value   string // of an extension such as pp_role
+	value   string // of an extension such as pp_role, or a host's name
+	host    bool   // value is only a host's name
+	shared  bool   // another value has the same name of a role
 	members []string
+	others  map[string]*guess // by value: of the same name
 }
 
 // guesses are the suggested roles by name.
 type guesses map[string]*guess
 
-// add adds a role under a valid name. original is how the repository spells it.
-func (g guesses) add(original, from string) *guess {
-	name := roleName(original)
+// addHost adds the role of a host under a valid name: web01 and web02 are of one role.
+func (g guesses) addHost(host, from string) *guess {
+	name := roleName(host)
 	if name == "" {
 		return &guess{} // nobody reads it
 	}
 	if g[name] == nil {
-		g[name] = &guess{from: from, value: original}
+		g[name] = &guess{from: from, value: host, host: true}
 	}
 	return g[name]
+}
+
+// add adds a role under a valid name. value is how the repository spells it. Another value of the same name is another
+// role, with a suffix: tier1 becomes tier, and tier2 becomes tier-b.
+func (g guesses) add(value, from string) *guess {
+	name := roleName(value)
+	if name == "" {
+		return &guess{} // nobody reads it
+	}
+	first, class := g[name], withoutRole(value)
+	switch {
+	case first == nil:
+		g[name] = &guess{from: from, value: value}
+		return g[name]
+	case first.host:
+		first.from, first.value, first.host = from, value, false
+		return first
+	case withoutRole(first.value) == class:
+		return first
+	case first.others[class] != nil:
+		return first.others[class]
+	case first.others == nil:
+		first.others = map[string]*guess{}
+	}
+	stem := strings.TrimRight(name[:min(len(name), maxStem)], "0123456789-")
+	for n := len(first.others) + 1; ; n++ {
+		if other := stem + "-" + letters(n); g[other] == nil {
+			g[other] = &guess{from: from, value: value, shared: true}
+			first.shared, first.others[class] = true, g[other]
+			return g[other]
+		}
+	}
+}
+
+// maxStem leaves room for a suffix: the name of a role has at most 62 bytes.
+const maxStem = 54
+
+// letters counts in letters, because the name of a role does not end in a digit: a, b, … z, ba, bb.
+func letters(n int) string {
+	text := string(rune('a' + n%26))
+	if n < 26 {
+		return text
+	}
+	return letters(n/26) + text
+}
+
+// withoutRole returns the class web of role::web.
+func withoutRole(value string) string {
+	if m := roleClass.FindStringSubmatch(value); m != nil {
+		return m[1]
+	}
+	return value
 }
 
 // roleName makes a valid name of a role from a name of a class, a file or a host: web_server01 becomes web-server. It
@@ -96,7 +151,7 @@ func (r *reading) draft() *Draft {
 	for _, value := range r.captured(paths, nodeVariable) {
 		if value.text != "default" && !taken[value.text] && environments.CheckMember(value.text) == nil {
 			taken[value.text] = true
-			g := all.add(firstLabel(value.text), value.file)
+			g := all.addHost(firstLabel(value.text), value.file)
 			g.members = append(g.members, value.text)
 		}
 	}
@@ -116,20 +171,21 @@ func (g guesses) addBlock(b nodeBlock) {
 		case m.text == "default" && m.kind == word:
 		case m.kind == regex:
 			if literal := literalPrefix.FindStringSubmatch(m.text); literal != nil {
-				g.add(orElse(role, literal[1]), b.file)
+				g.addEither(role, literal[1], b.file)
 			}
 		case environments.CheckMember(m.text) == nil:
-			one := g.add(orElse(role, firstLabel(m.text)), b.file)
+			one := g.addEither(role, firstLabel(m.text), b.file)
 			one.members = append(one.members, m.text)
 		}
 	}
 }
 
-func orElse(text, other string) string {
-	if text == "" {
-		return other
+// addEither adds a role, or the role of a host if there is none.
+func (g guesses) addEither(role, host, from string) *guess {
+	if role == "" {
+		return g.addHost(host, from)
 	}
-	return text
+	return g.add(role, from)
 }
 
 func firstLabel(host string) string {
@@ -218,7 +274,8 @@ func (r *reading) write(all guesses) string {
 		}
 		with := body + g.entry(name, extension, r.extensionValue(g, extension, reads), members)
 		if !isEnvironmentFile(head + "roles:\n" + with) {
-			without := &guess{from: g.from, value: g.value}
+			without := *g
+			without.members = nil
 			with = body + without.entry(name, extension, r.extensionValue(g, extension, reads), 0)
 		}
 		if !isEnvironmentFile(head + "roles:\n" + with) {
@@ -248,7 +305,11 @@ func (g *guess) entry(name, extension, value string, before int) string {
 			members = append(members, m)
 		}
 	}
-	fmt.Fprintf(&b, "  %s: # %s\n    cardinality: %d\n", name, comment1(g.from), cardinality)
+	from := g.from
+	if g.shared {
+		from += ", stands for " + g.value
+	}
+	fmt.Fprintf(&b, "  %s: # %s\n    cardinality: %d\n", name, comment1(from), cardinality)
 	if extension != "" {
 		fmt.Fprintf(&b, "    trusted: {%s: %q}\n", extension, value)
 	}
@@ -275,7 +336,7 @@ func comment1(text string) string { return strings.Join(strings.Fields(text), " 
 // includes the value itself.
 func (r *reading) extensionValue(g *guess, extension string, reads []extensionRead) string {
 	for _, read := range reads {
-		if read.name == extension && read.class && !strings.Contains(g.value, "::") {
+		if read.name == extension && read.class && (!strings.Contains(g.value, "::") || path.Ext(g.from) == ".pp") {
 			return "role::" + g.value
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path"
 	"path/filepath"
@@ -190,19 +191,32 @@ func Nodes(root string) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for n := range e.Nodes() {
-			nodes[n.Hostname()] = e.Name
-		}
-		for _, role := range e.Roles {
-			for _, m := range role.Members {
-				nodes[m] = e.Name
-			}
+		for n := range certnames(e) {
+			nodes[n] = e.Name
 		}
 		if len(nodes) > maxClassified {
 			return nil, fmt.Errorf("cannot classify more than %d nodes one by one\nkeep their answers in the folder, with a default.yaml for nodes that are alike", maxClassified)
 		}
 	}
 	return nodes, nil
+}
+
+// certnames returns the certnames of the nodes and members of an environment.
+func certnames(e *environments.Environment) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for n := range e.Nodes() {
+			if !yield(n.Hostname()) {
+				return
+			}
+		}
+		for _, role := range e.Roles {
+			for _, m := range role.Members {
+				if !yield(m) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // maxClassified limits the nodes of Nodes: each one is a file of the release.

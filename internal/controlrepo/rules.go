@@ -52,6 +52,7 @@ const (
 	RemoteFilebucket    Rule = "remote_filebucket"
 	AgentService        Rule = "agent_service"
 	ExternalNodeFile    Rule = "external_node"
+	ExternalNodeMissing Rule = "external_node_missing"
 	Unclassified        Rule = "unclassified"
 	UnsetVariable       Rule = "unset_variable"
 	DataOutside         Rule = "data_outside"
@@ -120,6 +121,7 @@ var Rules = []RuleText{
 	{ModulepathOutside, Warning, "modulepath names a folder outside of the repository: the machine's own modules reach its runs", "put the modules into the repository"},
 	{AgentCertificate, Warning, "the setting names a file of puppet agent: here it is the node's own, whose key opens etcd", "use another certificate, or set puppet.ssldir in agent.yaml to the ssldir of the former agent"},
 	{Unclassified, Warning, "no site manifest includes a class: without an external classifier, nodes apply only what it declares itself", "include classes there, or give them in external_nodes/: docs/classification.md"},
+	{ExternalNodeMissing, Warning, "nodes of the environment have no answer in external_nodes, and their runs fail", "add external_nodes/NODE.yaml for each or a default.yaml, or publish with --external-nodes: docs/classification.md"},
 	{UnsetVariable, Warning, "hiera.yaml reads a variable that no site manifest and no fact of a module sets: without an external classifier it is empty", "set it in the site manifest, by a parameter in external_nodes/, or by an external fact of the machines"},
 	{DataOutside, Warning, "hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves", "name a folder of the repository, and join a second source with publish --overlay"},
 	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only: docs/eyaml.md"},

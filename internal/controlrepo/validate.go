@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"pulley/agent/puppet"
+	"pulley/environments"
 )
 
 // maxFileBytes is the maximum size of a file to read.
@@ -46,7 +47,7 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 	defer func() { err = errors.Join(err, root.Close()) }()
 	r := &reading{
 		repo: root.FS(), opts: opts, modes: map[string]fs.FileMode{}, files: map[string][]byte{}, data: map[string]bool{},
-		tokens: map[string][]token{}, sealed: map[string]bool{}, findings: slices.Clone(opts.Found),
+		tokens: map[string][]token{}, sealed: map[string]bool{}, environments: map[string]*environments.Environment{}, findings: slices.Clone(opts.Found),
 	}
 	if err = r.list(ctx); err == nil {
 		err = r.read()
@@ -63,12 +64,13 @@ type reading struct {
 	repo            fs.FS
 	opts            Options
 	layout          layout
-	modes           map[string]fs.FileMode // all files
-	files           map[string][]byte      // files to check
-	data            map[string]bool        // files that Hiera reads
-	environmentData func(name string) bool // files that the environment's hiera.yaml names
-	tokens          map[string][]token     // of manifests
-	sealed          map[string]bool        // folders with the checksums of a built module
+	modes           map[string]fs.FileMode               // all files
+	files           map[string][]byte                    // files to check
+	data            map[string]bool                      // files that Hiera reads
+	environmentData func(name string) bool               // files that the environment's hiera.yaml names
+	tokens          map[string][]token                   // of manifests
+	sealed          map[string]bool                      // folders with the checksums of a built module
+	environments    map[string]*environments.Environment // valid ones, by file
 	findings        []Finding
 }
 
@@ -336,6 +338,7 @@ func (r *reading) checkNodes() {
 			r.add(environmentFindings(name, err)...)
 			continue
 		}
+		r.environments[name] = e
 		if site.any {
 			r.add(site.missingRoles(name, data, e)...)
 		}

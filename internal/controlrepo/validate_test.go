@@ -84,12 +84,24 @@ func TestValidateFinds(t *testing.T) {
 			map[string]string{"manifests/site.pp": "node default { }\n", "hiera.yaml": "version: 5\nhierarchy: [{name: a, path: '%{site}/%{zone}.yaml'}]\n", "external_nodes/old.yaml": "classes: {used::a: }\nparameters: {site: x}\n",
 				"external_nodes/pe.yaml":      `{"name": "x", "groups": ["a"], "environment": "production", "classes": {"used::a": {}, "ntp": {"servers": ["a"]}}, "parameters": {"zone": 1}}`,
 				"modules/used/manifests/a.pp": "class used::a { } # caf\xe9\n", "external_nodes/list.yaml": "classes: [ntp, {x: 1}]\n", "external_nodes/two.yaml": "classes: []\n---\nclasses: []\n",
-				"external_nodes/empty.yaml": "# nothing\n", "external_nodes/other.yaml": "hosts: []\n", "external_nodes/params.yaml": "classes: {x: [y]}\n", "external_nodes/README.md": "x"},
+				"external_nodes/empty.yaml": "# nothing\n", "external_nodes/other.yaml": "hosts: []\n", "external_nodes/params.yaml": "classes: {x: [y]}\n", "external_nodes/README.md": "x", "external_nodes/default.yaml": "classes: []\n"},
 			[]string{"external_nodes/empty.yaml: error: nodes would refuse the release because of their file in external_nodes: it is empty", "external_nodes/list.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: a class is not a name",
 				"external_nodes/other.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: it has neither classes nor",
 				"external_nodes/params.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: the parameters of class x are not",
 				"external_nodes/two.yaml: error: nodes would refuse the release because of their file in external_nodes: it has more than one document",
 				"modules/used/manifests/a.pp:1: error: Puppet cannot parse"}},
+		"nodes without an answer": {
+			map[string]string{"external_nodes/web1.yaml": "classes: [pulley]\n", "external_nodes/db1_east.yaml": "classes: [pulley]\n", "environments": "", "manifests/site.pp": "node default { include pulley }\n",
+				"environments/dev.yaml":  "roles: {web: {cardinality: 2, flavor: x}, db: {cardinality: 1, flavor: x}}\n",
+				"environments/full.yaml": "roles: {web: {cardinality: 1, flavor: x}}\n",
+				"environments/many.yaml": "roles: {web: {cardinality: 9, flavor: x, members: [old.example.com]}}\n"},
+			[]string{"environments/dev.yaml: warning: nodes of the environment have no answer in external_nodes, and their runs fail: web2 [external_node_missing]",
+				"environments/many.yaml: warning: nodes of the environment have no answer in external_nodes, and their runs fail: web2, web3, web4, web5, web6 and 4 more [external_node_missing]"}},
+		"nodes with the answer for all": {
+			map[string]string{"external_nodes/default.yaml": "classes: [pulley]\n", "environments/dev.yaml": "roles: {compute: {cardinality: 2, flavor: x}}\n"}, nil},
+		"a folder of answers without any": {
+			map[string]string{"external_nodes/README.md": "x", "environments": "", "environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\n"},
+			[]string{"environments/dev.yaml: warning: nodes of the environment have no answer in external_nodes, and their runs fail: compute1 [external_node_missing]"}},
 		"data on the server": {
 			map[string]string{"hiera.yaml": "version: 5\nhierarchy:\n- {name: a, datadir: '/etc/puppetlabs/code/environments/%{environment}/data', path: a.yaml}\n- {name: b, path: /srv/b.yaml}\n"},
 			[]string{"hiera.yaml:3: warning: hiera.yaml reads a folder outside of the repository: nodes find only what they have there themselves: /etc/puppetlabs/code/environments/%{environment}/data, which is data of the repository on a Puppet server [data_outside]",
