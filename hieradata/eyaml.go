@@ -44,10 +44,15 @@ func ReadEyaml(hiera []byte) Eyaml {
 		}
 		e.add(&options)
 	}
-	slices.Sort(e.PrivateKeys)
-	slices.Sort(e.PublicKeys)
-	e.PrivateKeys, e.PublicKeys = slices.Compact(e.PrivateKeys), slices.Compact(e.PublicKeys)
-	return e
+	return e.And(Eyaml{})
+}
+
+// And returns the needs of both.
+func (e Eyaml) And(other Eyaml) Eyaml {
+	private, public := slices.Concat(e.PrivateKeys, other.PrivateKeys), slices.Concat(e.PublicKeys, other.PublicKeys)
+	slices.Sort(private)
+	slices.Sort(public)
+	return Eyaml{e.Used || other.Used, slices.Compact(private), slices.Compact(public)}
 }
 
 func (e *Eyaml) add(options *yaml.Node) {

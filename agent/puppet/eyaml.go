@@ -14,7 +14,6 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
-	"pulley/internal/bounded"
 )
 
 // Messages of Puppet and hiera-eyaml (seen with Puppet 7.23 and hiera-eyaml 3.3). The second has the encrypted value, the
@@ -43,22 +42,12 @@ func (p *Puppet) prepareEyaml(ctx context.Context, job agent.Job) {
 	}
 }
 
-func readEyaml(tree string) (hieradata.Eyaml, error) {
-	root, err := os.OpenRoot(tree)
-	if err != nil {
-		return hieradata.Eyaml{}, err
+func readEyaml(tree string) (needs hieradata.Eyaml, err error) {
+	texts, err := hieraConfigs(tree)
+	for _, text := range texts {
+		needs = needs.And(hieradata.ReadEyaml([]byte(text)))
 	}
-	defer root.Close()
-	f, err := root.Open("hiera.yaml")
-	if err != nil {
-		return hieradata.Eyaml{}, err
-	}
-	defer f.Close()
-	data, err := bounded.Read(f, maxEnvironmentFile)
-	if err != nil {
-		return hieradata.Eyaml{}, err
-	}
-	return hieradata.ReadEyaml(data), nil
+	return needs, err
 }
 
 // keyProblems judges the keys with a plain absolute path. Others depend on facts of the node.

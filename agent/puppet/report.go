@@ -41,7 +41,7 @@ type runReport struct {
 	Resources []agent.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited
 	Log       []agent.LogLine          `yaml:"-"`
 
-	declares bool // a node declaration has resources of its own
+	declares bool // a node declaration has resources of its own, besides messages
 }
 
 // reportFile is the complete file.
@@ -144,8 +144,9 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 	}
 	for i := 0; i+1 < len(r.Statuses.Content); i += 2 {
 		var s resourceStatus
-		_ = r.Statuses.Content[i+1].Decode(&s) // what is not readable stays empty
-		r.declares = r.declares || slices.ContainsFunc(s.Path, func(part string) bool { return strings.HasPrefix(part, "Node[") })
+		_ = r.Statuses.Content[i+1].Decode(&s)                               // what is not readable stays empty
+		message := strings.HasPrefix(r.Statuses.Content[i].Value, "Notify[") // of a branch without classes, for example
+		r.declares = r.declares || !message && slices.ContainsFunc(s.Path, func(part string) bool { return strings.HasPrefix(part, "Node[") })
 		lines := sources[clip.Text("/"+strings.Join(s.Path, "/"), maxMessage)]
 		status := s.status(lines)
 		if status == "" {

@@ -1,8 +1,14 @@
 package puppet
 
 import (
+	"cmp"
 	_ "embed"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 )
 
 // types changes types of Puppet for a run without a server.
@@ -22,9 +28,41 @@ const maxHieraConfig = 1 << 20
 // decrypting matches a level of a hierarchy with a backend for secrets.
 var decrypting = regexp.MustCompile(`(?i)\b(lookup_key|data_dig|data_hash|hiera3_backend)["']?\s*:\s*["']?[\w:]*(eyaml|vault|sops|gpg|secret)`)
 
-// keepsSecrets reports whether the release decrypts secrets on its nodes: its hiera.yaml names a backend that does. An
+// keepsSecrets reports whether the release decrypts secrets on its nodes: a hiera.yaml names a backend that does. An
 // unreadable one counts as one with secrets.
 func keepsSecrets(tree string) bool {
-	text, err := readIn(tree, "hiera.yaml", maxHieraConfig)
-	return err != nil || decrypting.MatchString(text)
+	texts, err := hieraConfigs(tree)
+	return err != nil || slices.ContainsFunc(texts, decrypting.MatchString)
+}
+
+// hieraConfigs returns the hiera.yaml of the environment and those of the modules on its modulepath.
+func hieraConfigs(tree string) (texts []string, err error) {
+	modulepath, err := environmentSetting(tree, "modulepath")
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(tree)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	names := []string{"hiera.yaml"}
+	for dir := range strings.SplitSeq(cmp.Or(modulepath, "modules"), ":") {
+		if dir = filepath.Clean(dir); !filepath.IsLocal(dir) || strings.ContainsAny(dir, `$*?[\`) {
+			continue // of Puppet or of the machine
+		}
+		of, err := fs.Glob(root.FS(), dir+"/*/hiera.yaml")
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, of...)
+	}
+	for _, name := range names {
+		text, err := readIn(tree, name, maxHieraConfig)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
+	return texts, nil
 }

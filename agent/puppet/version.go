@@ -86,14 +86,17 @@ func HasConfigVersion(tree string) (bool, error) {
 // The lines of environment.conf, as in puppet/settings/ini_file.rb and value_translator.rb.
 var (
 	confSection = regexp.MustCompile(`^\s*\[(\w+)\]\s*$`)
-	confSetting = regexp.MustCompile(`^\s*config_version\s*=\s*(.*?)\s*$`)
+	confSetting = regexp.MustCompile(`^\s*(\w+)\s*=\s*(.*?)\s*$`)
 	confQuotes  = regexp.MustCompile(`^["']|["']$`)
 	confName    = regexp.MustCompile(`\$(?:\w+|\{\w+\})`)
 )
 
-// writtenVersion returns the setting config_version of the release's environment.conf. Puppet ignores other sections
+// writtenVersion returns the setting config_version of the release's environment.conf.
+func writtenVersion(tree string) (string, error) { return environmentSetting(tree, "config_version") }
+
+// environmentSetting returns a setting of the release's environment.conf; "" without one. Puppet ignores other sections
 // than main, and takes the first setting.
-func writtenVersion(tree string) (string, error) {
+func environmentSetting(tree, name string) (string, error) {
 	text, err := readIn(tree, "environment.conf", maxEnvironmentConf)
 	if err != nil {
 		return "", fmt.Errorf("cannot read environment.conf: %w", err)
@@ -103,8 +106,8 @@ func writtenVersion(tree string) (string, error) {
 		line = strings.TrimRight(line, "\r\n")
 		if m := confSection.FindStringSubmatch(line); m != nil {
 			section = m[1]
-		} else if m := confSetting.FindStringSubmatch(line); m != nil && section == "main" {
-			return strings.TrimRight(confQuotes.ReplaceAllString(m[1], ""), " \t"), nil
+		} else if m := confSetting.FindStringSubmatch(line); m != nil && m[1] == name && section == "main" {
+			return strings.TrimRight(confQuotes.ReplaceAllString(m[2], ""), " \t"), nil
 		}
 	}
 	return "", nil

@@ -190,12 +190,7 @@ func (r *reading) eyaml() hieradata.Eyaml {
 		if path.Base(name) != "hiera.yaml" {
 			continue
 		}
-		e := hieradata.ReadEyaml(data)
-		all.Used = all.Used || e.Used
-		all.PrivateKeys, all.PublicKeys = append(all.PrivateKeys, e.PrivateKeys...), append(all.PublicKeys, e.PublicKeys...)
+		all = all.And(hieradata.ReadEyaml(data))
 	}
-	slices.Sort(all.PrivateKeys)
-	slices.Sort(all.PublicKeys)
-	all.PrivateKeys, all.PublicKeys = slices.Compact(all.PrivateKeys), slices.Compact(all.PublicKeys)
 	return all
 }

@@ -755,6 +755,10 @@ func classCases() []testCase {
 			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(true),
 		},
 		{
+			Name: "a message and no class", Manifest: motd + "node /^web/ { notify { 'no role': } }\n# fake: classes __node_regexp__web\n",
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(true),
+		},
+		{
 			Name: "no class in a noop run", Manifest: motd + "node web1 { }\n# fake: classes web1\n", Noop: true,
 			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2}, Check: bare(true),
 		},
