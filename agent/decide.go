@@ -188,8 +188,10 @@ func (l *ladder) take() Decision {
 		return l.enforce(AskFrozen, Cause{ReasonFrozen, Params{Hold: h}})
 	}
 	l.pass(AskFrozen, Cause{})
-	if g := l.d.Gate; g.State != GateOpen && g.State != "" {
+	if g := l.d.Gate; l.d.closed() {
 		return l.enforce(AskGate, Cause{ReasonGateClosed, Params{Gate: &g}})
+	} else if l.d.Assignment() != nil && g.Epoch < l.o.State.Epoch { // a restored backup revived a rollout
+		return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &g}})
 	}
 	l.pass(AskGate, Cause{})
 
@@ -383,10 +385,32 @@ func Splay(node string, limit time.Duration) time.Duration {
 // desired targets of the node, of its role, and the default. A target inherits its empty parts from the next one.
 func (d Desired) Wanted() Target {
 	t := d.ForNode.Overlay(d.ForRole).Overlay(d.Default)
-	if d.Assigned != nil && d.Assigned.Epoch == d.Gate.Epoch {
-		return d.Assigned.Target.Overlay(t)
+	if a := d.Assignment(); a != nil {
+		return a.Target.Overlay(t)
 	}
 	return t
+}
+
+// Assignment returns the assignment that counts for the node, or nil. An assignment to another machine of the same name
+// does not count.
+func (d Desired) Assignment() *Assignment {
+	a := d.Assigned
+	if a == nil || a.Epoch != d.Gate.Epoch {
+		return nil
+	}
+	if a.Machine != "" && d.Host != nil && a.Machine != d.Host.MachineID {
+		return nil
+	}
+	return a
+}
+
+// closed reports whether the gate keeps the node from taking its target. The gate of a rollout stops what the rollout assigns,
+// and nothing else: a new machine takes what is desired.
+func (d Desired) closed() bool {
+	if d.Gate.State == GateOpen || d.Gate.State == "" {
+		return false
+	}
+	return d.Gate.Rollout == "" || d.Assignment() != nil
 }
 
 func strictest(holds []Hold) *Hold {

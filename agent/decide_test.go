@@ -446,6 +446,32 @@ var decisions = []decision{
 		},
 		want{Take, ReasonNew, Target{verB.Release, verB.Tree, verA.Data, verA.DataDigest}, "", ""}},
 
+	{"an assignment to another machine of this name is void",
+		func(o *Observed, d *Desired) {
+			o.Machine, d.Host.MachineID = "aaaa", "aaaa"
+			d.Assigned = &Assignment{Machine: "bbbb", Target: verC, Epoch: 4}
+		},
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"the closed gate of a rollout stops its assignments",
+		func(_ *Observed, d *Desired) {
+			d.Gate.State, d.Gate.Rollout, d.Assigned = GatePaused, "r1", &Assignment{Target: verC, Epoch: 4}
+		},
+		want{Nothing, ReasonGateClosed, verA, ReasonGateClosed, ""}},
+	{"who took its assignment keeps it while the gate is closed",
+		func(o *Observed, d *Desired) {
+			d.Gate.State, d.Gate.Rollout, d.Assigned = GateAborted, "r1", &Assignment{Target: verC, Epoch: 4}
+			o.State.LastGood, o.State.Enforcing = verC, verC
+		},
+		want{Nothing, ReasonUpToDate, verC, "", ""}},
+	{"the closed gate of a rollout stops nothing else: a node without an assignment takes what is desired",
+		func(_ *Observed, d *Desired) { d.Default, d.Gate.State, d.Gate.Rollout = verB, GatePaused, "r1" },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"no assignment of an epoch that this node passed starts: etcd went back in time",
+		func(o *Observed, d *Desired) {
+			o.State.Epoch, d.Gate.Rollout, d.Assigned = 5, "r1", &Assignment{Target: verC, Epoch: 4}
+		},
+		want{Nothing, ReasonEpochPassed, verA, ReasonEpochPassed, ""}},
+
 	{"while the gate is paused nothing new starts, not even with force",
 		func(o *Observed, d *Desired) {
 			d.Default, d.Gate.State, d.Gate.By, d.Gate.Why = verB, GatePaused, "ann", "errors in batch 2"
@@ -824,6 +850,7 @@ func drawObserved(t *rapid.T) Observed {
 	if rapid.Bool().Draw(t, "is refused") {
 		o.State.Refusal = &Refusal{Target: drawTarget(t, "refused"), Error: *refusedFor(rapid.String().Draw(t, "refused why")), At: drawTime(t, "refused at")}
 	}
+	o.State.Epoch = Epoch(rapid.Int64Range(0, 3).Draw(t, "passed"))
 	ids := rapid.SampledFrom([]string{"", "", "a", "b"})
 	o.State.Retire = ids.Draw(t, "retires")
 	if id := ids.Draw(t, "answered"); id != "" {
@@ -839,6 +866,8 @@ func drawDesired(t *rapid.T) Desired {
 		Gate: Gate{
 			Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "epoch")),
 			State: rapid.SampledFrom([]GateState{GateOpen, GateOpen, GatePaused, GateAborted, "", "ajar"}).Draw(t, "gate"),
+
+			Rollout: rapid.SampledFrom([]string{"", "r1"}).Draw(t, "rollout"),
 		},
 		Default: drawTarget(t, "default"), ForRole: drawTarget(t, "for role"), ForNode: drawTarget(t, "for node"),
 		Holds: drawHolds(t, "holds"),
@@ -907,7 +936,12 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 			}
 			break
 		}
-		closed := d.Gate.State != "" && d.Gate.State != GateOpen
+		a := d.Assigned
+		assigned := a != nil && a.Epoch == d.Gate.Epoch && (a.Machine == "" || a.Machine == d.Host.MachineID)
+		closed := d.Gate.State != "" && d.Gate.State != GateOpen && (d.Gate.Rollout == "" || assigned)
+		if assigned && d.Gate.Epoch < o.State.Epoch {
+			t.Fatalf("it takes an assignment of epoch %d after epoch %d", d.Gate.Epoch, o.State.Epoch)
+		}
 		if forbidden || !known || d.Host == nil || len(holds) > 0 || closed {
 			t.Fatalf("it takes %s although that is forbidden: %+v", got.Target, got.Ladder)
 		}

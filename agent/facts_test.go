@@ -3,6 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -67,11 +70,54 @@ func TestFactsArePublishedWhenTheyChange(t *testing.T) {
 		t.Errorf("after a new registration: %q", w.etcd.calls)
 	}
 	rests("it registered again")
+
+	// Etcd was restored from a backup: the facts in it are those of the time before.
+	w.etcd.operator(t, func(d *Desired) { d.Revision -= 2 })
+	if err := w.etcd.save(func() etcdContent { c := w.etcd.load(); c.Facts = []byte("before"); return c }()); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Second)
+	if w.idle(t); string(w.etcd.load().Facts) != "three" || w.etcd.count("report") != 1 {
+		t.Errorf("after a restore: facts %q after %q", w.etcd.load().Facts, w.etcd.calls)
+	}
+	rests("etcd was restored")
 	w.agent.Facts = func() ([]byte, error) { return nil, errors.New("the file is gone") }
 	w.now = w.now.Add(w.agent.Settings.Heartbeat)
 	if r := w.tick(t); r.Err != nil {
 		t.Errorf("without facts the tick fails: %v", r.Err)
 	}
+}
+
+// A changed export must reach those who see the node, and each tick of a fleet must not write one.
+func TestExportsArePublishedWhenTheyChange(t *testing.T) {
+	w := newWorld(t)
+	w.agent.Facts = func() ([]byte, error) { return []byte("one"), nil }
+	w.promote(t, version("1.0.0"))
+	w.good(t)
+	shows := func(why, want string, requests int) {
+		t.Helper()
+		for i := range 3 {
+			w.now = w.now.Add(w.agent.Settings.Heartbeat)
+			w.tick(t)
+			if got := string(w.etcd.load().Export.Facts["shown"]); got != want || w.etcd.count("export") != requests*max(0, 1-i) {
+				t.Fatalf("%s: etcd has %q after %q", why, got, w.etcd.calls)
+			}
+		}
+	}
+	shows("the release exports nothing", "", 0)
+	shown := filepath.Join(w.hosts.dir, "shown")
+	for i, value := range []string{`"a"`, `"b"`} {
+		if err := os.WriteFile(shown, []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		shows(fmt.Sprint("value ", i), value, 1)
+	}
+	w.etcd.operator(t, func(d *Desired) { d.Host.At = w.now })
+	shows("it registered again", `"b"`, 1)
+	if err := os.Remove(shown); err != nil {
+		t.Fatal(err)
+	}
+	shows("the release exports nothing any more", "", 1)
 }
 
 // A node that is held for a month must not show the facts of last month, and an idle tick must start nothing.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"pulley/internal/clip"
 	"pulley/internal/failpoint"
 )
 
@@ -100,11 +101,12 @@ func (t *tick) tell(ctx context.Context) error {
 	}
 	if h.Telling == "" {
 		h.Telling, h.Hook = h.Applied, ""
+		h.Number++
 		if err := t.keepView(h); err != nil {
 			return err
 		}
 	}
-	difference, err := t.Hosts.Difference(h.Told, h.Telling)
+	difference, err := t.Hosts.Difference(h.Number, h.Told, h.Telling)
 	if err != nil {
 		return err
 	}
@@ -117,9 +119,10 @@ func (t *tick) tell(ctx context.Context) error {
 		})
 	}
 	if err != nil {
-		return err
+		h.Failed = Prose(clip.Line(err.Error(), maxDetailInHead))
+		return errors.Join(err, t.keepView(h))
 	}
-	h.Told, h.Telling, h.Hook = h.Telling, "", ""
+	h.Told, h.Telling, h.Hook, h.Failed = h.Telling, "", "", ""
 	if err := t.keepView(h); err != nil {
 		return err
 	}

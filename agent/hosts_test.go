@@ -126,9 +126,11 @@ func TestHooksReceiveEachDifferenceOnce(t *testing.T) {
 	w.tick(t)
 	w.tick(t)
 	same(t, "before the hook works", w.machine.told(), "10-first:  → one\n")
+	same(t, "the problem in the status", w.etcd.status(t).Hook, Prose("20-second: exit status 1"))
 	w.machine.fails = ""
 	w.idle(t)
 	w.idle(t)
 	w.idle(t)
 	same(t, "afterwards", w.machine.told(), "10-first:  → one\n20-second:  → one\n10-first: one → one two\n20-second: one → one two\n")
+	same(t, "the problem in the status", w.etcd.status(t).Hook, Prose(""))
 }

@@ -26,6 +26,7 @@ const (
 	ReasonStale         Reason = "stale_statement"   // refusal
 	ReasonFrozen        Reason = "frozen"            // hold
 	ReasonGateClosed    Reason = "gate_closed"       // gate
+	ReasonEpochPassed   Reason = "epoch_passed"      // gate
 	ReasonRefused       Reason = "target_refused"    // refusal, next
 	ReasonBackoff       Reason = "backoff"           // attempt, next
 	ReasonStuck         Reason = "stuck"             // attempt, next

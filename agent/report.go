@@ -42,6 +42,9 @@ func (t *tick) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if t.desired.Revision < last.Revision { // etcd was restored from a backup, which may lack what was reported
+		last.Fingerprint, last.Facts, last.Export = "", "", ""
+	}
 	status := t.status()
 	fingerprint, err := fingerprintOf(status)
 	if err != nil {
@@ -63,7 +66,7 @@ func (t *tick) report(ctx context.Context) error {
 	for i, r := range runs {
 		sent[i] = r.ID
 	}
-	last.Fingerprint, last.At = fingerprint, t.Now()
+	last.Fingerprint, last.At, last.Revision = fingerprint, t.Now(), t.desired.Revision
 	drop := last.remember(runs)
 	// A stopped agent still reports its run. Otherwise the status shows a running Puppet.
 	if err := t.Control.Report(context.WithoutCancel(ctx), t.Identity, status, runs, drop); err != nil {
@@ -74,7 +77,7 @@ func (t *tick) report(ctx context.Context) error {
 	if err := t.Memory.Unspool(sent); err != nil {
 		return err
 	}
-	last.Facts = t.publishFacts(ctx, last.Facts)
+	t.publishFacts(ctx, &last)
 	return t.Memory.SaveReported(last)
 }
 
@@ -91,30 +94,64 @@ func (t *tick) inquire(ctx context.Context) bool {
 	return inquired && err == nil
 }
 
-// publishFacts writes the node's facts to etcd if they differ from the published ones, and returns the fingerprint of the
-// facts in etcd. It follows a report, so that a tick with nothing to report makes no further request. A failure is no failure
-// of the tick: the next report repeats it. A node that registered again has no facts in etcd.
-func (t *tick) publishFacts(ctx context.Context, published string) string {
+// publishFacts writes the node's facts to etcd if they differ from the published ones, and those that other nodes may see. It
+// follows a report, so that a tick with nothing to report makes no further request. A failure is no failure of the tick: the
+// next report repeats it. A node that registered again has no facts in etcd.
+func (t *tick) publishFacts(ctx context.Context, last *Reported) {
 	if t.Facts == nil || t.desired.Host == nil || t.opts.Noop {
-		return published
+		return
 	}
 	facts, err := t.Facts()
 	if err != nil || facts == nil {
 		if err != nil {
 			t.Log.Warn("cannot read the facts of this machine", "err", err)
 		}
-		return published
+		return
 	}
-	fresh := digest(append([]byte(t.desired.Host.At.UTC().Format(time.RFC3339Nano)+"\n"), facts...))
-	if fresh == published && !t.opts.Force {
-		return published
+	ctx = context.WithoutCancel(ctx)
+	if fresh := t.registered(facts); fresh != last.Facts || t.opts.Force {
+		if err := t.Control.PublishFacts(ctx, t.Identity, facts); err != nil {
+			t.offline = t.offline || errors.Is(err, ErrUnreachable)
+			t.Log.Warn("cannot publish the facts of this machine; the next report repeats it", "err", err)
+			return
+		}
+		last.Facts = fresh
 	}
-	if err := t.Control.PublishFacts(context.WithoutCancel(ctx), t.Identity, facts); err != nil {
+	if err := t.publishExport(ctx, last, facts); err != nil {
 		t.offline = t.offline || errors.Is(err, ErrUnreachable)
-		t.Log.Warn("cannot publish the facts of this machine; the next report repeats it", "err", err)
-		return published
+		t.Log.Warn("cannot publish the facts that other nodes may see; the next report repeats it", "err", err)
 	}
-	return fresh
+}
+
+func (t *tick) publishExport(ctx context.Context, last *Reported, facts []byte) error {
+	if t.Hosts == nil || t.state.LastGood.Tree == "" {
+		return nil
+	}
+	e, err := t.Hosts.Export(t.Identity, t.state.LastGood.Tree, facts)
+	if err != nil {
+		return err
+	}
+	fresh := ""
+	if len(e.Facts) > 0 {
+		b, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		fresh = t.registered(b)
+	}
+	if fresh == last.Export {
+		return nil
+	}
+	if err := t.Control.PublishExport(ctx, t.Identity, e); err != nil {
+		return err
+	}
+	last.Export = fresh
+	return nil
+}
+
+// registered returns a fingerprint of a value and of the node's registration.
+func (t *tick) registered(value []byte) string {
+	return digest(append([]byte(t.desired.Host.At.UTC().Format(time.RFC3339Nano)+"\n"), value...))
 }
 
 func (t *tick) spool(r *EncodedRun) error {
@@ -162,7 +199,10 @@ func (t *tick) status() Status {
 		Target: t.decision.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, Unclassified: t.state.Unclassified, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
 		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: t.observed.Disabled.clipped(120),
-		Answer: t.state.Answer,
+		Answer: t.state.Answer, Hook: t.state.Hosts.Failed,
+	}
+	if a := t.desired.Assignment(); a != nil {
+		s.Assignment = a.ID
 	}
 	if t.Upgrade != nil {
 		s.Agent = t.Upgrade(t.desired.Agent)
@@ -234,7 +274,7 @@ func fit(s Status) Status {
 		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
 			return s
 		}
-		s.Cause, s.Disabled = *s.Cause.clipped(limit), s.Disabled.clipped(limit)
+		s.Cause, s.Disabled, s.Hook = *s.Cause.clipped(limit), s.Disabled.clipped(limit), s.Hook.clipped(limit)
 		s.Attempt = edited(s.Attempt, func(a *Attempt) { a.Problem = a.Problem.clipped(limit) })
 		s.Refusal = edited(s.Refusal, func(r *Refusal) { *r = r.clipped(limit) })
 		s.Agent = edited(s.Agent, func(u *Upgrade) { u.Wanted, u.Problem = clip.Text(u.Wanted, 64), u.Problem.clipped(limit) })

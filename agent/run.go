@@ -29,6 +29,8 @@ type Control interface {
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
 	// PublishFacts writes the node's facts.
 	PublishFacts(ctx context.Context, id Identity, facts []byte) error
+	// PublishExport writes the facts that the node shows to others, or deletes them if there are none.
+	PublishExport(ctx context.Context, id Identity, e Export) error
 }
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
@@ -49,10 +51,13 @@ type Content interface {
 type Hosts interface {
 	// FetchHosts reads the host list from etcd and stores it.
 	FetchHosts(ctx context.Context, id Identity) error
+	// Export returns those facts of this machine that the release in a tree shows to others. facts are in published form.
+	Export(id Identity, tree string, facts []byte) (Export, error)
 	// ShowHosts writes the file of a tree from the stored list. Without a stored list, it returns ErrNoHosts.
 	ShowHosts(id Identity, tree string) (Seen, error)
-	// Difference returns what changed between two files, as JSON; nil if nothing did. "" is a file without nodes.
-	Difference(before, after string) ([]byte, error)
+	// Difference returns what changed between two files, as JSON; nil if nothing did. "" is a file without nodes. Its name
+	// depends on the number.
+	Difference(number int64, before, after string) ([]byte, error)
 	// Folder returns the folder of a tree.
 	Folder(tree string) string
 	// CollectHosts removes the files that are not kept.

@@ -23,7 +23,8 @@ type State struct {
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	Unclassified bool      `json:"unclassified,omitempty"` // of the last good run's catalog; see Result
 	LastRun      string    `json:"last_run,omitempty"`
-	Sequence     int64     `json:"sequence"` // of runs; never decreases
+	Sequence     int64     `json:"sequence"`        // of runs; never decreases
+	Epoch        Epoch     `json:"epoch,omitempty"` // the highest that came with an assignment: no older rollout starts anything
 
 	Hosts HostView `json:"hosts,omitzero"`
 
@@ -42,6 +43,8 @@ type HostView struct {
 	Told    string        `json:"told,omitempty"`    // digest of the file that all hooks of hosts.d/ know
 	Telling string        `json:"telling,omitempty"` // digest of the file that they learn next; "" with no hook named: none
 	Hook    string        `json:"hook,omitempty"`    // the last hook that acknowledged it
+	Failed  Prose         `json:"failed,omitempty"`  // why the next one failed
+	Number  int64         `json:"number,omitempty"`  // of the differences so far: the same nodes may leave and join again
 }
 
 // stateFormat is the version of state.json that this agent writes; it reads no newer one.
@@ -51,8 +54,10 @@ const stateFormat = 1
 type Reported struct {
 	Fingerprint string    `json:"fingerprint"`
 	At          time.Time `json:"at"`
-	Runs        []RunRef  `json:"runs,omitempty"`  // records in etcd, oldest first; the node limits their total size
-	Facts       string    `json:"facts,omitempty"` // fingerprint of the facts in etcd, and of the node's registration
+	Runs        []RunRef  `json:"runs,omitempty"`     // records in etcd, oldest first; the node limits their total size
+	Facts       string    `json:"facts,omitempty"`    // fingerprint of the facts in etcd, and of the node's registration
+	Export      string    `json:"export,omitempty"`   // fingerprint of the exported facts in etcd, and of the registration
+	Revision    int64     `json:"revision,omitempty"` // of etcd, as the tick of the last report read it
 }
 
 // RunRef is one run record that the node keeps in etcd.

@@ -168,10 +168,14 @@ func (t *tick) decide(ctx context.Context) error {
 		forgot = t.state.keepAttempts(w) || forgot
 		forgot = t.state.keepRefusal(w) || forgot
 	}
-	if sameHolds(t.state.Holds, t.desired.Holds) && !forgot {
+	reached := t.state.Epoch
+	if t.desired.Assigned != nil && !t.opts.Noop { // also one that is void by now
+		reached = max(reached, t.desired.Gate.Epoch)
+	}
+	if sameHolds(t.state.Holds, t.desired.Holds) && !forgot && reached == t.state.Epoch {
 		return nil
 	}
-	t.state.Holds = t.desired.Holds
+	t.state.Holds, t.state.Epoch = t.desired.Holds, reached
 	return t.Memory.Save(t.state)
 }
 
@@ -451,6 +455,9 @@ func (t *tick) newRun() {
 	t.run = &Run{
 		ID: fmt.Sprintf("%s-%04d", t.began.UTC().Format("20060102T150405Z"), t.state.Sequence), Node: t.Identity.Node,
 		Target: t.decision.Target, Action: t.decision.Action, Reason: t.decision.Reason, Started: t.began, Part: t.opts.Part,
+	}
+	if a := t.desired.Assignment(); a != nil && t.decision.Target == t.decision.Wanted {
+		t.run.Assignment = a.ID
 	}
 }
 

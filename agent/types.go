@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"strconv"
 	"time"
 
@@ -149,16 +150,17 @@ type Result struct {
 
 // Run is the record of one run, as `pulley runs NODE ID` shows it.
 type Run struct {
-	ID       string                   `json:"id"`
-	Node     string                   `json:"node"`
-	Target   Target                   `json:"target"`
-	Action   Action                   `json:"action"`
-	Reason   Reason                   `json:"reason"`
-	Drift    bool                     `json:"drift,omitempty"` // the target was in place, and the run changed something
-	Part                              // never the result of a target, which only a complete run reaches
-	Started  time.Time                `json:"started"`
-	Duration time.Duration            `json:"duration"`
-	Steps    map[string]time.Duration `json:"steps,omitempty"`
+	ID         string                   `json:"id"`
+	Node       string                   `json:"node"`
+	Target     Target                   `json:"target"`
+	Action     Action                   `json:"action"`
+	Reason     Reason                   `json:"reason"`
+	Assignment string                   `json:"assignment,omitempty"` // id of the assignment that Target is from
+	Drift      bool                     `json:"drift,omitempty"`      // the target was in place, and the run changed something
+	Part                                // never the result of a target, which only a complete run reaches
+	Started    time.Time                `json:"started"`
+	Duration   time.Duration            `json:"duration"`
+	Steps      map[string]time.Duration `json:"steps,omitempty"`
 	Result
 }
 
@@ -235,9 +237,12 @@ type Gate struct {
 	At      time.Time `json:"at,omitzero"`
 }
 
-// Assignment is a rollout's target for one node. It counts only while its epoch equals the gate's epoch.
+// Assignment is a rollout's target for one node. It counts only while its epoch equals the gate's epoch, and only for the
+// machine that it names.
 type Assignment struct {
-	Target  Target `json:"target"`
+	ID      string `json:"id,omitempty"`      // the node's status and run record answer with it
+	Machine string `json:"machine,omitempty"` // machine id of the host list when it was written
+	Target  Target `json:"target"`            // the node inherits its empty parts
 	Rollout string `json:"rollout"`
 	Epoch   Epoch  `json:"epoch"`
 }
@@ -252,6 +257,11 @@ type Host struct {
 	At        time.Time `json:"at,omitzero"`
 	By        string    `json:"by,omitempty"` // bootstrap, or the operator who added it
 	Request   *Request  `json:"request,omitempty"`
+}
+
+// Export are the facts of one node that the nodes that see it may read. The machine's owner chose every byte.
+type Export struct {
+	Facts map[string]json.RawMessage `json:"facts"` // by path
 }
 
 // Request is an operator's request that a node acts on once, in its next tick. A newer one replaces an older one.
@@ -343,8 +353,10 @@ type Status struct {
 	Machine      string    `json:"machine,omitempty"` // machine id
 	Boot         string    `json:"boot,omitempty"`    // the kernel's id of this boot
 	Disabled     Prose     `json:"disabled,omitempty"`
-	Agent        *Upgrade  `json:"agent,omitempty"`  // nil when the node runs the wanted agent
-	Answer       *Answer   `json:"answer,omitempty"` // to the newest request; nil: no answer
+	Agent        *Upgrade  `json:"agent,omitempty"`      // nil when the node runs the wanted agent
+	Answer       *Answer   `json:"answer,omitempty"`     // to the newest request; nil: no answer
+	Assignment   string    `json:"assignment,omitempty"` // id of the assignment that Target is from
+	Hook         Prose     `json:"hook,omitempty"`       // why a hook of hosts.d/ failed; later differences wait for it
 
 	Signatures *Signatures `json:"signatures,omitempty"` // nil: the agent does not report it
 }

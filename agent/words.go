@@ -27,6 +27,7 @@ var reasonWords = map[Reason]string{
 	ReasonNoTarget:      "no release is promoted for the node",
 	ReasonFrozen:        "a hold freezes the node on its target",
 	ReasonGateClosed:    "the environment's gate is closed",
+	ReasonEpochPassed:   "the assignment is of an older rollout; etcd went back in time",
 	ReasonRefused:       "the target is refused",
 	ReasonBackoff:       "the last attempt at the target failed; the node waits before the next one",
 	ReasonStuck:         "the target failed too often; the node retries it rarely",

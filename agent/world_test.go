@@ -191,6 +191,7 @@ type etcdContent struct {
 	Status  *Status
 	Runs    map[string][]byte
 	Facts   []byte
+	Export  Export
 	Hosts   string // the host list
 	List    int64  // its revision
 }
@@ -308,6 +309,15 @@ func (e *fakeEtcd) PublishFacts(_ context.Context, _ Identity, facts []byte) err
 	}
 	c := e.load()
 	c.Facts = facts
+	return e.save(c)
+}
+
+func (e *fakeEtcd) PublishExport(_ context.Context, _ Identity, x Export) error {
+	if err := e.call("export", e.onFacts); err != nil {
+		return err
+	}
+	c := e.load()
+	c.Export = x
 	return e.save(c)
 }
 
@@ -458,9 +468,18 @@ func (h *fakeHosts) ShowHosts(Identity, string) (Seen, error) {
 	return s, os.WriteFile(s.File, b, 0o600)
 }
 
+// Export shows the fact `shown` if the folder has a file of this name.
+func (h *fakeHosts) Export(Identity, string, []byte) (Export, error) {
+	b, err := os.ReadFile(filepath.Join(h.dir, "shown"))
+	if err != nil {
+		return Export{}, nil
+	}
+	return Export{map[string]json.RawMessage{"shown": b}}, nil
+}
+
 func (h *fakeHosts) Folder(tree string) string { return tree }
 
-func (h *fakeHosts) Difference(before, after string) ([]byte, error) {
+func (h *fakeHosts) Difference(_ int64, before, after string) ([]byte, error) {
 	var parts []string
 	for _, d := range []string{before, after} {
 		b, err := os.ReadFile(filepath.Join(h.dir, "hosts-"+d))

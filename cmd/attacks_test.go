@@ -10,11 +10,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/store"
 )
 
@@ -92,6 +95,34 @@ func users(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(b.String()), 0o600))
+}
+
+// plant ROLE KEY FILE makes a generation of data in which the layer of a role has the text of FILE, as somebody who may write to etcd
+// can; `pulley data set` judges it before.
+func plant(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 3, "plant ROLE KEY FILE")
+	ref, err := environments.ParseRef(ts.Getenv("PULLEY_ENVIRONMENT"))
+	ts.Check(err)
+	s, err := store.Open(store.Config{
+		Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.Getenv("PULLEY_CERT"), Key: ts.Getenv("PULLEY_KEY"), Timeout: patience,
+	})
+	ts.Check(err)
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	desires, err := s.Targets.Desires(ctx, ref)
+	ts.Check(err)
+	data, err := s.Targets.Data(ctx, ref, desires)
+	ts.Check(err)
+	var layer []byte
+	if digest, has := data.Layers[hieradata.ForRole(args[0])]; has {
+		layer, err = s.Targets.Layer(ctx, ref.String(), digest)
+		ts.Check(err)
+	}
+	layer, err = hieradata.Set(layer, args[1], "'"+strings.TrimSpace(ts.ReadFile(args[2]))+"'")
+	ts.Check(err)
+	_, err = s.Targets.ChangeData(ctx, ref, desires, data, map[hieradata.Layer][]byte{hieradata.ForRole(args[0]): layer}, store.Author{By: "mallory", At: time.Now()})
+	ts.Check(err)
 }
 
 // leases N FILE calls etcd for N leases of 285 years, with the certificate of a node, an operator or a viewer, in

@@ -7,60 +7,105 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"pulley/agent"
+	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
 )
 
-// Each node of a fleet makes every request of an idle tick every five minutes.
-func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
-	server := etcdtest.Start(t)
-	root, fake := t.TempDir(), t.TempDir()
-	program := puppettest.Write(t, fake)
-	command := func(name string, args ...string) string {
-		t.Helper()
-		cmd := exec.Command(filepath.Join(bin, name), args...)
-		cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+server.Endpoint, "PULLEY_ENVIRONMENT=dev")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
-		}
-		return string(out)
-	}
-	settings := func(heartbeat string) {
-		t.Helper()
-		dir := filepath.Join(root, "etc/pulley")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		text := fmt.Sprintf("node: controller1\nheartbeat: %s\npuppet: {program: %s, state_dirs: [%s]}\n", heartbeat, program, filepath.Join(fake, "state"))
-		if err := os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	repo := filepath.Join(t.TempDir(), "repo")
-	command("pulley", "init", repo)
-	if err := os.RemoveAll(filepath.Join(repo, "validate.d")); err != nil {
+// counted is a fleet whose requests to etcd are counted.
+type counted struct {
+	t      *testing.T
+	server *etcdtest.Server
+	dir    string // has a folder for each node, and one for its Puppet
+	repo   string // of release 1.0.0, which dev is on
+}
+
+func newCounted(t *testing.T) *counted {
+	c := &counted{t: t, server: etcdtest.Start(t), dir: t.TempDir()}
+	c.repo = filepath.Join(c.dir, "repo")
+	c.command("pulley", "init", c.repo)
+	if err := os.RemoveAll(filepath.Join(c.repo, "validate.d")); err != nil {
 		t.Fatal(err)
 	}
-	command("pulley", "publish", repo, "--version", "1.0.0", "--no-puppet")
-	command("pulley", "env", "apply", filepath.Join(repo, "environments/dev.yaml"))
-	command("pulley", "promote", "1.0.0")
-	command("pulley", "nodes", "add", "controller1")
-	settings("5m")
-	command("pulley-agent", "run", "--root", root)
+	c.command("pulley", "publish", c.repo, "--version", "1.0.0", "--no-puppet")
+	c.command("pulley", "env", "apply", filepath.Join(c.repo, "environments/dev.yaml"))
+	c.command("pulley", "promote", "1.0.0")
+	return c
+}
 
-	tick := func() int {
-		t.Helper()
-		before := server.Requests()
-		if out := command("pulley-agent", "run", "--root", root); !strings.Contains(out, "nothing to do") {
-			t.Fatalf("the node is not at rest: %s", out)
-		}
-		return server.Requests() - before
+func (c *counted) command(name string, args ...string) string {
+	c.t.Helper()
+	cmd := exec.Command(filepath.Join(bin, name), args...)
+	cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+c.server.Endpoint, "PULLEY_ENVIRONMENT=dev")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
-	tick() // reports the idle state
+	return string(out)
+}
+
+func (c *counted) root(node string) string { return filepath.Join(c.dir, node) }
+
+// node adds a node with the scripted Puppet, and runs it once.
+func (c *counted) node(name string) {
+	c.t.Helper()
+	if err := os.MkdirAll(c.root(name+"-puppet"), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	puppettest.Write(c.t, c.root(name+"-puppet"))
+	c.command("pulley", "nodes", "add", name)
+	c.settings(name, "5m")
+	c.command("pulley-agent", "run", "--root", c.root(name))
+}
+
+func (c *counted) settings(node, heartbeat string) {
+	c.t.Helper()
+	dir, puppet := filepath.Join(c.root(node), "etc/pulley"), c.root(node+"-puppet")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	text := fmt.Sprintf("node: %s\nheartbeat: %s\npuppet: {program: %s/puppet, state_dirs: [%[3]s/state]}\n", node, heartbeat, puppet)
+	if err := os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// tick runs a tick that starts no Puppet, and returns its number of requests.
+func (c *counted) tick(node string) int {
+	c.t.Helper()
+	before := c.server.Requests()
+	if out := c.command("pulley-agent", "run", "--root", c.root(node)); !strings.Contains(out, "nothing to do") && !strings.Contains(out, "changes nothing for this node") {
+		c.t.Fatalf("%s is not at rest: %s", node, out)
+	}
+	return c.server.Requests() - before
+}
+
+func (c *counted) starts(node string) int {
+	c.t.Helper()
+	return len(puppettest.Starts(c.t, c.root(node+"-puppet")))
+}
+
+// revision returns etcd's revision: each write raises it by one.
+func (c *counted) revision() int64 {
+	c.t.Helper()
+	resp, err := c.server.Client().Get(c.t.Context(), "/pulley")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+// Each node of a fleet makes every request of an idle tick every five minutes.
+func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
+	const node = "controller1"
+	c := newCounted(t)
+	c.node(node)
+	c.tick(node) // reports the idle state
 	for range 5 {
-		if n := tick(); n != 1 {
+		if n := c.tick(node); n != 1 {
 			t.Errorf("a tick with nothing to do makes %d requests, want 1", n)
 		}
 	}
@@ -69,8 +114,8 @@ func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	command("pulley", "key", "allow", key+".pub", "--name", "ann", "--environments", "dev", "--signers", filepath.Join(root, "etc/pulley/allowed_signers"))
-	file := filepath.Join(repo, "environments/dev.yaml")
+	c.command("pulley", "key", "allow", key+".pub", "--name", "ann", "--environments", "dev", "--signers", filepath.Join(c.root(node), "etc/pulley/allowed_signers"))
+	file := filepath.Join(c.repo, "environments/dev.yaml")
 	spec, err := os.ReadFile(file)
 	if err == nil {
 		err = os.WriteFile(file, append(spec, "statement: 24h\n"...), 0o600)
@@ -78,23 +123,77 @@ func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command("pulley", "env", "apply", file)
-	command("pulley", "sign", "--sign-key", key)
-	tick() // remembers the statement
+	c.command("pulley", "env", "apply", file)
+	c.command("pulley", "sign", "--sign-key", key)
+	c.tick(node) // remembers the statement
 	for range 3 {
-		if n := tick(); n != 1 {
+		if n := c.tick(node); n != 1 {
 			t.Errorf("a tick that verifies a statement makes %d requests, want 1", n)
 		}
 	}
-	if out := command("pulley", "explain", "controller1"); !strings.Contains(out, "statements of the targets required, newest of epoch 1") {
+	if out := c.command("pulley", "explain", node); !strings.Contains(out, "statements of the targets required, newest of epoch 1") {
 		t.Errorf("the node verifies no statement: %s", out)
 	}
-	settings("1ns") // a heartbeat is due in every tick
-	tick()
-	if n := tick(); n != 2 {
+	c.settings(node, "1ns") // a heartbeat is due in every tick
+	c.tick(node)
+	if n := c.tick(node); n != 2 {
 		t.Errorf("a tick with a heartbeat makes %d requests, want 2", n)
 	}
-	if starts := puppettest.Starts(t, fake); len(starts) != 1 {
-		t.Errorf("Puppet was started %d times, want once", len(starts))
+	if n := c.starts(node); n != 1 {
+		t.Errorf("Puppet was started %d times, want once", n)
+	}
+}
+
+// Data changes are more frequent than releases. One of a role must not make a thousand other nodes compile a catalog, or
+// read more than the change.
+func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
+	const registered = 1000
+	c := newCounted(t)
+	file := filepath.Join(c.repo, "environments/dev.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: %d}\n", registered), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.command("pulley", "env", "apply", file)
+	st, err := store.Open(store.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	for n := range registered {
+		h := agent.Host{Node: fmt.Sprint("compute", n+1), Role: "compute", Hostname: fmt.Sprint("compute", n+1), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n), At: time.Now()}
+		if err := st.Fleet.Register(t.Context(), "dev", h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	others := []string{"compute1", "compute500", "compute1000"}
+	for _, node := range append([]string{"controller1"}, others...) {
+		c.node(node)
+		c.tick(node)
+	}
+	if hosts, _, _, err := st.Node.Hosts(t.Context(), agent.Identity{Environment: "dev"}); err != nil || len(hosts) != registered+1 {
+		t.Fatalf("%d nodes are registered: %v", len(hosts), err)
+	}
+	for change := range 3 {
+		c.command("pulley", "data", "set", "profile::base::message", fmt.Sprint("change ", change), "--role", "controller")
+		for _, node := range others {
+			before := c.revision()
+			requests := c.tick(node)
+			writes := int(c.revision() - before)
+			t.Logf("%s, change %d: %d reads, %d writes", node, change, requests-writes, writes)
+			if writes > 1 || requests-writes > 3 {
+				t.Errorf("%s makes %d reads and %d writes for the data of another role; want at most 3 and 1", node, requests-writes, writes)
+			}
+			if n := c.tick(node); n != 1 {
+				t.Errorf("the next tick of %s makes %d requests, want 1", node, n)
+			}
+		}
+	}
+	for _, node := range others {
+		if n := c.starts(node); n != 1 {
+			t.Errorf("Puppet was started %d times on %s, want once", n, node)
+		}
+	}
+	if out := c.command("pulley-agent", "run", "--root", c.root("controller1")); !strings.Contains(out, "changed on 1.0.0 with data 3") || c.starts("controller1") != 2 {
+		t.Errorf("the node of the role has run %d times: %s", c.starts("controller1"), out)
 	}
 }

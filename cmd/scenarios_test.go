@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"pulley/internal/drivers/local"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
 )
@@ -23,6 +24,7 @@ var bin, repository string
 
 func TestMain(m *testing.M) {
 	puppettest.RunAsPuppet()
+	local.MaybeInit()
 	os.Exit(run(m))
 }
 
@@ -83,7 +85,7 @@ func play(t *testing.T, dir string) {
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
 			"connections": connections, "leases": leases, "write": write, "runbook": runbook, "page": pageScript, "shows": shows,
-			"dump": dump, "private": private, "users": users, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
+			"dump": dump, "private": private, "users": users, "plant": plant, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
 }

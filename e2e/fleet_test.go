@@ -64,6 +64,7 @@ type fleet struct {
 	dir      string // scratch folder
 	repo     string
 	listen   string
+	env      []string // of operators, in addition
 	serve    *exec.Cmd
 	machines map[string]*local.Machine
 }
@@ -132,11 +133,15 @@ func (f *fleet) pulley(args ...string) string {
 	return out
 }
 
-func (f *fleet) try(args ...string) (string, error) {
+func (f *fleet) try(args ...string) (string, error) { return f.tryWith("", args...) }
+
+// tryWith runs an operator's command with this text on its standard input.
+func (f *fleet) tryWith(input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), args...)
-	cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+f.endpoint, "PULLEY_ENVIRONMENT=dev")
+	cmd.Env = append(append(os.Environ(), "PULLEY_ENDPOINTS="+f.endpoint, "PULLEY_ENVIRONMENT=dev"), f.env...)
+	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -54,6 +54,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c.checkRoles()
 	c.checkOrder()
 	c.checkMembers()
+	c.checkLayers()
 	c.checkMapped()
 	c.checkHalves()
 }
@@ -81,7 +82,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				in, value := below(key), (*v)[key]
 				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
-				c.flaw(in, in.field+" "+quoted(value), formFlaw("word", "m1.small", value))
+				c.flaw(in, in.field+" "+quoted(value), formFlaw(f.valueForm(), "m1.small", value))
 			}
 		case *map[string]NodeSettings:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {
@@ -91,12 +92,17 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			}
 		case *Provider:
 			c.checkProvider()
-		case *rollout, *HostSettings:
+		case *rollout:
 			c.checkValues(role, at.field+".", f.fields())
 		case *PuppetSettings:
 			c.checkValues(role, at.field+".", f.fields())
 			if slices.Contains(v.Reports, "http") && v.ReportURL == "" {
 				c.add(below("reports"), "write reporturl: https://dashboard.example/reports beside it", "reports: http needs a URL")
+			}
+		case *HostSettings:
+			c.checkValues(role, at.field+".", f.fields())
+			if len(v.Exports) >= maxExports { // one is left for address_fact
+				c.add(below("exports"), "name the hash that contains them, like ssh", "hosts exports %d facts, more than %d", len(v.Exports), maxExports-1)
 			}
 		case *Userdata:
 			for _, p := range v.Problems() {
@@ -106,6 +112,14 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			}
 		}
 	}
+}
+
+// valueForm returns the form of the values of a table.
+func (f field) valueForm() string {
+	if f.form == "attribute" {
+		return "attributevalue"
+	}
+	return "word"
 }
 
 // flaw returns an error unless value has the form of the field.
@@ -169,11 +183,14 @@ var forms = sync.OnceValue(func() map[string]form {
 	const printable = `\p{L}\p{M}\p{N}\p{P}\p{S}`
 	const percentage, noReplacement = `([1-9][0-9]?|100)%`, "\ufffd"
 	all := map[string]form{
-		"duration":  {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
-		"batch":     {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least one machine, or a percentage like 25%"},
-		"failures":  {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
-		"label":     {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
-		"extension": {pattern: `^[A-Za-z0-9_][A-Za-z0-9_.]{0,127}$`, allowed: "names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1"},
+		"duration":       {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
+		"batch":          {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least one machine, or a percentage like 25%"},
+		"failures":       {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
+		"label":          {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
+		"extension":      {pattern: `^[A-Za-z0-9_][A-Za-z0-9_.]{0,127}$`, allowed: "names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1"},
+		"datalayer":      {pattern: `^[a-z][a-z0-9_]*$`, max: maxAttribute, allowed: "a layer is node, role, environment, common, or the name of an attribute of small letters, digits and _"},
+		"attribute":      {pattern: `^[a-z][a-z0-9_]*$`, max: maxAttribute, allowed: "names of attributes may contain small letters, digits and _, like site"},
+		"attributevalue": {pattern: `^[a-z0-9][a-z0-9._-]*$`, max: maxAttribute, allowed: "values of attributes may contain small letters, digits and . _ -, like ams"},
 		// a name at a provider
 		"word":       {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
 		"symbol":     {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
@@ -182,6 +199,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		"bridge":     {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
 		"processor":  {pattern: `^[a-z][a-z0-9_]{0,63}$`, allowed: "names of report processors may contain small letters, digits and _"},
 		"fact":       {pattern: `^[A-Za-z0-9_:/*-]+(\.[A-Za-z0-9_:/*-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like mountpoints.*.size"},
+		"export":     {pattern: `^[A-Za-z0-9_:/-]+(\.[A-Za-z0-9_:/-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like ssh.ed25519.key"},
 		"url":        {pattern: `^https?://[` + printable + `]+$`, max: maxText},
 		"command":    {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"subnet":     {pattern: "."},
@@ -200,6 +218,9 @@ var forms = sync.OnceValue(func() map[string]form {
 	return all
 })
 
+// maxExports is the number of facts that a node exports, as package internal/hosts limits it.
+const maxExports = 32
+
 // AllRoles in a role's Sees stands for every role.
 const AllRoles = "all"
 
@@ -207,9 +228,10 @@ const AllRoles = "all"
 const SignaturesRequired = "required"
 
 const (
-	maxText   = 2048 // bytes of a one-line value
-	maxWord   = 255  // characters of a name or a path
-	maxLabels = 40   // of a role; clouds allow about as many, and drivers need some
+	maxText      = 2048 // bytes of a one-line value
+	maxWord      = 255  // characters of a name or a path
+	maxAttribute = 63   // of an attribute's name or value, as in package hieradata
+	maxLabels    = 40   // of a role; clouds allow about as many, and drivers need some
 )
 
 // checkRoles checks each role, and the roles together.

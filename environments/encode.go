@@ -69,8 +69,8 @@ func (e *Environment) bytes() ([]byte, error) {
 
 // forReleases reports whether the environment has settings that nodes read from their releases.
 func (e *Environment) forReleases() bool {
-	return e.Trusted != nil || e.ByNode != nil || !reflect.ValueOf(e.Puppet).IsZero() || !reflect.ValueOf(e.Hosts).IsZero() ||
-		slices.ContainsFunc(e.Roles, func(r Role) bool { return r.Trusted != nil || r.Sees != nil })
+	return e.Trusted != nil || e.ByNode != nil || e.DataLayers != nil || !reflect.ValueOf(e.Puppet).IsZero() || !reflect.ValueOf(e.Hosts).IsZero() ||
+		slices.ContainsFunc(e.Roles, func(r Role) bool { return r.Trusted != nil || r.Sees != nil || r.Attributes != nil })
 }
 
 // sizeFlaw limits the total size of an environment: each part may be large, but not all of them.

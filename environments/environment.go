@@ -42,8 +42,11 @@ type Environment struct {
 	Statement Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
 
 	// The agent reads the trusted extensions from the file in the release (agent/puppet/trusted.go), and ignores stored ones.
-	Trusted map[string]string       `json:"trusted,omitempty" form:"extension" like:"pp_environment=production" help:"Trusted extensions of all nodes, for Puppet's $trusted['extensions']. Nodes take them from this file in the release."`
-	ByNode  map[string]NodeSettings `json:"nodes,omitempty" help:"Settings of single nodes, by name without the stack. They override those of the role."`
+	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_environment=production" help:"Trusted extensions of all nodes, for Puppet's $trusted['extensions']. Nodes take them from this file in the release."`
+	// The agent reads the layers and the attributes from the file in the release, too (hieradata/hierarchy.go).
+	DataLayers []string `json:"layers,omitempty" form:"datalayer" like:"node" help:"Order of the layers of live data, the highest first: node, role, environment, common and names of attributes (default: these four, in this order). Nodes take it from this file in the release."`
+
+	ByNode map[string]NodeSettings `json:"nodes,omitempty" help:"Settings of single nodes, by name without the stack. They override those of the role."`
 
 	Puppet PuppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
 
@@ -71,12 +74,14 @@ type Role struct {
 	Rollout     rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
 	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
 	Trusted     map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_role=web" help:"Trusted extensions of the role's nodes. They override the environment's."`
+	Attributes  map[string]string `json:"attributes,omitempty" form:"attribute" like:"site=ams" help:"Attributes of the role's nodes, which select layers of live data. Each is one of the environment's layers."`
 	Members     []string          `json:"members,omitempty" form:"member" like:"old1.example.com" help:"Existing machines of any name that belong to this role."`
 }
 
 // NodeSettings are the settings of one node.
 type NodeSettings struct {
-	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_zone=east" help:"Trusted extensions of the node. They override the role's."`
+	Trusted    map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_zone=east" help:"Trusted extensions of the node. They override the role's."`
+	Attributes map[string]string `json:"attributes,omitempty" form:"attribute" like:"rack=r12" help:"Attributes of the node. They override the role's."`
 }
 
 // PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet/reports.go and facts.go), as Trusted.
@@ -91,6 +96,9 @@ type PuppetSettings struct {
 type HostSettings struct {
 	Networks []string `json:"networks,omitempty" form:"network" like:"10.0.0.0/8" help:"Networks of the nodes' main addresses, the preferred one first. Without them, the first address of a node is its main one."`
 	Settle   Duration `json:"settle,omitempty" like:"1m" help:"How long a node waits for further changes before it runs Puppet for changed nodes that it sees, at most 24h (default: 1m)."`
+	Exports  []string `json:"exports,omitempty" form:"export" like:"ssh.ed25519.key" help:"Published facts that nodes show to the nodes that see them: names with dots."`
+
+	AddressFact string `json:"address_fact,omitempty" form:"export" like:"networking.interfaces.eth1.ip" help:"The fact with a node's main address. Without a usable value, networks decide."`
 }
 
 // rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's

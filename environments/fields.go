@@ -55,7 +55,7 @@ func readTags(t reflect.Type) []field {
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
 	return slices.DeleteFunc(shownFields(e), func(f field) bool {
-		return f.key == "trusted" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts"
+		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts"
 	})
 }
 

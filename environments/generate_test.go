@@ -33,7 +33,7 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
 			e.Puppet = PuppetSettings{Reports: []string{"puppetdb"}}
-			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t)}
+			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip"}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
 			e.ByNode = map[string]NodeSettings{names[0] + "1": {Trusted: map[string]string{"pp_zone": "a"}}}
 		}

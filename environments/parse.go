@@ -158,7 +158,7 @@ func (s scope) read(f field, n *yaml.Node) {
 	case *[]string:
 		s.list(n, path, to)
 	case *map[string]string:
-		s.words(n, path, f.form == "extension", to)
+		s.words(n, path, f.form == "extension" || f.form == "attribute", to)
 	case *map[string]NodeSettings:
 		s.nodes(n, path, to)
 	case *Provider:
@@ -170,8 +170,11 @@ func (s scope) read(f field, n *yaml.Node) {
 	}
 }
 
-// list reads a list of texts; the parser records the position of each.
+// list reads a list of texts; the parser records the position of each. The word all stands for a list in `sees`.
 func (s scope) list(n *yaml.Node, what string, into *[]string) {
+	if what == "sees" && n.Kind == yaml.ScalarNode && n.Value == AllRoles { // `sees: all`
+		n = &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{n}}
+	}
 	if n.Kind != yaml.SequenceNode {
 		s.p.noList(n, what)
 		return

@@ -57,14 +57,19 @@ func (f field) schema() schema {
 	case *[]string:
 		s, example = schema{"type": "array", "items": valueSchema(f.form)}, []string{f.like}
 		switch f.form {
-		case "role", "member", "seen":
+		case "role", "member", "seen", "datalayer":
 			s["uniqueItems"] = true
 		case "command":
 			s["maxItems"] = maxCommand
+		case "export":
+			s["maxItems"] = maxExports - 1
+		}
+		if f.form == "seen" {
+			s = schema{"anyOf": []schema{s, {"const": AllRoles}}}
 		}
 	case *map[string]string:
 		key, value, _ := strings.Cut(f.like, "=")
-		s, example = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": valueSchema("word")}, schema{key: value}
+		s, example = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": valueSchema(f.valueForm())}, schema{key: value}
 		if f.form == "label" {
 			s["maxProperties"] = maxLabels
 		}

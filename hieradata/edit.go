@@ -3,6 +3,8 @@ package hieradata
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -42,6 +44,65 @@ func Set(layer []byte, key, valueYAML string) ([]byte, error) {
 		return nil, err
 	}
 	return canonicalLayer(m), nil
+}
+
+// Parse returns the canonical bytes of a whole layer that a person wrote, or nil for one without keys. It refuses values whose
+// lookups would fail.
+func Parse(text []byte) ([]byte, error) {
+	v, err := parseLayer(text)
+	if err != nil {
+		return nil, err
+	}
+	m := v.v.(mapping)
+	for _, e := range m {
+		if problem := checkInterpolations(e.value); problem != nil {
+			if root, err := parseNode(text); err == nil {
+				problem.Line, problem.Column = keyPlace(root, e.key.keyText())
+			}
+			problem.Problem = e.key.keyText() + ": " + problem.Problem
+			return nil, problem
+		}
+	}
+	return canonicalLayer(m), nil
+}
+
+// Difference is a key whose value differs between two layers.
+type Difference struct {
+	Key      string
+	From, To *Value // nil: the layer lacks the key
+}
+
+// Differences compares two layers, in the order of their keys. A nil layer is an empty one.
+func Differences(from, to []byte) ([]Difference, error) {
+	a, err := parseLayer(from)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	b, err := parseLayer(to)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	byKey := map[string]*Difference{}
+	at := func(key string) *Difference {
+		if byKey[key] == nil {
+			byKey[key] = &Difference{Key: key}
+		}
+		return byKey[key]
+	}
+	for _, e := range a.v.(mapping) {
+		at(e.key.keyText()).From = &e.value
+	}
+	for _, e := range b.v.(mapping) {
+		at(e.key.keyText()).To = &e.value
+	}
+	var all []Difference
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		d := byKey[key]
+		if d.From == nil || d.To == nil || d.From.String() != d.To.String() {
+			all = append(all, *d)
+		}
+	}
+	return all, nil
 }
 
 // Unset returns the layer without one key, and whether it had the key. The layer is nil if no key is left.

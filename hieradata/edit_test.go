@@ -104,3 +104,46 @@ func TestValueAsJSON(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// A whole layer that a person wrote must be judged as single keys are.
+func TestParseJudgesALayer(t *testing.T) {
+	t.Parallel()
+	got, err := Parse([]byte("# comment\nb: [1, 2]\na: yes\n"))
+	if want := "a: \"yes\"\nb:\n  - 1\n  - 2\n"; err != nil || string(got) != want {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := Parse([]byte("# nothing\n")); got != nil || err != nil {
+		t.Errorf("an empty layer: %q, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"a: 1\na: 2\n": "line 2, column 1: the key a appears twice, first in line 1", "a: 1\n\tb: 2\n": "line 2", "a: &x 1\nb: *x\n": "anchor", "a.b: 1\n": "line 1, column 1", "ok: 1\na: \"%{lookup('x'}\"\n": "line 2, column 1: a: every lookup",
+		"a: \x00\n": "", "a: \xff\n": "", "a b: 1\n": "white space", "a: 99999999999999999999\n": "", "a: !!binary x\n": "", "[1]\n": "mapping", "a: 1\n---\nb: 2\n": "second",
+		"a: " + strings.Repeat("x", MaxInputBytes): "too many",
+	} {
+		if got, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %q, %v", text, got, err)
+		}
+	}
+}
+
+// An operator decides by what a change shows: each key that differs, and no other.
+func TestDifferencesAreComplete(t *testing.T) {
+	t.Parallel()
+	from, to := []byte("a: 1\nb: 1\nd: [1]\n"), []byte("b: 1.0\nc: ~\nd: [1]\n")
+	diffs, err := Differences(from, to)
+	var got []string
+	for _, d := range diffs {
+		text := d.Key
+		for _, v := range []*Value{d.From, d.To} {
+			if v == nil {
+				text += " none"
+			} else {
+				text += " " + v.String()
+			}
+		}
+		got = append(got, text)
+	}
+	if want := "a 1 none,b 1 1.0,c none null"; err != nil || strings.Join(got, ",") != want {
+		t.Errorf("%q, %v", got, err)
+	}
+}

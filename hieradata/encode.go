@@ -46,7 +46,7 @@ func writeBlock(b *bytes.Buffer, v Value, indent int) {
 			}
 			b.WriteString(scalarText(e.key))
 			b.WriteByte(':')
-			if isBlock(e.value) {
+			if e.value.IsBlock() {
 				b.WriteByte('\n')
 				writeIndent(b, indent+2)
 				writeBlock(b, e.value, indent+2)
@@ -61,7 +61,8 @@ func writeBlock(b *bytes.Buffer, v Value, indent int) {
 	}
 }
 
-func isBlock(v Value) bool {
+// IsBlock reports whether canonical YAML writes the value on lines of its own: it is a list or a mapping that is not empty.
+func (v Value) IsBlock() bool {
 	switch x := v.v.(type) {
 	case []Value:
 		return len(x) > 0

@@ -145,7 +145,7 @@ func (g Generation) validate() error {
 		return fail("its time is not in UTC, or not a valid date")
 	}
 	for layer, digest := range g.Layers {
-		if err := layer.validate(); err != nil {
+		if err := layer.Check(); err != nil {
 			return fail("%v", err)
 		}
 		if !digestForm.MatchString(digest) {

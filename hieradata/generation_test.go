@@ -111,7 +111,7 @@ func TestGenerationLimits(t *testing.T) {
 	if _, err := (Generation{}).Next(map[Layer][]byte{Common: []byte("b: 1\na: 2\n")}, "", "", noon); err == nil || !strings.Contains(err.Error(), "not canonical") {
 		t.Errorf("unsorted bytes: %v", err)
 	}
-	if _, err := (Generation{}).Next(map[Layer][]byte{"groups/x": []byte("b: 1\n")}, "", "", noon); err == nil {
+	if _, err := (Generation{}).Next(map[Layer][]byte{"node/x": []byte("b: 1\n")}, "", "", noon); err == nil {
 		t.Error("a layer of an unknown kind was accepted")
 	}
 	many := Generation{V: 1, Number: 1, Layers: map[Layer]string{}, At: noon}
@@ -130,16 +130,16 @@ func TestGenerationLimits(t *testing.T) {
 func TestNodeDigest(t *testing.T) {
 	first := mustNext(t, Generation{}, map[Layer][]byte{Common: []byte("a: 1\n"), ForRole("compute"): []byte("b: 2\n")})
 	second := mustNext(t, first, map[Layer][]byte{ForRole("compute"): []byte("b: 3\n"), ForNode("controller2"): []byte("c: 1\n")})
-	if NodeDigest(first, "controller", "controller1") != NodeDigest(second, "controller", "controller1") {
+	if NodeDigest(first, levelsOf("controller", "controller1")) != NodeDigest(second, levelsOf("controller", "controller1")) {
 		t.Error("controller1 sees a change of others")
 	}
 	for _, n := range [][2]string{{"compute", "compute1"}, {"controller", "controller2"}} {
-		if NodeDigest(first, n[0], n[1]) == NodeDigest(second, n[0], n[1]) {
+		if NodeDigest(first, levelsOf(n[0], n[1])) == NodeDigest(second, levelsOf(n[0], n[1])) {
 			t.Errorf("%s does not see its change", n[1])
 		}
 	}
 	swapped := mustNext(t, Generation{}, map[Layer][]byte{Environment: []byte("a: 1\n")})
-	if NodeDigest(swapped, "controller", "controller1") == NodeDigest(first, "controller", "controller1") {
+	if NodeDigest(swapped, levelsOf("controller", "controller1")) == NodeDigest(first, levelsOf("controller", "controller1")) {
 		t.Error("the same layer in another place has the same digest")
 	}
 }

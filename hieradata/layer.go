@@ -1,6 +1,7 @@
 package hieradata
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -13,7 +14,8 @@ import (
 // maxLayerBytes is the maximum size of a layer's canonical bytes, which are one value in etcd.
 const maxLayerBytes = 512 << 10
 
-// Layer names one layer of an environment: "common", "environment", "roles/<role>" or "nodes/<node>".
+// Layer names one layer of an environment: "common", "environment", "roles/<role>", "nodes/<node>", or
+// "<attribute>/<value>".
 type Layer string
 
 // The layers of every node of an environment.
@@ -28,29 +30,48 @@ func ForRole(role string) Layer { return Layer("roles/" + role) }
 // ForNode returns the name of one node's layer.
 func ForNode(node string) Layer { return Layer("nodes/" + node) }
 
-// Order returns the layers of one node; the first that has a key wins. A node without a role has no role layer.
-func Order(role, node string) []Layer {
-	order := make([]Layer, 0, 4)
-	for _, slot := range slots(role, node) {
-		if slot.layer != "" {
-			order = append(order, slot.layer)
-		}
+// ForAttribute returns the name of the layer of the nodes that have this value of an attribute.
+func ForAttribute(name, value string) Layer { return Layer(name + "/" + value) }
+
+// Attribute returns the attribute of a layer and its value; ok is false for any other layer.
+func (l Layer) Attribute() (name, value string, ok bool) {
+	name, value, ok = strings.Cut(string(l), "/")
+	if !ok || name == "roles" || name == "nodes" {
+		return "", "", false
 	}
-	return order
+	return name, value, true
 }
 
-// Rank returns the priority of a layer: 0 for a node's, which is the highest, 1 for a role's, 2 for the environment's,
-// 3 for common.
-func (l Layer) Rank() int {
-	switch {
-	case l == Common:
-		return 3
-	case l == Environment:
-		return 2
-	case strings.HasPrefix(string(l), "roles/"):
-		return 1
+// level returns the name of the level that a layer is on.
+func (l Layer) level() string {
+	switch kind, _, _ := strings.Cut(string(l), "/"); kind {
+	case "roles":
+		return "role"
+	case "nodes":
+		return "node"
+	default:
+		return kind
 	}
-	return 0
+}
+
+// CompareLayers orders layers in lists, the same everywhere: nodes, roles, attributes, environment, common; within each by
+// name. Which one wins for a node is up to its Hierarchy.
+func CompareLayers(a, b Layer) int {
+	return cmp.Or(a.place()-b.place(), strings.Compare(string(a), string(b)))
+}
+
+func (l Layer) place() int {
+	switch l.level() {
+	case "node":
+		return 0
+	case "role":
+		return 1
+	case "environment":
+		return 3
+	case "common":
+		return 4
+	}
+	return 2
 }
 
 // segment has no count in the pattern: it would take a millisecond to compile.
@@ -58,8 +79,8 @@ var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
 
 const maxSegment = 253 // bytes, as in a hostname
 
-// validate returns an error if a layer's name is invalid.
-func (l Layer) validate() error {
+// Check returns an error if the name is invalid.
+func (l Layer) Check() error {
 	if l == Common || l == Environment {
 		return nil
 	}
@@ -67,7 +88,42 @@ func (l Layer) validate() error {
 	if (kind == "roles" || kind == "nodes") && len(name) <= maxSegment && segment.MatchString(name) {
 		return nil
 	}
-	return fmt.Errorf("%.100q is not a layer: expected common, environment, roles/<role> or nodes/<node>", string(l))
+	if CheckAttribute(kind, name) == nil {
+		return nil
+	}
+	return fmt.Errorf("%.100q is not a layer: expected common, environment, roles/<role>, nodes/<node> or <attribute>/<value>", string(l))
+}
+
+// The forms of attributes; package environments has them for its schema, too.
+var attributeForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+const maxAttribute = 63 // bytes of a name or a value
+
+// isAttribute reports whether an attribute may have this name: its layers are none of the others.
+func isAttribute(name string) bool {
+	return !isReserved(name) && len(name) <= maxAttribute && attributeForm.MatchString(name)
+}
+
+func isReserved(name string) bool {
+	switch name {
+	case "node", "nodes", "role", "roles", "environment", "common":
+		return true
+	}
+	return false
+}
+
+// CheckAttribute returns an error unless name and value are those of an attribute.
+func CheckAttribute(name, value string) error {
+	switch {
+	case isReserved(name):
+		return fmt.Errorf("%s is not an attribute: every environment has such layers", name)
+	case !isAttribute(name):
+		return fmt.Errorf("%.100q is not the name of an attribute: it may contain small letters, digits and _, like site", name)
+	}
+	if len(value) > maxAttribute || !segment.MatchString(value) {
+		return fmt.Errorf("%.100q is not a value of attribute %s: it may contain small letters, digits and . _ -, like ams", value, name)
+	}
+	return nil
 }
 
 // Digest returns the id of a layer: the sha256 of its canonical bytes as 64 hex digits.

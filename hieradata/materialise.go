@@ -2,10 +2,10 @@ package hieradata
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,77 +14,55 @@ import (
 	"pulley/internal/atomicfile"
 )
 
-// slot is one of the four sources of a node's data, highest first.
-type slot struct {
-	file  string
-	layer Layer // "" if the node has none
-}
-
-func slots(role, node string) []slot {
-	s := []slot{{"node.yaml", ForNode(node)}, {"role.yaml", ""}, {"environment.yaml", Environment}, {"common.yaml", Common}}
-	if role != "" {
-		s[1].layer = ForRole(role)
-	}
-	return s
-}
-
-// Files returns the names of a node's data files in their folder, highest first. A Hiera hierarchy lists them as its
-// paths.
-func Files() []string {
-	names := make([]string, 0, 4)
-	for _, s := range slots("", "") {
-		names = append(names, s.file)
-	}
-	return names
-}
-
-// FilesOf returns the names of a node's data files with their layers, highest first, without those that it has no layer
-// for.
-func FilesOf(role, node string) iter.Seq2[string, Layer] {
-	return func(yield func(string, Layer) bool) {
-		for _, s := range slots(role, node) {
-			if s.layer != "" && !yield(s.file, s.layer) {
-				return
-			}
-		}
-	}
-}
-
 // NodeDigest returns the id of the data of one node in a generation. It is the same for two generations that differ
-// only in layers of other nodes and roles. Such a change causes no run of this node.
-func NodeDigest(g Generation, role, node string) string {
+// only in layers of other nodes, roles and attributes. Such a change causes no run of this node.
+func NodeDigest(g Generation, levels Levels) string {
 	var b bytes.Buffer
-	b.WriteString("pulley node data 1\n")
-	for _, s := range slots(role, node) {
-		fmt.Fprintf(&b, "%s %s\n", s.file, g.Layers[s.layer])
+	if levels.isStandard() {
+		b.WriteString("pulley node data 1\n")
+		for _, l := range levels {
+			fmt.Fprintf(&b, "%s %s\n", l.File(), g.Layers[l.Layer])
+		}
+		return Digest(b.Bytes())
+	}
+	b.WriteString("pulley node data 2\n")
+	for _, l := range levels {
+		fmt.Fprintf(&b, "%s %q %s\n", l.Name, l.Layer, g.Layers[l.Layer])
 	}
 	return Digest(b.Bytes())
 }
 
 const stagingPrefix = ".staging-"
 
-// Materialise writes the data of one node to the files of Files in <root>/<NodeDigest>/ and returns that folder.
-// contents contains the bytes of each layer of Order in the generation, by digest. Materialise checks all digests
-// before it writes. A layer that the generation does not have becomes an empty mapping. A complete folder is not
-// written again.
-func Materialise(root string, g Generation, role, node string, contents map[string][]byte) (string, error) {
-	files := make(map[string][]byte, 4)
-	for _, s := range slots(role, node) {
-		digest, has := g.Layers[s.layer]
+// Materialise writes the data of one node to the files of its levels in <root>/<NodeDigest>/ and returns that folder.
+// contents contains the bytes of each layer of the levels in the generation, by digest. Materialise checks all digests
+// before it writes. A layer that the generation or the node does not have becomes an empty mapping. A complete folder is
+// not written again.
+func Materialise(root string, g Generation, node string, levels Levels, contents map[string][]byte) (string, error) {
+	files := make(map[string][]byte, len(levels)+1)
+	for _, l := range levels {
+		digest, has := g.Layers[l.Layer]
 		if !has {
-			files[s.file] = []byte("{}\n")
+			files[l.File()] = []byte("{}\n")
 			continue
 		}
 		data, has := contents[digest]
 		if !has {
-			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d is missing", node, s.layer, g.Number)
+			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d is missing", node, l.Layer, g.Number)
 		}
 		if Digest(data) != digest {
-			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d does not match its digest", node, s.layer, g.Number)
+			return "", fmt.Errorf("cannot write data of %s: layer %s of generation %d does not match its digest", node, l.Layer, g.Number)
 		}
-		files[s.file] = data
+		files[l.File()] = data
 	}
-	dir := filepath.Join(root, NodeDigest(g, role, node))
+	if !levels.isStandard() {
+		order, err := json.Marshal(levels)
+		if err != nil {
+			return "", fmt.Errorf("cannot write data of %s: %w", node, err)
+		}
+		files[LevelsFile] = order
+	}
+	dir := filepath.Join(root, NodeDigest(g, levels))
 	if complete(dir, files) {
 		return dir, nil
 	}

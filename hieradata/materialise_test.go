@@ -19,6 +19,8 @@ func generationOf(t *testing.T, layers map[Layer]string) (Generation, map[string
 	return mustNext(t, Generation{}, changes), contents
 }
 
+func levelsOf(role, node string) Levels { return Hierarchy{}.Levels(role, node, "") }
+
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -37,11 +39,11 @@ func TestMaterialise(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	g, contents := generationOf(t, map[Layer]string{
 		Common: "a: 1\n", ForRole("compute"): "a: 2\n", ForRole("controller"): "a: 3\n", ForNode("compute1"): "a: 4\n"})
-	dir, err := Materialise(root, g, "compute", "compute1", contents)
+	dir, err := Materialise(root, g, "compute1", levelsOf("compute", "compute1"), contents)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dir != filepath.Join(root, NodeDigest(g, "compute", "compute1")) {
+	if dir != filepath.Join(root, NodeDigest(g, levelsOf("compute", "compute1"))) {
 		t.Errorf("the folder is %s", dir)
 	}
 	for name, want := range map[string]string{"node.yaml": "a: 4\n", "role.yaml": "a: 2\n", "environment.yaml": "{}\n", "common.yaml": "a: 1\n"} {
@@ -54,7 +56,7 @@ func TestMaterialise(t *testing.T) {
 			t.Errorf("%s has mode %v, %v", name, info.Mode(), err)
 		}
 	}
-	if got := names(t, dir); !slices.Equal(got, slices.Sorted(slices.Values(Files()))) {
+	if got := names(t, dir); !slices.Equal(got, []string{"common.yaml", "environment.yaml", "node.yaml", "role.yaml"}) {
 		t.Errorf("files are %v", got)
 	}
 	info, err := os.Stat(dir)
@@ -62,7 +64,7 @@ func TestMaterialise(t *testing.T) {
 		t.Errorf("the folder has mode %v, %v", info.Mode(), err)
 	}
 
-	again, err := Materialise(root, g, "compute", "compute1", contents)
+	again, err := Materialise(root, g, "compute1", levelsOf("compute", "compute1"), contents)
 	if err != nil || again != dir {
 		t.Errorf("the second time: %s, %v", again, err)
 	}
@@ -79,7 +81,7 @@ func TestMaterialise(t *testing.T) {
 func TestMaterialiseRepairsDamage(t *testing.T) {
 	root := t.TempDir()
 	g, contents := generationOf(t, map[Layer]string{Common: "a: 1\n"})
-	dir, err := Materialise(root, g, "", "n1", contents)
+	dir, err := Materialise(root, g, "n1", levelsOf("", "n1"), contents)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,7 @@ func TestMaterialiseRepairsDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := Materialise(root, g, "", "n1", contents); err != nil {
+		if _, err := Materialise(root, g, "n1", levelsOf("", "n1"), contents); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		data, err := os.ReadFile(filepath.Join(dir, "common.yaml"))
@@ -120,7 +122,7 @@ func TestMaterialiseChecksHashes(t *testing.T) {
 		"is missing":                {},
 		"does not match its digest": {digest: []byte("a: 2\n")},
 	} {
-		if _, err := Materialise(root, g, "", "n1", bad); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := Materialise(root, g, "n1", levelsOf("", "n1"), bad); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -131,7 +133,7 @@ func TestMaterialiseChecksHashes(t *testing.T) {
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Materialise(blocked, g, "", "n1", contents); err == nil || !strings.Contains(err.Error(), "cannot write data of n1") {
+	if _, err := Materialise(blocked, g, "n1", levelsOf("", "n1"), contents); err == nil || !strings.Contains(err.Error(), "cannot write data of n1") {
 		t.Errorf("below a file: %v", err)
 	}
 }
@@ -142,7 +144,7 @@ func TestCollect(t *testing.T) {
 	var all []string
 	for _, text := range []string{"a: 1\n", "a: 2\n", "a: 3\n"} {
 		g, contents := generationOf(t, map[Layer]string{Common: text})
-		dir, err := Materialise(root, g, "", "n1", contents)
+		dir, err := Materialise(root, g, "n1", levelsOf("", "n1"), contents)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,11 +15,12 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// The limits of input. A layer of maxLayerBytes may be larger as written, with blanks and comments.
+// MaxInputBytes is the maximum size of a layer as it is written: blanks and comments may make it larger than its canonical bytes.
+const MaxInputBytes = 4 * maxLayerBytes
+
 const (
-	maxInputBytes = 4 * maxLayerBytes
-	maxDepth      = 64
-	maxKeyBytes   = 1000 // of a key in canonical form; YAML readers fail above 1024
+	maxDepth    = 64
+	maxKeyBytes = 1000 // of a key in canonical form; YAML readers fail above 1024
 )
 
 // SyntaxError is an error in YAML that a person wrote.
@@ -140,8 +142,8 @@ func keyPlace(m *yaml.Node, key string) (line, column int) {
 
 // parseNode reads exactly one YAML document.
 func parseNode(data []byte) (*yaml.Node, error) {
-	if len(data) > maxInputBytes {
-		return nil, &SyntaxError{Problem: fmt.Sprintf("%d bytes of YAML are too many, at most %d are read", len(data), maxInputBytes)}
+	if len(data) > MaxInputBytes {
+		return nil, &SyntaxError{Problem: fmt.Sprintf("%d bytes of YAML are too many, at most %d are read", len(data), MaxInputBytes)}
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
@@ -225,6 +227,7 @@ func convert(n *yaml.Node, depth int) (Value, error) {
 
 func convertMapping(n *yaml.Node, depth int) (Value, error) {
 	entries := make([]entry, 0, len(n.Content)/2)
+	lines := map[string]int{} // of each key
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		keyNode := n.Content[i]
 		at := func(problem, hint string) error {
@@ -244,6 +247,10 @@ func convertMapping(n *yaml.Node, depth int) (Value, error) {
 		if len(scalarText(key)) > maxKeyBytes {
 			return Value{}, at(fmt.Sprintf("a key may have at most %d characters", maxKeyBytes), "")
 		}
+		if first := lines[scalarText(key)]; first > 0 {
+			return Value{}, at(fmt.Sprintf("the key %s appears twice, first in line %d", scalarText(key), first), "")
+		}
+		lines[scalarText(key)] = keyNode.Line
 		value, err := convert(n.Content[i+1], depth+1)
 		if err != nil {
 			return Value{}, err
@@ -327,6 +334,9 @@ func remark(text string) string {
 		}
 		return ""
 	}
+	if _, ok := v.v.(float64); ok && losesDigits(text, v.String()) {
+		return fmt.Sprintf("%s is the number %s; for text, such as a version, write '%s'", text, v, text)
+	}
 	if _, ok := v.v.(string); !ok {
 		return ""
 	}
@@ -339,4 +349,18 @@ func remark(text string) string {
 		return fmt.Sprintf("%s is kept as text", text)
 	}
 	return ""
+}
+
+// losesDigits reports whether a float, as it is kept, lacks digits that its author wrote: more than 64 bits hold, or zeros at the end,
+// which count in a version.
+func losesDigits(written, kept string) bool {
+	if strings.ContainsAny(written, "eE") { // of a large exponent, the exact value would take megabytes
+		return false
+	}
+	if written = strings.TrimPrefix(written, "+"); strings.HasSuffix(written, "0") && written != kept {
+		return true
+	}
+	exact, ok := new(big.Rat).SetString(written)
+	rounded, okToo := new(big.Rat).SetString(kept)
+	return ok && okToo && exact.Cmp(rounded) != 0
 }

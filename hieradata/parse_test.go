@@ -97,7 +97,7 @@ func TestParseValueRefuses(t *testing.T) {
 		{`%{x}`, ""},
 		{"a:\n\t- b", ""},
 		{strings.Repeat("[", 100) + strings.Repeat("]", 100), "nested"},
-		{strings.Repeat("x", maxInputBytes+1), "too many"},
+		{strings.Repeat("x", MaxInputBytes+1), "too many"},
 		{"{" + strings.Repeat("k", 1001) + ": 1}", "key"},
 	} {
 		name := c.text[:min(len(c.text), 20)]
@@ -117,18 +117,27 @@ func TestParseValueRefuses(t *testing.T) {
 // Without it, "yes" would become text without a warning.
 func TestRemarks(t *testing.T) {
 	for text, want := range map[string]string{
-		`yes`:             "yes is kept as text; for a boolean write true or false",
-		`{enabled: off}`:  "off is kept as text; for a boolean write true or false",
-		`0644`:            "0644 is the number 420; for text, such as a file's mode, write '0644'",
-		`1e3`:             "1e3 is kept as text; for a number write it with digits, and a point where it is a float",
-		`[1, "1,000.00"]`: "",
-		`1,000`:           "1,000 is kept as text; for a number write it with digits, and a point where it is a float",
-		`12:34:56`:        "12:34:56 is kept as text",
-		`'yes'`:           "",
-		`10.0.0.1`:        "",
-		`2024-01-01`:      "",
-		`true`:            "",
-		`[a`:              "",
+		`yes`:                    "yes is kept as text; for a boolean write true or false",
+		`{enabled: off}`:         "off is kept as text; for a boolean write true or false",
+		`0644`:                   "0644 is the number 420; for text, such as a file's mode, write '0644'",
+		`1e3`:                    "1e3 is kept as text; for a number write it with digits, and a point where it is a float",
+		`[1, "1,000.00"]`:        "",
+		`1,000`:                  "1,000 is kept as text; for a number write it with digits, and a point where it is a float",
+		`12:34:56`:               "12:34:56 is kept as text",
+		`'yes'`:                  "",
+		`10.0.0.1`:               "",
+		`2024-01-01`:             "",
+		`true`:                   "",
+		`[a`:                     "",
+		`1.10`:                   "1.10 is the number 1.1; for text, such as a version, write '1.10'",
+		`0.12345678901234567891`: "0.12345678901234567891 is the number 0.12345678901234568; for text, such as a version, write '0.12345678901234567891'",
+		`3.0`:                    "",
+		`1.5`:                    "",
+		`.5`:                     "",
+		`-0.25`:                  "",
+		`1.5e-999999999`:         "",
+		`1.0e+30`:                "",
+		`'1.10'`:                 "",
 	} {
 		if got := strings.Join(Remarks(text), "|"); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)

@@ -2,6 +2,8 @@ package hieradata
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -28,10 +30,24 @@ func ParseSecret(text string) (recipient, ciphertext string, ok bool) {
 	return recipient, ciphertext, true
 }
 
+// Text returns a text as a value.
+func Text(text string) Value { return Value{text} }
+
+// Plain returns a text; "" for a value that is none.
+func (v Value) Plain() string {
+	text, _ := v.v.(string)
+	return text
+}
+
 // Secret returns the parts of SecretText if the value is a secret.
 func (v Value) Secret() (recipient, ciphertext string, ok bool) {
-	text, _ := v.v.(string)
-	return ParseSecret(text)
+	return ParseSecret(v.Plain())
+}
+
+// IsSecret reports whether the value is a secret.
+func (v Value) IsSecret() bool {
+	_, _, is := v.Secret()
+	return is
 }
 
 // Secrets returns the secrets of a layer, by key.
@@ -53,8 +69,9 @@ func Secrets(layer []byte) (map[string]string, error) {
 }
 
 // Reveal returns a layer with secrets replaced by their plaintexts. Puppet receives each as a Sensitive, and Hiera
-// interpolates nothing in it.
-func Reveal(layer []byte, plaintexts map[string]string) ([]byte, error) {
+// interpolates nothing in it. elsewhere are the keys of secrets in all layers: options of this layer for such a key would
+// hide those of the layer with the secret.
+func Reveal(layer []byte, plaintexts map[string]string, elsewhere []string) ([]byte, error) {
 	v, err := parseLayer(layer)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the layer: %w", err)
@@ -62,9 +79,20 @@ func Reveal(layer []byte, plaintexts map[string]string) ([]byte, error) {
 	m := v.v.(mapping)
 	options, _ := m.find(lookupOptions)
 	ofKeys, _ := options.v.(mapping)
-	for key, text := range plaintexts {
-		literal := strings.ReplaceAll(text, "%{", "%{literal('%')}{")
-		m = append(m.without(key), entry{Value{key}, Value{literal}})
+	keys := slices.Collect(maps.Keys(plaintexts))
+	for _, key := range elsewhere {
+		if _, has := ofKeys.find(key); has && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return layer, nil
+	}
+	for _, key := range keys {
+		if text, here := plaintexts[key]; here {
+			literal := strings.ReplaceAll(text, "%{", "%{literal('%')}{")
+			m = append(m.without(key), entry{Value{key}, Value{literal}})
+		}
 		one, _ := ofKeys.find(key)
 		ofKey, _ := one.v.(mapping)
 		ofKey = append(ofKey.without("convert_to"), entry{Value{"convert_to"}, Value{"Sensitive"}})

@@ -1,6 +1,9 @@
 package hieradata
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Puppet must receive each secret as a Sensitive, as it was set, and keep the options of the layer.
 func TestRevealMarksAsSensitive(t *testing.T) {
@@ -11,7 +14,7 @@ func TestRevealMarksAsSensitive(t *testing.T) {
 	if err != nil || len(found) != 1 || found["a"] != secret {
 		t.Fatalf("%v, %v", found, err)
 	}
-	got, err := Reveal(layer, map[string]string{"a": "50%{x}"})
+	got, err := Reveal(layer, map[string]string{"a": "50%{x}"}, []string{"a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,6 +24,20 @@ func TestRevealMarksAsSensitive(t *testing.T) {
 	} {
 		if v, _, err := Get(got, key); err != nil || v.String() != want {
 			t.Errorf("%s is %s, want %s (%v)", key, v, want, err)
+		}
+	}
+	// Options of a stronger layer must not take the Sensitive of a weaker one away. Layers without such options stay as they are.
+	for layer, want := range map[string]string{
+		"lookup_options: {a: {merge: first}}\n":               "a:\n  convert_to: Sensitive\n  merge: first",
+		"lookup_options: {a: {convert_to: String}, b: {}}\n":  "a:\n  convert_to: Sensitive\nb: {}",
+		"b: 1\nlookup_options: {b: {merge: unique}} # kept\n": "b:\n  merge: unique",
+	} {
+		got, err := Reveal([]byte(layer), nil, []string{"a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, _, err := Get(got, "lookup_options"); err != nil || v.String() != want || strings.Contains(layer, "kept") && string(got) != layer {
+			t.Errorf("%q becomes %q (%v)", layer, got, err)
 		}
 	}
 	for _, text := range []string{"", "PULLEY-SECRET[", "PULLEY-SECRET[]", "PULLEY-SECRET[0123456789abcdef,]", "PULLEY-SECRET[0123456789abcdeg,YWdl]", " " + secret, secret + " "} {

@@ -110,7 +110,7 @@ func hieraConfigs(files map[string][]byte, key string) ([][]*regexp.Regexp, erro
 
 // topLevel returns the mapping of a data file; nil for an empty file.
 func topLevel(data []byte) (*yaml.Node, error) {
-	if len(data) > maxInputBytes {
+	if len(data) > MaxInputBytes {
 		return nil, fmt.Errorf("%d bytes are too many", len(data))
 	}
 	var doc yaml.Node
@@ -240,7 +240,7 @@ func CheckHieraConfig(data []byte) error {
 // HieraVersion returns the version of a hiera.yaml: 3, 4 or 5. A file without a version is of version 3.
 func HieraVersion(data []byte) (int, error) {
 	var keys map[string]yaml.Node
-	if len(data) > maxInputBytes {
+	if len(data) > MaxInputBytes {
 		return 0, fmt.Errorf("%d bytes are too many for a hiera.yaml", len(data))
 	}
 	if err := yaml.Unmarshal(data, &keys); err != nil {
@@ -304,7 +304,7 @@ func DataFiles(data []byte, base string) (func(name string) bool, error) {
 
 func parseHieraConfig(data []byte) (hieraConfig, error) {
 	var c hieraConfig
-	if len(data) > maxInputBytes {
+	if len(data) > MaxInputBytes {
 		return c, fmt.Errorf("%d bytes are too many for a hiera.yaml", len(data))
 	}
 	if err := yaml.Unmarshal(data, &c); err != nil {

@@ -114,7 +114,7 @@ func (s Setup) Look(ctx context.Context, release string, opts agent.Options) (ag
 }
 
 // Stage fetches the release and the data that etcd wants for this node, and returns the job of a run on them. Both must
-// be authentic. Nothing is recorded as attempted. done lets them be removed again. Without a promoted release, the job
+// be authentic. No attempt is counted. done lets them be removed again. Without a promoted release, the job
 // has no tree.
 func (n *Node) Stage(ctx context.Context) (job agent.Job, done func(), err error) {
 	d, err := n.store.Node.Desire(ctx, n.Identity)
@@ -128,9 +128,38 @@ func (n *Node) Stage(ctx context.Context) (job agent.Job, done func(), err error
 	if stale, _ := stage.Current(n.parts.Verifier, n.Identity, d); stale != nil {
 		return job, nil, &stale.Error
 	}
-	s, err := n.parts.Stage(ctx, n.Identity, job.Target, agent.Staging{Taking: true, Noop: true})
+	s, err := n.parts.Stage(ctx, n.Identity, job.Target, agent.Staging{Taking: true}) // Puppet uses it: the high-water mark rises
+	if err == nil {
+		seen, failed := n.stageHosts(ctx, d)
+		if failed != nil { // the first tick repeats it
+			n.Log.Warn("cannot read the nodes that this node sees", "err", failed)
+		}
+		job.Hosts = seen.File
+	}
 	job.Tree, job.Data = s.Tree, s.Data
 	return job, s.Release, err
+}
+
+// stageHosts reads the host list if the staged release shows other nodes to this one, and records its revision. It returns
+// the data file with these nodes.
+func (n *Node) stageHosts(ctx context.Context, d agent.Desired) (agent.Seen, error) {
+	tree := d.Wanted().Tree
+	seen, err := n.parts.ShowHosts(n.Identity, tree)
+	if err == nil && seen.Digest == "" || err != nil && !errors.Is(err, agent.ErrNoHosts) {
+		return agent.Seen{}, err
+	}
+	state, err := n.disk.Load()
+	if err == nil {
+		err = n.parts.FetchHosts(ctx, n.Identity)
+	}
+	if err == nil {
+		state.Hosts.List = d.HostList
+		err = n.disk.Save(state)
+	}
+	if err != nil {
+		return agent.Seen{}, err
+	}
+	return n.parts.ShowHosts(n.Identity, tree)
 }
 
 func (n *Node) tick(ctx context.Context, opts agent.Options) agent.Report {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +69,10 @@ func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done fun
 		return "", none, err
 	}
 	var eyaml string // of the highest layer that has it
+	var keys []string
+	for _, f := range files {
+		keys = slices.AppendSeq(keys, maps.Keys(f.secrets))
+	}
 	for i, f := range files {
 		plain := map[string]string{}
 		for key, text := range f.secrets {
@@ -79,10 +84,7 @@ func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done fun
 				return "", none, err
 			}
 		}
-		if len(plain) == 0 {
-			continue
-		}
-		if files[i].text, err = hieradata.Reveal(f.text, plain); err != nil {
+		if files[i].text, err = hieradata.Reveal(f.text, plain, keys); err != nil {
 			return "", none, fmt.Errorf("cannot use layer %s: %w", f.layer, err)
 		}
 		eyaml = cmp.Or(eyaml, plain[hieradata.EyamlKey])
@@ -96,16 +98,26 @@ func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done fun
 
 // readLayers reads the data files of a job. found reports whether one has a secret.
 func readLayers(job agent.Job) (files []layerFile, found bool, err error) {
-	for name, layer := range hieradata.FilesOf(job.Role, job.Node) {
-		text, err := os.ReadFile(filepath.Join(job.Data, name))
+	levels, err := hieradata.ReadLevels(job.Data, job.Role, job.Node)
+	if err != nil {
+		return nil, false, err
+	}
+	if order, err := os.ReadFile(filepath.Join(job.Data, hieradata.LevelsFile)); err == nil {
+		files = append(files, layerFile{name: hieradata.LevelsFile, text: order})
+	}
+	for _, l := range levels {
+		if l.Layer == "" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(job.Data, l.File()))
 		if err != nil {
-			return nil, false, fmt.Errorf("cannot read layer %s: %w", layer, err)
+			return nil, false, fmt.Errorf("cannot read layer %s: %w", l.Layer, err)
 		}
 		all, err := hieradata.Secrets(text)
 		if err != nil {
 			return nil, false, err
 		}
-		files = append(files, layerFile{name, layer, text, all})
+		files = append(files, layerFile{l.File(), l.Layer, text, all})
 		found = found || len(all) > 0
 	}
 	return files, found, nil
@@ -173,6 +185,8 @@ func (n *Node) noIdentity(err error, layer hieradata.Layer, key string) error {
 		scope = " --role " + name
 	} else if kind == "nodes" {
 		scope = " --node " + name
+	} else if name, value, ok := layer.Attribute(); ok {
+		scope = " --attribute " + name + "=" + value
 	}
 	return fmt.Errorf("%w\nit is encrypted to another role, or its identity is lost: set it again with `pulley secret set %s -e %s%s`", err, key, n.Identity.Environment, scope)
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/hieradata"
 	"pulley/internal/shellquote"
 )
 
@@ -223,7 +224,7 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 	if err != nil {
 		return err
 	}
-	ofRun, err := json.Marshal(typeSettings{Secrets: p.secrets || keepsSecrets(job.Tree), StaysOff: p.StaysOff})
+	ofRun, err := json.Marshal(typeSettings{Secrets: p.secrets || keepsSecrets(job.Tree, job.PuppetEnvironment), StaysOff: p.StaysOff})
 	if err != nil {
 		return err
 	}
@@ -320,8 +321,12 @@ func globalLayer(layers, hosts string) ([]byte, error) {
 	}{Version: 5, Hierarchy: []level{}}
 	if layers != "" {
 		hiera.Defaults = map[string]string{"datadir": layers, "data_hash": "yaml_data"}
-		for _, name := range []string{"node", "role", "environment", "common"} {
-			hiera.Hierarchy = append(hiera.Hierarchy, level{Name: "Pulley " + name + " layer", Path: name + ".yaml"})
+		levels, err := hieradata.ReadLevels(layers, "", "")
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range levels {
+			hiera.Hierarchy = append(hiera.Hierarchy, level{Name: "Pulley " + l.Name + " layer", Path: l.File()})
 		}
 	}
 	if hosts != "" {

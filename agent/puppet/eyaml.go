@@ -28,8 +28,11 @@ var encryptedValue = regexp.MustCompile(`ENC\[[A-Z0-9]+,[A-Za-z0-9+/=]{64,}\]`)
 // prepareEyaml installs hiera-eyaml if the job's release decrypts data, and reports keys that the node lacks. Neither
 // ends the run: a node that reads no encrypted value needs none of it.
 func (p *Puppet) prepareEyaml(ctx context.Context, job agent.Job) {
-	needs, err := readEyaml(job.Tree)
-	if err != nil || !needs.Used {
+	needs, err := readEyaml(job.Tree, job.PuppetEnvironment)
+	if err != nil {
+		p.log().Warn("not every hiera.yaml of the release could be read", "error", err)
+	}
+	if !needs.Used {
 		return
 	}
 	if p.Installer != nil {
@@ -42,8 +45,8 @@ func (p *Puppet) prepareEyaml(ctx context.Context, job agent.Job) {
 	}
 }
 
-func readEyaml(tree string) (needs hieradata.Eyaml, err error) {
-	texts, err := hieraConfigs(tree)
+func readEyaml(tree, environment string) (needs hieradata.Eyaml, err error) {
+	texts, err := hieraConfigs(tree, environment)
 	for _, text := range texts {
 		needs = needs.And(hieradata.ReadEyaml([]byte(text)))
 	}

@@ -98,7 +98,8 @@ func volatileFacts(job agent.Job) ([]string, error) {
 
 // The limits of an inquiry.
 const (
-	inquiryEvery    = 24 * time.Hour // after the last run or inquiry
+	inquiryEvery    = 24 * time.Hour   // after the last run or inquiry
+	inquiryFirst    = 15 * time.Minute // after the first idle tick of a node without facts: as a rule, it soon has a run
 	inquiryDeadline = 2 * time.Minute
 	inquiryRun      = "facts" // names its folder in place of a run's id
 )
@@ -107,7 +108,7 @@ const (
 func (p *Puppet) triedFile() string { return filepath.Join(p.Dir, "facts.tried") }
 
 // Inquire gathers the facts of the release in place, or of the machine without one, if no run and no inquiry did so for a day.
-// It reports whether it did. A node that never had facts begins to count at its first call.
+// It reports whether it did. A node that never had facts gathers them a quarter of an hour after its first call.
 func (p *Puppet) Inquire(ctx context.Context, id agent.Identity) (bool, error) {
 	now := time.Now()
 	due, err := p.inquiryDue(now)
@@ -162,7 +163,8 @@ func (p *Puppet) inquiryDue(now time.Time) (bool, error) {
 		}
 	}
 	if last.IsZero() {
-		return false, atomicfile.Write(p.triedFile(), nil, 0o600)
+		counts := now.Add(inquiryFirst - inquiryEvery)
+		return false, cmp.Or(atomicfile.Write(p.triedFile(), nil, 0o600), os.Chtimes(p.triedFile(), counts, counts))
 	}
 	age := now.Sub(last)
 	return age >= inquiryEvery || age < -inquiryEvery, nil // a clock that was wrong by days

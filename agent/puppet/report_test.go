@@ -99,6 +99,20 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// A node whose declaration contains only messages is not classified: operators must see it as a node without classes.
+func TestMessagesClassifyNothing(t *testing.T) {
+	const format = "status: changed\ntransaction_completed: true\nresource_statuses:\n  %s:\n    containment_path: [%s]\n"
+	for text, want := range map[string]bool{
+		fmt.Sprintf(format, "Notify[a]", "'Stage[main]', Main, 'Node[default]', 'Notify[a]'"): false,
+		fmt.Sprintf(format, "File[/a]", "'Stage[main]', Main, 'Node[default]', 'File[/a]'"):   true,
+		fmt.Sprintf(format, "File[/a]", "'Stage[main]', Main, 'File[/a]'"):                    false,
+	} {
+		if r, err := parseReport(strings.NewReader(text)); err != nil || r.declares != want {
+			t.Errorf("%s: %+v, %v", text, r, err)
+		}
+	}
+}
+
 // A node's values in etcd must stay small, however much a run changes.
 func TestParseReportIsBounded(t *testing.T) {
 	var b strings.Builder

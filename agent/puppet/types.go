@@ -3,6 +3,8 @@ package puppet
 import (
 	"cmp"
 	_ "embed"
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -30,13 +32,14 @@ var decrypting = regexp.MustCompile(`(?i)\b(lookup_key|data_dig|data_hash|hiera3
 
 // keepsSecrets reports whether the release decrypts secrets on its nodes: a hiera.yaml names a backend that does. An
 // unreadable one counts as one with secrets.
-func keepsSecrets(tree string) bool {
-	texts, err := hieraConfigs(tree)
+func keepsSecrets(tree, environment string) bool {
+	texts, err := hieraConfigs(tree, environment)
 	return err != nil || slices.ContainsFunc(texts, decrypting.MatchString)
 }
 
-// hieraConfigs returns the hiera.yaml of the environment and those of the modules on its modulepath.
-func hieraConfigs(tree string) (texts []string, err error) {
+// hieraConfigs returns the hiera.yaml of the environment and those of the modules on its modulepath; with an error, those
+// that can be read.
+func hieraConfigs(tree, environment string) (texts []string, err error) {
 	modulepath, err := environmentSetting(tree, "modulepath")
 	if err != nil {
 		return nil, err
@@ -46,23 +49,23 @@ func hieraConfigs(tree string) (texts []string, err error) {
 		return nil, err
 	}
 	defer root.Close()
+	own := regexp.MustCompile(`^\$(environmentpath|\{environmentpath\}|(codedir|\{codedir\})/environments)/` + regexp.QuoteMeta(environment) + "(/|$)")
 	names := []string{"hiera.yaml"}
 	for dir := range strings.SplitSeq(cmp.Or(modulepath, "modules"), ":") {
-		if dir = filepath.Clean(dir); !filepath.IsLocal(dir) || strings.ContainsAny(dir, `$*?[\`) {
+		dir = filepath.Clean(own.ReplaceAllLiteralString(strings.TrimSpace(dir), "./"))
+		if !filepath.IsLocal(dir) || strings.ContainsAny(dir, `$*?[\`) {
 			continue // of Puppet or of the machine
 		}
-		of, err := fs.Glob(root.FS(), dir+"/*/hiera.yaml")
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, of...)
+		of, badPattern := fs.Glob(root.FS(), dir+"/*/hiera.yaml")
+		names, err = append(names, of...), errors.Join(err, badPattern)
 	}
 	for _, name := range names {
-		text, err := readIn(tree, name, maxHieraConfig)
-		if err != nil {
-			return nil, err
+		text, unreadable := readIn(tree, name, maxHieraConfig)
+		if unreadable != nil {
+			err = errors.Join(err, fmt.Errorf("cannot read %s: %w", name, unreadable))
+			continue
 		}
 		texts = append(texts, text)
 	}
-	return texts, nil
+	return texts, err
 }

@@ -15,14 +15,12 @@ module Pulley
     end
   end
 
-  # A bucket would keep the old contents of files with secrets.
-  module NoSecretsInBucket
-    private
-
-    def perform_backup_with_bucket(file)
+  # A bucket, or a copy beside the file, would keep the old contents of files with secrets.
+  module NoSecretsInBackups
+    def perform_backup(file = nil)
       return super unless SETTINGS['secrets'] || parameter(:content)&.sensitive
 
-      notice('not backed up: a bucket keeps secrets')
+      notice('not backed up: a backup keeps secrets') if self[:backup] && Puppet::FileSystem.exist?(file || self[:path])
       true
     end
   end
@@ -36,6 +34,6 @@ module Pulley
 
   Puppet[:show_diff] = false if SETTINGS['secrets'] # a noop run shows diffs to a person
   Puppet::Type.type(:filebucket).prepend(OwnBucket)
-  Puppet::Type.type(:file).prepend(NoSecretsInBucket)
+  Puppet::Type.type(:file).prepend(NoSecretsInBackups)
   Puppet::Type.type(:service).prepend(StaysOff)
 end

@@ -29,11 +29,11 @@ func (c *Content) hostsDir() string { return filepath.Join(filepath.Dir(c.dir), 
 
 // FetchHosts reads the host list and stores its usable values. The file replaces the one before completely, or not at all.
 func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
-	list, unreadable, err := c.Store.Node.Hosts(ctx, id)
+	list, exports, unreadable, err := c.Store.Node.Hosts(ctx, id)
 	if err != nil {
 		return err
 	}
-	nodes, left := hosts.Parse(list)
+	nodes, left := hosts.Parse(list, exports)
 	if left+unreadable > 0 {
 		c.log.Warn("entries of the host list are not usable and are left out", "entries", left+unreadable)
 	}
@@ -50,7 +50,7 @@ func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
 // ShowHosts writes the data file with the nodes that this node sees by the release's environment file. The file's name
 // is its digest.
 func (c *Content) ShowHosts(id agent.Identity, tree string) (agent.Seen, error) {
-	view, err := hosts.ViewOf(c.trees.Path(tree), id.PuppetEnvironment, id.Role)
+	view, err := hosts.ViewOf(c.trees.Path(tree), id)
 	if err != nil || view == nil {
 		return agent.Seen{}, err
 	}
@@ -73,12 +73,21 @@ func (c *Content) ShowHosts(id agent.Identity, tree string) (agent.Seen, error) 
 	return s, nil
 }
 
+// Export returns those facts of this machine that the release in a tree shows to other nodes.
+func (c *Content) Export(id agent.Identity, tree string, facts []byte) (agent.Export, error) {
+	e, left, err := hosts.ExportOf(c.trees.Path(tree), id.PuppetEnvironment, facts)
+	for _, why := range left {
+		c.log.Warn("cannot export a fact of this machine", "fact", why)
+	}
+	return e, err
+}
+
 // Folder returns the folder of a tree.
 func (c *Content) Folder(tree string) string { return c.trees.Path(tree) }
 
 // Difference returns what changed between two data files, for the hooks of hosts.d/; nil if nothing did. Without the first file, which only a
 // damaged disk lacks, all nodes are new.
-func (c *Content) Difference(before, after string) ([]byte, error) {
+func (c *Content) Difference(number int64, before, after string) ([]byte, error) {
 	old, err := c.document(before)
 	if err != nil {
 		c.log.Warn("the nodes that the hooks know are lost; they receive all nodes as added", "err", err)
@@ -94,7 +103,7 @@ func (c *Content) Difference(before, after string) ([]byte, error) {
 	if d.IsZero() {
 		return nil, nil
 	}
-	d.Change = hieradata.Digest([]byte(before + " " + after))[:16]
+	d.Change = hieradata.Digest(fmt.Appendf(nil, "%d %s %s", number, before, after))[:16]
 	return json.Marshal(d)
 }
 

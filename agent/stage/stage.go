@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/content"
+	"pulley/internal/hosts"
 	"pulley/internal/mirror"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
@@ -154,17 +156,21 @@ func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, 
 		return s, err
 	}
 	s.Release, s.Tree = release, c.trees.Path(t.Tree)
+	levels, err := levelsOf(s.Tree, id)
+	if err != nil {
+		return s, err
+	}
 	if t.Data == 0 {
 		// A first generation without a layer for this node must count as no change.
-		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, id.Role, id.Node)
+		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, levels)
 		return s, nil
 	}
 	g, err := c.generation(ctx, id, t, f)
 	if err != nil {
 		return s, err
 	}
-	s.DataDigest = hieradata.NodeDigest(g, id.Role, id.Node)
-	s.Data, err = c.materialise(ctx, id, g)
+	s.DataDigest = hieradata.NodeDigest(g, levels)
+	s.Data, err = c.materialise(ctx, id, g, levels)
 	return s, err
 }
 
@@ -331,17 +337,31 @@ func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target,
 	return g, err
 }
 
+// levelsOf returns the levels of the node's live data. The environment file of the release has their order and the node's
+// attributes: it is signed, staged and rolled back with the release, and no fact of the node changes it.
+func levelsOf(tree string, id agent.Identity) (hieradata.Levels, error) {
+	name, file, err := hosts.EnvironmentFile(tree, id.PuppetEnvironment)
+	if err != nil {
+		return nil, err
+	}
+	h, err := hieradata.ReadHierarchy(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the layers of node %s: %s of the release: %w", id.Node, name, err)
+	}
+	_, stack, _ := strings.Cut(id.Environment, "@")
+	return h.Levels(id.Role, id.Node, stack), nil
+}
+
 // materialise writes the layers that concern this node. It does not fetch layers that are in place already.
-func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation) (string, error) {
+func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation, levels hieradata.Levels) (string, error) {
 	contents := map[string][]byte{}
-	inPlace := filepath.Join(c.dir, hieradata.NodeDigest(g, id.Role, id.Node))
-	files := hieradata.Files()
-	for i, layer := range hieradata.Order(id.Role, id.Node) {
-		digest, has := g.Layers[layer]
+	inPlace := filepath.Join(c.dir, hieradata.NodeDigest(g, levels))
+	for _, l := range levels {
+		digest, has := g.Layers[l.Layer]
 		if !has {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(inPlace, files[i]))
+		b, err := os.ReadFile(filepath.Join(inPlace, l.File()))
 		if err != nil || hieradata.Digest(b) != digest {
 			if b, err = c.Store.Targets.Layer(ctx, id.Environment, digest); err != nil {
 				return "", err
@@ -349,7 +369,7 @@ func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradat
 		}
 		contents[digest] = b
 	}
-	return hieradata.Materialise(c.dir, g, id.Role, id.Node, contents)
+	return hieradata.Materialise(c.dir, g, id.Node, levels, contents)
 }
 
 const recordSuffix = ".generation"

@@ -37,6 +37,7 @@ func (o completer) addCompletions(c *cobra.Command) {
 		flags["group"] = o.fromEtcd(o.roleNames)
 	case "facts":
 		flags["group"] = cobra.NoFileCompletions // a path of a fact
+		c.ValidArgsFunction = o.factArguments
 	}
 	for name, complete := range flags {
 		if c.LocalFlags().Lookup(name) != nil {
@@ -149,6 +150,28 @@ func wantedNodes(e *environments.Environment, prefix string) (names []string) {
 		}
 	}
 	return names
+}
+
+// factArguments completes a node, and then the path of one of its facts, name by name.
+func (o completer) factArguments(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return o.fromEtcd(o.nodeNames)(c, args, prefix)
+	case 1:
+		paths, directive := o.fromEtcd(func(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+			ref, err := o.fleet.Ref(o.env)
+			if err != nil {
+				return nil, err
+			}
+			n, err := fleet.FactsOf(ctx, s, ref, args[0])
+			return n.Complete(prefix, completionNames), err
+		})(c, args, prefix)
+		if len(paths) == 1 && strings.HasSuffix(paths[0], ".") { // the next name follows
+			directive |= cobra.ShellCompDirectiveNoSpace
+		}
+		return paths, directive
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (o completer) contextNames(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {

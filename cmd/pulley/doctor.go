@@ -8,8 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/doctor"
+	"pulley/internal/join"
+	"pulley/internal/pki"
 	"pulley/internal/store"
 )
 
@@ -55,15 +58,43 @@ EXIT STATUS
 						found = append(found, f)
 					}
 				}
+				if err == nil {
+					var more []doctor.Finding
+					more, err = doctorCommand{o}.secrets(ctx, s, dataDir)
+					found = append(found, more...)
+				}
 				return doctorCommand{o}.diagnosis(found, all, err)
 			})
 		},
 	}
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&fix, "fix", false, "first repair grants of roles, delete orphaned users, and make room in a full etcd")
-	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data folder of pulley serve: also check that etcd refuses a certificate of its CA without a user")
+	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data folder of pulley serve: also check that etcd refuses a certificate of its CA without a user; read the key of secrets there, not through serve")
 	cmd.Flags().BoolVar(&all, "all", false, "show also passed checks")
 	return cmd
+}
+
+// secrets examines whether the identities of secrets are lost, with the key in the data folder, else through serve.
+func (o doctorCommand) secrets(ctx context.Context, s *store.Store, dataDir string) ([]doctor.Finding, error) {
+	if dataDir != "" {
+		decrypts, err := doctor.KeyIn(dataDir, pki.Options{Now: o.env.Now})
+		if err != nil {
+			return nil, err
+		}
+		return doctor.ExamineSecrets(ctx, s, decrypts)
+	}
+	sealer, err := o.sealer()
+	if err != nil || len(o.servers()) == 0 {
+		return nil, nil // a fleet without certificates has no secrets; else serve is not known
+	}
+	return doctor.ExamineSecrets(ctx, s, func(ctx context.Context, ref environments.Ref, role string, _ store.Recipients) (bool, error) {
+		_, err := sealer.Reveal(ctx, join.RevealRequest{Environment: ref.String(), Role: role})
+		var refused *join.RefusedError
+		if errors.As(err, &refused) && refused.Reason == join.IdentityLost {
+			return true, nil
+		}
+		return false, err
+	})
 }
 
 // diagnosis prints the findings, and then any error of the examination.

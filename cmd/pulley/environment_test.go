@@ -42,6 +42,8 @@ func blueFleet(t *testing.T, s *store.Store) (dir string) {
 	block, err := ssh.MarshalPrivateKey(key, "")
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "key"), pem.EncodeToMemory(block), 0o600))
+	must(os.Mkdir(filepath.Join(dir, "live"), 0o700))
+	must(os.WriteFile(filepath.Join(dir, "live", "common.yaml"), []byte("a: 1\n"), 0o600))
 	must(os.WriteFile(filepath.Join(dir, "blue.yaml"), []byte(blueFile), 0o600))
 	must(os.MkdirAll(filepath.Join(dir, "R", "manifests"), 0o700))
 	must(os.WriteFile(filepath.Join(dir, "R", "manifests", "site.pp"), []byte("node default { }\n"), 0o600))
@@ -85,7 +87,7 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 		var out bytes.Buffer
 		env := cli.Env{
 			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Now: time.Now, User: "ann",
-			Getenv: func(name string) string { return map[string]string{"HOME": home}[name] },
+			Getenv: func(name string) string { return map[string]string{"HOME": home, "EDITOR": "sed -i s/80/81/"}[name] },
 		}
 		args := strings.Fields(strings.NewReplacer("$DIR", dir, "$URL", server.Endpoint).Replace(line))
 		return Main(ctx, env, args), out.String()
@@ -101,7 +103,7 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 	changes := []struct{ verb, rest string }{
 		{"promote", "1.0.0"}, {"promote", "1.0.0"}, {"promote", "1.1.0 --sign-key $DIR/key"},
 		{"rollback", "--yes --dry-run"}, {"rollback", "--yes"}, {"sign", "--sign-key $DIR/key"}, {"sign", "--sign-key $DIR/key --off"}, {"recover", ""},
-		{"data set", "port 80"}, {"data set", "port 80"}, {"data unset", "port"},
+		{"data set", "port 80"}, {"data set", "port 80"}, {"data edit", ""}, {"data unset", "port"}, {"data revert", "1"}, {"data import", "$DIR/live"},
 		{"hold", "--why x --for 1h"}, {"hold", "--why y --for 2h --stop"}, {"unhold", ""},
 		{"nodes add", "web4"}, {"nodes run", "web1"}, {"nodes run", "web1 --dry-run"}, {"nodes unlock", "web3 -m x --yes"}, {"nodes remove", "web2 --yes"},
 		{"agents promote", "1.5.0"}, {"agents promote", "1.5.0"}, {"agents promote", "1.6.0 --node web1"}, {"agents unpin", "--node web1"}, {"agents unpin", "--node web1"},

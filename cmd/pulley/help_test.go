@@ -27,7 +27,7 @@ func TestHelpNamesExitCodes(t *testing.T) {
 func TestChangesHaveDryRuns(t *testing.T) {
 	t.Parallel()
 	without := map[string]string{
-		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data get": "reads", "data lookup": "reads",
+		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data diff": "reads", "data get": "reads", "data history": "reads", "data layers": "reads", "data lookup": "reads",
 		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "explain": "reads", "facts": "reads",
 		"history": "reads", "holds": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "provider enter": "enters a machine", "provider list": "reads", "releases diff": "reads",
 		"releases show": "reads", "releases verify": "reads", "runs": "reads", "secret list": "reads", "status": "reads", "token list": "reads", "validate": "reads", "version": "reads",
@@ -36,7 +36,7 @@ func TestChangesHaveDryRuns(t *testing.T) {
 		"auth certificate": "writes files of this machine", "backup": "writes a file", "restore": "fills an empty folder",
 		"context delete": "writes a file of this user", "context set": "writes a file of this user", "context use": "writes a file of this user",
 		"init": "fills an empty folder", "key allow": "writes a file", "key create": "writes a file", "key expire": "writes a file", "key revoke": "writes a file",
-		"releases export": "writes a folder",
+		"data export": "writes a folder", "releases export": "writes a folder",
 	}
 	var look func(*cobra.Command)
 	look = func(c *cobra.Command) {

@@ -119,6 +119,10 @@ func newNodesRemove(o *options) *cobra.Command {
 list, its holds, its own target, its assignment and its first boot. Its last status and its runs stay until --forget. With
 --forget the command also works while etcd is full, and makes room: after a flood, one command removes the node and its data.
 
+Where the node could read secrets, remove makes new recipients for them and encrypts them again, as ` + "`pulley secret rotate`" + ` does,
+so that its identity decrypts no later secret. Nodes with allowed signers need --sign-key for that. A rotation that fails ends the
+command with exit 1, after the removal, and with the command that repeats it.
+
 remove asks for confirmation. In scripts, use --yes.
 
 With etcd authentication this needs an administrator. A removed node can join again only with a token that is created for
@@ -126,6 +130,9 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := o.mayConfirm(); err != nil {
+				return err
+			}
+			if err := o.sign.check(o.env); err != nil {
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
@@ -137,6 +144,8 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason, shown to the machine if it returns")
+	o.sign.add(cmd)
+	o.sign.addUnsigned(cmd)
 	return cmd
 }
 
@@ -172,7 +181,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 	if err == nil && r != nil {
 		fmt.Fprintf(o.env.Stdout, "its machine %s still exists: run `pulley env plan` to see the plan for it\n", cli.Clean(r.Name))
 	}
-	return err
+	return errors.Join(err, o.rotateAfter(ctx, s, ref, node, identity))
 }
 
 // removalOf asks for the removal of a node, with its effects.

@@ -36,29 +36,24 @@ EXIT STATUS
   0 done; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are held or silent, 5 its time passed`,
 		Args: arguments(1, 1, "takes a key; the secret comes from standard input"),
 	}
-	d.sign.add(cmd)
-	d.sign.addUnsigned(cmd)
-	d.addDryRun(cmd)
-	d.wait.add(cmd, "wait until the nodes that see the layer took the data")
-	d.addMessage(cmd, "reason")
+	d.addChange(cmd)
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		sealer, err := d.sealer()
 		if err != nil {
 			return fmt.Errorf("cannot set secret %s: %w", args[0], err)
 		}
-		value, err := cli.ReadSecret(d.env, "secret "+args[0]+": ", secrets.MaxBytes)
+		value, err := cli.ReadSecret(ctx, d.env, "secret "+args[0]+": ", secrets.MaxBytes)
 		if err != nil {
 			return fmt.Errorf("cannot read secret %s: %w", args[0], err)
 		}
-		edit := change.DataEdit{Scope: d.layer, Common: d.common, Key: args[0]}
-		done, err := change.SetSecret(ctx, s, ref, edit, value, sealer, d.changing())
+		done, err := change.SetSecret(ctx, s, ref, d.editing(), args[0], value, sealer, d.changing())
 		if err != nil {
 			return err
 		}
-		announcePermit(d.env, done.Change)
-		warnUnstated(d.env, ref, done.Unstated)
-		d.announceData(ref, args[0], done)
-		return d.await(ctx, s, change.AwaitingData(ref, d.layer, done))
+		if done.WasPlain {
+			fmt.Fprintf(d.env.Stderr, "%s: warning: the former value of %s is plain text, and stays in older generations and in the history: it is no secret any more\n", program, args[0])
+		}
+		return d.changed(ctx, s, ref, done)
 	})
 }
 
@@ -73,23 +68,34 @@ func (o *options) sealer() (change.Sealer, error) {
 		return change.Sealer{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
 	}
 	return change.Sealer{Bundle: bundle, DryRun: o.dryRun, Sealing: func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
-		if len(o.servers()) == 0 {
-			return join.SealingAnswer{}, errors.New("no server of joins is known, which certifies who may read it\nset PULLEY_SERVERS to https://HOST:8443 of `pulley serve`, or `pulley context set NAME --servers`")
-		}
-		identity, err := pki.LoadIdentity(c.Cert)
-		if err != nil {
-			return join.SealingAnswer{}, err
-		}
-		trust, err := identity.TLS(bundle)
-		if err != nil {
-			return join.SealingAnswer{}, err
-		}
-		client, err := join.NewClient(o.servers(), trust, 0)
+		client, err := o.joins(bundle)
 		if err != nil {
 			return join.SealingAnswer{}, err
 		}
 		return client.Sealing(ctx, r)
+	}, Reveal: func(ctx context.Context, r join.RevealRequest) ([][]byte, error) {
+		client, err := o.joins(bundle)
+		if err != nil {
+			return nil, err
+		}
+		return client.Reveal(ctx, r)
 	}}, nil
+}
+
+// joins returns the client of this operator for the servers of joins.
+func (o *options) joins(bundle []byte) (*join.Client, error) {
+	if len(o.servers()) == 0 {
+		return nil, errors.New("no server of joins is known, which keeps the identities of secrets\nset PULLEY_SERVERS to https://HOST:8443 of `pulley serve`, or `pulley context set NAME --servers`")
+	}
+	identity, err := pki.LoadIdentity(o.connection.Cert)
+	if err != nil {
+		return nil, err
+	}
+	trust, err := identity.TLS(bundle)
+	if err != nil {
+		return nil, err
+	}
+	return join.NewClient(o.servers(), trust, 0)
 }
 
 func newSecretRotate(o *options) *cobra.Command {
@@ -131,10 +137,6 @@ With --lost, the former identities are lost: rotate encrypts nothing again. Set 
 }
 
 func (o *options) announceRotation(ref environments.Ref, role string, lost bool, done change.Rotated) {
-	of := "environment " + ref.String()
-	if role != "" {
-		of = "role " + role + " of " + ref.String()
-	}
 	announcePermit(o.env, done.Change)
 	warnUnstated(o.env, ref, done.Unstated)
 	again := cli.Count(len(done.Secrets), "secret") + " encrypted again"
@@ -144,10 +146,43 @@ func (o *options) announceRotation(ref environments.Ref, role string, lost bool,
 	if done.Made {
 		again += fmt.Sprintf(", in data %d (epoch %d)", done.Generation, done.Epoch)
 	}
-	fmt.Fprintf(o.env.Stdout, "new recipient of %s; %s\n", of, again)
+	fmt.Fprintf(o.env.Stdout, "new recipient of %s; %s\n", scopeOf(ref, role), again)
 	for _, one := range done.Secrets {
 		cli.Cleanf(o.env.Stdout, "  %s of layer %s\n", one.Key, one.Layer)
 	}
+}
+
+// rotateAfter rotates the secrets that a removed node could read. The node is removed already: it gets no new identity.
+func (o *options) rotateAfter(ctx context.Context, s *store.Store, ref environments.Ref, node string, identity *store.Identity) error {
+	rotations, err := change.RotationsAfter(ctx, s, ref, identity)
+	if err != nil {
+		return fmt.Errorf("cannot find the secrets that %s could read: %w\nrotate them: `pulley secret rotate -e %s --role ROLE`, and without --role", node, err, ref)
+	}
+	var failed []error
+	for _, r := range rotations {
+		sealer, err := o.sealer()
+		var done change.Rotated
+		if err == nil {
+			done, err = change.RotateSecrets(ctx, s, ref, r, sealer, o.changing())
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s is removed; cannot rotate the secrets of %s that it could read: %w\nits identity decrypts also later ones until you run `pulley secret rotate -e %s%s`",
+				node, scopeOf(ref, r.Role), err, ref, change.Flags(change.Scope{Role: r.Role})))
+			continue
+		}
+		o.announceRotation(ref, r.Role, false, done)
+	}
+	if len(rotations) > len(failed) {
+		fmt.Fprintf(o.env.Stdout, "%s may know the present values: set new ones with `pulley secret set KEY -e %s` if other people could read its disk\n", node, ref)
+	}
+	return errors.Join(failed...)
+}
+
+func scopeOf(ref environments.Ref, role string) string {
+	if role == "" {
+		return "environment " + ref.String()
+	}
+	return "role " + role + " of " + ref.String()
 }
 
 func newSecretList(o *options) *cobra.Command {
@@ -159,7 +194,7 @@ former recipient of its role.`,
 	}
 	o.out.AddFlags(cmd.Flags())
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, _ []string) error {
-		list, err := change.ListSecrets(ctx, s, ref, d.layer, d.common)
+		list, err := change.ListSecrets(ctx, s, ref, d.only())
 		if err != nil {
 			return err
 		}

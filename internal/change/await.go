@@ -2,9 +2,11 @@ package change
 
 import (
 	"fmt"
+	"slices"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
@@ -43,13 +45,19 @@ func Awaiting(ref environments.Ref, changes ...store.Change) fleet.Awaited {
 	return a
 }
 
-// AwaitingData is Awaiting for the nodes that see the edited layer of live data: the target of all nodes changed.
-func AwaitingData(ref environments.Ref, scope Scope, done Data) fleet.Awaited {
+// AwaitingData is Awaiting for the nodes that see a changed layer of live data: the target of all nodes changed.
+func AwaitingData(ref environments.Ref, done Data) fleet.Awaited {
 	a := Awaiting(ref, done.Change)
-	a.What = fmt.Sprintf("the change of data in layer %s of %s", done.Layer, ref)
+	a.What = fmt.Sprintf("the change of data in %s of %s", LayerNames(done.Layers), ref)
+	concerned := map[string]bool{}
+	for _, node := range done.Concerns {
+		concerned[node] = true
+	}
 	a.Has = func(f store.FleetState, n fleet.Node) bool {
 		h, listed := f.Hosts[n.Node]
-		return listed && in(scope, h)
+		// A node that joined after the change is not among the concerned ones.
+		levels := hieradata.Hierarchy{}.Levels(h.Role, h.Node, "")
+		return listed && (concerned[n.Node] || slices.ContainsFunc(done.Layers, levels.Has))
 	}
 	return a
 }

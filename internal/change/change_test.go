@@ -54,7 +54,7 @@ func TestRenewOnlyWhatIsInForce(t *testing.T) {
 	}
 	at, one := time.Now().UTC().Truncate(time.Second), "1"
 	author := Author{Author: store.Author{By: "ann", At: at}, Key: &trust.Key{File: file}}
-	if _, err := EditData(ctx, s, dev, DataEdit{Key: "x", Value: &one}, author); err != nil {
+	if _, err := EditData(ctx, s, dev, DataEdit{Keys: []KeyEdit{{"x", &one}}}, author); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -23,46 +24,103 @@ type Sealer struct {
 	Bundle []byte // PEM
 	// Sealing asks serve. It is not called where a certified recipient is stored, nor in a dry run.
 	Sealing func(context.Context, join.SealingRequest) (join.SealingAnswer, error)
-	DryRun  bool
+	// Reveal requests plaintexts from serve.
+	Reveal func(context.Context, join.RevealRequest) ([][]byte, error)
+	DryRun bool
 }
 
-// SetSecret makes the next generation of live data with one secret set.
-func SetSecret(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, value string, sealer Sealer, a Author) (Data, error) {
+// SetSecret makes the next generation of live data with one secret set in the layer of e.
+func SetSecret(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, key, value string, sealer Sealer, a Author) (Data, error) {
 	if len(value) > secrets.MaxBytes {
-		return Data{}, fmt.Errorf("cannot set secret %s: it is %d bytes, and %d is the most", e.Key, len(value), secrets.MaxBytes)
+		return Data{}, fmt.Errorf("cannot set secret %s: it is %d bytes, and %d is the most", key, len(value), secrets.MaxBytes)
+	}
+	if !utf8.ValidString(value) {
+		return Data{}, fmt.Errorf("cannot set secret %s: it is not UTF-8 text\nencode binary data, for example with base64, and decode it in the manifest", key)
 	}
 	if value == "" {
-		return Data{}, fmt.Errorf("cannot set secret %s: standard input is empty\nrun for example `pulley secret set %s -e %s < FILE`", e.Key, e.Key, ref)
+		return Data{}, fmt.Errorf("cannot set secret %s: standard input is empty\nrun for example `pulley secret set %s -e %s < FILE`", key, key, ref)
 	}
 	f, err := Find(ctx, s, ref, e.Scope)
 	if err != nil {
 		return Data{}, err
 	}
-	role, err := roleOf(f, e)
+	role, err := roleOf(f, e, key)
 	if err != nil {
 		return Data{}, err
 	}
 	recipient, err := sealer.recipient(ctx, s, ref, role)
 	if err != nil {
-		return Data{}, fmt.Errorf("cannot set secret %s: %w", e.Key, err)
+		return Data{}, fmt.Errorf("cannot set secret %s: %w", key, err)
 	}
-	text, err := secrets.Seal(recipient, secrets.Place{Environment: ref.String(), Layer: e.layer(), Key: e.Key}, value)
+	text, err := secrets.Seal(recipient, secrets.Place{Environment: ref.String(), Layer: e.Layer(), Key: key}, value)
 	if err != nil {
 		return Data{}, err
 	}
 	quoted := "'" + text + "'" // a ciphertext has no quotes
-	e.Value, e.secret = &quoted, true
-	return EditData(ctx, s, ref, e, a)
+	e.Keys, e.secret = []KeyEdit{{key, &quoted}}, true
+	done, err := EditData(ctx, s, ref, e, a)
+	done.WasPlain = slices.ContainsFunc(done.Differences, func(d Difference) bool {
+		return d.From != nil && !d.From.IsSecret()
+	})
+	return done, err
+}
+
+// RevealSecrets replaces the secrets among values by their plaintexts.
+func RevealSecrets(ctx context.Context, s *store.Store, ref environments.Ref, values []Value, sealer Sealer) error {
+	f, err := Find(ctx, s, ref, Scope{})
+	if err != nil {
+		return err
+	}
+	of := map[string][]*Value{} // by role
+	for i, v := range values {
+		if v.Secret != "" {
+			role := roleOfLayer(f, v.Layer)
+			of[role] = append(of[role], &values[i])
+		}
+	}
+	for _, role := range slices.Sorted(maps.Keys(of)) {
+		for len(of[role]) > 0 {
+			request, n, size := join.RevealRequest{Environment: ref.String(), Role: role}, 0, 0
+			for _, v := range of[role] {
+				text := v.Value.Plain()
+				if size += len(text); n > 0 && size > maxSealing {
+					break
+				}
+				request.Secrets = append(request.Secrets, join.Sealed{Layer: string(v.Layer), Key: v.Key, Text: text})
+				n++
+			}
+			plaintexts, err := sealer.Reveal(ctx, request)
+			if err != nil {
+				return fmt.Errorf("cannot show the secrets of %s: %w", ref, err)
+			}
+			for i, plain := range plaintexts {
+				v := of[role][i]
+				v.Value = hieradata.Text(string(plain))
+				v.Text = onLine(v.Value)
+			}
+			of[role] = of[role][n:]
+		}
+	}
+	return nil
+}
+
+// HideSecrets removes the ciphertexts of secrets from values.
+func HideSecrets(values []Value) {
+	for i, v := range values {
+		if v.Secret != "" {
+			values[i].Value = hieradata.Value{}
+		}
+	}
 }
 
 // roleOf returns the role whose nodes may read a secret; "" is all nodes of the environment.
-func roleOf(f store.FleetState, e DataEdit) (string, error) {
+func roleOf(f store.FleetState, e DataEdit, key string) (string, error) {
 	if e.Scope.Node == "" {
 		return e.Scope.Role, nil
 	}
 	role := f.RoleOf(e.Scope.Node)
 	if role == "" {
-		return "", fmt.Errorf("cannot set secret %s: node %s has no role, and a node's secret is encrypted to its role\nadd it to a role in the environment file", e.Key, e.Scope.Node)
+		return "", fmt.Errorf("cannot set secret %s: node %s has no role, and a node's secret is encrypted to its role\nadd it to a role in the environment file", key, e.Scope.Node)
 	}
 	return role, nil
 }
@@ -118,7 +176,7 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r 
 		return done, err
 	}
 	f, err := Find(ctx, s, ref, Scope{Role: r.Role})
-	if err == nil && a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
+	if err == nil && len(done.Secrets) > 0 && !r.Lost && a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
 		err = unsignedError("rotate the secrets of "+ref.String(), ref, "give --sign-key FILE")
 	}
 	if err != nil {
@@ -136,9 +194,38 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r 
 	return done, err
 }
 
+// RotationsAfter returns the rotations that a removed node makes necessary: of each scope whose identities it received and
+// that has a recipient older than the removal.
+func RotationsAfter(ctx context.Context, s *store.Store, ref environments.Ref, i *store.Identity) (all []Rotation, err error) {
+	if i == nil {
+		return nil, nil
+	}
+	f, err := Find(ctx, s, ref, Scope{})
+	if errors.Is(err, store.ErrNotFound) { // no environment, no secrets
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	have, _, err := s.Identities.AllRecipients(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	for _, role := range slices.Compact([]string{"", i.Role}) {
+		r := have[role].Recipients
+		if _, known := f.Spec.Role(role); role != "" && !known {
+			continue
+		}
+		if len(r) > 0 && (i.Removed == nil || r[0].At.Before(i.Removed.At)) {
+			all = append(all, Rotation{Role: role})
+		}
+	}
+	return all, nil
+}
+
 // secretsOf lists the secrets whose readers are the nodes of a role, or of the environment for role "".
 func secretsOf(ctx context.Context, s *store.Store, ref environments.Ref, role string) ([]Secret, error) {
-	all, err := ListSecrets(ctx, s, ref, Scope{}, false)
+	all, err := ListSecrets(ctx, s, ref, "")
 	return slices.DeleteFunc(all, func(one Secret) bool { return one.Role != role }), err
 }
 
@@ -225,12 +312,12 @@ type Secret struct {
 }
 
 // ListSecrets lists the secrets of the environment's current live data.
-func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, common bool) ([]Secret, error) {
-	f, err := Find(ctx, s, ref, scope)
+func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer) ([]Secret, error) {
+	f, err := Find(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err
 	}
-	values, err := ReadData(ctx, s, ref, scope, common, "")
+	values, err := ReadData(ctx, s, ref, only, "")
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,14 +11,14 @@ import (
 	"golang.org/x/term"
 )
 
-// ReadSecret reads a secret from standard input without its last line break. At a terminal it asks for it and does not
-// show it.
-func ReadSecret(env Env, question string, limit int64) (string, error) {
+// ReadSecret reads a secret from standard input without its last line break. At a terminal it asks for one line and does
+// not show it.
+func ReadSecret(ctx context.Context, env Env, question string, limit int64) (string, error) {
 	var b []byte
 	var err error
 	if f, ok := env.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fmt.Fprint(env.Stderr, question)
-		b, err = term.ReadPassword(int(f.Fd()))
+		b, err = readHidden(ctx, int(f.Fd()))
 		fmt.Fprintln(env.Stderr)
 	} else {
 		b, err = io.ReadAll(io.LimitReader(env.Stdin, limit+2))
@@ -33,4 +34,27 @@ func ReadSecret(env Env, question string, limit int64) (string, error) {
 		return "", errors.New("it contains a NUL byte")
 	}
 	return text, nil
+}
+
+// readHidden reads a line from a terminal that does not show it. An interruption restores the terminal.
+func readHidden(ctx context.Context, fd int) ([]byte, error) {
+	shown, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	type reply struct {
+		line []byte
+		err  error
+	}
+	read := make(chan reply, 1) // buffered: a late reply must not block the reader
+	go func() {
+		line, err := term.ReadPassword(fd)
+		read <- reply{line, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, errors.Join(errors.New("interrupted; nothing was done"), term.Restore(fd, shown))
+	case r := <-read:
+		return r.line, r.err
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -12,13 +13,14 @@ import (
 // layout is what environment.conf says about the files that Puppet reads. Its format:
 // https://www.puppet.com/docs/puppet/8/config_file_environment
 type layout struct {
-	manifest   string   // file or folder of the site manifests, relative to the repository; "" if outside of it
-	modulepath []string // folders of modules, relative to the repository; entries outside of it are left out
-	outside    []outsideFolder
+	manifest   string      // file or folder of the site manifests, relative to the repository; "" if outside of it
+	modulepath []string    // folders of modules, relative to the repository; entries outside of it are left out
+	outside    []setFolder // entries of modulepath outside of the repository
+	literal    []setFolder // entries with $environment, which Puppet does not replace
 }
 
-// outsideFolder is an entry of modulepath that is outside of the repository.
-type outsideFolder struct {
+// setFolder is a folder that a setting names.
+type setFolder struct {
 	folder string
 	line   int
 }
@@ -37,30 +39,40 @@ func parseLayout(environmentConf string) layout {
 		switch key {
 		case "manifest":
 			l.manifest, _ = below(value)
+			l.noteLiteral(value, number)
 		case "modulepath":
 			l.modulepath, l.outside = nil, nil
 			for _, entry := range strings.Split(value, ":") {
 				if dir, ok := below(entry); ok {
 					l.modulepath = append(l.modulepath, dir)
 				} else if entry = strings.TrimSpace(entry); strings.HasPrefix(entry, "/") || strings.HasPrefix(entry, "..") {
-					l.outside = append(l.outside, outsideFolder{entry, number})
+					l.outside = append(l.outside, setFolder{entry, number})
 				}
+				l.noteLiteral(entry, number)
 			}
 		}
 	}
 	return l
 }
 
-// environmentFolders are the ways in which settings write the folder of the environment.
-var environmentFolders = []string{"$environmentpath/$environment", "$codedir/environments/$environment", "$confdir/environments/$environment"}
+func (l *layout) noteLiteral(value string, line int) {
+	if environmentName.MatchString(value) {
+		l.literal = append(l.literal, setFolder{value, line})
+	}
+}
+
+// Puppet 7 and 8 replace $environmentpath, $codedir and $confdir in these settings, and warn that they leave $environment
+// as it is.
+var (
+	environmentName   = regexp.MustCompile(`\$(environment\b|\{environment\})`)
+	environmentFolder = regexp.MustCompile(`^(\$environmentpath|\$\{environmentpath\}|\$(codedir|confdir|\{codedir\}|\{confdir\})/environments)/\w+(/|$)`)
+)
 
 // below returns the path of a setting relative to the repository, if it lies in it.
 func below(value string) (string, bool) {
 	value = strings.TrimSpace(value)
-	for _, folder := range environmentFolders {
-		if rest, ok := strings.CutPrefix(value, folder); ok {
-			value = "." + rest
-		}
+	if folder := environmentFolder.FindString(value); folder != "" {
+		value = "./" + value[len(folder):]
 	}
 	if value == "" || strings.HasPrefix(value, "/") || strings.Contains(value, "$") {
 		return "", false

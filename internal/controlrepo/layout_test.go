@@ -5,7 +5,7 @@ import "testing"
 // A submodule of tests must not prevent publication, and one with modules must not be published empty.
 func TestUnreadFolders(t *testing.T) {
 	root := repo(t, map[string]string{
-		"environment.conf": "modulepath = $codedir/environments/$environment/site:external/modules:/opt/modules\nmanifest = main/site.pp\n",
+		"environment.conf": "modulepath = $codedir/environments/production/site:external/modules:/opt/modules\nmanifest = main/site.pp\n",
 		"hiera.yaml":       "version: 5\nhierarchy: [{name: a, datadir: private/data, path: x.yaml}]\n",
 	})
 	for folder, want := range map[string]bool{
@@ -22,5 +22,9 @@ func TestUnreadFolders(t *testing.T) {
 	}
 	if l := parseLayout("modulepath = .:../x:$basemodulepath\nmanifest = /etc/site.pp\n"); l.manifest != "" || len(l.modulepath) != 1 || l.autoloaded("m/manifests/a/b.pp") != "m::a::b" {
 		t.Errorf("%+v", l)
+	}
+	l := parseLayout("modulepath = ${environmentpath}/${environment}/site:$codedir/environments/dev/x:$basemodulepath\nmanifest = $codedir/environments/$environment/m\n")
+	if l.manifest != "" || len(l.modulepath) != 1 || l.modulepath[0] != "x" || len(l.literal) != 2 || l.literal[1].line != 2 {
+		t.Errorf("Puppet does not replace $environment: %+v", l)
 	}
 }

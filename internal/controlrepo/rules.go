@@ -48,6 +48,7 @@ const (
 	FileServer          Rule = "file_server"
 	TrustedUnsupplied   Rule = "trusted_unsupplied"
 	ModulepathOutside   Rule = "modulepath_outside"
+	UnusedEnvironment   Rule = "environment_variable"
 	AgentCertificate    Rule = "agent_certificate"
 	RemoteFilebucket    Rule = "remote_filebucket"
 	AgentService        Rule = "agent_service"
@@ -113,12 +114,13 @@ var Rules = []RuleText{
 	{CloudName, Warning, "`--cloud` does not find a file that ends with .yml", "rename it to .yaml"},
 	{LiveDataTwice, Warning, "hiera.yaml has a place for live data, but live_data is above: Puppet would look it up twice", "write live_data: hierarchy into pulley.yaml"},
 	{CommittedPrivateKey, Warning, "the private key is in git or in a vendored module: every node and every reader of etcd can read it in a release", "replace the key, and name it in .pulleyignore"},
-	{ExportedResource, Warning, "exported resources need PuppetDB: Puppet warns and ignores them", "declare the resource where it is needed, or read the host list"},
+	{ExportedResource, Warning, "exported resources need PuppetDB: Puppet warns and ignores them", "build the resources from pulley::hosts, the nodes that this node sees: docs/hosts.md"},
 	{PuppetDBQuery, Warning, "puppetdb_query needs PuppetDB: the nodes that call it fail", "use the host list, or put the result into Hiera"},
 	{ServerVariable, Warning, "the variable describes a Puppet server: without one it describes the node, or is undefined", "use $facts or $trusted"},
 	{FileServer, Warning, "the source is on a file server: the nodes that declare this file fail", "put the file into a module and use puppet:///modules/MODULE/FILE"},
 	{TrustedUnsupplied, Warning, "the code reads a trusted extension that an environment file does not supply to every role", "write it below trusted: in environments/ENVIRONMENT.yaml"},
 	{ModulepathOutside, Warning, "modulepath names a folder outside of the repository: the machine's own modules reach its runs", "put the modules into the repository"},
+	{UnusedEnvironment, Warning, "Puppet does not replace $environment in this setting, and finds no such folder", "write the path relative to environment.conf"},
 	{AgentCertificate, Warning, "the setting names a file of puppet agent: here it is the node's own, whose key opens etcd", "use another certificate, or set puppet.ssldir in agent.yaml to the ssldir of the former agent"},
 	{Unclassified, Warning, "no site manifest includes a class: without an external classifier, nodes apply only what it declares itself", "include classes there, or give them in external_nodes/: docs/classification.md"},
 	{ExternalNodeMissing, Warning, "nodes of the environment have no answer in external_nodes, and their runs fail", "add external_nodes/NODE.yaml for each or a default.yaml, or publish with --external-nodes: docs/classification.md"},

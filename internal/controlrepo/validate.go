@@ -251,6 +251,9 @@ func (r *reading) check(ctx context.Context, dir string) {
 	for _, o := range r.layout.outside {
 		r.add(finding(ModulepathOutside, "environment.conf", o.line, 0, o.folder))
 	}
+	for _, o := range r.layout.literal {
+		r.add(finding(UnusedEnvironment, "environment.conf", o.line, 0, o.folder))
+	}
 }
 
 // checkManifests parses the manifests that Puppet reads, with one run of Puppet, and scans them.

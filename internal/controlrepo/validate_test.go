@@ -208,6 +208,12 @@ func TestValidateFinds(t *testing.T) {
 		"manifests that Puppet never reads": {
 			map[string]string{"modules/role/files/x.pp": "@@file { 'x': }", "modules/role/files/selinux.pp": "\x8f\xff\x7c", "modules/role/plans/x.pp": "@@file { 'x': }",
 				"modules/role/examples/x.pp": "@@file { 'x': }", "docs/x.pp": "@@file { 'x': }", "other/m/manifests/x.pp": "@@file { 'x': }"}, nil},
+		"folders that Puppet does not find": {
+			map[string]string{"environment.conf": "modulepath = modules:$codedir/environments/$environment/site\n"},
+			[]string{"environment.conf:1: warning: Puppet does not replace $environment in this setting, and finds no such folder: $codedir/environments/$environment/site [environment_variable]"}},
+		"a default hierarchy of the environment": {
+			map[string]string{"hiera.yaml": "version: 5\nhierarchy: [{name: a, path: a.yaml}]\ndefault_hierarchy: [{name: b, path: b.yaml}]\n", "modules/m/hiera.yaml": "version: 5\ndefault_hierarchy: [{name: b, path: b.yaml}]\n"},
+			[]string{"hiera.yaml:3: error: Puppet cannot use this hiera.yaml: default_hierarchy is for modules only, and every lookup fails [hiera_config]"}},
 		"another modulepath": {
 			map[string]string{"environment.conf": "# modulepath = x\nmodulepath = ./site:modules:$basemodulepath # ours\n", "site/m/manifests/x.pp": "@@file { 'x': }"},
 			[]string{"site/m/manifests/x.pp:1:1: warning: exported resources"}},
@@ -254,7 +260,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	calls := 0
 	report, err := Validate(t.Context(), dir, Options{Manifests: func(_ context.Context, d string, files []string) []Finding {
 		calls++
-		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 8 {
+		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 12 {
 			t.Errorf("asked to parse %v of %s", files, d)
 		}
 		return []Finding{finding(ManifestSyntax, "manifests/site.pp", 3, 0, "x")}

@@ -169,8 +169,23 @@ func checkHiera(file string, data []byte) (found []Finding, reads func(name stri
 		for _, place := range interpolated(doc) {
 			found = append(found, checkInterpolations(file, place, false)...)
 		}
+		if line := keyLine(doc, "default_hierarchy"); line > 0 && file == "hiera.yaml" {
+			found = append(found, finding(HieraConfig, file, line, 0, "default_hierarchy is for modules only, and every lookup fails"))
+		}
 	}
 	return append(found, checkNode(file, doc)...), reads
+}
+
+// keyLine returns the line of a key of a document that is a mapping, or 0.
+func keyLine(doc *yaml.Node, key string) int {
+	for _, top := range doc.Content {
+		for i := 0; i+1 < len(top.Content); i += 2 {
+			if top.Content[i].Value == key {
+				return top.Content[i].Line
+			}
+		}
+	}
+	return 0
 }
 
 // interpolated returns the values of a hiera.yaml in which Puppet interpolates variables: those of its levels and of

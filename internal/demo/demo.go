@@ -1,4 +1,4 @@
-// Package demo plays the life of a small fleet on this machine: a private etcd, and three machines that are copy-on-write
+// Package demo plays the life of a small fleet on this machine: a private etcd, and machines that are copy-on-write
 // views of this one. It must never change this machine or reach another fleet, and nothing of it stays, however it ends.
 package demo
 
@@ -35,6 +35,7 @@ func Run(ctx context.Context, env cli.Env, once bool) error {
 		return fmt.Errorf("cannot start the demo: %w", err)
 	}
 	s.dir = dir
+	s.env = append(s.env, "XDG_CONFIG_HOME="+filepath.Join(dir, "config")) // of the context that serve writes
 	d := &demo{stage: s, screen: newScreen(env)}
 	err = d.play(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -140,7 +141,7 @@ func (d *demo) stay(ctx context.Context) error {
 
 // showLogs prints the last lines of the logs of etcd and the agents.
 func (d *demo) showLogs() {
-	for _, name := range append([]string{"etcd"}, nodes...) {
+	for _, name := range append([]string{"etcd"}, d.nodes...) {
 		b, err := os.ReadFile(filepath.Join(d.dir, logDir, name))
 		if err != nil {
 			continue // not started yet
@@ -165,7 +166,7 @@ func (d *demo) invite(failure error) {
 		d.line("  export PATH=" + shellquote.Word(filepath.Dir(d.self)) + ":$PATH")
 	}
 	for _, l := range []string{
-		"export PULLEY_ENDPOINTS=" + d.endpoint + " PULLEY_SIGN_KEY=" + shellquote.Word(filepath.Join(d.dir, signKey)),
+		"export XDG_CONFIG_HOME=" + shellquote.Word(filepath.Join(d.dir, "config")) + " PULLEY_SIGN_KEY=" + shellquote.Word(filepath.Join(d.dir, signKey)),
 		"pulley status -e dev",
 		"pulley explain controller1 -e dev",
 		"pulley data set -e dev --node compute1 profile::base::message 'Only here'",
@@ -175,7 +176,7 @@ func (d *demo) invite(failure error) {
 		d.line("  " + l)
 	}
 	d.line("A shell on a machine, as root:")
-	for _, node := range nodes {
+	for _, node := range d.nodes {
 		if m := d.machines[node]; m != nil {
 			d.line(fmt.Sprintf("  nsenter --target %d --all    # %s", m.Pid(), node))
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,6 +28,8 @@ type stage struct {
 	env         []string // of the operator's commands
 	dir         string   // everything that the demo writes on the host is below it
 	endpoint    string
+	server, pin string   // where machines join, and the fingerprint of its CA
+	nodes       []string // in the order of their first boots
 
 	mu       sync.Mutex
 	machines map[string]*local.Machine
@@ -45,11 +48,17 @@ const (
 	etcdGrace      = 5 * time.Second
 	commandTimeout = 60 * time.Second
 	bootTimeout    = 2 * time.Minute
-	waitTimeout    = 90 * time.Second
+	waitTimeout    = 2 * time.Minute
 	pollInterval   = 700 * time.Millisecond
 
 	schedule        = "@every 2s"
 	enforceInterval = 20 * time.Second
+)
+
+// What `pulley serve` prints about joins.
+var (
+	joinsAt = regexp.MustCompile(`serve at (https://[0-9.:]+) with`)
+	pins    = regexp.MustCompile(`fingerprints? (?:are|is) (sha256:[0-9a-f]{64})`)
 )
 
 // leash starts a process that dies with this one. The channel gets the error with which it ends.
@@ -76,7 +85,7 @@ func (s *stage) startEtcd(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(s.self, "serve", "--data-dir", "etcd", "--listen", "127.0.0.1:0")
+	cmd := exec.Command(s.self, "serve", "--auth", "--data-dir", "etcd", "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0")
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.env, log, log
 	gone, err := leash(cmd)
 	if err != nil {
@@ -92,7 +101,12 @@ func (s *stage) startEtcd(ctx context.Context) error {
 		}
 		if _, after, ok := strings.Cut(string(printed), "export PULLEY_ENDPOINTS="); ok && strings.Contains(after, "\n") {
 			s.endpoint, _, _ = strings.Cut(after, "\n")
-			s.env = append(s.env, "PULLEY_ENDPOINTS="+s.endpoint)
+			at, pin := joinsAt.FindSubmatch(printed), pins.FindSubmatch(printed)
+			if at == nil || pin == nil {
+				return fmt.Errorf("cannot read where machines join: %s", printed)
+			}
+			s.server, s.pin = string(at[1]), string(pin[1])
+			s.env = append(s.env, "PULLEY_SERVERS="+s.server)
 			return nil
 		}
 		select {
@@ -156,7 +170,7 @@ func (s *stage) boot(ctx context.Context, node string) error {
 }
 
 func (s *stage) firstBoot(ctx context.Context, m *local.Machine, node string, log *os.File) error {
-	script, err := s.pulley(ctx, "userdata", node, "-e", "dev", "--allowed-signers", signersFile)
+	script, _, err := s.command(ctx, "", "userdata", node, "-e", "dev", "--allowed-signers", signersFile, "--servers", s.server, "--ca", s.pin, "--new-token")
 	if err != nil {
 		return err
 	}
@@ -176,13 +190,19 @@ func (s *stage) firstBoot(ctx context.Context, m *local.Machine, node string, lo
 	return m.WriteFile(settings, fmt.Appendf(yaml, "enforce_interval: %s\n", enforceInterval), 0o600)
 }
 
-// pulley runs an operator's command and returns its output. Its error contains the standard error.
+// pulley runs an operator's command and returns its output, with the standard error.
 func (s *stage) pulley(ctx context.Context, args ...string) (string, error) {
+	out, notes, err := s.command(ctx, "", args...)
+	return out + notes, err
+}
+
+// command runs an operator's command with a text on its standard input. Its error contains the standard error.
+func (s *stage) command(ctx context.Context, input string, args ...string) (out, notes string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	var out, complaint bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.self, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, &out, &complaint
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.dir, strings.NewReader(input), &stdout, &stderr
 	cmd.Env = append(slices.Clone(s.env), "TMPDIR="+s.dir)                               // a killed command removes nothing itself
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it started
 	cmd.WaitDelay = etcdGrace
@@ -191,9 +211,9 @@ func (s *stage) pulley(ctx context.Context, args ...string) (string, error) {
 		err = <-ended
 	}
 	if err != nil {
-		return out.String(), fmt.Errorf("pulley %s: %w\n%s", args[0], err, strings.TrimSpace(complaint.String()))
+		return stdout.String(), "", fmt.Errorf("pulley %s: %w\n%s", args[0], err, strings.TrimSpace(stderr.String()))
 	}
-	return out.String() + complaint.String(), nil
+	return stdout.String(), stderr.String(), nil
 }
 
 // in runs a program in a machine and returns its output.
@@ -272,7 +292,7 @@ func (s *stage) runs(ctx context.Context, node string) (runs []agent.Run, err er
 // inodes identifies the release folder that each node enforces: another folder with the same content differs.
 func (s *stage) inodes(ctx context.Context) (string, error) {
 	var all []string
-	for _, node := range nodes {
+	for _, node := range s.nodes {
 		out, err := s.in(ctx, node, "stat", "--dereference", "--format=inode %i", "/var/lib/pulley/current")
 		if err != nil {
 			return "", err

@@ -28,6 +28,8 @@ func (d *demo) story() []scene {
 		{"the first release", d.firstRelease},
 		{"data for one role", d.roleData},
 		{"a new release", d.newRelease},
+		{"a machine joins", d.joins},
+		{"a secret of one role", d.secret},
 		{"a broken release", d.brokenRelease},
 		{"the old release stays enforced", d.drift},
 		{"the rollback", d.rollback},
@@ -35,14 +37,17 @@ func (d *demo) story() []scene {
 }
 
 const (
-	motd   = "/etc/pulley-demo/motd"    // of the starter content
-	banner = "/etc/pulley-demo/release" // release 1.1.0 adds it
+	motd = "/etc/pulley-demo/motd" // of the starter content
+
+	banner   = "/etc/pulley-demo/release" // release 1.1.0 adds these
+	backends = "/etc/pulley-demo/backends"
+	password = "/etc/pulley-demo/password"
 
 	shownLines = 18 // of a command's output
 	shownLog   = 15
 )
 
-var nodes = []string{"controller1", "controller2", "compute1"}
+var firstNodes = []string{"controller1", "controller2", "compute1"}
 
 func (d *demo) play(ctx context.Context) error {
 	began, scenes := d.now(), d.story()
@@ -60,13 +65,12 @@ func (d *demo) play(ctx context.Context) error {
 }
 
 func (d *demo) start(ctx context.Context) error {
-	d.line("Nodes need one server: etcd. This one is private and ends with the demo.")
-	d.typed("$", "pulley serve --data-dir etcd --listen 127.0.0.1:0 &")
+	d.line("Nodes need one server: etcd. This one is private and ends with the demo. Each node and operator has a certificate.")
+	d.typed("$", "pulley serve --auth --data-dir etcd --listen 127.0.0.1:0 --listen-https 127.0.0.1:0 &")
 	err := d.during("etcd serves", func(func(string)) error { return d.startEtcd(ctx) })
 	if err != nil {
 		return err
 	}
-	d.prompt("$", "export", "PULLEY_ENDPOINTS="+d.endpoint)
 	d.line("Operators sign releases with an SSH key. A node accepts only releases that an allowed signer has signed.")
 	err = d.operator(ctx,
 		[]string{"key", "create", signKey, "--no-passphrase"},
@@ -88,14 +92,15 @@ func (d *demo) firstBoots(ctx context.Context) error {
 	d.line("Each machine is a copy-on-write view of this one, with its own hostname. In a cloud, cloud-init runs the same\n" +
 		"script at the first boot. The script registers the node, runs Puppet once to install the agent's schedule, and waits\n" +
 		"for a release.")
-	for _, node := range nodes {
-		d.typed("$", "pulley userdata "+node+" -e dev --allowed-signers "+signersFile+"    # the script of its first boot")
+	d.nodes = slices.Clone(firstNodes)
+	for _, node := range d.nodes {
+		d.userdata(node)
 	}
 	err := d.during("three machines ran their userdata", func(detail func(string)) error {
 		detail("each runs Puppet for the first time")
-		errs := make([]error, len(nodes))
+		errs := make([]error, len(d.nodes))
 		var boots sync.WaitGroup
-		for i, node := range nodes {
+		for i, node := range d.nodes {
 			boots.Go(func() { errs[i] = d.boot(ctx, node) })
 		}
 		boots.Wait()
@@ -115,6 +120,10 @@ func (d *demo) firstBoots(ctx context.Context) error {
 		return err
 	}
 	return d.operator(ctx, []string{"nodes", "-e", "dev"}, []string{"status", "-e", "dev"})
+}
+
+func (d *demo) userdata(node string) {
+	d.typed("$", "pulley userdata "+node+" -e dev --allowed-signers "+signersFile+" --servers "+d.server+" --ca sha256:… --new-token    # its first boot")
 }
 
 func (d *demo) firstRelease(ctx context.Context) error {
@@ -149,7 +158,7 @@ func (d *demo) roleData(ctx context.Context) error {
 	if err := d.untilConverged(ctx, "1.0.0", 1); err != nil {
 		return err
 	}
-	for _, node := range nodes {
+	for _, node := range d.nodes {
 		got, err := d.on(ctx, node, "cat", motd)
 		if err != nil {
 			return err
@@ -172,7 +181,25 @@ func (d *demo) roleData(ctx context.Context) error {
 }
 
 func (d *demo) newRelease(ctx context.Context) error {
-	if err := d.edit("manifests/site.pp", "file { '"+banner+"':\n  content => \"this is ${facts['pulley']['release']}\\n\",\n}\n"); err != nil {
+	d.line("1.1.0 also writes a load balancer's list: controllers see the nodes of the role compute, as data.")
+	err := errors.Join(
+		d.replace("environments/dev.yaml", "cardinality: 2\n", "cardinality: 2\n    sees: [compute]\n"),
+		d.replace("environments/dev.yaml", "roles:\n", "hosts: {settle: 2s}\nroles:\n"),
+		d.edit("manifests/site.pp", `file { '`+banner+`':
+  content => "this is ${facts['pulley']['release']}\n",
+}
+$seen = lookup('pulley::hosts', Hash, 'first', {})
+unless $seen.empty {
+  file { '`+backends+`':
+    content => $seen['compute'].map |$h| { "server ${h['name']} ${h['hostname']}:443\n" }.join,
+  }
+}
+$password = lookup('demo::password', Any, 'first', undef)
+if $password {
+  file { '`+password+`': content => $password, mode => '0600' }
+}
+`))
+	if err != nil {
 		return err
 	}
 	if err := d.operator(ctx, []string{"publish", repoDir, "--version", "1.1.0"}, []string{"promote", "1.1.0", "-e", "dev"}); err != nil {
@@ -185,6 +212,69 @@ func (d *demo) newRelease(ctx context.Context) error {
 		return err
 	}
 	return d.operator(ctx, []string{"status", "-e", "dev"})
+}
+
+func (d *demo) joins(ctx context.Context) error {
+	const node = "compute2"
+	if err := d.replace("environments/dev.yaml", "cardinality: 1\n", "cardinality: 2\n"); err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"env", "apply", repoDir + "/environments/dev.yaml"}); err != nil {
+		return err
+	}
+	d.nodes = append(d.nodes, node)
+	d.userdata(node)
+	err := d.during(node+" ran its userdata", func(func(string)) error { return d.boot(ctx, node) })
+	if err != nil {
+		return err
+	}
+	d.line("Its first boot staged 1.1.0 already. The nodes that see it run once for it:")
+	for _, seer := range d.nodes[:2] {
+		err := d.during(seer+" lists "+node, func(func(string)) error {
+			return d.poll(ctx, func() (bool, error) {
+				list, err := d.in(ctx, seer, "cat", backends)
+				return strings.Contains(list, node), err
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := d.on(ctx, "controller1", "cat", backends); err != nil {
+		return err
+	}
+	return d.untilConverged(ctx, "1.1.0", 1)
+}
+
+func (d *demo) secret(ctx context.Context) error {
+	const text = "only controllers know"
+	d.line("A secret is encrypted to a role before it leaves the operator's machine. Only nodes of the role decrypt it, for a run.")
+	d.typed("$", "echo '"+text+"' | pulley secret set demo::password -e dev --role controller")
+	out, _, err := d.command(ctx, text+"\n", "secret", "set", "demo::password", "-e", "dev", "--role", "controller")
+	d.show(out, shownLines)
+	if err != nil {
+		return err
+	}
+	if err := d.untilConverged(ctx, "1.1.0", 2); err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"data", "get", "-e", "dev"}); err != nil {
+		return err
+	}
+	for _, node := range d.nodes {
+		if !strings.HasPrefix(node, "controller") {
+			continue
+		}
+		if got, err := d.on(ctx, node, "cat", password); err != nil || !strings.Contains(got, text) {
+			return fmt.Errorf("%s contains %q on %s: %w", password, got, node, err)
+		}
+	}
+	d.line("compute1 has neither the file nor the text:")
+	got, err := d.on(ctx, "compute1", "sh", "-c", "ls "+filepath.Dir(password)+"; grep -rl '"+text+"' /etc /var/lib/pulley || echo not found")
+	if err == nil && (strings.Contains(got, filepath.Base(password)) || !strings.Contains(got, "not found")) {
+		err = errors.New("the secret of controllers is on compute1")
+	}
+	return err
 }
 
 func (d *demo) brokenRelease(ctx context.Context) error {
@@ -257,7 +347,7 @@ func (d *demo) rollback(ctx context.Context) error {
 	if err := d.operator(ctx, []string{"rollback", "-e", "dev", "--yes"}); err != nil {
 		return err
 	}
-	if err := d.untilConverged(ctx, "1.1.0", 1); err != nil {
+	if err := d.untilConverged(ctx, "1.1.0", 2); err != nil {
 		return err
 	}
 	if err := d.operator(ctx, []string{"status", "-e", "dev"}, []string{"history", "-e", "dev"}); err != nil {
@@ -297,7 +387,7 @@ func (d *demo) on(ctx context.Context, node string, args ...string) (string, err
 
 // onAll runs a program in each machine. Its output must contain want.
 func (d *demo) onAll(ctx context.Context, want string, args ...string) error {
-	for _, node := range nodes {
+	for _, node := range d.nodes {
 		out, err := d.on(ctx, node, args...)
 		if err != nil {
 			return err
@@ -307,6 +397,25 @@ func (d *demo) onAll(ctx context.Context, want string, args ...string) error {
 		}
 	}
 	return nil
+}
+
+// replace changes the first place of a text in a file of the control repository, and shows it.
+func (d *demo) replace(name, old, text string) error {
+	path := filepath.Join(d.dir, repoDir, name)
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(file), old) {
+		return fmt.Errorf("%s contains no %q", name, old)
+	}
+	d.prompt("$", "edit", filepath.Join(repoDir, name))
+	for l := range strings.Lines(text) {
+		if !strings.Contains(old, l) {
+			d.line("  " + d.paint("32", "+ "+strings.TrimRight(l, "\n")))
+		}
+	}
+	return os.WriteFile(path, []byte(strings.Replace(string(file), old, text, 1)), 0o644)
 }
 
 // edit appends text to a file of the control repository, and shows it.
@@ -348,10 +457,12 @@ func (d *demo) untilFailed(ctx context.Context, release, still string) error {
 	})
 }
 
-// until polls the status of the fleet until a condition holds for every node.
+// until polls the status of the fleet until a condition held for every node. On a busy machine there is no moment without a
+// running node.
 func (d *demo) until(ctx context.Context, what string, holds func(nodeStatus) bool) error {
 	return d.during(what, func(detail func(string)) error {
 		var last []nodeStatus
+		held := map[string]bool{}
 		err := d.poll(ctx, func() (bool, error) {
 			var now struct{ Nodes []nodeStatus }
 			if err := d.query(ctx, &now, "status", "-e", "dev"); err != nil {
@@ -360,10 +471,11 @@ func (d *demo) until(ctx context.Context, what string, holds func(nodeStatus) bo
 			last = now.Nodes
 			var parts []string
 			for _, n := range last {
+				held[n.Node] = held[n.Node] || holds(n)
 				parts = append(parts, fmt.Sprintf("%s %s on %s", n.Node, n.State, cmp.Or(n.Release, "nothing")))
 			}
 			detail(strings.Join(parts, ", "))
-			return len(last) == len(nodes) && !slices.ContainsFunc(last, func(n nodeStatus) bool { return !holds(n) }), nil
+			return !slices.ContainsFunc(d.nodes, func(node string) bool { return !held[node] }), nil
 		})
 		if err == nil {
 			return nil

@@ -110,6 +110,7 @@ var checks = []check{
 	{Name: "contradictions", Run: contradictions},
 	{Name: "statements", Run: statements},
 	{Name: "signatures", Run: signatures},
+	{Name: "secrets", Run: unreadableSecrets},
 	{Name: "flood", Run: floods},
 	{Name: "duplicate", Run: duplicates},
 	{Name: "first_boot", Run: firstBoots},

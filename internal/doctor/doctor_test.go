@@ -13,8 +13,10 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/doctor"
 	"pulley/internal/machines"
+	"pulley/internal/secrets"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -372,5 +374,63 @@ func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
 	}
 	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "the environment requires signatures, and these nodes check none and take nothing new: controller1") {
 		t.Errorf("of a node without signers:\n%s", said)
+	}
+}
+
+// A secret that no node decrypts must be found before a node needs it, and so must a rotation that ended half way.
+func TestDoctorFindsLostSecrets(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	apply(t, st)
+	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	recipient := func() store.Recipient {
+		_, public, err := secrets.NewIdentity()
+		check(err)
+		return store.Recipient{Recipient: public, At: time.Now().UTC()}
+	}
+	newest, former, lost := recipient(), recipient(), recipient()
+	set := func(key string, r store.Recipient) {
+		t.Helper()
+		layer := hieradata.ForRole("controller")
+		text, err := secrets.Seal(r.Recipient, secrets.Place{Environment: "dev", Layer: layer, Key: key}, "s3cret")
+		check(err)
+		f, err := st.Fleet.State(ctx, dev)
+		check(err)
+		data, err := st.Targets.Data(ctx, dev, f.Desires)
+		check(err)
+		var before []byte
+		if digest, has := data.Layers[layer]; has {
+			before, err = st.Targets.Layer(ctx, "dev", digest)
+			check(err)
+		}
+		after, err := hieradata.Set(before, key, "'"+text+"'")
+		check(err)
+		_, err = st.Targets.ChangeData(ctx, dev, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, store.Author{At: time.Now()})
+		check(err)
+	}
+	check(st.Identities.PutRecipients(ctx, dev, "controller", store.Recipients{Recipients: []store.Recipient{newest, former}}, 0))
+	set("a::current", newest)
+	set("b::former", former)
+	set("c::lost", lost)
+	lines := found(t, examine(t, server, etcdtest.Serve, false))
+	for _, want := range []string{
+		"problem secrets no node can decrypt the secret c::lost of layer roles/controller: its recipient is lost, or is another role's -> set it again: `pulley secret set c::lost -e dev --role controller`",
+		"warning secrets 1 secrets of role controller of dev are encrypted to a former recipient: a rotation was interrupted -> `pulley secret rotate -e dev --role controller`",
+	} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("missing: %s\nfound:\n%s", want, lines)
+		}
+	}
+	if strings.Contains(lines, "a::current") {
+		t.Errorf("found:\n%s", lines)
 	}
 }

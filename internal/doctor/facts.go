@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/store"
@@ -94,6 +95,8 @@ type environment struct {
 	signers    map[string][]string // listed nodes that check them, by the digest of their signers
 	wanted     map[string]bool     // nodes that the spec calls for
 	nodes      []fleet.Node        // all that are known, by name
+	secrets    []change.Secret
+	secretsErr error
 }
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
@@ -196,6 +199,9 @@ func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref,
 	}
 	if err == nil {
 		err = e.compare(ctx, st, now)
+	}
+	if err == nil {
+		readSecrets(ctx, st, &e)
 	}
 	return e, err
 }

@@ -82,6 +82,13 @@ const (
 	signaturesRequired  Code = "signatures_required"
 	signersDiffer       Code = "signers_differ"
 
+	secretLost      Code = "secret_lost"
+	moreSecretsLost Code = "more_secrets_lost"
+	secretsFormer   Code = "secrets_former"
+	secretsUnread   Code = "secrets_unread"
+	identityLost    Code = "identity_lost"
+	identitiesFine  Code = "identities_fine"
+
 	Floods   Code = "floods"
 	flooded  Code = "flooded"
 	manyKeys Code = "many_keys"
@@ -258,6 +265,21 @@ func (f Finding) render() (sentence, remedy string) {
 	case signersDiffer:
 		return fmt.Sprintf("these nodes have the list of signers %s, and most have %s: %s", strings.Join(p.Have, ""), strings.Join(p.Want, ""), someNodes(p)),
 			"during a change of signers, wait until `pulley status -e " + env + "` shows every node on its target; else compare the files of two nodes"
+	case secretLost:
+		return "no node can decrypt the secret " + p.Subject + " of layer " + p.Kind + ": its recipient is lost, or is another role's",
+			"set it again: `pulley secret set " + p.Subject + " -e " + env + layerFlag(p.Kind) + "`"
+	case moreSecretsLost:
+		return fmt.Sprintf("and %d more secrets", p.Count), "`pulley secret list -e " + env + "` lists them as unknown"
+	case secretsFormer:
+		return fmt.Sprintf("%d secrets of %s are encrypted to a former recipient: a rotation was interrupted", p.Count, scope(p.Role, env)),
+			"`pulley secret rotate -e " + env + roleFlag(p.Role) + "`"
+	case secretsUnread:
+		return "the secrets cannot be examined: " + string(p.Text), "run doctor as an administrator, while `pulley serve` runs"
+	case identityLost:
+		return "the identities of the secrets of " + scope(p.Role, env) + " are lost: pki/secrets.key in serve's data folder is missing or another one",
+			"restore pki/secrets.key from a backup; without one: `pulley secret rotate --lost -e " + env + roleFlag(p.Role) + "`, and set each secret again"
+	case identitiesFine:
+		return fmt.Sprintf("the identities of secrets of %d roles and environments are readable", p.Count), ""
 	case Floods, flooded:
 		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
 		sentence = fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count)
@@ -328,6 +350,34 @@ func (f Finding) render() (sentence, remedy string) {
 		return "nodes cannot join with the CA of " + p.Subject + cause(p.Text), string(p.Hint)
 	}
 	return string(f.Code), ""
+}
+
+// scope names whose secrets a finding is about.
+func scope(role, env string) string {
+	if role == "" {
+		return "environment " + env
+	}
+	return "role " + role + " of " + env
+}
+
+func roleFlag(role string) string {
+	if role == "" {
+		return ""
+	}
+	return " --role " + role
+}
+
+// layerFlag returns the flag of a layer of live data.
+func layerFlag(layer string) string {
+	switch kind, name, _ := strings.Cut(layer, "/"); kind {
+	case "nodes":
+		return " --node " + name
+	case "roles":
+		return " --role " + name
+	case "common":
+		return " --common"
+	}
+	return ""
 }
 
 func certificateSentence(f Finding, day string) (sentence, remedy string) {

@@ -29,6 +29,44 @@ func (p Published) Find(path string) json.RawMessage {
 	return nil
 }
 
+// word has the paths that need no quotes in a shell.
+const word = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-:@+"
+
+// Complete returns the paths that continue a prefix by one name, in order, at most limit. The path of a fact with parts ends
+// with a dot. Paths that a shell could interpret are left out: the owner of the machine chose the names.
+func (p Published) Complete(prefix string, limit int) (paths []string) {
+	parent := prefix[:strings.LastIndex(prefix, ".")+1]
+	parts := p.Facts
+	if parent != "" {
+		parts = partsOf(p.Find(strings.TrimSuffix(parent, ".")))
+	}
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		path := parent + name
+		if len(paths) == limit || !strings.HasPrefix(path, prefix) || strings.Trim(path, word) != "" {
+			continue
+		}
+		if len(partsOf(parts[name])) > 0 {
+			path += "."
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// partsOf returns the parts of a fact by name or index; none of a single value.
+func partsOf(raw json.RawMessage) (parts map[string]json.RawMessage) {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		_ = json.Unmarshal(raw, &parts)
+		return parts
+	}
+	parts = map[string]json.RawMessage{}
+	for i, one := range list {
+		parts[strconv.Itoa(i)] = one
+	}
+	return parts
+}
+
 // At returns the value at a path in the result of Encode; nil if there is none, or if it is no JSON.
 func At(b []byte, path string) json.RawMessage {
 	parts := strings.Split(path, ".")

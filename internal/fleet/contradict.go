@@ -81,7 +81,7 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 		all = append(all, Contradiction{Code: RetirementUnconfirmed, Nodes: slices.SortedFunc(slices.Values(f.Unconfirmed), CompareNatural)})
 	}
 	all = append(all, statement(f, now)...)
-	all = append(all, assignments(f)...)
+	all = append(all, assignments(f, history)...)
 	all = append(all, epochsAbove(f, epoch, now)...)
 	highest := Highest(history, now)
 	for _, node := range slices.SortedFunc(maps.Keys(f.Statuses), CompareNatural) {
@@ -131,12 +131,22 @@ func seenEpochs(s agent.Status, now time.Time) (permit, statement agent.Epoch) {
 	return permit, statement
 }
 
+// started reports whether an assignment is that of the rollout in progress, as its start is in the history.
+func started(g agent.Gate, history []store.Change, a agent.Assignment) bool {
+	return g.Rollout != "" && a.Rollout == g.Rollout && slices.ContainsFunc(history, func(c store.Change) bool {
+		return c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == a.Rollout && c.Rollout.Target == a.Target
+	})
+}
+
 // assignments compares the assignments in force with the targets of their nodes.
-func assignments(f store.FleetState) (all []Contradiction) {
+func assignments(f store.FleetState, history []store.Change) (all []Contradiction) {
 	for _, node := range slices.SortedFunc(maps.Keys(f.Assigned), CompareNatural) {
 		d := f.Desires.For(f.Hosts[node].Role, node)
 		target := d.Wanted()
 		assigned := f.Assigned[node]
+		if started(f.Desires.Gate, history, assigned) {
+			continue
+		}
 		d.Assigned = &assigned
 		if wanted := d.Wanted(); wanted != target {
 			all = append(all, Contradiction{Code: AssignmentDiffers, Node: node, Target: &wanted, Change: &target})

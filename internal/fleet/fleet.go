@@ -65,6 +65,8 @@ type Node struct {
 
 	Unclassified bool `json:"unclassified,omitempty"` // the catalog of the last good run has no class
 
+	Hook agent.Prose `json:"hook,omitempty"` // why a hook of hosts.d/ failed
+
 	Signatures *agent.Signatures `json:"signatures"` // nil: not reported
 
 	View agent.View `json:"-"`
@@ -173,7 +175,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 	if st, ok := f.Statuses[name]; ok {
 		last = &st
 		seen := st.SeenAt
-		n.Signatures, n.Unclassified = st.Signatures, st.Unclassified
+		n.Signatures, n.Unclassified, n.Hook = st.Signatures, st.Unclassified, st.Hook
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

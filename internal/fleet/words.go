@@ -107,18 +107,25 @@ func markWords(t agent.Target) string {
 	return fmt.Sprintf("release %s, data %d", cmp.Or(t.Release, "none"), t.Data)
 }
 
-// StateCell is the state of the node, with its lack of classes.
-func (n Node) StateCell() string { return stateWords(n.State, n.Unclassified) }
+// StateCell is the state of the node, with its lack of classes and its failing hook.
+func (n Node) StateCell() string { return stateWords(n.State, n.Unclassified, n.Hook != "") }
 
-func stateWords(s agent.NodeState, unclassified bool) string {
+func stateWords(s agent.NodeState, unclassified, hook bool) string {
+	words := string(s)
 	if unclassified {
-		return string(s) + ", 0 classes"
+		words += ", 0 classes"
 	}
-	return string(s)
+	if hook {
+		words += ", hook failed"
+	}
+	return words
 }
 
 // Why is the sentence of the node's reason; "" for a converged node that applies classes.
 func (n Node) Why() string {
+	if n.State == agent.Converged && n.Hook != "" {
+		return string(n.Hook)
+	}
 	if n.State == agent.Converged && n.Unclassified {
 		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
 		return first
@@ -158,7 +165,7 @@ func (n Node) SeenCell(now time.Time) string {
 func (x Explanation) Words(now time.Time) string {
 	var b strings.Builder
 	bare := x.Status != nil && x.Status.Unclassified
-	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare), x.View.Sentence())
+	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare, x.Status != nil && x.Status.Hook != ""), x.View.Sentence())
 	if bare {
 		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
 	}
@@ -167,6 +174,9 @@ func (x Explanation) Words(now time.Time) string {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
 	} else {
 		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Status.SeenAt), x.Status.LastRun, x.Status.Outcome)
+		if x.Status.Hook != "" {
+			cli.Cleanf(&b, "  hosts.d       %s; each tick runs it again, and later differences wait for it\n", x.Status.Hook)
+		}
 		if s := x.Status.Signatures; s != nil {
 			cli.Cleanf(&b, "  signatures    %s\n", signatureWords(*s))
 		}

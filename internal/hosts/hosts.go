@@ -1,6 +1,7 @@
 // Package hosts turns the host list into data for Puppet: the value pulley::hosts, with the nodes that a role sees. The
-// agent writes it for its runs, and operators see the same with `pulley hosts`. The package must never pass a text on
-// that a node chose: names, hostnames and addresses are parsed, and an entry with another name or role is left out.
+// agent writes it for its runs, and operators see the same with `pulley data lookup`. The package must never pass a text on
+// that a node chose freely: names, hostnames and addresses are parsed, exported facts have plain characters only, and an entry
+// with another name or role is left out.
 package hosts
 
 import (
@@ -25,6 +26,8 @@ type Node struct {
 	Role      string       `json:"role"`
 	Hostname  string       `json:"hostname,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+
+	Exports map[string]json.RawMessage `json:"exports,omitempty"` // by path
 }
 
 // The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names. Their lengths are
@@ -58,23 +61,22 @@ func isHostname(s string) bool {
 // maxAddresses limits the addresses of one node: a machine may list any number.
 const maxAddresses = 64
 
-// Parse returns the entries of a host list as nodes, ordered by role and name: web2 precedes web10. left counts the
+// Parse returns the entries of a host list with their exported facts as nodes, ordered by role and name: web2 precedes web10. left counts the
 // entries without a usable name or role. Other unusable values are left out of their node.
-func Parse(list map[string]agent.Host) (nodes []Node, left int) {
+func Parse(list map[string]agent.Host, exports map[string]agent.Export) (nodes []Node, left int) {
 	nodes = make([]Node, 0, len(list))
 	for name, h := range list {
 		if h.Node != name || len(name) > maxName || !nodeForm.MatchString(name) || !isRole(h.Role) {
 			left++
 			continue
 		}
-		n := Node{Name: name, Role: h.Role}
+		n := Node{Name: name, Role: h.Role, Exports: usable(exports[name])}
 		if isHostname(h.Hostname) {
 			n.Hostname = h.Hostname
 		}
 		for _, text := range h.Addresses[:min(len(h.Addresses), maxAddresses)] {
-			a, err := netip.ParseAddr(text)
-			if err == nil && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !slices.Contains(n.Addresses, a.Unmap()) {
-				n.Addresses = append(n.Addresses, a.Unmap())
+			if a, usable := parseAddress(text); usable && !slices.Contains(n.Addresses, a) {
+				n.Addresses = append(n.Addresses, a)
 			}
 		}
 		nodes = append(nodes, n)
@@ -120,6 +122,10 @@ type Shown struct {
 	Address   string   `json:"address,omitempty"` // the main one
 	Addresses []string `json:"addresses"`
 	Flavor    string   `json:"flavor,omitempty"`
+
+	Attributes map[string]string `json:"attributes,omitempty"` // of the environment file
+
+	Facts map[string]json.RawMessage `json:"facts,omitempty"` // exported ones, by path
 }
 
 // Shown returns the nodes that a view shows, by role. Each role that it names is present, also without nodes.
@@ -132,31 +138,55 @@ func (v *View) Shown(nodes []Node) map[string][]Shown {
 		if !v.All && !slices.Contains(v.Roles, n.Role) {
 			continue
 		}
-		s := Shown{Name: n.Name, Hostname: n.Hostname, Addresses: []string{}, Flavor: v.Flavors[n.Role]}
+		s := Shown{Name: n.Name, Hostname: n.Hostname, Addresses: []string{}, Flavor: v.Flavors[n.Role], Attributes: v.hierarchy.Attributes(n.Role, n.Name, v.stack)}
 		for _, a := range n.Addresses {
 			s.Addresses = append(s.Addresses, a.String())
 		}
-		if main, has := v.main(n.Addresses); has {
+		if main, has := v.main(n); has {
 			s.Address = main.String()
+		}
+		for _, path := range v.Exports {
+			if value, has := n.Exports[path]; has {
+				if s.Facts == nil {
+					s.Facts = make(map[string]json.RawMessage, len(v.Exports))
+				}
+				s.Facts[path] = value
+			}
 		}
 		all[n.Role] = append(all[n.Role], s)
 	}
 	return all
 }
 
-// main returns the first address in the first network that has one. Without networks, it is the first address.
-func (v *View) main(addresses []netip.Addr) (netip.Addr, bool) {
+// main returns the address that the fact of the view has, if the networks contain it; else the first address in the first
+// network that has one. Without networks, it is the first address.
+func (v *View) main(n Node) (netip.Addr, bool) {
+	var text string
+	if json.Unmarshal(n.Exports[v.AddressFact], &text) == nil {
+		if a, usable := parseAddress(text); usable && (len(v.Networks) == 0 || slices.ContainsFunc(v.Networks, holds(a))) {
+			return a, true
+		}
+	}
 	for _, network := range v.Networks {
-		for _, a := range addresses {
+		for _, a := range n.Addresses {
 			if network.Contains(a) {
 				return a, true
 			}
 		}
 	}
-	if len(v.Networks) > 0 || len(addresses) == 0 {
+	if len(v.Networks) > 0 || len(n.Addresses) == 0 {
 		return netip.Addr{}, false
 	}
-	return addresses[0], true
+	return n.Addresses[0], true
+}
+
+func holds(a netip.Addr) func(netip.Prefix) bool {
+	return func(network netip.Prefix) bool { return network.Contains(a) }
+}
+
+func parseAddress(text string) (a netip.Addr, usable bool) {
+	a, err := netip.ParseAddr(text)
+	return a.Unmap(), err == nil && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast()
 }
 
 // Document returns the data file with pulley::hosts, as JSON. The same nodes have the same bytes.
@@ -214,7 +244,9 @@ func Compare(before, after []byte) (Difference, error) {
 func (d Difference) IsZero() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
 
 func (s Shown) equal(o Shown) bool {
-	return s.Name == o.Name && s.Hostname == o.Hostname && s.Address == o.Address && s.Flavor == o.Flavor && slices.Equal(s.Addresses, o.Addresses)
+	return s.Name == o.Name && s.Hostname == o.Hostname && s.Address == o.Address && s.Flavor == o.Flavor && slices.Equal(s.Addresses, o.Addresses) &&
+		maps.Equal(s.Attributes, o.Attributes) &&
+		maps.EqualFunc(s.Facts, o.Facts, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) // both from files with the same indents
 }
 
 func read(document []byte) (map[string][]Shown, error) {

@@ -1,7 +1,9 @@
 package hosts
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/facts"
 )
 
 func viewOf(t testing.TB, file, role string) *View {
@@ -21,7 +24,7 @@ func viewOf(t testing.TB, file, role string) *View {
 	if err := os.WriteFile(filepath.Join(tree, "environments/dev.yaml"), []byte(file), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	v, err := ViewOf(tree, "dev", role)
+	v, err := ViewOf(tree, agent.Identity{Environment: "dev@t42", PuppetEnvironment: "dev", Role: role})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +41,7 @@ func listOf(hosts ...agent.Host) map[string]agent.Host {
 
 func document(t testing.TB, v *View, list map[string]agent.Host) string {
 	t.Helper()
-	nodes, _ := Parse(list)
+	nodes, _ := Parse(list, nil)
 	b, err := v.Document(nodes)
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +88,24 @@ func TestDocumentIsStable(t *testing.T) {
 	}
 }
 
+// A class that chooses the backends of its own site must not depend on the nodes' facts.
+func TestAttributesAreThoseOfTheFile(t *testing.T) {
+	v := viewOf(t, `
+layers: [node, rack, role, site, environment, common]
+nodes:
+  web2: {attributes: {rack: r2, site: fra}}
+roles:
+  web: {cardinality: 2, attributes: {site: ams}, sees: [web, db]}
+  db: {cardinality: 1}
+`, "web")
+	list := listOf(agent.Host{Node: "web1_t42", Role: "web"}, agent.Host{Node: "web2_t42", Role: "web"}, agent.Host{Node: "db1", Role: "db"})
+	want := `{"pulley::hosts":{"db":[{"name":"db1","addresses":[]}],"web":[{"name":"web1_t42","addresses":[],"attributes":{"site":"ams"}},` +
+		`{"name":"web2_t42","addresses":[],"attributes":{"rack":"r2","site":"fra"}}]}}`
+	if got := compact(t, document(t, v, list)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 func compact(t testing.TB, s string) string {
 	t.Helper()
 	var v any
@@ -124,11 +145,108 @@ func TestHostileEntriesAreLeftOut(t *testing.T) {
 	}
 }
 
+const withExports = `
+hosts: {networks: [10.0.0.0/8], exports: [ssh, "site.rack"], address_fact: networking.interfaces.eth1.ip}
+roles:
+  controller: {cardinality: 3}
+  balancer: {cardinality: 1, sees: [controller]}
+`
+
+// seenFrom returns what a balancer sees of controller1, which publishes facts and exports them.
+func seenFrom(t testing.TB, published map[string]string) (seen Shown, left []string) {
+	t.Helper()
+	tree := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(tree, "environments"), 0o755), os.WriteFile(filepath.Join(tree, "environments/dev.yaml"), []byte(withExports), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	of := facts.Source{Facts: map[string]json.RawMessage{}}
+	for name, value := range published {
+		of.Facts[name] = json.RawMessage(value)
+	}
+	p, err := of.From(nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, left, err := ExportOf(tree, "dev", packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := listOf(agent.Host{Node: "controller1", Role: "controller", Addresses: []string{"192.0.2.1", "10.0.0.1"}})
+	nodes, _ := Parse(list, map[string]agent.Export{"controller1": e, "another": e})
+	return viewOf(t, withExports, "balancer").Shown(nodes)["controller"][0], left
+}
+
+// A balancer needs the keys of hosts, and must not receive all facts of their machines.
+func TestExportsAreTheNamedFacts(t *testing.T) {
+	s, left := seenFrom(t, map[string]string{
+		"ssh": `{"ed25519":{"key":"AAAAC3Nza/+x==","n":[1,2.5,true,null]}}`, "site": `{"rack":"r12","owner":"ann"}`,
+		"networking": `{"interfaces":{"eth1":{"ip":"10.9.0.1"}}}`, "secret": `"s3cret"`,
+	})
+	if got := fmt.Sprintf("%s %s", s.Facts["ssh"], s.Facts["site.rack"]); got != `{"ed25519":{"key":"AAAAC3Nza/+x==","n":[1,2.5,true,null]}} "r12"` || len(s.Facts) != 2 || len(left) > 0 {
+		t.Errorf("%s, %q are left", s.Facts, left)
+	}
+	if s.Address != "10.9.0.1" {
+		t.Errorf("the main address is %s", s.Address)
+	}
+	for _, bad := range []string{`"192.0.2.77"`, `"nowhere"`, `"10.0.0.1%eth0"`, `7`, `{"a":"10.0.0.9"}`, `null`} {
+		s, _ := seenFrom(t, map[string]string{"networking": `{"interfaces":{"eth1":{"ip":` + bad + `}}}`})
+		if s.Address != "10.0.0.1" || s.Facts != nil {
+			t.Errorf("with the fact %s, the address is %s and the exports are %s", bad, s.Address, s.Facts)
+		}
+	}
+}
+
+// The owner of a machine chooses its facts, and whoever has its key writes its export without this program.
+func TestHostileExportsAreRefused(t *testing.T) {
+	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
+	keys := make([]string, 100_000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf(`"k%d":1`, i)
+	}
+	v := viewOf(t, withExports, "balancer")
+	list := listOf(agent.Host{Node: "controller1", Role: "controller", Addresses: []string{"10.0.0.1"}})
+	for _, bad := range []string{
+		`"%{lookup('secret')}"`, `"a\nb"`, `"\u0000"`, `"\u001b[2J"`, `"\"; rm -rf /"`, `"$(reboot)"`, `"a;b"`, `"é"`, `"\u202e"`, `"a\\b"`, `{"%{x}":1}`, `["<%= x %>"]`,
+		`"` + strings.Repeat("x", 1<<20) + `"`, "{" + strings.Join(keys, ",") + "}", deep, "1e999999", strings.Repeat("9", 5000), "no json", `1 2`, ``, "\xff", `"\ud800"`,
+	} {
+		of := map[string]json.RawMessage{"ssh": json.RawMessage(bad), "site.rack": json.RawMessage(`"r1"`), "secret": json.RawMessage(`"s"`), "%{x}": json.RawMessage("1")}
+		nodes, left := Parse(list, map[string]agent.Export{"controller1": {Facts: of}})
+		if s := v.Shown(nodes)["controller"][0]; len(s.Facts) != 1 || string(s.Facts["site.rack"]) != `"r1"` || left != 0 {
+			t.Errorf("%.60q: the balancer sees %.200s", bad, s.Facts)
+		}
+		if len(bad) < 1<<10 && json.Valid([]byte(bad)) && bad != deep {
+			if _, why := seenFrom(t, map[string]string{"ssh": bad}); len(why) != 1 || !strings.HasPrefix(why[0], "ssh: ") || len(why[0]) > 200 {
+				t.Errorf("%.60q: the node does not report it: %q", bad, why)
+			}
+		}
+	}
+	many := map[string]json.RawMessage{}
+	for i := range 100_000 {
+		many[fmt.Sprint("k", i)] = json.RawMessage("1")
+	}
+	if nodes, _ := Parse(list, map[string]agent.Export{"controller1": {Facts: many}}); nodes[0].Exports != nil {
+		t.Errorf("one node exports %d facts", len(nodes[0].Exports))
+	}
+	large := map[string]json.RawMessage{}
+	for i := range maxExports {
+		large[fmt.Sprint("k", i)] = json.RawMessage(`"` + strings.Repeat("x", maxText) + `"`)
+	}
+	nodes, _ := Parse(list, map[string]agent.Export{"controller1": {Facts: large}})
+	if b, _ := json.Marshal(nodes); len(b) > maxExport+1000 {
+		t.Errorf("one node takes %d bytes", len(b))
+	}
+}
+
 // A release whose file is damaged must stop the run: without its nodes, Puppet would remove them from files.
 func TestUnreadableFilesAreRefused(t *testing.T) {
 	for _, bad := range []string{
 		"roles: {web: {sees: {a: b}}}", "roles: {web: {sees: [[x]]}}", "roles: [sees: x", "hosts: {settle: soon}\nroles: {web: {sees: [a]}}",
 		"hosts: {networks: [nowhere]}\nroles: {web: {sees: [a]}}", "hosts: {settle: 25h}\nroles: {web: {sees: [a]}}", "roles: 7 # sees: x",
+		"hosts: {exports: ['%{x}']}\nroles: {web: {sees: [a]}}", "hosts: {exports: x}\nroles: {web: {sees: [a]}}",
 	} {
 		if v, err := parse([]byte(bad), "web"); err == nil {
 			t.Errorf("%s: %+v", bad, v)
@@ -154,6 +272,25 @@ func TestCompare(t *testing.T) {
 	}
 	if d, err := Compare(nil, before); err != nil || len(d.Added["controller"]) != 2 {
 		t.Errorf("the first file: %+v: %v", d, err)
+	}
+	exports := func(key string) map[string]agent.Export {
+		return map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"ssh": json.RawMessage(key)}}}
+	}
+	v = viewOf(t, withExports, "balancer")
+	var files [][]byte
+	for _, key := range []string{`{"key":"a"}`, `{"key":"a"}`, `{"key":"b"}`} {
+		nodes, _ := Parse(listOf(one), exports(key))
+		b, err := v.Document(nodes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, b)
+	}
+	if same, err := Compare(files[0], files[1]); err != nil || !same.IsZero() || !bytes.Equal(files[0], files[1]) {
+		t.Errorf("the same exports differ: %+v: %v", same, err)
+	}
+	if d, err := Compare(files[1], files[2]); err != nil || len(d.Changed["controller"]) != 1 || !strings.Contains(string(d.Changed["controller"][0].Facts["ssh"]), `"b"`) {
+		t.Errorf("a changed export: %+v: %v", d, err)
 	}
 	if _, err := Compare([]byte("{"), after); err == nil {
 		t.Error("a damaged file compares")

@@ -13,7 +13,10 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"pulley/agent"
+	"pulley/hieradata"
 	"pulley/internal/bounded"
+	"pulley/internal/clip"
 )
 
 // DefaultSettle is how long a node waits for further changes before it runs for changed nodes.
@@ -31,39 +34,80 @@ type View struct {
 	All      bool     // and every other role
 	Networks []netip.Prefix
 	Settle   time.Duration
+	Exports  []string          // paths of facts of the nodes, in order
 	Flavors  map[string]string // by role, for Hiera
+
+	AddressFact string // path of the fact with a node's main address; "" without one
+
+	hierarchy hieradata.Hierarchy // has the attributes
+	stack     string              // of the environment; "" without one
 }
 
 // file is the part of an environment file that a view needs. A newer file may have keys that this agent does not know.
 type file struct {
-	Hosts struct {
-		Networks []string `yaml:"networks"`
-		Settle   string   `yaml:"settle"`
-	} `yaml:"hosts"`
+	Hosts settings `yaml:"hosts"`
 	Roles map[string]struct {
 		Flavor string    `yaml:"flavor"`
 		Sees   yaml.Node `yaml:"sees"`
 	} `yaml:"roles"`
 }
 
-// ViewOf returns the view of a role by environments/<environment>.yaml of the release in the folder tree. It is nil if
-// the role sees no nodes. The file is a part of the release: it is signed, staged and rolled back with it.
-func ViewOf(tree, environment, role string) (*View, error) {
-	name, data, err := readFile(tree, environment)
+type settings struct {
+	Networks    []string `yaml:"networks"`
+	Settle      string   `yaml:"settle"`
+	Exports     []string `yaml:"exports"`
+	AddressFact string   `yaml:"address_fact"`
+}
+
+// exported returns the paths of all facts that a node publishes for others, each once.
+func (s settings) exported() []string {
+	paths := slices.Clone(s.Exports)
+	if s.AddressFact != "" {
+		paths = append(paths, s.AddressFact)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+func (s settings) check() error {
+	paths := s.exported()
+	if len(paths) > maxExports {
+		return fmt.Errorf("hosts.exports: %d facts are more than %d", len(paths), maxExports)
+	}
+	for _, path := range paths {
+		if path == "" || len(path) > maxPath || !isPlain(path) {
+			return fmt.Errorf("hosts.exports: %q names no fact", clip.Line(path, maxPath))
+		}
+	}
+	return nil
+}
+
+// ViewOf returns the view of a node by the environment file of the release in the folder tree. It is nil if the node's role
+// sees no nodes. The file is a part of the release: it is signed, staged and rolled back with it.
+func ViewOf(tree string, id agent.Identity) (*View, error) {
+	name, data, err := EnvironmentFile(tree, id.PuppetEnvironment)
 	if err != nil || !mentions.Match(data) {
 		return nil, err
 	}
-	v, err := parse(data, role)
+	v, err := parse(data, id.Role)
+	if err == nil && v != nil {
+		_, v.stack, _ = strings.Cut(id.Environment, "@")
+		v.hierarchy, err = hieradata.ReadHierarchy(data)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the hosts that role %s sees: %s of the release: %w", role, name, err)
+		return nil, fmt.Errorf("cannot read the hosts that role %s sees: %s of the release: %w", id.Role, name, err)
 	}
 	return v, nil
 }
 
-// mentions excludes files without the key: most fleets have none, and each tick of a run would parse them.
-var mentions = regexp.MustCompile(`\bsees["']?\s*:`)
+// mentions and exporting exclude files without the keys: most fleets have none, and each tick of a run would parse them.
+var (
+	mentions  = regexp.MustCompile(`\bsees["']?\s*:`)
+	exporting = regexp.MustCompile(`\b(exports|address_fact)["']?\s*:`)
+)
 
-func readFile(tree, environment string) (name string, data []byte, err error) {
+// EnvironmentFile reads environments/<environment>.yaml of the release in the folder tree. data is nil without such a file.
+func EnvironmentFile(tree, environment string) (name string, data []byte, err error) {
 	root, err := os.OpenRoot(tree)
 	if err != nil {
 		return "", nil, fmt.Errorf("cannot open the release: %w", err)
@@ -87,15 +131,21 @@ func readFile(tree, environment string) (name string, data []byte, err error) {
 	return "", nil, nil
 }
 
-// parse reads the view of a role. The parser is third-party, and a release must not crash the agent.
-func parse(data []byte, role string) (v *View, err error) {
+// decode reads a file. The parser is third-party, and a release must not crash the agent.
+func decode(data []byte) (f file, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			v, err = nil, fmt.Errorf("unreadable YAML: %v", r)
+			err = fmt.Errorf("unreadable YAML: %v", r)
 		}
 	}()
-	var f file
-	if err := yaml.Unmarshal(data, &f); err != nil {
+	err = yaml.Unmarshal(data, &f)
+	return f, err
+}
+
+// parse reads the view of a role.
+func parse(data []byte, role string) (v *View, err error) {
+	f, err := decode(data)
+	if err != nil {
 		return nil, err
 	}
 	sees, err := seen(f.Roles[role].Sees)
@@ -120,6 +170,10 @@ func parse(data []byte, role string) (v *View, err error) {
 		}
 		v.Networks = append(v.Networks, n)
 	}
+	if err := f.Hosts.check(); err != nil {
+		return nil, err
+	}
+	v.Exports, v.AddressFact = f.Hosts.Exports, f.Hosts.AddressFact
 	if f.Hosts.Settle != "" {
 		if v.Settle, err = time.ParseDuration(f.Hosts.Settle); err != nil || v.Settle < 0 || v.Settle > maxSettle {
 			return nil, fmt.Errorf("hosts.settle: %q is no time up to %s", f.Hosts.Settle, maxSettle)

@@ -145,6 +145,16 @@ func (c *Client) Sealing(ctx context.Context, r SealingRequest) (SealingAnswer, 
 	return a, err
 }
 
+// Reveal returns the plaintexts of secrets to an administrator.
+func (c *Client) Reveal(ctx context.Context, r RevealRequest) ([][]byte, error) {
+	var a RevealAnswer
+	err := c.post(ctx, PathReveal, always(r), &a)
+	if err == nil && len(a.Plaintexts) != len(r.Secrets) {
+		err = errors.New("cannot read the answer of pulley serve: it lacks some secrets")
+	}
+	return a.Plaintexts, err
+}
+
 // Leave removes the node from the fleet. Its certificate is invalid afterwards.
 func (c *Client) Leave(ctx context.Context) error {
 	return c.post(ctx, PathLeave, always(struct{}{}), nil)

@@ -34,6 +34,7 @@ const (
 	PathProgress = root + "/progress"   // ProgressRequest → nothing; with certificate or token
 	PathSecrets  = root + "/identities" // Machine → IdentitiesAnswer; with the certificate of a node
 	PathSealing  = root + "/recipients" // SealingRequest → SealingAnswer; with the certificate of an operator
+	PathReveal   = root + "/secrets"    // RevealRequest → RevealAnswer; with the certificate of an administrator
 	PathCA       = root + "/ca"         // GET: all trusted CA certificates, as PEM
 )
 
@@ -129,6 +130,18 @@ type SealingAnswer struct {
 	Recipient   string   `json:"recipient"`
 	Certificate string   `json:"certificate"` // PEM
 	Secrets     []Sealed `json:"secrets,omitempty"`
+}
+
+// RevealRequest requests the plaintexts of secrets of an environment, or of a role in it.
+type RevealRequest struct {
+	Environment string   `json:"environment"`
+	Role        string   `json:"role,omitempty"`
+	Secrets     []Sealed `json:"secrets"`
+}
+
+// RevealAnswer has a plaintext for each secret of the request, in its order.
+type RevealAnswer struct {
+	Plaintexts [][]byte `json:"plaintexts"`
 }
 
 // UnreachableError reports that no server gave a valid answer. A later attempt may succeed.

@@ -49,6 +49,7 @@ const (
 	WrongCertificate     Reason = "certificate_replaced"
 	WrongMachine         Reason = "other_machine"
 	NotAnOperator        Reason = "operator_required"
+	NotAnAdmin           Reason = "administrator_required"
 	IdentityLost         Reason = "identity_lost"
 	BadSecret            Reason = "secret_unreadable"
 )
@@ -176,6 +177,7 @@ func explain(r Reason, p Params) explanation {
 		NoEnvironment:        {"the environment does not exist", p.Environment, "store the environment: pulley env apply"},
 		NoRole:               {"the environment has no such role", p.Role + " in " + p.Environment, "add the role to the environment: pulley env apply"},
 		NotAnOperator:        {"this request needs the certificate of an operator or administrator", "", "log in with a token of `pulley token create --operator NAME --as operator`"},
+		NotAnAdmin:           {"this request needs the certificate of an administrator", "", "log in with a token of `pulley token create --operator NAME --as admin`"},
 		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup; without a backup, run `pulley secret rotate --lost" + of + p.roleFlag() + "` and set each secret again"},
 		BadSecret:            {"a secret cannot be decrypted", p.Claimed, "set it again: pulley secret set " + p.Claimed + of + p.roleFlag()},
 		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is not the name of a node", p.Claimed), "name the node or the role in the machine's userdata"},

@@ -135,28 +135,37 @@ func layers(ctx context.Context, s *store.Store, ref environments.Ref, job agent
 	if err != nil {
 		return "", err
 	}
+	name, file, err := hosts.EnvironmentFile(job.Tree, ref.Environment)
+	if err != nil {
+		return "", err
+	}
+	h, err := hieradata.ReadHierarchy(file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the layers of node %s: %s of release %s: %w", job.Node, name, job.Target.Release, err)
+	}
+	levels := h.Levels(job.Role, job.Node, ref.Stack)
 	contents := map[string][]byte{}
-	for _, layer := range hieradata.Order(job.Role, job.Node) {
-		if digest, has := g.Layers[layer]; has {
+	for _, l := range levels {
+		if digest, has := g.Layers[l.Layer]; has {
 			if contents[digest], err = s.Targets.Layer(ctx, ref.String(), digest); err != nil {
 				return "", err
 			}
 		}
 	}
-	return hieradata.Materialise(root, g.Generation, job.Role, job.Node, contents)
+	return hieradata.Materialise(root, g.Generation, job.Node, levels, contents)
 }
 
 // seen writes the nodes that the node sees as the data file of its runs; "" if it sees none.
 func seen(ctx context.Context, s *store.Store, ref environments.Ref, job agent.Job, dir string) (string, error) {
-	view, err := hosts.ViewOf(job.Tree, ref.Environment, job.Role)
+	view, err := hosts.ViewOf(job.Tree, job.Identity)
 	if err != nil || view == nil {
 		return "", err
 	}
-	list, err := s.Fleet.Hosts(ctx, ref)
+	list, exports, err := s.Fleet.Exports(ctx, ref)
 	if err != nil {
 		return "", err
 	}
-	nodes, _ := hosts.Parse(list) // other entries are in no node's data
+	nodes, _ := hosts.Parse(list, exports) // other entries are in no node's data
 	b, err := view.Document(nodes)
 	file := filepath.Join(dir, "hosts.json")
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"filippo.io/age"
+	"golang.org/x/sys/unix"
 
 	"pulley/hieradata"
 )
@@ -53,19 +54,24 @@ func RecipientOf(identity string) (string, error) {
 // Wrap encrypts an identity to a recipient.
 func Wrap(recipient, identity string) ([]byte, error) { return encrypt(recipient, []byte(identity)) }
 
-// Unwrap decrypts the result of Wrap.
-func Unwrap(identity string, wrapped []byte) (string, error) {
-	b, err := decrypt([]string{identity}, wrapped)
-	return string(b), err
+// Unwrap decrypts the result of Wrap with the identity key. It refuses an identity of another recipient.
+func Unwrap(key string, wrapped []byte, recipient string) (identity string, err error) {
+	b, err := decrypt([]string{key}, wrapped)
+	if err != nil {
+		return "", err
+	}
+	if public, err := RecipientOf(string(b)); err != nil || public != recipient {
+		return "", errors.New("it is the identity of another recipient")
+	}
+	return string(b), nil
 }
 
-// payload is what a ciphertext contains. Place and name are part of it: who writes etcd cannot move a secret to a key
-// that a catalog shows.
-type payload struct {
+// header is the first line of a plaintext; the value follows. Place and name are part of it: who writes etcd cannot move a
+// secret to a key that a catalog shows.
+type header struct {
 	Environment string `json:"environment"`
 	Layer       string `json:"layer"`
 	Key         string `json:"key"`
-	Value       string `json:"value"`
 }
 
 // Place is where a secret may be used.
@@ -77,11 +83,11 @@ type Place struct {
 
 // Seal encrypts a value for one place. The result is a value of live data.
 func Seal(recipient string, at Place, value string) (string, error) {
-	plain, err := json.Marshal(payload{at.Environment, string(at.Layer), at.Key, value})
+	plain, err := json.Marshal(header{at.Environment, string(at.Layer), at.Key})
 	if err != nil {
 		return "", err
 	}
-	b, err := encrypt(recipient, plain)
+	b, err := encrypt(recipient, append(append(plain, '\n'), value...))
 	if err != nil {
 		return "", fmt.Errorf("cannot encrypt %s: %w", at.Key, err)
 	}
@@ -106,17 +112,28 @@ func Open(identities []string, at Place, text string) (string, error) {
 	if err != nil {
 		return fail(err)
 	}
-	var p payload
-	if json.Unmarshal(plain, &p) != nil {
+	first, value, found := bytes.Cut(plain, []byte("\n"))
+	var p header
+	if !found || json.Unmarshal(first, &p) != nil {
 		return fail(errors.New("it is damaged"))
 	}
 	if p.Environment != at.Environment || p.Layer != string(at.Layer) || p.Key != at.Key {
 		return fail(fmt.Errorf("it was set as %s of layer %s in %s\nset it here: `pulley secret set %s -e %s`", p.Key, p.Layer, p.Environment, at.Key, at.Environment))
 	}
-	return p.Value, nil
+	return string(value), nil
+}
+
+// dumpless ends core dumps of this process and of those that it starts: a dump would contain plaintexts. With limit 1,
+// the kernel also starts no program that takes a dump (core(5)).
+func dumpless() {
+	var now unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CORE, &now) == nil {
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: min(1, now.Max), Max: now.Max}) // lowering never fails
+	}
 }
 
 func encrypt(recipient string, plain []byte) ([]byte, error) {
+	dumpless()
 	r, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
 		return nil, err
@@ -133,6 +150,7 @@ func encrypt(recipient string, plain []byte) ([]byte, error) {
 }
 
 func decrypt(identities []string, b []byte) ([]byte, error) {
+	dumpless()
 	var all []age.Identity
 	for _, text := range identities {
 		i, err := age.ParseX25519Identity(strings.TrimSpace(text))

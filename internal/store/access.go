@@ -93,7 +93,7 @@ func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
 }
 
 // EnsureNode gives user the permissions of the node: the node's own role, which outlives the user, and the shared role
-// from EnsureEnvironment. It may be repeated; it does not change existing parts. A new node costs six rebuilds of
+// from EnsureEnvironment. It may be repeated; it does not change existing parts. A new node costs seven rebuilds of
 // etcd's permissions, and a new user of an existing role three. The user gets its roles last: a half-made user can do
 // nothing.
 func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {

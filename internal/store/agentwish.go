@@ -92,7 +92,20 @@ func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentW
 			"the limit is %d\npin roles, not nodes", len(value), maxWishBytes)
 	}
 	if err == nil {
-		_, err = s.db.Replace(ctx, s.db.Env(ref).AgentChoice(), w, revision)
+		err = s.putAgentWish(ctx, ref, w, revision)
 	}
 	return etcd.Wrap(err, "cannot store the agent versions of %s", ref)
+}
+
+// putAgentWish refuses a change while a rollout is in progress: a failed node must have one cause.
+func (s *Fleet) putAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+	k := s.db.Env(ref)
+	gate, gateRevision, err := etcd.Single[agent.Gate](ctx, s.db, k.Gate())
+	if err != nil {
+		return err
+	}
+	if gate != nil && gate.Rollout != "" {
+		return fmt.Errorf("%w: %s", ErrCampaign, gate.Rollout)
+	}
+	return s.db.Commit(ctx, etcd.If(etcd.Same(k.Gate(), gateRevision), etcd.Same(k.AgentChoice(), revision)).Put(k.AgentChoice(), w))
 }

@@ -106,7 +106,8 @@ func TestEtcdRefusesForeignKeys(t *testing.T) {
 	t.Parallel()
 	server, keys := fleetWithUsers(t)
 	reading := []string{"/pulley/v1/environments/dev/", "/pulley/v1/retirements/dev/", "/pulley/v1/releases/", "/pulley/v1/content/", "/pulley/v1/deltas/", "/pulley/v1/agents/"}
-	own := []string{"/pulley/v1/status/dev/controller1", "/pulley/v1/runs/dev/controller1/", "/pulley/v1/facts/dev/controller1"}
+	own := []string{"/pulley/v1/status/dev/controller1", "/pulley/v1/runs/dev/controller1/", "/pulley/v1/facts/dev/controller1",
+		"/pulley/v1/environments/dev/hosts/exports/controller1", "/pulley/v1/environments/dev/hosts/head"}
 	nothing := func(string) bool { return false }
 	writtenBy := map[string]bool{} // an operator or publisher, as the table says
 	for _, of := range [][2]string{{"dev", "controller1"}, {"dev", "compute1"}, {"dev", "controller10"}, {"dev@t42", "controller1"}, {"production", "controller1"}} {

@@ -1,12 +1,11 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -87,6 +86,22 @@ func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error)
 	return nil, &etcd.UnreadableError{Key: key, Problem: "its bytes do not match its digest"}
 }
 
+// Generations lists the numbers of an environment's generations, highest first. A prune removes old ones.
+func (s *Targets) Generations(ctx context.Context, ref environments.Ref) ([]agent.Generation, error) {
+	var all []agent.Generation
+	k := s.db.Env(ref)
+	err := s.db.Scan(ctx, k.Generations(), func(rest string, kv *etcd.KV) error {
+		n, err := strconv.ParseInt(rest, 10, 64)
+		if err != nil || k.Generation(agent.Generation(n)) != string(kv.Key) {
+			return notOurs(kv)
+		}
+		all = append(all, agent.Generation(n))
+		return nil
+	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
+	slices.Reverse(all)
+	return all, etcd.Wrap(err, "cannot list the data generations of %s", ref)
+}
+
 // Data reads the generation of d's default target, on which a change is based. Without one it returns the zero
 // generation.
 func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
@@ -110,7 +125,7 @@ func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Da
 
 // ChangeData makes the next generation from data with these layers (canonical bytes; empty removes a layer). It
 // becomes the data of the default target. One transaction writes the layers, the generation signed by a, its head, the
-// target, the gate and the history record.
+// target, the gate and the history record. Layers that are too many for it are written before.
 func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
@@ -144,16 +159,49 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	k := s.db.Env(ref)
 	b := etcd.If(etcd.Same(k.DataHead(), data.rev), etcd.Same(k.Generation(number), 0))
 	b.Put(k.DataHead(), dataHead{Newest: number}).Op(clientv3.OpPut(k.Generation(number), document))
-	for _, bytes := range layers {
-		if len(bytes) > 0 {
-			// Immutable and named by its hash: another write changes nothing.
-			b.Op(clientv3.OpPut(k.Layer(hieradata.Digest(bytes)), string(bytes)))
+	if puts := putLayers(k, layers); len(puts) == 1 {
+		b.Op(puts[0]...)
+	} else if len(puts) > 1 {
+		l, err := publishing(ctx, s.db, a.By) // no prune removes the layers before the generation names them
+		if err != nil {
+			return Change{}, err
 		}
+		defer l.Close()
+		for _, batch := range puts {
+			if _, err := s.db.Txn(ctx, nil, batch, nil); err != nil {
+				return Change{}, fmt.Errorf("cannot write the data layers of %s: %w", ref, err)
+			}
+		}
+		b.If(l.Standing())
 	}
 	after := d.Default
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
 	c := Change{Kind: DataChange, Before: d.Default, After: after, Edit: data.Edit}
 	return s.change(ctx, b, ref, d, c, a)
+}
+
+// etcd's default limits of a transaction are 128 operations and 1.5 MiB.
+const maxBatchLayers, maxBatchBytes = 100, 512 << 10
+
+// putLayers returns the writes of layers, in batches for one transaction each. They need no guard: a layer is immutable and named by
+// its hash.
+func putLayers(k etcd.EnvKeys, layers map[hieradata.Layer][]byte) (batches [][]clientv3.Op) {
+	var batch []clientv3.Op
+	size := 0
+	for _, layer := range slices.SortedFunc(maps.Keys(layers), hieradata.CompareLayers) {
+		bytes := layers[layer]
+		if len(bytes) == 0 {
+			continue
+		}
+		if len(batch) == maxBatchLayers || size+len(bytes) > maxBatchBytes {
+			batches, batch, size = append(batches, batch), nil, 0
+		}
+		batch, size = append(batch, clientv3.OpPut(k.Layer(hieradata.Digest(bytes)), string(bytes))), size+len(bytes)
+	}
+	if len(batch) > 0 {
+		batches = append(batches, batch)
+	}
+	return batches
 }
 
 // DataHead is the head of an environment's data, after which the next generation has its number.
@@ -205,9 +253,7 @@ func (s *Targets) RecoverHead(ctx context.Context, ref environments.Ref, h DataH
 	return etcd.Wrap(err, "cannot restore the head of the data of %s", ref)
 }
 
-// SortedLayers lists the layers of the generation: nodes, roles, environment, common; within each by name.
+// SortedLayers lists the layers of the generation in the order of hieradata.CompareLayers.
 func (d Data) SortedLayers() []hieradata.Layer {
-	return slices.SortedFunc(maps.Keys(d.Layers), func(a, b hieradata.Layer) int {
-		return cmp.Or(a.Rank()-b.Rank(), strings.Compare(string(a), string(b)))
-	})
+	return slices.SortedFunc(maps.Keys(d.Layers), hieradata.CompareLayers)
 }

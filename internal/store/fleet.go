@@ -214,6 +214,12 @@ func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[s
 	return hosts, damaged, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
+// Exports returns the host list with the exported facts of its nodes, as nodes read both.
+func (s *Fleet) Exports(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, exports map[string]agent.Export, err error) {
+	hosts, exports, _, err = listed(ctx, s.db, s.db.Env(ref))
+	return hosts, exports, etcd.Wrap(err, "cannot list the hosts of %s", ref)
+}
+
 // HostNames lists names of the host list that begin with a prefix, at most limit.
 func (s *Fleet) HostNames(ctx context.Context, ref environments.Ref, prefix string, limit int64) ([]string, error) {
 	return s.db.Names(ctx, s.db.Env(ref).Hosts(), prefix, limit)

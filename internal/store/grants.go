@@ -29,7 +29,9 @@ func (s *Access) OperatorRole(r OperatorRole) string {
 }
 
 // NodesGrants lists the reads of a node: its environment with the confirmed retirements, and content, which is named by
-// hash and shared. No grant is for a single key that is created later. A new key of an environment therefore needs no
+// hash and shared. With an export, a node writes the head of the host list: others read the list again. Whoever writes the head
+// alone makes them read it once per settle time, and hides nothing: each change of the list gives the head a new revision.
+// No read is for a single key that is created later. A new key of an environment therefore needs no
 // new grant.
 func (s *Access) NodesGrants(env string) []Grant {
 	var all []Grant
@@ -39,15 +41,16 @@ func (s *Access) NodesGrants(env string) []Grant {
 	} {
 		all = append(all, below(prefix, clientv3.PermRead))
 	}
-	return all
+	return append(all, Grant{s.db.Keys.Env(env).HostsHead(), "", clientv3.PermissionType(clientv3.PermWrite)})
 }
 
-// NodeGrants lists the writes of a node: its own reports and facts.
+// NodeGrants lists the writes of a node: its own reports, facts and exports.
 func (s *Access) NodeGrants(env, node string) []Grant {
 	return []Grant{
 		{s.db.Keys.Env(env).Status(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 		below(s.db.Keys.Env(env).Runs(node), clientv3.PermReadWrite),
 		{s.db.Keys.Env(env).Facts(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
+		{s.db.Keys.Env(env).Export(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 	}
 }
 

@@ -105,14 +105,14 @@ func TestKeyTableIsComplete(t *testing.T) {
 
 // KeyRow is a row of the table for tests outside the package.
 type KeyRow struct {
-	Key     string
-	Writers []string
+	Pattern, Key string
+	Writers      []string
 }
 
 // TableOfKeys is tableOfKeys for tests outside the package.
 func TableOfKeys(t testing.TB, env, node string) (rows []KeyRow) {
 	for _, r := range tableOfKeys(t, env, node, "") {
-		rows = append(rows, KeyRow{r.key, r.writers})
+		rows = append(rows, KeyRow{r.pattern, r.key, r.writers})
 	}
 	return rows
 }

@@ -56,10 +56,18 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 	return d, nil
 }
 
-// Hosts reads the host list. It leaves out unreadable entries, and counts them.
-func (s *Node) Hosts(ctx context.Context, id agent.Identity) (hosts map[string]agent.Host, unreadable int, err error) {
-	hosts, damaged, err := etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(id.Environment).Hosts())
-	return hosts, len(damaged), etcd.Wrap(err, "cannot read the host list")
+// Hosts reads the host list with the exports of its nodes. It leaves out unreadable entries, and counts them. An unreadable
+// export is none.
+func (s *Node) Hosts(ctx context.Context, id agent.Identity) (hosts map[string]agent.Host, exports map[string]agent.Export, unreadable int, err error) {
+	hosts, exports, damaged, err := listed(ctx, s.db, s.db.Keys.Env(id.Environment))
+	return hosts, exports, len(damaged), etcd.Wrap(err, "cannot read the host list")
+}
+
+func listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]agent.Host, exports map[string]agent.Export, damaged []string, err error) {
+	if hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, db, k.Hosts()); err == nil {
+		exports, _, err = etcd.ReadAll[agent.Export](ctx, db, k.Exports())
+	}
+	return hosts, exports, damaged, err
 }
 
 // Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns
@@ -94,6 +102,19 @@ func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, r
 // PublishFacts writes the node's facts. It needs no guard: only the node writes this key.
 func (s *Node) PublishFacts(ctx context.Context, id agent.Identity, facts []byte) error {
 	return s.db.Commit(ctx, etcd.If().Op(clientv3.OpPut(s.db.Keys.Env(id.Environment).Facts(id.Node), string(facts))))
+}
+
+// PublishExport writes the facts that the node shows to others; without facts, it deletes them. Those who see the node then
+// read the host list again. It needs no guard: only the node writes this key.
+func (s *Node) PublishExport(ctx context.Context, id agent.Identity, e agent.Export) error {
+	k := s.db.Keys.Env(id.Environment)
+	b := etcd.If()
+	if len(e.Facts) == 0 {
+		b.Delete(k.Export(id.Node))
+	} else {
+		b.Put(k.Export(id.Node), e)
+	}
+	return s.db.Commit(ctx, b.Touch(k.HostsHead()))
 }
 
 // Status returns a node's last status, and whether the node ever reported.

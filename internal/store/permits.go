@@ -160,6 +160,9 @@ func (p past) named(now time.Time) []agent.Target {
 	var all []agent.Target
 	for _, c := range p.changes() {
 		all = append(all, c.Plausible(now))
+		if c.Rollout != nil {
+			all = append(all, c.Rollout.Target)
+		}
 	}
 	return all
 }

@@ -30,15 +30,20 @@ const lockHint = "try again after that; the lock of a killed program ends within
 
 // BeginPublish begins a publish; Close ends it. During a prune it fails with an error that names the prune's author.
 func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, error) {
-	pruning := s.db.Keys.Pruning()
-	l, err := s.lock(ctx, etcd.LockSpec{
-		Key: s.db.Keys.Publishing, Kind: etcd.LockPublish, By: by, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
-	})
+	l, err := publishing(ctx, s.db, by)
 	p := &Publishing{lock: l, s: s}
 	if err == nil {
 		p.usage = s.db.Usage(ctx)
 	}
 	return p, err
+}
+
+// publishing takes the lock during which no prune runs: values may be written before one that names them.
+func publishing(ctx context.Context, db *etcd.DB, by string) (*etcd.Lock, error) {
+	pruning := db.Keys.Pruning()
+	return lock(ctx, db, etcd.LockSpec{
+		Key: db.Keys.Publishing, Kind: etcd.LockPublish, By: by, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
+	})
 }
 
 // reserved is the part of etcd's quota that content leaves free: for nodes' reports, for changes, and for the lock of a prune. One
@@ -69,7 +74,7 @@ func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrot
 
 // BeginPrune blocks publishers until Close. It fails during a publish.
 func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
-	l, err := s.lock(ctx, etcd.LockSpec{
+	l, err := lock(ctx, s.db, etcd.LockSpec{
 		Key: func(string) string { return s.db.Keys.Pruning() }, Kind: etcd.LockPrune, By: by,
 		Free:  etcd.NothingBelow(s.db.Keys.Publishings()),
 		Rival: clientv3.OpGet(s.db.Keys.Publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)),
@@ -77,9 +82,9 @@ func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) 
 	return &Pruning{l, s}, err
 }
 
-func (s *Releases) lock(ctx context.Context, spec etcd.LockSpec) (*etcd.Lock, error) {
+func lock(ctx context.Context, db *etcd.DB, spec etcd.LockSpec) (*etcd.Lock, error) {
 	spec.Lasts = etcd.LockLasts
-	l, holder, err := s.db.Lock(ctx, spec)
+	l, holder, err := db.Lock(ctx, spec)
 	if err == nil && l == nil {
 		return nil, fmt.Errorf("cannot %s while %s\n%s", spec.Kind, holder, lockHint)
 	}
@@ -272,6 +277,11 @@ func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvir
 	}
 	if f.History, err = s.targets.history(ctx, env, 0); err != nil {
 		return f, err
+	}
+	for _, c := range f.History {
+		if c.Rollout != nil && c.Rollout.ID == d.Gate.Rollout {
+			f.add(c.Rollout.Target, UseAssigned, Scope{Role: c.Role})
+		}
 	}
 	assigned, unassigned, err := etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""))
 	if err != nil {

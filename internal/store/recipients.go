@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"pulley/environments"
@@ -28,8 +29,10 @@ func RecipientScope(role string) string {
 	if role == "" {
 		return "environment"
 	}
-	return "role." + role
+	return rolePrefix + role
 }
+
+const rolePrefix = "role."
 
 // Recipients reads the recipients of a role, or of the environment for role "", and the revision of their last write.
 func (s *Identities) Recipients(ctx context.Context, ref environments.Ref, role string) (Recipients, int64, error) {
@@ -38,6 +41,21 @@ func (s *Identities) Recipients(ctx context.Context, ref environments.Ref, role 
 		r = &Recipients{}
 	}
 	return *r, revision, etcd.Wrap(err, "cannot read the recipients of secrets")
+}
+
+// AllRecipients reads the recipients of an environment by role; those of the environment have role "". damaged names the
+// unreadable ones.
+func (s *Identities) AllRecipients(ctx context.Context, ref environments.Ref) (all map[string]Recipients, damaged []string, err error) {
+	scopes, damaged, err := etcd.ReadAll[Recipients](ctx, s.db, s.db.Env(ref).Recipients())
+	all = map[string]Recipients{}
+	for scope, r := range scopes {
+		role, _ := strings.CutPrefix(scope, rolePrefix)
+		if scope == RecipientScope("") {
+			role = ""
+		}
+		all[role] = r
+	}
+	return all, damaged, etcd.Wrap(err, "cannot list the recipients of secrets of %s", ref)
 }
 
 // PutRecipients replaces recipients. It returns ErrConflict if they were written since revision.

@@ -17,7 +17,7 @@ import (
 
 // RemoveNode removes a node from the fleet. First it deletes the node's etcd users of all incarnations and its role:
 // from then on etcd refuses its requests. Then one transaction records the removal in its identity. The same
-// transaction deletes its entry of the host list, its holds, targets and assignment, the confirmation of its retirement,
+// transaction deletes its entry of the host list, its exports, its holds, targets and assignment, the confirmation of its retirement,
 // its pre-created user, its first boot and notes about it. Its status and runs stay. Its machine record, if any, also stays and is marked as joined,
 // because the machine still exists. It returns ErrNotFound if there was nothing to remove. It may be repeated after a
 // crash at any point.
@@ -83,7 +83,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		return err
 	}
 	self := etcd.Scope{Node: node}
-	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node)}
+	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node)}
 	for machine, b := range boots {
 		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
 		if (b.Node == node || mine) && len(gone) < etcd.MaxOps/2 {

@@ -63,6 +63,7 @@ type Store struct {
 	Joins        *Joins
 	Notices      *Notices
 	Machines     *Machines
+	Campaigns    *Campaigns
 
 	db *etcd.DB
 }
@@ -97,6 +98,7 @@ func newStore(db *etcd.DB) *Store {
 	s.Identities = &Identities{db, s.Access}
 	s.Joins = &Joins{db, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
 	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices}
+	s.Campaigns = &Campaigns{db, s.Targets, s.Fleet}
 	return s
 }
 
@@ -137,6 +139,13 @@ type Fleet struct {
 	db      *etcd.DB
 	specs   *Environments
 	targets *Targets
+}
+
+// Campaigns stores staged rollouts, and carries out their steps.
+type Campaigns struct {
+	db      *etcd.DB
+	targets *Targets
+	fleet   *Fleet
 }
 
 // Releases stores releases of content and of pulley-agent, and prunes unneeded ones.

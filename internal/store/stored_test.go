@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/machines"
+	"pulley/internal/rollout"
 	"pulley/internal/store/etcd"
 	"pulley/internal/trust"
 )
@@ -33,11 +34,15 @@ var stored = map[string]any{
 	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
 	"environments/<env>/statement":                         trust.Statement{},
 	"environments/<env>/assigned/<node>":                   agent.Assignment{},
+	"environments/<env>/campaigns/<id>/plan":               rollout.Plan{},
+	"environments/<env>/campaigns/<id>/nodes/<n>":          chunk{},
+	"environments/<env>/campaigns/<id>/state":              rollout.State{},
 	"environments/<env>/data/head":                         dataHead{},
 	"environments/<env>/data/generations/<n>":              hieradata.Generation{},
 	"environments/<env>/data/layers/<sha256>":              nil,
 	"environments/<env>/hosts/head":                        nil,
 	"environments/<env>/hosts/nodes/<node>":                agent.Host{},
+	"environments/<env>/hosts/exports/<node>":              agent.Export{},
 	"environments/<env>/holds/{all,roles/R,nodes/N}":       agent.Hold{},
 	"environments/<env>/agent":                             AgentWish{},
 	"environments/<env>/machines/<node>":                   booked{},
@@ -78,9 +83,9 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses As Ask Author Boot Boots By CA Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Driver Environment File Flavor Folder From
+	Addresses As Ask Assignment Author Boot Boots By CA Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Doubtful Driver Environment Excluded File Flavor Folder From
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
-	Path Place Recipient Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
+	Path Place Places Recipient Ref Release Replaces Report Resource Role Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who
 `)
 

@@ -21,17 +21,18 @@ import (
 
 // Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.
 type Change struct {
-	Epoch  agent.Epoch  `json:"epoch"`
-	Kind   ChangeKind   `json:"kind"`
-	Role   string       `json:"role,omitempty"` // scope; both empty: all nodes
-	Node   string       `json:"node,omitempty"`
-	Before agent.Target `json:"before"`
-	After  agent.Target `json:"after"`
-	Undoes agent.Epoch  `json:"undoes,omitempty"` // of a rollback: the oldest change that it undid
-	Edit   *Edit        `json:"edit,omitempty"`   // of a data change
-	By     string       `json:"by"`
-	Why    agent.Prose  `json:"why,omitempty"`
-	At     time.Time    `json:"at"`
+	Epoch   agent.Epoch  `json:"epoch"`
+	Kind    ChangeKind   `json:"kind"`
+	Role    string       `json:"role,omitempty"` // scope; both empty: all nodes
+	Node    string       `json:"node,omitempty"`
+	Before  agent.Target `json:"before"`
+	After   agent.Target `json:"after"`
+	Undoes  agent.Epoch  `json:"undoes,omitempty"`  // of a rollback: the oldest change that it undid
+	Edit    *Edit        `json:"edit,omitempty"`    // of a data change
+	Rollout *Started     `json:"rollout,omitempty"` // of the start of a staged rollout
+	By      string       `json:"by"`
+	Why     agent.Prose  `json:"why,omitempty"`
+	At      time.Time    `json:"at"`
 
 	// Unsigned means that nodes may go to a lower release without a signed permit.
 	Unsigned bool `json:"-"`
@@ -44,17 +45,23 @@ type Change struct {
 	written            // zero for a change that was not read
 }
 
-// Edit is what a change of data sets: one key of one layer. Values are one line of YAML, shortened; "" is no value.
+// Edit is what a change of data sets: one key of one layer, the first if it sets several. Values are one line of YAML, shortened;
+// "" is no value.
 type Edit struct {
 	Layer hieradata.Layer `json:"layer"`
 	Key   string          `json:"key"`
 	From  string          `json:"from,omitempty"`
 	To    string          `json:"to,omitempty"`
+	More  int             `json:"more,omitempty"` // other keys that the change sets
 }
 
 // String renders an edit for people.
 func (e Edit) String() string {
-	return fmt.Sprintf("%s %s: %s → %s", e.Layer, e.Key, cmp.Or(e.From, "unset"), cmp.Or(e.To, "unset"))
+	text := fmt.Sprintf("%s %s: %s → %s", e.Layer, e.Key, cmp.Or(e.From, "unset"), cmp.Or(e.To, "unset"))
+	if e.More > 0 {
+		text += fmt.Sprintf(", and %d more", e.More)
+	}
+	return text
 }
 
 // ChangeKind is the kind of an operator's change.
@@ -62,11 +69,12 @@ type ChangeKind string
 
 // The kinds of changes.
 const (
-	Promoted   ChangeKind = "promote"
-	DataChange ChangeKind = "data"
-	RolledBack ChangeKind = "rollback"
-	Restored   ChangeKind = "restore" // from a backup: no target changed
-	Recovered  ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
+	Promoted       ChangeKind = "promote"
+	DataChange     ChangeKind = "data"
+	RolledBack     ChangeKind = "rollback"
+	RolloutStarted ChangeKind = "rollout" // no target changed yet
+	Restored       ChangeKind = "restore" // from a backup: no target changed
+	Recovered      ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
 )
 
 // Recovery is the input of a recovery: a scope's target, the high-water marks above it that nodes reported, and the end
@@ -84,7 +92,8 @@ func (c Change) Scope() etcd.Scope { return etcd.Scope{Role: c.Role, Node: c.Nod
 type Author struct {
 	By, Why string
 	At      time.Time
-	Sign    Sign // with their key; nil: unsigned
+	Sign    Sign   // with their key; nil: unsigned
+	Ends    string // the staged rollout that the change ends
 }
 
 // Desires is all targets of an environment, at one revision.
@@ -254,6 +263,9 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	fail := func(err error) (Change, error) {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
+	}
+	if id := d.Gate.Rollout; id != "" && a.Ends != id && c.Kind != Recovered {
+		return fail(fmt.Errorf("%w: %s", ErrCampaign, id))
 	}
 	record, err := etcd.Encode(c)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command bare is the lower limit of an idle tick: connect to etcd with mTLS, read ten keys in one transaction, exit.
+// Command bare is the lower limit of an idle tick: connect to etcd with mTLS, read the keys of a tick in one transaction, exit.
 package main
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 
 	"pulley/environments"
 	"pulley/hieradata"
@@ -82,11 +83,8 @@ func (d *Server) unwrap(ref environments.Ref, role string, r store.Recipients) (
 		return nil, err
 	}
 	for _, one := range r.Recipients {
-		identity, err := secrets.Unwrap(key, one.Identity)
+		identity, err := secrets.Unwrap(key, one.Identity, one.Recipient)
 		if err != nil {
-			return nil, lost
-		}
-		if public, err := secrets.RecipientOf(identity); err != nil || public != one.Recipient {
 			return nil, lost
 		}
 		all = append(all, identity)
@@ -100,7 +98,7 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	if err := c.read(&r); err != nil {
 		return nil, err
 	}
-	by, err := d.operator(ctx, c)
+	o, err := d.operator(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +119,7 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	}
 	var have store.Recipients
 	err = retry(ctx, func(int) (err error) {
-		have, err = d.recipients(ctx, ref, r, by)
+		have, err = d.recipients(ctx, ref, r, o.Name)
 		return err
 	})
 	if err != nil {
@@ -136,25 +134,70 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	return answer, nil
 }
 
-// operator returns the name of the operator of a request, who may change data.
-func (d *Server) operator(ctx context.Context, c *caller) (string, error) {
+// reveal answers an administrator with plaintexts.
+func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
+	var r join.RevealRequest
+	if err := c.read(&r); err != nil {
+		return nil, err
+	}
+	o, err := d.operator(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if o.As != store.RoleAdmin {
+		return nil, no(join.NotAnAdmin, join.Params{})
+	}
+	ref, err := environments.ParseRef(r.Environment)
+	if err != nil {
+		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
+	}
+	c.about("env", ref.String(), "role", r.Role)
+	have, _, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
+	if err != nil {
+		return nil, err
+	}
+	identities, err := d.unwrap(ref, r.Role, have)
+	if err != nil {
+		return nil, err
+	}
+	var answer join.RevealAnswer
+	var keys []string
+	for _, s := range r.Secrets {
+		plain, err := secrets.Open(identities, placeOf(ref, s), s.Text)
+		if err != nil {
+			return nil, no(join.BadSecret, join.Params{Environment: ref.String(), Role: r.Role, Claimed: s.Key})
+		}
+		answer.Plaintexts, keys = append(answer.Plaintexts, []byte(plain)), append(keys, s.Layer+": "+s.Key)
+	}
+	if len(keys) > 0 { // doctor requests none
+		d.Log.Warn("secrets shown to an administrator", append(c.say, "operator", o.Name, "from", c.from, "keys", strings.Join(keys, ", "))...)
+	}
+	return answer, nil
+}
+
+func placeOf(ref environments.Ref, s join.Sealed) secrets.Place {
+	return secrets.Place{Environment: ref.String(), Layer: hieradata.Layer(s.Layer), Key: s.Key}
+}
+
+// operator returns the operator of a request, who may change data.
+func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdentity, error) {
 	name, err := d.nameIn(c)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if name.Kind != pki.KindOperator {
-		return "", no(join.NotAnOperator, join.Params{})
+		return nil, no(join.NotAnOperator, join.Params{})
 	}
 	o, _, err := d.Store.Identities.Operator(ctx, name.Subject)
 	switch {
 	case err != nil:
-		return "", err
+		return nil, err
 	case !o.Live() || o.User != name.String():
-		return "", no(join.WrongCertificate, join.Params{Operator: name.Subject})
+		return nil, no(join.WrongCertificate, join.Params{Operator: name.Subject})
 	case o.As != store.RoleOperator && o.As != store.RoleAdmin:
-		return "", no(join.NotAnOperator, join.Params{})
+		return nil, no(join.NotAnOperator, join.Params{})
 	}
-	return o.Name, nil
+	return o, nil
 }
 
 // recipients returns the recipients of a scope with at least one, and a new one first if the request rotates. It
@@ -180,6 +223,11 @@ func (d *Server) recipients(ctx context.Context, ref environments.Ref, r join.Se
 		newest.Certificate = string(certificate)
 		return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, revision)
 	}
+	if !r.Lost {
+		if err := d.keyIsKept(ctx, ref, r.Role); err != nil {
+			return have, err
+		}
+	}
 	fresh, err := d.newRecipient(ref, scope, by)
 	if err != nil {
 		return have, err
@@ -195,6 +243,24 @@ func (d *Server) recipients(ctx context.Context, ref environments.Ref, r join.Se
 	have.Recipients = append([]store.Recipient{fresh}, have.Recipients...)
 	have.Recipients = have.Recipients[:min(len(have.Recipients), maxRecipients)]
 	return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, revision)
+}
+
+// keyIsKept refuses where the key is lost: a new one beside recipients of the former would hide that.
+func (d *Server) keyIsKept(ctx context.Context, ref environments.Ref, role string) error {
+	if _, err := d.CA.SecretsKey(nil); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	refs, err := d.Store.Environments.Named(ctx)
+	for _, one := range refs {
+		if err != nil {
+			break
+		}
+		var all map[string]store.Recipients
+		if all, _, err = d.Store.Identities.AllRecipients(ctx, one); len(all) > 0 {
+			return no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
+		}
+	}
+	return err
 }
 
 func (d *Server) newRecipient(ref environments.Ref, scope, by string) (store.Recipient, error) {
@@ -232,7 +298,7 @@ func (d *Server) sealAgain(ref environments.Ref, r join.SealingRequest, have sto
 	}
 	var again []join.Sealed
 	for _, s := range r.Secrets {
-		at := secrets.Place{Environment: ref.String(), Layer: hieradata.Layer(s.Layer), Key: s.Key}
+		at := placeOf(ref, s)
 		plain, err := secrets.Open(identities, at, s.Text)
 		if err == nil {
 			s.Text, err = secrets.Seal(have.Recipients[0].Recipient, at, plain)

@@ -122,6 +122,7 @@ func (d *Server) Handler() http.Handler {
 	mux.HandleFunc("POST "+join.PathProgress, d.gate.answer(d.gate.inTurn(d.progress)))
 	mux.HandleFunc("POST "+join.PathSecrets, d.gate.answer(d.gate.inTurn(d.identities)))
 	mux.HandleFunc("POST "+join.PathSealing, d.gate.answer(d.gate.inTurn(d.sealing)))
+	mux.HandleFunc("POST "+join.PathReveal, d.gate.answer(d.gate.inTurn(d.reveal)))
 	mux.HandleFunc("GET "+join.PathCA, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(d.CA.Bundle())

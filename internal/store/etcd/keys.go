@@ -27,10 +27,14 @@ import (
 //	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback; serve deletes old ones
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
+//	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable
+//	environments/<env>/campaigns/<id>/nodes/<n>          o  a part of its nodes; immutable
+//	environments/<env>/campaigns/<id>/state              o,s  its progress
 //	environments/<env>/data/head                         o  number of the newest generation
 //	environments/<env>/data/generations/<n>              o  immutable, signed
 //	environments/<env>/data/layers/<sha256>              o  immutable
-//	environments/<env>/hosts/head                        s,n,o  changes whenever the host list does
+//	environments/<env>/hosts/head                        s,n,o  changes whenever the host list or an export does
+//	environments/<env>/hosts/exports/<node>              n,o  facts of the node's machine that others may see
 //	environments/<env>/hosts/nodes/<node>                s,n,o  the host list
 //	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
 //	environments/<env>/agent                             o  wanted versions of pulley-agent
@@ -128,8 +132,17 @@ func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/"
 func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Statement() string             { return k.Root() + "statement" }
 func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
-func (k EnvKeys) DataHead() string              { return k.Root() + "data/head" }
-func (k EnvKeys) Generations() string           { return k.Root() + "data/generations/" }
+func (k EnvKeys) Campaigns() string             { return k.Root() + "campaigns/" }
+func (k EnvKeys) Campaign(id string) string     { return k.Campaigns() + escape(id) + "/plan" }
+func (k EnvKeys) CampaignState(id string) string {
+	return k.Campaigns() + escape(id) + "/state"
+}
+func (k EnvKeys) CampaignMembers(id string) string { return k.Campaigns() + escape(id) + "/nodes/" }
+func (k EnvKeys) CampaignNodes(id string, n int) string {
+	return k.CampaignMembers(id) + fmt.Sprintf("%012d", n)
+}
+func (k EnvKeys) DataHead() string    { return k.Root() + "data/head" }
+func (k EnvKeys) Generations() string { return k.Root() + "data/generations/" }
 func (k EnvKeys) Generation(n agent.Generation) string {
 	return k.Generations() + fmt.Sprintf("%012d", n)
 }
@@ -138,6 +151,8 @@ func (k EnvKeys) Layer(digest string) string       { return k.Layers() + escape(
 func (k EnvKeys) HostsHead() string                { return k.Root() + "hosts/head" }
 func (k EnvKeys) Hosts() string                    { return k.Root() + "hosts/nodes/" }
 func (k EnvKeys) Host(node string) string          { return k.Hosts() + escape(node) }
+func (k EnvKeys) Exports() string                  { return k.Root() + "hosts/exports/" }
+func (k EnvKeys) Export(node string) string        { return k.Exports() + escape(node) }
 func (k EnvKeys) Holds() string                    { return k.Root() + "holds/" }
 func (k EnvKeys) Hold(s Scope) string              { return k.Holds() + s.Segment("all") }
 func (k EnvKeys) AgentChoice() string              { return k.Root() + "agent" }

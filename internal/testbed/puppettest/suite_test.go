@@ -668,6 +668,24 @@ func factCases() []testCase {
 				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); !done || err != nil || string(read(t, r).Find("kernel")) != `"Linux"` {
 					t.Errorf("without a release: %t, %v", done, err)
 				}
+				// A node that never had facts, for example a held one, waits a quarter of an hour, not a day.
+				if err := errors.Join(os.Remove(file), os.Remove(old)); err != nil {
+					t.Fatal(err)
+				}
+				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); done || err != nil {
+					t.Errorf("the first tick of a new node gathers facts: %v", err)
+				}
+				info, err := os.Stat(old)
+				if err != nil || time.Since(info.ModTime()) < 23*time.Hour {
+					t.Fatalf("the first inquiry is not due soon: %v, %v", info, err)
+				}
+				soon := info.ModTime().Add(-16 * time.Minute)
+				if err := os.Chtimes(old, soon, soon); err != nil {
+					t.Fatal(err)
+				}
+				if done, err := r.Puppet.Inquire(t.Context(), r.Job.Identity); !done || err != nil {
+					t.Errorf("a new node gathers no facts: %v", err)
+				}
 				if left, _ := os.ReadDir(r.Puppet.RunDir("facts")); len(left) > 0 {
 					t.Errorf("the inquiry leaves %v", left)
 				}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/bounded"
+	"pulley/internal/change"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+func newDataEdit(o *options) *cobra.Command {
+	d := &dataOptions{options: o}
+	cmd := &cobra.Command{
+		Use: "edit -e ENVIRONMENT", Short: "Edit one layer in an editor",
+		Long: `edit opens the layer in the editor that VISUAL or EDITOR names (default: vi), and makes a generation of what was saved. An empty file removes
+the layer. edit refuses a file that does not parse, with the place, and a layer that somebody else changed in the meantime, with both
+changes; it then keeps the file. Pulley stores values, not comments: give the reason with --message.
+
+EXIT STATUS
+  0 done, or nothing changed; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are held or
+  silent, 5 its time passed`,
+		Args: arguments(0, 0, "takes no arguments; --role, --node or --common names the layer"),
+	}
+	d.addChange(cmd)
+	d.addEncrypted(cmd)
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, _ []string) error {
+		e := d.editing()
+		opened, number, err := change.OpenLayer(ctx, s, ref, e)
+		if err != nil {
+			return err
+		}
+		file, err := temporary(e.Layer(), fmt.Sprintf("# Layer %s of %s, data %d. Comments are not stored. An empty layer is removed.\n", e.Layer(), ref, number), opened.Text)
+		if err != nil {
+			return err
+		}
+		e.Whole = &opened
+		done, err := d.edited(ctx, s, ref, e, file)
+		if errors.Is(err, errSame) {
+			err = nil
+			fmt.Fprintln(d.env.Stdout, "nothing changed")
+		}
+		if err != nil {
+			return fmt.Errorf("%w\nthe file that you saved is %s", err, file)
+		}
+		if err := os.RemoveAll(filepath.Dir(file)); err != nil {
+			return err
+		}
+		if !done.Made && !done.Same {
+			return nil
+		}
+		return d.changed(ctx, s, ref, done)
+	})
+}
+
+// temporary makes a file for the editor, alone in a folder that only this user may read.
+func temporary(layer hieradata.Layer, head string, text []byte) (string, error) {
+	dir, err := os.MkdirTemp("", "pulley-data-")
+	if err != nil {
+		return "", fmt.Errorf("cannot make a file for the editor: %w", err)
+	}
+	file := filepath.Join(dir, strings.ReplaceAll(string(layer), "/", "-")+".yaml")
+	return file, os.WriteFile(file, append([]byte(head), text...), 0o600)
+}
+
+var errSame = errors.New("the file is as it was opened")
+
+// edited opens the editor until what was saved parses, or the user gives up, and changes the layer.
+func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref environments.Ref, e change.DataEdit, file string) (change.Data, error) {
+	given, err := os.ReadFile(file)
+	if err != nil {
+		return change.Data{}, err
+	}
+	for {
+		if err := d.editor(file); err != nil {
+			return change.Data{}, err
+		}
+		text, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
+		if err != nil {
+			return change.Data{}, err
+		}
+		if bytes.Equal(text, given) {
+			return change.Data{}, errSame
+		}
+		e.Whole.Text = text
+		done, err := change.EditData(ctx, s, ref, e, d.changing())
+		if syntax := (*hieradata.SyntaxError)(nil); errors.As(err, &syntax) && d.env.Terminal && d.env.ErrTerminal {
+			cli.Complain(d.env, program, err)
+			if cli.Confirm(ctx, d.env, "", "edit again? [y/N] ", "y", "yes") == nil {
+				continue
+			}
+		}
+		if changed := (*change.ChangedLayer)(nil); errors.As(err, &changed) {
+			fmt.Fprintln(d.env.Stderr, "what changed in the meantime:")
+			showDifferences(d.env.Stderr, changed.Theirs)
+			fmt.Fprintln(d.env.Stderr, "what you changed:")
+			showDifferences(d.env.Stderr, changed.Ours)
+			err = fmt.Errorf("%w\nrun `pulley data edit -e %s%s` again and make your changes in the new state", err, ref, change.Flags(d.layer))
+		}
+		if err == nil {
+			d.remark(string(text))
+		}
+		return done, err
+	}
+}
+
+// editor runs the user's editor. Its end has no deadline: a person works in it. Ctrl-C is the editor's until then.
+func (d *dataOptions) editor(file string) error {
+	signal.Reset(os.Interrupt)
+	pressed := make(chan os.Signal, 1)
+	signal.Notify(pressed, os.Interrupt)
+	defer signal.Stop(pressed)
+	editor := cmp.Or(d.env.Getenv("VISUAL"), d.env.Getenv("EDITOR"), "vi")
+	c := exec.Command("sh", "-c", "exec env "+editor+` "$1"`, "sh", file) // the variable may have arguments; a shell that waits would die of Ctrl-C
+	c.Stdin, c.Stdout, c.Stderr = d.env.Stdin, d.env.Stdout, d.env.Stderr
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("cannot edit the layer: editor %q: %w\nset EDITOR to the command of your editor", cli.Clean(editor), err)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/store"
+)
+
+// GenerationEntry is a generation of live data in its history.
+type GenerationEntry struct {
+	Generation agent.Generation  `json:"generation"`
+	At         time.Time         `json:"at"`
+	By         string            `json:"by"`
+	Why        agent.Prose       `json:"why,omitempty"`
+	Layers     []hieradata.Layer `json:"layers"`            // that differ from the generation before it
+	Current    bool              `json:"current,omitempty"` // the default target names it
+	Signed     bool              `json:"signed"`            // not verified
+}
+
+// Generations lists the newest generations of an environment's live data, highest first, and how many more there are. Only
+// generations that changed the layer only count, unless it is "". A limit of 0 is no limit.
+func Generations(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer, limit int) (list []GenerationEntry, left int, err error) {
+	f, err := Find(ctx, s, ref, Scope{})
+	if err != nil {
+		return nil, 0, err
+	}
+	numbers, err := s.Targets.Generations(ctx, ref)
+	if err != nil {
+		return nil, 0, err
+	}
+	read := map[agent.Generation]store.SignedGeneration{}
+	get := func(n agent.Generation) (store.SignedGeneration, error) {
+		if g, has := read[n]; has {
+			return g, nil
+		}
+		g, err := s.Targets.Generation(ctx, ref.String(), n)
+		if err == nil {
+			read[n] = g
+		}
+		return g, err
+	}
+	list = []GenerationEntry{}
+	for i, n := range numbers {
+		if limit > 0 && len(list) == limit {
+			return list, len(numbers) - i, nil
+		}
+		g, err := get(n)
+		if errors.Is(err, store.ErrNotFound) { // a prune removed it
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		var before store.SignedGeneration
+		if g.Previous > 0 {
+			if before, err = get(agent.Generation(g.Previous)); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return nil, 0, err
+			}
+		}
+		changed := changedLayers(before.Generation, g.Generation)
+		if only != "" && !slices.Contains(changed, only) {
+			continue
+		}
+		list = append(list, GenerationEntry{n, g.At, g.By, agent.Prose(g.Message), changed, n == f.Desires.Default.Data, len(g.Signatures) > 0})
+	}
+	return list, 0, nil
+}
+
+// changedLayers lists the layers that differ between two generations, sorted.
+func changedLayers(from, to hieradata.Generation) []hieradata.Layer {
+	differ := map[hieradata.Layer]bool{}
+	for _, pair := range [][2]map[hieradata.Layer]string{{from.Layers, to.Layers}, {to.Layers, from.Layers}} {
+		for layer, digest := range pair[0] {
+			if pair[1][layer] != digest {
+				differ[layer] = true
+			}
+		}
+	}
+	return slices.AppendSeq([]hieradata.Layer{}, maps.Keys(differ))
+}
+
+// DiffData returns what differs between two generations of live data, by layer and key; 0 is the generation in force. It returns the
+// number of the second.
+func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, to agent.Generation) ([]Difference, agent.Generation, error) {
+	f, err := Find(ctx, s, ref, Scope{})
+	if err != nil {
+		return nil, 0, err
+	}
+	if to == 0 {
+		to = f.Desires.Default.Data
+	}
+	a, err := generation(ctx, s, ref, from)
+	if err != nil {
+		return nil, 0, err
+	}
+	b, err := generation(ctx, s, ref, to)
+	if err != nil {
+		return nil, 0, err
+	}
+	_, diffs, err := diffGenerations(ctx, s, ref, store.Data{Generation: a}, store.Data{Generation: b})
+	return diffs, to, err
+}
+
+// generation reads a generation; 0 is the one before the first, without layers.
+func generation(ctx context.Context, s *store.Store, ref environments.Ref, n agent.Generation) (hieradata.Generation, error) {
+	if n == 0 {
+		return hieradata.Generation{}, nil
+	}
+	g, err := s.Targets.Generation(ctx, ref.String(), n)
+	if errors.Is(err, store.ErrNotFound) {
+		err = fmt.Errorf("%w\nrun `pulley data history -e %s` to list the generations", err, ref)
+	}
+	return g.Generation, err
+}
+
+// diffGenerations returns the layers of the second that differ, an empty one for each that it lacks, and the keys.
+func diffGenerations(ctx context.Context, s *store.Store, ref environments.Ref, from, to store.Data) (map[hieradata.Layer][]byte, []Difference, error) {
+	layers, all := map[hieradata.Layer][]byte{}, []Difference{}
+	changed := changedLayers(from.Generation, to.Generation)
+	slices.SortFunc(changed, hieradata.CompareLayers)
+	for _, layer := range changed {
+		before, err := readLayer(ctx, s, ref, from, layer)
+		if err != nil {
+			return nil, nil, err
+		}
+		after, err := readLayer(ctx, s, ref, to, layer)
+		if err != nil {
+			return nil, nil, err
+		}
+		diffs, err := differences(layer, before, after)
+		if err != nil {
+			return nil, nil, err
+		}
+		layers[layer], all = after, append(all, diffs...)
+	}
+	return layers, all, nil
+}
+
+// RevertData makes the next generation of live data with the layers of an earlier one; 0 is the state before the first.
+func RevertData(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Generation, a Author) (done Data, err error) {
+	err = Retry(func() error {
+		f, err := Find(ctx, s, ref, Scope{})
+		if err != nil {
+			return err
+		}
+		data, err := s.Targets.Data(ctx, ref, f.Desires)
+		if err != nil {
+			return err
+		}
+		wanted, err := generation(ctx, s, ref, to)
+		if err != nil {
+			return err
+		}
+		layers, diffs, err := diffGenerations(ctx, s, ref, data, store.Data{Generation: wanted})
+		if err != nil {
+			return err
+		}
+		if len(diffs) == 0 {
+			done, err = signData(ctx, s, ref, f, data, "", a)
+			return err
+		}
+		done, err = newLayering(ctx, s, ref, f).write(data, layers, diffs, a)
+		return err
+	})
+	return done, err
+}

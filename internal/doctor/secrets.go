@@ -1,0 +1,102 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/change"
+	"pulley/internal/fleetca"
+	"pulley/internal/pki"
+	"pulley/internal/secrets"
+	"pulley/internal/store"
+)
+
+// unreadableSecrets finds secrets that no node decrypts, and those whose rotation was interrupted.
+func unreadableSecrets(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		env := e.ref.String()
+		if e.secretsErr != nil {
+			all = append(all, Finding{Code: secretsUnread, Severity: Warning, Environment: env, Params: Params{Text: agent.Prose(e.secretsErr.Error())}})
+		}
+		former := map[string]int64{}
+		lost := 0
+		for _, one := range e.secrets {
+			switch {
+			case one.Current:
+			case !one.Since.IsZero():
+				former[one.Role]++
+			default:
+				if lost++; lost <= oneByOne {
+					all = append(all, Finding{Code: secretLost, Severity: Problem, Environment: env, Params: Params{Subject: one.Key, Kind: string(one.Layer), Role: one.Role}})
+				}
+			}
+		}
+		if more := lost - oneByOne; more > 0 {
+			all = append(all, Finding{Code: moreSecretsLost, Severity: Problem, Environment: env, Params: Params{Count: int64(more)}})
+		}
+		for role, n := range sorted(former) {
+			all = append(all, Finding{Code: secretsFormer, Severity: Warning, Environment: env, Params: Params{Role: role, Count: n}})
+		}
+	}
+	return all
+}
+
+// Decrypts reports whether the identities of a scope's recipients are not lost. lost is true if they are; err is any other
+// reason why this cannot be found out.
+type Decrypts func(ctx context.Context, ref environments.Ref, role string, r store.Recipients) (lost bool, err error)
+
+// KeyIn returns a Decrypts with the key in the data folder of serve.
+func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
+	ca, err := fleetca.OpenExisting(dataDir, o)
+	if err != nil {
+		return nil, err
+	}
+	key, keyErr := ca.SecretsKey(nil) // a missing or unreadable one decrypts nothing
+	return func(_ context.Context, _ environments.Ref, _ string, r store.Recipients) (bool, error) {
+		return keyErr != nil || slices.ContainsFunc(r.Recipients, func(one store.Recipient) bool {
+			_, err := secrets.Unwrap(key, one.Identity, one.Recipient)
+			return err != nil
+		}), nil
+	}, nil
+}
+
+// ExamineSecrets finds recipients whose identities are lost: nodes that need them again, and rotations, fail.
+func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (all []Finding, err error) {
+	refs, err := st.Environments.Named(ctx)
+	if err != nil {
+		return nil, err
+	}
+	examined := int64(0)
+	for _, ref := range refs {
+		scopes, _, err := st.Identities.AllRecipients(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		for role, r := range sorted(scopes) {
+			lost, err := decrypts(ctx, ref, role, r)
+			f := Finding{Environment: ref.String(), Params: Params{Role: role}}
+			switch {
+			case err != nil:
+				f.Code, f.Severity, f.Params.Text = secretsUnread, Warning, agent.Prose(err.Error())
+				return named("secrets", append(all, f)), nil // the same for the others
+			case lost:
+				f.Code, f.Severity = identityLost, Problem
+				all = append(all, f)
+			default:
+				examined++
+			}
+		}
+	}
+	if len(all) == 0 && examined > 0 {
+		all = append(all, Finding{Code: identitiesFine, Severity: Fine, Params: Params{Count: examined}})
+	}
+	return named("secrets", all), nil
+}
+
+func readSecrets(ctx context.Context, st *store.Store, e *environment) {
+	if e.spec != nil {
+		e.secrets, e.secretsErr = change.ListSecrets(ctx, st, e.ref, "")
+	}
+}

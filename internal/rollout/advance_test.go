@@ -1,0 +1,426 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+var (
+	t0   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	oldT = agent.Target{Release: "1.0.0", Tree: "a", Data: 3, DataDigest: "d"}
+	newT = agent.Target{Release: "2.0.0", Tree: "b", Data: 3, DataDigest: "d"}
+)
+
+// bench is a campaign over an imitated etcd, for tests that tell a story.
+type bench struct {
+	t     testing.TB
+	plan  Plan
+	state State
+	o     Observed
+	now   time.Time
+	wait  Wait
+	rev   int64
+}
+
+func begin(t testing.TB, fleet string, policy Policy) *bench {
+	t.Helper()
+	p, err := Make(Order{ID: "r1", Epoch: 5, Target: agent.Target{Release: newT.Release, Tree: newT.Tree}, Origin: oldT, Policy: policy, Roles: []string{"db", "web"}, At: t0}, fleetOf(fleet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, plan: p, state: Start(t0), now: t0, o: Observed{
+		Gate: agent.Gate{Epoch: 5, State: agent.GateOpen, Rollout: "r1"}, Nodes: map[string]Node{}, Hosts: fleetOf(fleet),
+	}}
+	for _, c := range fleetOf(fleet) {
+		b.rev++
+		b.o.Nodes[c.Node] = Node{
+			Host: &agent.Host{Node: c.Node, Role: c.Role, MachineID: c.Machine}, HostAt: b.rev, StatusAt: b.rev, Wanted: newT,
+			Status: &agent.Status{Node: c.Node, Phase: agent.Idle, Target: oldT, LastGood: oldT, Enforcing: oldT, SeenAt: t0},
+			View:   agent.View{State: agent.Converged},
+		}
+	}
+	return b
+}
+
+// settle advances until nothing changes, and does what the steps say.
+func (b *bench) settle() *bench {
+	b.t.Helper()
+	for range 1000 {
+		step := Advance(b.plan, b.state, b.o, b.now)
+		b.wait = step.Wait
+		switch {
+		case step.State != nil:
+			b.state = *step.State
+			if step.Close != nil {
+				b.o.Gate.State = agent.GatePaused
+			}
+			if step.Complete {
+				b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen}
+			}
+		case len(step.Assign)+len(step.Withdraw) > 0:
+			for _, a := range step.Assign {
+				b.edit(a.Node, func(n *Node) { n.Assigned = &a.Assignment })
+			}
+			for _, node := range step.Withdraw {
+				b.edit(node, func(n *Node) { n.Assigned = nil })
+			}
+		default:
+			return b
+		}
+	}
+	b.t.Fatal("the campaign never settles")
+	return b
+}
+
+func (b *bench) edit(node string, change func(*Node)) *bench {
+	n := b.o.Nodes[node]
+	if n.Status != nil {
+		st := *n.Status
+		n.Status = &st
+	}
+	change(&n)
+	b.rev++
+	n.StatusAt = b.rev
+	b.o.Nodes[node] = n
+	return b
+}
+
+// reports lets nodes answer their assignments: ok, failed, running, refused or unreachable.
+func (b *bench) reports(what string, nodes ...string) *bench {
+	b.t.Helper()
+	for _, node := range nodes {
+		b.edit(node, func(n *Node) {
+			if n.Assigned == nil {
+				b.t.Fatalf("%s has no assignment to answer", node)
+			}
+			st := n.Status
+			st.Assignment, st.Target, st.Phase, st.Attempt, st.Refusal, st.LastRun = n.Assigned.ID, newT, agent.Idle, nil, nil, fmt.Sprint("run", b.rev)
+			switch what {
+			case "ok":
+				st.LastGood, st.Enforcing, st.Outcome = newT, newT, agent.Changed
+			case "failed":
+				st.Enforcing, st.Outcome = newT, agent.Failed
+				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1}}
+			case "unreachable":
+				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.EtcdLost}}
+			case "running":
+				st.Phase = agent.Running
+			case "refused":
+				st.Refusal = &agent.Refusal{Target: newT}
+			}
+		})
+	}
+	return b
+}
+
+func (b *bench) after(d time.Duration) *bench {
+	b.now = b.now.Add(d)
+	return b
+}
+
+func (b *bench) resume() *bench {
+	b.state, b.o.Gate.State = b.state.Resume(), agent.GateOpen
+	return b
+}
+
+// is compares the campaign with "PHASE slots: a b done N failed: c skipped: d waits: CODE".
+func (b *bench) is(want string) *bench {
+	b.t.Helper()
+	b.settle()
+	parts := []string{string(b.state.Phase)}
+	for _, state := range []SlotState{Ordered, Healthy, Lost, Withdrawing} {
+		var names []string
+		for _, name := range b.state.slots() {
+			if b.state.Slots[name].State == state {
+				names = append(names, name)
+			}
+		}
+		if len(names) > 0 {
+			parts = append(parts, string(state)+" "+strings.Join(names, " "))
+		}
+	}
+	parts = append(parts, fmt.Sprint(b.state.Done, " done"))
+	for _, name := range keys(b.state.Failed) {
+		parts = append(parts, name+" "+string(b.state.Failed[name].Code))
+	}
+	for _, name := range keys(b.state.Skipped) {
+		parts = append(parts, name+" skipped: "+string(b.state.Skipped[name]))
+	}
+	if b.state.Stop != nil {
+		parts = append(parts, "stopped: "+string(b.state.Stop.Code))
+	}
+	if b.wait.Code != "" {
+		parts = append(parts, "waits for "+string(b.wait.Code))
+	}
+	if got := strings.Join(parts, "; "); got != want {
+		b.t.Errorf("\ngot  %s\nwant %s", got, want)
+	}
+	return b
+}
+
+func keys[V any](m map[string]V) (all []string) {
+	for k := range m {
+		all = append(all, k)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestAdvanceToTheEnd: canaries, then each role, each batch after the one before it.
+func TestAdvanceToTheEnd(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "db*1 web*3", Policy{Canaries: "1", Batch: "2"})
+	b.is("advancing; ordered db1; 0 done; waits for nodes")
+	b.reports("running", "db1").is("advancing; ordered db1; 0 done; waits for nodes")
+	b.reports("ok", "db1").is("advancing; ordered web1 web2; 1 done; waits for nodes")
+	b.reports("ok", "web2").is("advancing; ordered web1; 2 done; waits for nodes")
+	b.reports("ok", "web1").is("advancing; ordered web3; 3 done; waits for nodes")
+	b.reports("ok", "web3").is("completed; 4 done")
+}
+
+func TestAdvanceStops(t *testing.T) {
+	t.Parallel()
+	two := Policy{Canaries: "0", Batch: "2"}
+	with := func(change func(*Policy)) Policy {
+		p := two
+		change(&p)
+		return p
+	}
+	minute, hour := environments.Duration(time.Minute), environments.Duration(time.Hour)
+	for _, c := range []struct {
+		name   string
+		policy Policy
+		story  func(*bench)
+		want   string
+	}{
+		{"at the first failure", two, func(b *bench) { b.reports("failed", "web1") },
+			"advancing; ordered web2; 0 done; web1 run_failed; stopped: failures; waits for gate"},
+		{"and what was ordered still ends", two, func(b *bench) { b.reports("failed", "web1").settle().reports("ok", "web2") },
+			"advancing; 1 done; web1 run_failed; stopped: failures; waits for gate"},
+		{"not below the allowed failures", with(func(p *Policy) { p.Failures = "1" }), func(b *bench) { b.reports("failed", "web1").reports("ok", "web2") },
+			"advancing; ordered web3 web4; 1 done; web1 run_failed; waits for nodes"},
+		{"at too many of one batch", with(func(p *Policy) { p.Failures, p.BatchFailures = "4", "1" }), func(b *bench) { b.reports("failed", "web1", "web2") },
+			"advancing; 0 done; web1 run_failed; web2 run_failed; stopped: batch_failures; waits for gate"},
+		{"until an operator accepts the failures", two, func(b *bench) { b.reports("failed", "web1").reports("ok", "web2").settle().resume() },
+			"advancing; ordered web3 web4; 1 done; web1 run_failed; waits for nodes"},
+		{"not for a failure that is tried again", with(func(p *Policy) { p.Retries = 1 }), func(b *bench) { b.reports("failed", "web1") },
+			"advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{"for a run that etcd's silence failed, without a failure", two, func(b *bench) { b.reports("unreachable", "web1") },
+			"advancing; ordered web1 web2; 0 done; stopped: doubtful; waits for gate"},
+		{"for a refused target, which is withdrawn", two, func(b *bench) { b.reports("refused", "web1") },
+			"advancing; ordered web2; 0 done; web1 target_refused; stopped: failures; waits for gate"},
+		{"when a node does not begin before its deadline", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) { b.reports("ok", "web1").settle().after(2 * time.Minute) },
+			"advancing; 1 done; web2 deadline; stopped: failures; waits for gate"},
+		{"when a node runs beyond its deadline, and keeps its slot", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) {
+			b.reports("ok", "web1").reports("running", "web2").settle().after(2 * time.Minute)
+		}, "advancing; lost web2; 1 done; web2 lost; stopped: failures; waits for gate"},
+		{"and the next batch has less room", with(func(p *Policy) { p.Deadline, p.Failures = minute, "2" }), func(b *bench) {
+			b.reports("ok", "web1").reports("running", "web2").settle().after(2 * time.Minute)
+		}, "advancing; ordered web3; lost web2; 1 done; web2 lost; waits for nodes"},
+		{"a lost node that ends is no failure", with(func(p *Policy) { p.Deadline, p.Failures = minute, "2" }), func(b *bench) {
+			b.reports("ok", "web1").reports("running", "web2").settle().after(2*time.Minute).settle().reports("ok", "web2")
+		}, "advancing; ordered web3 web4; 2 done; waits for nodes"},
+		{"without progress", with(func(p *Policy) { p.Progress, p.Deadline = minute, hour }), func(b *bench) { b.settle().after(2 * time.Minute) },
+			"advancing; ordered web1 web2; 0 done; stopped: progress; waits for gate"},
+		{"not for a held node", with(func(p *Policy) { p.Progress, p.Deadline = minute, minute }), func(b *bench) {
+			for _, node := range []string{"web1", "web2"} {
+				b.edit(node, func(n *Node) { n.View.State = agent.Held })
+			}
+			b.settle().after(time.Hour)
+		}, "advancing; ordered web1 web2; 0 done; waits for held"},
+		{"deadlines stand still while the gate is closed", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) {
+			b.o.Gate.State = agent.GatePaused
+			b.settle().after(time.Hour).settle().resume()
+		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{"nothing new while the gate is closed", two, func(b *bench) {
+			b.o.Gate.State = agent.GatePaused
+			b.reports("ok", "web1", "web2")
+		}, "advancing; 2 done; waits for gate"},
+		{"a clock that is set back", two, func(b *bench) { b.settle().after(-24 * time.Hour) },
+			"advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{"a node that settles", with(func(p *Policy) { p.Settle = minute }), func(b *bench) { b.reports("ok", "web1", "web2") },
+			"advancing; healthy web1 web2; 0 done; waits for nodes"},
+		{"until its status was written again", with(func(p *Policy) { p.Settle = minute }), func(b *bench) {
+			b.reports("ok", "web1", "web2").settle().after(time.Minute).reports("ok", "web1")
+		}, "advancing; healthy web2; 1 done; waits for nodes"},
+		{"a node that fails while it settles", with(func(p *Policy) { p.Settle = minute }), func(b *bench) {
+			b.reports("ok", "web1", "web2").settle().reports("failed", "web1")
+		}, "advancing; healthy web2; 0 done; web1 run_failed; stopped: failures; waits for gate"},
+		{"a removed node leaves its slot", two, func(b *bench) { b.edit("web1", func(n *Node) { n.Host = nil }).reports("ok", "web2") },
+			"advancing; ordered web3 web4; 1 done; web1 skipped: removed; waits for nodes"},
+		{"another machine of the name is another node", two, func(b *bench) {
+			b.edit("web1", func(n *Node) { n.Host = &agent.Host{Node: "web1", MachineID: "other"} }).reports("ok", "web2")
+		}, "advancing; ordered web3 web4; 1 done; web1 skipped: removed; waits for nodes"},
+		{"an old status is no answer", two, func(b *bench) {
+			b.edit("web1", func(n *Node) {
+				n.Status.Assignment, n.Status.LastGood, n.Status.Target, n.Status.Enforcing = "r0.1", newT, newT, newT
+			})
+		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{"another campaign replaces it", two, func(b *bench) { b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen} },
+			"replaced; 0 done"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := begin(t, "web*4", c.policy).settle()
+			c.story(b)
+			b.is(c.want)
+		})
+	}
+}
+
+// TestAdvanceUnready: a node that cannot begin is waited for, left out, or a failure, as the policy says.
+func TestAdvanceUnready(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy Policy
+		want   string
+	}{
+		{Policy{Unready: UnreadyWait}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{Policy{Unready: UnreadySkip}, "advancing; ordered web2; 0 done; web1 skipped: not_ready; waits for nodes"},
+		{Policy{Unready: UnreadySkip, Skip: "0"}, "advancing; 0 done; web1 not_ready; stopped: failures; waits for gate"},
+		{Policy{Unready: UnreadyFail, Failures: "1"}, "advancing; ordered web2; 0 done; web1 not_ready; waits for nodes"},
+	} {
+		c.policy.Canaries, c.policy.Batch = "0", "2"
+		b := begin(t, "web*4", c.policy)
+		b.edit("web1", func(n *Node) { n.View.State = agent.Silent }).is(c.want)
+	}
+}
+
+// TestAdvanceWaitsForApproval: with manual promotion, nothing follows the canaries until an operator approves it.
+func TestAdvanceWaitsForApproval(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*3", Policy{Canaries: "1", Batch: "2", Promote: Manual}).settle()
+	b.reports("ok", "web1").is("advancing; 1 done; waits for approval")
+	var err error
+	if b.state, err = b.state.Approve(); err != nil {
+		t.Fatal(err)
+	}
+	b.is("advancing; ordered web2 web3; 1 done; waits for nodes")
+}
+
+// TestAdvanceSkip: an operator gives up a node; one that runs keeps its slot until it is lost.
+func TestAdvanceSkip(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Deadline: environments.Duration(time.Minute)}).settle()
+	skip := func(node string) {
+		t.Helper()
+		var err error
+		if b.state, err = b.state.Skip(node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	skip("web1")
+	b.is("advancing; ordered web2; 0 done; web1 skipped: operator; waits for nodes")
+	b.reports("running", "web2")
+	skip("web2")
+	b.is("advancing; lost web2; 0 done; web2 lost; web1 skipped: operator; stopped: failures; waits for gate")
+	skip("web2")
+	b.resume().is("advancing; ordered web3; 0 done; web1 skipped: operator; web2 skipped: operator; waits for nodes")
+	if _, err := b.state.Skip("web1"); err == nil {
+		t.Error("a node without a slot was skipped")
+	}
+}
+
+// TestAdvanceLate: nodes that were registered meanwhile are the last group.
+func TestAdvanceLate(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*2", Policy{Canaries: "0", Batch: "2"}).settle()
+	late := begin(t, "web*4", Policy{})
+	for _, node := range []string{"web3", "web4"} {
+		b.o.Nodes[node] = late.o.Nodes[node]
+	}
+	b.o.Hosts = late.o.Hosts
+	b.reports("ok", "web1", "web2").is("advancing; ordered web3 web4; 2 done; waits for nodes")
+	b.o.Hosts = fleetOf("web*9") // too late
+	b.reports("ok", "web3").is("advancing; ordered web4; 3 done; waits for nodes")
+	b.reports("ok", "web4").is("completed; 4 done")
+}
+
+// TestAdvanceKeepsPlacesApart: with max_unavailable 1, no two nodes of a rack are in progress, wherever the other one is.
+func TestAdvanceKeepsPlacesApart(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*4", Policy{Canaries: "0", Batch: "4", MaxUnavailable: map[string]int{"rack": 1}})
+	for i := range b.plan.Groups[0].Nodes {
+		b.plan.Groups[0].Nodes[i].Places = []string{fmt.Sprintf("rack=%d", i%2)}
+	}
+	b.is("advancing; ordered web1 web2; 0 done; waits for place")
+	b.reports("ok", "web2").is("advancing; ordered web1; 1 done; waits for place") // web3 is in web1's rack
+	b.reports("ok", "web1").edit("web2", func(n *Node) { n.View.State = agent.Silent })
+	b.is("advancing; ordered web3; 2 done; waits for place") // web2 is silent, and web4 is in its rack
+	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).is("advancing; ordered web3 web4; 2 done; waits for nodes")
+}
+
+// TestStateComesFirst: a step that changes the state orders nobody: another controller may have done more.
+func TestStateComesFirst(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*4", Policy{})
+	step := Advance(b.plan, b.state, b.o, b.now)
+	if step.State == nil || len(step.Assign) > 0 || len(step.Withdraw) > 0 {
+		t.Fatalf("the first step is %+v", step)
+	}
+	next := Advance(b.plan, *step.State, b.o, b.now)
+	if next.State != nil || len(next.Assign) != 1 || next.Assign[0].Assignment.ID != "r1.1" || next.Assign[0].Assignment.Machine != "m-web1" {
+		t.Fatalf("the second step is %+v", next)
+	}
+}
+
+// TestSlotOfARunningNodeIsNeverFree: a deletion must not be ordered while the last status is that of a run.
+func TestSlotOfARunningNodeIsNeverFree(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*1", Policy{Deadline: environments.Duration(time.Minute)}).settle()
+	step := Advance(b.plan, b.state, b.o, b.now.Add(time.Hour))
+	if step.State == nil || step.State.Slots["web1"].State != Withdrawing {
+		t.Fatalf("the late node is %+v", step)
+	}
+	b.state = *step.State
+	b.edit("web1", func(n *Node) { n.Status.Phase = agent.Running })
+	if step = Advance(b.plan, b.state, b.o, b.now.Add(time.Hour)); step.State == nil || step.State.Slots["web1"].State != Lost {
+		t.Fatalf("the node that began is %+v", step)
+	}
+}
+
+func fleetOfTenThousand(t testing.TB) *bench {
+	b := begin(t, "db*1000 web*9000", Policy{Canaries: "10", Batch: "10%", MaxUnavailable: map[string]int{"rack": 1000}})
+	for _, g := range b.plan.Groups {
+		for i := range g.Nodes {
+			g.Nodes[i].Places = []string{fmt.Sprintf("rack=%d", i%50)}
+		}
+	}
+	return b
+}
+
+// BenchmarkPlan and BenchmarkAdvance: 10,000 nodes, a limit of racks, and batches of 900 nodes.
+func BenchmarkPlan(b *testing.B) {
+	fleet := fleetOf("db*1000 web*9000")
+	for b.Loop() {
+		if _, err := Make(Order{Policy: Policy{Canaries: "10"}, Roles: []string{"db", "web"}}, fleet); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAdvance(b *testing.B) {
+	f := fleetOfTenThousand(b)
+	f.state.Group = 2 // the role web
+	b.Run("opens", func(b *testing.B) {
+		for b.Loop() {
+			if step := Advance(f.plan, f.state, f.o, f.now); step.State == nil || len(step.State.Slots) != 900 {
+				b.Fatalf("%d slots", len(step.State.Slots))
+			}
+		}
+	})
+	f.state = *Advance(f.plan, f.state, f.o, f.now).State
+	b.Run("orders", func(b *testing.B) {
+		for b.Loop() {
+			if step := Advance(f.plan, f.state, f.o, f.now); len(step.Assign) != 900 {
+				b.Fatalf("%d assignments", len(step.Assign))
+			}
+		}
+	})
+}

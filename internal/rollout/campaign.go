@@ -1,0 +1,211 @@
+// Package rollout owns staged rollouts: the stored types of a campaign, its plan, and the decision about its next step.
+// Make and Advance are pure functions. A campaign stops by itself when more nodes fail than its policy allows.
+//
+// It must never read etcd, the clock or a file, and must never change what an environment desires.
+package rollout
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/agent"
+)
+
+// Kind is the kind of a campaign.
+type Kind string
+
+// Take orders nodes to take a target.
+const Take Kind = "take"
+
+// Plan is a campaign as it was started. It never changes.
+type Plan struct {
+	ID       string       `json:"id"`
+	Kind     Kind         `json:"kind"`
+	Epoch    agent.Epoch  `json:"epoch"` // of the environment's gate while the campaign runs
+	Role     string       `json:"role,omitempty"`
+	Target   agent.Target `json:"target"`            // of the nodes; they inherit its empty parts
+	Origin   agent.Target `json:"origin"`            // of the scope, at the start
+	Policy   Policy       `json:"policy"`            // as it was at the start
+	Groups   []Group      `json:"groups"`            // one after the other
+	Excluded []string     `json:"excluded,omitzero"` // nodes with a target of their own or of their role
+	By       string       `json:"by,omitempty"`
+	Why      agent.Prose  `json:"why,omitempty"`
+	At       time.Time    `json:"at"`
+}
+
+// Group is a part of a plan. Its nodes take the target in batches.
+type Group struct {
+	Kind     GroupKind `json:"kind"`
+	Role     string    `json:"role,omitempty"`
+	Batch    int       `json:"batch"`    // nodes at a time, at least 1
+	Failures int       `json:"failures"` // nodes of one batch that may fail
+	Size     int       `json:"size"`     // number of nodes
+	Nodes    []Member  `json:"-"`        // stored beside the plan
+}
+
+// GroupKind is the kind of a group.
+type GroupKind string
+
+// The kinds of groups.
+const (
+	Canaries GroupKind = "canaries" // of several roles
+	OfRole   GroupKind = "role"
+	Late     GroupKind = "late" // nodes that were registered during the campaign
+)
+
+// Batches is the number of the group's batches.
+func (g Group) Batches() int { return (len(g.Nodes) + g.Batch - 1) / max(g.Batch, 1) }
+
+// batch returns the first node of a batch and the first one after it.
+func (g Group) batch(n int) (from, to int) {
+	return min(n*g.Batch, len(g.Nodes)), min((n+1)*g.Batch, len(g.Nodes))
+}
+
+// Member is one node of a plan. Another machine of the same name is another node.
+type Member struct {
+	Node    string   `json:"node"`
+	Machine string   `json:"machine,omitempty"`
+	Places  []string `json:"places,omitempty"` // attributes that Policy.MaxUnavailable limits: "rack=r1"
+}
+
+// Phase is the progress of a campaign.
+type Phase string
+
+// The phases. A campaign with another phase than Advancing has ended.
+const (
+	Advancing Phase = "advancing"
+	Completed Phase = "completed" // its target became what is desired
+	Replaced  Phase = "replaced"  // an operator changed the environment's targets instead
+)
+
+// State is the progress of a campaign: one value in etcd, replaced by compare-and-swap. All instants are those of serve.
+type State struct {
+	Phase   Phase               `json:"phase"`
+	Group   int                 `json:"group"` // index; the late group follows the plan's
+	Batch   int                 `json:"batch"` // index in the group
+	Next    int                 `json:"next"`  // index in the group of the next node to begin
+	Slots   map[string]Slot     `json:"slots,omitempty"`
+	Done    int                 `json:"done"` // nodes that took the target
+	Failed  map[string]Failure  `json:"failed,omitempty"`
+	Skipped map[string]SkipCode `json:"skipped,omitempty"`
+	Late    *LateGroup          `json:"late,omitempty"`  // nil until the plan's groups ended
+	Tries   map[string]int      `json:"tries,omitempty"` // of nodes that an operator ordered again
+
+	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
+	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
+	Moved    time.Time `json:"moved,omitzero"`     // when a node last ended
+	Closed   time.Time `json:"closed,omitzero"`    // when the gate was seen closed; zero: it is open
+	Ended    time.Time `json:"ended,omitzero"`
+}
+
+// LateGroup is the group of the nodes that were registered during the campaign.
+type LateGroup struct {
+	Group
+	Members []Member `json:"nodes"`
+}
+
+// SlotState is the state of a node that occupies a slot of a batch.
+type SlotState string
+
+// The states of a slot. Only Ordered and Healthy nodes may still end well without an operator.
+const (
+	Ordered     SlotState = "ordered"     // it may take the target
+	Healthy     SlotState = "healthy"     // it took the target, and settles
+	Lost        SlotState = "lost"        // it runs beyond its deadline, or is silent; it keeps the slot
+	Withdrawing SlotState = "withdrawing" // the assignment is being deleted; the node did not begin
+)
+
+// Slot is a node in progress.
+type Slot struct {
+	ID       string      `json:"id"` // of its assignment
+	State    SlotState   `json:"state"`
+	Machine  string      `json:"machine,omitempty"`
+	At       time.Time   `json:"at"`                 // when it was ordered
+	Since    time.Time   `json:"since,omitzero"`     // when it became healthy
+	Status   int64       `json:"status,omitempty"`   // revision of the status that proved it
+	Why      FailureCode `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
+	Skip     SkipCode    `json:"skip,omitempty"`     // Withdrawing: the skip that follows
+	GivenUp  bool        `json:"given_up,omitempty"` // Withdrawing: an operator does not wait for the node, even if it runs
+	Doubtful string      `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
+}
+
+// Failure is the cause for which a node failed.
+type Failure struct {
+	Code    FailureCode   `json:"code"`
+	Problem agent.Problem `json:"problem,omitzero"` // of its run
+	Run     string        `json:"run,omitempty"`
+
+	Accepted bool `json:"accepted,omitempty"` // by an operator: it counts for no limit
+}
+
+// FailureCode is the code of a node's failure.
+type FailureCode string
+
+// The failures.
+const (
+	RunFailed     FailureCode = "run_failed"     // problem, run
+	NodeRefused   FailureCode = "target_refused" // the node refused the target, for example its signature
+	DeadlineEnded FailureCode = "deadline"       // it did not begin before its deadline
+	NodeLost      FailureCode = "lost"           // it began, and did not answer before its deadline
+	NotReady      FailureCode = "not_ready"      // it could not begin, and the policy does not wait
+)
+
+// SkipCode is the cause for which a campaign left out a node.
+type SkipCode string
+
+// The causes of a skip.
+const (
+	SkipRemoved  SkipCode = "removed"   // from the host list, or another machine has its name
+	SkipNotReady SkipCode = "not_ready" // silent, held, disabled or retiring; the policy skips such nodes
+	SkipOperator SkipCode = "operator"
+)
+
+// clone returns a copy that shares nothing that Advance changes.
+func (s State) clone() State {
+	s.Slots, s.Failed, s.Skipped, s.Tries = maps.Clone(s.Slots), maps.Clone(s.Failed), maps.Clone(s.Skipped), maps.Clone(s.Tries)
+	if s.Slots == nil {
+		s.Slots = map[string]Slot{}
+	}
+	if s.Failed == nil {
+		s.Failed = map[string]Failure{}
+	}
+	if s.Skipped == nil {
+		s.Skipped = map[string]SkipCode{}
+	}
+	if s.Tries == nil {
+		s.Tries = map[string]int{}
+	}
+	return s
+}
+
+// group returns a group of the plan, or the late group. ok is false after the last one.
+func (s State) group(p Plan, i int) (g Group, ok bool) {
+	switch {
+	case i < len(p.Groups):
+		return p.Groups[i], true
+	case i == len(p.Groups) && s.Late != nil:
+		g = s.Late.Group
+		g.Nodes = s.Late.Members
+		return g, true
+	}
+	return g, false
+}
+
+// Current returns the group in progress. ok is false when all groups ended.
+func (s State) Current(p Plan) (Group, bool) { return s.group(p, s.Group) }
+
+// slots returns the names of nodes in progress, in order.
+func (s State) slots() []string {
+	names := slices.Collect(maps.Keys(s.Slots))
+	slices.Sort(names)
+	return names
+}
+
+// Nodes is the number of nodes of a plan.
+func (p Plan) Nodes() (sum int) {
+	for _, g := range p.Groups {
+		sum += max(g.Size, len(g.Nodes))
+	}
+	return sum
+}

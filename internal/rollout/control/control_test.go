@@ -1,0 +1,333 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/content"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+var shared *etcdtest.Shared
+
+func TestMain(m *testing.M) {
+	var err error
+	if shared, err = etcdtest.Share(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := shared.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var dev = environments.Ref{Environment: "dev"}
+
+func author() store.Author { return store.Author{By: "ann", Why: "test", At: time.Now()} }
+
+// fleet is an environment on real etcd, with release 1.0.0 promoted and 2.0.0 published.
+type fleet struct {
+	t        *testing.T
+	s        *store.Store
+	old, new agent.Target
+	running  atomic.Int32
+	most     atomic.Int32
+	aborted  atomic.Bool
+	after    atomic.Int32 // admissions after the abort
+	looks    atomic.Int32 // ticks after the abort
+}
+
+func begin(t *testing.T, nodes int) *fleet {
+	t.Helper()
+	server := shared.Keyspace(t)
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: server.Prefix + store.DefaultPrefix, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	f := &fleet{t: t, s: s}
+	f.old, f.new = f.publish("1.0.0", "a"), f.publish("2.0.0", "b")
+	for i := range nodes {
+		name := fmt.Sprintf("web%d", i+1)
+		if err := s.Fleet.Register(t.Context(), "dev", agent.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.old, author()); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fleet) publish(version, tree string) agent.Target {
+	f.t.Helper()
+	r := store.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)}}
+	p, err := f.s.Releases.BeginPublish(f.t.Context(), "ann")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	_, err = f.s.Releases.Put(f.t.Context(), p, r, nil, nil)
+	if err := errors.Join(err, p.Close()); err != nil {
+		f.t.Fatal(err)
+	}
+	return r.Target()
+}
+
+func (f *fleet) desires() store.Desires {
+	f.t.Helper()
+	d, err := f.s.Targets.Desires(f.t.Context(), dev)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return d
+}
+
+func (f *fleet) start(p rollout.Policy) rollout.Plan {
+	f.t.Helper()
+	hosts, err := f.s.Fleet.Hosts(f.t.Context(), dev)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	d := f.desires()
+	plan, err := rollout.Make(rollout.Order{Target: f.new, Origin: f.old, Policy: p, By: "ann", At: time.Now()}, store.Candidates(hosts, d, ""))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if plan, err = f.s.Campaigns.Start(f.t.Context(), dev, d, plan, author()); err != nil {
+		f.t.Fatal(err)
+	}
+	return plan
+}
+
+func (f *fleet) campaign(id string) *store.Campaign {
+	f.t.Helper()
+	c, err := f.s.Campaigns.Get(f.t.Context(), dev, id, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return c
+}
+
+// node ticks until ctx ends: it reads, decides, is admitted and reports, with the agent's own decision and the store's own
+// transactions.
+func (f *fleet) node(ctx context.Context, name string, fails bool) {
+	st, who := agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, agent.Identity{Node: name, Role: "web", Environment: "dev"}
+	for ctx.Err() == nil {
+		if f.aborted.Load() {
+			f.looks.Add(1)
+		}
+		d, err := f.s.Node.Desire(ctx, who)
+		if err != nil {
+			continue
+		}
+		dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := agent.Status{
+			Node: name, Role: "web", Phase: agent.Idle, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
+			Settings: agent.DefaultSettings(), Machine: "m-" + name, LastRun: "run",
+		}
+		if a := d.Assignment(); a != nil {
+			report.Assignment = a.ID
+		}
+		if dec.Action == agent.Take {
+			report.Phase = agent.Running
+			aborted := f.aborted.Load()
+			if err := f.s.Node.Admit(ctx, who, d, report); err != nil {
+				continue
+			}
+			if aborted && d.Assignment() != nil {
+				f.after.Add(1)
+			}
+			now := f.running.Add(1)
+			for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
+			}
+			report.Phase, st.Enforcing, report.Enforcing = agent.Idle, dec.Target, dec.Target
+			if fails && dec.Target == f.new {
+				report.Outcome = agent.Failed
+				report.Attempt = &agent.Attempt{Target: dec.Target, Started: 1, Finished: 1, Last: time.Now(), Problem: agent.Problem{Code: agent.ResourcesFailed}}
+				st.Attempts = []agent.Attempt{*report.Attempt}
+			} else {
+				st.LastGood, report.LastGood = dec.Target, dec.Target
+			}
+			f.running.Add(-1)
+		} else if a := st.Attempts; len(a) > 0 {
+			report.Attempt, report.Outcome = &a[0], agent.Failed
+		}
+		_ = f.s.Node.Report(ctx, who, report, nil, nil)
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// run lets nodes and controllers work until the test's end; failing names the nodes on which the target fails.
+func (f *fleet) run(nodes, controllers int, failing ...string) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var all sync.WaitGroup
+	f.t.Cleanup(func() { cancel(); all.Wait() })
+	for i := range nodes {
+		name, fails := fmt.Sprintf("web%d", i+1), false
+		for _, broken := range failing {
+			fails = fails || broken == name
+		}
+		all.Go(func() { f.node(ctx, name, fails) })
+	}
+	for range controllers {
+		c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := c.Advance(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, agent.ErrUnreachable) {
+					f.t.Errorf("cannot advance: %v", err)
+					return
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		})
+	}
+}
+
+// wait reads the campaign until ready.
+func (f *fleet) wait(id string, what string, ready func(*store.Campaign) bool) *store.Campaign {
+	f.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		c := f.campaign(id)
+		if ready(c) {
+			return c
+		}
+		if time.Now().After(end) || f.t.Failed() {
+			f.t.Fatalf("it never %s: %+v in gate %+v", what, c.State, c.Gate)
+		}
+	}
+}
+
+// TestRolloutCompletes: two controllers bring real transactions to the end, within the budget; only then is the target
+// what is desired.
+func TestRolloutCompletes(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 8)
+	plan := f.start(rollout.Policy{Canaries: "1", Batch: "2"})
+	if d := f.desires(); d.Default != f.old || d.Gate.Rollout != plan.ID {
+		t.Fatalf("after the start %v is desired, gate %+v", d.Default, d.Gate)
+	}
+	if _, err := f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.new, author()); !errors.Is(err, store.ErrCampaign) {
+		t.Errorf("a promotion during the rollout: %v", err)
+	}
+	if _, err := f.s.Campaigns.Start(t.Context(), dev, f.desires(), plan, author()); !errors.Is(err, store.ErrCampaign) {
+		t.Errorf("a second rollout: %v", err)
+	}
+	if err := f.s.Fleet.PutAgentWish(t.Context(), dev, store.AgentWish{}, 0); !errors.Is(err, store.ErrCampaign) {
+		t.Errorf("another agent during the rollout: %v", err)
+	}
+	f.run(8, 2)
+	c := f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed })
+	if c.State.Done != 8 || c.Desires.Default != f.new || c.Gate.Rollout != "" || c.Gate.Epoch != plan.Epoch+1 {
+		t.Errorf("at the end %d are done, %v is desired, gate %+v", c.State.Done, c.Desires.Default, c.Gate)
+	}
+	if most := f.most.Load(); most < 1 || most > 2 {
+		t.Errorf("%d nodes ran at the same time", most)
+	}
+	history, err := f.s.Targets.History(t.Context(), dev, 0)
+	if err != nil || len(history) != 3 || history[1].Kind != store.RolloutStarted || history[0].Kind != store.Promoted {
+		t.Fatalf("history %+v: %v", history, err)
+	}
+	if undo, ok := store.Undo(history, store.Scope{}); !ok || undo.Before != f.old || undo.After != f.new {
+		t.Errorf("a rollback undoes %+v", undo)
+	}
+	if store.Gap(history) {
+		t.Error("the history has a gap")
+	}
+}
+
+// TestRolloutStopsAndReverts: a failure closes the gate; nodes that did not begin keep what they have; a promotion that ends
+// the rollout brings the others back.
+func TestRolloutStopsAndReverts(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 6)
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1"})
+	f.run(6, 2, "web3")
+	c := f.wait(plan.ID, "stopped", func(c *store.Campaign) bool { return c.Gate.State == agent.GatePaused && c.State.Stop != nil })
+	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || len(c.State.Failed) != 1 {
+		t.Errorf("it stopped as %+v", c.State)
+	}
+	states, err := f.s.Fleet.State(t.Context(), dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range []string{"web4", "web5", "web6"} {
+		if st := states.Statuses[node]; st.LastGood != f.old || st.Assignment != "" {
+			t.Errorf("%s was touched: %+v", node, st)
+		}
+	}
+	back := author()
+	back.Ends = plan.ID
+	if _, err := f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.old, back); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		states, err := f.s.Fleet.State(t.Context(), dev)
+		returned := 0
+		for _, st := range states.Statuses {
+			if st.LastGood == f.old && st.Enforcing == f.old && st.Phase == agent.Idle {
+				returned++
+			}
+		}
+		if err == nil && returned == 6 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d of 6 returned: %+v", returned, states.Statuses)
+		}
+	}
+}
+
+// TestNothingStartsAfterAnAbort: nodes that read their assignment before the abort are not admitted after it.
+func TestNothingStartsAfterAnAbort(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 10)
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "10"})
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	if wait, err := c.Advance(t.Context()); err != nil || wait.Code != rollout.WaitNodes || wait.Count != 10 {
+		t.Fatalf("the campaign waits for %+v: %v", wait, err)
+	}
+	f.run(10, 1)
+	for end := time.Now().Add(30 * time.Second); ; {
+		campaign := f.campaign(plan.ID)
+		err := f.s.Campaigns.Set(t.Context(), dev, campaign, agent.GateAborted, false, author())
+		if err == nil || campaign.Gate.Rollout == "" {
+			break
+		}
+		if !errors.Is(err, store.ErrConflict) || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	f.aborted.Store(true)
+	for end := time.Now().Add(30 * time.Second); f.looks.Load() < 150; { // fifteen ticks of each node
+		if time.Now().After(end) {
+			t.Fatalf("only %d ticks after the abort", f.looks.Load())
+		}
+		select {
+		case <-t.Context().Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if n := f.after.Load(); n > 0 {
+		t.Errorf("%d nodes began after the abort", n)
+	}
+}

@@ -1,0 +1,53 @@
+package rollout
+
+import "errors"
+
+// The errors of an operator's acts.
+var (
+	ErrNotWaiting = errors.New("it does not wait for an approval")
+	ErrNoSlot     = errors.New("it is not in progress")
+	ErrEnded      = errors.New("the rollout has ended")
+)
+
+// Resume returns the state after an operator accepted the failures so far. The gate is opened beside it.
+func (s State) Resume() State {
+	s = s.clone()
+	s.Stop = nil
+	for node, f := range s.Failed {
+		f.Accepted = true
+		s.Failed[node] = f
+	}
+	return s
+}
+
+// Approve returns the state after an operator approved the groups after the canaries.
+func (s State) Approve() (State, error) {
+	if s.Phase != Advancing {
+		return s, ErrEnded
+	}
+	if s.Approved {
+		return s, ErrNotWaiting
+	}
+	s = s.clone()
+	s.Approved = true
+	return s, nil
+}
+
+// Skip returns the state after an operator gave up a node in progress: its assignment is withdrawn if it did not begin,
+// and a lost node frees its slot as soon as its assignment is deleted: it may run another target until now.
+func (s State) Skip(node string) (State, error) {
+	if s.Phase != Advancing {
+		return s, ErrEnded
+	}
+	slot, ok := s.Slots[node]
+	if !ok {
+		return s, ErrNoSlot
+	}
+	s = s.clone()
+	lost := slot.State == Lost || slot.GivenUp
+	delete(s.Failed, node)
+	slot = withdrawn(slot, "", SkipOperator)
+	slot.GivenUp = lost
+	s.Slots[node] = slot
+	return s, nil
+}

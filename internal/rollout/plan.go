@@ -1,0 +1,134 @@
+package rollout
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// Order is a campaign to plan.
+type Order struct {
+	ID      string
+	Epoch   agent.Epoch
+	Role    string       // scope; "" for all nodes
+	Target  agent.Target // empty parts are inherited
+	Origin  agent.Target
+	Policy  Policy
+	Roles   []string // in the order of their groups; nodes of other roles follow
+	By, Why string
+	At      time.Time
+}
+
+// Candidate is a registered node.
+type Candidate struct {
+	Node, Role, Machine string
+	Excluded            bool // it has a target of its own, or of its role, that the campaign does not change
+	Places              []string
+}
+
+// ErrEmpty means that a campaign has no node.
+var ErrEmpty = errors.New("no registered node would take it")
+
+// Make plans a campaign: canaries, then each role in its order, each cut into batches. Equal input gives an equal plan.
+func Make(o Order, candidates []Candidate) (Plan, error) {
+	policy := o.Policy.withDefaults()
+	p := Plan{
+		ID: o.ID, Kind: Take, Epoch: o.Epoch, Role: o.Role, Target: o.Target, Origin: o.Origin, Policy: policy,
+		By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second),
+	}
+	sorted := natural(candidates)
+	byRole, total := map[string][]Member{}, 0
+	for _, c := range sorted {
+		switch {
+		case o.Role != "" && c.Role != o.Role:
+		case c.Excluded:
+			p.Excluded = append(p.Excluded, c.Node)
+		default:
+			byRole[c.Role] = append(byRole[c.Role], Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
+			total++
+		}
+	}
+	if total == 0 {
+		return Plan{}, ErrEmpty
+	}
+	roles := ordered(o.Roles, byRole)
+	canaries := pick(roles, byRole, policy.Canaries.Of(total, 0))
+	if len(canaries) > 0 {
+		p.Groups = append(p.Groups, group(Canaries, "", canaries, len(canaries), allowed(policy.BatchFailures, len(canaries))))
+	}
+	sizes := map[string]int{} // of the whole role: its canaries count
+	for _, c := range sorted {
+		if !c.Excluded {
+			sizes[c.Role]++
+		}
+	}
+	for _, role := range roles {
+		if members := byRole[role]; len(members) > 0 {
+			batch := policy.batchOf(role).Of(sizes[role], 1)
+			p.Groups = append(p.Groups, group(OfRole, role, members, batch, allowed(policy.failuresOf(role), batch)))
+		}
+	}
+	return p, nil
+}
+
+func group(kind GroupKind, role string, members []Member, batch, failures int) Group {
+	return Group{Kind: kind, Role: role, Batch: batch, Failures: failures, Size: len(members), Nodes: members}
+}
+
+// ordered returns the roles that have members: the given ones in their order, then the others by name.
+func ordered(given []string, members map[string][]Member) []string {
+	roles := slices.DeleteFunc(slices.Clone(given), func(r string) bool { return len(members[r]) == 0 })
+	var others []string
+	for role := range members {
+		if !slices.Contains(given, role) {
+			others = append(others, role)
+		}
+	}
+	slices.Sort(others)
+	return append(roles, others...)
+}
+
+// pick takes n canaries out of the members: one of each role in turn, so that the first batch shows most roles.
+func pick(roles []string, members map[string][]Member, n int) (canaries []Member) {
+	for len(canaries) < n {
+		before := len(canaries)
+		for _, role := range roles {
+			if m := members[role]; len(m) > 0 && len(canaries) < n {
+				canaries, members[role] = append(canaries, m[0]), m[1:]
+			}
+		}
+		if len(canaries) == before {
+			return canaries
+		}
+	}
+	return canaries
+}
+
+// natural sorts nodes by role, stack and number of their names.
+func natural(candidates []Candidate) []Candidate {
+	type keyed struct {
+		environments.Node
+		Candidate
+	}
+	all := make([]keyed, len(candidates))
+	for i, c := range candidates {
+		n, err := environments.ParseNode(c.Node)
+		if err != nil {
+			n = environments.Node{Role: c.Node}
+		}
+		all[i] = keyed{n, c}
+	}
+	slices.SortFunc(all, func(a, b keyed) int {
+		return cmp.Or(strings.Compare(a.Node.Role, b.Node.Role), strings.Compare(a.Stack, b.Stack), a.Num-b.Num, strings.Compare(a.Candidate.Node, b.Candidate.Node))
+	})
+	sorted := make([]Candidate, len(all))
+	for i, k := range all {
+		sorted[i] = k.Candidate
+	}
+	return sorted
+}

@@ -1,0 +1,122 @@
+package rollout
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"pulley/environments"
+)
+
+// Policy is how a campaign proceeds. A Share is a number of nodes, or a percentage.
+type Policy struct {
+	Canaries       Share                 `json:"canaries,omitempty"`       // nodes that take the target first
+	Batch          Share                 `json:"batch,omitempty"`          // nodes of a group at a time
+	Failures       Share                 `json:"failures,omitempty"`       // nodes of the campaign that may fail
+	BatchFailures  Share                 `json:"batch_failures,omitempty"` // nodes of a batch that may fail
+	Retries        int                   `json:"retries,omitempty"`        // runs after a failed one
+	Settle         environments.Duration `json:"settle,omitempty"`         // how long a node must stay healthy
+	Deadline       environments.Duration `json:"deadline,omitempty"`       // time for one node
+	Progress       environments.Duration `json:"progress,omitempty"`       // time without any node that ends
+	Promote        Promotion             `json:"promote,omitempty"`
+	Unready        Unready               `json:"unready,omitempty"`
+	Skip           Share                 `json:"skip,omitempty"`            // nodes that may be skipped
+	MaxUnavailable map[string]int        `json:"max_unavailable,omitempty"` // by attribute
+	Roles          map[string]RolePolicy `json:"roles,omitempty"`
+}
+
+// RolePolicy is what a role sets differently.
+type RolePolicy struct {
+	Batch         Share `json:"batch,omitempty"`
+	BatchFailures Share `json:"batch_failures,omitempty"`
+}
+
+// Share is a number of nodes ("3") or a percentage ("10%").
+type Share string
+
+// Promotion tells who continues after the canaries.
+type Promotion string
+
+// The promotions.
+const (
+	Automatic Promotion = "automatic"
+	Manual    Promotion = "manual"
+)
+
+// Unready is what happens to a node that cannot take a target when its turn comes.
+type Unready string
+
+// The treatments.
+const (
+	UnreadyWait Unready = "wait" // order it; its deadline decides
+	UnreadySkip Unready = "skip" // leave it out, up to Policy.Skip nodes
+	UnreadyFail Unready = "fail"
+)
+
+// The defaults: one canary, a tenth of a group at a time, and a stop at the first failure.
+const (
+	defaultCanaries = Share("1")
+	defaultBatch    = Share("10%")
+	defaultDeadline = time.Hour
+	defaultProgress = 2 * time.Hour
+)
+
+// withDefaults fills in what the policy leaves open.
+func (p Policy) withDefaults() Policy {
+	if p.Canaries == "" {
+		p.Canaries = defaultCanaries
+	}
+	if p.Batch == "" {
+		p.Batch = defaultBatch
+	}
+	if p.Deadline == 0 {
+		p.Deadline = environments.Duration(defaultDeadline)
+	}
+	if p.Progress == 0 {
+		p.Progress = environments.Duration(defaultProgress)
+	}
+	if p.Promote == "" {
+		p.Promote = Automatic
+	}
+	if p.Unready == "" {
+		p.Unready = UnreadyWait
+	}
+	return p
+}
+
+// batchOf returns the share for batches of a role.
+func (p Policy) batchOf(role string) Share {
+	if own := p.Roles[role].Batch; own != "" {
+		return own
+	}
+	return p.Batch
+}
+
+// failuresOf returns the failures that a batch of a role may have.
+func (p Policy) failuresOf(role string) Share {
+	if own := p.Roles[role].BatchFailures; own != "" {
+		return own
+	}
+	return p.BatchFailures
+}
+
+// Of returns the number of nodes of total that a share is. Percentages are rounded down; least is the smallest result.
+func (s Share) Of(total, least int) int {
+	digits, percent := strings.CutSuffix(string(s), "%")
+	n, err := strconv.Atoi(digits)
+	switch {
+	case err != nil || n < 0:
+		return least
+	case percent:
+		return max(least, min(n, 100)*max(total, 0)/100)
+	}
+	return max(least, n)
+}
+
+// allows returns the number of a batch's or a campaign's nodes that may fail. Without a share, batches are unlimited.
+func allowed(s Share, total int) int {
+	if s == "" {
+		return total
+	}
+	return s.Of(total, 0)
+}

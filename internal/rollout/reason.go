@@ -1,0 +1,101 @@
+package rollout
+
+import (
+	"time"
+
+	"pulley/agent"
+)
+
+// StopCode is the code of a pause that the campaign made by itself.
+type StopCode string
+
+// The causes of a pause.
+const (
+	StopFailures StopCode = "failures"       // failed, allowed: of the campaign
+	StopBatch    StopCode = "batch_failures" // failed, allowed: of the batch
+	StopProgress StopCode = "progress"       // no node ended for too long
+	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
+)
+
+// Stop is the cause of a pause, with the parameters that the comment of its code names.
+type Stop struct {
+	Code    StopCode  `json:"code"`
+	Node    string    `json:"node,omitempty"`
+	Run     string    `json:"run,omitempty"`
+	Failed  int       `json:"failed,omitempty"`
+	Allowed int       `json:"allowed,omitempty"`
+	At      time.Time `json:"at"`
+}
+
+// WaitCode is the code of what a campaign waits for.
+type WaitCode string
+
+// The waits.
+const (
+	WaitGate     WaitCode = "gate"     // gate, stop: paused or aborted
+	WaitApproval WaitCode = "approval" // of an operator, after the canaries
+	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
+	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
+	WaitHeld     WaitCode = "held"     // nodes, count: an operator's hold, or the machine itself, keeps them
+	WaitPlace    WaitCode = "place"    // node, place: too many of it are unavailable
+	WaitRead     WaitCode = "read"     // more must be read from etcd
+)
+
+// Wait is what a campaign waits for, with the parameters that the comment of its code names.
+type Wait struct {
+	Code  WaitCode    `json:"code"`
+	Nodes []string    `json:"nodes,omitempty"` // the first few
+	Count int         `json:"count,omitempty"`
+	Until time.Time   `json:"until,omitzero"` // when the first of them ends its settle time or its deadline
+	Node  string      `json:"node,omitempty"`
+	Place string      `json:"place,omitempty"`
+	Gate  *agent.Gate `json:"gate,omitempty"`
+	Stop  *Stop       `json:"stop,omitempty"`
+}
+
+// named is the number of nodes that a wait names.
+const named = 4
+
+// waits returns what the campaign waits for; it is never empty.
+func (a *advance) waits() Wait {
+	switch {
+	case !a.open():
+		gate := a.o.Gate
+		return Wait{Code: WaitGate, Gate: &gate, Stop: a.s.Stop}
+	case a.wait.Code != "":
+		return a.wait
+	case len(a.s.Slots) > 0:
+		return a.waitForNodes()
+	}
+	return Wait{Code: WaitRead}
+}
+
+// waitForNodes describes the nodes that occupy slots: those that may end by themselves first.
+func (a *advance) waitForNodes() Wait {
+	w, lost, held_ := Wait{Code: WaitNodes}, Wait{Code: WaitLost}, Wait{Code: WaitHeld}
+	for _, node := range a.s.slots() {
+		slot := a.s.Slots[node]
+		into, until := &w, slot.At.Add(time.Duration(a.p.Policy.Deadline))
+		switch {
+		case slot.State == Lost:
+			into, until = &lost, time.Time{}
+		case slot.State == Healthy:
+			until = slot.Since.Add(time.Duration(a.p.Policy.Settle))
+		case held(a.o.Nodes[node]):
+			into, until = &held_, time.Time{}
+		}
+		if into.Count++; len(into.Nodes) < named {
+			into.Nodes = append(into.Nodes, node)
+		}
+		if into.Until.IsZero() || until.Before(into.Until) {
+			into.Until = until
+		}
+	}
+	switch {
+	case w.Count > 0:
+		return w
+	case held_.Count > 0:
+		return held_
+	}
+	return lost
+}

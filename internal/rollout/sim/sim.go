@@ -1,0 +1,244 @@
+// Package sim simulates campaigns: controllers, nodes and operators over a small store with revisions. A seed decides on
+// everything that happens. After each step it checks the invariants of package rollout. Only tests link it.
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/rollout"
+)
+
+// Config is the size of a simulated fleet, and what may happen to it.
+type Config struct {
+	Seed        uint64
+	Nodes       int
+	Controllers int
+	Policy      rollout.Policy
+	Broken      float64       // share of nodes on which the target fails
+	Chaos       float64       // faults for each node and hour
+	Operators   float64       // acts of operators for each hour
+	Restore     bool          // a backup is restored in the middle
+	Until       time.Duration // end of the faults
+}
+
+// Result is the end of a simulation.
+type Result struct {
+	State      rollout.State
+	Wait       rollout.Wait
+	Gate       agent.Gate
+	Took       time.Duration // until the campaign ended
+	Advances   int
+	Admissions int
+	Events     int
+	Violations []string
+}
+
+// cell is a value with its ModRevision; 0 means that there is none.
+type cell[T any] struct {
+	value T
+	rev   int64
+}
+
+// world is etcd, and what really happens on the machines.
+type world struct {
+	Config
+	rng *rand.Rand
+	now time.Duration
+	rev int64
+
+	gate     cell[agent.Gate]
+	desired  agent.Target
+	plan     rollout.Plan
+	state    cell[rollout.State]
+	hosts    map[string]cell[agent.Host]
+	assigned map[string]cell[agent.Assignment]
+	statuses map[string]cell[agent.Status]
+	holds    map[string]cell[agent.Hold]
+
+	backup *image
+
+	nodes    map[string]*node
+	names    []string
+	queue    events
+	seq      int
+	result   Result
+	highest  agent.Epoch
+	aborted  bool // the campaign's gate was closed for good
+	lastWait rollout.Wait
+}
+
+// image is a backup of etcd.
+type image struct {
+	gate     cell[agent.Gate]
+	desired  agent.Target
+	state    cell[rollout.State]
+	hosts    map[string]cell[agent.Host]
+	assigned map[string]cell[agent.Assignment]
+	statuses map[string]cell[agent.Status]
+	rev      int64
+}
+
+var (
+	start  = time.Date(2026, 3, 28, 22, 0, 0, 0, time.UTC)
+	before = agent.Target{Release: "1.0.0", Tree: "a"}
+	after  = agent.Target{Release: "2.0.0", Tree: "b"}
+	later  = agent.Target{Release: "3.0.0", Tree: "c"}
+)
+
+func (w *world) time() time.Time { return start.Add(w.now) }
+
+func (w *world) bump() int64 {
+	w.rev++
+	return w.rev
+}
+
+// after schedules an event.
+func (w *world) after(d time.Duration, do func()) {
+	w.seq++
+	heap.Push(&w.queue, event{w.now + d, w.seq, do})
+}
+
+func (w *world) between(a, b time.Duration) time.Duration {
+	return a + time.Duration(w.rng.Int64N(int64(b-a)+1))
+}
+
+func (w *world) chance(p float64) bool { return w.rng.Float64() < p }
+
+func (w *world) violate(format string, args ...any) {
+	if len(w.result.Violations) < 5 {
+		w.result.Violations = append(w.result.Violations, fmt.Sprintf("%v: ", w.now)+fmt.Sprintf(format, args...))
+	}
+}
+
+// Run simulates one campaign from its start until some hours after the last fault.
+func Run(c Config) Result {
+	w := &world{
+		Config: c, rng: rand.New(rand.NewPCG(c.Seed, 0x9e3779b97f4a7c15)), desired: before,
+		hosts: map[string]cell[agent.Host]{}, assigned: map[string]cell[agent.Assignment]{}, statuses: map[string]cell[agent.Status]{},
+		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{},
+	}
+	roles := []string{"db", "web"}
+	for i := range c.Nodes {
+		w.join(fmt.Sprintf("%s%d", roles[i%2], i/2+1), roles[i%2])
+	}
+	w.gate = cell[agent.Gate]{agent.Gate{Epoch: 7, State: agent.GateOpen, Rollout: "r7"}, w.bump()}
+	plan, err := rollout.Make(rollout.Order{
+		ID: "r7", Epoch: 7, Target: agent.Target{Release: after.Release, Tree: after.Tree}, Origin: before, Policy: c.Policy, Roles: roles, At: w.time(),
+	}, w.candidates())
+	if err != nil {
+		w.violate("plan: %v", err)
+		return w.result
+	}
+	w.plan = plan
+	w.state = cell[rollout.State]{rollout.Start(w.time()), w.bump()}
+	for i := range c.Controllers {
+		k := &controller{w: w, n: i}
+		w.after(w.between(0, 5*time.Second), k.advance)
+	}
+	w.operators()
+	if c.Restore {
+		w.after(w.between(time.Minute, c.Until/2), w.save)
+		w.after(w.between(c.Until/2, c.Until), w.restore)
+	}
+	end := c.Until + 5*time.Hour
+	for len(w.queue) > 0 && w.now < end && len(w.result.Violations) == 0 {
+		e := heap.Pop(&w.queue).(event)
+		w.now = e.at
+		e.do()
+		w.result.Events++
+		if w.state.value.Phase != rollout.Advancing && w.result.Took == 0 {
+			w.result.Took, end = w.now, min(end, max(w.now, c.Until)+2*time.Hour)
+		}
+	}
+	w.finish()
+	return w.result
+}
+
+// finish checks what must be true when nothing happened for hours.
+func (w *world) finish() {
+	w.result.State, w.result.Gate, w.result.Wait = w.state.value, w.gate.value, w.lastWait
+	if len(w.result.Violations) > 0 {
+		return
+	}
+	s := w.state.value
+	if s.Phase == rollout.Advancing {
+		switch w.lastWait.Code {
+		case rollout.WaitGate, rollout.WaitApproval, rollout.WaitLost, rollout.WaitHeld, rollout.WaitPlace:
+		case rollout.WaitNodes: // a node of which the controller can know nothing more
+			if !w.lastWait.Until.After(w.time().Add(-2 * time.Hour)) {
+				w.violate("the campaign waits for %v since %v", w.lastWait.Nodes, w.lastWait.Until)
+			}
+		default:
+			w.violate("the campaign neither ended nor waits for something: %+v", w.lastWait)
+		}
+		return
+	}
+	for _, name := range w.names {
+		n := w.nodes[name]
+		if d := w.read(name); n.honest() && n.alive(w) && d.Host != nil && n.heard > w.result.Took+time.Hour && d.Wanted() != w.desired {
+			w.violate("%s wants %v after the campaign ended, and desired is %v", name, d.Wanted(), w.desired)
+		}
+	}
+}
+
+// candidates lists the registered nodes.
+func (w *world) candidates() (all []rollout.Candidate) {
+	for name, h := range w.hosts {
+		rack := "rack=r" + string('1'+rune(len(name)%3))
+		if n, ok := w.nodes[name]; ok {
+			rack = n.rack
+		}
+		all = append(all, rollout.Candidate{Node: name, Role: h.value.Role, Machine: h.value.MachineID, Places: []string{rack}})
+	}
+	return all
+}
+
+// read is the one transaction of a tick.
+func (w *world) read(name string) agent.Desired {
+	d := agent.Desired{Revision: w.rev, Gate: w.gate.value, Default: w.desired, Guards: map[string]int64{
+		"gate": w.gate.rev, "host": w.hosts[name].rev, "assigned": w.assigned[name].rev, "hold": w.holds[name].rev,
+	}}
+	if h := w.hosts[name]; h.rev != 0 {
+		host := h.value
+		d.Host = &host
+	}
+	if a := w.assigned[name]; a.rev != 0 {
+		assignment := a.value
+		d.Assigned = &assignment
+	}
+	if h := w.holds[name]; h.rev != 0 {
+		d.Holds = append(d.Holds, h.value)
+	}
+	return d
+}
+
+// unchanged compares the guards of a read.
+func (w *world) unchanged(name string, d agent.Desired) bool {
+	g := d.Guards
+	return g["gate"] == w.gate.rev && g["host"] == w.hosts[name].rev && g["assigned"] == w.assigned[name].rev && g["hold"] == w.holds[name].rev
+}
+
+type event struct {
+	at  time.Duration
+	seq int
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return last
+}

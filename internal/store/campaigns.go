@@ -1,0 +1,317 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/rollout"
+	"pulley/internal/store/etcd"
+)
+
+// Limits of the transactions of a campaign.
+const (
+	membersInChunk = 2000 // about 160 KiB
+	nodesInTxn     = 40   // three reads of each, or three guards
+)
+
+// ErrCampaign means that a staged rollout owns the targets of an environment.
+var ErrCampaign = errors.New("a rollout is in progress")
+
+// Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
+type Started struct {
+	ID     string       `json:"id"`
+	Target agent.Target `json:"target"`
+}
+
+// Campaign is a staged rollout as it was read, with the guards for its next step.
+type Campaign struct {
+	Plan    rollout.Plan
+	State   rollout.State
+	Gate    agent.Gate
+	Desires Desires // read after the state
+
+	state int64 // revision
+}
+
+// chunk is a part of the nodes of a plan.
+type chunk struct {
+	Group   int              `json:"group"`
+	Members []rollout.Member `json:"members"`
+}
+
+// Start writes a campaign into the gate: from then on it owns the targets of the environment. The plan's ID and epoch are
+// set here. It returns ErrCampaign if there is one already, and ErrConflict if the targets changed since d was read.
+func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, p rollout.Plan, a Author) (rollout.Plan, error) {
+	fail := func(err error) (rollout.Plan, error) {
+		return rollout.Plan{}, fmt.Errorf("cannot start a rollout in %s: %w", ref, err)
+	}
+	k, scope, at := s.db.Env(ref), etcd.Scope{Role: p.Role}, a.At.UTC().Truncate(time.Second)
+	if d.Gate.Rollout != "" {
+		return fail(fmt.Errorf("%w: %s", ErrCampaign, d.Gate.Rollout))
+	}
+	if d.demands.Statement != 0 {
+		return fail(errors.New("the environment demands a statement of its targets, which does not cover those of a rollout"))
+	}
+	p.Epoch = d.Gate.Epoch + 1
+	p.ID = fmt.Sprintf("r%d", p.Epoch)
+	after := p.Target.Overlay(d.Target(scope))
+	if lower, err := s.targets.Lowers(ctx, ref, d, scope, after, at); err != nil || lower {
+		return fail(cmpErr(err, fmt.Errorf("%s is below an earlier target", after)))
+	}
+	if err := s.putMembers(ctx, k, p); err != nil {
+		return fail(err)
+	}
+	own := d.Target(scope)
+	c := Change{
+		Epoch: p.Epoch, Kind: RolloutStarted, Role: p.Role, Before: own, After: own, By: a.By, Why: agent.Prose(a.Why), At: at,
+		Rollout: &Started{p.ID, p.Target},
+	}
+	if !PossibleEpoch(c.Epoch, a.At) {
+		return fail(fmt.Errorf("the gate has epoch %d, after which no change is possible", d.Gate.Epoch))
+	}
+	b := s.targets.there(ref, p.Target).
+		If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Target(scope), d.revisions[k.Target(scope)]), etcd.Same(k.Campaign(p.ID), 0)).
+		Put(k.Gate(), agent.Gate{Epoch: p.Epoch, State: agent.GateOpen, Rollout: p.ID, By: a.By, Why: agent.Prose(a.Why), At: at}).
+		Put(k.Campaign(p.ID), p).Put(k.CampaignState(p.ID), rollout.Start(at)).
+		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
+	if err := s.db.Commit(ctx, b); err != nil {
+		return fail(err)
+	}
+	return p, nil
+}
+
+func cmpErr(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// putMembers writes the nodes of a plan before the plan itself. A start that loses a race leaves them behind; the next one
+// of its epoch overwrites them, and therefore they need no guard.
+func (s *Campaigns) putMembers(ctx context.Context, k etcd.EnvKeys, p rollout.Plan) error {
+	n := 0
+	for i, g := range p.Groups {
+		for part := range slices.Chunk(g.Nodes, membersInChunk) {
+			if err := s.db.Commit(ctx, etcd.If(etcd.Same(k.Campaign(p.ID), 0)).Put(k.CampaignNodes(p.ID, n), chunk{i, part})); err != nil {
+				return err
+			}
+			n++
+		}
+	}
+	return nil
+}
+
+// Open returns the campaign that owns an environment; nil if there is none. A plan of the same ID, which never changes, is
+// not read again.
+func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, error) {
+	gate, _, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
+	if err != nil || gate == nil || gate.Rollout == "" {
+		return nil, etcd.Wrap(err, "cannot read the rollout of %s", ref)
+	}
+	c, err := s.Get(ctx, ref, gate.Rollout, known)
+	return c, err
+}
+
+// Get reads a campaign, also one that ended. It returns ErrNotFound if there was none.
+func (s *Campaigns) Get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
+	c, err := s.get(ctx, ref, id, known)
+	return c, etcd.Wrap(err, "cannot read rollout %s of %s", id, ref)
+}
+
+func (s *Campaigns) get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
+	k, c := s.db.Env(ref), &Campaign{}
+	state, revision, err := etcd.Single[rollout.State](ctx, s.db, k.CampaignState(id)) // before all else: the rest is not older
+	switch {
+	case err != nil:
+		return nil, err
+	case state == nil:
+		return nil, ErrNotFound
+	}
+	c.State, c.state = *state, revision
+	if known != nil && known.ID == id {
+		c.Plan = *known
+	} else if c.Plan, err = s.plan(ctx, k, id); err != nil {
+		return nil, err
+	}
+	c.Desires, err = s.targets.Desires(ctx, ref)
+	c.Gate = c.Desires.Gate
+	return c, err
+}
+
+func (s *Campaigns) plan(ctx context.Context, k etcd.EnvKeys, id string) (p rollout.Plan, err error) {
+	stored, _, err := etcd.Single[rollout.Plan](ctx, s.db, k.Campaign(id))
+	switch {
+	case err != nil:
+		return p, err
+	case stored == nil:
+		return p, ErrNotFound
+	}
+	p = *stored
+	err = s.db.Scan(ctx, k.CampaignMembers(id), func(_ string, kv *etcd.KV) error {
+		var part chunk
+		if err := etcd.Into(&part)(kv); err != nil {
+			return err
+		}
+		if part.Group < 0 || part.Group >= len(p.Groups) {
+			return &etcd.UnreadableError{Key: string(kv.Key), Problem: "its plan has no such group"}
+		}
+		g := &p.Groups[part.Group]
+		g.Nodes = append(g.Nodes, part.Members...)
+		return nil
+	}, clientv3.WithLimit(4))
+	for i, g := range p.Groups {
+		if err == nil && len(g.Nodes) != g.Size {
+			err = &etcd.UnreadableError{Key: k.CampaignMembers(id), Problem: fmt.Sprintf("group %d has %d of %d nodes", i, len(g.Nodes), g.Size)}
+		}
+	}
+	return p, err
+}
+
+// Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely the host list.
+func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campaign, need rollout.Needs, now time.Time) (rollout.Observed, error) {
+	o := rollout.Observed{Gate: c.Gate, Nodes: map[string]rollout.Node{}}
+	f := FleetState{Desires: c.Desires, Hosts: map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{}}
+	k := s.db.Env(ref)
+	_, err := etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
+			f.Holds[scope] = h
+		}
+	})
+	for part := range slices.Chunk(need.Nodes, nodesInTxn) {
+		if err == nil {
+			err = s.observe(ctx, k, c, f, part, o.Nodes, now)
+		}
+	}
+	if need.Hosts && err == nil {
+		o.Hosts, err = s.candidates(ctx, ref, c)
+	}
+	return o, etcd.Wrap(err, "cannot read the nodes of rollout %s of %s", c.Plan.ID, ref)
+}
+
+func (s *Campaigns) observe(ctx context.Context, k etcd.EnvKeys, c *Campaign, f FleetState, names []string, into map[string]rollout.Node, now time.Time) error {
+	nodes := make([]rollout.Node, len(names))
+	revisions, points := map[string]int64{}, []etcd.Point{}
+	for i, name := range names {
+		n := &nodes[i]
+		points = append(points,
+			etcd.Point{Key: k.Host(name), Read: etcd.Into(&n.Host)},
+			etcd.Point{Key: k.Assignment(name), Read: etcd.Into(&n.Assigned)},
+			etcd.Point{Key: k.Status(name), Read: func(kv *etcd.KV) error {
+				if etcd.Into(&n.Status)(kv) != nil {
+					n.Status = nil // what a node wrote must not stop the others
+				}
+				return nil
+			}},
+		)
+	}
+	if _, err := s.db.Read(ctx, revisions, points...); err != nil {
+		return err
+	}
+	for i, name := range names {
+		n := nodes[i]
+		n.HostAt, n.AssignedAt, n.StatusAt = revisions[k.Host(name)], revisions[k.Assignment(name)], revisions[k.Status(name)]
+		role := ""
+		if n.Host != nil {
+			role = n.Host.Role
+		}
+		d := f.Desires.For(role, name)
+		d.Host, d.Assigned = n.Host, n.Assigned
+		for _, scope := range []etcd.Scope{{Node: name}, {Role: role}, {}} {
+			if h, ok := f.Holds[scope]; ok {
+				d.Holds = append(d.Holds, h)
+			}
+		}
+		n.View = agent.Look(n.Status, d, now)
+		d.Assigned = &agent.Assignment{Target: c.Plan.Target, Epoch: d.Gate.Epoch}
+		n.Wanted = d.Wanted()
+		into[name] = n
+	}
+	return nil
+}
+
+// candidates lists the registered nodes of the campaign's scope.
+func (s *Campaigns) candidates(ctx context.Context, ref environments.Ref, c *Campaign) ([]rollout.Candidate, error) {
+	hosts, err := s.fleet.Hosts(ctx, ref)
+	return Candidates(hosts, c.Desires, c.Plan.Role), err
+}
+
+// Candidates lists the nodes of a host list that a campaign of a role ("" for all) may reach.
+func Candidates(hosts map[string]agent.Host, d Desires, role string) []rollout.Candidate {
+	all := []rollout.Candidate{}
+	for name, h := range hosts {
+		if role == "" || h.Role == role {
+			all = append(all, rollout.Candidate{Node: name, Role: h.Role, Machine: h.MachineID, Excluded: !d.Reaches(etcd.Scope{Role: role}, h.Role, name)})
+		}
+	}
+	return all
+}
+
+// Take carries out a step. It returns ErrConflict if the campaign or its gate changed since they were read: another
+// serve, or an operator, was faster. Assignments and withdrawals of nodes that changed meanwhile are left out; the next
+// step repeats them.
+func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign, o rollout.Observed, step rollout.Step, now time.Time) error {
+	k, p := s.db.Env(ref), c.Plan
+	guards := []clientv3.Cmp{etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(p.ID), c.state)}
+	if step.State != nil {
+		return etcd.Wrap(s.move(ctx, ref, c, step, guards, now), "cannot advance rollout %s of %s", p.ID, ref)
+	}
+	for part := range slices.Chunk(step.Assign, nodesInTxn) {
+		b := etcd.If(guards...)
+		for _, a := range part {
+			n := o.Nodes[a.Node]
+			b.If(etcd.Same(k.Host(a.Node), n.HostAt), etcd.Same(k.Assignment(a.Node), n.AssignedAt)).Put(k.Assignment(a.Node), a.Assignment)
+		}
+		if err := s.db.Commit(ctx, b); err != nil {
+			return etcd.Wrap(err, "cannot assign nodes to rollout %s of %s", p.ID, ref)
+		}
+	}
+	for _, node := range step.Withdraw {
+		n := o.Nodes[node]
+		b := etcd.If(guards...).If(etcd.Same(k.Assignment(node), n.AssignedAt), etcd.Same(k.Status(node), n.StatusAt)).Delete(k.Assignment(node))
+		if err := s.db.Commit(ctx, b); err != nil && !errors.Is(err, etcd.ErrConflict) {
+			return etcd.Wrap(err, "cannot withdraw node %s from rollout %s of %s", node, p.ID, ref)
+		}
+	}
+	return nil
+}
+
+// move writes the next state; and with it, at the end, the targets.
+func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign, step rollout.Step, guards []clientv3.Cmp, now time.Time) error {
+	k, p := s.db.Env(ref), c.Plan
+	b := etcd.If(guards...).Put(k.CampaignState(p.ID), step.State)
+	switch {
+	case step.Complete:
+		scope := etcd.Scope{Role: p.Role}
+		before := c.Desires.Target(scope)
+		done := Change{Kind: Promoted, Role: p.Role, Before: before, After: p.Target.Overlay(before)}
+		_, err := s.targets.change(ctx, b, ref, c.Desires, done, Author{By: p.By, Why: string(p.Why), At: now, Ends: p.ID})
+		return err
+	case step.Close != nil:
+		gate := c.Gate
+		gate.State, gate.By, gate.Why, gate.At = agent.GatePaused, "pulley serve", "", now.UTC().Truncate(time.Second)
+		b.Put(k.Gate(), gate)
+	}
+	return s.db.Commit(ctx, b)
+}
+
+// Set opens or closes the gate of a campaign for an operator. With accept, the failures so far count no longer.
+func (s *Campaigns) Set(ctx context.Context, ref environments.Ref, c *Campaign, to agent.GateState, accept bool, a Author) error {
+	k, gate := s.db.Env(ref), c.Gate
+	if gate.Rollout != c.Plan.ID {
+		return fmt.Errorf("cannot change rollout %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
+	}
+	gate.State, gate.By, gate.Why, gate.At = to, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
+	b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision)).Put(k.Gate(), gate)
+	if accept {
+		b.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), c.State.Resume())
+	}
+	return etcd.Wrap(s.db.Commit(ctx, b), "cannot change rollout %s of %s", c.Plan.ID, ref)
+}

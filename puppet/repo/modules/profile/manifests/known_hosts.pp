@@ -1,0 +1,29 @@
+# The SSH host keys of the nodes that this node sees, as a whole file.
+# It needs `sees:` for the node's role, and `exports: [ssh.ed25519.key]` below `hosts:` in the environment file: docs/hosts.md
+# of Pulley.
+#
+# @param path   the file
+# @param hosts  nodes by role
+class profile::known_hosts (
+  Pattern[/\A\//]           $path  = '/etc/ssh/ssh_known_hosts',
+  Hash[String, Array[Hash]] $hosts = lookup('pulley::hosts'),
+) {
+  $lines = $hosts.map |$role, $nodes| {
+    $nodes.map |$h| {
+      $names = ([$h['hostname'], $h['name']] + $h['addresses']).filter |$n| { $n }.unique.join(',')
+      $key = get($h, 'facts', {})['ssh.ed25519.key']
+      case $key { # a machine chose it
+        /\A[A-Za-z0-9+\/]+=*\z/: { "${names} ssh-ed25519 ${key}\n" }
+        default:                 { '' }
+      }
+    }
+  }
+
+  file { $path:
+    ensure  => file,
+    owner   => 'root',
+    group   => 'root',
+    mode    => '0644',
+    content => $lines.flatten.join,
+  }
+}
