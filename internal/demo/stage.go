@@ -86,7 +86,7 @@ func (s *stage) startEtcd(ctx context.Context) error {
 	}
 	defer log.Close()
 	cmd := exec.Command(s.self, "serve", "--auth", "--data-dir", "etcd", "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0")
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.env, log, log
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.temporary(), log, log
 	gone, err := leash(cmd)
 	if err != nil {
 		return fmt.Errorf("cannot start etcd: %w", err)
@@ -118,6 +118,9 @@ func (s *stage) startEtcd(ctx context.Context) error {
 		}
 	}
 }
+
+// temporary is the environment of programs whose temporary files disappear with the demo: a killed program removes nothing itself.
+func (s *stage) temporary() []string { return append(slices.Clone(s.env), "TMPDIR="+s.dir) }
 
 // watch reports the end of a part that should live as long as the demo.
 func (s *stage) watch(what string, ended <-chan error) <-chan struct{} {
@@ -203,7 +206,7 @@ func (s *stage) command(ctx context.Context, input string, args ...string) (out,
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.self, args...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.dir, strings.NewReader(input), &stdout, &stderr
-	cmd.Env = append(slices.Clone(s.env), "TMPDIR="+s.dir)                               // a killed command removes nothing itself
+	cmd.Env = s.temporary()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it started
 	cmd.WaitDelay = etcdGrace
 	ended, err := leash(cmd)
