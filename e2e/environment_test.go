@@ -131,7 +131,7 @@ roles:
   compute:
     cardinality: 1
     after: [controller]
-    rollout: {timeout: 10m}
+    replace: {timeout: 10m}
 `, s.folder, filepath.Join(bin, "pulley-agent"), controllers)
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		s.t.Fatal(err)

@@ -55,6 +55,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c.checkOrder()
 	c.checkMembers()
 	c.checkLayers()
+	c.checkRollout()
 	c.checkMapped()
 	c.checkHalves()
 }
@@ -68,6 +69,10 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 		case *string:
 			if *v != "" {
 				c.flaw(at, at.field+" "+quoted(*v), f.flaw(*v))
+			}
+		case *int:
+			if f.key != "cardinality" { // a role's, which checkRoles checks
+				c.flaw(at, at.field, countFlaw(*v, 0))
 			}
 		case *Duration:
 			c.flaw(at, at.field, timeFlaw(f.key, *v))
@@ -90,9 +95,22 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(below(name), "node "+quoted(name), c.unknownNode(name))
 				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
 			}
+		case *map[string]int:
+			for _, key := range slices.Sorted(maps.Keys(*v)) {
+				in := below(key)
+				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
+				c.flaw(in, in.field, countFlaw((*v)[key], 1))
+			}
+		case *RolloutPolicy:
+			c.checkValues(role, at.field+".", f.fields())
+		case *map[string]RoleRollout:
+			for _, name := range slices.Sorted(maps.Keys(*v)) {
+				own := (*v)[name]
+				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
+			}
 		case *Provider:
 			c.checkProvider()
-		case *rollout:
+		case *replace:
 			c.checkValues(role, at.field+".", f.fields())
 		case *PuppetSettings:
 			c.checkValues(role, at.field+".", f.fields())
@@ -184,8 +202,12 @@ var forms = sync.OnceValue(func() map[string]form {
 	const percentage, noReplacement = `([1-9][0-9]?|100)%`, "\ufffd"
 	all := map[string]form{
 		"duration":       {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
-		"batch":          {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least one machine, or a percentage like 25%"},
-		"failures":       {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
+		"batch":          {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least 1, or a percentage like 25%"},
+		"failures":       {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number, or a percentage like 25%"},
+		"promotion":      {pattern: `^(automatic|manual)$`, allowed: "it is either automatic or manual"},
+		"unready":        {pattern: `^(wait|skip|fail)$`, allowed: "it is wait, skip or fail"},
+		"on_failure":     {pattern: `^(pause|revert)$`, allowed: "it is either pause or revert"},
+		"expression":     {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"label":          {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
 		"extension":      {pattern: `^[A-Za-z0-9_][A-Za-z0-9_.]{0,127}$`, allowed: "names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1"},
 		"datalayer":      {pattern: `^[a-z][a-z0-9_]*$`, max: maxAttribute, allowed: "a layer is node, role, environment, common, or the name of an attribute of small letters, digits and _"},
@@ -259,6 +281,16 @@ func (c checker) checkRoles() {
 	for i, r := range c.Roles {
 		c.flaw(spot{i, ""}, "role "+quoted(r.Name), overlapFlaw(r.Name, places))
 	}
+}
+
+func countFlaw(n, least int) *Error {
+	switch {
+	case n < least:
+		return &Error{Problem: fmt.Sprintf("it is %d, below %d", n, least)}
+	case n > maxNodes:
+		return &Error{Problem: fmt.Sprintf("it is %d, at most %d are allowed", n, maxNodes)}
+	}
+	return nil
 }
 
 func cardinalityFlaw(n int) *Error {
@@ -352,11 +384,15 @@ func (c checker) checkOrder() {
 		known[r.Name] = true
 	}
 	for i, r := range c.Roles {
-		c.others(i, r, "after", "comes after", r.After, known)
-		c.others(i, r, "reacts_to", "reacts to", r.ReactsTo, known)
+		c.others(spot{i, "after"}, r.Name, "comes after", r.After, known)
+		c.others(spot{i, "reacts_to"}, r.Name, "reacts to", r.ReactsTo, known)
 		c.seen(i, r, known)
 	}
-	for _, cycle := range c.cycles() {
+	after := map[string][]string{}
+	for _, r := range c.Roles {
+		after[r.Name] = r.After
+	}
+	for _, cycle := range cycles(after) {
 		first := cycle[0]
 		at := slices.IndexFunc(c.Roles, func(r Role) bool { return r.Name == first })
 		c.add(spot{at, "after"}, "a role's machines are created after those of the roles in its `after`: remove one of these dependencies",
@@ -380,17 +416,17 @@ func (c checker) seen(i int, r Role, known map[string]bool) {
 }
 
 // others checks the names of other roles in a list of a role.
-func (c checker) others(i int, r Role, key, verb string, names []string, known map[string]bool) {
+func (c checker) others(list spot, role, verb string, names []string, known map[string]bool) {
 	seen := map[string]bool{}
 	for j, name := range names {
-		at := spot{i, key + "." + strconv.Itoa(j)}
+		at := spot{list.role, list.field + "." + strconv.Itoa(j)}
 		switch {
-		case name == r.Name:
-			c.add(at, "leave it out", "role %s %s itself", quoted(r.Name), verb)
+		case name == role:
+			c.add(at, "leave it out", "role %s %s itself", quoted(role), verb)
 		case !known[name]:
-			c.add(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", quoted(r.Name), verb, quoted(name))
+			c.add(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", quoted(role), verb, quoted(name))
 		case seen[name]:
-			c.add(at, "keep one of them", "role %s %s %s twice", quoted(r.Name), verb, quoted(name))
+			c.add(at, "keep one of them", "role %s %s %s twice", quoted(role), verb, quoted(name))
 		default:
 			seen[name] = true
 		}
@@ -423,10 +459,10 @@ func (c checker) unknownNode(name string) *Error {
 
 // cycles returns cycles of roles that depend on each other: the shortest one of each first role by name, unless it shares
 // a role with an earlier cycle. Each role in it comes after the next one, and the last one after the first.
-func (e *Environment) cycles() [][]string {
+func cycles(of map[string][]string) [][]string {
 	after := map[string][]string{}
-	for _, r := range e.Roles {
-		after[r.Name] = slices.Sorted(slices.Values(r.After))
+	for name, others := range of {
+		after[name] = slices.Sorted(slices.Values(others))
 	}
 	var cycles [][]string
 	reported := map[string]bool{}

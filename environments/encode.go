@@ -11,7 +11,11 @@ import (
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.
 // Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
-const storedFormat = 4
+const storedFormat = 5
+
+// unstagedFormat is the format of an environment without a policy for rollouts and limits of replaced machines, which programs
+// of format 4 can read. Before format 5, a role's `replace` was called `rollout`.
+const unstagedFormat = 4
 
 // untrustedFormat is the format of an environment without settings for releases, which programs of format 3 can read.
 const untrustedFormat = 3
@@ -57,7 +61,9 @@ func (e *Environment) bytes() ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	format := storedFormat
 	switch {
+	case own.staged():
 	case own.forReleases():
+		format = unstagedFormat
 	case reflect.ValueOf(own.Given).IsZero():
 		format = ungivenFormat
 	default:
@@ -65,6 +71,11 @@ func (e *Environment) bytes() ([]byte, error) {
 	}
 	err := enc.Encode(stored{format, &own})
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+// staged reports whether the environment has settings that programs of format 4 do not know.
+func (e *Environment) staged() bool {
+	return !reflect.ValueOf(e.Rollout).IsZero() || slices.ContainsFunc(e.Roles, func(r Role) bool { return r.Replace != replace{} })
 }
 
 // forReleases reports whether the environment has settings that nodes read from their releases.
@@ -111,6 +122,9 @@ func decode(data []byte) (*Environment, error) {
 	if head.Format < 1 {
 		return nil, errors.New("it is damaged: it has no format version")
 	}
+	if head.Format <= unstagedFormat {
+		data = renamed(data)
+	}
 	e := new(Environment)
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -123,6 +137,29 @@ func decode(data []byte) (*Environment, error) {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
 	return e, nil
+}
+
+// renamed returns the stored form with the name that a role's `rollout` has since format 5. Data of another form stays as it is.
+func renamed(data []byte) []byte {
+	var e map[string]json.RawMessage
+	var roles []map[string]json.RawMessage
+	if json.Unmarshal(data, &e) != nil || json.Unmarshal(e["roles"], &roles) != nil {
+		return data
+	}
+	for _, r := range roles {
+		if limits, has := r["rollout"]; has {
+			delete(r, "rollout")
+			r["replace"] = limits
+		}
+	}
+	var err error
+	if e["roles"], err = json.Marshal(roles); err != nil {
+		return data
+	}
+	if changed, err := json.Marshal(e); err == nil {
+		return changed
+	}
+	return data
 }
 
 // valid returns all problems of e as one error.

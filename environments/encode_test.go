@@ -24,9 +24,11 @@ func TestEncode(t *testing.T) {
 		{"who makes machines, and how", Environment{
 			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: Duration(time.Minute)},
 			Flavors: map[string]string{"s": "m1.small"}, Userdata: Userdata{Proxy: "http://p:1"},
-			Roles: []Role{{Name: "web", Cardinality: 1, Rollout: rollout{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
-		}, `{"v":2,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
-			`"roles":[{"name":"web","cardinality":1,"after":["db"],"rollout":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
+			Roles: []Role{{Name: "web", Cardinality: 1, Replace: replace{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
+		}, `{"v":5,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
+			`"roles":[{"name":"web","cardinality":1,"after":["db"],"replace":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
+		{"a policy for rollouts", Environment{Name: "dev", Rollout: RolloutPolicy{Canaries: "1", Settle: Duration(time.Minute), MaxUnavailable: map[string]int{"rack": 1}}},
+			`{"v":5,"name":"dev","rollout":{"canaries":"1","settle":"1m0s","max_unavailable":{"rack":1}},"roles":[]}`},
 		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":2,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
@@ -41,6 +43,16 @@ func TestEncode(t *testing.T) {
   did you mean dev?
 cardinality of "web": it is -1, below 0
   0 keeps the role without nodes`, "")
+}
+
+// An environment that an earlier Pulley stored must stay readable: its `rollout` of a role is `replace` now.
+func TestDecodeRenamesReplace(t *testing.T) {
+	e, err := Decode([]byte(`{"v":2,"name":"dev","roles":[{"name":"web","cardinality":1,"rollout":{"batch":"2"}}]}`))
+	if err != nil || e.Roles[0].Replace.Batch != "2" {
+		t.Errorf("%+v, %v", e, err)
+	}
+	_, err = Decode([]byte(`{"v":5,"name":"dev","roles":[{"name":"web","cardinality":1,"rollout":{"batch":"2"}}]}`))
+	says(t, err, `cannot read stored environment: it is damaged: json: unknown field "rollout"`, "")
 }
 
 func TestEncodeRoundTrips(t *testing.T) {
@@ -60,7 +72,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 // A damaged value must be distinguished from a value of a newer Pulley: an upgrade helps with the second only.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
-		{"a newer format, whatever it looks like", `{"v":5,"name":["x"]}`, "it was written by a newer Pulley (format 5, this one reads 4)", "use a newer Pulley here, too"},
+		{"a newer format, whatever it looks like", `{"v":6,"name":["x"]}`, "it was written by a newer Pulley (format 6, this one reads 5)", "use a newer Pulley here, too"},
 		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
 		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
 		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},

@@ -41,6 +41,8 @@ type Environment struct {
 
 	Statement Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
 
+	Rollout RolloutPolicy `json:"rollout,omitzero" help:"How staged rollouts of this environment proceed."`
+
 	// The agent reads the trusted extensions from the file in the release (agent/puppet/trusted.go), and ignores stored ones.
 	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_environment=production" help:"Trusted extensions of all nodes, for Puppet's $trusted['extensions']. Nodes take them from this file in the release."`
 	// The agent reads the layers and the attributes from the file in the release, too (hieradata/hierarchy.go).
@@ -71,7 +73,7 @@ type Role struct {
 	ReactsTo    []string          `json:"reacts_to,omitempty" form:"role" like:"controller" help:"Roles whose added or removed nodes cause a Puppet run on these nodes."`
 	Sees        []string          `json:"sees,omitempty" form:"seen" like:"controller" help:"Roles whose nodes these nodes find in pulley::hosts; all means every role. Nodes take them from this file in the release."`
 	Protected   bool              `json:"protected,omitempty" help:"Machines of this role are never deleted."`
-	Rollout     rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
+	Replace     replace           `json:"replace,omitzero" help:"Number of machines that are replaced at a time."`
 	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
 	Trusted     map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_role=web" help:"Trusted extensions of the role's nodes. They override the environment's."`
 	Attributes  map[string]string `json:"attributes,omitempty" form:"attribute" like:"site=ams" help:"Attributes of the role's nodes, which select layers of live data. Each is one of the environment's layers."`
@@ -101,9 +103,39 @@ type HostSettings struct {
 	AddressFact string `json:"address_fact,omitempty" form:"export" like:"networking.interfaces.eth1.ip" help:"The fact with a node's main address. Without a usable value, networks decide."`
 }
 
-// rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
+// RolloutPolicy is how staged rollouts proceed. A share is a number of nodes, or a percentage: "2", "25%". Empty values have
+// the defaults of package rollout.
+type RolloutPolicy struct {
+	Canaries      string `json:"canaries,omitempty" form:"failures" like:"5%" help:"Nodes that take a target first: a number, or a percentage of all nodes (default: 1; with canaries_where, all of its nodes)."`
+	CanariesWhere string `json:"canaries_where,omitempty" form:"expression" like:"site == 'lab'" help:"Expression that selects the canaries, as in --where."`
+	Batch         string `json:"batch,omitempty" form:"batch" like:"10%" help:"Nodes of a role at a time: a number, or a percentage of the role (default: 10%)."`
+	Failures      string `json:"failures,omitempty" form:"failures" like:"5%" help:"Nodes that may fail before the rollout pauses: a number, or a percentage of its nodes (default: 0)."`
+	BatchFailures string `json:"batch_failures,omitempty" form:"failures" like:"1" help:"Nodes of one batch that may fail before the rollout pauses (default: as many as failures)."`
+	Retries       int    `json:"retries,omitempty" help:"Runs after a failed one, before the node counts as failed (default: 0)."`
+
+	Settle   Duration `json:"settle,omitempty" like:"5m" help:"How long a node must stay healthy before its slot is free, at most 24h (default: its run decides)."`
+	Deadline Duration `json:"deadline,omitempty" like:"1h" help:"Time for one node, at most 720h (default: 1h)."`
+	Progress Duration `json:"progress,omitempty" like:"2h" help:"Time without a node that ends, after which the rollout pauses, at most 720h (default: 2h)."`
+
+	Promote        string         `json:"promote,omitempty" form:"promotion" like:"manual" help:"automatic or manual: who continues after the canaries (default: automatic)."`
+	Unready        string         `json:"unready,omitempty" form:"unready" like:"skip" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn (default: wait)."`
+	Skip           string         `json:"skip,omitempty" form:"failures" like:"5%" help:"Nodes that unready: skip may leave out; further ones fail (default: any number)."`
+	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute or a fact that may be unavailable at a time."`
+	OnFailure      string         `json:"on_failure,omitempty" form:"on_failure" like:"revert" help:"pause or revert: what a rollout with too many failures does (default: pause)."`
+
+	Roles map[string]RoleRollout `json:"roles,omitempty" help:"What roles have differently, by role."`
+}
+
+// RoleRollout is what a role has differently in staged rollouts.
+type RoleRollout struct {
+	Batch         string   `json:"batch,omitempty" form:"batch" like:"1" help:"Nodes of the role at a time."`
+	BatchFailures string   `json:"batch_failures,omitempty" form:"failures" like:"0" help:"Nodes of one batch of the role that may fail."`
+	After         []string `json:"after,omitempty" form:"role" like:"controller" help:"Roles whose nodes take the target before those of this role."`
+}
+
+// replace limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
 // cardinality with at least one machine: "2", "25%".
-type rollout struct {
+type replace struct {
 	Batch    string   `json:"batch,omitempty" form:"batch" like:"25%" help:"Machines that are replaced at a time: a number, or a percentage of the role (default: 1)."`
 	Failures string   `json:"failures,omitempty" form:"failures" like:"25%" help:"Machines that may fail before no more are ordered (default: 0)."`
 	Timeout  Duration `json:"timeout,omitempty" like:"30m" help:"Maximum time from the order of a machine until it has converged, at most 24h (default: 30m)."`

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -55,7 +56,7 @@ func readTags(t reflect.Type) []field {
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
 	return slices.DeleteFunc(shownFields(e), func(f field) bool {
-		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts"
+		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout"
 	})
 }
 
@@ -69,7 +70,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *rollout, *PuppetSettings, *HostSettings, *Userdata:
+	case *Provider, *RolloutPolicy, *replace, *PuppetSettings, *HostSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil
@@ -111,6 +112,18 @@ func tidy(fields []field) {
 			if len(*v) == 0 {
 				*v = nil
 			}
+		case *map[string]RoleRollout:
+			for name, own := range *v {
+				tidy(fieldsOf(&own))
+				(*v)[name] = own
+			}
+			if len(*v) == 0 {
+				*v = nil
+			}
+		case *map[string]int:
+			if len(*v) == 0 {
+				*v = nil
+			}
 		case *[]Role:
 			if len(*v) == 0 {
 				*v = nil
@@ -124,7 +137,7 @@ func tidy(fields []field) {
 	}
 }
 
-// setting is one value as text, with its path in the file as in --set: "rollout.batch".
+// setting is one value as text, with its path in the file as in --set: "replace.batch".
 type setting struct{ path, text string }
 
 // settingsOf returns all values that are set, besides roles and cardinalities.
@@ -142,6 +155,10 @@ func settingsOf(prefix string, fields []field) []setting {
 			if *v {
 				text = "true"
 			}
+		case *int:
+			if *v != 0 && f.key != "cardinality" {
+				text = strconv.Itoa(*v)
+			}
 		case *Duration:
 			if *v != 0 {
 				text = v.String()
@@ -152,17 +169,28 @@ func settingsOf(prefix string, fields []field) []setting {
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				out = append(out, setting{path + "." + key, (*v)[key]})
 			}
-		case *map[string]NodeSettings:
-			for _, name := range slices.Sorted(maps.Keys(*v)) {
-				own := (*v)[name]
-				out = append(out, settingsOf(path+"."+name+".", fieldsOf(&own))...)
+		case *map[string]int:
+			for _, key := range slices.Sorted(maps.Keys(*v)) {
+				out = append(out, setting{path + "." + key, strconv.Itoa((*v)[key])})
 			}
+		case *map[string]NodeSettings:
+			out = append(out, settingsOfEach(path, *v)...)
+		case *map[string]RoleRollout:
+			out = append(out, settingsOfEach(path, *v)...)
 		default:
 			out = append(out, settingsOf(path+".", f.fields())...)
 		}
 		if text != "" {
 			out = append(out, setting{path, text})
 		}
+	}
+	return out
+}
+
+func settingsOfEach[T any](path string, all map[string]T) (out []setting) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		own := all[name]
+		out = append(out, settingsOf(path+"."+name+".", fieldsOf(&own))...)
 	}
 	return out
 }

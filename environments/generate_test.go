@@ -30,11 +30,13 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 	if rich {
 		e.Provider, e.Userdata, e.Statement = drawProvider(t), drawUserdata(t), drawTime(t)
 		e.drawTables(t)
+		e.Rollout = drawRollout(t)
 		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
 			e.Puppet = PuppetSettings{Reports: []string{"puppetdb"}}
 			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip"}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
+			e.Rollout.Roles = map[string]RoleRollout{names[0]: {Batch: "1", BatchFailures: "0", After: drawList(t, rapid.SampledFrom(append(names[1:], "")[:1]))}}
 			e.ByNode = map[string]NodeSettings{names[0] + "1": {Trusted: map[string]string{"pp_zone": "a"}}}
 		}
 	}
@@ -50,12 +52,25 @@ func drawRole(t *rapid.T, r Role, before, behind []string) Role {
 		r.ReactsTo = drawList(t, rapid.SampledFrom(slices.Concat(before, behind)))
 	}
 	r.Protected = rapid.Bool().Draw(t, "protected")
-	r.Rollout = rollout{
+	r.Replace = replace{
 		Batch: maybe(t, rapid.SampledFrom([]string{"1", "25%", "100%"})), Failures: maybe(t, rapid.SampledFrom([]string{"0", "3", "1%"})), Timeout: drawTime(t),
 	}
 	r.Userdata = drawUserdata(t)
 	r.Userdata.Servers, r.Userdata.CA, r.Userdata.AgentURLs = nil, nil, nil // settings that are only valid together
 	return r
+}
+
+func drawRollout(t *rapid.T) RolloutPolicy {
+	share := rapid.SampledFrom([]string{"0", "3", "1%"})
+	p := RolloutPolicy{
+		Canaries: maybe(t, share), CanariesWhere: maybe(t, rapid.Just(`os.family == "Debian"`)), Batch: maybe(t, rapid.Just("25%")), Failures: maybe(t, share),
+		BatchFailures: maybe(t, share), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
+		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")),
+	}
+	if rapid.Bool().Draw(t, "places") {
+		p.MaxUnavailable = map[string]int{"networking.domain": 2}
+	}
+	return p
 }
 
 // drawTables adds an entry for each symbol, or no tables.

@@ -14,6 +14,8 @@ type LoadOptions struct {
 	Cloud *Source  // clouds/<cloud>.yaml; nil for none
 	Sets  []string // of --set: "compute.cardinality=5"
 	Stack string   // of --stack, instead of the file's; "" keeps the file's
+
+	Expression func(string) error // checks rollout.canaries_where; nil: it is not checked
 }
 
 // Source is a file that the caller has read.
@@ -48,6 +50,7 @@ func (o LoadOptions) read(more func(checker)) (*Environment, error) {
 	e.check(ofCloud != nil, p.report)
 	if ofCloud == nil {
 		more(checker{e, false, p.report})
+		o.checkExpression(e, p)
 	}
 	if problems := append(p.end(), ofCloud...); len(problems) > 0 {
 		return nil, problems
@@ -61,6 +64,20 @@ func (o LoadOptions) read(more func(checker)) (*Environment, error) {
 		return nil, Errors{flaw}
 	}
 	return e, nil
+}
+
+// checkExpression reports a mistake in the expression for canaries. The last line of its error is the remedy.
+func (o LoadOptions) checkExpression(e *Environment, p *parser) {
+	if o.Expression == nil || e.Rollout.CanariesWhere == "" {
+		return
+	}
+	if err := o.Expression(e.Rollout.CanariesWhere); err != nil {
+		text, hint := err.Error(), ""
+		if cut := strings.LastIndexByte(text, '\n'); cut >= 0 {
+			text, hint = text[:cut], text[cut+1:]
+		}
+		p.report(spot{noRole, "rollout.canaries_where"}, &Error{Problem: "rollout.canaries_where: " + text, Advice: hint})
+	}
 }
 
 // report records a problem of check at its position.
@@ -181,7 +198,9 @@ func (p *parser) set(root *yaml.Node, text string) {
 			return
 		}
 		tag := f.tag()
-		_, open := f.value.(*map[string]string)
+		_, words := f.value.(*map[string]string)
+		_, numbers := f.value.(*map[string]int)
+		open := words || numbers
 		switch {
 		case len(keys) == 1 && tag != "":
 			p.write(at, f.key, tag, value, from)
@@ -200,7 +219,11 @@ func (p *parser) set(root *yaml.Node, text string) {
 			return // reading reports the wrong type
 		}
 		if what = f.key; open { // a symbol may contain dots
-			p.write(at, strings.Join(keys[1:], "."), "!!str", value, from)
+			tag := "!!str"
+			if numbers {
+				tag = "!!int"
+			}
+			p.write(at, strings.Join(keys[1:], "."), tag, value, from)
 			return
 		}
 		fields, keys = f.fields(), keys[1:]

@@ -73,14 +73,14 @@ func TestLoadLaysTheCloudUnderTheFile(t *testing.T) {
 // --set changes single values: other values stay, and the new ones pass the checks of the file.
 func TestLoadSets(t *testing.T) {
 	e, err := load(layeredFile, cloudFile, "t42", "web.cardinality=5", "roles.db.flavor=small", "provider.cloud=east", "flavors.m1.x=big",
-		"web.rollout.batch=10%", "web.rollout.timeout=5m", "db.protected=true", "web.labels.team=core", "db.userdata.schedule=* * * * *", "web.rollout.failures=2")
+		"web.replace.batch=10%", "web.replace.timeout=5m", "db.protected=true", "web.labels.team=core", "db.userdata.schedule=* * * * *", "web.replace.failures=2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	web, db := e.Roles[0], e.Roles[1]
 	if web.Cardinality != 5 || db.Flavor != "small" || e.Provider.Cloud != "east" || e.Flavors["m1.x"] != "big" || e.Ref().String() != "dev@t42" ||
-		web.Rollout.BatchOf(50) != 5 || e.TimeoutOf(web).Minutes() != 5 || !db.Protected || web.Labels["team"] != "core" || db.Userdata.Schedule != "* * * * *" ||
-		web.Rollout.FailuresOf(9) != 2 || e.TimeoutOf(db) != DefaultTimeout {
+		web.Replace.BatchOf(50) != 5 || e.TimeoutOf(web).Minutes() != 5 || !db.Protected || web.Labels["team"] != "core" || db.Userdata.Schedule != "* * * * *" ||
+		web.Replace.FailuresOf(9) != 2 || e.TimeoutOf(db) != DefaultTimeout {
 		t.Errorf("got %+v", e)
 	}
 	if folded, err := load("provider: openstack\nroles: {}\n", "", "", "provider.cloud=x"); err != nil || folded.Provider.Cloud != "x" {
@@ -98,11 +98,11 @@ func TestLoadRefusesSets(t *testing.T) {
 		{"an empty part", "web..x=1", "--set web..x=1: it is not PATH=VALUE | write it like compute.cardinality=5"},
 		{"a role with a slip", "wep.cardinality=5", `--set wep.cardinality=5: there is no role and no key "wep" | did you mean web?`},
 		{"a role that there is not", "lb.cardinality=5", `--set lb.cardinality=5: there is no role and no key "lb" | did you mean db?`},
-		{"something else", "elsewhere=5", `--set elsewhere=5: there is no role and no key "elsewhere" | it begins with a role or a key of the file: web, db, stack, provider, flavors, images, networks, signatures, statement, trusted, layers, nodes, puppet, hosts, userdata and roles`},
+		{"something else", "elsewhere=5", `--set elsewhere=5: there is no role and no key "elsewhere" | it begins with a role or a key of the file: web, db, stack, provider, flavors, images, networks, signatures, statement, rollout, trusted, layers, nodes, puppet, hosts, userdata and roles`},
 		{"a key with a slip", "web.cardinalty=5", `--set web.cardinalty=5: role "web" has no key "cardinalty" | did you mean cardinality?`},
 		{"a complete role", "web=5", `--set web=5: "web" is a role, and no single value | write it like web.cardinality=5`},
 		{"a list", "db.after=web", `--set db.after=web: "after" is a list, and only single values can be set | change the file for that`},
-		{"a mapping", "web.rollout=2", `--set web.rollout=2: "rollout" has keys of its own, and is not a single value | change the file for that`},
+		{"a mapping", "web.replace=2", `--set web.replace=2: "replace" has keys of its own, and is not a single value | change the file for that`},
 		{"below a value", "web.cardinality.x=2", `--set web.cardinality.x=2: "cardinality.x" is below a single value | change the file for that`},
 		{"no number", "web.cardinality=five", `--set web.cardinality=five: cardinality "five" is not written as a decimal integer | use the digits 0 to 9`},
 		{"a number too low", "web.cardinality=-1", `--set web.cardinality=-1: cardinality of "web": it is -1, below 0 | 0 keeps the role without nodes`},

@@ -49,13 +49,13 @@ func TestParseRefusesMachines(t *testing.T) {
 			"dev.yaml:2:30: after makes a cycle: a → b → a | a role's machines are created after those of the roles in its `after`: remove one of these dependencies\n" +
 				"dev.yaml:4:30: after makes a cycle: c → d → c | a role's machines are created after those of the roles in its `after`: remove one of these dependencies"},
 
-		{"a batch of none", web("    rollout: {batch: 0}\n"), `dev.yaml:4:22: rollout.batch "0": it is not a number of at least one machine, or a percentage like 25%`},
-		{"more than all", web("    rollout: {batch: 101%}\n"), `dev.yaml:4:22: rollout.batch "101%": it is not a number of at least one machine, or a percentage like 25%`},
-		{"a share of a half", web("    rollout: {failures: 2.5}\n"), `dev.yaml:4:25: rollout.failures is the decimal number "2.5", it has to be a number of machines like 2, or a share like 25%`},
-		{"a time without a unit", web("    rollout: {timeout: 30}\n"), `dev.yaml:4:24: rollout.timeout is the integer "30", not a time | write it with units, like 90s, 30m or 1h30m`},
-		{"a time of no length", web("    rollout: {timeout: 0s}\n"), `dev.yaml:4:24: rollout.timeout must be longer than zero | write it with units, like 90s, 30m or 1h30m`},
-		{"a time of days", web("    rollout: {timeout: 25h}\n"), `dev.yaml:4:24: rollout.timeout: it is 25h0m0s, at most 24h0m0s are allowed`},
-		{"a key of rollout with a slip", web("    rollout: {bach: 2}\n"), `dev.yaml:4:15: rollout has no key "bach" | did you mean batch?`},
+		{"a batch of none", web("    replace: {batch: 0}\n"), `dev.yaml:4:22: replace.batch "0": it is not a number of at least 1, or a percentage like 25%`},
+		{"more than all", web("    replace: {batch: 101%}\n"), `dev.yaml:4:22: replace.batch "101%": it is not a number of at least 1, or a percentage like 25%`},
+		{"a share of a half", web("    replace: {failures: 2.5}\n"), `dev.yaml:4:25: replace.failures is the decimal number "2.5", it has to be a number like 2, or a share like 25%`},
+		{"a time without a unit", web("    replace: {timeout: 30}\n"), `dev.yaml:4:24: replace.timeout is the integer "30", not a time | write it with units, like 90s, 30m or 1h30m`},
+		{"a time of no length", web("    replace: {timeout: 0s}\n"), `dev.yaml:4:24: replace.timeout must be longer than zero | write it with units, like 90s, 30m or 1h30m`},
+		{"a time of days", web("    replace: {timeout: 25h}\n"), `dev.yaml:4:24: replace.timeout: it is 25h0m0s, at most 24h0m0s are allowed`},
+		{"a key of replace with a slip", web("    replace: {bach: 2}\n"), `dev.yaml:4:15: replace has no key "bach" | did you mean batch?`},
 
 		{"a report processor", top("puppet: {reports: [http, puppetdb], reporturl: https://x.example/r}\n"), ""},
 		{"a report processor without its URL", top("puppet: {reports: [http]}\n"), `dev.yaml:1:19: reports: http needs a URL | write reporturl: https://dashboard.example/reports beside it`},

@@ -20,7 +20,7 @@ const maxProblems = 100
 var otherWords = map[string]string{
 	"number": "cardinality", "count": "cardinality", "replicas": "cardinality", "instances": "cardinality", "size": "cardinality",
 	"resources": "roles", "stack_id": "stack", "depends": "after", "depends_on": "after", "network": "networks", "tags": "labels",
-	"metadata": "labels", "type": "driver", "user_data": "userdata",
+	"metadata": "labels", "type": "driver", "canary": "canaries", "user_data": "userdata",
 }
 
 // Parse reads an environment file of at most 4 MiB, without a cloud file. It does not open filename: its base name
@@ -121,7 +121,7 @@ func (p *parser) role(key, value *yaml.Node, roles *[]Role) {
 	*roles = append(*roles, r)
 }
 
-// scope is the part of the file that fields belong to: a role or the environment, and the path: "rollout.".
+// scope is the part of the file that fields belong to: a role or the environment, and the path: "replace.".
 type scope struct {
 	p    *parser
 	role int
@@ -159,8 +159,12 @@ func (s scope) read(f field, n *yaml.Node) {
 		s.list(n, path, to)
 	case *map[string]string:
 		s.words(n, path, f.form == "extension" || f.form == "attribute", to)
+	case *map[string]int:
+		s.numbers(n, path, to)
 	case *map[string]NodeSettings:
-		s.nodes(n, path, to)
+		each(s, n, path, "node", to)
+	case *map[string]RoleRollout:
+		each(s, n, path, "role", to)
 	case *Provider:
 		s.provider(n, path, to)
 	case *[]Role:
@@ -210,15 +214,29 @@ func (s scope) words(n *yaml.Node, what string, strict bool, into *map[string]st
 // oldBoolean matches the texts that Ruby takes for booleans, as YAML 1.1 does: https://yaml.org/type/bool.html
 var oldBoolean = regexp.MustCompile(`^(?i:yes|no|on|off)$`)
 
-// nodes reads the settings of single nodes.
-func (s scope) nodes(n *yaml.Node, what string, into *map[string]NodeSettings) {
+// numbers reads a mapping with any keys and integers.
+func (s scope) numbers(n *yaml.Node, what string, into *map[string]int) {
 	s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
-		var own NodeSettings
+		if *into == nil {
+			*into = map[string]int{}
+		}
+		s.p.places[spot{s.role, what + "." + key.Value}] = value
+		problems := len(s.p.problems)
+		if (*into)[key.Value] = s.p.count(value, what+"."+key.Value); len(s.p.problems) > problems {
+			delete(*into, key.Value) // 0 would be a second problem of the same value
+		}
+	})
+}
+
+// each reads the settings of single nodes or roles by name.
+func each[T any](s scope, n *yaml.Node, what, kind string, into *map[string]T) {
+	s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
+		var own T
 		at := what + "." + key.Value
 		s.p.places[spot{s.role, at}] = key
-		scope{s.p, s.role, at + "."}.keys(value, "node "+quoted(key.Value), fieldsOf(&own))
+		scope{s.p, s.role, at + "."}.keys(value, kind+" "+quoted(key.Value), fieldsOf(&own))
 		if *into == nil {
-			*into = map[string]NodeSettings{}
+			*into = map[string]T{}
 		}
 		(*into)[key.Value] = own
 	})
@@ -245,7 +263,9 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 		case known != nil && !slices.Contains(known, key.Value):
 			seen[key.Value] = key
 			hint := "its keys are " + listed(known)
-			if name := meant(key.Value, known); name != "" {
+			if key.Value == "rollout" && strings.HasPrefix(what, "role ") {
+				hint = "write `replace:` for the limits of replaced machines; `rollout: {roles: …}` of the environment has those of staged rollouts"
+			} else if name := meant(key.Value, known); name != "" {
 				hint = "did you mean " + name + "?"
 				whole = false // a missing key would be a second report of the same mistake
 			}
@@ -374,14 +394,14 @@ func (p *parser) flag(n *yaml.Node, what string) bool {
 	return n.Value == "true"
 }
 
-// share returns a number of machines or a percentage. check enforces the limits.
+// share returns a number or a percentage. check enforces the limits.
 func (p *parser) share(n *yaml.Node, what string) string {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!int" {
 		count := p.count(n, what)
 		return strconv.Itoa(count)
 	}
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
-		p.wrongKind(n, what, "a number of machines like 2, or a share like 25%")
+		p.wrongKind(n, what, "a number like 2, or a share like 25%")
 		return ""
 	}
 	return p.text(n, what)

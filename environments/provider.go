@@ -175,7 +175,7 @@ func subnetFlaw(text string) *Error {
 
 func timeFlaw(key string, d Duration) *Error {
 	limit := Duration(maxTimeout)
-	if key == "statement" {
+	if key == "statement" || key == "deadline" || key == "progress" {
 		limit = Duration(maxStatement)
 	}
 	if d < 0 || d > limit {

@@ -31,20 +31,20 @@ func resolved(words map[string]string, symbol string) string {
 
 // TimeoutOf returns the maximum time from the order of a machine until its node is converged.
 func (e *Environment) TimeoutOf(r Role) time.Duration {
-	if r.Rollout.Timeout == 0 {
+	if r.Replace.Timeout == 0 {
 		return DefaultTimeout
 	}
-	return time.Duration(r.Rollout.Timeout)
+	return time.Duration(r.Replace.Timeout)
 }
 
 // UserdataOf returns the first-boot settings of a role; its own settings override the environment's.
 func (e *Environment) UserdataOf(r Role) Userdata { return r.Userdata.Over(e.Userdata) }
 
 // BatchOf returns how many machines of a role with cardinality nodes are replaced at a time, at least 1.
-func (r rollout) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }
+func (r replace) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }
 
 // FailuresOf returns how many machines of a role with cardinality nodes may fail before no more are ordered.
-func (r rollout) FailuresOf(cardinality int) int { return share(r.Failures, 0, cardinality) }
+func (r replace) FailuresOf(cardinality int) int { return share(r.Failures, 0, cardinality) }
 
 // share converts a checked share to a number of machines.
 func share(text string, without, cardinality int) int {

@@ -58,7 +58,7 @@ func TestShares(t *testing.T) {
 		{"-1", 3, 1, 0}, {"x", 3, 1, 0}, {"%", 3, 1, 0}, // check refuses these; they must not panic or loop either
 		{"0", 3, 1, 0},
 	} {
-		r := rollout{Batch: c.text, Failures: c.text}
+		r := replace{Batch: c.text, Failures: c.text}
 		if batch, failed := r.BatchOf(c.cardinality), r.FailuresOf(c.cardinality); batch != c.wantBatch || failed != c.wantFailed {
 			t.Errorf("%q of %d: batch %d, failures %d, want %d and %d", c.text, c.cardinality, batch, failed, c.wantBatch, c.wantFailed)
 		}
@@ -127,7 +127,7 @@ func TestDiffShowsMachineSettings(t *testing.T) {
 flavors: {small: m1.small}
 roles:
   web: {cardinality: 1, flavor: small, image: debian, labels: {team: core}, after: [db], userdata: {pre: ["#!/bin/sh\na"], post: ["#!/bin/sh\nb"]}, members: [old.example]}
-  db: {cardinality: 1, rollout: {batch: 2}}
+  db: {cardinality: 1, replace: {batch: 2}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ flavors: {small: m2.small, big: m2.big}
 userdata: {proxy: "http://p:1"}
 roles:
   web: {cardinality: 1, flavor: small, image: debian-13, networks: [front, back], labels: {team: edge}, userdata: {pre: ["#!/bin/sh\nc"]}}
-  db: {cardinality: 1, protected: true, reacts_to: [web], rollout: {batch: 10%, timeout: 1h}}
+  db: {cardinality: 1, protected: true, reacts_to: [web], replace: {batch: 10%, timeout: 1h}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -154,10 +154,10 @@ web: userdata.pre 11 bytes (sha256 d9729400…) → 11 bytes (sha256 bb4dcdc2…
 web: userdata.post 11 bytes (sha256 59f8b6d5…) → none
 web: members old.example → none
 web: networks none → front, back
-db: rollout.batch 2 → 10%
+db: replace.batch 2 → 10%
 db: reacts_to none → web
 db: protected none → true
-db: rollout.timeout none → 1h0m0s`
+db: replace.timeout none → 1h0m0s`
 	if got := strings.Join(Diff(before, after).Lines(), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -168,7 +168,7 @@ db: rollout.timeout none → 1h0m0s`
 		}
 	}
 	made := strings.Join(Diff(nil, after).Lines(), "\n")
-	if !strings.Contains(made, "db: new, cardinality 1, reacts_to web, protected true, rollout.batch 10%, rollout.timeout 1h0m0s (+db1)") {
+	if !strings.Contains(made, "db: new, cardinality 1, reacts_to web, protected true, replace.batch 10%, replace.timeout 1h0m0s (+db1)") {
 		t.Errorf("got\n%s", made)
 	}
 }

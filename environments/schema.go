@@ -73,6 +73,12 @@ func (f field) schema() schema {
 		if f.form == "label" {
 			s["maxProperties"] = maxLabels
 		}
+	case *map[string]int:
+		key, value, _ := strings.Cut(f.like, "=")
+		s = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": schema{"type": "integer", "minimum": 1, "maximum": maxNodes}}
+		example = schema{key: json.Number(value)}
+	case *map[string]RoleRollout:
+		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(RoleRollout)))}
 	case *map[string]NodeSettings:
 		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(NodeSettings)))}
 	case *Provider:

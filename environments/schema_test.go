@@ -144,7 +144,7 @@ func mutated(t *rapid.T, data []byte) []byte {
 
 var keysEverywhere = []string{
 	"stack", "roles", "provider", "driver", "owner", "command", "timeout", "folder", "agent", "interval", "bridge", "subnet", "cloud", "region", "availability_zone", "key_name",
-	"server_group", "security_groups", "config_drive", "flavors", "images", "networks", "userdata", "cardinality", "flavor", "image", "labels", "after", "reacts_to", "protected", "rollout",
+	"server_group", "security_groups", "config_drive", "flavors", "images", "networks", "userdata", "cardinality", "flavor", "image", "labels", "after", "reacts_to", "protected", "rollout", "replace", "canaries", "retries", "max_unavailable", "promote", "settle",
 	"batch", "failures", "members", "servers", "ca", "endpoints", "allowed_signers", "mirrors", "agent_urls", "agent_sha256", "amd64", "puppet_package", "puppet_version", "package_repo",
 	"proxy", "schedule", "pre", "post", "steps", "puppet", "colour", "Web", "web", "web1", "a b", "pulley", "PULLEY.x", "x",
 }

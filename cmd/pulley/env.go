@@ -18,6 +18,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/store"
+	"pulley/internal/where"
 )
 
 func newEnv(o *options) *cobra.Command {
@@ -239,7 +240,7 @@ func (o *options) readEnvironment(file string, f envFileFlags) (*environments.En
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the environment: %w", err)
 	}
-	load := environments.LoadOptions{File: environments.Source{Name: file, Data: data}, Sets: f.sets, Stack: f.stack}
+	load := environments.LoadOptions{File: environments.Source{Name: file, Data: data}, Sets: f.sets, Stack: f.stack, Expression: where.Check}
 	if f.cloud != "" {
 		if load.Cloud, err = readCloud(file, f.cloud); err != nil {
 			return nil, err

@@ -85,7 +85,7 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 // repeated order would leave one more valid token.
 func TestEachMachineGetsOwnToken(t *testing.T) {
 	const pin = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	s, f, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, rollout: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
+	s, f, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, replace: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
 	if err != nil {
 		t.Fatal(err)
 	}

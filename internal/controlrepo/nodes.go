@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/environments"
+	"pulley/internal/where"
 )
 
 // nodeMatchers are the node declarations of the manifests, without "default".
@@ -150,7 +151,7 @@ func (r *reading) checkClouds() []environments.Source {
 // load reads an environment. It must be valid alone or with one of the clouds, because no file states which clouds
 // belong to it.
 func load(name string, data []byte, clouds []environments.Source) (*environments.Environment, error) {
-	o := environments.LoadOptions{File: environments.Source{Name: name, Data: data}}
+	o := environments.LoadOptions{File: environments.Source{Name: name, Data: data}, Expression: where.Check}
 	e, err := environments.Load(o)
 	for i := 0; err != nil && i < len(clouds); i++ {
 		o.Cloud = &clouds[i]

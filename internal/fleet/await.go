@@ -28,7 +28,7 @@ type Awaited struct {
 // selection names is awaited in any case. An expression of the selection must have been evaluated: its nodes stay the same.
 func AwaitHealth(ref environments.Ref, sel Selection) Awaited {
 	return Awaited{Ref: ref, What: "the wait for " + ref.String(), Has: func(f store.FleetState, n Node) bool {
-		if f.Spec == nil || !sel.has(n.Role, n.Node) {
+		if f.Spec == nil || !sel.Has(n.Role, n.Node) {
 			return false
 		}
 		_, called := f.Spec.RoleOf(n.Node)

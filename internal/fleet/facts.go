@@ -141,7 +141,7 @@ func newEvaluation(sel Selection, f store.FleetState, ref environments.Ref, now 
 		names[name] = true
 	}
 	for name := range names {
-		if role := roleOf(f, name, called[name]); sel.has(role, name) {
+		if role := roleOf(f, name, called[name]); sel.Has(role, name) {
 			e.roles[name] = role
 		}
 	}

@@ -96,7 +96,7 @@ func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time
 	}
 	for _, name := range natural(names) {
 		n := lookAt(f, name, called[name], now)
-		if !sel.has(n.Role, name) {
+		if !sel.Has(n.Role, name) {
 			continue
 		}
 		if known[name] {

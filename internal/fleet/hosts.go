@@ -113,7 +113,7 @@ func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 // narrow evaluates the expression of a selection.
 func (r *HostsRead) narrow(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, sel *Selection, now time.Time) (err error) {
 	*sel, r.Notes, err = Narrow(ctx, s, ref, f, *sel, now)
-	r.selected = sel.has
+	r.selected = sel.Has
 	return err
 }
 

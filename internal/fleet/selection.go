@@ -39,8 +39,8 @@ func (s Selection) named() (nodes []string, listed bool) {
 	return nodes, true
 }
 
-// has reports whether the selection has a node of any state.
-func (s Selection) has(role, node string) bool {
+// Has reports whether the selection has a node of any state.
+func (s Selection) Has(role, node string) bool {
 	return (len(s.Roles) == 0 || slices.Contains(s.Roles, role)) && (len(s.Nodes) == 0 || slices.Contains(s.Nodes, node)) &&
 		(s.matched == nil || s.matched[node])
 }
@@ -57,7 +57,7 @@ func (s Selection) Concerns(scope store.Scope, roleOf func(node string) string) 
 	case scope == (store.Scope{}):
 		return true
 	case scope.Node != "":
-		return s.has(roleOf(scope.Node), scope.Node)
+		return s.Has(roleOf(scope.Node), scope.Node)
 	case listed:
 		return slices.ContainsFunc(nodes, func(node string) bool { return roleOf(node) == scope.Role })
 	}

@@ -50,7 +50,7 @@ func narrowed(t *testing.T, text string, published map[string]string, hosts int)
 func TestExpressionThatIsTrueForNoNodeSelectsNone(t *testing.T) {
 	t.Parallel()
 	sel, notes := narrowed(t, `os.family == "Debain"`, map[string]string{"web1": `{"family":"Debian"}`}, 2)
-	if !sel.Empty() || sel.All() || sel.has("web", "web1") || sel.has("web", "stranger") || !slices.Contains(notes, "the expression selects no node") {
+	if !sel.Empty() || sel.All() || sel.Has("web", "web1") || sel.Has("web", "stranger") || !slices.Contains(notes, "the expression selects no node") {
 		t.Errorf("%+v: %q", sel, notes)
 	}
 	role := func(string) string { return "web" }
@@ -76,8 +76,8 @@ func TestExpressionsAreEvaluatedForEachNode(t *testing.T) {
 		t.Errorf("%d nodes are selected", len(sel.matched))
 	}
 	for i := range hosts - 4 {
-		if name := fmt.Sprintf("web%d", i+1); sel.has("web", name) != (i%2 == 0) {
-			t.Fatalf("%s is selected: %t", name, sel.has("web", name))
+		if name := fmt.Sprintf("web%d", i+1); sel.Has("web", name) != (i%2 == 0) {
+			t.Fatalf("%s is selected: %t", name, sel.Has("web", name))
 		}
 	}
 	text := strings.Join(notes, "\n")

@@ -50,10 +50,10 @@ func after(roles ...string) func(*environments.Role) {
 }
 func flavor(f string) func(*environments.Role) { return func(r *environments.Role) { r.Flavor = f } }
 func failures(n string) func(*environments.Role) {
-	return func(r *environments.Role) { r.Rollout.Failures = n }
+	return func(r *environments.Role) { r.Replace.Failures = n }
 }
 func batch(n string) func(*environments.Role) {
-	return func(r *environments.Role) { r.Rollout.Batch = n }
+	return func(r *environments.Role) { r.Replace.Batch = n }
 }
 func protected(r *environments.Role) { r.Protected = true }
 func reactsTo(roles ...string) func(*environments.Role) {

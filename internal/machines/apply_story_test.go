@@ -74,8 +74,8 @@ func drawFleet(t *rapid.T) *environments.Environment {
 				r.ReactsTo = append(r.ReactsTo, before.Name)
 			}
 		}
-		r.Rollout.Batch = rapid.SampledFrom([]string{"", "2", "50%"}).Draw(t, "batch")
-		r.Rollout.Failures = rapid.SampledFrom([]string{"", "1", "100%"}).Draw(t, "failures")
+		r.Replace.Batch = rapid.SampledFrom([]string{"", "2", "50%"}).Draw(t, "batch")
+		r.Replace.Failures = rapid.SampledFrom([]string{"", "1", "100%"}).Draw(t, "failures")
 		r.Protected = rapid.IntRange(0, 7).Draw(t, "protected") == 0
 		if name == "web" && rapid.IntRange(0, 3).Draw(t, "member") == 0 {
 			r.Members = []string{oldOne}

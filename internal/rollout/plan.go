@@ -28,6 +28,7 @@ type Order struct {
 type Candidate struct {
 	Node, Role, Machine string
 	Excluded            bool // it has a target of its own, or of its role, that the campaign does not change
+	Canary              bool // Policy.CanariesWhere is true for it
 	Places              []string
 }
 
@@ -43,6 +44,7 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	}
 	sorted := natural(candidates)
 	byRole, total := map[string][]Member{}, 0
+	may := map[string]bool{} // be a canary
 	for _, c := range sorted {
 		switch {
 		case o.Role != "" && c.Role != o.Role:
@@ -51,13 +53,20 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 		default:
 			byRole[c.Role] = append(byRole[c.Role], Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
 			total++
+			if policy.CanariesWhere == "" || c.Canary {
+				may[c.Node] = true
+			}
 		}
 	}
 	if total == 0 {
 		return Plan{}, ErrEmpty
 	}
 	roles := ordered(o.Roles, byRole)
-	canaries := pick(roles, byRole, policy.Canaries.Of(total, 0))
+	most := len(may)
+	if policy.Canaries != "" {
+		most = policy.Canaries.Of(total, 0)
+	}
+	canaries := pick(roles, byRole, may, most)
 	if len(canaries) > 0 {
 		p.Groups = append(p.Groups, group(Canaries, "", canaries, len(canaries), allowed(policy.BatchFailures, len(canaries))))
 	}
@@ -93,13 +102,14 @@ func ordered(given []string, members map[string][]Member) []string {
 	return append(roles, others...)
 }
 
-// pick takes n canaries out of the members: one of each role in turn, so that the first batch shows most roles.
-func pick(roles []string, members map[string][]Member, n int) (canaries []Member) {
+// pick takes n canaries out of the members that may be one: one of each role in turn, so that the first batch shows most roles.
+func pick(roles []string, members map[string][]Member, may map[string]bool, n int) (canaries []Member) {
 	for len(canaries) < n {
 		before := len(canaries)
 		for _, role := range roles {
-			if m := members[role]; len(m) > 0 && len(canaries) < n {
-				canaries, members[role] = append(canaries, m[0]), m[1:]
+			i := slices.IndexFunc(members[role], func(m Member) bool { return may[m.Node] })
+			if i >= 0 && len(canaries) < n {
+				canaries, members[role] = append(canaries, members[role][i]), slices.Delete(members[role], i, i+1)
 			}
 		}
 		if len(canaries) == before {

@@ -18,7 +18,7 @@ func fleetOf(text string) (all []Candidate) {
 		_, _ = fmt.Sscan(count, &n)
 		for i := range n {
 			node := fmt.Sprintf("%s%d", role, i+1)
-			all = append(all, Candidate{Node: node, Role: role, Machine: "m-" + node})
+			all = append(all, Candidate{Node: node, Role: role, Machine: "m-" + node, Canary: role == "canary"})
 		}
 	}
 	return all
@@ -56,6 +56,10 @@ func TestPlan(t *testing.T) {
 	}{
 		{"by default one canary and a tenth at a time", "web*3 db*2", Order{Roles: []string{"db", "web"}},
 			"canaries: db1 | db: db2 | web: web1, web2, web3"},
+		{"canaries of an expression are all of its nodes", "web*2 canary*2 db*1", Order{Policy: Policy{CanariesWhere: "x", Batch: "5"}},
+			"canaries: canary1 canary2 | db: db1 | web: web1 web2"},
+		{"canaries of an expression, fewer", "web*2 canary*2 db*1", Order{Policy: Policy{CanariesWhere: "x", Canaries: "1", Batch: "5"}},
+			"canaries: canary1 | canary: canary2 | db: db1 | web: web1 web2"},
 		{"canaries are of each role in turn", "web*3 db*2", Order{Roles: []string{"db", "web"}, Policy: Policy{Canaries: "3", Batch: "2"}},
 			"canaries: db1 web1 db2 | web: web2 web3"},
 		{"no canaries", "web*3", Order{Policy: Policy{Canaries: "0", Batch: "2"}}, "web: web1 web2, web3"},

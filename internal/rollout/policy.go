@@ -11,6 +11,7 @@ import (
 // Policy is how a campaign proceeds. A Share is a number of nodes, or a percentage.
 type Policy struct {
 	Canaries       Share                 `json:"canaries,omitempty"`       // nodes that take the target first
+	CanariesWhere  string                `json:"canaries_where,omitempty"` // expression that selects them; the candidates have its answers
 	Batch          Share                 `json:"batch,omitempty"`          // nodes of a group at a time
 	Failures       Share                 `json:"failures,omitempty"`       // nodes of the campaign that may fail
 	BatchFailures  Share                 `json:"batch_failures,omitempty"` // nodes of a batch that may fail
@@ -22,6 +23,7 @@ type Policy struct {
 	Unready        Unready               `json:"unready,omitempty"`
 	Skip           Share                 `json:"skip,omitempty"`            // nodes that may be skipped
 	MaxUnavailable map[string]int        `json:"max_unavailable,omitempty"` // by attribute
+	OnFailure      OnFailure             `json:"on_failure,omitempty"`
 	Roles          map[string]RolePolicy `json:"roles,omitempty"`
 }
 
@@ -30,6 +32,15 @@ type RolePolicy struct {
 	Batch         Share `json:"batch,omitempty"`
 	BatchFailures Share `json:"batch_failures,omitempty"`
 }
+
+// OnFailure is what a campaign does when more nodes failed than its policy allows.
+type OnFailure string
+
+// The consequences.
+const (
+	FailurePauses  OnFailure = "pause"
+	FailureReverts OnFailure = "revert"
+)
 
 // Share is a number of nodes ("3") or a percentage ("10%").
 type Share string
@@ -63,7 +74,7 @@ const (
 
 // withDefaults fills in what the policy leaves open.
 func (p Policy) withDefaults() Policy {
-	if p.Canaries == "" {
+	if p.Canaries == "" && p.CanariesWhere == "" {
 		p.Canaries = defaultCanaries
 	}
 	if p.Batch == "" {
@@ -80,6 +91,9 @@ func (p Policy) withDefaults() Policy {
 	}
 	if p.Unready == "" {
 		p.Unready = UnreadyWait
+	}
+	if p.OnFailure == "" {
+		p.OnFailure = FailurePauses
 	}
 	return p
 }

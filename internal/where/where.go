@@ -105,6 +105,12 @@ func Parse(text string) (*Expression, error) {
 	return e, nil
 }
 
+// Check returns the mistake of an expression, or nil.
+func Check(text string) error {
+	_, err := Parse(text)
+	return err
+}
+
 // String returns the text of the expression.
 func (e *Expression) String() string { return e.text }
 

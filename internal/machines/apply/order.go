@@ -117,7 +117,7 @@ func (e *engine) outcome(i int) (Outcome, bool) {
 }
 
 // makeAll makes machines, each role after its dependencies. It returns the roles with more failures than
-// rollout.failures tolerates, each with a failed node.
+// replace.failures tolerates, each with a failed node.
 func (e *engine) makeAll(p plan.Plan) map[string]string {
 	var wg sync.WaitGroup
 	works := roleWorks(p)
@@ -202,8 +202,8 @@ func roleWorks(p plan.Plan) []*roleWork {
 		w := byRole[s.Role]
 		if w == nil {
 			r, _ := p.Spec.Role(s.Role)
-			w = &roleWork{name: s.Role, most: r.Rollout.FailuresOf(r.Cardinality), done: make(chan struct{})}
-			w.batch = make(chan struct{}, r.Rollout.BatchOf(r.Cardinality))
+			w = &roleWork{name: s.Role, most: r.Replace.FailuresOf(r.Cardinality), done: make(chan struct{})}
+			w.batch = make(chan struct{}, r.Replace.BatchOf(r.Cardinality))
 			byRole[s.Role] = w
 		}
 		w.steps = append(w.steps, i)

@@ -143,7 +143,7 @@ var sentences = map[machines.Code]string{
 	machines.RunsUnanswered:     "a run was requested and not answered within $span: $nodes",
 	machines.ProtectionRemoved:  "protection is removed, and nothing else was done: apply again",
 	machines.QuotaReached:       "the provider's quota was reached with $node",
-	machines.TooManyFailed:      "$nodes failed, and rollout.failures of $role is $count",
+	machines.TooManyFailed:      "$nodes failed, and replace.failures of $role is $count",
 	machines.DependencyFailed:   "$role comes after $was, and not all of $was could be made",
 	machines.CreationFailed:     "nothing is retired before the new machines are healthy, and $node failed",
 	machines.RetirementsFailed:  "other nodes retire first, and some of their retirements failed",

@@ -1,0 +1,48 @@
+package environments
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// checkRollout checks what the policy for staged rollouts says about roles and attributes.
+func (c checker) checkRollout() {
+	known, after := map[string]bool{}, map[string][]string{}
+	for _, r := range c.Roles {
+		known[r.Name] = true
+	}
+	names := slices.Sorted(maps.Keys(c.Rollout.Roles))
+	for _, name := range names {
+		at := spot{noRole, "rollout.roles." + name}
+		if !known[name] {
+			c.add(at, noRoleHint(name, c.RoleNames()), "rollout.roles has %s, and there is no such role", quoted(name))
+			continue
+		}
+		after[name] = c.Rollout.Roles[name].After
+		c.others(spot{noRole, at.field + ".after"}, name, "takes targets after", after[name], known)
+	}
+	for _, cycle := range cycles(after) {
+		c.add(spot{noRole, "rollout.roles." + cycle[0] + ".after"}, "remove one of these dependencies",
+			"rollout.roles: after makes a cycle: %s → %s", strings.Join(cycle, " → "), cycle[0])
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Rollout.MaxUnavailable)) {
+		if slices.Contains(standardLayers, name) {
+			c.add(spot{noRole, "rollout.max_unavailable." + name}, "name an attribute or a fact; batch limits the nodes of a role", "rollout.max_unavailable has the layer %s", name)
+		}
+	}
+}
+
+// RolloutOrder returns the names of all roles in the order in which staged rollouts reach them: each one after those of its
+// `after` in the policy, and otherwise in the order in which the roles' machines are created.
+func (e *Environment) RolloutOrder() (order []string) {
+	left := slices.Concat(e.Layers()...)
+	for len(left) > 0 {
+		next := slices.IndexFunc(left, func(name string) bool {
+			return !slices.ContainsFunc(e.Rollout.Roles[name].After, func(other string) bool { return slices.Contains(left, other) })
+		})
+		next = max(next, 0) // a cycle: check refuses it, but this loop must end
+		order, left = append(order, left[next]), slices.Delete(left, next, next+1)
+	}
+	return order
+}

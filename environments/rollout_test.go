@@ -1,0 +1,59 @@
+package environments
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+// A mistake in the policy would stop, or not stop, a rollout at night.
+func TestRolloutPolicyIsChecked(t *testing.T) {
+	const roles = "roles:\n  web: {cardinality: 2}\n  db: {cardinality: 1}\n"
+	for _, c := range []struct{ sentence, text, want string }{
+		{"the old name", "roles:\n  web: {cardinality: 1, rollout: {batch: 2}}\n",
+			"dev.yaml:2:25: role \"web\" has no key \"rollout\" | write `replace:` for the limits of replaced machines; `rollout: {roles: …}` of the environment has those of staged rollouts"},
+		{"an unknown key", roles + "rollout: {canary: 1}\n", `dev.yaml:4:11: rollout has no key "canary" | did you mean canaries?`},
+		{"no share", roles + "rollout: {batch: 0}\n", `dev.yaml:4:18: rollout.batch "0": it is not a number of at least 1, or a percentage like 25%`},
+		{"no number", roles + "rollout: {retries: -1}\n", `dev.yaml:4:20: rollout.retries: it is -1, below 0`},
+		{"another word", roles + "rollout: {promote: auto}\n", `dev.yaml:4:20: rollout.promote "auto": it is either automatic or manual`},
+		{"a treatment", roles + "rollout: {unready: ignore}\n", `dev.yaml:4:20: rollout.unready "ignore": it is wait, skip or fail`},
+		{"a consequence", roles + "rollout: {on_failure: stop}\n", `dev.yaml:4:23: rollout.on_failure "stop": it is either pause or revert`},
+		{"a long time", roles + "rollout: {deadline: 721h}\n", `dev.yaml:4:21: rollout.deadline: it is 721h0m0s, at most 720h0m0s are allowed`},
+		{"none of a rack", roles + "rollout: {max_unavailable: {rack: 0}}\n", `dev.yaml:4:35: rollout.max_unavailable.rack: it is 0, below 1`},
+		{"a share of a rack", roles + "rollout: {max_unavailable: {rack: 10%}}\n", `dev.yaml:4:35: rollout.max_unavailable.rack is the text "10%", not an integer`},
+		{"a role as a place", roles + "rollout: {max_unavailable: {role: 1}}\n",
+			`dev.yaml:4:35: rollout.max_unavailable has the layer role | name an attribute or a fact; batch limits the nodes of a role`},
+		{"an unknown role", roles + "rollout: {roles: {wbe: {batch: 1}}}\n", `dev.yaml:4:19: rollout.roles has "wbe", and there is no such role | did you mean web?`},
+		{"after an unknown role", roles + "rollout: {roles: {web: {after: [dbs]}}}\n",
+			`dev.yaml:4:33: role "web" takes targets after "dbs", and there is no such role | did you mean db?`},
+		{"a cycle", roles + "rollout: {roles: {web: {after: [db]}, db: {after: [web]}}}\n",
+			`dev.yaml:4:51: rollout.roles: after makes a cycle: db → web → db | remove one of these dependencies`},
+		{"a wrong expression", roles + "rollout: {canaries_where: site ==}\n", `dev.yaml:4:27: rollout.canaries_where: column 8: it ends | write on`},
+	} {
+		t.Run(c.sentence, func(t *testing.T) {
+			_, err := Load(LoadOptions{
+				File:       Source{Name: "dev.yaml", Data: []byte(c.text)},
+				Expression: func(string) error { return errors.New("column 8: it ends\nwrite on") },
+			})
+			if got := problemLines(t, err); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// A group must not begin before those on which it depends.
+func TestRolloutOrder(t *testing.T) {
+	for text, want := range map[string][]string{
+		"roles: {web: {cardinality: 1, after: [db]}, db: {cardinality: 1}, ns: {cardinality: 1}}":                                             {"db", "ns", "web"},
+		"roles: {web: {cardinality: 1, after: [db]}, db: {cardinality: 1}, ns: {cardinality: 1}}\nrollout: {roles: {db: {after: [web, ns]}}}": {"ns", "web", "db"},
+	} {
+		e, err := Parse("dev.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.RolloutOrder(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+}
