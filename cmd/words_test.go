@@ -29,7 +29,7 @@ import (
 )
 
 // patience limits a script's polling for an expected change.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func serverOf(ts *testscript.TestScript) *etcdtest.Server {
 	return ts.Value(serverKey{}).(*etcdtest.Server)

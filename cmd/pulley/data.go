@@ -102,6 +102,7 @@ func (d *dataOptions) addChange(cmd *cobra.Command) {
 	d.addDryRun(cmd)
 	d.wait.add(cmd, "wait until the nodes that see the layer took the data")
 	d.addMessage(cmd, "reason")
+	d.addAbort(cmd)
 }
 
 func (d *dataOptions) addEncrypted(cmd *cobra.Command) {

@@ -72,6 +72,7 @@ EXIT STATUS
 	o.sign.add(cmd)
 	o.sign.addUnsigned(cmd)
 	o.addDryRun(cmd)
+	o.addAbort(cmd)
 	cmd.Flags().BoolVar(&inherit, "inherit", false, "remove the target of the role or node")
 	o.wait.add(cmd, "wait until the nodes took the target")
 	o.addMessage(cmd, "reason")
@@ -80,7 +81,7 @@ EXIT STATUS
 
 // changing returns the author of a change.
 func (o *options) changing() change.Author {
-	return change.Author{Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now()}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned}
+	return change.Author{Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned}
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.

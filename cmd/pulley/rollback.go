@@ -73,6 +73,7 @@ EXIT STATUS
 	r.addMessage(cmd, "reason")
 	r.addConfirmation(cmd)
 	r.addDryRun(cmd)
+	r.addAbort(cmd)
 	return cmd
 }
 

@@ -61,6 +61,7 @@ type options struct {
 	message    string
 	yes        bool // do not ask for confirmation
 	dryRun     bool // the store writes nothing
+	aborts     bool // end a rollout in progress
 	payload    bool // standard output is for a program
 }
 
@@ -86,7 +87,7 @@ the result. The only server that a node needs is etcd.`,
 	o.context.add(root)
 	root.AddCommand(
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
-		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRecover(o), newSign(o), newHistory(o),
+		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newRollout(o), newRecover(o), newSign(o), newHistory(o),
 		newEnv(o), newProvider(o), newData(o), newSecret(o),
 		newStatus(o), newNodes(o), newFacts(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o), newVersion(o),
 	)
@@ -135,14 +136,14 @@ func addExitCodes(c *cobra.Command) {
 // reads is the command that shows the result of a change, by the first verb of the change.
 var reads = map[string]string{
 	"agents": "agents list", "auth": "doctor", "ca": "ca show", "data": "data get -e", "env": "env history -e", "hold": "holds -e", "nodes": "nodes -e", "operators": "operators list",
-	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "secret": "secret list -e", "sign": "status -e", "token": "token list", "unhold": "holds -e",
+	"promote": "history -e", "publish": "releases", "recover": "history -e", "releases": "releases", "rollback": "history -e", "rollout": "rollout show -e", "secret": "secret list -e", "sign": "status -e", "token": "token list", "unhold": "holds -e",
 }
 
 // addReadAgain makes every verb name the command that shows whether a change is in force whose answer was lost.
 func (o *options) addReadAgain(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
-			err := run(c, args)
+			err := o.waysOut(c, run(c, args))
 			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
 			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !errors.Is(err, store.ErrReadAgain) {
 				if strings.HasSuffix(next, " -e") {

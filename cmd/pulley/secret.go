@@ -116,6 +116,7 @@ With --lost, the former identities are lost: rotate encrypts nothing again. Set 
 	o.sign.addUnsigned(cmd)
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
+	o.addAbort(cmd)
 	cmd.RunE = func(c *cobra.Command, _ []string) error {
 		if err := o.sign.check(o.env); err != nil {
 			return err

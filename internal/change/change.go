@@ -217,7 +217,7 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 			after.Data, after.DataDigest = f.Desires.Default.Data, f.Desires.Default.DataDigest
 		}
 	}
-	if before := f.Desires.Target(scope); before == after {
+	if before := f.Desires.Target(scope); before == after && f.Desires.Gate.Rollout == "" {
 		permitted := true
 		if a.Key != nil {
 			if permitted, err = s.Targets.Permitted(ctx, ref, f.Desires, scope, a.At); err != nil {

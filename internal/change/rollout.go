@@ -1,101 +1,322 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
+	"time"
 
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
-	"pulley/internal/where"
 )
 
-// PlannedRollout is a staged rollout that Campaigns.Start can begin. Start sets the ID and the epoch of its plan.
-type PlannedRollout struct {
-	Plan    rollout.Plan
-	Desires store.Desires
-	Notes   []string // about the expression for canaries, for the user
+// Rollout is a staged rollout as operators see it.
+type Rollout struct {
+	ID       string          `json:"id"`
+	State    RolloutState    `json:"state"`
+	Role     string          `json:"role,omitempty"` // scope; "": all nodes
+	Target   agent.Target    `json:"target"`
+	Origin   agent.Target    `json:"origin"` // of the scope, at the start
+	By       string          `json:"by"`
+	Why      agent.Prose     `json:"why,omitempty"`
+	At       time.Time       `json:"at"`
+	Ended    time.Time       `json:"ended,omitzero"`
+	Nodes    int             `json:"nodes"` // of all groups
+	Done     int             `json:"done"`  // nodes that took the target
+	Failed   int             `json:"failed"`
+	Skipped  int             `json:"skipped"`
+	Excluded []string        `json:"excluded,omitzero"` // nodes with a release of their own or of their role
+	Policy   *rollout.Policy `json:"policy,omitempty"`  // below: only of one rollout
+	Groups   []RolloutGroup  `json:"groups,omitempty"`
+	Members  []RolloutNode   `json:"members,omitempty"` // nodes in progress, failed or skipped
+	Wait     *rollout.Wait   `json:"wait,omitempty"`    // what a rollout in progress waits for
+	Notes    []string        `json:"-"`                 // of a start, about its canaries
 }
 
-// PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
-// inherited. The policy is that of the environment file as `env apply` stored it.
-func PlanRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (PlannedRollout, error) {
-	p, err := planRollout(ctx, s, ref, target, role, a)
-	if err != nil {
-		return PlannedRollout{}, fmt.Errorf("cannot plan a rollout in %s: %w", ref, err)
-	}
-	return p, nil
+// RolloutState is the state of a staged rollout: its phase, or that of its gate.
+type RolloutState string
+
+// The states. A rollout in one of the first three owns the targets of its environment.
+const (
+	RolloutAdvancing RolloutState = "advancing"
+	RolloutPaused    RolloutState = "paused"
+	RolloutAborted   RolloutState = "aborted"
+	RolloutCompleted RolloutState = "completed"
+	RolloutReplaced  RolloutState = "replaced"
+)
+
+// RolloutGroup is the progress of a group.
+type RolloutGroup struct {
+	Name    string `json:"name"`
+	Nodes   int    `json:"nodes"`
+	Batch   int    `json:"batch"`   // nodes at a time
+	Batches int    `json:"batches"` // 0: not known yet
+	Begun   int    `json:"begun"`   // nodes that were ordered, or left out
 }
 
-func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (p PlannedRollout, err error) {
-	f, err := Find(ctx, s, ref, Scope{Role: role})
-	if err != nil {
-		return p, err
+// RolloutNode is a node of a rollout that is in progress, failed, or was left out.
+type RolloutNode struct {
+	Node  string              `json:"node"`
+	State RolloutNodeState    `json:"state"`
+	Since time.Time           `json:"since,omitzero"` // of a node in progress
+	Code  rollout.FailureCode `json:"code,omitempty"`
+	Skip  rollout.SkipCode    `json:"skip,omitempty"`
+	Run   string              `json:"run,omitempty"` // that failed
+}
+
+// RolloutNodeState is the state of a node in a rollout.
+type RolloutNodeState string
+
+// The states of nodes, beside those of a slot.
+const (
+	NodeFailed  RolloutNodeState = "failed"
+	NodeSkipped RolloutNodeState = "skipped"
+)
+
+// errNoRollout means that an environment has no rollout in progress.
+var errNoRollout = errors.New("no rollout is in progress")
+
+// noRollout returns the error of an environment without a rollout in progress.
+func noRollout(ref environments.Ref) error {
+	return fmt.Errorf("%w in %s\n`pulley rollout list -e %s` lists earlier ones", errNoRollout, ref, ref)
+}
+
+// StartRollout starts a staged rollout of a release to all nodes, or to those of a role. From then on `pulley serve`
+// orders its nodes to take the release, batch by batch.
+func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (r Rollout, err error) {
+	if scope.Node != "" {
+		return r, errors.New("a rollout is for all nodes or for a role: promote the release for one node")
 	}
-	p.Desires = f.Desires
-	candidates := store.Candidates(f.Hosts, f.Desires, role)
-	policy := PolicyOf(f.Spec)
-	if policy.CanariesWhere != "" {
-		if p.Notes, err = markCanaries(ctx, s, ref, f, policy.CanariesWhere, candidates, a); err != nil {
-			return p, err
+	err = Retry(func() error {
+		release, err := s.Releases.Resolve(ctx, version)
+		if err != nil {
+			return err
+		}
+		p, err := PlanRollout(ctx, s, ref, release.Target(), scope.Role, a.Author)
+		if err != nil {
+			return err
+		}
+		if !a.Unsigned && p.demandsSigned && len(release.Signatures) == 0 {
+			return unsignedError("roll out "+release.Version, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", release.Version))
+		}
+		if own := p.Plan.Origin.Overlay(p.Desires.Default); p.Plan.Target.Overlay(own) == own {
+			return fmt.Errorf("cannot start a rollout in %s: %s is the target of %s already", ref, release.Version, scope)
+		}
+		if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
+			return err
+		}
+		r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
+		r.Notes = p.Notes
+		return nil
+	})
+	return r, err
+}
+
+// Act is an operator's act on the rollout in progress.
+type Act string
+
+// The acts.
+const (
+	Pause   Act = "pause"
+	Resume  Act = "resume" // accepts the failures so far
+	Abort   Act = "abort"
+	Approve Act = "approve" // of the groups after the canaries
+	Skip    Act = "skip"    // of one node
+)
+
+// ActOnRollout carries out an operator's act on the rollout in progress. node is for Skip only.
+func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act Act, node string, a Author) (r Rollout, err error) {
+	err = Retry(func() error {
+		c, err := s.Campaigns.Open(ctx, ref, nil)
+		switch {
+		case err != nil:
+			return err
+		case c == nil:
+			return noRollout(ref)
+		}
+		to, err := c.State, error(nil)
+		switch act {
+		case Pause:
+			if c.Gate.State == agent.GateAborted {
+				return fmt.Errorf("cannot pause rollout %s of %s: it was aborted", c.Plan.ID, ref)
+			}
+			c.Gate.State, err = agent.GatePaused, s.Campaigns.Set(ctx, ref, c, agent.GatePaused, false, a.Author)
+		case Abort:
+			c.Gate.State, err = agent.GateAborted, s.Campaigns.Set(ctx, ref, c, agent.GateAborted, false, a.Author)
+		case Resume:
+			if c.Gate.State != agent.GatePaused {
+				return fmt.Errorf("cannot resume rollout %s of %s: it is not paused", c.Plan.ID, ref)
+			}
+			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, true, a.Author)
+		case Approve:
+			if to, err = c.State.Approve(c.Plan); err == nil {
+				err = s.Campaigns.Update(ctx, ref, c, to)
+			}
+		case Skip:
+			if to, err = c.State.Skip(node); err == nil {
+				err = s.Campaigns.Update(ctx, ref, c, to)
+			}
+		}
+		if errors.Is(err, rollout.ErrNoSlot) {
+			err = fmt.Errorf("cannot skip %s: %w\n`pulley rollout show -e %s` lists the nodes in progress", node, err, ref)
+		} else if errors.Is(err, rollout.ErrNotWaiting) {
+			err = fmt.Errorf("cannot approve rollout %s of %s: %w", c.Plan.ID, ref, err)
+		}
+		r = describeRollout(c.Plan, to, c.Gate)
+		return err
+	})
+	return r, err
+}
+
+// Rollouts lists the staged rollouts of an environment, newest first. damaged names unreadable keys.
+func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref) (all []Rollout, damaged []string, err error) {
+	campaigns, damaged, err := s.Campaigns.List(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(campaigns) == 0 {
+		if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+			return nil, nil, err
 		}
 	}
-	p.Plan, err = rollout.Make(rollout.Order{
-		Role: role, Target: target, Origin: f.Desires.Target(Scope{Role: role}), Policy: policy, Roles: f.Spec.RolloutOrder(), By: a.By, Why: a.Why, At: a.At,
-	}, candidates)
-	if errors.Is(err, rollout.ErrEmpty) {
-		err = fmt.Errorf("%w\n`pulley promote` sets the target for nodes that join later", err)
+	for _, c := range campaigns {
+		r := describeRollout(c.Plan, c.State, c.Gate)
+		r.Policy, r.Groups, r.Members = nil, nil, nil
+		all = append(all, r)
 	}
-	return p, err
+	return all, damaged, nil
 }
 
-// markCanaries marks the candidates for which the expression is true. It refuses one that is true for none.
-func markCanaries(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, text string, candidates []rollout.Candidate, a store.Author) ([]string, error) {
-	expression, err := where.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("canaries_where: %w", err)
-	}
-	if expression.Judged() {
-		if f, err = s.Fleet.State(ctx, ref); err != nil {
-			return nil, err
+// LookAtRollout reads one rollout, also one that ended; "" is the one in progress, or else the newest. It computes what the
+// rollout waits for as `pulley serve` does.
+func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, now time.Time) (Rollout, error) {
+	if id == "" {
+		campaigns, _, err := s.Campaigns.List(ctx, ref)
+		if err != nil {
+			return Rollout{}, err
 		}
+		if len(campaigns) == 0 {
+			if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+				return Rollout{}, err
+			}
+			return Rollout{}, fmt.Errorf("%s never had a rollout\n`pulley rollout start VERSION -e %s` starts one", ref, ref)
+		}
+		id = campaigns[0].Plan.ID
 	}
-	sel, notes, err := fleet.Narrow(ctx, s, ref, f, fleet.Selection{Where: expression}, a.At)
+	c, err := s.Campaigns.Get(ctx, ref, id, nil)
+	if errors.Is(err, store.ErrNotFound) {
+		err = fmt.Errorf("%w\n`pulley rollout list -e %s` lists the rollouts", err, ref)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("canaries_where: %w", err)
+		return Rollout{}, err
 	}
-	found := false
-	for i := range candidates {
-		c := &candidates[i]
-		c.Canary = sel.Has(c.Role, c.Node)
-		found = found || c.Canary && !c.Excluded
+	r := describeRollout(c.Plan, c.State, c.Gate)
+	if c.State.Phase != rollout.Advancing || c.Gate.Rollout != c.Plan.ID {
+		return r, nil
 	}
-	if !found {
-		notes = append(notes, "change rollout.canaries_where in the environment file, and run `pulley env apply`")
-		return nil, fmt.Errorf("canaries_where selects no node of the rollout\n%s", strings.Join(notes, "\n"))
+	o, err := s.Campaigns.Observe(ctx, ref, c, rollout.NeedsOf(c.Plan, c.State), now)
+	if err != nil {
+		return r, err
 	}
-	return notes, nil
+	step := rollout.Advance(c.Plan, c.State, o, now)
+	r.Wait = &step.Wait
+	if step.State != nil || len(step.Assign)+len(step.Withdraw) > 0 {
+		r.Wait = &rollout.Wait{Code: rollout.WaitServe}
+	}
+	return r, nil
 }
 
-// PolicyOf returns the policy for the staged rollouts of an environment.
-func PolicyOf(e *environments.Environment) rollout.Policy {
-	from := e.Rollout
-	p := rollout.Policy{
-		Canaries: rollout.Share(from.Canaries), CanariesWhere: from.CanariesWhere, Batch: rollout.Share(from.Batch),
-		Failures: rollout.Share(from.Failures), BatchFailures: rollout.Share(from.BatchFailures), Retries: from.Retries,
-		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
-		Promote: rollout.Promotion(from.Promote), Unready: rollout.Unready(from.Unready), Skip: rollout.Share(from.Skip),
-		MaxUnavailable: from.MaxUnavailable, OnFailure: rollout.OnFailure(from.OnFailure),
+func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
+	r := Rollout{
+		ID: p.ID, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
+		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
 	}
-	for name, own := range from.Roles {
-		if p.Roles == nil {
-			p.Roles = map[string]rollout.RolePolicy{}
+	if s.Late != nil {
+		r.Nodes += len(s.Late.Members)
+	}
+	switch {
+	case s.Phase != rollout.Advancing:
+	case gate.Rollout != p.ID: // serve did not notice it yet
+		r.State = RolloutReplaced
+	case gate.State == agent.GatePaused:
+		r.State = RolloutPaused
+	case gate.State == agent.GateAborted:
+		r.State = RolloutAborted
+	}
+	for i := range len(p.Groups) + 1 {
+		g, ok := s.InOrder(p, i)
+		if !ok || len(g.Nodes) == 0 && g.Size == 0 {
+			continue
 		}
-		p.Roles[name] = rollout.RolePolicy{Batch: rollout.Share(own.Batch), BatchFailures: rollout.Share(own.BatchFailures)}
+		one := RolloutGroup{Name: g.Name(), Nodes: g.Size, Batch: g.Batch, Batches: g.Batches()}
+		switch {
+		case i < s.Group || s.Phase == rollout.Completed:
+			one.Begun = g.Size
+		case i == s.Group:
+			one.Begun = s.Next
+		}
+		r.Groups = append(r.Groups, one)
 	}
-	return p
+	for node, slot := range s.Slots {
+		n := RolloutNode{Node: node, State: RolloutNodeState(slot.State), Since: slot.At}
+		if slot.State == rollout.Healthy {
+			n.Since = slot.Since
+		}
+		r.Members = append(r.Members, n)
+	}
+	for node, f := range s.Failed {
+		if _, running := s.Slots[node]; !running {
+			r.Members = append(r.Members, RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Run: f.Run})
+		}
+	}
+	for node, code := range s.Skipped {
+		r.Members = append(r.Members, RolloutNode{Node: node, State: NodeSkipped, Skip: code})
+	}
+	slices.SortFunc(r.Members, func(a, b RolloutNode) int {
+		return cmp.Or(rank(a.State)-rank(b.State), fleet.CompareNatural(a.Node, b.Node))
+	})
+	return r
+}
+
+// WaysOut lists what an operator can do about a rollout that does not continue by itself.
+func (r Rollout) WaysOut(ref environments.Ref) []string {
+	resume := fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref)
+	replace := fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref)
+	switch {
+	case r.State == RolloutPaused:
+		return []string{resume, replace}
+	case r.State == RolloutAborted:
+		return []string{replace}
+	case r.Wait == nil:
+		return nil
+	case r.Wait.Code == rollout.WaitApproval:
+		return []string{fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref)}
+	case r.Wait.Code == rollout.WaitLost:
+		return []string{fmt.Sprintf("to give a node up: `pulley rollout skip NODE -e %s`", ref)}
+	}
+	return nil
+}
+
+// Words is the cause for which a node failed or was left out.
+func (n RolloutNode) Words() string {
+	if n.State == NodeSkipped {
+		return n.Skip.Words()
+	}
+	return n.Code.Words()
+}
+
+// rank orders nodes in progress first, then failed ones, then skipped ones.
+func rank(s RolloutNodeState) int {
+	switch s {
+	case NodeFailed:
+		return 1
+	case NodeSkipped:
+		return 2
+	}
+	return 0
 }

@@ -67,7 +67,7 @@ func NeedsOf(p Plan, s State) Needs {
 	g, ok := s.Current(p)
 	from := s.Next
 	if ok && s.Next >= len(g.Nodes) {
-		g, ok = s.group(p, s.Group+1)
+		g, ok = s.InOrder(p, s.Group+1)
 		from = 0
 	}
 	if ok {
@@ -78,7 +78,7 @@ func NeedsOf(p Plan, s State) Needs {
 	}
 	if len(p.Policy.MaxUnavailable) > 0 {
 		for i := range len(p.Groups) + 1 {
-			g, _ := s.group(p, i)
+			g, _ := s.InOrder(p, i)
 			for _, m := range g.Nodes {
 				need[m.Node] = true
 			}
@@ -467,7 +467,7 @@ func (a *advance) full(m Member) (string, bool) {
 func (a *advance) unavailable() map[string]int {
 	count := map[string]int{}
 	for i := range len(a.p.Groups) + 1 {
-		g, _ := a.s.group(a.p, i)
+		g, _ := a.s.InOrder(a.p, i)
 		for _, m := range g.Nodes {
 			_, slot := a.s.Slots[m.Node]
 			_, failed := a.s.Failed[m.Node]

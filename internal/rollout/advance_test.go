@@ -298,7 +298,7 @@ func TestAdvanceWaitsForApproval(t *testing.T) {
 	b := begin(t, "web*3", Policy{Canaries: "1", Batch: "2", Promote: Manual}).settle()
 	b.reports("ok", "web1").is("advancing; 1 done; waits for approval")
 	var err error
-	if b.state, err = b.state.Approve(); err != nil {
+	if b.state, err = b.state.Approve(b.plan); err != nil {
 		t.Fatal(err)
 	}
 	b.is("advancing; ordered web2 web3; 1 done; waits for nodes")

@@ -54,8 +54,19 @@ const (
 	Late     GroupKind = "late" // nodes that were registered during the campaign
 )
 
+// Name is the group's name for people.
+func (g Group) Name() string {
+	switch g.Kind {
+	case Canaries:
+		return "canaries"
+	case Late:
+		return "registered later"
+	}
+	return g.Role
+}
+
 // Batches is the number of the group's batches.
-func (g Group) Batches() int { return (len(g.Nodes) + g.Batch - 1) / max(g.Batch, 1) }
+func (g Group) Batches() int { return (g.Size + g.Batch - 1) / max(g.Batch, 1) }
 
 // batch returns the first node of a batch and the first one after it.
 func (g Group) batch(n int) (from, to int) {
@@ -179,8 +190,8 @@ func (s State) clone() State {
 	return s
 }
 
-// group returns a group of the plan, or the late group. ok is false after the last one.
-func (s State) group(p Plan, i int) (g Group, ok bool) {
+// InOrder returns a group of the plan by its index, or the late group. ok is false after the last one.
+func (s State) InOrder(p Plan, i int) (g Group, ok bool) {
 	switch {
 	case i < len(p.Groups):
 		return p.Groups[i], true
@@ -193,7 +204,7 @@ func (s State) group(p Plan, i int) (g Group, ok bool) {
 }
 
 // Current returns the group in progress. ok is false when all groups ended.
-func (s State) Current(p Plan) (Group, bool) { return s.group(p, s.Group) }
+func (s State) Current(p Plan) (Group, bool) { return s.InOrder(p, s.Group) }
 
 // slots returns the names of nodes in progress, in order.
 func (s State) slots() []string {

@@ -21,11 +21,11 @@ func (s State) Resume() State {
 }
 
 // Approve returns the state after an operator approved the groups after the canaries.
-func (s State) Approve() (State, error) {
+func (s State) Approve(p Plan) (State, error) {
 	if s.Phase != Advancing {
 		return s, ErrEnded
 	}
-	if s.Approved {
+	if s.Approved || p.Policy.Promote != Manual {
 		return s, ErrNotWaiting
 	}
 	s = s.clone()

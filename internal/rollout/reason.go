@@ -39,6 +39,7 @@ const (
 	WaitHeld     WaitCode = "held"     // nodes, count: an operator's hold, or the machine itself, keeps them
 	WaitPlace    WaitCode = "place"    // node, place: too many of it are unavailable
 	WaitRead     WaitCode = "read"     // more must be read from etcd
+	WaitServe    WaitCode = "serve"    // the next step is due, and no serve has taken it
 )
 
 // Wait is what a campaign waits for, with the parameters that the comment of its code names.

@@ -12,6 +12,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/fleetca"
 	"pulley/internal/notify"
+	"pulley/internal/rollout/control"
 	"pulley/internal/store"
 )
 
@@ -22,6 +23,7 @@ const (
 	spaceInterval        = 5 * time.Second
 	diskInterval         = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
+	rolloutInterval      = 2 * time.Second
 	watchPause           = time.Second     // before an interrupted watch begins again
 )
 
@@ -86,6 +88,8 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
+	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]string{}}
+	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
 	if t.EtcdDir != "" {
 		tasks.Go(func() { t.every(ctx, diskInterval, "etcd stops when its disk is full", t.checkDisk) })
 		tasks.Go(func() { t.every(ctx, spaceInterval, "etcd is full", t.makeRoom) })

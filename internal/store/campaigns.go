@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -314,4 +315,42 @@ func (s *Campaigns) Set(ctx context.Context, ref environments.Ref, c *Campaign, 
 		b.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), c.State.Resume())
 	}
 	return etcd.Wrap(s.db.Commit(ctx, b), "cannot change rollout %s of %s", c.Plan.ID, ref)
+}
+
+// Update replaces the state of a campaign for an operator. It returns ErrConflict if the state or the gate changed since
+// they were read.
+func (s *Campaigns) Update(ctx context.Context, ref environments.Ref, c *Campaign, to rollout.State) error {
+	k := s.db.Env(ref)
+	b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), to)
+	return etcd.Wrap(s.db.Commit(ctx, b), "cannot change rollout %s of %s", c.Plan.ID, ref)
+}
+
+// List returns the campaigns of an environment, newest first, without their nodes and targets. damaged names unreadable keys.
+func (s *Campaigns) List(ctx context.Context, ref environments.Ref) (all []Campaign, damaged []string, err error) {
+	k := s.db.Env(ref)
+	var ids []string
+	err = s.db.Scan(ctx, k.Campaigns(), func(rest string, _ *etcd.KV) error {
+		if id, ok := strings.CutSuffix(rest, "/plan"); ok {
+			ids = append(ids, id)
+		}
+		return nil
+	}, clientv3.WithKeysOnly())
+	for _, id := range ids {
+		if err != nil {
+			break
+		}
+		c := Campaign{}
+		_, one := s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Campaign(id), Read: etcd.Into(&c.Plan)},
+			etcd.Point{Key: k.CampaignState(id), Read: etcd.Into(&c.State)}, etcd.Point{Key: k.Gate(), Read: etcd.Into(&c.Gate)})
+		switch {
+		case errors.As(one, new(*etcd.UnreadableError)):
+			damaged = append(damaged, one.Error())
+		case one != nil:
+			err = one
+		case c.Plan.ID != "":
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b Campaign) int { return int(b.Plan.Epoch - a.Plan.Epoch) })
+	return all, damaged, etcd.Wrap(err, "cannot list the rollouts of %s", ref)
 }

@@ -94,6 +94,7 @@ type Author struct {
 	At      time.Time
 	Sign    Sign   // with their key; nil: unsigned
 	Ends    string // the staged rollout that the change ends
+	Aborts  bool   // the change ends any staged rollout
 }
 
 // Desires is all targets of an environment, at one revision.
@@ -264,7 +265,7 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	fail := func(err error) (Change, error) {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
-	if id := d.Gate.Rollout; id != "" && a.Ends != id && c.Kind != Recovered {
+	if id := d.Gate.Rollout; id != "" && a.Ends != id && !a.Aborts && c.Kind != Recovered {
 		return fail(fmt.Errorf("%w: %s", ErrCampaign, id))
 	}
 	record, err := etcd.Encode(c)

@@ -175,7 +175,7 @@ func (w *world) operate() {
 			}
 		}
 	case act == 7:
-		if next, err := s.Approve(); err == nil {
+		if next, err := s.Approve(w.plan); err == nil {
 			w.state = cell[rollout.State]{next, w.bump()}
 		}
 	case act == 8: // remove

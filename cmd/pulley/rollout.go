@@ -1,0 +1,242 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/change"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+func newRollout(o *options) *cobra.Command {
+	return group("rollout", "Roll out a release in batches that stop by themselves",
+		"rollout orders the nodes of an environment to take a release batch by batch: canaries, then each role. It pauses by itself when\n"+
+			"more nodes fail than the policy allows. `pulley serve` advances it. While it is in progress, nothing else changes the targets\n"+
+			"of the environment.",
+		newRolloutStart(o), newRolloutList(o), newRolloutShow(o),
+		o.newRolloutAct(change.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the release keep it."),
+		o.newRolloutAct(change.Resume, "Continue a paused rollout, and accept the failures so far",
+			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),
+		o.newRolloutAct(change.Abort, "Order no further node, ever",
+			"abort ends the orders of a rollout. Nodes that took the release keep it, and the rollout owns the targets until they are changed\n"+
+				"with --abort-campaign, for example by `pulley promote`."),
+		o.newRolloutAct(change.Approve, "Let a rollout continue after its canaries", "approve lets a rollout continue after its canaries, if its policy promotes manually."),
+		newRolloutSkip(o),
+	)
+}
+
+func newRolloutStart(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "start VERSION -e ENVIRONMENT", Short: "Start a rollout of a release",
+		Long: `start begins a rollout of a release to all registered nodes of an environment, or of a role. Nodes with a release of their own or of
+their role keep it. The target of the environment changes when the rollout completes; new machines take the old one until then.`,
+		Args: arguments(1, 1, "takes one version"),
+		RunE: func(c *cobra.Command, args []string) error {
+			sc, err := o.scope.value()
+			if err != nil {
+				return err
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				r, err := change.StartRollout(ctx, s, ref, sc, args[0], o.changing())
+				if err != nil {
+					return err
+				}
+				o.warn(r.Notes)
+				fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s\n", r.ID, r.Target, ref, cli.Count(r.Nodes, "node"))
+				if err := o.showGroups(r); err != nil {
+					return err
+				}
+				if len(r.Excluded) > 0 {
+					fmt.Fprintf(o.env.Stdout, "not in it, because of a release of their own or of their role: %s\n", nodeNames(r.Excluded))
+				}
+				if !o.dryRun {
+					fmt.Fprintf(o.env.Stdout, "`pulley serve` advances it; to see it: `pulley rollout show -e %s`\n", ref)
+				}
+				return nil
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	cmd.Flags().StringVar(&o.scope.role, "role", "", "only nodes of one role")
+	o.sign.add(cmd)
+	o.sign.addUnsigned(cmd)
+	o.addDryRun(cmd)
+	o.addMessage(cmd, "reason")
+	return cmd
+}
+
+// nodeNames lists the first nodes, and the number of the others.
+func nodeNames(nodes []string) string {
+	some := nodes[:min(len(nodes), 10)]
+	text := strings.Join(some, ", ")
+	if more := len(nodes) - len(some); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func newRolloutList(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list -e ENVIRONMENT", Short: "List the rollouts of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				all, damaged, err := change.Rollouts(ctx, s, ref)
+				if err != nil {
+					return err
+				}
+				o.warn(damaged)
+				return o.out.Print(o.env, all, func(t *cli.Table) error {
+					t.Row("ROLLOUT", "STATE", "SCOPE", "TARGET", "NODES", "DONE", "FAILED", "STARTED", "BY", "WHY")
+					t.Spare("BY")
+					for _, r := range all {
+						t.Row(r.ID, string(r.State), store.Scope{Role: r.Role}.String(), describeTarget(r.Target), strconv.Itoa(r.Nodes), strconv.Itoa(r.Done),
+							strconv.Itoa(r.Failed), cli.Ago(o.env.Now(), r.At), r.By, string(r.Why))
+					}
+					return nil
+				})
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func newRolloutShow(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show [ROLLOUT] -e ENVIRONMENT", Short: "Show a rollout: its groups, its nodes, and what it waits for",
+		Long: "show prints the rollout in progress, or else the newest one. With an argument, it prints that one.",
+		Args: arguments(0, 1, "takes at most one rollout"),
+		RunE: func(c *cobra.Command, args []string) error {
+			id := ""
+			if len(args) > 0 {
+				id = args[0]
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				r, err := change.LookAtRollout(ctx, s, ref, id, o.env.Now())
+				if err != nil {
+					return err
+				}
+				return o.out.Print(o.env, r, func(*cli.Table) error { return o.showRollout(ref, r) })
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// shownMembers limits the nodes that `rollout show` lists.
+const shownMembers = 20
+
+func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
+	cli.Cleanf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.ID, r.Target, ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
+	cli.Cleanf(o.env.Stdout, "started by %s at %s", r.By, r.At.UTC().Format(time.RFC3339))
+	if !r.Ended.IsZero() {
+		cli.Cleanf(o.env.Stdout, ", ended after %s", cli.Span(r.Ended.Sub(r.At)))
+	}
+	if r.Why != "" {
+		cli.Cleanf(o.env.Stdout, ": %s", r.Why)
+	}
+	fmt.Fprintln(o.env.Stdout)
+	if r.Wait != nil {
+		cli.Cleanf(o.env.Stdout, "%s\n", r.Wait.Sentence())
+		for _, out := range r.WaysOut(ref) {
+			cli.Cleanf(o.env.Stdout, "  %s\n", out)
+		}
+	}
+	if err := o.showGroups(r); err != nil {
+		return err
+	}
+	if len(r.Members) == 0 {
+		return nil
+	}
+	t := cli.NewTable(o.env)
+	t.Row("NODE", "STATE", "SINCE", "WHY", "RUN")
+	for i, m := range r.Members {
+		if i == shownMembers {
+			t.Row(fmt.Sprintf("… and %d more", len(r.Members)-i))
+			break
+		}
+		since := ""
+		if !m.Since.IsZero() {
+			since = cli.Ago(o.env.Now(), m.Since)
+		}
+		t.Row(m.Node, string(m.State), since, m.Words(), m.Run)
+	}
+	return t.Flush()
+}
+
+func (o *options) showGroups(r change.Rollout) error {
+	t := cli.NewTable(o.env)
+	t.Row("GROUP", "NODES", "AT A TIME", "BEGUN")
+	for _, g := range r.Groups {
+		t.Row(g.Name, strconv.Itoa(g.Nodes), strconv.Itoa(g.Batch), strconv.Itoa(g.Begun))
+	}
+	return t.Flush()
+}
+
+// newRolloutAct returns the verb of an act on the rollout in progress.
+func (o *options) newRolloutAct(act change.Act, short, long string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: string(act) + " -e ENVIRONMENT", Short: short, Long: long, Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.actOnRollout(c, act, "") },
+	}
+	return o.addRolloutAct(cmd)
+}
+
+func newRolloutSkip(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "skip NODE -e ENVIRONMENT", Short: "Do not wait for a node",
+		Long: "skip gives up a node in progress: its order is withdrawn if it did not begin. A node that began, and did not answer before its\n" +
+			"deadline, frees its place in the batch, although it may still run.",
+		Args: arguments(1, 1, "takes one node"),
+		RunE: func(c *cobra.Command, args []string) error { return o.actOnRollout(c, change.Skip, args[0]) },
+	}
+	return o.addRolloutAct(cmd)
+}
+
+func (o *options) addRolloutAct(cmd *cobra.Command) *cobra.Command {
+	o.fleet.AddFlag(cmd.Flags())
+	o.addDryRun(cmd)
+	o.addMessage(cmd, "reason, shown with the rollout")
+	return cmd
+}
+
+func (o *options) actOnRollout(c *cobra.Command, act change.Act, node string) error {
+	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+		r, err := change.ActOnRollout(ctx, s, ref, act, node, o.changing())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed\n", r.ID, r.Target, ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed)
+		return nil
+	})
+}
+
+// addAbort adds the flag of a change that may end a rollout in progress.
+func (o *options) addAbort(c *cobra.Command) {
+	c.Flags().BoolVar(&o.aborts, "abort-campaign", false, "end a rollout that is in progress, which else refuses the change")
+}
+
+// waysOut adds to the error of a change that a rollout in progress refused what its author can do.
+func (o *options) waysOut(c *cobra.Command, err error) error {
+	if !errors.Is(err, store.ErrCampaign) {
+		return err
+	}
+	env := cmp.Or(o.fleet.Used, "ENVIRONMENT")
+	text := fmt.Sprintf("wait for its end: `pulley rollout show -e %s`", env)
+	if c.Flags().Lookup("abort-campaign") != nil {
+		text += "\nor give --abort-campaign: the rollout ends, and its nodes take what is desired for them then"
+	}
+	return fmt.Errorf("%w\n%s", err, text)
+}

@@ -1,0 +1,103 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+	"pulley/internal/where"
+)
+
+// PlannedRollout is a staged rollout that Campaigns.Start can begin. Start sets the ID and the epoch of its plan.
+type PlannedRollout struct {
+	Plan    rollout.Plan
+	Desires store.Desires
+	Notes   []string // about the expression for canaries, for the user
+
+	demandsSigned bool // nodes refuse an unsigned release
+}
+
+// PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
+// inherited. The policy is that of the environment file as `env apply` stored it.
+func PlanRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (PlannedRollout, error) {
+	p, err := planRollout(ctx, s, ref, target, role, a)
+	if err != nil {
+		return PlannedRollout{}, fmt.Errorf("cannot plan a rollout in %s: %w", ref, err)
+	}
+	return p, nil
+}
+
+func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (p PlannedRollout, err error) {
+	f, err := Find(ctx, s, ref, Scope{Role: role})
+	if err != nil {
+		return p, err
+	}
+	p.Desires, p.demandsSigned = f.Desires, signers(f, Scope{Role: role})
+	candidates := store.Candidates(f.Hosts, f.Desires, role)
+	policy := PolicyOf(f.Spec)
+	if policy.CanariesWhere != "" {
+		if p.Notes, err = markCanaries(ctx, s, ref, f, policy.CanariesWhere, candidates, a); err != nil {
+			return p, err
+		}
+	}
+	p.Plan, err = rollout.Make(rollout.Order{
+		Role: role, Target: target, Origin: f.Desires.Target(Scope{Role: role}), Policy: policy, Roles: f.Spec.RolloutOrder(), By: a.By, Why: a.Why, At: a.At,
+	}, candidates)
+	if errors.Is(err, rollout.ErrEmpty) {
+		err = fmt.Errorf("%w\n`pulley promote` sets the target for nodes that join later", err)
+	}
+	return p, err
+}
+
+// markCanaries marks the candidates for which the expression is true. It refuses one that is true for none.
+func markCanaries(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, text string, candidates []rollout.Candidate, a store.Author) ([]string, error) {
+	expression, err := where.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("canaries_where: %w", err)
+	}
+	if expression.Judged() {
+		if f, err = s.Fleet.State(ctx, ref); err != nil {
+			return nil, err
+		}
+	}
+	sel, notes, err := fleet.Narrow(ctx, s, ref, f, fleet.Selection{Where: expression}, a.At)
+	if err != nil {
+		return nil, fmt.Errorf("canaries_where: %w", err)
+	}
+	found := false
+	for i := range candidates {
+		c := &candidates[i]
+		c.Canary = sel.Has(c.Role, c.Node)
+		found = found || c.Canary && !c.Excluded
+	}
+	if !found {
+		notes = append(notes, "change rollout.canaries_where in the environment file, and run `pulley env apply`")
+		return nil, fmt.Errorf("canaries_where selects no node of the rollout\n%s", strings.Join(notes, "\n"))
+	}
+	return notes, nil
+}
+
+// PolicyOf returns the policy for the staged rollouts of an environment.
+func PolicyOf(e *environments.Environment) rollout.Policy {
+	from := e.Rollout
+	p := rollout.Policy{
+		Canaries: rollout.Share(from.Canaries), CanariesWhere: from.CanariesWhere, Batch: rollout.Share(from.Batch),
+		Failures: rollout.Share(from.Failures), BatchFailures: rollout.Share(from.BatchFailures), Retries: from.Retries,
+		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
+		Promote: rollout.Promotion(from.Promote), Unready: rollout.Unready(from.Unready), Skip: rollout.Share(from.Skip),
+		MaxUnavailable: from.MaxUnavailable, OnFailure: rollout.OnFailure(from.OnFailure),
+	}
+	for name, own := range from.Roles {
+		if p.Roles == nil {
+			p.Roles = map[string]rollout.RolePolicy{}
+		}
+		p.Roles[name] = rollout.RolePolicy{Batch: rollout.Share(own.Batch), BatchFailures: rollout.Share(own.BatchFailures)}
+	}
+	return p
+}

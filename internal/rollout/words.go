@@ -1,0 +1,109 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"pulley/agent"
+)
+
+// Sentence renders a wait.
+func (w Wait) Sentence() string {
+	switch w.Code {
+	case WaitGate:
+		return w.gateSentence()
+	case WaitApproval:
+		return "it waits for an approval: the canaries took the target"
+	case WaitNodes:
+		return fmt.Sprintf("it waits for %s, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
+	case WaitLost:
+		return fmt.Sprintf("it waits for %s: began, did not answer, and may still run", w.names())
+	case WaitHeld:
+		return fmt.Sprintf("it waits for %s: held", w.names())
+	case WaitPlace:
+		return fmt.Sprintf("it waits before %s: too many nodes of %s are unavailable", w.Node, w.Place)
+	case WaitServe:
+		return "the next step is due: `pulley serve` takes it"
+	}
+	return "more must be read from etcd"
+}
+
+func (w Wait) gateSentence() string {
+	if w.Stop != nil && (w.Gate == nil || w.Gate.State != agent.GateAborted) {
+		return "it paused by itself: " + w.Stop.Sentence()
+	}
+	if w.Gate == nil {
+		return "it is paused"
+	}
+	text := "paused"
+	if w.Gate.State == agent.GateAborted {
+		text = "aborted"
+	}
+	text = fmt.Sprintf("%s by %s", text, w.Gate.By)
+	if w.Gate.Why != "" {
+		text += ": " + string(w.Gate.Why)
+	}
+	return text
+}
+
+// names lists the nodes of a wait.
+func (w Wait) names() string {
+	text := strings.Join(w.Nodes, ", ")
+	if more := w.Count - len(w.Nodes); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// Sentence renders the cause of a pause.
+func (s Stop) Sentence() string {
+	switch s.Code {
+	case StopFailures:
+		return fmt.Sprintf("%s failed, and the policy allows %d", count(s.Failed), s.Allowed)
+	case StopBatch:
+		return fmt.Sprintf("%s of the batch failed, and the policy allows %d", count(s.Failed), s.Allowed)
+	case StopProgress:
+		return "no node ended for too long"
+	case StopDoubtful:
+		return fmt.Sprintf("%s failed because etcd did not answer, which proves nothing about the target (run %s)", s.Node, s.Run)
+	}
+	return string(s.Code)
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
+// Words renders the cause of a failure.
+func (c FailureCode) Words() string {
+	switch c {
+	case RunFailed:
+		return "its run failed"
+	case NodeRefused:
+		return "it refused the target"
+	case DeadlineEnded:
+		return "it did not begin before its deadline"
+	case NodeLost:
+		return "it began, and did not answer before its deadline"
+	case NotReady:
+		return "it could not begin"
+	}
+	return string(c)
+}
+
+// Words renders the cause of a skip.
+func (c SkipCode) Words() string {
+	switch c {
+	case SkipRemoved:
+		return "it was removed, or another machine has its name"
+	case SkipNotReady:
+		return "it could not begin, and the policy skips such nodes"
+	case SkipOperator:
+		return "an operator skipped it"
+	}
+	return string(c)
+}
