@@ -192,7 +192,10 @@ func (s *DB) refused(err error) error {
 	switch name, notPulleys := pki.ParseName(s.user); {
 	case s.user == "" || notPulleys != nil:
 	case !s.revoked():
-		if name.Kind == pki.KindOperator {
+		switch name.Kind {
+		case pki.KindNode:
+			advice = "an administrator repairs the grants of nodes with `pulley doctor --fix`"
+		case pki.KindOperator:
 			advice = "this needs an operator with another role: `pulley operators list` shows who is an admin"
 		}
 	case name.Kind == pki.KindNode:
