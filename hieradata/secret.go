@@ -50,6 +50,17 @@ func (v Value) IsSecret() bool {
 	return is
 }
 
+// ContainsSecret reports whether the value, or a part of it, is a secret.
+func (v Value) ContainsSecret() bool {
+	switch x := v.v.(type) {
+	case []Value:
+		return slices.ContainsFunc(x, Value.ContainsSecret)
+	case mapping:
+		return slices.ContainsFunc(x, func(e entry) bool { return e.value.ContainsSecret() })
+	}
+	return v.IsSecret()
+}
+
 // Secrets returns the secrets of a layer, by key.
 func Secrets(layer []byte) (map[string]string, error) {
 	if !strings.Contains(string(layer), secretPrefix) { // most layers

@@ -16,9 +16,10 @@ func newDataImport(o *options) *cobra.Command {
 	d := &dataOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "import DIR -e ENVIRONMENT", Short: "Make the live data that of a folder",
-		Long: `import reads one file for each layer: common.yaml, environment.yaml, roles/ROLE.yaml and nodes/NODE.yaml. It makes one generation with these
-layers, and removes all others. A data file with another name is an error. A folder that import made already changes nothing. Secrets
-must be those of the present data: ` + "`pulley data export`" + ` writes them as they are, encrypted.
+		Long: `import reads one file for each layer: common.yaml, environment.yaml, roles/ROLE.yaml, nodes/NODE.yaml and ATTRIBUTE/VALUE.yaml. It makes one
+generation with these layers, and removes all others. A data file with another name is an error. A folder that import made already
+changes nothing. ` + "`pulley data export`" + ` writes secrets encrypted, and import restores them in the same environment, under the same
+key of the same layer. It refuses other secrets: their nodes could not decrypt them. ` + "`pulley serve`" + ` checks them, except in a dry run.
 
 EXIT STATUS
   0 done, or the data is the same already; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 some nodes failed, are
@@ -28,7 +29,7 @@ EXIT STATUS
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
 	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-		done, err := change.ImportData(ctx, s, ref, args[0], d.encrypted, d.changing())
+		done, err := change.ImportData(ctx, s, ref, args[0], d.encrypted, d.sealer, d.changing())
 		if err != nil {
 			return err
 		}

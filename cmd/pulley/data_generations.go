@@ -68,7 +68,7 @@ func newDataDiff(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "diff GENERATION [GENERATION] -e ENVIRONMENT", Short: "Compare two generations of live data",
 		Long: `diff shows the keys that differ, by layer: first the value of the first generation, then that of the second, which is by default the one in
-force. 0 is the state before the first generation. Of a secret it shows the recipient.`,
+force. 0 is the state before the first generation. Of a secret it shows the recipient, and that it changed.`,
 		Args: arguments(1, 2, "takes one or two numbers of generations"),
 	}
 	o.fleet.AddFlag(cmd.Flags())

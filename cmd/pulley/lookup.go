@@ -25,7 +25,7 @@ func newDataLookup(o *options) *cobra.Command {
 		Use: "lookup KEY --node NODE -e ENVIRONMENT", Short: "Show what Hiera gives to a node, from all its data",
 		Long: `lookup runs Puppet's own lookup on this machine, with the node's release, live data, published facts and trusted extensions. It
 shows what the node's Puppet will see with its desired target, or with --release and --data, before a promotion. Sensitive values
-are redacted. Puppet must be installed here; the node must have published its facts.
+and secrets are redacted, and no secret is decrypted: the manifests see <secret> in its place. Puppet must be installed here; the node must have published its facts.
 
 The code of the release runs on this machine as you: functions and backends of Hiera, and the manifests, so that their top-scope
 variables have values. With --no-compile, the manifests do not run. Volatile facts have no value; an external node classifier's

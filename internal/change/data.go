@@ -137,13 +137,13 @@ func (e DataEdit) check(d Difference, ref environments.Ref) error {
 		return fmt.Errorf("cannot set %s: the value is encrypted by eyaml, and Puppet does not decrypt live data\n"+
 			"put it into a data file of the release; or give --encrypted, if a level with eyaml_lookup_key of its hiera.yaml reads live data", d.Key)
 	}
-	if _, _, is := d.To.Secret(); is {
+	if d.ToSecret != "" {
 		return fmt.Errorf("cannot set %s: the value is the text of a secret, which is valid only at its own place\nrun `pulley secret set %s -e %s%s`", d.Key, d.Key, ref, flagsOf(e.Layer()))
 	}
-	if d.From == nil {
-		return nil
+	if d.To.ContainsSecret() {
+		return fmt.Errorf("cannot set %s: a part of the value is the text of a secret, and nodes decrypt only whole values\ngive the secret its own key: `pulley secret set KEY -e %s%s`", d.Key, ref, flagsOf(e.Layer()))
 	}
-	if _, _, is := d.From.Secret(); is {
+	if d.FromSecret != "" {
 		return fmt.Errorf("cannot set %s: it is a secret in this layer\nrun `pulley secret set %s -e %s%s`; or remove it first with `pulley data unset %s -e %s%s`", d.Key, d.Key, ref, flagsOf(e.Layer()), d.Key, ref, flagsOf(e.Layer()))
 	}
 	return nil
@@ -155,26 +155,54 @@ type Difference struct {
 	Key   string           `json:"key"`
 	From  *hieradata.Value `json:"from,omitempty"` // nil: the layer lacks the key
 	To    *hieradata.Value `json:"to,omitempty"`
+	// The ids of the recipients of secrets.
+	FromSecret string `json:"from_secret,omitempty"`
+	ToSecret   string `json:"to_secret,omitempty"`
 }
 
 func differences(layer hieradata.Layer, from, to []byte) (all []Difference, err error) {
 	diffs, err := hieradata.Differences(from, to)
 	for _, d := range diffs {
-		all = append(all, Difference{layer, d.Key, d.From, d.To})
+		one := Difference{Layer: layer, Key: d.Key, From: d.From, To: d.To}
+		if d.From != nil {
+			one.FromSecret, _, _ = d.From.Secret()
+		}
+		if d.To != nil {
+			one.ToSecret, _, _ = d.To.Secret()
+		}
+		all = append(all, one)
 	}
 	return all, err
+}
+
+// hidden returns the difference without ciphertexts.
+func (d Difference) hidden() Difference {
+	if d.FromSecret != "" {
+		d.From = &hieradata.Value{}
+	}
+	if d.ToSecret != "" {
+		d.To = &hieradata.Value{}
+	}
+	return d
 }
 
 // Lines returns the difference as YAML, with - before what goes and + before what comes. Of a secret it shows the recipient.
 func (d Difference) Lines() (lines []string) {
 	for _, one := range []struct {
-		sign  string
-		value *hieradata.Value
-	}{{"-", d.From}, {"+", d.To}} {
+		sign   string
+		value  *hieradata.Value
+		secret string
+	}{{"-", d.From, d.FromSecret}, {"+", d.To, d.ToSecret}} {
 		if one.value == nil {
 			continue
 		}
-		text := shown(*one.value)
+		text := one.value.String()
+		if one.secret != "" {
+			text = secretTo(one.secret)
+		}
+		if one.sign == "+" && one.secret != "" && d.FromSecret == d.ToSecret {
+			text = "changed " + text
+		}
 		if one.value.IsBlock() {
 			lines = append(lines, one.sign+" "+d.Key+":")
 			for line := range strings.Lines(text) {
@@ -209,10 +237,12 @@ func historyEdit(diffs []Difference) *store.Edit {
 // shown returns a value for people: of a secret, the id of its recipient.
 func shown(v hieradata.Value) string {
 	if recipient, _, is := v.Secret(); is {
-		return "secret, encrypted to " + recipient
+		return secretTo(recipient)
 	}
 	return v.String()
 }
+
+func secretTo(recipient string) string { return "secret, encrypted to " + recipient }
 
 // onLine is shown on one line: lists and mappings in flow style.
 func onLine(v hieradata.Value) string {

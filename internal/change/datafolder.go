@@ -20,8 +20,8 @@ import (
 )
 
 // ImportData makes the live data of an environment that of a folder: a generation in which each layer is the folder's, and others are
-// removed.
-func ImportData(ctx context.Context, s *store.Store, ref environments.Ref, dir string, encrypted bool, a Author) (done Data, err error) {
+// removed. A secret that differs must have been set at its place in this environment: sealer asks serve.
+func ImportData(ctx context.Context, s *store.Store, ref environments.Ref, dir string, encrypted bool, sealer func() (Sealer, error), a Author) (done Data, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Data{}, fmt.Errorf("cannot import %s: %w", dir, err)
@@ -35,13 +35,13 @@ func ImportData(ctx context.Context, s *store.Store, ref environments.Ref, dir s
 		return Data{}, fmt.Errorf("cannot import %s: it has no data\n`pulley data revert 0 -e %s` removes all live data", dir, ref)
 	}
 	err = Retry(func() error {
-		done, err = importData(ctx, s, ref, wanted, encrypted, a)
+		done, err = importData(ctx, s, ref, wanted, encrypted, sealer, a)
 		return err
 	})
 	return done, err
 }
 
-func importData(ctx context.Context, s *store.Store, ref environments.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, a Author) (Data, error) {
+func importData(ctx context.Context, s *store.Store, ref environments.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a Author) (Data, error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return Data{}, err
@@ -58,6 +58,7 @@ func importData(ctx context.Context, s *store.Store, ref environments.Ref, wante
 	changed := changedLayers(data.Generation, next.Generation)
 	slices.SortFunc(changed, hieradata.CompareLayers)
 	layers, all, problems := map[hieradata.Layer][]byte{}, []Difference{}, []error{}
+	var secrets []Difference
 	of := newLayering(ctx, s, ref, f)
 	for _, layer := range changed {
 		e := DataEdit{Scope: scopeOf(layer), Common: layer == hieradata.Common, Attribute: attributeOf(layer), Encrypted: encrypted}
@@ -73,11 +74,15 @@ func importData(ctx context.Context, s *store.Store, ref environments.Ref, wante
 			return Data{}, err
 		}
 		for _, d := range diffs {
+			if d.ToSecret != "" {
+				secrets = append(secrets, d)
+				continue
+			}
 			problems = append(problems, e.check(d, ref))
 		}
 		layers[layer], all = wanted[layer], append(all, diffs...)
 	}
-	if err := errors.Join(problems...); err != nil {
+	if err := errors.Join(errors.Join(problems...), importedSecrets(ctx, s, ref, f, secrets, sealer)); err != nil {
 		return Data{}, err
 	}
 	if len(all) == 0 {

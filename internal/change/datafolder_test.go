@@ -37,13 +37,13 @@ func TestLargeFolderIsOneGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ImportData(ctx, s, dev, dir, false, author); err == nil || !strings.Contains(err.Error(), "ben") {
+	if _, err := ImportData(ctx, s, dev, dir, false, nil, author); err == nil || !strings.Contains(err.Error(), "ben") {
 		t.Errorf("an import during a prune: %v", err)
 	}
 	if err := prune.Close(); err != nil {
 		t.Fatal(err)
 	}
-	done, err := ImportData(ctx, s, dev, dir, false, author)
+	done, err := ImportData(ctx, s, dev, dir, false, nil, author)
 	if err != nil || len(done.Layers) != nodes || done.Generation != 1 {
 		t.Fatalf("%d layers, data %d, %v", len(done.Layers), done.Generation, err)
 	}
@@ -56,7 +56,7 @@ func TestLargeFolderIsOneGeneration(t *testing.T) {
 	if _, files, err := ExportData(ctx, s, dev, dir, false); err != nil || len(files) != 0 {
 		t.Errorf("%v, %v", files, err)
 	}
-	if again, err := ImportData(ctx, s, dev, dir, false, author); err != nil || again.Made {
+	if again, err := ImportData(ctx, s, dev, dir, false, nil, author); err != nil || again.Made {
 		t.Errorf("%+v, %v", again, err)
 	}
 }

@@ -87,8 +87,8 @@ func changedLayers(from, to hieradata.Generation) []hieradata.Layer {
 	return slices.AppendSeq([]hieradata.Layer{}, maps.Keys(differ))
 }
 
-// DiffData returns what differs between two generations of live data, by layer and key; 0 is the generation in force. It returns the
-// number of the second.
+// DiffData returns what differs between two generations of live data, by layer and key, without the ciphertexts of secrets; 0 is the
+// generation in force. It returns the number of the second.
 func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, to agent.Generation) ([]Difference, agent.Generation, error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
@@ -106,6 +106,9 @@ func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, t
 		return nil, 0, err
 	}
 	_, diffs, err := diffGenerations(ctx, s, ref, store.Data{Generation: a}, store.Data{Generation: b})
+	for i, d := range diffs {
+		diffs[i] = d.hidden()
+	}
 	return diffs, to, err
 }
 

@@ -271,34 +271,103 @@ func (x Sealer) layer(ctx context.Context, ref environments.Ref, role string, la
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	var batch []join.Sealed
-	size := 0
-	send := func() error {
-		answer, err := x.Sealing(ctx, join.SealingRequest{Environment: ref.String(), Role: role, Secrets: batch})
-		if err == nil && len(answer.Secrets) != len(batch) {
+	var all []join.Sealed
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, join.Sealed{Layer: string(layer), Key: key, Text: found[key]})
+	}
+	if all, err = x.again(ctx, ref, role, all); err != nil {
+		return nil, err
+	}
+	for _, one := range all {
+		if text, err = hieradata.Set(text, one.Key, "'"+one.Text+"'"); err != nil {
+			return nil, err
+		}
+	}
+	return text, nil
+}
+
+// again returns secrets encrypted to the newest recipient of a role. Serve refuses a secret that was set at another place.
+func (x Sealer) again(ctx context.Context, ref environments.Ref, role string, all []join.Sealed) (done []join.Sealed, err error) {
+	for len(all) > 0 {
+		n, size := 0, 0
+		for n < len(all) && (n == 0 || size+len(all[n].Text) <= maxSealing) {
+			size += len(all[n].Text)
+			n++
+		}
+		answer, err := x.Sealing(ctx, join.SealingRequest{Environment: ref.String(), Role: role, Secrets: all[:n]})
+		if err == nil && len(answer.Secrets) != n {
 			err = errors.New("cannot encrypt secrets again: the answer of pulley serve lacks some")
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for i, one := range answer.Secrets {
-			if text, err = hieradata.Set(text, batch[i].Key, "'"+one.Text+"'"); err != nil {
-				return err
-			}
+			done = append(done, join.Sealed{Layer: all[i].Layer, Key: all[i].Key, Text: one.Text})
 		}
-		batch, size = nil, 0
+		all = all[n:]
+	}
+	return done, nil
+}
+
+// importedSecrets refuses secrets of a folder that the nodes of their layers cannot decrypt. A dry run does not ask serve.
+func importedSecrets(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, diffs []Difference, sealer func() (Sealer, error)) error {
+	if len(diffs) == 0 {
 		return nil
 	}
-	for _, key := range slices.Sorted(maps.Keys(found)) {
-		if size+len(found[key]) > maxSealing && len(batch) > 0 {
-			if err := send(); err != nil {
-				return nil, err
+	known, _, err := s.Identities.AllRecipients(ctx, ref)
+	if err != nil {
+		return err
+	}
+	owner := map[string]string{} // role by id of a recipient
+	for role, r := range known {
+		for _, one := range r.Recipients {
+			owner[secrets.ID(one.Recipient)] = role
+		}
+	}
+	of, problems := map[string][]join.Sealed{}, []error{} // by role
+	for _, d := range diffs {
+		role := roleOfLayer(f, d.Layer)
+		switch its, known := owner[d.ToSecret]; {
+		case !known:
+			problems = append(problems, notHere(ref, d.Layer, d.Key, "it is of another environment, or its identity is lost"))
+		case its != role:
+			problems = append(problems, notHere(ref, d.Layer, d.Key, "it is encrypted to "+readersOf(its)+", and "+readersOf(role)+" read this layer"))
+		default:
+			of[role] = append(of[role], join.Sealed{Layer: string(d.Layer), Key: d.Key, Text: d.To.Plain()})
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	x, err := sealer()
+	if err != nil || x.DryRun {
+		return err
+	}
+	for _, role := range slices.Sorted(maps.Keys(of)) {
+		_, err := x.again(ctx, ref, role, of[role])
+		var refused *join.RefusedError
+		if errors.As(err, &refused) && refused.Reason == join.BadSecret {
+			i := slices.IndexFunc(of[role], func(one join.Sealed) bool { return one.Key == refused.Params.Claimed })
+			if i >= 0 {
+				return notHere(ref, hieradata.Layer(of[role][i].Layer), refused.Params.Claimed, "it was set as another key or in another layer, or is damaged")
 			}
 		}
-		batch, size = append(batch, join.Sealed{Layer: string(layer), Key: key, Text: found[key]}), size+len(found[key])
+		if err != nil {
+			return fmt.Errorf("cannot import the secrets of %s: %w", ref, err)
+		}
 	}
-	err = send()
-	return text, err
+	return nil
+}
+
+func notHere(ref environments.Ref, layer hieradata.Layer, key, why string) error {
+	return fmt.Errorf("cannot import secret %s of layer %s: %s\nremove it from %s and import again; then run `pulley secret set %s -e %s%s`", key, layer, why, layer.File(), key, ref, flagsOf(layer))
+}
+
+func readersOf(role string) string {
+	if role == "" {
+		return "all nodes"
+	}
+	return "nodes of role " + role
 }
 
 // Secret is one secret of live data, without its value.

@@ -424,7 +424,7 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 	lines := found(t, examine(t, server, etcdtest.Serve, false))
 	for _, want := range []string{
 		"problem secrets no node can decrypt the secret c::lost of layer roles/controller: its recipient is lost, or is another role's -> set it again: `pulley secret set c::lost -e dev --role controller`",
-		"warning secrets 1 secrets of role controller of dev are encrypted to a former recipient: a rotation was interrupted -> `pulley secret rotate -e dev --role controller`",
+		"warning secrets 1 secrets of role controller of dev are encrypted to a former recipient: a rotation was interrupted, or earlier data was restored -> `pulley secret rotate -e dev --role controller`",
 	} {
 		if !strings.Contains(lines, want) {
 			t.Errorf("missing: %s\nfound:\n%s", want, lines)

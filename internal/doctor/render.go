@@ -271,7 +271,7 @@ func (f Finding) render() (sentence, remedy string) {
 	case moreSecretsLost:
 		return fmt.Sprintf("and %d more secrets", p.Count), "`pulley secret list -e " + env + "` lists them as unknown"
 	case secretsFormer:
-		return fmt.Sprintf("%d secrets of %s are encrypted to a former recipient: a rotation was interrupted", p.Count, scope(p.Role, env)),
+		return fmt.Sprintf("%d secrets of %s are encrypted to a former recipient: a rotation was interrupted, or earlier data was restored", p.Count, scope(p.Role, env)),
 			"`pulley secret rotate -e " + env + roleFlag(p.Role) + "`"
 	case secretsUnread:
 		return "the secrets cannot be examined: " + string(p.Text), "run doctor as an administrator, while `pulley serve` runs"

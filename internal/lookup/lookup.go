@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,7 +153,42 @@ func layers(ctx context.Context, s *store.Store, ref environments.Ref, job agent
 			}
 		}
 	}
-	return hieradata.Materialise(root, g.Generation, job.Node, levels, contents)
+	data, err := hieradata.Materialise(root, g.Generation, job.Node, levels, contents)
+	if err == nil {
+		err = hide(data, levels, g.Generation, contents)
+	}
+	return data, err
+}
+
+// hidden stands for each secret: this machine has no identity that decrypts it.
+const hidden = "<secret>"
+
+// hide makes the secrets of a folder of data Sensitive, as a run does.
+func hide(data string, levels hieradata.Levels, g hieradata.Generation, contents map[string][]byte) error {
+	found, keys := map[string]map[string]string{}, []string{} // plaintexts by level
+	for _, l := range levels {
+		all, err := hieradata.Secrets(contents[g.Layers[l.Layer]])
+		if err != nil {
+			return fmt.Errorf("cannot read layer %s: %w", l.Layer, err)
+		}
+		for key := range all {
+			all[key] = hidden
+		}
+		found[l.Name], keys = all, slices.AppendSeq(keys, maps.Keys(all))
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	for _, l := range levels {
+		text, err := hieradata.Reveal(contents[g.Layers[l.Layer]], found[l.Name], keys)
+		if err == nil && text != nil {
+			err = os.WriteFile(filepath.Join(data, l.File()), text, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot hide the secrets of layer %s: %w", l.Layer, err)
+		}
+	}
+	return nil
 }
 
 // seen writes the nodes that the node sees as the data file of its runs; "" if it sees none.
