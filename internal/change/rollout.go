@@ -47,6 +47,7 @@ const (
 	RolloutPaused    RolloutState = "paused"
 	RolloutAborted   RolloutState = "aborted"
 	RolloutCompleted RolloutState = "completed"
+	RolloutReverted  RolloutState = "reverted"
 	RolloutReplaced  RolloutState = "replaced"
 )
 
@@ -103,6 +104,9 @@ func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 		}
 		if !a.Unsigned && p.demandsSigned && len(release.Signatures) == 0 {
 			return unsignedError("roll out "+release.Version, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", release.Version))
+		}
+		if !a.Unsigned && p.demandsSigned && a.Key == nil {
+			return unsignedError("start a rollout of "+release.Version, ref, "sign its way back: give --sign-key FILE")
 		}
 		if own := p.Plan.Origin.Overlay(p.Desires.Default); p.Plan.Target.Overlay(own) == own {
 			return fmt.Errorf("cannot start a rollout in %s: %s is the target of %s already", ref, release.Version, scope)

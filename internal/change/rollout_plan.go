@@ -39,7 +39,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, targ
 		return p, err
 	}
 	p.Desires, p.demandsSigned = f.Desires, signers(f, Scope{Role: role})
-	candidates := store.Candidates(f.Hosts, f.Desires, role)
+	candidates := store.Candidates(f.Hosts, f.Desires, role, target)
 	policy := PolicyOf(f.Spec)
 	if policy.CanariesWhere != "" {
 		if p.Notes, err = markCanaries(ctx, s, ref, f, policy.CanariesWhere, candidates, a); err != nil {

@@ -59,7 +59,12 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 				st.New = append(st.New, Restated{scope, was.Target(scope), d.Target(scope)})
 			}
 		}
-		st.Statement, err = s.Targets.State(ctx, ref, d, kind, a.store())
+		st.Statement, err = s.Targets.State(ctx, ref, d, kind, a.store(), func(ending trust.SignedStatement) error {
+			if err := signers.Authentic(ending, ref.String(), a.At); err != nil {
+				return err
+			}
+			return inTime(ending, a.At, renewRemedy(ref))
+		})
 		return err
 	})
 	return st, err
@@ -73,14 +78,12 @@ func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d stor
 	if err := signers.Authentic(*d.Statement, ref.String(), a.At); err != nil {
 		return err
 	}
-	remedy := fmt.Sprintf("check the targets with `pulley history -e %s`; a signer signs them: `pulley sign -e %[1]s --sign-key FILE`", ref)
-	switch st := d.Statement; {
-	case !d.Covered(ref):
-		return fmt.Errorf("%w of epoch %d\n%s", ErrChangedSince, st.Epoch, remedy)
-	case st.Ended(a.At):
-		return fmt.Errorf("it ended at %s\n%s", st.Until.Format(time.RFC3339), remedy)
-	case st.At.After(a.At):
-		return fmt.Errorf("it was signed at %s, which is in the future by this machine's clock\ncorrect the clock: nodes refuse an earlier time", st.At.Format(time.RFC3339))
+	remedy := renewRemedy(ref)
+	if !d.Covered(ref) {
+		return fmt.Errorf("%w of epoch %d\n%s", ErrChangedSince, d.Statement.Epoch, remedy)
+	}
+	if err := inTime(*d.Statement, a.At, remedy); err != nil {
+		return err
 	}
 	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {
@@ -90,6 +93,21 @@ func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d stor
 		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch && store.PlausibleEpoch(sig.Statement, a.At) {
 			return fmt.Errorf("it is of epoch %d, and node %s saw one of epoch %d\n%s", d.Statement.Epoch, node, sig.Statement, remedy)
 		}
+	}
+	return nil
+}
+
+func renewRemedy(ref environments.Ref) string {
+	return fmt.Sprintf("check the targets with `pulley history -e %s`; a signer signs them: `pulley sign -e %[1]s --sign-key FILE`", ref)
+}
+
+// inTime refuses to renew a statement that ended, or that is from the future.
+func inTime(st trust.SignedStatement, now time.Time, remedy string) error {
+	switch {
+	case st.Ended(now):
+		return fmt.Errorf("it ended at %s\n%s", st.Until.Format(time.RFC3339), remedy)
+	case st.At.After(now):
+		return fmt.Errorf("it was signed at %s, which is in the future by this machine's clock\ncorrect the clock: nodes refuse an earlier time", st.At.Format(time.RFC3339))
 	}
 	return nil
 }

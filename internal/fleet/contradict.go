@@ -226,9 +226,11 @@ func Above(mark, t agent.Target) bool {
 func Highest(history []store.Change, now time.Time) agent.Target {
 	var t agent.Target
 	for _, c := range history {
-		t.Data = max(t.Data, c.Plausible(now).Data) // not c.Before, which may have been written without Pulley
-		if r := c.After.Release; r != "" && (t.Release == "" || store.CompareVersions(r, t.Release) > 0) {
-			t.Release = r
+		for _, named := range c.Named(now) { // not c.Before, which may have been written without Pulley
+			t.Data = max(t.Data, named.Data)
+			if r := named.Release; r != "" && (t.Release == "" || store.CompareVersions(r, t.Release) > 0) {
+				t.Release = r
+			}
 		}
 	}
 	return t

@@ -35,11 +35,10 @@ type Needs struct {
 }
 
 // Step is the next step of a campaign. If State is not nil, the step writes the state and nothing else: a controller must
-// read it back before it orders a node.
+// read it back before it orders a node. A state that is Completed or Reverted ends the campaign in the same transaction.
 type Step struct {
 	State    *State
 	Close    *Stop // with State: pause the gate, for this cause
-	Complete bool  // with State: the target becomes what is desired, in the same transaction
 	Assign   []Assign
 	Withdraw []string
 	Wait     Wait
@@ -114,7 +113,7 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 		}
 	}
 	if a.changed {
-		return Step{State: &a.s, Close: a.stop, Complete: a.s.Phase == Completed}
+		return Step{State: &a.s, Close: a.stop}
 	}
 	return Step{Assign: a.assign(), Withdraw: a.withdraw(), Wait: a.waits()}
 }
@@ -278,6 +277,14 @@ func (a *advance) halt(s Stop) {
 	}
 }
 
+// tooMany pauses or reverts a campaign with too many failures.
+func (a *advance) tooMany(s Stop) {
+	a.halt(s)
+	if a.stop != nil && a.stop.Code == s.Code && a.p.Policy.OnFailure == FailureReverts {
+		a.s = a.s.Revert(a.now)
+	}
+}
+
 // limits pauses a campaign with too many failures, or without progress.
 func (a *advance) limits() {
 	total := 0
@@ -287,7 +294,7 @@ func (a *advance) limits() {
 		}
 	}
 	if most := a.p.Policy.Failures.Of(a.p.Nodes(), 0); total > most {
-		a.halt(Stop{Code: StopFailures, Failed: total, Allowed: most})
+		a.tooMany(Stop{Code: StopFailures, Failed: total, Allowed: most})
 		return
 	}
 	if g, ok := a.s.Current(a.p); ok {
@@ -299,7 +306,7 @@ func (a *advance) limits() {
 			}
 		}
 		if count > g.Failures {
-			a.halt(Stop{Code: StopBatch, Failed: count, Allowed: g.Failures})
+			a.tooMany(Stop{Code: StopBatch, Failed: count, Allowed: g.Failures})
 			return
 		}
 	}

@@ -60,7 +60,7 @@ func (b *bench) settle() *bench {
 			if step.Close != nil {
 				b.o.Gate.State = agent.GatePaused
 			}
-			if step.Complete {
+			if step.State.Phase == Completed || step.State.Phase == Reverted {
 				b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen}
 			}
 		case len(step.Assign)+len(step.Withdraw) > 0:

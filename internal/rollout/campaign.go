@@ -87,6 +87,7 @@ type Phase string
 const (
 	Advancing Phase = "advancing"
 	Completed Phase = "completed" // its target became what is desired
+	Reverted  Phase = "reverted"  // its nodes return to what is desired
 	Replaced  Phase = "replaced"  // an operator changed the environment's targets instead
 )
 

@@ -1,6 +1,9 @@
 package rollout
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // The errors of an operator's acts.
 var (
@@ -17,6 +20,12 @@ func (s State) Resume() State {
 		f.Accepted = true
 		s.Failed[node] = f
 	}
+	return s
+}
+
+// Revert returns the state after a revert.
+func (s State) Revert(now time.Time) State {
+	s.Phase, s.Ended, s.Slots = Reverted, now.UTC().Truncate(time.Second), nil
 	return s
 }
 

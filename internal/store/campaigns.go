@@ -54,18 +54,16 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 		return rollout.Plan{}, fmt.Errorf("cannot start a rollout in %s: %w", ref, err)
 	}
 	k, scope, at := s.db.Env(ref), etcd.Scope{Role: p.Role}, a.At.UTC().Truncate(time.Second)
-	if d.Gate.Rollout != "" {
+	switch {
+	case d.Gate.Rollout != "":
 		return fail(fmt.Errorf("%w: %s", ErrCampaign, d.Gate.Rollout))
-	}
-	if d.demands.Statement != 0 {
-		return fail(errors.New("the environment demands a statement of its targets, which does not cover those of a rollout"))
+	case p.Role != "" && p.Target.Data != 0:
+		return fail(errors.New("a generation of data is that of all nodes, and the rollout is of one role"))
+	case p.Target.Data != 0 && p.Target.Release != "" && len(d.Pinned()) > 0:
+		return fail(fmt.Errorf("its target has a release and data, and %s has a release of its own\nroll out the one, then the other", d.Pinned()[0]))
 	}
 	p.Epoch = d.Gate.Epoch + 1
 	p.ID = fmt.Sprintf("r%d", p.Epoch)
-	after := p.Target.Overlay(d.Target(scope))
-	if lower, err := s.targets.Lowers(ctx, ref, d, scope, after, at); err != nil || lower {
-		return fail(cmpErr(err, fmt.Errorf("%s is below an earlier target", after)))
-	}
 	if err := s.putMembers(ctx, k, p); err != nil {
 		return fail(err)
 	}
@@ -82,17 +80,38 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 		Put(k.Gate(), agent.Gate{Epoch: p.Epoch, State: agent.GateOpen, Rollout: p.ID, By: a.By, Why: agent.Prose(a.Why), At: at}).
 		Put(k.Campaign(p.ID), p).Put(k.CampaignState(p.ID), rollout.Start(at)).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
+	if err := s.sign(ctx, b, ref, d, c, a); err != nil {
+		return fail(err)
+	}
 	if err := s.db.Commit(ctx, b); err != nil {
 		return fail(err)
 	}
 	return p, nil
 }
 
-func cmpErr(err, other error) error {
+// sign adds what nodes with allowed signers need for a rollout and for its end: permits to go back, and statements if the environment
+// demands them. Without a key it adds nothing.
+func (s *Campaigns) sign(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, start Change, a Author) error {
+	if a.Sign == nil {
+		if d.demands.Statement != 0 {
+			return errors.New("the environment demands a statement of its targets, and nothing signs one\ngive --sign-key FILE")
+		}
+		return nil
+	}
+	history, err := s.targets.past(ctx, ref.String(), d)
 	if err != nil {
 		return err
 	}
-	return other
+	taken := start
+	taken.After = start.Rollout.Target.Overlay(start.Before)
+	if err := s.targets.permit(ctx, b, ref, d, history, &taken, a.Sign); err != nil {
+		return err
+	}
+	if err := s.targets.restate(ctx, b, ref, d, history, &start, a); err != nil {
+		return err
+	}
+	d.Gate.Epoch = start.Epoch
+	return s.targets.putEndings(ctx, b, ref, d, append(history, entry{key: s.db.Env(ref).Change(start.Epoch), change: &start}), start, a)
 }
 
 // putMembers writes the nodes of a plan before the plan itself. A start that loses a race leaves them behind; the next one
@@ -241,15 +260,17 @@ func (s *Campaigns) observe(ctx context.Context, k etcd.EnvKeys, c *Campaign, f 
 // candidates lists the registered nodes of the campaign's scope.
 func (s *Campaigns) candidates(ctx context.Context, ref environments.Ref, c *Campaign) ([]rollout.Candidate, error) {
 	hosts, err := s.fleet.Hosts(ctx, ref)
-	return Candidates(hosts, c.Desires, c.Plan.Role), err
+	return Candidates(hosts, c.Desires, c.Plan.Role, c.Plan.Target), err
 }
 
-// Candidates lists the nodes of a host list that a campaign of a role ("" for all) may reach.
-func Candidates(hosts map[string]agent.Host, d Desires, role string) []rollout.Candidate {
+// Candidates lists the nodes of a host list that a campaign of a role ("" for all) may reach. A node with a release of its own
+// takes data, and no release.
+func Candidates(hosts map[string]agent.Host, d Desires, role string, t agent.Target) []rollout.Candidate {
 	all := []rollout.Candidate{}
 	for name, h := range hosts {
 		if role == "" || h.Role == role {
-			all = append(all, rollout.Candidate{Node: name, Role: h.Role, Machine: h.MachineID, Excluded: !d.Reaches(etcd.Scope{Role: role}, h.Role, name)})
+			excluded := t.Release != "" && !d.Reaches(etcd.Scope{Role: role}, h.Role, name)
+			all = append(all, rollout.Candidate{Node: name, Role: h.Role, Machine: h.MachineID, Excluded: excluded})
 		}
 	}
 	return all
@@ -289,11 +310,17 @@ func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign,
 	k, p := s.db.Env(ref), c.Plan
 	b := etcd.If(guards...).Put(k.CampaignState(p.ID), step.State)
 	switch {
-	case step.Complete:
-		scope := etcd.Scope{Role: p.Role}
-		before := c.Desires.Target(scope)
-		done := Change{Kind: Promoted, Role: p.Role, Before: before, After: p.Target.Overlay(before)}
-		_, err := s.targets.change(ctx, b, ref, c.Desires, done, Author{By: p.By, Why: string(p.Why), At: now, Ends: p.ID})
+	case step.State.Phase == rollout.Completed:
+		before := c.Desires.Target(etcd.Scope{Role: p.Role})
+		signed, _, err := s.targets.endings(ctx, ref, p.ID)
+		if err != nil {
+			return err
+		}
+		done := Change{Kind: Promoted, Role: p.Role, Before: before, After: p.Target.Overlay(before), ending: &signed.Completed}
+		_, err = s.targets.change(ctx, b, ref, c.Desires, done, Author{By: p.By, Why: string(p.Why), At: now, Ends: p.ID})
+		return err
+	case step.State.Phase == rollout.Reverted:
+		_, err := s.revert(ctx, b, ref, c, Author{By: "pulley serve", At: now})
 		return err
 	case step.Close != nil:
 		gate := c.Gate
@@ -301,6 +328,31 @@ func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign,
 		b.Put(k.Gate(), gate)
 	}
 	return s.db.Commit(ctx, b)
+}
+
+// Revert ends a campaign: with the next epoch its assignments are void, and each node takes what is desired for it, which the campaign
+// never changed. Permit and statement are signed by the author or, without a key, were signed at the start: where nodes accept
+// neither, the change is Unsigned or Unstated.
+func (s *Campaigns) Revert(ctx context.Context, ref environments.Ref, c *Campaign, a Author) (Change, error) {
+	if c.Gate.Rollout != c.Plan.ID {
+		return Change{}, fmt.Errorf("cannot revert rollout %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
+	}
+	k := s.db.Env(ref)
+	b := etcd.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), c.State.Revert(a.At))
+	done, err := s.revert(ctx, b, ref, c, a)
+	return done, etcd.Wrap(err, "cannot revert rollout %s of %s", c.Plan.ID, ref)
+}
+
+func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, a Author) (Change, error) {
+	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
+	if err != nil {
+		return Change{}, err
+	}
+	own := c.Desires.Target(etcd.Scope{Role: c.Plan.Role})
+	a.Ends = c.Plan.ID
+	return s.targets.change(ctx, b, ref, c.Desires, Change{
+		Kind: Reverted, Role: c.Plan.Role, Before: own, After: own, Rollout: &Started{c.Plan.ID, c.Plan.Target}, ending: &signed.Reverted,
+	}, a)
 }
 
 // Set opens or closes the gate of a campaign for an operator. With accept, the failures so far count no longer.

@@ -36,7 +36,7 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now ti
 	if newest := history[0].Epoch; gap(history[:keep]) || !PossibleEpoch(newest, now) {
 		return 0, fmt.Errorf("cannot shorten the history of %s: its newest changes are not all that led to epoch %d\nsee `pulley status -e %[1]s`, then run `pulley recover -e %[1]s`", env, newest)
 	}
-	for batch := range slices.Chunk(unneeded(history, keep), pruneBatch/2) {
+	for batch := range slices.Chunk(unneeded(history, keep, now), pruneBatch/2) {
 		b := etcd.If()
 		for _, epoch := range batch {
 			b.Delete(k.Change(epoch), k.Permit(epoch))
@@ -50,9 +50,9 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now ti
 }
 
 // unneeded returns the epochs of a history, newest first, that PruneHistory deletes, oldest first.
-func unneeded(history []Change, keep int) (epochs []agent.Epoch) {
+func unneeded(history []Change, keep int, now time.Time) (epochs []agent.Epoch) {
 	needed, last, set := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}, map[etcd.Scope]bool{}
-	release, data, dataSet := Change{}, Change{}, Change{}
+	release, data, dataSet, highest := agent.Epoch(0), agent.Epoch(0), Change{}, agent.Target{}
 	for i, c := range history {
 		if i < keep || !last[c.Scope()] || c.setsRelease() && !set[c.Scope()] {
 			needed[c.Epoch] = true
@@ -61,14 +61,16 @@ func unneeded(history []Change, keep int) (epochs []agent.Epoch) {
 		if dataSet.Epoch == 0 && c.setsData() {
 			dataSet = c
 		}
-		if _, err := ParseVersion(c.After.Release); err == nil && (release.Epoch == 0 || CompareVersions(c.After.Release, release.After.Release) > 0) {
-			release = c
-		}
-		if data.Epoch == 0 || c.After.Data > data.After.Data {
-			data = c
+		for _, t := range c.Named(now) {
+			if _, err := ParseVersion(t.Release); err == nil && (release == 0 || CompareVersions(t.Release, highest.Release) > 0) {
+				release, highest.Release = c.Epoch, t.Release
+			}
+			if data == 0 || t.Data > highest.Data {
+				data, highest.Data = c.Epoch, t.Data
+			}
 		}
 	}
-	needed[release.Epoch], needed[data.Epoch], needed[dataSet.Epoch] = true, true, true
+	needed[release], needed[data], needed[dataSet.Epoch] = true, true, true
 	for _, c := range slices.Backward(history) {
 		if !needed[c.Epoch] {
 			epochs = append(epochs, c.Epoch)
@@ -77,14 +79,14 @@ func unneeded(history []Change, keep int) (epochs []agent.Epoch) {
 	return epochs
 }
 
-// setsRelease reports whether a change set another release, or another tree under its version.
+// setsRelease reports whether a change set another release, or another tree under its version, or a rollout did so on some nodes.
 func (c Change) setsRelease() bool {
-	return c.Before.Release != c.After.Release || c.Before.Tree != c.After.Tree
+	return c.Before.Release != c.After.Release || c.Before.Tree != c.After.Tree || c.Rollout != nil && c.Rollout.Target.Release != ""
 }
 
-// setsData reports whether a change set other data of all nodes.
+// setsData reports whether a change set other data of all nodes, or a rollout did so on some nodes.
 func (c Change) setsData() bool {
-	return c.Scope() == (etcd.Scope{}) && c.Before.Data != c.After.Data
+	return c.Scope() == (etcd.Scope{}) && (c.Before.Data != c.After.Data || c.Rollout != nil && c.Rollout.Target.Data != 0)
 }
 
 // reachable calls each with the changes of a scope that a rollback may undo, newest first, until it returns false. Beyond

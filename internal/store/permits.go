@@ -49,38 +49,52 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 	return nil
 }
 
-// permit adds the permit for nodes to follow c to a lower target. It adds none if no target is lower, or without sign.
-// A node without allowed signers needs no permit, and a node with them accepts no unsigned one.
+// permit adds the permit for nodes to follow c to a lower target: a new one, or that which was signed before. It adds none if no
+// target is lower, or without both. A node without allowed signers needs no permit, and a node with them accepts no unsigned one.
 func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, c *Change, sign Sign) error {
-	env := ref.String()
-	p, lower, err := s.permitOf(ctx, env, d, history, *c)
+	document, err := s.signedPermit(ctx, ref, d, history, c, sign)
 	if err != nil {
 		return err
 	}
+	if p, ok := c.ending.permit(c.Epoch); c.Unsigned && ok && !p.Ended(c.At) {
+		document, c.Permits, c.Unsigned = string(c.ending.Permit), &p, false
+	}
+	if document != "" {
+		b.Op(clientv3.OpPut(s.db.Env(ref).Permit(c.Epoch), document))
+	}
+	return nil
+}
+
+// signedPermit returns the permit of c; "" if it needs none, or without sign: then it sets c.Unsigned.
+func (s *Targets) signedPermit(ctx context.Context, ref environments.Ref, d Desires, history past, c *Change, sign Sign) (string, error) {
+	env := ref.String()
+	p, lower, err := s.permitOf(ctx, env, d, history, *c)
+	if err != nil {
+		return "", err
+	}
 	if !lower || sign == nil {
 		c.Unsigned = lower
-		return nil
+		return "", nil
 	}
 	if c.recovery == nil { // a recovery chose its epoch
 		if err := s.plausibleEpoch(env, d, history, c.At); err != nil {
-			return fmt.Errorf("cannot sign the permit to go back: %w", err)
+			return "", fmt.Errorf("cannot sign the permit to go back: %w", err)
 		}
 	}
-	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, string(c.Why), c.At
+	p.Environment, p.Epoch, p.By, p.Why, p.At, p.Until = env, int64(c.Epoch), c.By, string(c.Why), c.At, c.until
 	if c.recovery != nil {
 		p.Until = c.recovery.Until
 	}
 	record, err := p.Encode()
 	if err != nil {
-		return err
+		return "", err
 	}
 	document, err := sign.document(ctx, trust.Rollback, record)
 	if err != nil {
-		return fmt.Errorf("cannot sign the permit to go back: %w", err)
+		return "", fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
-	b.Op(clientv3.OpPut(s.db.Env(ref).Permit(c.Epoch), document))
 	c.Permits = &p
-	return nil
+	return document, nil
 }
 
 // maxEpoch is the highest epoch of a key: keys have 12 digits, and a number above them would sort before others.
@@ -159,20 +173,23 @@ func (p past) epochs() []agent.Epoch {
 func (p past) named(now time.Time) []agent.Target {
 	var all []agent.Target
 	for _, c := range p.changes() {
-		all = append(all, c.Plausible(now))
-		if c.Rollout != nil {
-			all = append(all, c.Rollout.Target)
-		}
+		all = append(all, c.Named(now)...)
 	}
 	return all
 }
 
-// Plausible returns the target of a change, without data that no change can have.
-func (c Change) Plausible(now time.Time) agent.Target {
-	if t := c.After; trust.PlausibleData(int64(t.Data), now) {
-		return t
+// Named returns the targets that nodes may have by a change: its own and that of its rollout, without data that no change can have.
+func (c Change) Named(now time.Time) []agent.Target {
+	named := []agent.Target{c.After}
+	if c.Rollout != nil {
+		named = append(named, c.Rollout.Target)
 	}
-	return agent.Target{Release: c.After.Release, Tree: c.After.Tree}
+	for i, t := range named {
+		if !trust.PlausibleData(int64(t.Data), now) {
+			named[i] = agent.Target{Release: t.Release, Tree: t.Tree}
+		}
+	}
+	return named
 }
 
 // plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would

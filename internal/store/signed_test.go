@@ -136,7 +136,7 @@ func TestUnreadableChangeEndsNoSigning(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := st.Targets.State(t.Context(), dev, desires(t, st, dev), store.Anew, author)
+	got, err := st.Targets.State(t.Context(), dev, desires(t, st, dev), store.Anew, author, nil)
 	if err != nil || got.Default.Data != 2 {
 		t.Errorf("signed %+v: %v", got, err)
 	}
@@ -482,7 +482,7 @@ func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
 				}
 			}
 			d := desires(t, st, dev)
-			_, err := st.Targets.State(ctx, dev, d, store.Off, signing)
+			_, err := st.Targets.State(ctx, dev, d, store.Off, signing, nil)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("signed: %v, want %q", err, c.want)
 			}
@@ -554,7 +554,7 @@ func TestStatementContinuesTheLastOne(t *testing.T) {
 			if d := desires(t, st, dev); name == "an unsigned change of another role" && (len(d.Differing()) != 1 || d.Differing()[0] != db) {
 				t.Errorf("differing: %v", d.Differing())
 			}
-			if _, err := st.Targets.State(ctx, dev, desires(t, st, dev), store.Anew, signing); err != nil {
+			if _, err := st.Targets.State(ctx, dev, desires(t, st, dev), store.Anew, signing, nil); err != nil {
 				t.Error(err)
 			}
 			if _, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), web, store.Promoted, one, signing); err != nil {

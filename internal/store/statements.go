@@ -18,28 +18,44 @@ import (
 // ErrNoStatement means that an environment demands no statement of its targets.
 var ErrNoStatement = errors.New("its file demands no statement")
 
-// restate adds a statement of the targets after c, if the environment demands one. A recovery changes several scopes, and
-// is followed by one statement.
+// restate adds a statement of the targets after c, if the environment demands one: a new one, or that which was signed before. A
+// recovery changes several scopes, and is followed by one statement.
 func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, c *Change, a Author) error {
+	document, err := s.signedStatement(ctx, ref, d, history, c, a)
+	if c.Unstated && c.ending != nil && len(c.ending.Statement) > 0 {
+		document, c.Unstated = string(c.ending.Statement), false
+	}
+	if document != "" {
+		b.Op(clientv3.OpPut(s.db.Env(ref).Statement(), document))
+	}
+	return err
+}
+
+// signedStatement returns the statement of the targets after c; "" if the environment demands none, or nothing signs it: then it sets
+// c.Unstated.
+func (s *Targets) signedStatement(ctx context.Context, ref environments.Ref, d Desires, history past, c *Change, a Author) (string, error) {
 	if d.demands.Statement == 0 {
-		return nil
+		return "", nil
 	}
 	if c.Unstated = a.Sign == nil || c.recovery != nil; c.Unstated {
-		return nil
+		return "", nil
 	}
 	if err := s.plausibleEpoch(ref.String(), d, history, a.At); err != nil {
-		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+		return "", fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
 	if err := d.continued(ref, c.Scope()); err != nil {
-		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+		return "", fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
 	after := d.With(c.Scope(), c.After)
 	if err := after.decided(ref, history, *c); err != nil {
-		return fmt.Errorf("cannot sign the statement of the targets: %w", err)
+		return "", fmt.Errorf("cannot sign the statement of the targets: %w", err)
 	}
-	_, document, err := a.sign(ctx, after.Stated(ref, c.Epoch), time.Duration(d.demands.Statement))
-	b.Op(clientv3.OpPut(s.db.Env(ref).Statement(), document))
-	return err
+	st := after.Stated(ref, c.Epoch)
+	if c.Kind == RolloutStarted {
+		st.Rollout = c.rolled()
+	}
+	_, document, err := a.sign(ctx, st, time.Duration(d.demands.Statement))
+	return document, err
 }
 
 // Stating is the kind of a statement.
@@ -52,9 +68,10 @@ const (
 	Off   Stating = "off"   // nodes need no statement
 )
 
-// State signs a statement of the targets in d, valid as long as the environment's file says. It refuses targets that are
-// not those of the history, and returns ErrConflict if they changed since d was read.
-func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, kind Stating, a Author) (trust.Statement, error) {
+// State signs a statement of the targets in d, valid as long as the environment's file says, and with it those with which a rollout
+// in progress may end. A renewal calls authentic for these. State refuses targets that are not those of the history, and returns
+// ErrConflict if they changed since d was read.
+func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, kind Stating, a Author, authentic func(trust.SignedStatement) error) (trust.Statement, error) {
 	fail := func(err error) (trust.Statement, error) {
 		return trust.Statement{}, fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
 	}
@@ -75,18 +92,24 @@ func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, ki
 	if err := d.decided(ref, history, Change{}); err != nil {
 		return fail(err)
 	}
+	k := s.db.Env(ref)
+	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Statement(), d.revisions[k.Statement()]))
 	st := d.Stated(ref, d.Gate.Epoch)
 	if kind == Renew {
 		st = d.Statement.Statement // with the targets of removed nodes: a renewal decides nothing
+		err = s.renewEndings(ctx, b, ref, d, authentic, valid, a)
+	} else if start := history.started(d.Gate); start != nil && kind == Anew {
+		st.Rollout = start.rolled()
+		err = s.putEndings(ctx, b, ref, d, history, *start, a)
+	}
+	if err != nil {
+		return fail(err)
 	}
 	st, document, err := a.sign(ctx, st, valid)
 	if err != nil {
 		return fail(err)
 	}
-	k := s.db.Env(ref)
-	err = s.db.Commit(ctx, etcd.If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Statement(), d.revisions[k.Statement()])).
-		Op(clientv3.OpPut(k.Statement(), document)))
-	if err != nil {
+	if err := s.db.Commit(ctx, b.Op(clientv3.OpPut(k.Statement(), document))); err != nil {
 		return fail(err)
 	}
 	return st, nil

@@ -37,6 +37,7 @@ var stored = map[string]any{
 	"environments/<env>/campaigns/<id>/plan":               rollout.Plan{},
 	"environments/<env>/campaigns/<id>/nodes/<n>":          chunk{},
 	"environments/<env>/campaigns/<id>/state":              rollout.State{},
+	"environments/<env>/campaigns/<id>/endings":            endings{},
 	"environments/<env>/data/head":                         dataHead{},
 	"environments/<env>/data/generations/<n>":              hieradata.Generation{},
 	"environments/<env>/data/layers/<sha256>":              nil,
@@ -83,7 +84,7 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses As Ask Assignment Author Boot Boots By CA Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Doubtful Driver Environment Excluded File Flavor Folder From
+	Addresses As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Doubtful Driver Environment Excluded File Flavor Folder From
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
 	Path Place Places Recipient Ref Release Replaces Report Resource Role Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who

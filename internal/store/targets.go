@@ -29,7 +29,7 @@ type Change struct {
 	After   agent.Target `json:"after"`
 	Undoes  agent.Epoch  `json:"undoes,omitempty"`  // of a rollback: the oldest change that it undid
 	Edit    *Edit        `json:"edit,omitempty"`    // of a data change
-	Rollout *Started     `json:"rollout,omitempty"` // of the start of a staged rollout
+	Rollout *Started     `json:"rollout,omitempty"` // of the start or the revert of a staged rollout
 	By      string       `json:"by"`
 	Why     agent.Prose  `json:"why,omitempty"`
 	At      time.Time    `json:"at"`
@@ -42,6 +42,8 @@ type Change struct {
 	Unstated bool `json:"-"`
 
 	recovery *Recovery // of a change of the kind Recovered
+	until    time.Time // end of its permit; zero: none
+	ending   *ending   // signed before, for a change without a key; nil: none
 	written            // zero for a change that was not read
 }
 
@@ -73,6 +75,7 @@ const (
 	DataChange     ChangeKind = "data"
 	RolledBack     ChangeKind = "rollback"
 	RolloutStarted ChangeKind = "rollout" // no target changed yet
+	Reverted       ChangeKind = "revert"  // of a staged rollout: no target changed
 	Restored       ChangeKind = "restore" // from a backup: no target changed
 	Recovered      ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
 )

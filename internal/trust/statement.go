@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"pulley/internal/trust/refusal"
@@ -24,7 +25,8 @@ type Statement struct {
 	Default     Part            `json:"default"`
 	Roles       map[string]Part `json:"roles,omitempty"` // with a target of their own
 	Nodes       map[string]Part `json:"nodes,omitempty"` // with a target of their own
-	Off         bool            `json:"off,omitempty"`   // nodes need no statement until a later one
+	Rollout     *Rolled         `json:"rollout,omitempty"`
+	Off         bool            `json:"off,omitempty"` // nodes need no statement until a later one
 	By          string          `json:"by,omitempty"`
 	At          time.Time       `json:"at"`
 	Until       time.Time       `json:"until,omitzero"` // zero only with Off
@@ -36,6 +38,13 @@ type Part struct {
 	Tree       string `json:"tree,omitempty"`    // hash of the release's tree
 	Data       int64  `json:"data,omitempty"`    // generation
 	DataDigest string `json:"data_digest,omitempty"`
+}
+
+// Rolled is the target that a staged rollout gives to a scope, node by node. Until the rollout ends, this target and the present
+// one are both in force.
+type Rolled struct {
+	Role string `json:"role,omitempty"` // "" for the default
+	Part        // empty parts stay those of the scope
 }
 
 // SignedStatement is a statement with its signed bytes. The signatures are not verified yet.
@@ -100,6 +109,34 @@ func (s Statement) Target(role, node string) Target {
 	return t
 }
 
+// covers reports whether a target is that of a node now, or would be after the rollout in progress.
+func (s Statement) covers(role, node string, t Target) bool {
+	if s.Target(role, node) == t {
+		return true
+	}
+	if s.Rollout == nil {
+		return false
+	}
+	after, part := s, s.Default
+	if s.Rollout.Role != "" {
+		part = s.Roles[s.Rollout.Role]
+	}
+	if s.Rollout.Tree != "" {
+		part.Release, part.Tree = s.Rollout.Release, s.Rollout.Tree
+	}
+	if s.Rollout.Data != 0 {
+		part.Data, part.DataDigest = s.Rollout.Data, s.Rollout.DataDigest
+	}
+	if s.Rollout.Role == "" {
+		after.Default = part
+	} else if after.Roles = maps.Clone(s.Roles); after.Roles == nil {
+		after.Roles = map[string]Part{s.Rollout.Role: part}
+	} else {
+		after.Roles[s.Rollout.Role] = part
+	}
+	return after.Target(role, node) == t
+}
+
 // Current judges the target of a node by the statement in etcd (nil: none). It returns the mark with the epoch of the
 // statement, and a *Refusal if the statement does not cover the target. A node that never verified a statement needs
 // none: nothing unsigned can demand one, and nothing unsigned can end the demand. A key that may not sign rollbacks
@@ -137,13 +174,13 @@ func (s *Signers) Current(mark HighWaterMark, role, node string, t Target, value
 	default:
 		mark.Statement = max(mark.Statement, 1)
 	}
-	switch want := st.Target(role, node); {
+	switch {
 	case st.Off:
 		return mark, nil
 	case st.Ended(now):
 		return no(refusal.StatementExpired, "at", st.Until.Format(time.RFC3339))
-	case want != t:
-		return no(refusal.StatementDiffers, "found", want, "want", t)
+	case !st.covers(role, node, t):
+		return no(refusal.StatementDiffers, "found", st.Target(role, node), "want", t)
 	}
 	return mark, nil
 }

@@ -103,7 +103,7 @@ func (f *fleet) start(p rollout.Policy) rollout.Plan {
 		f.t.Fatal(err)
 	}
 	d := f.desires()
-	plan, err := rollout.Make(rollout.Order{Target: f.new, Origin: f.old, Policy: p, By: "ann", At: time.Now()}, store.Candidates(hosts, d, ""))
+	plan, err := rollout.Make(rollout.Order{Target: f.new, Origin: f.old, Policy: p, By: "ann", At: time.Now()}, store.Candidates(hosts, d, "", f.new))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -255,8 +255,8 @@ func TestRolloutCompletes(t *testing.T) {
 	}
 }
 
-// TestRolloutStopsAndReverts: a failure closes the gate; nodes that did not begin keep what they have; a promotion that ends
-// the rollout brings the others back.
+// TestRolloutStopsAndReverts: a failure closes the gate; nodes that did not begin keep what they have; the revert brings the others
+// back.
 func TestRolloutStopsAndReverts(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 6)
@@ -266,33 +266,64 @@ func TestRolloutStopsAndReverts(t *testing.T) {
 	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || len(c.State.Failed) != 1 {
 		t.Errorf("it stopped as %+v", c.State)
 	}
-	states, err := f.s.Fleet.State(t.Context(), dev)
-	if err != nil {
+	f.untouched("web4", "web5", "web6")
+	if _, err := f.s.Campaigns.Revert(t.Context(), dev, c, author()); err != nil {
 		t.Fatal(err)
 	}
-	for _, node := range []string{"web4", "web5", "web6"} {
+	f.returned(6)
+	if c := f.campaign(plan.ID); c.State.Phase != rollout.Reverted || c.Gate.Rollout != "" || c.Desires.Default != f.old {
+		t.Errorf("reverted: %+v in gate %+v", c.State, c.Gate)
+	}
+}
+
+// TestRolloutRevertsByItself: with on_failure: revert, the controllers bring every node back and nobody has to.
+func TestRolloutRevertsByItself(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 6)
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1", OnFailure: rollout.FailureReverts})
+	f.run(6, 2, "web3")
+	c := f.wait(plan.ID, "reverted", func(c *store.Campaign) bool { return c.State.Phase == rollout.Reverted })
+	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || c.Gate.Epoch != plan.Epoch+1 || c.Gate.State != agent.GateOpen {
+		t.Errorf("it ended as %+v in gate %+v", c.State, c.Gate)
+	}
+	f.untouched("web4", "web5", "web6")
+	f.returned(6)
+	history, err := f.s.Targets.History(t.Context(), dev, 1)
+	if err != nil || history[0].Kind != store.Reverted || history[0].Rollout.ID != plan.ID || history[0].By != "pulley serve" {
+		t.Errorf("history %+v: %v", history, err)
+	}
+}
+
+// untouched checks that nodes never saw the rollout.
+func (f *fleet) untouched(nodes ...string) {
+	f.t.Helper()
+	states, err := f.s.Fleet.State(f.t.Context(), dev)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, node := range nodes {
 		if st := states.Statuses[node]; st.LastGood != f.old || st.Assignment != "" {
-			t.Errorf("%s was touched: %+v", node, st)
+			f.t.Errorf("%s was touched: %+v", node, st)
 		}
 	}
-	back := author()
-	back.Ends = plan.ID
-	if _, err := f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.old, back); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// returned waits until nodes are on the old target.
+func (f *fleet) returned(nodes int) {
+	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		states, err := f.s.Fleet.State(t.Context(), dev)
+		states, err := f.s.Fleet.State(f.t.Context(), dev)
 		returned := 0
 		for _, st := range states.Statuses {
 			if st.LastGood == f.old && st.Enforcing == f.old && st.Phase == agent.Idle {
 				returned++
 			}
 		}
-		if err == nil && returned == 6 {
-			break
+		if err == nil && returned == nodes {
+			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d of 6 returned: %+v", returned, states.Statuses)
+			f.t.Fatalf("%d of %d returned: %+v", returned, nodes, states.Statuses)
 		}
 	}
 }

@@ -94,9 +94,11 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rol
 	if step.State != nil {
 		w.state = cell[rollout.State]{*step.State, w.bump()}
 		switch {
-		case step.Complete:
+		case step.State.Phase == rollout.Completed:
 			w.desired = after
-			w.gate = cell[agent.Gate]{agent.Gate{Epoch: w.gate.value.Epoch + 1, State: agent.GateOpen}, w.bump()}
+			w.next()
+		case step.State.Phase == rollout.Reverted:
+			w.next()
 		case step.Close != nil:
 			g := w.gate.value
 			g.State = agent.GatePaused
@@ -138,6 +140,20 @@ func (w *world) checkState() {
 		if !in[node] {
 			w.violate("%s has a slot and is not in its group", node)
 		}
+	}
+}
+
+// next opens the gate with the next epoch, and without a campaign.
+func (w *world) next() {
+	w.gate = cell[agent.Gate]{agent.Gate{Epoch: w.gate.value.Epoch + 1, State: agent.GateOpen}, w.bump()}
+	w.highest = max(w.highest, w.gate.value.Epoch)
+}
+
+// revert reverts the campaign at some time, whatever its gate and its nodes do at that moment.
+func (w *world) revert() {
+	if g := w.gate.value; g.Rollout == w.plan.ID && g.Epoch == w.plan.Epoch && w.state.value.Phase == rollout.Advancing {
+		w.state = cell[rollout.State]{w.state.value.Revert(w.time()), w.bump()}
+		w.next()
 	}
 }
 
@@ -197,7 +213,7 @@ func (w *world) operate() {
 		w.gate = cell[agent.Gate]{g, w.bump()}
 		w.after(w.between(0, time.Hour), func() {
 			w.desired = later
-			w.gate = cell[agent.Gate]{agent.Gate{Epoch: w.gate.value.Epoch + 1, State: agent.GateOpen}, w.bump()}
+			w.next()
 		})
 	}
 	w.highest = max(w.highest, w.gate.value.Epoch)

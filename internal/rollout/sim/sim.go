@@ -22,6 +22,7 @@ type Config struct {
 	Chaos       float64       // faults for each node and hour
 	Operators   float64       // acts of operators for each hour
 	Restore     bool          // a backup is restored in the middle
+	Revert      time.Duration // when an operator reverts the campaign; 0: never
 	Until       time.Duration // end of the faults
 }
 
@@ -140,6 +141,9 @@ func Run(c Config) Result {
 		w.after(w.between(0, 5*time.Second), k.advance)
 	}
 	w.operators()
+	if c.Revert > 0 {
+		w.after(c.Revert, w.revert)
+	}
 	if c.Restore {
 		w.after(w.between(time.Minute, c.Until/2), w.save)
 		w.after(w.between(c.Until/2, c.Until), w.restore)

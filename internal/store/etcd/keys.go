@@ -30,6 +30,7 @@ import (
 //	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable
 //	environments/<env>/campaigns/<id>/nodes/<n>          o  a part of its nodes; immutable
 //	environments/<env>/campaigns/<id>/state              o,s  its progress
+//	environments/<env>/campaigns/<id>/endings            o  signed documents of its end; serve publishes them
 //	environments/<env>/data/head                         o  number of the newest generation
 //	environments/<env>/data/generations/<n>              o  immutable, signed
 //	environments/<env>/data/layers/<sha256>              o  immutable
@@ -137,6 +138,7 @@ func (k EnvKeys) Campaign(id string) string     { return k.Campaigns() + escape(
 func (k EnvKeys) CampaignState(id string) string {
 	return k.Campaigns() + escape(id) + "/state"
 }
+func (k EnvKeys) CampaignEndings(id string) string { return k.Campaigns() + escape(id) + "/endings" }
 func (k EnvKeys) CampaignMembers(id string) string { return k.Campaigns() + escape(id) + "/nodes/" }
 func (k EnvKeys) CampaignNodes(id string, n int) string {
 	return k.CampaignMembers(id) + fmt.Sprintf("%012d", n)
