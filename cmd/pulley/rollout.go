@@ -22,7 +22,7 @@ func newRollout(o *options) *cobra.Command {
 		"rollout orders the nodes of an environment to take a release batch by batch: canaries, then each role. It pauses by itself when\n"+
 			"more nodes fail than the policy allows. `pulley serve` advances it. While it is in progress, nothing else changes the targets\n"+
 			"of the environment.",
-		newRolloutStart(o), newRolloutList(o), newRolloutShow(o),
+		newRolloutStart(o), newRolloutList(o), newRolloutShow(o), newRolloutWatch(o),
 		o.newRolloutAct(change.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the release keep it."),
 		o.newRolloutAct(change.Resume, "Continue a paused rollout, and accept the failures so far",
 			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),

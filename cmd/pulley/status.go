@@ -15,6 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/store"
@@ -141,6 +142,16 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 		v.warn([]string{disk.Sentence() + "\nmake room on that disk"})
 	}
 	status := fleet.Look(f, ref, sel, v.env.Now())
+	if id := f.Desires.Gate.Rollout; id != "" {
+		switch r, err := change.LookAtRollout(ctx, s, ref, id, v.env.Now()); {
+		case errors.Is(err, agent.ErrUnreachable):
+			return status, err
+		case err != nil:
+			v.warn([]string{err.Error()})
+		default:
+			status.Rollout = r.Sentence()
+		}
+	}
 	if !sel.All() {
 		return status, nil
 	}
@@ -197,6 +208,9 @@ func (v statusOptions) printHead(status fleet.Status) {
 		style = cli.Yellow
 	}
 	fmt.Fprintf(v.env.Stdout, "%s\n%s\n", first, v.env.Paint(style, health))
+	if status.Rollout != "" {
+		cli.Cleanf(v.env.Stdout, "%s\n", status.Rollout)
+	}
 	for _, c := range status.Contradictions {
 		cli.Cleanf(v.env.Stdout, "contradiction: %s\n", v.complete(c.Sentence()))
 	}
@@ -287,6 +301,9 @@ its result.`,
 				}
 				o.warn(f.Damaged)
 				x := fleet.Explain(f, ref, args[0], o.env.Now())
+				if x.Rollout, err = change.PlaceInRollout(ctx, s, ref, f.Desires.Gate, args[0], o.env.Now()); err != nil {
+					o.warn([]string{err.Error()})
+				}
 				return o.out.Print(o.env, x, func(*cli.Table) error {
 					_, err := fmt.Fprint(o.env.Stdout, o.complete(x.Words(o.env.Now())))
 					return err

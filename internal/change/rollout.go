@@ -199,40 +199,45 @@ func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref) (all []
 // LookAtRollout reads one rollout, also one that ended; "" is the one in progress, or else the newest. It computes what the
 // rollout waits for as `pulley serve` does.
 func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, now time.Time) (Rollout, error) {
+	r, _, err := lookAtRollout(ctx, s, ref, id, now)
+	return r, err
+}
+
+func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, now time.Time) (r Rollout, c *store.Campaign, err error) {
 	if id == "" {
 		campaigns, _, err := s.Campaigns.List(ctx, ref)
 		if err != nil {
-			return Rollout{}, err
+			return r, nil, err
 		}
 		if len(campaigns) == 0 {
 			if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-				return Rollout{}, err
+				return r, nil, err
 			}
-			return Rollout{}, fmt.Errorf("%s never had a rollout\n`pulley rollout start VERSION -e %s` starts one", ref, ref)
+			return r, nil, fmt.Errorf("%s never had a rollout\n`pulley rollout start VERSION -e %s` starts one", ref, ref)
 		}
 		id = campaigns[0].Plan.ID
 	}
-	c, err := s.Campaigns.Get(ctx, ref, id, nil)
+	c, err = s.Campaigns.Get(ctx, ref, id, nil)
 	if errors.Is(err, store.ErrNotFound) {
 		err = fmt.Errorf("%w\n`pulley rollout list -e %s` lists the rollouts", err, ref)
 	}
 	if err != nil {
-		return Rollout{}, err
+		return r, nil, err
 	}
-	r := describeRollout(c.Plan, c.State, c.Gate)
+	r = describeRollout(c.Plan, c.State, c.Gate)
 	if c.State.Phase != rollout.Advancing || c.Gate.Rollout != c.Plan.ID {
-		return r, nil
+		return r, c, nil
 	}
 	o, err := s.Campaigns.Observe(ctx, ref, c, rollout.NeedsOf(c.Plan, c.State), now)
 	if err != nil {
-		return r, err
+		return r, c, err
 	}
 	step := rollout.Advance(c.Plan, c.State, o, now)
 	r.Wait = &step.Wait
 	if step.State != nil || len(step.Assign)+len(step.Withdraw) > 0 {
 		r.Wait = &rollout.Wait{Code: rollout.WaitServe}
 	}
-	return r, nil
+	return r, c, nil
 }
 
 func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
@@ -285,6 +290,112 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 		return cmp.Or(rank(a.State)-rank(b.State), fleet.CompareNatural(a.Node, b.Node))
 	})
 	return r
+}
+
+// PlaceInRollout tells in a sentence where a node stands in the rollout in progress; "" without one.
+func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
+	if gate.Rollout == "" {
+		return "", nil
+	}
+	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, now)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s of %s: %s", r.ID, r.Target, place(r, c, node)), nil
+}
+
+func place(r Rollout, c *store.Campaign, node string) string {
+	for _, m := range r.Members {
+		if m.Node != node {
+			continue
+		}
+		switch m.State {
+		case NodeFailed, NodeSkipped:
+			return m.Words()
+		case RolloutNodeState(rollout.Ordered):
+			return "it may take the release now"
+		case RolloutNodeState(rollout.Healthy):
+			return "it took the release, and must stay healthy until " + m.Since.Add(time.Duration(c.Plan.Policy.Settle)).UTC().Format(time.RFC3339)
+		case RolloutNodeState(rollout.Withdrawing):
+			return "its order is being withdrawn"
+		}
+		return "it began, and did not answer before its deadline; it keeps its place in the batch"
+	}
+	if slices.Contains(r.Excluded, node) {
+		return "not in it: it has a release of its own, or of its role"
+	}
+	for i := range len(c.Plan.Groups) + 1 {
+		g, _ := c.State.InOrder(c.Plan, i)
+		at := slices.IndexFunc(g.Nodes, func(m rollout.Member) bool { return m.Node == node })
+		switch {
+		case at < 0:
+			continue
+		case i < c.State.Group || i == c.State.Group && at < c.State.Next:
+			return "it took the release"
+		}
+		text := fmt.Sprintf("waiting for batch %d of %d of %s", at/max(g.Batch, 1)+1, g.Batches(), g.Name())
+		if r.Wait != nil {
+			text += "; " + r.Wait.Sentence()
+		}
+		return text
+	}
+	return "not in it: it registered after the start, and takes the release in the last group"
+}
+
+// Waits reports whether the rollout needs an operator before it continues.
+func (r Rollout) Waits() bool {
+	switch r.State {
+	case RolloutPaused, RolloutAborted:
+		return true
+	case RolloutAdvancing:
+		return r.Wait != nil && (r.Wait.Code == rollout.WaitApproval || r.Wait.Code == rollout.WaitLost)
+	}
+	return false
+}
+
+// Sentence is the rollout in one line.
+func (r Rollout) Sentence() string {
+	text := fmt.Sprintf("rollout %s of %s: %s; %d of %d nodes done, %d failed, %d skipped", r.ID, r.Target, r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
+	if r.Wait != nil {
+		text += "; " + r.Wait.Sentence()
+	}
+	return text
+}
+
+// Since lists what happened to nodes since an earlier look, in the order of their names.
+func (r Rollout) Since(before Rollout) (lines []string) {
+	was, is := map[string]RolloutNode{}, map[string]bool{}
+	for _, m := range before.Members {
+		was[m.Node] = m
+	}
+	for _, m := range r.Members {
+		is[m.Node] = true
+		if was[m.Node].State == m.State {
+			continue
+		}
+		words := m.Words()
+		switch m.State {
+		case RolloutNodeState(rollout.Ordered):
+			words = "may take the release"
+		case RolloutNodeState(rollout.Healthy):
+			words = "took the release, and settles"
+		case RolloutNodeState(rollout.Lost):
+			words = "began, and did not answer before its deadline"
+		case RolloutNodeState(rollout.Withdrawing):
+			words = "its order is being withdrawn"
+		case NodeFailed:
+			words = "failed: " + words
+		case NodeSkipped:
+			words = "skipped: " + words
+		}
+		lines = append(lines, m.Node+": "+words)
+	}
+	for _, m := range before.Members {
+		if !is[m.Node] && m.State != NodeFailed && m.State != NodeSkipped {
+			lines = append(lines, m.Node+": done")
+		}
+	}
+	return lines
 }
 
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.

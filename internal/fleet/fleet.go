@@ -29,6 +29,8 @@ type Status struct {
 
 	Contradictions []Contradiction `json:"contradictions"` // of Contradictions, where the caller read the history
 
+	Rollout string `json:"rollout,omitempty"` // in progress, for people; set by the caller
+
 	Unclassified int `json:"unclassified"` // nodes whose catalog has no class
 
 	Health machines.Health `json:"-"`
@@ -209,6 +211,7 @@ type Explanation struct {
 	agent.Cause                 // of the action
 	Ladder      []agent.Rung    `json:"ladder"`
 	Status      *WholeStatus    `json:"status"`
+	Rollout     string          `json:"rollout,omitempty"` // its place in the rollout in progress, for people
 
 	Environment string `json:"-"`
 

@@ -170,6 +170,9 @@ func (x Explanation) Words(now time.Time) string {
 		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
 	}
 	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
+	if x.Rollout != "" {
+		cli.Cleanf(&b, "  rollout       %s\n", x.Rollout)
+	}
 	if x.Status == nil {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
 	} else {

@@ -5,6 +5,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -133,6 +134,14 @@ func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 	}, "")
 }
 
+// Rollout sends a notice of a staged rollout. what tells two events of one kind apart, and text describes the event. It never
+// blocks.
+func (n *Notifier) Rollout(ref environments.Ref, kind store.NoticeKind, rollout, what, text string) {
+	n.send(store.Notice{
+		ID: id(kind, ref, rollout, what), Kind: kind, Environment: ref.String(), Rollout: rollout, Problem: agent.Prose(text),
+	}, "")
+}
+
 // ConnectionsRefused sends a notice of a listener, and of the address with the most connections, or of the node or
 // operator at its limit. It never blocks.
 func (n *Notifier) ConnectionsRefused(of store.Notice) {
@@ -161,7 +170,7 @@ func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
 func (n *Notifier) send(notice store.Notice, token string) {
 	who := notice.Node
 	if who == "" {
-		who = notice.Machine + notice.Listener + notice.Operator // one of them
+		who = cmp.Or(notice.Machine, notice.Listener, notice.Operator, notice.ID)
 	}
 	if len(n.senders) == 0 || !n.allowed(strings.Join([]string{string(notice.Kind), notice.Environment, who}, " "), 1) {
 		return
@@ -347,6 +356,9 @@ func render(n store.Notice) (title, text string) {
 	case store.NodeFloods:
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
+	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded:
+		what := map[store.NoticeKind]string{store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended"}[n.Kind]
+		return fmt.Sprintf("rollout %s in %s %s", n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley rollout show %s -e %s`", n.Problem, n.Rollout, n.Environment)
 	case store.ConnectionsRefused:
 		title := "pulley serve refuses connections: " + n.Listener
 		switch {

@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"pulley/environments"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
+	"pulley/internal/store"
 )
 
 // rollouts advances the staged rollouts of all environments. It is not safe for concurrent use.
 type rollouts struct {
 	*Tasks
 	controllers map[environments.Ref]*control.Controller
-	waits       map[environments.Ref]string // what the log said last
+	waits       map[environments.Ref]string // what was told last
 }
 
 // advance takes the next steps of each rollout. A failure of one environment does not stop the others.
@@ -37,7 +39,7 @@ func (r *rollouts) advance(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("environment %s: %w", ref, err))
 			continue
 		}
-		r.log(ref, wait)
+		r.tell(ctx, ref, c.Last(), wait)
 	}
 	for ref := range r.controllers {
 		if !known[ref] {
@@ -48,23 +50,41 @@ func (r *rollouts) advance(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// log writes what a rollout waits for when its kind changes.
-func (r *rollouts) log(ref environments.Ref, wait rollout.Wait) {
+// tell logs and sends what changed about the rollout of an environment.
+func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout.Plan, wait rollout.Wait) {
 	kind := string(wait.Code)
 	if wait.Gate != nil {
-		kind += string(wait.Gate.State)
+		kind += " " + string(wait.Gate.State) + " " + wait.Gate.At.UTC().Format(time.RFC3339)
 	}
 	if r.waits[ref] == kind {
 		return
 	}
-	before := r.waits[ref]
 	r.waits[ref] = kind
 	switch {
-	case kind == "" && before == "":
-		return
+	case plan == nil:
 	case kind == "":
-		r.Log.Info("the rollout ended", "env", ref)
-		return
+		c, err := r.Store.Campaigns.Get(ctx, ref, plan.ID, plan)
+		if err != nil {
+			r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", plan.ID, "error", err)
+			return
+		}
+		how := "an operator's change replaced it"
+		switch c.State.Phase {
+		case rollout.Completed:
+			how = "it completed"
+		case rollout.Reverted:
+			how = "it was taken back"
+		}
+		text := fmt.Sprintf("%s: %d of %d nodes took %s, %d failed", how, c.State.Done, plan.Nodes(), plan.Target, len(c.State.Failed))
+		r.Log.Info("a rollout ended", "env", ref, "rollout", plan.ID, "how", text)
+		r.Notifier.Rollout(ref, store.RolloutEnded, plan.ID, "", text)
+	default:
+		r.Log.Info("a rollout waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
+		switch wait.Code {
+		case rollout.WaitGate:
+			r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())
+		case rollout.WaitApproval:
+			r.Notifier.Rollout(ref, store.RolloutWaits, plan.ID, "", wait.Sentence())
+		}
 	}
-	r.Log.Info("a rollout waits", "env", ref, "for", wait.Sentence())
 }

@@ -24,7 +24,7 @@ const (
 	diskInterval         = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
 	rolloutInterval      = 2 * time.Second
-	watchPause           = time.Second     // before an interrupted watch begins again
+	watchPause           = time.Second // before an interrupted watch begins again
 )
 
 // TasksConfig is the environment of Tasks.

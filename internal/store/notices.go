@@ -27,6 +27,10 @@ const (
 	DuplicateRuns     NoticeKind = "duplicate_runs"
 	NodeFloods        NoticeKind = "node_floods"
 
+	RolloutPaused NoticeKind = "rollout_paused" // by itself or an operator, or aborted
+	RolloutWaits  NoticeKind = "rollout_waits"  // for an approval
+	RolloutEnded  NoticeKind = "rollout_ended"
+
 	ConnectionsRefused NoticeKind = "connections_refused"
 	CallsRefused       NoticeKind = "calls_refused"
 )
@@ -59,6 +63,7 @@ type Notice struct {
 	Listener    string      `json:"listener,omitempty"`    // that refuses connections
 	Connections int64       `json:"connections,omitempty"` // open ones of From
 	Operator    string      `json:"operator,omitempty"`
+	Rollout     string      `json:"rollout,omitempty"`
 	TookSeconds int64       `json:"took_seconds,omitempty"`
 	Since       time.Time   `json:"since,omitzero"`
 	Problem     agent.Prose `json:"problem,omitempty"` // as the machine reported it

@@ -23,6 +23,9 @@ type Controller struct {
 	plan *rollout.Plan // of the campaign that was read last
 }
 
+// Last returns the plan of the newest campaign that Advance saw; nil if there was none.
+func (c *Controller) Last() *rollout.Plan { return c.plan }
+
 // maxSteps bounds the steps of one call: a batch takes two.
 const maxSteps = 50
 

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/change"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+func newRolloutWatch(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "watch [ROLLOUT] -e ENVIRONMENT", Short: "Show a rollout until it ends or needs an operator",
+		Long: `watch shows the rollout in progress, or else the newest one, until it has ended or waits for an operator: it is paused, aborted, waits for
+an approval, or for nodes that do not answer. On a terminal it is a live view, elsewhere one line for each change.
+
+EXIT STATUS
+  0 the rollout completed, or watch was interrupted; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 the rollout needs an operator, or ended
+  without completing`,
+		Args: arguments(0, 1, "takes at most one rollout"),
+		RunE: func(c *cobra.Command, args []string) error {
+			id := ""
+			if len(args) > 0 {
+				id = args[0]
+			}
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				return o.watchRollout(ctx, s, ref, id)
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	return cmd
+}
+
+func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string) error {
+	out, shown, before := o.env.Stdout, "", change.Rollout{}
+	for {
+		r, err := change.LookAtRollout(ctx, s, ref, id, o.env.Now())
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		id = r.ID // also after another one began
+		if o.env.Terminal {
+			var screen bytes.Buffer
+			o.env.Stdout = &screen
+			err = o.showRollout(ref, r)
+			o.env.Stdout = out
+			if err == nil {
+				_, err = io.WriteString(out, "\x1b[H\x1b[2J"+screen.String())
+			}
+		} else {
+			err = o.tellRollout(r, before, &shown)
+		}
+		switch {
+		case err != nil:
+			return err
+		case r.State == change.RolloutCompleted:
+			return nil
+		case r.State != change.RolloutAdvancing || r.Waits():
+			return &cli.SilentError{Code: cli.ExitDegraded}
+		}
+		before = r
+		pause := time.NewTimer(watchPoll)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+	}
+}
+
+// tellRollout prints what happened since an earlier look, and what the rollout waits for if that changed.
+func (o *options) tellRollout(r, before change.Rollout, shown *string) error {
+	at := o.env.Now().UTC().Format(time.RFC3339)
+	for _, line := range r.Since(before) {
+		cli.Cleanf(o.env.Stdout, "%s %s\n", at, line)
+	}
+	if now := r.Sentence(); now != *shown {
+		*shown = now
+		cli.Cleanf(o.env.Stdout, "%s %s\n", at, now)
+	}
+	return nil
+}
