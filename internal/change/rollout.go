@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,6 +37,8 @@ type Rollout struct {
 	Members  []RolloutNode   `json:"members,omitempty"` // nodes in progress, failed or skipped
 	Wait     *rollout.Wait   `json:"wait,omitempty"`    // what a rollout in progress waits for
 	Notes    []string        `json:"-"`                 // of a start, about its canaries
+
+	took map[string]bool // nodes that took the target
 }
 
 // RolloutState is the state of a staged rollout: its phase, or that of its gate.
@@ -244,6 +247,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
 		ID: p.ID, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
 		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
+		took: map[string]bool{},
 	}
 	if s.Late != nil {
 		r.Nodes += len(s.Late.Members)
@@ -268,6 +272,12 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 			one.Begun = g.Size
 		case i == s.Group:
 			one.Begun = s.Next
+		}
+		for _, m := range g.Nodes[:min(one.Begun, len(g.Nodes))] {
+			_, running := s.Slots[m.Node]
+			_, failed := s.Failed[m.Node]
+			_, skipped := s.Skipped[m.Node]
+			r.took[m.Node] = !running && !failed && !skipped
 		}
 		r.Groups = append(r.Groups, one)
 	}
@@ -364,12 +374,11 @@ func (r Rollout) Sentence() string {
 
 // Since lists what happened to nodes since an earlier look, in the order of their names.
 func (r Rollout) Since(before Rollout) (lines []string) {
-	was, is := map[string]RolloutNode{}, map[string]bool{}
+	was := map[string]RolloutNode{}
 	for _, m := range before.Members {
 		was[m.Node] = m
 	}
 	for _, m := range r.Members {
-		is[m.Node] = true
 		if was[m.Node].State == m.State {
 			continue
 		}
@@ -390,9 +399,9 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 		}
 		lines = append(lines, m.Node+": "+words)
 	}
-	for _, m := range before.Members {
-		if !is[m.Node] && m.State != NodeFailed && m.State != NodeSkipped {
-			lines = append(lines, m.Node+": done")
+	for _, node := range slices.SortedFunc(maps.Keys(r.took), fleet.CompareNatural) {
+		if r.took[node] && before.ID != "" && !before.took[node] {
+			lines = append(lines, node+": done")
 		}
 	}
 	return lines
