@@ -129,6 +129,9 @@ const (
 	NotVerified       ProblemCode = "not_verified"        // text
 	EtcdLost          ProblemCode = "etcd_lost"           // seconds, text: the new target may have cut the node off
 	StoppedEarly      ProblemCode = "stopped_early"       // the agent was stopped before it verified the run
+
+	PreviewInterrupted ProblemCode = "preview_interrupted" // times: each run of it ended the agent, or its answer did not arrive
+	AnswerUnreadable   ProblemCode = "answer_unreadable"   // text: why this program cannot read the answer of a node
 )
 
 // The problems of requests.

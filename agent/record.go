@@ -65,19 +65,8 @@ func encodeRun(r Run) (EncodedRun, error) {
 
 // DecodeRun unpacks the output of encodeRun. It never reads more than 1 MiB and never panics.
 func DecodeRun(b []byte) (r Run, truncated bool, err error) {
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		return Run{}, false, fmt.Errorf("cannot unpack run record: %w", err)
-	}
-	raw, err := io.ReadAll(io.LimitReader(z, maxRunJSON+1))
-	if err != nil {
-		return Run{}, false, fmt.Errorf("cannot unpack run record: %w", err)
-	}
-	if len(raw) > maxRunJSON {
-		return Run{}, false, fmt.Errorf("cannot unpack run record: it is larger than %d bytes", maxRunJSON)
-	}
 	var s storedRun
-	err = json.Unmarshal(raw, &s)
+	err = unpack(b, &s)
 	if s.V > runFormat { // check this first: a newer record may look damaged
 		return Run{}, false, fmt.Errorf("cannot decode run record: its format %d is newer than this program's %d; upgrade pulley", s.V, runFormat)
 	}
@@ -87,8 +76,24 @@ func DecodeRun(b []byte) (r Run, truncated bool, err error) {
 	return s.Run, s.Truncated, nil
 }
 
-func pack(s storedRun) ([]byte, error) {
-	raw, err := json.Marshal(s)
+// unpack reads the output of pack, at most 1 MiB of it.
+func unpack(b []byte, into any) error {
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return fmt.Errorf("cannot unpack it: %w", err)
+	}
+	raw, err := io.ReadAll(io.LimitReader(z, maxRunJSON+1))
+	if err != nil {
+		return fmt.Errorf("cannot unpack it: %w", err)
+	}
+	if len(raw) > maxRunJSON {
+		return fmt.Errorf("cannot unpack it: it is larger than %d bytes", maxRunJSON)
+	}
+	return json.Unmarshal(raw, into)
+}
+
+func pack(value any) ([]byte, error) {
+	raw, err := json.Marshal(value)
 	if err != nil {
 		return nil, err
 	}

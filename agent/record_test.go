@@ -130,7 +130,7 @@ func packed(t testing.TB, text string) []byte {
 func TestInvalidRunRecordIsAnError(t *testing.T) {
 	whole := packed(t, `{"v":1}`)
 	for want, b := range map[string][]byte{
-		"cannot unpack run record":            []byte("not gzip"),
+		"cannot unpack it":                    []byte("not gzip"),
 		"unexpected EOF":                      whole[:len(whole)-3],
 		"larger than 1048576 bytes":           packed(t, `{"v":1,"node":"`+strings.Repeat("x", 2<<20)+`"}`),
 		"cannot decode run record":            packed(t, "[]"),

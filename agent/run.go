@@ -29,6 +29,9 @@ type Control interface {
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
 	// PublishFacts writes the node's facts.
 	PublishFacts(ctx context.Context, id Identity, facts []byte) error
+	// AnswerPreview writes the answer to the preview order in d; nil deletes an earlier answer. It returns ErrChanged if the
+	// order changed since d was read.
+	AnswerPreview(ctx context.Context, id Identity, d Desired, answer []byte) error
 	// PublishExport writes the facts that the node shows to others, or deletes them if there are none.
 	PublishExport(ctx context.Context, id Identity, e Export) error
 }
@@ -120,6 +123,8 @@ type Memory interface {
 type Staging struct {
 	Taking bool // the target is new to this node and must be authentic
 	Noop   bool // the node does not record the target
+
+	Preview bool // the target may be below the high-water mark: the node only looks at it
 }
 
 // Staged locates a target's parts on disk.
@@ -234,6 +239,7 @@ var steps = []step{
 	{"confirm", leaving, (*tick).confirm},
 	{"retire", leaving, (*tick).retire},
 	{"report", anyhow, (*tick).report},
+	{"preview", anyhow, (*tick).preview},
 }
 
 // Steps returns the names of a tick's steps for this action, in order. Crash tests are generated from them.

@@ -28,6 +28,8 @@ type State struct {
 
 	Hosts HostView `json:"hosts,omitzero"`
 
+	Preview *PreviewState `json:"preview,omitempty"` // of the newest preview order, until it ends
+
 	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
 	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
 	Retire string  `json:"retire,omitempty"` // request of the retirement; the node runs nothing until it is cancelled

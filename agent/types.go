@@ -96,6 +96,12 @@ type ResourceEvent struct {
 	File     string   `json:"file,omitempty"` // manifest, relative to the release, and its line
 	Line     int      `json:"line,omitempty"`
 	Messages []string `json:"messages,omitempty"`
+
+	// Only in previews. The messages are then those that belong to no property.
+	Properties []PropertyChange `json:"properties,omitempty"`
+	Diff       string           `json:"diff,omitempty"`   // unified, of a file's content
+	Cut        bool             `json:"cut,omitempty"`    // the diff exceeds the limits
+	Hidden     bool             `json:"hidden,omitempty"` // the diff is left out: not every user may read the file
 }
 
 // LogLine is one line of Puppet's log.
@@ -126,7 +132,13 @@ type Job struct {
 	Code   string // Puppet code instead of the release's site manifest and external nodes; "": none
 	Hosts  string // absolute path of the data file with the nodes that this node sees; "" when it sees none
 	Noop   bool   // show changes, make none
+
+	Preview  bool          // noop for every resource, whatever the release sets, with properties and diffs
+	Deadline time.Duration // of Puppet's run, if it is shorter than the agent's own; 0: none
 }
+
+// PreviewRun is the ID of each job of a preview.
+const PreviewRun = "preview"
 
 // Result is the result of one Puppet run.
 type Result struct {
@@ -143,6 +155,9 @@ type Result struct {
 	// classes selected none.
 	Unclassified bool   `json:"unclassified,omitempty"`
 	Report       string `json:"report,omitempty"` // path of Puppet's own report; "" when it wrote none
+
+	Left    int  `json:"-"` // resources beyond the limit of Resources
+	NoDiffs bool `json:"-"` // Puppet shows no diffs, because the release or its data has secrets
 
 	ConfigVersion string `json:"config_version,omitempty"` // of the catalog, as in Puppet's report
 	Commit        string `json:"commit,omitempty"`         // that the release names; with "-dirty" for uncommitted changes
@@ -323,9 +338,11 @@ type Desired struct {
 	Assigned    *Assignment      `json:"assigned,omitempty"`
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
 	Agent       AgentChoice      `json:"agent,omitzero"`
+	Preview     *PreviewOrder    `json:"preview,omitempty"`
 	Statement   []byte           `json:"-"` // signed, of the targets in force; nil: none
 	HostList    int64            `json:"-"` // revision of the last change of the host list; Admit does not compare it
 	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
+	Ordered     int64            `json:"-"` // ModRevision of Preview, which AnswerPreview compares
 }
 
 // Status is a node's last report about itself: at most 2 KiB as JSON, and less than 1 KiB for a converged node.

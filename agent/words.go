@@ -176,8 +176,12 @@ var problemWords = map[ProblemCode]string{
 	NotVerified:      "the run was applied and not verified",
 	EtcdLost:         "etcd answered before the run and did not answer for {number}s after it",
 	StoppedEarly:     "the agent was stopped before it verified the run; the next tick repeats the run",
-	UnknownRequest:   `this agent does not know the request "{text}"; upgrade the agent`,
-	NotConfirmed:     "no administrator confirmed the retirement",
+
+	PreviewInterrupted: "the preview was begun twice and never completed: the agent or its connection ended meanwhile",
+	AnswerUnreadable:   "the answer of the node is not readable",
+
+	UnknownRequest: `this agent does not know the request "{text}"; upgrade the agent`,
+	NotConfirmed:   "no administrator confirmed the retirement",
 
 	UpgradeNotStarted:   "the new agent cannot be started",
 	UpgradeNotBegun:     "the new agent did not begin its tick within {limit}",

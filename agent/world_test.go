@@ -182,6 +182,7 @@ type fakeEtcd struct {
 	calls                       []string
 	onDesire, onAdmit, onReport func() error // errors before the call has an effect
 	onConfirmation, onFacts     func() error
+	onPreview                   func() error
 	afterAdmit                  func() error // error afterwards: the node does not know the outcome
 }
 
@@ -192,6 +193,7 @@ type etcdContent struct {
 	Runs    map[string][]byte
 	Facts   []byte
 	Export  Export
+	Preview []byte // the answer
 	Hosts   string // the host list
 	List    int64  // its revision
 }
@@ -318,6 +320,18 @@ func (e *fakeEtcd) PublishExport(_ context.Context, _ Identity, x Export) error 
 	}
 	c := e.load()
 	c.Export = x
+	return e.save(c)
+}
+
+func (e *fakeEtcd) AnswerPreview(_ context.Context, _ Identity, d Desired, answer []byte) error {
+	if err := e.call("preview", e.onPreview); err != nil {
+		return err
+	}
+	c := e.load()
+	if answer != nil && !reflect.DeepEqual(c.Desired.Preview, d.Preview) {
+		return ErrChanged
+	}
+	c.Preview = answer
 	return e.save(c)
 }
 

@@ -39,6 +39,9 @@ func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, er
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, p.ExtraFiles
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	limit := cmp.Or(p.Deadline, DefaultDeadline)
+	if job.Deadline > 0 {
+		limit = min(limit, job.Deadline)
+	}
 	p.log().Info("running puppet", "command", shellquote.Join(cmd.Args), "deadline", limit)
 	if err := cmd.Start(); err != nil {
 		return end{}, fmt.Errorf("cannot start Puppet: %w", err)

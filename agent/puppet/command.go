@@ -145,6 +145,7 @@ func CheckTags(part agent.Part) error {
 //	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
 //	runs/<id>/unsent.json                the report processors that have not taken the run's report
 //	runs/<id>/facts.json                 the facts of the run, for keepFacts
+//	runs/<id>/state                      Puppet's state of a noop run
 //	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
@@ -203,7 +204,7 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 	}
 	for _, d := range []string{
 		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir, filepath.Join(lib, "pulley"), filepath.Join(dir, "modules"),
-		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
+		filepath.Join(dir, "nodata"), filepath.Join(dir, "state"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
 	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
@@ -224,7 +225,7 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 	if err != nil {
 		return err
 	}
-	ofRun, err := json.Marshal(typeSettings{Secrets: p.secrets || keepsSecrets(job.Tree, job.PuppetEnvironment), StaysOff: p.StaysOff})
+	ofRun, err := json.Marshal(typeSettings{Secrets: p.hasSecrets(job), StaysOff: p.StaysOff, Preview: job.Preview})
 	if err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir, core, in.reports, node), 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(job, core, in.reports, node), 0o600),
 		p.placeReporter(dir, in.reports),
 		os.WriteFile(filepath.Join(dir, "conf", trustedFile), in.trusted, 0o600),
 		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
@@ -264,8 +265,12 @@ func (p *Puppet) environmentDir(job agent.Job) string {
 // of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
 // come from the run's modules, whatever modulepath the release has, as in Puppet's own packages. node has the settings
 // that classify the node.
-func (p *Puppet) puppetConf(dir string, core bool, reports Reports, node [][2]string) []byte {
-	own := filepath.Join(p.Dir, "puppet")
+func (p *Puppet) puppetConf(job agent.Job, core bool, reports Reports, node [][2]string) []byte {
+	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+	state := filepath.Join(own, "var", "state")
+	if job.Noop { // Puppet would record when it checked each resource, and skip those with a schedule in the next run
+		state = filepath.Join(dir, "state")
+	}
 	var b strings.Builder
 	b.WriteString("# written anew for each run\n[main]\n")
 	if reports.URL != "" {
@@ -282,7 +287,7 @@ func (p *Puppet) puppetConf(dir string, core bool, reports Reports, node [][2]st
 		{"factpath", filepath.Join(dir, "lib", "facter")},
 		{"pluginfactdest", filepath.Join(dir, "facts.d")},
 		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
-		{"statedir", filepath.Join(own, "var", "state")},
+		{"statedir", state},
 		{"publicdir", filepath.Join(own, "var", "public")},
 		{"ssldir", filepath.Join(own, "ssl")},
 		{"rundir", filepath.Join(own, "run")},

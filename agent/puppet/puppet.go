@@ -101,7 +101,12 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.SecretsUnusable, Text: agent.Prose(err.Error())}}, nil
 	}
 	p.secrets, job.Data = data != job.Data, data
-	defer func() { err = errors.Join(err, done()) }()
+	defer func() {
+		if job.Preview {
+			err = errors.Join(err, os.RemoveAll(p.RunDir(job.ID)))
+		}
+		err = errors.Join(err, done())
+	}()
 	r, err = p.apply(ctx, job)
 	if err == nil && p.supplyTypes(ctx, job, r.Problem) {
 		r, err = p.apply(ctx, job)
@@ -180,6 +185,11 @@ func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*e
 	return gentle, nil
 }
 
+// hasSecrets reports whether the job's data or release has secrets. No diff and no backup then shows the content of a file.
+func (p *Puppet) hasSecrets(job agent.Job) bool {
+	return p.secrets || keepsSecrets(job.Tree, job.PuppetEnvironment)
+}
+
 // RunDir returns the folder of the run with this id: settings, log and Puppet's own report.
 func (p *Puppet) RunDir(id string) string { return filepath.Join(p.Dir, "runs", id) }
 
@@ -188,7 +198,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	dir := p.RunDir(job.ID)
 	console := readConsole(filepath.Join(dir, "puppet.log"))
 	path := filepath.Join(dir, "report.yaml")
-	report, err := readReport(path)
+	report, err := readReport(path, job.Preview)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		p.log().Warn("puppet's report is not usable", "error", err)
 	}
@@ -196,17 +206,19 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	console.relative(rel)
 	r := agent.Result{ExitCode: e.code, Noop: job.Noop, Log: console.lines}
 	if report != nil {
+		hidePrivate(report.Resources)
 		report.relative(rel)
 		if len(job.Tags) > 0 {
 			report.Tags = nil // requested
 		}
-		r.Counts, r.Durations, r.Resources, r.Report = report.Counts, report.Durations, report.Resources, path
+		r.Counts, r.Durations, r.Resources, r.Report, r.Left = report.Counts, report.Durations, report.Resources, path, report.left
 		r.Log = report.Log
 		for _, i := range slices.Backward(console.stray) { // Puppet's report lacks it
 			r.Log = slices.Insert(r.Log, 0, agent.LogLine{Level: "notice", Message: console.lines[i].Message})
 		}
 		r.Unclassified = !report.declares && classifiesNothing(filepath.Join(dir, "classes.txt"), job.Certname)
 	}
+	r.NoDiffs = job.Preview && p.hasSecrets(job)
 	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
 	r.Log = limited(r.Log, maxLogLines)
 	return r

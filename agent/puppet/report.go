@@ -26,6 +26,7 @@ const (
 	maxMessage   = 2 << 10 // bytes
 	maxMessages  = 20      // of one resource
 	maxMetrics   = 200
+	maxPreviewed = 1000 // resources of a preview
 )
 
 // runReport is the part of Puppet's last_run_report.yaml that Pulley uses. Its format is documented at
@@ -41,7 +42,10 @@ type runReport struct {
 	Resources []agent.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited
 	Log       []agent.LogLine          `yaml:"-"`
 
-	declares bool // a node declaration has resources of its own, besides messages
+	declares bool              // a node declaration has resources of its own, besides messages
+	left     int               // resources beyond the limit
+	preview  bool              // Resources have properties and diffs, and no containers
+	diffs    map[string]string // of a preview, by the source of the line
 }
 
 // reportFile is the complete file.
@@ -63,22 +67,27 @@ type resourceStatus struct {
 	Changed         bool
 	Skipped         bool
 	Path            []string `yaml:"containment_path"`
-	Events          []struct{ Status, Message string }
+	Events          []struct {
+		Status, Message, Property string
+
+		Old yaml.Node `yaml:"previous_value"`
+		New yaml.Node `yaml:"desired_value"`
+	}
 }
 
 // readReport reads the report at path. The error wraps os.ErrNotExist if the file is missing.
-func readReport(path string) (*runReport, error) {
+func readReport(path string, preview bool) (*runReport, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
 	}
 	defer f.Close()
-	return parseReport(f)
+	return parseReport(f, preview)
 }
 
 // parseReport reads a report of at most 64 MiB. It skips unknown keys and values of a wrong type. A truncated report, or
 // one without a status, is an error.
-func parseReport(r io.Reader) (report *runReport, err error) {
+func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
 	data, err := bounded.Read(r, maxReport)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
@@ -88,7 +97,7 @@ func parseReport(r io.Reader) (report *runReport, err error) {
 			report, err = nil, fmt.Errorf("cannot parse Puppet's report: %v", r)
 		}
 	}()
-	var file reportFile
+	file := reportFile{runReport: runReport{preview: preview, diffs: map[string]string{}}}
 	var wrongType *yaml.TypeError
 	if err := yaml.Unmarshal(data, &file); err != nil && !errors.As(err, &wrongType) {
 		return nil, fmt.Errorf("cannot parse Puppet's report: %w", err)
@@ -130,6 +139,9 @@ func (r *reportFile) logs() map[string][]agent.LogLine {
 	for _, l := range r.Logs {
 		line := agent.LogLine{Level: clip.Text(l.Level, 16), Source: clip.Text(l.Source, maxMessage), Message: clip.Text(l.Message, maxMessage)}
 		line.Time, _ = time.Parse(time.RFC3339Nano, l.Time)
+		if r.preview && strings.HasPrefix(strings.TrimLeft(l.Message, "\n"), "--- ") {
+			r.diffs[l.Source] = plainDiff(l.Message)
+		}
 		r.Log = append(r.Log, line)
 		if lines := sources[line.Source]; len(lines) < maxMessages {
 			sources[line.Source] = append(lines, line)
@@ -142,6 +154,7 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 	if r.Statuses.Kind != yaml.MappingNode {
 		return
 	}
+	containers := r.containers()
 	for i := 0; i+1 < len(r.Statuses.Content); i += 2 {
 		var s resourceStatus
 		_ = r.Statuses.Content[i+1].Decode(&s)                               // what is not readable stays empty
@@ -155,16 +168,28 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 		if status == "noop" {
 			r.Counts.Pending++
 		}
-		r.Resources = append(r.Resources, agent.ResourceEvent{
+		e := agent.ResourceEvent{
 			Resource: clip.Text(r.Statuses.Content[i].Value, maxMessage), Status: status,
 			File: clip.Text(s.File, maxMessage), Line: max(s.Line, 0), Messages: s.messages(status, lines),
-		})
+		}
+		if r.preview {
+			if status == "noop" && containers[e.Resource] {
+				continue
+			}
+			r.detail(&e, s)
+		}
+		r.Resources = append(r.Resources, e)
 	}
 	rank := []string{"failed", "skipped", "changed", "noop"}
 	slices.SortStableFunc(r.Resources, func(a, b agent.ResourceEvent) int {
 		return cmp.Compare(slices.Index(rank, a.Status), slices.Index(rank, b.Status))
 	})
-	r.Resources = r.Resources[:min(len(r.Resources), maxResources)]
+	limit := maxResources
+	if r.preview {
+		limit = maxPreviewed
+	}
+	r.left = max(len(r.Resources)-limit, 0)
+	r.Resources = r.Resources[:min(len(r.Resources), limit)]
 }
 
 // status returns "" for a resource that needs no mention. Puppet skips for several reasons (tags, schedules). Only a
@@ -217,6 +242,9 @@ func (r *runReport) relative(rel *strings.Replacer) {
 		e.File = rel.Replace(e.File)
 		for j := range e.Messages {
 			e.Messages[j] = rel.Replace(e.Messages[j])
+		}
+		for j, c := range e.Properties {
+			e.Properties[j].Old, e.Properties[j].New = rel.Replace(c.Old), rel.Replace(c.New)
 		}
 	}
 	for i := range r.Log {

@@ -16,7 +16,7 @@ import (
 
 func sample(t testing.TB, name string) *runReport {
 	t.Helper()
-	r, err := readReport(filepath.Join("testdata", name+".yaml"))
+	r, err := readReport(filepath.Join("testdata", name+".yaml"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,15 +71,15 @@ func TestParseReportRefuses(t *testing.T) {
 		"empty": "", "null": "---\n", "a list": "- status: changed\n", "no status": "transaction_completed: true\n", "not YAML": "status: [\n",
 		"a loop": "status: &a [*a]\n", "deep": "status: " + strings.Repeat("[", 20000),
 	} {
-		if r, err := parseReport(strings.NewReader(text)); err == nil {
+		if r, err := parseReport(strings.NewReader(text), false); err == nil {
 			t.Errorf("%s: accepted as %+v", name, r)
 		}
 	}
-	if _, err := readReport(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := readReport(filepath.Join(t.TempDir(), "none"), false); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
 	big := &endless{text: []byte("# filler filler filler filler filler filler filler filler filler\n")}
-	if _, err := parseReport(big); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := parseReport(big, false); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("without end: %v", err)
 	}
 	if big.read > maxReport+1<<20 {
@@ -107,7 +107,7 @@ func TestMessagesClassifyNothing(t *testing.T) {
 		fmt.Sprintf(format, "File[/a]", "'Stage[main]', Main, 'Node[default]', 'File[/a]'"):   true,
 		fmt.Sprintf(format, "File[/a]", "'Stage[main]', Main, 'File[/a]'"):                    false,
 	} {
-		if r, err := parseReport(strings.NewReader(text)); err != nil || r.declares != want {
+		if r, err := parseReport(strings.NewReader(text), false); err != nil || r.declares != want {
 			t.Errorf("%s: %+v, %v", text, r, err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestParseReportIsBounded(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&b, "  File[/x/%d]:\n    failed: %t\n    changed: true\n    events:\n    - status: success\n      message: %q\n", i, i == 900, strings.Repeat("ä", 4000))
 	}
-	r, err := parseReport(strings.NewReader(b.String()))
+	r, err := parseReport(strings.NewReader(b.String()), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func FuzzParseReport(f *testing.F) {
 	}
 	f.Add([]byte("status: &a {b: *a}\nlogs: *a\nmetrics: {resources: {values: [[total, x, -1], *a]}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := parseReport(bytes.NewReader(data))
+		r, err := parseReport(bytes.NewReader(data), false)
 		if err != nil {
 			return
 		}

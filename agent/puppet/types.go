@@ -22,6 +22,7 @@ var types []byte
 type typeSettings struct {
 	Secrets  bool     `json:"secrets"`   // the release has secrets: no bucket keeps a file
 	StaysOff []string `json:"stays_off"` // services that the run does not change
+	Preview  bool     `json:"preview"`   // no resource is applied, whatever its own noop
 }
 
 // maxHieraConfig limits hiera.yaml, in bytes.

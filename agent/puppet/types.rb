@@ -32,6 +32,14 @@ module Pulley
     end
   end
 
+  # A preview changes nothing, also where a resource sets `noop => false`.
+  module OnlyLooks
+    def noop?
+      catalog && !catalog.host_config? ? super : true
+    end
+  end
+
+  Puppet::Type.prepend(OnlyLooks) if SETTINGS['preview']
   Puppet[:show_diff] = false if SETTINGS['secrets'] # a noop run shows diffs to a person
   Puppet::Type.type(:filebucket).prepend(OwnBucket)
   Puppet::Type.type(:file).prepend(NoSecretsInBackups)

@@ -108,7 +108,7 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 		}
 		return c.fetch(ctx, id, t, &f)
 	}
-	raised, err := c.verify(ctx, signers, mark, id, t, &f)
+	raised, err := c.verify(ctx, signers, mark, id, t, how, &f)
 	if err != nil {
 		return agent.Staged{}, err
 	}
@@ -119,8 +119,9 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 	return s, err
 }
 
-// verify checks the records of a target and returns the high-water mark to save before the attempt.
-func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, f *found) (trust.HighWaterMark, error) {
+// verify checks the records of a target and returns the high-water mark to save before the attempt. A preview only needs
+// signed records.
+func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, how agent.Staging, f *found) (trust.HighWaterMark, error) {
 	r, err := c.release(ctx, t, f)
 	if err == nil {
 		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
@@ -142,6 +143,9 @@ func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust
 			err = trust.Unreadable(err)
 		}
 		return mark, err
+	}
+	if how.Preview {
+		return mark, nil
 	}
 	return c.Verifier.Raise(ctx, signers, mark, wanted(id, t))
 }

@@ -231,7 +231,7 @@ func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 	return hosts, err
 }
 
-// ReportedKeys counts the keys that each node wrote: its status, runs and facts.
+// ReportedKeys counts the keys that each node wrote: its status, runs and facts. The answer to a preview counts as a run.
 func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[string]int64, error) {
 	counts, k := map[string]int64{}, s.db.Env(ref)
 	for _, prefix := range []string{k.Statuses(), k.NodesRuns(), k.NodesFacts()} {
@@ -250,6 +250,9 @@ func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[str
 // Runs lists a node's run records, oldest first. damaged names the unreadable ones.
 func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
 	err = s.db.Scan(ctx, s.db.Env(ref).Runs(node), func(rest string, kv *etcd.KV) error {
+		if rest == agent.PreviewRun {
+			return nil
+		}
 		r, _, err := agent.DecodeRun(kv.Value)
 		if err != nil {
 			damaged = append(damaged, fmt.Sprintf("%s: %v", etcd.Unescape(rest), err))

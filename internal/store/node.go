@@ -13,7 +13,7 @@ import (
 
 var _ agent.Control = (*Node)(nil)
 
-// Desire reads all input of a node: twelve point keys in one transaction, at one revision.
+// Desire reads all input of a node: thirteen point keys in one transaction, at one revision.
 func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	k, role, node := s.db.Keys.Env(id.Environment), etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
 	d := agent.Desired{Guards: map[string]int64{}}
@@ -45,13 +45,21 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 			return nil
 		}},
 		etcd.Point{Key: k.HostsHead(), Read: func(*etcd.KV) error { return nil }}, // its revision counts
+		etcd.Point{Key: k.PreviewOrder(id.Node), Read: func(kv *etcd.KV) error {
+			if etcd.Into(&d.Preview)(kv) != nil {
+				d.Preview = nil // it must not stop the node's own work
+			}
+			return nil
+		}},
 	)
 	if err != nil {
 		return agent.Desired{}, err
 	}
-	// A node that joins must not end the ticks of all others.
+	// A node that joins must not end the ticks of all others, and a preview comes in addition to a run.
 	d.HostList = d.Guards[k.HostsHead()]
 	delete(d.Guards, k.HostsHead())
+	d.Ordered = d.Guards[k.PreviewOrder(id.Node)]
+	delete(d.Guards, k.PreviewOrder(id.Node))
 	d.Revision = revision
 	return d, nil
 }

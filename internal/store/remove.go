@@ -83,7 +83,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		return err
 	}
 	self := etcd.Scope{Node: node}
-	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node)}
+	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
 	for machine, b := range boots {
 		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
 		if (b.Node == node || mine) && len(gone) < etcd.MaxOps/2 {

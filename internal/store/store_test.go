@@ -354,7 +354,7 @@ func TestUnreachableEtcdIsReported(t *testing.T) {
 }
 
 // An idle tick is one request, independent of the fleet's size: ten thousand nodes make it every five minutes.
-func TestDesireIsOneTransactionOfTwelveKeys(t *testing.T) {
+func TestDesireIsOneTransactionOfPointKeys(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
@@ -362,7 +362,7 @@ func TestDesireIsOneTransactionOfTwelveKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Guards) != 11 { // the head of the host list is read, and not compared
+	if len(d.Guards) != 11 { // the head of the host list and a preview order are read, and not compared
 		t.Errorf("%d keys are compared, want 11: %v", len(d.Guards), d.Guards)
 	}
 	if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: "other1", Role: "other"}); err != nil {
@@ -370,6 +370,12 @@ func TestDesireIsOneTransactionOfTwelveKeys(t *testing.T) {
 	}
 	if err := st.Node.Admit(t.Context(), id, d, agent.Status{Node: id.Node}); err != nil {
 		t.Errorf("another node that joins stops a run: %v", err)
+	}
+	if _, err := st.Fleet.OrderPreviews(t.Context(), dev, map[string]agent.PreviewOrder{id.Node: {ID: "1"}}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Node.Admit(t.Context(), id, d, agent.Status{Node: id.Node}); err != nil {
+		t.Errorf("a preview order stops a run: %v", err)
 	}
 	if now, err := st.Node.Desire(t.Context(), id); err != nil || now.HostList <= d.HostList {
 		t.Errorf("the change of the host list is not noticed: %d, before %d: %v", now.HostList, d.HostList, err)

@@ -34,6 +34,7 @@ var stored = map[string]any{
 	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
 	"environments/<env>/statement":                         trust.Statement{},
 	"environments/<env>/assigned/<node>":                   agent.Assignment{},
+	"environments/<env>/previews/<node>":                   agent.PreviewOrder{},
 	"environments/<env>/campaigns/<id>/plan":               rollout.Plan{},
 	"environments/<env>/campaigns/<id>/nodes/<n>":          chunk{},
 	"environments/<env>/campaigns/<id>/state":              rollout.State{},
@@ -53,6 +54,7 @@ var stored = map[string]any{
 	"status/<env>/<node>":                                  agent.Status{},
 	"runs/<env>/<node>/<id>":                               agent.Run{},
 	"facts/<env>/<node>":                                   nil,
+	"runs/<env>/<node>/preview":                            agent.Preview{},
 	"agents/<version>":                                     AgentRelease{},
 	"tokens/nodes/<id>":                                    Token{},
 	"tokens/operators/<id>":                                Token{},
@@ -85,13 +87,13 @@ func TestStoredTypesAreComplete(t *testing.T) {
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
 	Addresses As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Doubtful Driver Environment Excluded File Flavor Folder From
-	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator
-	Path Place Places Recipient Ref Release Replaces Report Resource Role Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
+	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator Order
+	Path Place Places Property Recipient Ref Release Replaces Report Resource Role Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who
 `)
 
 // texts are free text of packages that do not import agent, and of Puppet's reports.
-var texts = []string{"hieradata.Generation.Message", "trust.Permit.Why", "agent.LogLine.Message", "agent.ResourceEvent.Messages"}
+var texts = []string{"hieradata.Generation.Message", "trust.Permit.Why", "agent.LogLine.Message", "agent.ResourceEvent.Messages", "agent.ResourceEvent.Diff", "agent.PropertyChange.Old", "agent.PropertyChange.New"}
 
 // A sentence that code compares breaks with the next rewording. Free text has the type agent.Prose. Codes have types
 // of their own.

@@ -27,6 +27,7 @@ import (
 //	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback; serve deletes old ones
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
+//	environments/<env>/previews/<node>                   o  an order to show what a target would change; a lease ends it
 //	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable
 //	environments/<env>/campaigns/<id>/nodes/<n>          o  a part of its nodes; immutable
 //	environments/<env>/campaigns/<id>/state              o,s  its progress
@@ -45,6 +46,7 @@ import (
 //	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
+//	runs/<env>/<node>/preview                            n  the answer to a preview order, until the order ends
 //	facts/<env>/<node>                                   n  facts of the node's machine (package internal/facts)
 //	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
 //	tokens/nodes/<id>                                    o,s  join tokens of nodes; hashed
@@ -133,8 +135,12 @@ func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/"
 func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Statement() string             { return k.Root() + "statement" }
 func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
-func (k EnvKeys) Campaigns() string             { return k.Root() + "campaigns/" }
-func (k EnvKeys) Campaign(id string) string     { return k.Campaigns() + escape(id) + "/plan" }
+func (k EnvKeys) PreviewOrders() string         { return k.Root() + "previews/" }
+func (k EnvKeys) PreviewOrder(node string) string {
+	return k.PreviewOrders() + escape(node)
+}
+func (k EnvKeys) Campaigns() string         { return k.Root() + "campaigns/" }
+func (k EnvKeys) Campaign(id string) string { return k.Campaigns() + escape(id) + "/plan" }
 func (k EnvKeys) CampaignState(id string) string {
 	return k.Campaigns() + escape(id) + "/state"
 }
@@ -171,6 +177,7 @@ func (k EnvKeys) Status(node string) string       { return k.Statuses() + escape
 func (k EnvKeys) NodesRuns() string               { return k.of.AllRuns() + k.env }
 func (k EnvKeys) Runs(node string) string         { return k.NodesRuns() + escape(node) + "/" }
 func (k EnvKeys) Run(node, id string) string      { return k.Runs(node) + escape(id) }
+func (k EnvKeys) Preview(node string) string      { return k.Run(node, agent.PreviewRun) }
 func (k EnvKeys) NodesFacts() string              { return k.of.AllFacts() + k.env }
 func (k EnvKeys) Facts(node string) string        { return k.NodesFacts() + escape(node) }
 func (k EnvKeys) Identities() string              { return k.of.AllIdentities() + k.env }

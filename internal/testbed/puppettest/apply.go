@@ -1,6 +1,9 @@
 package puppettest
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -28,6 +31,7 @@ type run struct {
 // resource is a resource in the report.
 type resource struct {
 	ref, message                               string
+	property, old, new                         string // of a noop event
 	line                                       int
 	changed, failed, restartFailed, skip, noop bool
 }
@@ -259,6 +263,7 @@ func (r *run) enact(d directive) (stop bool) {
 // file manages a file resource with content.
 func (r *run) file(path, text string, d directive) {
 	res := resource{ref: "File[" + path + "]", line: d.line}
+	text = strings.ReplaceAll(text, `\n`, "\n")
 	old, err := os.ReadFile(path)
 	switch {
 	case err == nil && string(old) == text:
@@ -268,8 +273,13 @@ func (r *run) file(path, text string, d directive) {
 		res.skip = true
 		r.resources = append(r.resources, res)
 		return
-	case d.verb == "pending" || r.get("noop") == "true" && d.verb != "insist":
-		res.noop, res.message = true, "current_value 'absent', should be 'file' (noop)"
+	case d.verb == "pending" || r.get("noop") == "true" && (d.verb != "insist" || r.previews()):
+		res.noop, res.property, res.old, res.new = true, "ensure", "absent", "file"
+		if err == nil {
+			res.property, res.old, res.new = "content", sum(string(old)), sum(text)
+			r.diff(res, path, text)
+		}
+		res.message = fmt.Sprintf("current_value '%s', should be '%s' (noop)", res.old, res.new)
 		r.add(res, "notice")
 		return
 	}
@@ -281,6 +291,24 @@ func (r *run) file(path, text string, d directive) {
 	res.changed, res.message = true, "defined content"
 	r.add(res, "notice")
 }
+
+// previews reports whether pulley-agent runs a preview.
+func (r *run) previews() bool {
+	var own struct{ Preview bool }
+	text, _ := os.ReadFile(filepath.Join(r.get("confdir"), "pulley.json"))
+	return json.Unmarshal(text, &own) == nil && own.Preview
+}
+
+// diff logs a diff as Puppet does in a noop run.
+func (r *run) diff(res resource, path, text string) {
+	cmd := exec.Command("diff", "-u", path, "-")
+	cmd.Stdin = strings.NewReader(text)
+	if out, _ := cmd.Output(); len(out) > 0 {
+		r.say("notice", source(res.ref)+"/content", "\n"+string(out))
+	}
+}
+
+func sum(text string) string { return fmt.Sprintf("{sha256}%x", sha256.Sum256([]byte(text))) }
 
 // skips reports whether the tags of the run leave out a resource.
 func (r *run) skips(d directive) bool {
@@ -411,7 +439,8 @@ func (r *run) resourceYAML(line func(string, ...any), res resource) {
 	if status == "" {
 		line("    events: []")
 	} else {
-		line("    events:\n    - audited: false\n      property: content\n      message: %s\n      name: content_changed\n      status: %s\n      corrective_change: false", strconv.Quote(res.message), status)
+		line("    events:\n    - audited: false\n      property: %s\n      previous_value: %s\n      desired_value: %s", cmp.Or(res.property, "content"), strconv.Quote(res.old), strconv.Quote(res.new))
+		line("      message: %s\n      name: content_changed\n      status: %s\n      corrective_change: false", strconv.Quote(res.message), status)
 	}
 	line("    corrective_change: false")
 }

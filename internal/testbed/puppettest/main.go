@@ -13,7 +13,7 @@
 //	# fake: refuse-fact NAME MESSAGE   the catalog does not compile if NAME is a custom fact
 //	# fake: integer KEY                the value of KEY in the live data, if any, must be an integer
 //	# fake: cycle                      a dependency cycle
-//	# fake: file PATH TEXT             a file with this content
+//	# fake: file PATH TEXT             a file with this content, in which \n is a newline
 //	# fake: insist PATH TEXT           the same with `noop => false`
 //	# fake: pending PATH TEXT          the same with `noop => true`
 //	# fake: tagged TAG PATH TEXT       the same with a tag

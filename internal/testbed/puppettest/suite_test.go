@@ -44,6 +44,8 @@ type testCase struct {
 	StaysOff []string  // services that no run changes
 	Types    *puppet.Installer
 	Noop     bool
+	Preview  bool
+	Exists   map[string]string // files in the scratch folder, which every user can read
 	Part     agent.Part
 	Code     string // instead of the manifest, with directives for the fake
 	Strike   bool   // the deadline ends the run in the middle
@@ -140,6 +142,12 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	if c.Spoil != nil {
 		c.Spoil(t, m)
 	}
+	for name, text := range c.Exists {
+		write(t, filepath.Join(r.Dir, name), text)
+		if err := os.Chmod(filepath.Dir(r.Dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var out bytes.Buffer
 	r.Puppet = &puppet.Puppet{
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
@@ -150,7 +158,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	r.Job = agent.Job{
 		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
 		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "1.4.0", Tree: "00", Data: 12},
-		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop, Part: c.Part,
+		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop || c.Preview, Preview: c.Preview, Part: c.Part,
 		Code: strings.ReplaceAll(c.Code, "{{dir}}", r.Dir),
 	}
 	if c.Listener != nil {
@@ -335,6 +343,40 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 # fake: insist {{dir}}/motd hello
 `,
 			Kind: agent.Between, Outcome: agent.Changed, Codes: []int{2}, Problem: "noop => false",
+		},
+		{
+			Name: "preview of a release that insists", Preview: true, Manifest: `file { '{{dir}}/motd': content => 'hello', noop => false }
+# fake: insist {{dir}}/motd hello
+`,
+			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Check: func(t *testing.T, r *ran) {
+				if r.file("motd") != "" || len(r.Resources) != 1 || fmt.Sprint(r.Resources[0].Properties) != "[{ensure absent file}]" || len(r.Resources[0].Messages) > 0 {
+					t.Errorf("motd %q, resources %+v", r.file("motd"), r.Resources)
+				}
+				if _, err := os.Stat(r.Puppet.RunDir(r.Job.ID)); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the folder of the preview is left: %v", err)
+				}
+			},
+		},
+		{
+			Name: "preview of a changed file", Preview: true, Manifest: `file { '{{dir}}/motd': content => "one\ntwo\n" }
+# fake: file {{dir}}/motd one\ntwo\n
+`,
+			Exists: map[string]string{"motd": "one\n"},
+			Kind:   agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Check: func(t *testing.T, r *ran) {
+				name := filepath.Join(r.Dir, "motd")
+				want := "--- " + name + "\n+++ " + name + "\n@@ -1 +1,2 @@\n one\n+two"
+				if len(r.Resources) != 1 || r.Resources[0].Diff != want || r.file("motd") != "one\n" {
+					t.Fatalf("motd %q, resources %+v, want diff %q", r.file("motd"), r.Resources, want)
+				}
+				if p := r.Resources[0].Properties; len(p) != 1 || p[0].Property != "content" || !strings.HasPrefix(p[0].Old, "{sha256}") || p[0].Old == p[0].New {
+					t.Errorf("properties %+v", p)
+				}
+				if r.NoDiffs || r.Left > 0 {
+					t.Errorf("left %d, no diffs %t", r.Left, r.NoDiffs)
+				}
+			},
 		},
 		{
 			Name: "a resource under noop", Manifest: `file { '{{dir}}/motd': content => 'hello', noop => true }

@@ -1,0 +1,174 @@
+// Package preview shows what a release would change on some nodes of an environment: it orders the preview, waits for the
+// answers, and groups them on one page. The nodes run the release as noop, in addition to their own runs. The package must
+// never change a target, a status or a node.
+package preview
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+)
+
+// Query selects a candidate and the nodes that show it.
+type Query struct {
+	Release    string // version, or a constraint
+	Generation agent.Generation
+	Selection  fleet.Selection
+	Sample     int // nodes of each role; 0: all selected nodes
+	Wait       time.Duration
+	By         string
+}
+
+// Progress is how far a preview is.
+type Progress struct {
+	Answered, Ordered int
+	Last              NodeResult // that answered a moment ago; zero: none
+}
+
+// poll is the interval between two reads of the answers. leaseOver is the time that the orders of a killed command stay.
+const (
+	poll      = time.Second
+	leaseOver = time.Minute
+)
+
+// Run orders a preview and waits for the answers. It withdraws the orders before it returns. It returns the page also if
+// nodes did not answer in time. notes are about the selection, for the user.
+func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now func() time.Time, progress func(Progress)) (page Page, notes []string, err error) {
+	target, err := candidate(ctx, s, ref, q)
+	if err != nil {
+		return page, nil, err
+	}
+	f, err := fleet.Find(ctx, s, ref, q.Selection)
+	if err != nil {
+		return page, nil, err
+	}
+	sel, notes, err := fleet.Narrow(ctx, s, ref, f, q.Selection, now())
+	if err != nil {
+		return page, notes, err
+	}
+	nodes := slices.DeleteFunc(fleet.Look(f, ref, sel, now()).Nodes, func(n fleet.Node) bool { _, listed := f.Hosts[n.Node]; return !listed })
+	chosen, left := choose(nodes, q.Sample)
+	if len(chosen) == 0 {
+		return page, notes, fmt.Errorf("cannot preview %s in %s: no registered node is selected\n`pulley nodes -e %s` lists the nodes", target, ref, ref)
+	}
+	id := fmt.Sprintf("%016x", rand.Uint64())
+	orders := map[string]agent.PreviewOrder{}
+	for _, n := range chosen {
+		orders[n.Node] = agent.PreviewOrder{
+			ID: id, Machine: f.Hosts[n.Node].MachineID, Target: target, Limit: q.Wait, By: q.By, At: now().UTC().Truncate(time.Second),
+		}
+	}
+	ordered, err := s.Fleet.OrderPreviews(ctx, ref, orders, q.Wait+leaseOver)
+	if err != nil {
+		return page, notes, err
+	}
+	results, err := await(ctx, ordered, chosen, id, q.Wait, progress)
+	err = errors.Join(err, ordered.Withdraw(ctx))
+	if err != nil {
+		return page, notes, err
+	}
+	return pageOf(ref, target, results, left), notes, nil
+}
+
+// candidate returns the target to show. Nodes fill in their own data if the query names none.
+func candidate(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (agent.Target, error) {
+	r, err := s.Releases.Resolve(ctx, q.Release)
+	if err != nil {
+		return agent.Target{}, err
+	}
+	t := r.Target()
+	if q.Generation != 0 {
+		g, err := s.Targets.Generation(ctx, ref.String(), q.Generation)
+		if err != nil {
+			return t, err
+		}
+		t.Data, t.DataDigest = q.Generation, hieradata.Digest(g.Record)
+	}
+	return t, nil
+}
+
+// choose returns all nodes, or a sample of each role: nodes that can answer first. left is the number of the others.
+func choose(nodes []fleet.Node, sample int) (chosen []fleet.Node, left int) {
+	byRole := map[string]int{}
+	able := slices.Clone(nodes)
+	slices.SortStableFunc(able, func(a, b fleet.Node) int { return cmp.Compare(inability(a), inability(b)) })
+	for _, n := range able {
+		if sample > 0 && byRole[n.Role] == sample {
+			left++
+			continue
+		}
+		byRole[n.Role]++
+		chosen = append(chosen, n)
+	}
+	slices.SortStableFunc(chosen, func(a, b fleet.Node) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), fleet.CompareNatural(a.Node, b.Node))
+	})
+	return chosen, left
+}
+
+// inability ranks nodes by how well they represent their role: a converged one best, a silent one not at all.
+func inability(n fleet.Node) int {
+	switch n.State {
+	case agent.Converged:
+		return 0
+	case agent.Silent, agent.Held, agent.Unregistered:
+		return 2
+	}
+	return 1
+}
+
+// await reads the answers until each node that can answer did, or until the deadline. Nobody waits for silent nodes.
+func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id string, wait time.Duration, progress func(Progress)) ([]NodeResult, error) {
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	results, index, answered := make([]NodeResult, len(nodes)), map[string]int{}, 0
+	var open []string
+	for i, n := range nodes {
+		index[n.Node] = i
+		results[i] = silent(n)
+		open = append(open, n.Node)
+	}
+	progress(Progress{Ordered: len(nodes)})
+	for {
+		err := orders.Answers(ctx, open, func(node string, answer []byte) {
+			i := index[node]
+			p, err := agent.DecodePreview(answer)
+			switch {
+			case err == nil && p.Order != id:
+				return // to an earlier order
+			case err != nil:
+				results[i] = unreadable(nodes[i], err)
+			default:
+				results[i] = resultOf(nodes[i], p)
+			}
+			answered++
+			progress(Progress{answered, len(nodes), results[i]})
+		})
+		if err != nil && !errors.Is(err, agent.ErrUnreachable) {
+			return nil, err
+		}
+		open = slices.DeleteFunc(open, func(node string) bool { return results[index[node]].answered() })
+		if !slices.ContainsFunc(open, func(node string) bool { return !results[index[node]].away }) && err == nil {
+			return results, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-deadline.C:
+			return results, err
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store/etcd"
+)
+
+// AnswerPreview writes a node's answer to its preview order in d, or deletes its last one. Only the node writes this key.
+func (s *Node) AnswerPreview(ctx context.Context, id agent.Identity, d agent.Desired, answer []byte) error {
+	k := s.db.Keys.Env(id.Environment)
+	if answer == nil {
+		return s.db.Commit(ctx, etcd.If().Delete(k.Preview(id.Node)))
+	}
+	b := etcd.If(etcd.Same(k.PreviewOrder(id.Node), d.Ordered)).Op(clientv3.OpPut(k.Preview(id.Node), string(answer)))
+	err := s.db.Commit(ctx, b)
+	if errors.Is(err, etcd.ErrConflict) {
+		return agent.ErrChanged
+	}
+	return err
+}
+
+// ordersAtOnce is the number of preview orders, or answers, in one transaction.
+const ordersAtOnce = 100
+
+// Previews are the preview orders of one command. A lease ends those that Withdraw does not.
+type Previews struct {
+	db    *etcd.DB
+	k     etcd.EnvKeys
+	lease clientv3.LeaseID
+}
+
+// OrderPreviews writes an order for each node. A node has one order at a time: with a second one, OrderPreviews writes none
+// and returns an error that wraps ErrConflict.
+func (s *Fleet) OrderPreviews(ctx context.Context, ref environments.Ref, orders map[string]agent.PreviewOrder, lasts time.Duration) (*Previews, error) {
+	lease, err := s.db.Grant(ctx, lasts)
+	if err != nil {
+		return nil, fmt.Errorf("cannot order a preview: %w", err)
+	}
+	p := &Previews{db: s.db, k: s.db.Env(ref), lease: lease}
+	b, n := etcd.If(), 0
+	for node, o := range orders {
+		b.If(etcd.Same(p.k.PreviewOrder(node), 0)).Put(p.k.PreviewOrder(node), o, clientv3.WithLease(lease))
+		if n++; n%ordersAtOnce != 0 && n < len(orders) {
+			continue
+		}
+		if err := s.db.Commit(ctx, b); err != nil {
+			if errors.Is(err, etcd.ErrConflict) {
+				err = s.inPreview(ctx, p.k, orders)
+			}
+			return nil, errors.Join(err, p.Withdraw(ctx))
+		}
+		b = etcd.If()
+	}
+	return p, nil
+}
+
+// inPreview returns which of these nodes has an order of another command.
+func (s *Fleet) inPreview(ctx context.Context, k etcd.EnvKeys, orders map[string]agent.PreviewOrder) error {
+	others, _, err := etcd.ReadAll[agent.PreviewOrder](ctx, s.db, k.PreviewOrders())
+	for node, o := range others {
+		if own, ordered := orders[node]; ordered && own.ID != o.ID {
+			return fmt.Errorf("cannot order a preview of %s: %w: %s ordered one at %s, which has not ended\ntry again when it has ended", node, etcd.ErrConflict, o.By, o.At.Format(time.RFC3339))
+		}
+	}
+	return cmp.Or(err, fmt.Errorf("cannot order a preview: %w\ntry again", etcd.ErrConflict))
+}
+
+// Answers calls each with the present answers of some nodes. One of an earlier order may be among them.
+func (p *Previews) Answers(ctx context.Context, nodes []string, each func(node string, answer []byte)) error {
+	for some := range slices.Chunk(nodes, ordersAtOnce) {
+		var ops []clientv3.Op
+		for _, node := range some {
+			ops = append(ops, clientv3.OpGet(p.k.Preview(node)))
+		}
+		resp, err := p.db.Txn(ctx, nil, ops, nil)
+		if err != nil {
+			return fmt.Errorf("cannot read the answers to a preview: %w", err)
+		}
+		for i, r := range resp.Responses {
+			for _, kv := range r.GetResponseRange().Kvs {
+				each(some[i], kv.Value)
+			}
+		}
+	}
+	return nil
+}
+
+// Withdraw deletes the orders. Each node deletes its answer at its next tick.
+func (p *Previews) Withdraw(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.db.Timeout)
+	defer cancel()
+	if _, err := p.db.Client.Revoke(ctx, p.lease); err != nil {
+		return fmt.Errorf("cannot withdraw a preview: %w\nits lease ends it", p.db.Explain(err))
+	}
+	return nil
+}
