@@ -121,6 +121,7 @@ type RolloutPolicy struct {
 	Unready        string         `json:"unready,omitempty" form:"unready" like:"skip" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn (default: wait)."`
 	Skip           string         `json:"skip,omitempty" form:"failures" like:"5%" help:"Nodes that unready: skip may leave out; further ones fail (default: any number)."`
 	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute or a fact that may be unavailable at a time."`
+	MaxPlaces      map[string]int `json:"max_places,omitempty" form:"export" like:"rack=1" help:"Values of an attribute or a fact that may have unavailable nodes at a time."`
 	OnFailure      string         `json:"on_failure,omitempty" form:"on_failure" like:"revert" help:"pause or revert: what a rollout with too many failures does (default: pause)."`
 
 	Roles map[string]RoleRollout `json:"roles,omitempty" help:"What roles have differently, by role."`

@@ -36,7 +36,11 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 			e.Puppet = PuppetSettings{Reports: []string{"puppetdb"}}
 			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip"}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
-			e.Rollout.Roles = map[string]RoleRollout{names[0]: {Batch: "1", BatchFailures: "0", After: drawList(t, rapid.SampledFrom(append(names[1:], "")[:1]))}}
+			first := RoleRollout{Batch: "1", BatchFailures: "0"}
+			if len(names) > 1 {
+				first.After = drawList(t, rapid.SampledFrom(names[1:]))
+			}
+			e.Rollout.Roles = map[string]RoleRollout{names[0]: first}
 			e.ByNode = map[string]NodeSettings{names[0] + "1": {Trusted: map[string]string{"pp_zone": "a"}}}
 		}
 	}
@@ -68,7 +72,7 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")),
 	}
 	if rapid.Bool().Draw(t, "places") {
-		p.MaxUnavailable = map[string]int{"networking.domain": 2}
+		p.MaxUnavailable, p.MaxPlaces = map[string]int{"networking.domain": 2}, map[string]int{"rack": 1}
 	}
 	return p
 }

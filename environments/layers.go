@@ -11,6 +11,23 @@ import (
 // standardLayers are the layers of live data of every environment, the highest first.
 var standardLayers = []string{"node", "role", "environment", "common"}
 
+// HasAttribute reports whether a name is that of an attribute, which layers of live data may follow.
+func (e *Environment) HasAttribute(name string) bool {
+	return slices.Contains(e.DataLayers, name) && !slices.Contains(standardLayers, name)
+}
+
+// AttributeOf returns an attribute of a node by its name with the stack; "" without one. The node's own wins over its role's.
+func (e *Environment) AttributeOf(role, node, attribute string) string {
+	if e.Stack != "" {
+		node = strings.TrimSuffix(node, "_"+e.Stack)
+	}
+	if own := e.ByNode[node].Attributes[attribute]; own != "" {
+		return own
+	}
+	r, _ := e.Role(role)
+	return r.Attributes[attribute]
+}
+
 // checkLayers checks the order of the layers of live data, and that each attribute is one of them: no node would see the data
 // of another.
 func (c checker) checkLayers() {

@@ -26,9 +26,14 @@ func (c checker) checkRollout() {
 		c.add(spot{noRole, "rollout.roles." + cycle[0] + ".after"}, "remove one of these dependencies",
 			"rollout.roles: after makes a cycle: %s → %s", strings.Join(cycle, " → "), cycle[0])
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Rollout.MaxUnavailable)) {
-		if slices.Contains(standardLayers, name) {
-			c.add(spot{noRole, "rollout.max_unavailable." + name}, "name an attribute or a fact; batch limits the nodes of a role", "rollout.max_unavailable has the layer %s", name)
+	for _, limit := range []struct {
+		key string
+		of  map[string]int
+	}{{"max_unavailable", c.Rollout.MaxUnavailable}, {"max_places", c.Rollout.MaxPlaces}} {
+		for _, name := range slices.Sorted(maps.Keys(limit.of)) {
+			if slices.Contains(standardLayers, name) {
+				c.add(spot{noRole, "rollout." + limit.key + "." + name}, "name an attribute or a fact; batch limits the nodes of a role", "rollout.%s has the layer %s", limit.key, name)
+			}
 		}
 	}
 }

@@ -41,6 +41,16 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, targ
 	p.Desires, p.demandsSigned = f.Desires, signers(f, Scope{Role: role})
 	candidates := store.Candidates(f.Hosts, f.Desires, role, target)
 	policy := PolicyOf(f.Spec)
+	if limits := policy.Limits(); len(limits) > 0 {
+		unknown, err := s.Campaigns.Place(ctx, ref, f.Spec, limits, candidates)
+		if err != nil {
+			return p, err
+		}
+		if len(unknown) > 0 {
+			return p, fmt.Errorf("its policy limits the unavailable nodes by %[1]s, and no registered node has such an attribute or fact\n"+
+				"list it in `layers:` of the environment file and give it to nodes, or see the facts: `pulley facts --group %[1]s -e %[2]s`", unknown[0], ref)
+		}
+	}
 	if policy.CanariesWhere != "" {
 		if p.Notes, err = markCanaries(ctx, s, ref, f, policy.CanariesWhere, candidates, a); err != nil {
 			return p, err
@@ -91,7 +101,7 @@ func PolicyOf(e *environments.Environment) rollout.Policy {
 		Failures: rollout.Share(from.Failures), BatchFailures: rollout.Share(from.BatchFailures), Retries: from.Retries,
 		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
 		Promote: rollout.Promotion(from.Promote), Unready: rollout.Unready(from.Unready), Skip: rollout.Share(from.Skip),
-		MaxUnavailable: from.MaxUnavailable, OnFailure: rollout.OnFailure(from.OnFailure),
+		MaxUnavailable: from.MaxUnavailable, MaxPlaces: from.MaxPlaces, OnFailure: rollout.OnFailure(from.OnFailure),
 	}
 	for name, own := range from.Roles {
 		if p.Roles == nil {

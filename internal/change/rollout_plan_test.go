@@ -1,12 +1,15 @@
 package change
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/facts"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -54,5 +57,45 @@ roles:
 	_, err = PlanRollout(ctx, s, dev, target, "web", store.Author{By: "ann", At: time.Now()})
 	if err == nil || !strings.HasPrefix(err.Error(), "cannot plan a rollout in dev: canaries_where selects no node of the rollout\n") {
 		t.Errorf("canaries of another role: %v", err)
+	}
+}
+
+// A limit by a fact must find the nodes that share it, also those outside of the rollout; one that no node has would limit nothing.
+func TestPlanRolloutPlacesNodes(t *testing.T) {
+	t.Parallel()
+	_, s := fleetOfOne(t, `layers: [node, role, pair, environment, common]
+rollout: {max_unavailable: {pair: 1, chassis.rack: 1}}
+nodes: {web1: {attributes: {pair: a}}}
+roles:
+  web: {cardinality: 1}
+  db: {cardinality: 1}
+`)
+	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	if err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "db1", Role: "db", MachineID: "m-db1"}); err != nil {
+		t.Fatal(err)
+	}
+	target, author := agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, store.Author{By: "ann", At: time.Now()}
+	_, err := PlanRollout(ctx, s, dev, target, "web", author)
+	if err == nil || !strings.Contains(err.Error(), "by chassis.rack, and no registered node has such an attribute or fact\n") {
+		t.Errorf("a fact that no node has: %v", err)
+	}
+	for _, node := range []string{"web1", "db1"} {
+		published, err := facts.Published{Facts: map[string]json.RawMessage{"chassis": []byte(`{"rack":"r7"}`)}}.Encode()
+		if err == nil {
+			err = s.Node.PublishFacts(ctx, agent.Identity{Node: node, Environment: "dev"}, published)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := PlanRollout(ctx, s, dev, target, "web", author)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Plan.Groups[0].Nodes[0].Places; !slices.Equal(got, []string{"pair=a", "chassis.rack=r7"}) {
+		t.Errorf("web1 is in %q", got)
+	}
+	if out := p.Plan.Outside; len(out) != 1 || out[0].Node != "db1" || !slices.Equal(out[0].Places, []string{"chassis.rack=r7"}) {
+		t.Errorf("outside are %+v", out)
 	}
 }

@@ -2,8 +2,8 @@ package rollout
 
 import (
 	"fmt"
+	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"pulley/agent"
@@ -75,12 +75,9 @@ func NeedsOf(p Plan, s State) Needs {
 			need[m.Node] = true
 		}
 	}
-	if len(p.Policy.MaxUnavailable) > 0 {
-		for i := range len(p.Groups) + 1 {
-			g, _ := s.InOrder(p, i)
-			for _, m := range g.Nodes {
-				need[m.Node] = true
-			}
+	if len(p.Policy.Limits()) > 0 {
+		for m := range placed(p, s) {
+			need[m.Node] = true
 		}
 	}
 	names := make([]string, 0, len(need))
@@ -89,6 +86,25 @@ func NeedsOf(p Plan, s State) Needs {
 	}
 	slices.Sort(names)
 	return Needs{Nodes: names, Hosts: s.Late == nil && s.Group >= len(p.Groups)}
+}
+
+// placed yields the nodes that limits of places count: those of all groups, and those outside of them.
+func placed(p Plan, s State) iter.Seq[Member] {
+	return func(yield func(Member) bool) {
+		for i := range len(p.Groups) + 1 {
+			g, _ := s.InOrder(p, i)
+			for _, m := range g.Nodes {
+				if !yield(m) {
+					return
+				}
+			}
+		}
+		for _, m := range p.Outside {
+			if !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // Advance decides on the next step of a campaign. It is a pure function of the plan, the state, what was observed after
@@ -385,10 +401,11 @@ func (a *advance) later() bool {
 	}
 	var members []Member
 	for _, c := range natural(a.o.Hosts) {
-		if machine, was := planned[c.Node]; !c.Excluded && (!was || machine != c.Machine) {
+		if machine, was := planned[c.Node]; !c.Excluded && (a.p.Role == "" || c.Role == a.p.Role) && (!was || machine != c.Machine) {
 			members = append(members, Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
 		}
 	}
+	apart(a.p.Policy, members)
 	batch := a.p.Policy.Batch.Of(a.p.Nodes()+len(members), 1)
 	a.s.Late = &LateGroup{group(Late, "", nil, batch, allowed(a.p.Policy.BatchFailures, batch)), members}
 	a.s.Late.Size, a.changed = len(members), true
@@ -448,20 +465,25 @@ func (a *advance) mayskip() bool {
 
 // full returns a place of the member in which no further node may be unavailable.
 func (a *advance) full(m Member) (string, bool) {
-	if len(a.p.Policy.MaxUnavailable) == 0 {
+	if len(m.Places) == 0 {
 		return "", false
 	}
 	if a.away == nil {
 		a.away = a.unavailable()
 	}
 	itself := 0
-	if notReady(a.o.Nodes[m.Node]) {
+	if a.counts(m.Node) {
 		itself = 1
 	}
 	for _, place := range m.Places {
-		attribute, _, _ := strings.Cut(place, "=")
+		attribute := attributeOf(place)
 		if most, limited := a.p.Policy.MaxUnavailable[attribute]; limited && a.away[place]-itself >= most {
 			return place, true
+		}
+		if most, limited := a.p.Policy.MaxPlaces[attribute]; limited {
+			if others := a.placesOf(attribute, place); len(others) >= most {
+				return others[0], true
+			}
 		}
 	}
 	for _, place := range m.Places {
@@ -470,20 +492,35 @@ func (a *advance) full(m Member) (string, bool) {
 	return "", false
 }
 
-// unavailable counts the nodes of each place that are in progress, failed, or could not take a target.
+// placesOf returns the values of an attribute, besides one, that have unavailable nodes, in order.
+func (a *advance) placesOf(attribute, but string) (places []string) {
+	for place, n := range a.away {
+		if n > 0 && place != but && attributeOf(place) == attribute {
+			places = append(places, place)
+		}
+	}
+	slices.Sort(places)
+	return places
+}
+
+// counts reports whether a node counts as unavailable for its places: in progress, failed and not converged since, or unavailable
+// for another cause.
+func (a *advance) counts(node string) bool {
+	n := a.o.Nodes[node]
+	_, slot := a.s.Slots[node]
+	_, failed := a.s.Failed[node]
+	return slot || failed && n.View.State != agent.Converged || unavailable(n)
+}
+
+// unavailable counts the unavailable nodes of each place.
 func (a *advance) unavailable() map[string]int {
 	count := map[string]int{}
-	for i := range len(a.p.Groups) + 1 {
-		g, _ := a.s.InOrder(a.p, i)
-		for _, m := range g.Nodes {
-			_, slot := a.s.Slots[m.Node]
-			_, failed := a.s.Failed[m.Node]
-			if !slot && !failed && !notReady(a.o.Nodes[m.Node]) {
-				continue
-			}
-			for _, place := range m.Places {
-				count[place]++
-			}
+	for m := range placed(a.p, a.s) {
+		if !a.counts(m.Node) {
+			continue
+		}
+		for _, place := range m.Places {
+			count[place]++
 		}
 	}
 	return count

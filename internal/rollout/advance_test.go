@@ -356,6 +356,32 @@ func TestAdvanceKeepsPlacesApart(t *testing.T) {
 	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).is("advancing; ordered web3 web4; 2 done; waits for nodes")
 }
 
+// TestAdvanceKeepsRacksApart: with max_places 1, nodes of two racks are never unavailable at the same time, also if one of them is
+// not in the rollout.
+func TestAdvanceKeepsRacksApart(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*4 db*2", Policy{Canaries: "0", Batch: "4", MaxPlaces: map[string]int{"rack": 1}})
+	fleet := fleetOf("web*4 db*2")
+	for i := range fleet {
+		fleet[i].Places = []string{fmt.Sprintf("rack=%d", i%2)}
+	}
+	plan, err := Make(Order{Role: "web", Policy: b.plan.Policy}, fleet)
+	if err != nil || len(plan.Outside) != 2 {
+		t.Fatalf("%+v: %v", plan, err)
+	}
+	plan.ID, plan.Epoch = b.plan.ID, b.plan.Epoch
+	b.plan = plan
+	if needs := NeedsOf(b.plan, b.state); len(needs.Nodes) != 6 {
+		t.Errorf("it reads %v", needs.Nodes)
+	}
+	b.is("advancing; ordered web1 web3; 0 done; waits for place") // one rack first
+	b.edit("db1", func(n *Node) { n.View.State = agent.Silent })  // of the same rack
+	b.reports("ok", "web1").is("advancing; ordered web3; 1 done; waits for place")
+	b.reports("ok", "web3").is("advancing; 2 done; waits for place")
+	b.edit("db1", func(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonFrozen })
+	b.is("advancing; ordered web2 web4; 2 done; waits for nodes")
+}
+
 // TestStateComesFirst: a step that changes the state orders nobody: another controller may have done more.
 func TestStateComesFirst(t *testing.T) {
 	t.Parallel()

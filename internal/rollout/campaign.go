@@ -29,6 +29,8 @@ type Plan struct {
 	Policy   Policy       `json:"policy"`            // as it was at the start
 	Groups   []Group      `json:"groups"`            // one after the other
 	Excluded []string     `json:"excluded,omitzero"` // nodes with a target of their own or of their role
+	Outside  []Member     `json:"-"`                 // other nodes with places that the policy limits; stored beside the plan
+	Others   int          `json:"others,omitzero"`   // number of Outside
 	By       string       `json:"by,omitempty"`
 	Why      agent.Prose  `json:"why,omitempty"`
 	At       time.Time    `json:"at"`
@@ -77,7 +79,7 @@ func (g Group) batch(n int) (from, to int) {
 type Member struct {
 	Node    string   `json:"node"`
 	Machine string   `json:"machine,omitempty"`
-	Places  []string `json:"places,omitempty"` // attributes that Policy.MaxUnavailable limits: "rack=r1"
+	Places  []string `json:"places,omitempty"` // values of what Policy.Limits names: "rack=r1"
 }
 
 // Phase is the progress of a campaign.

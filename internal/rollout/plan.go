@@ -27,9 +27,9 @@ type Order struct {
 // Candidate is a registered node.
 type Candidate struct {
 	Node, Role, Machine string
-	Excluded            bool // it has a target of its own, or of its role, that the campaign does not change
-	Canary              bool // Policy.CanariesWhere is true for it
-	Places              []string
+	Excluded            bool     // it has a target of its own, or of its role, that the campaign does not change
+	Canary              bool     // Policy.CanariesWhere is true for it
+	Places              []string // as in Member
 }
 
 // ErrEmpty means that a campaign has no node.
@@ -46,12 +46,18 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	byRole, total := map[string][]Member{}, 0
 	may := map[string]bool{} // be a canary
 	for _, c := range sorted {
-		switch {
-		case o.Role != "" && c.Role != o.Role:
-		case c.Excluded:
+		m := Member{Node: c.Node, Machine: c.Machine, Places: c.Places}
+		outside := o.Role != "" && c.Role != o.Role
+		if c.Excluded && !outside {
 			p.Excluded = append(p.Excluded, c.Node)
+		}
+		switch {
+		case outside || c.Excluded:
+			if len(c.Places) > 0 {
+				p.Outside = append(p.Outside, m)
+			}
 		default:
-			byRole[c.Role] = append(byRole[c.Role], Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
+			byRole[c.Role] = append(byRole[c.Role], m)
 			total++
 			if policy.CanariesWhere == "" || c.Canary {
 				may[c.Node] = true
@@ -60,6 +66,10 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	}
 	if total == 0 {
 		return Plan{}, ErrEmpty
+	}
+	p.Others = len(p.Outside)
+	for _, members := range byRole {
+		apart(policy, members)
 	}
 	roles := ordered(o.Roles, byRole)
 	most := len(may)
@@ -100,6 +110,46 @@ func ordered(given []string, members map[string][]Member) []string {
 	}
 	slices.Sort(others)
 	return append(roles, others...)
+}
+
+// apart orders members such that limits of places delay them least: place by place where MaxPlaces limits the number of
+// places, and by turns where MaxUnavailable limits the nodes of each place.
+func apart(p Policy, members []Member) {
+	if len(p.Limits()) == 0 {
+		return
+	}
+	type key struct {
+		place string
+		turn  int
+	}
+	keys, turns := map[string]key{}, map[string]int{}
+	for _, m := range members {
+		var together, alone []string
+		for _, place := range m.Places {
+			attribute := attributeOf(place)
+			if _, limited := p.MaxPlaces[attribute]; limited {
+				together = append(together, place)
+			}
+			if _, limited := p.MaxUnavailable[attribute]; limited {
+				alone = append(alone, place)
+			}
+		}
+		k := key{place: strings.Join(together, " ")}
+		for _, place := range alone {
+			k.turn = max(k.turn, turns[k.place+" "+place])
+			turns[k.place+" "+place]++
+		}
+		keys[m.Node] = k
+	}
+	slices.SortStableFunc(members, func(a, b Member) int {
+		return cmp.Or(strings.Compare(keys[a.Node].place, keys[b.Node].place), keys[a.Node].turn-keys[b.Node].turn)
+	})
+}
+
+// attributeOf returns the attribute, or the fact, of a place.
+func attributeOf(place string) string {
+	attribute, _, _ := strings.Cut(place, "=")
+	return attribute
 }
 
 // pick takes n canaries out of the members that may be one: one of each role in turn, so that the first batch shows most roles.

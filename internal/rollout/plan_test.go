@@ -46,6 +46,29 @@ func shape(p Plan) string {
 	return strings.Join(groups, " | ")
 }
 
+// TestPlanSpreadsPlaces: a batch whose nodes wait for each other would make a rollout many times slower.
+func TestPlanSpreadsPlaces(t *testing.T) {
+	t.Parallel()
+	fleet := fleetOf("web*6")
+	for i := range fleet {
+		fleet[i].Places = []string{fmt.Sprintf("pair=%d", i/2), fmt.Sprintf("rack=%d", i/4)}
+	}
+	for _, c := range []struct {
+		policy Policy
+		want   string
+	}{
+		{Policy{MaxUnavailable: map[string]int{"pair": 1}}, "web: web1 web3 web5, web2 web4 web6"},
+		{Policy{MaxPlaces: map[string]int{"rack": 1}}, "web: web1 web2 web3, web4 web5 web6"},
+		{Policy{MaxUnavailable: map[string]int{"pair": 1}, MaxPlaces: map[string]int{"rack": 1}}, "web: web1 web3 web2, web4 web5 web6"},
+	} {
+		c.policy.Canaries, c.policy.Batch = "0", "3"
+		p, err := Make(Order{Policy: c.policy}, fleet)
+		if got := shape(p); err != nil || got != c.want {
+			t.Errorf("%v: %s (%v)", c.policy.Limits(), got, err)
+		}
+	}
+}
+
 // TestPlan: without it, a rollout could begin with all nodes of a role, or in another order than the file's.
 func TestPlan(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +24,8 @@ type Policy struct {
 	Promote        Promotion             `json:"promote,omitempty"`
 	Unready        Unready               `json:"unready,omitempty"`
 	Skip           Share                 `json:"skip,omitempty"`            // nodes that may be skipped
-	MaxUnavailable map[string]int        `json:"max_unavailable,omitempty"` // by attribute
+	MaxUnavailable map[string]int        `json:"max_unavailable,omitempty"` // nodes of each value of an attribute or a fact
+	MaxPlaces      map[string]int        `json:"max_places,omitempty"`      // values of it that have unavailable nodes
 	OnFailure      OnFailure             `json:"on_failure,omitempty"`
 	Roles          map[string]RolePolicy `json:"roles,omitempty"`
 }
@@ -96,6 +99,13 @@ func (p Policy) withDefaults() Policy {
 		p.OnFailure = FailurePauses
 	}
 	return p
+}
+
+// Limits returns the attributes and facts that limit unavailable nodes, in order.
+func (p Policy) Limits() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(p.MaxUnavailable)), maps.Keys(p.MaxPlaces))
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // batchOf returns the share for batches of a role.

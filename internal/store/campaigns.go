@@ -12,6 +12,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/clip"
+	"pulley/internal/facts"
 	"pulley/internal/rollout"
 	"pulley/internal/store/etcd"
 )
@@ -43,9 +45,12 @@ type Campaign struct {
 
 // chunk is a part of the nodes of a plan.
 type chunk struct {
-	Group   int              `json:"group"`
+	Group   int              `json:"group"` // index, or outside
 	Members []rollout.Member `json:"members"`
 }
+
+// outside is the group of the nodes outside of a plan's groups.
+const outside = -1
 
 // Start writes a campaign into the gate: from then on it owns the targets of the environment. The plan's ID and epoch are
 // set here. It returns ErrCampaign if there is one already, and ErrConflict if the targets changed since d was read.
@@ -118,8 +123,12 @@ func (s *Campaigns) sign(ctx context.Context, b *etcd.Batch, ref environments.Re
 // of its epoch overwrites them, and therefore they need no guard.
 func (s *Campaigns) putMembers(ctx context.Context, k etcd.EnvKeys, p rollout.Plan) error {
 	n := 0
-	for i, g := range p.Groups {
-		for part := range slices.Chunk(g.Nodes, membersInChunk) {
+	for i := outside; i < len(p.Groups); i++ {
+		members := p.Outside
+		if i != outside {
+			members = p.Groups[i].Nodes
+		}
+		for part := range slices.Chunk(members, membersInChunk) {
 			if err := s.db.Commit(ctx, etcd.If(etcd.Same(k.Campaign(p.ID), 0)).Put(k.CampaignNodes(p.ID, n), chunk{i, part})); err != nil {
 				return err
 			}
@@ -180,6 +189,10 @@ func (s *Campaigns) plan(ctx context.Context, k etcd.EnvKeys, id string) (p roll
 		if err := etcd.Into(&part)(kv); err != nil {
 			return err
 		}
+		if part.Group == outside {
+			p.Outside = append(p.Outside, part.Members...)
+			return nil
+		}
 		if part.Group < 0 || part.Group >= len(p.Groups) {
 			return &etcd.UnreadableError{Key: string(kv.Key), Problem: "its plan has no such group"}
 		}
@@ -187,6 +200,9 @@ func (s *Campaigns) plan(ctx context.Context, k etcd.EnvKeys, id string) (p roll
 		g.Nodes = append(g.Nodes, part.Members...)
 		return nil
 	}, clientv3.WithLimit(4))
+	if err == nil && len(p.Outside) != p.Others {
+		err = &etcd.UnreadableError{Key: k.CampaignMembers(id), Problem: fmt.Sprintf("it has %d of %d other nodes", len(p.Outside), p.Others)}
+	}
 	for i, g := range p.Groups {
 		if err == nil && len(g.Nodes) != g.Size {
 			err = &etcd.UnreadableError{Key: k.CampaignMembers(id), Problem: fmt.Sprintf("group %d has %d of %d nodes", i, len(g.Nodes), g.Size)}
@@ -257,23 +273,72 @@ func (s *Campaigns) observe(ctx context.Context, k etcd.EnvKeys, c *Campaign, f 
 	return nil
 }
 
-// candidates lists the registered nodes of the campaign's scope.
+// candidates lists the registered nodes, with the places that the campaign's policy limits.
 func (s *Campaigns) candidates(ctx context.Context, ref environments.Ref, c *Campaign) ([]rollout.Candidate, error) {
 	hosts, err := s.fleet.Hosts(ctx, ref)
-	return Candidates(hosts, c.Desires, c.Plan.Role, c.Plan.Target), err
+	if err != nil {
+		return nil, err
+	}
+	all := Candidates(hosts, c.Desires, c.Plan.Role, c.Plan.Target)
+	limits := c.Plan.Policy.Limits()
+	if len(limits) == 0 {
+		return all, nil
+	}
+	e, _, err := s.fleet.specs.Spec(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.Place(ctx, ref, e, limits, all)
+	return all, err
 }
 
-// Candidates lists the nodes of a host list that a campaign of a role ("" for all) may reach. A node with a release of its own
-// takes data, and no release.
+// Candidates lists the nodes of a host list. Those that a campaign of a role ("" for all) does not reach are excluded. A node
+// with a release of its own takes data, and no release.
 func Candidates(hosts map[string]agent.Host, d Desires, role string, t agent.Target) []rollout.Candidate {
 	all := []rollout.Candidate{}
 	for name, h := range hosts {
-		if role == "" || h.Role == role {
-			excluded := t.Release != "" && !d.Reaches(etcd.Scope{Role: role}, h.Role, name)
-			all = append(all, rollout.Candidate{Node: name, Role: h.Role, Machine: h.MachineID, Excluded: excluded})
-		}
+		excluded := t.Release != "" && !d.Reaches(etcd.Scope{Role: role}, h.Role, name)
+		all = append(all, rollout.Candidate{Node: name, Role: h.Role, Machine: h.MachineID, Excluded: excluded})
 	}
 	return all
+}
+
+// maxPlace limits the characters of a value in a place: nodes choose their facts.
+const maxPlace = 100
+
+// Place sets the places of candidates: their values of attributes of the environment, and of published facts by their paths.
+// It returns the names of which no candidate has a value.
+func (s *Campaigns) Place(ctx context.Context, ref environments.Ref, e *environments.Environment, limits []string, candidates []rollout.Candidate) (unknown []string, err error) {
+	var paths []string
+	found := map[string]bool{}
+	at := map[string]*rollout.Candidate{}
+	place := func(c *rollout.Candidate, name, value string) {
+		if value != "" {
+			c.Places, found[name] = append(c.Places, name+"="+value), true
+		}
+	}
+	for i := range candidates {
+		at[candidates[i].Node] = &candidates[i]
+	}
+	for _, name := range limits {
+		if e == nil || !e.HasAttribute(name) {
+			paths = append(paths, name)
+			continue
+		}
+		for _, c := range at {
+			place(c, name, e.AttributeOf(c.Role, c.Node, name))
+		}
+	}
+	if len(paths) > 0 {
+		err = s.fleet.Facts(ctx, ref, func(node string, b []byte) {
+			for _, path := range paths {
+				if raw := facts.At(b, path); raw != nil && at[node] != nil && string(raw) != "null" {
+					place(at[node], path, clip.Line(facts.Text(raw), maxPlace))
+				}
+			}
+		})
+	}
+	return slices.DeleteFunc(slices.Clone(limits), func(name string) bool { return found[name] }), err
 }
 
 // Take carries out a step. It returns ErrConflict if the campaign or its gate changed since they were read: another

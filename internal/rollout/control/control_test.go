@@ -49,6 +49,8 @@ type fleet struct {
 	aborted  atomic.Bool
 	after    atomic.Int32 // admissions after the abort
 	looks    atomic.Int32 // ticks after the abort
+
+	admitted func(node string) // called when a node begins an assignment; nil: not called
 }
 
 func begin(t *testing.T, nodes int) *fleet {
@@ -103,7 +105,17 @@ func (f *fleet) start(p rollout.Policy) rollout.Plan {
 		f.t.Fatal(err)
 	}
 	d := f.desires()
-	plan, err := rollout.Make(rollout.Order{Target: f.new, Origin: f.old, Policy: p, By: "ann", At: time.Now()}, store.Candidates(hosts, d, "", f.new))
+	candidates := store.Candidates(hosts, d, "", f.new)
+	if limits := p.Limits(); len(limits) > 0 {
+		e, _, err := f.s.Environments.Spec(f.t.Context(), dev)
+		if err == nil {
+			_, err = f.s.Campaigns.Place(f.t.Context(), dev, e, limits, candidates)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	plan, err := rollout.Make(rollout.Order{Target: f.new, Origin: f.old, Policy: p, By: "ann", At: time.Now()}, candidates)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -150,6 +162,9 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 			}
 			if aborted && d.Assignment() != nil {
 				f.after.Add(1)
+			}
+			if f.admitted != nil && d.Assignment() != nil {
+				f.admitted(name)
 			}
 			now := f.running.Add(1)
 			for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
@@ -253,6 +268,68 @@ func TestRolloutCompletes(t *testing.T) {
 	if store.Gap(history) {
 		t.Error("the history has a gap")
 	}
+}
+
+// TestRacksAreNeverDownTogether: an operator who runs one service in two racks keeps one of them, also while a node that is not
+// in the rollout is silent.
+func TestRacksAreNeverDownTogether(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 6)
+	e, err := environments.Parse("dev.yaml", []byte(`layers: [node, role, rack, environment, common]
+roles: {web: {cardinality: 6, attributes: {rack: r1}}, db: {cardinality: 1, attributes: {rack: r1}}}
+nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {attributes: {rack: r2}}}
+`))
+	if err == nil {
+		err = f.s.Environments.PutSpec(t.Context(), e, 0)
+	}
+	if err == nil {
+		err = f.s.Fleet.Register(t.Context(), "dev", agent.Host{Node: "db1", Role: "db", MachineID: "m-db1", At: time.Now().Add(-time.Hour)})
+	}
+	if err == nil {
+		_, err = f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{Node: "db1"}, store.Promoted, f.old, author())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "3", MaxPlaces: map[string]int{"rack": 1}})
+	begun := map[string]bool{}
+	var mu sync.Mutex
+	f.admitted = func(node string) {
+		c, err := f.s.Campaigns.Get(t.Context(), dev, plan.ID, nil)
+		if err != nil {
+			t.Errorf("cannot read the rollout: %v", err)
+			return
+		}
+		racks := map[string]bool{}
+		for name := range c.State.Slots {
+			racks[e.AttributeOf("web", name, "rack")] = true
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if begun[node] = true; len(racks) > 1 {
+			t.Errorf("%s began while nodes of two racks are in progress: %v", node, c.State.Slots)
+		}
+	}
+	f.run(6, 2)
+	f.wait(plan.ID, "finished the first rack", func(c *store.Campaign) bool { return c.State.Done == 3 })
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	for range 5 { // db1 is silent: its rack is not available, and the other one must be
+		if wait, err := c.Advance(t.Context()); err != nil || wait.Code != rollout.WaitPlace || wait.Place != "rack=r1" {
+			t.Fatalf("it waits for %+v: %v", wait, err)
+		}
+	}
+	mu.Lock()
+	if len(begun) != 3 || begun["web2"] || begun["web4"] || begun["web6"] {
+		t.Errorf("begun are %v", begun)
+	}
+	mu.Unlock()
+	st := agent.Status{
+		Node: "db1", Role: "db", Machine: "m-db1", Phase: agent.Idle, Target: f.old, LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(), Settings: agent.DefaultSettings(),
+	}
+	if err := f.s.Node.Report(t.Context(), agent.Identity{Node: "db1", Role: "db", Environment: "dev"}, st, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed && c.State.Done == 6 })
 }
 
 // TestRolloutStopsAndReverts: a failure closes the gate; nodes that did not begin keep what they have; the revert brings the others

@@ -296,6 +296,9 @@ func (w *world) checkBudget(s rollout.State) {
 	if count > max(g.Batch, 1) {
 		w.violate("%d nodes of a batch of %d run at the same time", count, g.Batch)
 	}
+	if most, limited := w.plan.Policy.MaxPlaces["rack"]; limited && len(places) > most {
+		w.violate("nodes of %d racks run at the same time", len(places))
+	}
 	for place, n := range places {
 		if most, limited := w.plan.Policy.MaxUnavailable["rack"]; limited && n > most {
 			w.violate("%d nodes of %s run at the same time", n, place)

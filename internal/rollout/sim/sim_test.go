@@ -33,6 +33,9 @@ func configOf(seed uint64) Config {
 	if seed%4 == 0 {
 		c.Policy.MaxUnavailable = map[string]int{"rack": 1}
 	}
+	if seed%8 == 2 {
+		c.Policy.MaxPlaces = map[string]int{"rack": 1}
+	}
 	return c
 }
 
@@ -55,6 +58,7 @@ func TestCampaigns(t *testing.T) {
 func TestFoundBySeeds(t *testing.T) {
 	t.Parallel()
 	for seed, bug := range map[uint64]string{
+		10:  "two racks had a silent node each, and both nodes woke up beside an ordered one",
 		117: "an operator gave up a lost node, its assignment stayed, and the node began later without a slot",
 		118: "an operator gave up a lost node, its assignment stayed, and the node began later without a slot",
 	} {
