@@ -17,31 +17,33 @@ func (t *tick) see(ctx context.Context) error {
 	if t.Hosts == nil || h.Shown == "" || !t.desired.known() || t.opts.Noop || t.opts.Keep || ctx.Err() != nil {
 		return nil
 	}
-	if t.desired.HostList == h.List {
-		h.Noticed = time.Time{}
-		return t.keepView(h)
-	}
 	now := t.Now()
-	if h.Noticed.IsZero() || h.Noticed.After(now) { // the clock was set back
+	switch {
+	case t.desired.HostList == h.List:
+		h.Noticed = time.Time{}
+		if !h.Watch.due(now) {
+			return t.keepView(h)
+		}
+	case h.Noticed.IsZero() || h.Noticed.After(now): // the clock was set back
 		h.Noticed = now
 	}
-	if now.Sub(h.Noticed) < h.Settle && !t.opts.Force {
+	if !h.Noticed.IsZero() && now.Sub(h.Noticed) < h.Settle && !t.opts.Force {
 		return t.keepView(h)
 	}
-	list := t.desired.HostList
+	list, watch := t.desired.HostList, h.Watch.read(now, t.desired.Revision)
 	err := t.Hosts.FetchHosts(ctx, t.Identity)
 	var seen Seen
 	if err == nil {
 		failpoint.Here("hosts:fetched")
-		seen, err = t.Hosts.ShowHosts(t.Identity, t.state.LastGood.Tree)
+		seen, err = t.Hosts.ShowHosts(t.Identity, t.state.LastGood.Tree, watch)
 	}
 	if err != nil { // enforcement goes on with the nodes that are known, and the next tick repeats it
 		t.Log.Warn("cannot read the nodes that this node sees", "err", err)
 		return nil
 	}
 	failpoint.Here("hosts:shown")
-	h.List, h.Noticed = list, time.Time{}
-	h.Shown, h.Settle = seen.Digest, seen.Settle
+	h.List, h.Noticed, h.Watch = list, time.Time{}, watch
+	h.shows(seen)
 	return t.keepView(h)
 }
 
@@ -60,7 +62,7 @@ func (t *tick) showHosts(ctx context.Context) (err error) {
 		return nil
 	}
 	tree := t.decision.Target.Tree
-	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree)
+	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree, t.state.Hosts.Watch)
 	missing := errors.Is(err, ErrNoHosts)
 	stale := t.state.Hosts.List == 0 && t.seen.Digest != "" && t.desired.known() // of a time before this release
 	switch {
@@ -73,7 +75,7 @@ func (t *tick) showHosts(ctx context.Context) (err error) {
 		return err
 	}
 	t.state.Hosts.List = t.desired.HostList
-	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree)
+	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree, t.state.Hosts.Watch)
 	return err
 }
 
@@ -82,7 +84,16 @@ func (h *HostView) applied(seen Seen) {
 	if seen.Digest == "" { // the list on disk may become old
 		h.List, h.Noticed = 0, time.Time{}
 	}
-	h.Shown, h.Applied, h.Settle = seen.Digest, seen.Digest, seen.Settle
+	h.shows(seen)
+	h.Applied = seen.Digest
+}
+
+// shows records the newest file. With another hosts.alive, the node watches anew.
+func (h *HostView) shows(seen Seen) {
+	h.Shown, h.Settle = seen.Digest, seen.Settle
+	if seen.Alive != h.Watch.Alive {
+		h.Watch = Watch{Alive: seen.Alive}
+	}
 }
 
 // moved reports whether the nodes that this node sees changed since its last good run.

@@ -182,14 +182,14 @@ func (t *tick) seenBy(ctx context.Context, tree string) (Seen, error) {
 	if t.Hosts == nil {
 		return Seen{}, nil
 	}
-	seen, err := t.Hosts.ShowHosts(t.Identity, tree)
+	seen, err := t.Hosts.ShowHosts(t.Identity, tree, t.state.Hosts.Watch)
 	if !errors.Is(err, ErrNoHosts) {
 		return seen, err
 	}
 	if err := t.Hosts.FetchHosts(ctx, t.Identity); err != nil {
 		return Seen{}, err
 	}
-	return t.Hosts.ShowHosts(t.Identity, tree)
+	return t.Hosts.ShowHosts(t.Identity, tree, t.state.Hosts.Watch)
 }
 
 // storedPreview is an answer in its stored form, gzipped JSON.

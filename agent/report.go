@@ -50,8 +50,11 @@ func (t *tick) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	due := t.Now().Sub(last.At)
-	if fresh == nil && !t.unreported && !inquired && fingerprint == last.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
+	every := t.Settings.Heartbeat
+	if last.Alive > 0 {
+		every = min(every, last.Alive/signs) // a sign of life follows a report
+	}
+	if fresh == nil && !t.unreported && !inquired && fingerprint == last.Fingerprint && !elapsed(last.At, t.Now(), every) {
 		return nil
 	}
 	runs, err := t.Memory.Spooled(spooledPerTick)
@@ -102,14 +105,12 @@ func (t *tick) publishFacts(ctx context.Context, last *Reported) {
 		return
 	}
 	facts, err := t.Facts()
-	if err != nil || facts == nil {
-		if err != nil {
-			t.Log.Warn("cannot read the facts of this machine", "err", err)
-		}
+	if err != nil {
+		t.Log.Warn("cannot read the facts of this machine", "err", err)
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	if fresh := t.registered(facts); fresh != last.Facts || t.opts.Force {
+	if fresh := t.registered(facts); facts != nil && (fresh != last.Facts || t.opts.Force) {
 		if err := t.Control.PublishFacts(ctx, t.Identity, facts); err != nil {
 			t.offline = t.offline || errors.Is(err, ErrUnreachable)
 			t.Log.Warn("cannot publish the facts of this machine; the next report repeats it", "err", err)
@@ -123,29 +124,34 @@ func (t *tick) publishFacts(ctx context.Context, last *Reported) {
 	}
 }
 
+// publishExport writes what other nodes may see of this one if it changed, or if a sign of life is due.
 func (t *tick) publishExport(ctx context.Context, last *Reported, facts []byte) error {
 	if t.Hosts == nil || t.state.LastGood.Tree == "" {
 		return nil
 	}
 	e, err := t.Hosts.Export(t.Identity, t.state.LastGood.Tree, facts)
-	if err != nil {
+	if err != nil || facts == nil && e.Alive == 0 {
 		return err
 	}
 	fresh := ""
-	if len(e.Facts) > 0 {
+	if len(e.Facts) > 0 || e.Alive > 0 {
 		b, err := json.Marshal(e)
 		if err != nil {
 			return err
 		}
 		fresh = t.registered(b)
 	}
-	if fresh == last.Export {
+	now, changed := t.Now(), fresh != last.Export
+	if !changed && (e.Alive == 0 || !elapsed(last.Signed, now, e.Alive/signs)) {
 		return nil
 	}
-	if err := t.Control.PublishExport(ctx, t.Identity, e); err != nil {
+	if err := t.Control.PublishExport(ctx, t.Identity, e, changed); err != nil {
 		return err
 	}
-	last.Export = fresh
+	last.Export, last.Alive, last.Signed = fresh, e.Alive, time.Time{}
+	if e.Alive > 0 {
+		last.Signed = now
+	}
 	return nil
 }
 

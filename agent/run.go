@@ -32,8 +32,9 @@ type Control interface {
 	// AnswerPreview writes the answer to the preview order in d; nil deletes an earlier answer. It returns ErrChanged if the
 	// order changed since d was read.
 	AnswerPreview(ctx context.Context, id Identity, d Desired, answer []byte) error
-	// PublishExport writes the facts that the node shows to others, or deletes them if there are none.
-	PublishExport(ctx context.Context, id Identity, e Export) error
+	// PublishExport writes the facts that the node shows to others with its sign of life, or deletes the key if there are neither.
+	// The nodes that see it read it soon if it changed.
+	PublishExport(ctx context.Context, id Identity, e Export, changed bool) error
 }
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
@@ -54,10 +55,11 @@ type Content interface {
 type Hosts interface {
 	// FetchHosts reads the host list from etcd and stores it.
 	FetchHosts(ctx context.Context, id Identity) error
-	// Export returns those facts of this machine that the release in a tree shows to others. facts are in published form.
+	// Export returns those facts of this machine that the release in a tree shows to others. facts are in published form; nil: none.
 	Export(id Identity, tree string, facts []byte) (Export, error)
-	// ShowHosts writes the file of a tree from the stored list. Without a stored list, it returns ErrNoHosts.
-	ShowHosts(id Identity, tree string) (Seen, error)
+	// ShowHosts writes the file of a tree from the stored list. w judges signs of life. Without a stored list, it returns
+	// ErrNoHosts.
+	ShowHosts(id Identity, tree string, w Watch) (Seen, error)
 	// Difference returns what changed between two files, as JSON; nil if nothing did. "" is a file without nodes. Its name
 	// depends on the number.
 	Difference(number int64, before, after string) ([]byte, error)
@@ -72,6 +74,7 @@ type Seen struct {
 	File   string // absolute path
 	Digest string // of its content
 	Settle time.Duration
+	Alive  time.Duration // hosts.alive; 0: not set
 }
 
 // Puppet applies a staged target.

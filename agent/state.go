@@ -47,6 +47,7 @@ type HostView struct {
 	Hook    string        `json:"hook,omitempty"`    // the last hook that acknowledged it
 	Failed  Prose         `json:"failed,omitempty"`  // why the next one failed
 	Number  int64         `json:"number,omitempty"`  // of the differences so far: the same nodes may leave and join again
+	Watch   Watch         `json:"watch,omitzero"`
 }
 
 // stateFormat is the version of state.json that this agent writes; it reads no newer one.
@@ -60,6 +61,9 @@ type Reported struct {
 	Facts       string    `json:"facts,omitempty"`    // fingerprint of the facts in etcd, and of the node's registration
 	Export      string    `json:"export,omitempty"`   // fingerprint of the exported facts in etcd, and of the registration
 	Revision    int64     `json:"revision,omitempty"` // of etcd, as the tick of the last report read it
+
+	Alive  time.Duration `json:"alive,omitempty"` // of the export in etcd
+	Signed time.Time     `json:"signed,omitzero"` // when the node last wrote it; zero: it gives no sign of life
 }
 
 // RunRef is one run record that the node keeps in etcd.

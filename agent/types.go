@@ -274,9 +274,12 @@ type Host struct {
 	Request   *Request  `json:"request,omitempty"`
 }
 
-// Export are the facts of one node that the nodes that see it may read. The machine's owner chose every byte.
+// Export are the facts of one node that the nodes that see it may read, and its sign of life. The machine's owner chose every byte.
 type Export struct {
 	Facts map[string]json.RawMessage `json:"facts"` // by path
+
+	Alive    time.Duration `json:"alive,omitempty"` // hosts.alive: the node writes the export several times within it; 0: no sign of life
+	Revision int64         `json:"-"`               // of the last write
 }
 
 // Request is an operator's request that a node acts on once, in its next tick. A newer one replaces an older one.

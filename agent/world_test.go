@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,7 @@ type etcdContent struct {
 	Facts   []byte
 	Export  Export
 	Preview []byte // the answer
+	Signed  int64  // revision of the last sign of life of all other nodes
 	Hosts   string // the host list
 	List    int64  // its revision
 }
@@ -314,12 +316,15 @@ func (e *fakeEtcd) PublishFacts(_ context.Context, _ Identity, facts []byte) err
 	return e.save(c)
 }
 
-func (e *fakeEtcd) PublishExport(_ context.Context, _ Identity, x Export) error {
+func (e *fakeEtcd) PublishExport(_ context.Context, _ Identity, x Export, changed bool) error {
 	if err := e.call("export", e.onFacts); err != nil {
 		return err
 	}
 	c := e.load()
 	c.Export = x
+	if changed {
+		c.List++
+	}
 	return e.save(c)
 }
 
@@ -442,6 +447,7 @@ type fakeHosts struct {
 	etcd    *fakeEtcd
 	dir     string
 	settle  time.Duration
+	alive   time.Duration // hosts.alive of the releases
 	onFetch func() error
 }
 
@@ -463,14 +469,26 @@ func (h *fakeHosts) set(t testing.TB, list string) {
 	}
 }
 
+// signs makes the other nodes give a sign of life.
+func (h *fakeHosts) signs(t testing.TB) {
+	t.Helper()
+	c := h.etcd.load()
+	c.Desired.Revision++
+	c.Signed = c.Desired.Revision
+	if err := h.etcd.save(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (h *fakeHosts) FetchHosts(context.Context, Identity) error {
 	if err := h.etcd.call("hosts", h.onFetch); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(h.dir, "hosts"), []byte(h.etcd.load().Hosts), 0o600)
+	c := h.etcd.load()
+	return errors.Join(os.WriteFile(filepath.Join(h.dir, "hosts"), []byte(c.Hosts), 0o600), os.WriteFile(filepath.Join(h.dir, "signed"), fmt.Append(nil, c.Signed), 0o600))
 }
 
-func (h *fakeHosts) ShowHosts(Identity, string) (Seen, error) {
+func (h *fakeHosts) ShowHosts(_ Identity, _ string, w Watch) (Seen, error) {
 	if _, err := os.Stat(filepath.Join(h.dir, "sees")); err != nil {
 		return Seen{}, nil
 	}
@@ -478,7 +496,13 @@ func (h *fakeHosts) ShowHosts(Identity, string) (Seen, error) {
 	if err != nil {
 		return Seen{}, ErrNoHosts
 	}
-	s := Seen{File: filepath.Join(h.dir, "hosts-"+digest(b)), Digest: digest(b), Settle: h.settle}
+	if h.alive > 0 {
+		text, _ := os.ReadFile(filepath.Join(h.dir, "signed"))
+		signed, _ := strconv.ParseInt(string(text), 10, 64)
+		since := w.Since(h.alive)
+		b = fmt.Appendf(b, " alive=%t", since == 0 || signed > since)
+	}
+	s := Seen{File: filepath.Join(h.dir, "hosts-"+digest(b)), Digest: digest(b), Settle: h.settle, Alive: h.alive}
 	return s, os.WriteFile(s.File, b, 0o600)
 }
 
@@ -486,9 +510,9 @@ func (h *fakeHosts) ShowHosts(Identity, string) (Seen, error) {
 func (h *fakeHosts) Export(Identity, string, []byte) (Export, error) {
 	b, err := os.ReadFile(filepath.Join(h.dir, "shown"))
 	if err != nil {
-		return Export{}, nil
+		return Export{Alive: h.alive}, nil
 	}
-	return Export{map[string]json.RawMessage{"shown": b}}, nil
+	return Export{Facts: map[string]json.RawMessage{"shown": b}, Alive: h.alive}, nil
 }
 
 func (h *fakeHosts) Folder(tree string) string { return tree }

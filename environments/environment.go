@@ -101,6 +101,8 @@ type HostSettings struct {
 	Exports  []string `json:"exports,omitempty" form:"export" like:"ssh.ed25519.key" help:"Published facts that nodes show to the nodes that see them: names with dots."`
 
 	AddressFact string `json:"address_fact,omitempty" form:"export" like:"networking.interfaces.eth1.ip" help:"The fact with a node's main address. Without a usable value, networks decide."`
+
+	Alive Duration `json:"alive,omitempty" like:"1h" help:"The nodes that a node sees have the value alive: whether they reported within this time, from 15m to 720h. Without it, they have none."`
 }
 
 // RolloutPolicy is how staged rollouts proceed. A share is a number of nodes, or a percentage: "2", "25%". Empty values have

@@ -34,7 +34,7 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
 			e.Puppet = PuppetSettings{Reports: []string{"puppetdb"}}
-			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip"}
+			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip", Alive: Duration(rapid.SampledFrom([]time.Duration{0, 15 * time.Minute, 720 * time.Hour}).Draw(t, "alive"))}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
 			first := RoleRollout{Batch: "1", BatchFailures: "0"}
 			if len(names) > 1 {

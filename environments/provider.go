@@ -154,8 +154,10 @@ func (c checker) checkProvider() {
 
 const (
 	maxCommand   = 64             // words
-	maxTimeout   = 24 * time.Hour // of every duration of an environment but that of a statement
+	maxTimeout   = 24 * time.Hour // of every duration of an environment but those below
 	maxStatement = 720 * time.Hour
+
+	minAlive, maxAlive = 15 * time.Minute, 720 * time.Hour // as in package internal/hosts
 )
 
 // subnetFlaw requires an IPv4 network with space for a gateway and machines.
@@ -175,8 +177,13 @@ func subnetFlaw(text string) *Error {
 
 func timeFlaw(key string, d Duration) *Error {
 	limit := Duration(maxTimeout)
-	if key == "statement" || key == "deadline" || key == "progress" {
+	switch key {
+	case "statement", "deadline", "progress":
 		limit = Duration(maxStatement)
+	case "alive":
+		if limit = Duration(maxAlive); d > 0 && d < Duration(minAlive) {
+			return &Error{Problem: fmt.Sprintf("it is %s, at least %s are needed", d, Duration(minAlive)), Advice: "nodes report each 5 minutes: a shorter time would take living nodes for dead ones"}
+		}
 	}
 	if d < 0 || d > limit {
 		return &Error{Problem: fmt.Sprintf("it is %s, at most %s are allowed", d, limit)}

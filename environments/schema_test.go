@@ -39,7 +39,7 @@ func compiled(t testing.TB, text string) *jsonschema.Schema {
 var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`comes after`, `reacts to`, `makes a cycle`, `has no entry in`, `would match its nodes`, `would be \d+ bytes long`,
 	`ends before it begins`, `no year has such a day`, `^userdata.allowed_signers: (line|it names)`, `no server to join at`,
-	`has more than 1000000 nodes`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
+	`has more than 1000000 nodes`, `it is neither a node by`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
 	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`,
 	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer in JSON Schema
 }, "|"))

@@ -144,7 +144,7 @@ func (n *Node) Stage(ctx context.Context) (job agent.Job, done func(), err error
 // the data file with these nodes.
 func (n *Node) stageHosts(ctx context.Context, d agent.Desired) (agent.Seen, error) {
 	tree := d.Wanted().Tree
-	seen, err := n.parts.ShowHosts(n.Identity, tree)
+	seen, err := n.parts.ShowHosts(n.Identity, tree, agent.Watch{})
 	if err == nil && seen.Digest == "" || err != nil && !errors.Is(err, agent.ErrNoHosts) {
 		return agent.Seen{}, err
 	}
@@ -159,7 +159,7 @@ func (n *Node) stageHosts(ctx context.Context, d agent.Desired) (agent.Seen, err
 	if err != nil {
 		return agent.Seen{}, err
 	}
-	return n.parts.ShowHosts(n.Identity, tree)
+	return n.parts.ShowHosts(n.Identity, tree, agent.Watch{})
 }
 
 func (n *Node) tick(ctx context.Context, opts agent.Options) agent.Report {

@@ -49,7 +49,7 @@ func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
 
 // ShowHosts writes the data file with the nodes that this node sees by the release's environment file. The file's name
 // is its digest.
-func (c *Content) ShowHosts(id agent.Identity, tree string) (agent.Seen, error) {
+func (c *Content) ShowHosts(id agent.Identity, tree string, w agent.Watch) (agent.Seen, error) {
 	view, err := hosts.ViewOf(c.trees.Path(tree), id)
 	if err != nil || view == nil {
 		return agent.Seen{}, err
@@ -58,11 +58,12 @@ func (c *Content) ShowHosts(id agent.Identity, tree string) (agent.Seen, error) 
 	if err != nil {
 		return agent.Seen{}, err
 	}
-	document, err := view.Document(nodes)
+	since := w.Since(view.Alive)
+	document, err := view.Document(nodes, func(n hosts.Node) bool { return since == 0 || n.Signed > since })
 	if err != nil {
 		return agent.Seen{}, fmt.Errorf("cannot encode the nodes that this node sees: %w", err)
 	}
-	s := agent.Seen{Digest: hieradata.Digest(document), Settle: view.Settle}
+	s := agent.Seen{Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
 	s.File = filepath.Join(c.hostsDir(), s.Digest+".json")
 	if have, err := os.ReadFile(s.File); err == nil && hieradata.Digest(have) == s.Digest {
 		return s, nil

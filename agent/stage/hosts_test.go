@@ -45,7 +45,7 @@ func BenchmarkTakeTenThousandHosts(b *testing.B) {
 			err = c.writeHosts(listFile, stored)
 		}
 		if err == nil {
-			_, err = c.ShowHosts(id, tree)
+			_, err = c.ShowHosts(id, tree, agent.Watch{})
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -24,8 +24,8 @@ const (
 	maxDepth   = 8       // of lists and hashes in each other
 )
 
-// ExportOf returns those facts that environments/<environment>.yaml of the release shows to other nodes. packed are the facts
-// in published form. left are the facts that cannot be shown, with the reason; a fact that the machine lacks is none of them.
+// ExportOf returns those facts that environments/<environment>.yaml of the release shows to other nodes, and its hosts.alive. packed
+// are the facts in published form; nil: there are none. left are the facts that cannot be shown, with the reason; a fact that the machine lacks is none of them.
 func ExportOf(tree, environment string, packed []byte) (e agent.Export, left []string, err error) {
 	name, data, err := EnvironmentFile(tree, environment)
 	if err != nil || !exporting.Match(data) {
@@ -35,14 +35,20 @@ func ExportOf(tree, environment string, packed []byte) (e agent.Export, left []s
 	if err == nil {
 		err = f.Hosts.check()
 	}
+	if err == nil {
+		e.Alive, err = f.Hosts.alive()
+	}
 	if err != nil {
-		return e, nil, fmt.Errorf("cannot read the facts that nodes export: %s of the release: %w", name, err)
+		return agent.Export{}, nil, fmt.Errorf("cannot read what nodes export: %s of the release: %w", name, err)
+	}
+	e.Facts = map[string]json.RawMessage{}
+	if packed == nil {
+		return e, nil, nil
 	}
 	published, err := facts.Decode(packed)
 	if err != nil {
 		return e, nil, err
 	}
-	e.Facts = map[string]json.RawMessage{}
 	size := 0
 	for _, path := range f.Hosts.exported() {
 		raw := published.Find(path)

@@ -28,6 +28,7 @@ type Node struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
 	Exports map[string]json.RawMessage `json:"exports,omitempty"` // by path
+	Signed  int64                      `json:"signed,omitempty"`  // etcd's revision of the last sign of life; 0: there is none
 }
 
 // The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names. Their lengths are
@@ -71,6 +72,9 @@ func Parse(list map[string]agent.Host, exports map[string]agent.Export) (nodes [
 			continue
 		}
 		n := Node{Name: name, Role: h.Role, Exports: usable(exports[name])}
+		if e := exports[name]; e.Alive > 0 {
+			n.Signed = e.Revision
+		}
 		if isHostname(h.Hostname) {
 			n.Hostname = h.Hostname
 		}
@@ -122,14 +126,16 @@ type Shown struct {
 	Address   string   `json:"address,omitempty"` // the main one
 	Addresses []string `json:"addresses"`
 	Flavor    string   `json:"flavor,omitempty"`
+	Alive     *bool    `json:"alive,omitempty"` // nil without hosts.alive
 
 	Attributes map[string]string `json:"attributes,omitempty"` // of the environment file
 
 	Facts map[string]json.RawMessage `json:"facts,omitempty"` // exported ones, by path
 }
 
-// Shown returns the nodes that a view shows, by role. Each role that it names is present, also without nodes.
-func (v *View) Shown(nodes []Node) map[string][]Shown {
+// Shown returns the nodes that a view shows, by role. Each role that it names is present, also without nodes. With hosts.alive,
+// alive judges each node.
+func (v *View) Shown(nodes []Node, alive func(Node) bool) map[string][]Shown {
 	all := map[string][]Shown{}
 	for _, role := range v.Roles {
 		all[role] = []Shown{}
@@ -141,6 +147,10 @@ func (v *View) Shown(nodes []Node) map[string][]Shown {
 		s := Shown{Name: n.Name, Hostname: n.Hostname, Addresses: []string{}, Flavor: v.Flavors[n.Role], Attributes: v.hierarchy.Attributes(n.Role, n.Name, v.stack)}
 		for _, a := range n.Addresses {
 			s.Addresses = append(s.Addresses, a.String())
+		}
+		if v.Alive > 0 {
+			is := alive(n)
+			s.Alive = &is
 		}
 		if main, has := v.main(n); has {
 			s.Address = main.String()
@@ -190,12 +200,12 @@ func parseAddress(text string) (a netip.Addr, usable bool) {
 }
 
 // Document returns the data file with pulley::hosts, as JSON. The same nodes have the same bytes.
-func (v *View) Document(nodes []Node) ([]byte, error) {
+func (v *View) Document(nodes []Node, alive func(Node) bool) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", " ")
-	err := enc.Encode(map[string]map[string][]Shown{Key: v.Shown(nodes)})
+	err := enc.Encode(map[string]map[string][]Shown{Key: v.Shown(nodes, alive)})
 	return out.Bytes(), err
 }
 
@@ -245,7 +255,7 @@ func (d Difference) IsZero() bool { return len(d.Added)+len(d.Removed)+len(d.Cha
 
 func (s Shown) equal(o Shown) bool {
 	return s.Name == o.Name && s.Hostname == o.Hostname && s.Address == o.Address && s.Flavor == o.Flavor && slices.Equal(s.Addresses, o.Addresses) &&
-		maps.Equal(s.Attributes, o.Attributes) &&
+		maps.Equal(s.Attributes, o.Attributes) && (s.Alive == nil) == (o.Alive == nil) && (s.Alive == nil || *s.Alive == *o.Alive) &&
 		maps.EqualFunc(s.Facts, o.Facts, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) // both from files with the same indents
 }
 

@@ -42,12 +42,15 @@ func listOf(hosts ...agent.Host) map[string]agent.Host {
 func document(t testing.TB, v *View, list map[string]agent.Host) string {
 	t.Helper()
 	nodes, _ := Parse(list, nil)
-	b, err := v.Document(nodes)
+	b, err := v.Document(nodes, never)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(b)
 }
+
+// never judges nodes of an environment without hosts.alive.
+func never(Node) bool { panic("a sign of life is judged without hosts.alive") }
 
 const small = `
 hosts: {networks: [10.0.0.0/8, "fd00::/8"]}
@@ -177,7 +180,7 @@ func seenFrom(t testing.TB, published map[string]string) (seen Shown, left []str
 	}
 	list := listOf(agent.Host{Node: "controller1", Role: "controller", Addresses: []string{"192.0.2.1", "10.0.0.1"}})
 	nodes, _ := Parse(list, map[string]agent.Export{"controller1": e, "another": e})
-	return viewOf(t, withExports, "balancer").Shown(nodes)["controller"][0], left
+	return viewOf(t, withExports, "balancer").Shown(nodes, never)["controller"][0], left
 }
 
 // A balancer needs the keys of hosts, and must not receive all facts of their machines.
@@ -215,7 +218,7 @@ func TestHostileExportsAreRefused(t *testing.T) {
 	} {
 		of := map[string]json.RawMessage{"ssh": json.RawMessage(bad), "site.rack": json.RawMessage(`"r1"`), "secret": json.RawMessage(`"s"`), "%{x}": json.RawMessage("1")}
 		nodes, left := Parse(list, map[string]agent.Export{"controller1": {Facts: of}})
-		if s := v.Shown(nodes)["controller"][0]; len(s.Facts) != 1 || string(s.Facts["site.rack"]) != `"r1"` || left != 0 {
+		if s := v.Shown(nodes, never)["controller"][0]; len(s.Facts) != 1 || string(s.Facts["site.rack"]) != `"r1"` || left != 0 {
 			t.Errorf("%.60q: the balancer sees %.200s", bad, s.Facts)
 		}
 		if len(bad) < 1<<10 && json.Valid([]byte(bad)) && bad != deep {
@@ -246,6 +249,7 @@ func TestUnreadableFilesAreRefused(t *testing.T) {
 	for _, bad := range []string{
 		"roles: {web: {sees: {a: b}}}", "roles: {web: {sees: [[x]]}}", "roles: [sees: x", "hosts: {settle: soon}\nroles: {web: {sees: [a]}}",
 		"hosts: {networks: [nowhere]}\nroles: {web: {sees: [a]}}", "hosts: {settle: 25h}\nroles: {web: {sees: [a]}}", "roles: 7 # sees: x",
+		"hosts: {alive: soon}\nroles: {web: {sees: [a]}}", "hosts: {alive: 14m}\nroles: {web: {sees: [a]}}", "hosts: {alive: 721h}\nroles: {web: {sees: [a]}}", "hosts: {alive: -1h}\nroles: {web: {sees: [a]}}",
 		"hosts: {exports: ['%{x}']}\nroles: {web: {sees: [a]}}", "hosts: {exports: x}\nroles: {web: {sees: [a]}}",
 	} {
 		if v, err := parse([]byte(bad), "web"); err == nil {
@@ -280,7 +284,7 @@ func TestCompare(t *testing.T) {
 	var files [][]byte
 	for _, key := range []string{`{"key":"a"}`, `{"key":"a"}`, `{"key":"b"}`} {
 		nodes, _ := Parse(listOf(one), exports(key))
-		b, err := v.Document(nodes)
+		b, err := v.Document(nodes, never)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,5 +312,56 @@ func BenchmarkTenThousandHosts(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		document(b, v, list)
+	}
+}
+
+// A load balancer would keep dead backends, or drop living ones, and a file that differs without a cause would start Puppet on all nodes.
+func TestAliveFollowsTheSigns(t *testing.T) {
+	file := strings.Replace(small, "{networks", "{alive: 1h, networks", 1)
+	v := viewOf(t, file, "balancer")
+	list := listOf(agent.Host{Node: "controller1", Role: "controller"}, agent.Host{Node: "controller2", Role: "controller"}, agent.Host{Node: "controller3", Role: "controller"})
+	after := func(since int64, signs map[string]agent.Export) []byte {
+		nodes, _ := Parse(list, signs)
+		b, err := v.Document(nodes, func(n Node) bool { return n.Signed > since })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	// Exports of a release without hosts.alive are no sign of life.
+	signs := map[string]agent.Export{"controller1": {Alive: time.Hour, Revision: 20}, "controller2": {Alive: time.Hour, Revision: 10}, "controller3": {Revision: 99}}
+	before := after(10, signs)
+	if got, want := compact(t, string(before)), `{"pulley::hosts":{"controller":[{"name":"controller1","addresses":[],"flavor":"m%{literal('%')}1","alive":true},`+
+		`{"name":"controller2","addresses":[],"flavor":"m%{literal('%')}1","alive":false},{"name":"controller3","addresses":[],"flavor":"m%{literal('%')}1","alive":false}],"db":[]}}`; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	signs["controller1"] = agent.Export{Alive: time.Hour, Revision: 30}
+	if !bytes.Equal(after(15, signs), before) {
+		t.Error("a further sign of life changes the file")
+	}
+	signs["controller2"] = agent.Export{Alive: time.Hour, Revision: 40}
+	if d, err := Compare(before, after(15, signs)); err != nil || len(d.Changed["controller"]) != 1 || d.Changed["controller"][0].Name != "controller2" || !*d.Changed["controller"][0].Alive {
+		t.Errorf("hooks receive %+v: %v", d, err)
+	}
+	without := []byte(document(t, viewOf(t, small, "balancer"), list))
+	if d, err := Compare(without, before); err != nil || len(d.Changed["controller"]) != 3 {
+		t.Errorf("with a new hosts.alive, hooks receive %+v: %v", d, err)
+	}
+}
+
+// The nodes of a role that sees nobody give signs of life, also without facts.
+func TestExportHasTheTimeOfSigns(t *testing.T) {
+	for file, want := range map[string]time.Duration{
+		"hosts: {alive: 90m}": 90 * time.Minute, "hosts: {alive: 15m}": minAlive, "hosts: {alive: 720h}": maxAlive, "hosts: {alive: 0s}": 0, "hosts: {}": 0,
+		"hosts: {exports: [ssh]}": 0, "hosts: {alive: 1s}": -1, "hosts: {alive: [1h]}": -1,
+	} {
+		tree := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(tree, "environments"), 0o755), os.WriteFile(filepath.Join(tree, "environments/dev.yaml"), []byte(file), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		e, left, err := ExportOf(tree, "dev", nil)
+		if (err != nil) != (want < 0) || err == nil && e.Alive != want || len(left)+len(e.Facts) > 0 {
+			t.Errorf("%s: %+v, %q: %v", file, e, left, err)
+		}
 	}
 }

@@ -25,6 +25,8 @@ const DefaultSettle = time.Minute
 const (
 	all         = "all"
 	maxSettle   = 24 * time.Hour
+	minAlive    = 15 * time.Minute
+	maxAlive    = 720 * time.Hour
 	maxFileSize = 4 << 20 // of an environment file
 )
 
@@ -38,6 +40,8 @@ type View struct {
 	Flavors  map[string]string // by role, for Hiera
 
 	AddressFact string // path of the fact with a node's main address; "" without one
+
+	Alive time.Duration // a node that reported within it is alive; 0: not judged
 
 	hierarchy hieradata.Hierarchy // has the attributes
 	stack     string              // of the environment; "" without one
@@ -57,6 +61,7 @@ type settings struct {
 	Settle      string   `yaml:"settle"`
 	Exports     []string `yaml:"exports"`
 	AddressFact string   `yaml:"address_fact"`
+	Alive       string   `yaml:"alive"`
 }
 
 // exported returns the paths of all facts that a node publishes for others, each once.
@@ -82,6 +87,18 @@ func (s settings) check() error {
 	return nil
 }
 
+// alive returns hosts.alive, 0 if it is not set.
+func (s settings) alive() (time.Duration, error) {
+	if s.Alive == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s.Alive)
+	if err != nil || d != 0 && d < minAlive || d > maxAlive {
+		return 0, fmt.Errorf("hosts.alive: %q is no time from %s to %s", clip.Line(s.Alive, maxPath), minAlive, maxAlive)
+	}
+	return d, nil
+}
+
 // ViewOf returns the view of a node by the environment file of the release in the folder tree. It is nil if the node's role
 // sees no nodes. The file is a part of the release: it is signed, staged and rolled back with it.
 func ViewOf(tree string, id agent.Identity) (*View, error) {
@@ -103,7 +120,7 @@ func ViewOf(tree string, id agent.Identity) (*View, error) {
 // mentions and exporting exclude files without the keys: most fleets have none, and each tick of a run would parse them.
 var (
 	mentions  = regexp.MustCompile(`\bsees["']?\s*:`)
-	exporting = regexp.MustCompile(`\b(exports|address_fact)["']?\s*:`)
+	exporting = regexp.MustCompile(`\b(exports|address_fact|alive)["']?\s*:`)
 )
 
 // EnvironmentFile reads environments/<environment>.yaml of the release in the folder tree. data is nil without such a file.
@@ -174,6 +191,9 @@ func parse(data []byte, role string) (v *View, err error) {
 		return nil, err
 	}
 	v.Exports, v.AddressFact = f.Hosts.Exports, f.Hosts.AddressFact
+	if v.Alive, err = f.Hosts.alive(); err != nil {
+		return nil, err
+	}
 	if f.Hosts.Settle != "" {
 		if v.Settle, err = time.ParseDuration(f.Hosts.Settle); err != nil || v.Settle < 0 || v.Settle > maxSettle {
 			return nil, fmt.Errorf("hosts.settle: %q is no time up to %s", f.Hosts.Settle, maxSettle)

@@ -202,7 +202,16 @@ func seen(ctx context.Context, s *store.Store, ref environments.Ref, job agent.J
 		return "", err
 	}
 	nodes, _ := hosts.Parse(list, exports) // other entries are in no node's data
-	b, err := view.Document(nodes)
+	var statuses map[string]agent.Status
+	if view.Alive > 0 {
+		if statuses, err = s.Fleet.Statuses(ctx, ref); err != nil {
+			return "", err
+		}
+	}
+	now := time.Now()
+	b, err := view.Document(nodes, func(n hosts.Node) bool {
+		return n.Signed > 0 && now.Sub(statuses[n.Name].SeenAt) < view.Alive // the node compares no clocks: it remembers its looks
+	})
 	file := filepath.Join(dir, "hosts.json")
 	if err == nil {
 		err = os.WriteFile(file, b, 0o600)

@@ -216,7 +216,7 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 	o := rollout.Observed{Gate: c.Gate, Nodes: map[string]rollout.Node{}}
 	f := FleetState{Desires: c.Desires, Hosts: map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{}}
 	k := s.db.Env(ref)
-	_, err := etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+	_, err := etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold, _ int64) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			f.Holds[scope] = h
 		}

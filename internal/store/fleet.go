@@ -149,7 +149,7 @@ func (s *Fleet) listOf(ctx context.Context, ref environments.Ref, f *FleetState,
 		return err
 	}
 	f.Holds = map[etcd.Scope]agent.Hold{}
-	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold, _ int64) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			f.Holds[scope] = h
 		} else {
@@ -218,6 +218,12 @@ func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[s
 func (s *Fleet) Exports(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, exports map[string]agent.Export, err error) {
 	hosts, exports, _, err = listed(ctx, s.db, s.db.Env(ref))
 	return hosts, exports, etcd.Wrap(err, "cannot list the hosts of %s", ref)
+}
+
+// Statuses returns the last readable reports of all nodes.
+func (s *Fleet) Statuses(ctx context.Context, ref environments.Ref) (map[string]agent.Status, error) {
+	statuses, _, err := etcd.ReadAll[agent.Status](ctx, s.db, s.db.Env(ref).Statuses())
+	return statuses, etcd.Wrap(err, "cannot list the statuses of %s", ref)
 }
 
 // HostNames lists names of the host list that begin with a prefix, at most limit.

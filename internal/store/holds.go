@@ -17,7 +17,7 @@ import (
 func (s *Fleet) Holds(ctx context.Context, ref environments.Ref) (holds map[etcd.Scope]agent.Hold, damaged []string, err error) {
 	k, unknown := s.db.Env(ref), []string{}
 	holds = map[etcd.Scope]agent.Hold{}
-	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold) {
+	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold, _ int64) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			holds[scope] = h
 		} else {

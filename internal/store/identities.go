@@ -180,7 +180,7 @@ func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref
 // TakenNames reads the taken names of a role, by a live identity or by an entry of the host list.
 func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role string) (map[string]bool, error) {
 	k, taken := s.db.Env(ref), map[string]bool{}
-	damaged, err := etcd.Collect(ctx, s.db, k.Identities(), func(rest string, i Identity) {
+	damaged, err := etcd.Collect(ctx, s.db, k.Identities(), func(rest string, i Identity, _ int64) {
 		if i.Live() {
 			taken[etcd.Unescape(rest)] = true
 		}

@@ -73,7 +73,11 @@ func (s *Node) Hosts(ctx context.Context, id agent.Identity) (hosts map[string]a
 
 func listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]agent.Host, exports map[string]agent.Export, damaged []string, err error) {
 	if hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, db, k.Hosts()); err == nil {
-		exports, _, err = etcd.ReadAll[agent.Export](ctx, db, k.Exports())
+		exports = map[string]agent.Export{}
+		_, err = etcd.Collect(ctx, db, k.Exports(), func(rest string, e agent.Export, revision int64) {
+			e.Revision = revision
+			exports[etcd.Unescape(rest)] = e
+		})
 	}
 	return hosts, exports, damaged, err
 }
@@ -112,17 +116,20 @@ func (s *Node) PublishFacts(ctx context.Context, id agent.Identity, facts []byte
 	return s.db.Commit(ctx, etcd.If().Op(clientv3.OpPut(s.db.Keys.Env(id.Environment).Facts(id.Node), string(facts))))
 }
 
-// PublishExport writes the facts that the node shows to others; without facts, it deletes them. Those who see the node then
-// read the host list again. It needs no guard: only the node writes this key.
-func (s *Node) PublishExport(ctx context.Context, id agent.Identity, e agent.Export) error {
+// PublishExport writes the facts that the node shows to others, with its sign of life; without both, it deletes the key. If
+// it changed, those who see the node read the host list again. It needs no guard: only the node writes this key.
+func (s *Node) PublishExport(ctx context.Context, id agent.Identity, e agent.Export, changed bool) error {
 	k := s.db.Keys.Env(id.Environment)
 	b := etcd.If()
-	if len(e.Facts) == 0 {
+	if len(e.Facts) == 0 && e.Alive == 0 {
 		b.Delete(k.Export(id.Node))
 	} else {
 		b.Put(k.Export(id.Node), e)
 	}
-	return s.db.Commit(ctx, b.Touch(k.HostsHead()))
+	if changed { // a sign of life alone must not make the whole fleet read
+		b.Touch(k.HostsHead())
+	}
+	return s.db.Commit(ctx, b)
 }
 
 // Status returns a node's last status, and whether the node ever reported.

@@ -382,6 +382,40 @@ func TestDesireIsOneTransactionOfPointKeys(t *testing.T) {
 	}
 }
 
+// A sign of life of one node would make all nodes that see it read the host list.
+func TestSignOfLifeIsNoChangeOfTheHostList(t *testing.T) {
+	t.Parallel()
+	st := open(t, shared.Keyspace(t), "")
+	write := func(e agent.Export, changed bool) (list, sign int64, exported bool) {
+		t.Helper()
+		if err := st.Node.PublishExport(t.Context(), id, e, changed); err != nil {
+			t.Fatal(err)
+		}
+		d, err := st.Node.Desire(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, exports, _, err := st.Node.Hosts(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, exported := exports[id.Node]
+		if exported && got.Alive != e.Alive {
+			t.Errorf("wrote %+v, read %+v", e, got)
+		}
+		return d.HostList, got.Revision, exported
+	}
+	e := agent.Export{Alive: time.Hour}
+	list, first, _ := write(e, true)
+	again, second, _ := write(e, false)
+	if first == 0 || second <= first || again != list {
+		t.Errorf("signs at %d and %d; the host list changed at %d and %d", first, second, list, again)
+	}
+	if gone, _, exported := write(agent.Export{}, true); exported || gone <= list {
+		t.Errorf("an export with nothing stays: %t; the host list changed at %d and %d", exported, list, gone)
+	}
+}
+
 // One damaged status must not hide the rest of a fleet.
 func TestFleetSurvivesADamagedStatus(t *testing.T) {
 	t.Parallel()

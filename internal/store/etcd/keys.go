@@ -36,7 +36,7 @@ import (
 //	environments/<env>/data/generations/<n>              o  immutable, signed
 //	environments/<env>/data/layers/<sha256>              o  immutable
 //	environments/<env>/hosts/head                        s,n,o  changes whenever the host list or an export does
-//	environments/<env>/hosts/exports/<node>              n,o  facts of the node's machine that others may see
+//	environments/<env>/hosts/exports/<node>              n,o  facts of the node's machine that others may see, and its sign of life
 //	environments/<env>/hosts/nodes/<node>                s,n,o  the host list
 //	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
 //	environments/<env>/agent                             o  wanted versions of pulley-agent

@@ -220,18 +220,19 @@ func (s *DB) Read(ctx context.Context, guards map[string]int64, points ...Point)
 // ReadAll reads all values below a prefix, by name. damaged names the unreadable ones.
 func ReadAll[T any](ctx context.Context, s *DB, prefix string, more ...clientv3.OpOption) (values map[string]T, damaged []string, err error) {
 	values = map[string]T{}
-	damaged, err = Collect(ctx, s, prefix, func(rest string, value T) { values[Unescape(rest)] = value }, more...)
+	damaged, err = Collect(ctx, s, prefix, func(rest string, value T, _ int64) { values[Unescape(rest)] = value }, more...)
 	return values, damaged, err
 }
 
-// Collect calls each with all values below a prefix, in the order of keys. damaged names the unreadable ones. Values are
+// Collect calls each with all values below a prefix and the revisions of their keys, in the order of keys. damaged names the unreadable ones. Values are
 // decoded on all processors, while etcd sends the next ones.
-func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest string, value T), more ...clientv3.OpOption) (damaged []string, err error) {
+func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest string, value T, revision int64), more ...clientv3.OpOption) (damaged []string, err error) {
 	type one struct {
-		rest  string
-		kv    *KV
-		value T
-		err   error
+		rest     string
+		kv       *KV
+		value    T
+		revision int64
+		err      error
 	}
 	var parts [][]one
 	var part []one
@@ -248,7 +249,7 @@ func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest st
 		}
 	}
 	err = s.Scan(ctx, prefix, func(rest string, kv *KV) error {
-		if part = append(part, one{rest: rest, kv: kv}); len(part) == decodedAtOnce {
+		if part = append(part, one{rest: rest, kv: kv, revision: kv.ModRevision}); len(part) == decodedAtOnce {
 			decode()
 		}
 		return nil
@@ -260,7 +261,7 @@ func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest st
 			if v.err != nil {
 				damaged = append(damaged, v.err.Error())
 			} else {
-				each(v.rest, v.value)
+				each(v.rest, v.value, v.revision)
 			}
 		}
 	}
