@@ -175,6 +175,9 @@ func differences(layer hieradata.Layer, from, to []byte) (all []Difference, err 
 	return all, err
 }
 
+// secretChanged reports whether a secret differs from another one to the same recipient.
+func (d Difference) secretChanged() bool { return d.ToSecret != "" && d.FromSecret == d.ToSecret }
+
 // hidden returns the difference without ciphertexts.
 func (d Difference) hidden() Difference {
 	if d.FromSecret != "" {
@@ -197,11 +200,11 @@ func (d Difference) Lines() (lines []string) {
 			continue
 		}
 		text := one.value.String()
-		if one.secret != "" {
+		switch {
+		case one.secret != "" && one.sign == "+" && d.secretChanged():
+			text = "changed " + secretTo(one.secret)
+		case one.secret != "":
 			text = secretTo(one.secret)
-		}
-		if one.sign == "+" && one.secret != "" && d.FromSecret == d.ToSecret {
-			text = "changed " + text
 		}
 		if one.value.IsBlock() {
 			lines = append(lines, one.sign+" "+d.Key+":")
@@ -230,6 +233,9 @@ func historyEdit(diffs []Difference) *store.Edit {
 	}
 	if first.To != nil {
 		edit.To = clip.Line(onLine(*first.To), maxEditBytes)
+	}
+	if first.secretChanged() {
+		edit.To = "changed " + edit.To
 	}
 	return edit
 }
@@ -634,7 +640,7 @@ func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, only hi
 		}
 	}
 	if key != "" && len(values) == 0 {
-		return nil, fmt.Errorf("cannot find %s in the live data of %s: %w\nto look in the release's own data, run on a node: pulley-agent puppet -- lookup --explain %s", key, ref, store.ErrNotFound, key)
+		return nil, fmt.Errorf("cannot find %s in the live data of %s: %w\nto look in the release's own data: `pulley data lookup %s --node NODE -e %s`", key, ref, store.ErrNotFound, key, ref)
 	}
 	return values, nil
 }
