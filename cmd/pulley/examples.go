@@ -87,6 +87,7 @@ var examples = map[string]string{
 	"pulley rollout list":      "pulley rollout list -e dev",
 	"pulley rollout pause":     "pulley rollout pause -e dev -m 'look at compute3 first'",
 	"pulley rollout resume":    "pulley rollout resume -e dev -m 'compute3 has a bad disk'",
+	"pulley rollout revert":    "pulley rollout revert -e dev -m '1.5.0 stops nginx'",
 	"pulley rollout show":      "pulley rollout show -e dev\npulley rollout show r41 -e dev -o json",
 	"pulley rollout skip":      "pulley rollout skip compute3 -e dev",
 	"pulley rollout watch":     "pulley rollout watch -e dev",

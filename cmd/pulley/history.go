@@ -107,8 +107,17 @@ func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref enviro
 			if c.Edit != nil {
 				edit = c.Edit.String()
 			}
-			t.Row(strconv.FormatInt(int64(c.Epoch), 10), cli.Ago(h.env.Now(), c.At), string(c.Kind), c.Scope().String(),
-				describeTarget(c.Before), describeTarget(c.After), c.By, edit, strings.TrimSpace(string(c.Why)))
+			kind, from, to := string(c.Kind), c.Before, c.After
+			if r := c.Rollout; r != nil { // no target changed, but those of its nodes do
+				kind += " " + r.ID
+				if c.Kind == store.Reverted {
+					from = r.Target.Overlay(from)
+				} else {
+					to = r.Target.Overlay(to)
+				}
+			}
+			t.Row(strconv.FormatInt(int64(c.Epoch), 10), cli.Ago(h.env.Now(), c.At), kind, c.Scope().String(),
+				describeTarget(from), describeTarget(to), c.By, edit, strings.TrimSpace(string(c.Why)))
 		}
 		return nil
 	})

@@ -88,11 +88,7 @@ func (o *options) changing() change.Author {
 func (o *options) announce(ref environments.Ref, t change.Targets) {
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		t.Scope(), ref, describeTarget(t.Before), describeTarget(t.After), t.Epoch, takers(len(t.Moves), "takes", "take"))
-	if t.Unsigned {
-		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
-	}
-	announcePermit(o.env, t.Change)
-	warnUnstated(o.env, ref, t.Unstated)
+	o.announceTrust(ref, t)
 	own := "target %s"
 	if t.Before.Data != t.After.Data {
 		own = "release %s, with the new data"
@@ -100,6 +96,15 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 	for _, pin := range t.Pinned {
 		fmt.Fprintf(o.env.Stdout, "  %s keeps its own "+own+"; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, change.Flags(pin.Scope))
 	}
+}
+
+// announceTrust prints what a change permits nodes with allowed signers, or lacks for them, and a hold that keeps all nodes.
+func (o *options) announceTrust(ref environments.Ref, t change.Targets) {
+	if t.Unsigned {
+		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
+	}
+	announcePermit(o.env, t.Change)
+	warnUnstated(o.env, ref, t.Unstated)
 	if t.Hold != nil {
 		fmt.Fprintf(o.env.Stdout, "  a hold on all nodes is in force (%s, by %s): no node changes its target before the hold ends\n", t.Hold.Mode, cli.Clean(t.Hold.Who))
 	}
@@ -108,10 +113,14 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 // announcePermit shows a permit that begins above the target before the change: a signer must see what the history made of it.
 func announcePermit(env cli.Env, c store.Change) {
 	var above []string
-	if p := c.Permits; p != nil && p.Release != nil && p.Release.From != c.Before.Release {
+	before := c.Before
+	if c.Rollout != nil {
+		before = c.Rollout.Target.Overlay(before)
+	}
+	if p := c.Permits; p != nil && p.Release != nil && p.Release.From != before.Release {
 		above = append(above, "release "+p.Release.From)
 	}
-	if p := c.Permits; p != nil && p.Data != nil && p.Data.From != int64(c.Before.Data) {
+	if p := c.Permits; p != nil && p.Data != nil && p.Data.From != int64(before.Data) {
 		above = append(above, fmt.Sprintf("data %d", p.Data.From))
 	}
 	if len(above) > 0 {

@@ -27,10 +27,10 @@ func newRollout(o *options) *cobra.Command {
 		o.newRolloutAct(change.Resume, "Continue a paused rollout, and accept the failures so far",
 			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),
 		o.newRolloutAct(change.Abort, "Order no further node, ever",
-			"abort ends the orders of a rollout. Nodes that took the release keep it, and the rollout owns the targets until they are changed\n"+
-				"with --abort-campaign, for example by `pulley promote`."),
+			"abort ends the orders of a rollout. Nodes that took the release keep it, and the rollout owns the targets until `rollout revert`, or\n"+
+				"until they are changed with --abort-campaign, for example by `pulley promote`."),
 		o.newRolloutAct(change.Approve, "Let a rollout continue after its canaries", "approve lets a rollout continue after its canaries, if its policy promotes manually."),
-		newRolloutSkip(o),
+		newRolloutSkip(o), newRolloutRevert(o),
 	)
 }
 
@@ -148,6 +148,9 @@ func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
 		cli.Cleanf(o.env.Stdout, ": %s", r.Why)
 	}
 	fmt.Fprintln(o.env.Stdout)
+	if r.Stop != nil {
+		cli.Cleanf(o.env.Stdout, "it stopped by itself: %s\n", r.Stop.Sentence())
+	}
 	if r.Wait != nil {
 		cli.Cleanf(o.env.Stdout, "%s\n", r.Wait.Sentence())
 		for _, out := range r.WaysOut(ref) {

@@ -36,6 +36,7 @@ type Rollout struct {
 	Groups   []RolloutGroup  `json:"groups,omitempty"`
 	Members  []RolloutNode   `json:"members,omitempty"` // nodes in progress, failed or skipped
 	Wait     *rollout.Wait   `json:"wait,omitempty"`    // what a rollout in progress waits for
+	Stop     *rollout.Stop   `json:"stop,omitempty"`    // why one that was reverted had stopped by itself
 	Notes    []string        `json:"-"`                 // of a start, about its canaries
 
 	took map[string]bool // nodes that took the target
@@ -249,6 +250,9 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
 		took: map[string]bool{},
 	}
+	if s.Phase == rollout.Reverted {
+		r.Stop = s.Stop
+	}
 	if s.Late != nil {
 		r.Nodes += len(s.Late.Members)
 	}
@@ -410,12 +414,13 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.
 func (r Rollout) WaysOut(ref environments.Ref) []string {
 	resume := fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref)
+	revert := fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref)
 	replace := fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref)
 	switch {
 	case r.State == RolloutPaused:
-		return []string{resume, replace}
+		return []string{resume, revert, replace}
 	case r.State == RolloutAborted:
-		return []string{replace}
+		return []string{revert, replace}
 	case r.Wait == nil:
 		return nil
 	case r.Wait.Code == rollout.WaitApproval:

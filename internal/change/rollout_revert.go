@@ -1,0 +1,96 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+)
+
+// Reverting is the revert of the rollout in progress.
+type Reverting struct {
+	Rollout Rollout
+	Back    agent.Target // what is desired for the scope
+	Moves   []Move       // registered nodes that took the rollout's target, or may take it now
+}
+
+// PlanRevert returns the revert of the rollout in progress, also of a paused or aborted one.
+func PlanRevert(ctx context.Context, s *store.Store, ref environments.Ref) (Reverting, error) {
+	_, _, r, err := planRevert(ctx, s, ref)
+	return r, err
+}
+
+func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f store.FleetState, c *store.Campaign, r Reverting, err error) {
+	if c, err = s.Campaigns.Open(ctx, ref, nil); err != nil {
+		return f, nil, r, err
+	}
+	if c == nil {
+		return f, nil, r, fmt.Errorf("%w\n`pulley rollback -e %s` takes a completed one back", noRollout(ref), ref)
+	}
+	if f, err = s.Fleet.State(ctx, ref); err != nil {
+		return f, nil, r, err
+	}
+	r.Rollout, r.Back = describeRollout(c.Plan, c.State, c.Gate), c.Desires.Target(Scope{Role: c.Plan.Role})
+	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
+		h := f.Hosts[node]
+		d := f.Desires.For(h.Role, node)
+		back := d.Wanted()
+		if a, assigned := f.Assigned[node]; assigned && a.Rollout == c.Plan.ID {
+			d.Host, d.Assigned = &h, &a
+			if d.Assignment() != nil {
+				r.Moves = append(r.Moves, Move{node, d.Wanted(), back})
+			}
+		}
+	}
+	return f, c, r, nil
+}
+
+// RevertRollout carries out a planned revert: the rollout ends, and each node takes what is desired for it. It refuses the revert of
+// another rollout than the planned one.
+func RevertRollout(ctx context.Context, s *store.Store, ref environments.Ref, planned Reverting, a Author) (done Targets, err error) {
+	err = Retry(func() error {
+		f, c, r, err := planRevert(ctx, s, ref)
+		if err != nil {
+			return err
+		}
+		if c.Plan.ID != planned.Rollout.ID {
+			return fmt.Errorf("cannot revert rollout %s of %s: it ended, and %s is in progress", planned.Rollout.ID, ref, c.Plan.ID)
+		}
+		if !a.Unsigned && a.Key == nil && signers(f, Scope{Role: c.Plan.Role}) {
+			permitted, err := s.Campaigns.MayRevert(ctx, ref, c, a.At)
+			if err != nil {
+				return err
+			}
+			if !permitted {
+				return unsignedError("revert rollout "+c.Plan.ID, ref, "sign the permit to go back: give --sign-key FILE")
+			}
+		}
+		made, err := s.Campaigns.Revert(ctx, ref, c, a.store())
+		done = Targets{Change: made, Made: true, Moves: r.Moves}
+		if h, held := f.Holds[Scope{}]; held {
+			done.Hold = &h
+		}
+		return err
+	})
+	return done, err
+}
+
+// AwaitingRevert returns the wait for the nodes that a revert brings back.
+func AwaitingRevert(ref environments.Ref, done Targets) fleet.Awaited {
+	a := Awaiting(ref, done.Change)
+	a.What = fmt.Sprintf("the revert of rollout %s in %s", done.Rollout.ID, ref)
+	back := map[string]bool{}
+	for _, m := range done.Moves {
+		back[m.Node] = true
+	}
+	a.Has = func(f store.FleetState, n fleet.Node) bool {
+		_, listed := f.Hosts[n.Node]
+		return listed && back[n.Node]
+	}
+	return a
+}
