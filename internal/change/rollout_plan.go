@@ -60,7 +60,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, targ
 		Role: role, Target: target, Origin: f.Desires.Target(Scope{Role: role}), Policy: policy, Roles: f.Spec.RolloutOrder(), By: a.By, Why: a.Why, At: a.At,
 	}, candidates)
 	if errors.Is(err, rollout.ErrEmpty) {
-		err = fmt.Errorf("%w\n`pulley promote` sets the target for nodes that join later", err)
+		err = fmt.Errorf("%w\n`pulley promote VERSION -e %s` sets the target for nodes that join later", err, ref)
 	}
 	return p, err
 }

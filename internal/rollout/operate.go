@@ -23,9 +23,9 @@ func (s State) Resume() State {
 	return s
 }
 
-// Revert returns the state after a revert.
+// Revert returns the state after a revert. It keeps the slots: a record of the nodes that were in progress.
 func (s State) Revert(now time.Time) State {
-	s.Phase, s.Ended, s.Slots = Reverted, now.UTC().Truncate(time.Second), nil
+	s.Phase, s.Ended = Reverted, now.UTC().Truncate(time.Second)
 	return s
 }
 
