@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode"
@@ -160,7 +161,7 @@ func checkKey(key string) *SyntaxError {
 	case !utf8.ValidString(key):
 		return bad("it is not valid UTF-8", "")
 	case strings.ContainsFunc(key, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
-		return bad("it contains white space", "write it as <class>::<parameter>")
+		return bad("it contains white space or control characters", "write it as <class>::<parameter>")
 	case key == "<<":
 		return bad("YAML reads it as a merge", "")
 	case strings.HasPrefix(key, "%"):
@@ -188,12 +189,18 @@ func checkEntry(key string, value Value) *SyntaxError {
 	return nil
 }
 
+// deepMergeOptions are those of Puppet's DeepMergeStrategy, which fails on others.
+var deepMergeOptions = []string{"strategy", "knockout_prefix", "merge_debug", "merge_hash_arrays", "sort_merged_arrays"}
+
 func checkLookupOptions(value Value) error {
 	options, ok := value.v.(mapping)
 	if !ok {
 		return fmt.Errorf("lookup_options is a mapping of keys to their options, and this is of type %s", value.kind())
 	}
 	for _, e := range options {
+		if err := checkPattern(e.key.keyText()); err != nil {
+			return err
+		}
 		one, ok := e.value.v.(mapping)
 		if !ok {
 			return fmt.Errorf("lookup_options of %s is a mapping, and this is of type %s", e.key.keyText(), e.value.kind())
@@ -202,6 +209,28 @@ func checkLookupOptions(value Value) error {
 			if _, err := strategy(merge); err != nil {
 				return fmt.Errorf("lookup_options of %s: %w", e.key.keyText(), err)
 			}
+			m, _ := merge.v.(mapping)
+			for _, option := range m {
+				if name := option.key.keyText(); !slices.Contains(deepMergeOptions, name) {
+					return fmt.Errorf("lookup_options of %s: merge has no option %q: they are %s", e.key.keyText(), name, strings.Join(deepMergeOptions, ", "))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// checkPattern checks a key of lookup_options that is a regular expression. Puppet compiles all of them for each lookup of
+// any key. Ruby's language has more than Go's: only what neither reads is a mistake.
+func checkPattern(key string) error {
+	if !strings.HasPrefix(key, "^") {
+		return nil
+	}
+	var problem *syntax.Error
+	if _, err := syntax.Parse(key, syntax.Perl); errors.As(err, &problem) {
+		switch problem.Code {
+		case syntax.ErrMissingBracket, syntax.ErrMissingParen, syntax.ErrUnexpectedParen, syntax.ErrTrailingBackslash:
+			return fmt.Errorf("lookup_options of %s: every lookup would fail: the pattern has a %s", key, problem.Code)
 		}
 	}
 	return nil
