@@ -244,12 +244,32 @@ func fill(values map[string]any, e *where.Expression, published []byte, names ma
 			values[name] = v
 		}
 	}
+	for _, path := range e.Paths() {
+		if name := strings.Join(path, "."); !names[name] && hasPart(own, path) {
+			names[name] = true
+		}
+	}
 	var of map[string]any
 	if trusted != nil {
 		err = errors.Join(err, json.Unmarshal(trusted, &of))
 	}
 	values["facts"], values["trusted"] = own, of
 	return err
+}
+
+// hasPart reports whether values have a part, such as {os, family}.
+func hasPart(values map[string]any, path []string) bool {
+	var at any = values
+	for _, name := range path {
+		m, ok := at.(map[string]any)
+		if !ok {
+			return false
+		}
+		if at, ok = m[name]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // maxNotes limits the unreadable facts that are named one by one.
@@ -274,6 +294,11 @@ func (e *evaluation) notes() (notes []string) {
 			note += "\ndid you mean " + near + "?"
 		}
 		notes = append(notes, note)
+	}
+	for _, path := range e.Where.Paths() {
+		if name := strings.Join(path, "."); m.names[path[0]] && !m.names[name] {
+			notes = append(notes, fmt.Sprintf("no selected node has a fact %s: it is nil", quoted(name)))
+		}
 	}
 	if len(wanted) > 0 && m.silent > 0 {
 		notes = append(notes, fmt.Sprintf("without published facts: %s", cli.Count(m.silent, "registered node")))

@@ -68,8 +68,9 @@ func IsVariable(name string) bool {
 type Expression struct {
 	text    string
 	program *vm.Program
-	facts   []string // names of the facts that it reads, in order
-	all     bool     // it may read any fact
+	facts   []string   // names of the facts that it reads, in order
+	paths   [][]string // parts of facts that it reads, as {os, family}
+	all     bool       // it may read any fact
 	judged  bool
 }
 
@@ -82,7 +83,7 @@ func Parse(text string) (*Expression, error) {
 	for _, v := range variables {
 		env[v.name] = v.zero
 	}
-	read := &reads{names: map[string]bool{}, own: map[string]bool{}, facts: map[string]bool{}, bare: map[ast.Node]bool{}}
+	read := &reads{names: map[string]bool{}, own: map[string]bool{}, facts: map[string]bool{}, bare: map[ast.Node]bool{}, paths: map[ast.Node][]string{}}
 	program, err := expr.Compile(text, expr.Env(env), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes), expr.Patch(read), expr.Patch(optional{}))
 	if err == nil && read.call != nil { // its name may be a fact's
 		err = (&file.Error{Location: read.call.Location(), Message: "there is no such function"}).Bind(file.NewSource(text))
@@ -102,6 +103,15 @@ func Parse(text string) (*Expression, error) {
 		read.names[name] = true
 	}
 	e.facts = slices.Sorted(maps.Keys(read.names))
+	for _, path := range read.paths {
+		if path[0] == allFacts {
+			path = path[1:]
+		}
+		if len(path) > 1 && read.names[path[0]] {
+			e.paths = append(e.paths, path)
+		}
+	}
+	slices.SortFunc(e.paths, slices.Compare)
 	return e, nil
 }
 
@@ -120,6 +130,9 @@ func (e *Expression) Judged() bool { return e.judged }
 // Facts returns the names of the facts that the expression reads. all: it may read any fact.
 func (e *Expression) Facts() (names []string, all bool) { return e.facts, e.all }
 
+// Paths returns the parts of facts that the expression reads, as {os, family}, in order.
+func (e *Expression) Paths() [][]string { return e.paths }
+
 // explain returns the mistake of an expression with its place, and the names.
 func explain(err error) error {
 	problem := err.Error()
@@ -137,6 +150,7 @@ type reads struct {
 	names, own, facts map[string]bool
 	bare              map[ast.Node]bool // `facts`, not as in facts.NAME
 	call              ast.Node          // of a function that does not exist
+	paths             map[ast.Node][]string
 }
 
 // Visit implements ast.Visitor. It sees a name before what contains it.
@@ -156,6 +170,14 @@ func (r *reads) Visit(node *ast.Node) {
 		if name, literal := n.Property.(*ast.StringNode); ok && literal && base.Value == allFacts {
 			r.facts[name.Value] = true
 			delete(r.bare, base)
+		}
+		if name, literal := n.Property.(*ast.StringNode); literal && !n.Method {
+			if path := r.paths[n.Node]; path != nil {
+				r.paths[n] = append(slices.Clone(path), name.Value)
+				delete(r.paths, n.Node)
+			} else if ok {
+				r.paths[n] = []string{base.Value, name.Value}
+			}
 		}
 	}
 }
