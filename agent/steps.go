@@ -144,6 +144,10 @@ func (t *tick) next() Decision {
 // It deletes attempts at targets that are no longer wanted.
 func (t *tick) decide(ctx context.Context) error {
 	forgot := t.recall()
+	if a := t.desired.Assignment(); a != nil && a.ID != t.state.Assignment && !t.opts.Noop {
+		t.state.Assignment, forgot = a.ID, true
+		t.state.forgive(t.desired.Wanted())
+	}
 	t.decision = t.judge()
 	if t.decision.Action == Retire && !t.opts.Keep {
 		refused, err := t.refuseUnconfirmed(ctx)

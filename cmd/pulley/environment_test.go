@@ -114,7 +114,7 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 	named := regexp.MustCompile(`\bblue\b`)
 	// needs a fleet with certificates: cmd/testdata/script/secret_reaches_one_role.txtar
 	tested := map[string]bool{"secret set": true, "secret rotate": true}
-	for _, act := range []string{"start", "pause", "resume", "abort", "approve", "skip", "revert"} { // cmd/testdata/script/rollout_stops_by_itself.txtar
+	for _, act := range []string{"start", "pause", "resume", "retry", "abort", "approve", "skip", "revert"} { // cmd/testdata/script/rollout_stops_by_itself.txtar
 		tested["rollout "+act] = true
 	}
 	for _, c := range changes {

@@ -90,6 +90,7 @@ var examples = map[string]string{
 	"pulley rollout revert":    "pulley rollout revert -e dev -m '1.5.0 stops nginx'",
 	"pulley rollout show":      "pulley rollout show -e dev\npulley rollout show r41 -e dev -o json",
 	"pulley rollout skip":      "pulley rollout skip compute3 -e dev",
+	"pulley rollout retry":     "pulley rollout retry -e dev -m 'the mirror is back'",
 	"pulley rollout watch":     "pulley rollout watch -e dev",
 	"pulley rollout start":     "pulley rollout start 1.5.0 -e dev -m 'new tuning'\npulley rollout start 1.5.0 -e dev --role compute --dry-run",
 	"pulley rollback":          "pulley rollback -e dev -m 'does not compile'\npulley rollback -e dev --role compute --yes\npulley rollback -e dev --to 12 --dry-run",

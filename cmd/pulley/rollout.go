@@ -26,6 +26,8 @@ func newRollout(o *options) *cobra.Command {
 		o.newRolloutAct(change.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the release keep it."),
 		o.newRolloutAct(change.Resume, "Continue a paused rollout, and accept the failures so far",
 			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),
+		o.newRolloutAct(change.Again, "Order the failed nodes again, before the others",
+			"retry orders the failed nodes again, and continues the rollout when they have ended. It also continues an aborted rollout."),
 		o.newRolloutAct(change.Abort, "Order no further node, ever",
 			"abort ends the orders of a rollout. Nodes that took the release keep it, and the rollout owns the targets until `rollout revert`, or\n"+
 				"until they are changed with --abort-campaign, for example by `pulley promote`."),

@@ -132,6 +132,7 @@ type Act string
 const (
 	Pause   Act = "pause"
 	Resume  Act = "resume" // accepts the failures so far
+	Again   Act = "retry"  // only what failed; it continues the rollout, also an aborted one
 	Abort   Act = "abort"
 	Approve Act = "approve" // of the groups after the canaries
 	Skip    Act = "skip"    // of one node
@@ -153,14 +154,24 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act
 			if c.Gate.State == agent.GateAborted {
 				return fmt.Errorf("cannot pause rollout %s of %s: it was aborted", c.Plan.ID, ref)
 			}
-			c.Gate.State, err = agent.GatePaused, s.Campaigns.Set(ctx, ref, c, agent.GatePaused, false, a.Author)
+			c.Gate.State, err = agent.GatePaused, s.Campaigns.Set(ctx, ref, c, agent.GatePaused, nil, a.Author)
 		case Abort:
-			c.Gate.State, err = agent.GateAborted, s.Campaigns.Set(ctx, ref, c, agent.GateAborted, false, a.Author)
+			c.Gate.State, err = agent.GateAborted, s.Campaigns.Set(ctx, ref, c, agent.GateAborted, nil, a.Author)
 		case Resume:
 			if c.Gate.State != agent.GatePaused {
 				return fmt.Errorf("cannot resume rollout %s of %s: it is not paused", c.Plan.ID, ref)
 			}
-			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, true, a.Author)
+			to = c.State.Resume()
+			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, &to, a.Author)
+		case Again:
+			n := 0
+			if to, n, err = c.State.Retry(c.Plan); err == nil && n == 0 {
+				err = errors.New("no node failed that has ended")
+			}
+			if err != nil {
+				return fmt.Errorf("cannot repeat rollout %s of %s: %w", c.Plan.ID, ref, err)
+			}
+			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, &to, a.Author)
 		case Approve:
 			if to, err = c.State.Approve(c.Plan); err == nil {
 				err = s.Campaigns.Update(ctx, ref, c, to)
@@ -412,23 +423,24 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 }
 
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.
-func (r Rollout) WaysOut(ref environments.Ref) []string {
-	resume := fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref)
-	revert := fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref)
-	replace := fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref)
-	switch {
-	case r.State == RolloutPaused:
-		return []string{resume, revert, replace}
-	case r.State == RolloutAborted:
-		return []string{revert, replace}
-	case r.Wait == nil:
-		return nil
-	case r.Wait.Code == rollout.WaitApproval:
-		return []string{fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref)}
-	case r.Wait.Code == rollout.WaitLost:
-		return []string{fmt.Sprintf("to give a node up: `pulley rollout skip NODE -e %s`", ref)}
+func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
+	closed := r.State == RolloutPaused || r.State == RolloutAborted
+	if closed && r.Failed > 0 {
+		ways = append(ways, fmt.Sprintf("to order the failed nodes again: `pulley rollout retry -e %s`", ref))
 	}
-	return nil
+	if r.State == RolloutPaused {
+		ways = append(ways, fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref))
+	}
+	switch {
+	case closed:
+		ways = append(ways, fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref), fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref))
+	case r.Wait == nil:
+	case r.Wait.Code == rollout.WaitApproval:
+		ways = append(ways, fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref))
+	case r.Wait.Code == rollout.WaitLost:
+		ways = append(ways, fmt.Sprintf("to give a node up: `pulley rollout skip NODE -e %s`", ref))
+	}
+	return ways
 }
 
 // Words is the cause for which a node failed or was left out.

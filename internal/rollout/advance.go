@@ -63,6 +63,9 @@ func NeedsOf(p Plan, s State) Needs {
 	for name := range s.Slots {
 		need[name] = true
 	}
+	for _, name := range s.Again {
+		need[name] = true
+	}
 	g, ok := s.Current(p)
 	from := s.Next
 	if ok && s.Next >= len(g.Nodes) {
@@ -344,6 +347,9 @@ func (a *advance) onlyHeld() bool {
 
 // fill begins the next nodes of the batch, the next batch or the next group, as far as slots are free.
 func (a *advance) fill() {
+	if !a.again() {
+		return
+	}
 	for {
 		g, ok := a.s.Current(a.p)
 		if !ok {
@@ -372,6 +378,73 @@ func (a *advance) fill() {
 			a.s.Batch, a.changed = a.s.Batch+1, true
 		}
 	}
+}
+
+// again begins the nodes that an operator ordered again, group by group, each in its batches. It reports whether all of them
+// ended. They never run beside others: groups never overlap.
+func (a *advance) again() bool {
+	busy, in := len(a.s.Slots), -1 // the group of the nodes in progress
+	for node, slot := range a.s.Slots {
+		if slot.Again {
+			_, in = a.member(node)
+			busy--
+		}
+	}
+	switch {
+	case in < 0 && len(a.s.Again) == 0:
+		return true
+	case busy > 0:
+		a.wait = a.waitForNodes()
+		return false
+	}
+	for len(a.s.Again) > 0 {
+		node := a.s.Again[0]
+		n, read := a.o.Nodes[node]
+		m, group := a.member(node)
+		g, _ := a.s.InOrder(a.p, group)
+		switch {
+		case len(a.s.Slots) > 0 && (group != in || len(a.s.Slots) >= g.Batch):
+			a.wait = a.waitForNodes()
+			return false
+		case !read:
+			a.wait = Wait{Code: WaitRead}
+			return false
+		case n.Host == nil || n.Host.MachineID != m.Machine:
+			a.s.Skipped[node] = SkipRemoved
+		default:
+			if place, full := a.full(m); full {
+				a.wait = Wait{Code: WaitPlace, Node: node, Place: place}
+				return false
+			}
+			a.order(m, true)
+			in = group
+		}
+		a.s.Again, a.changed = slices.Clone(a.s.Again[1:]), true
+	}
+	if len(a.s.Slots) == 0 {
+		return true
+	}
+	a.wait = a.waitForNodes()
+	return false
+}
+
+// member returns a node of the campaign, and the index of its group; -1 if it has none.
+func (a *advance) member(node string) (Member, int) {
+	for i := range len(a.p.Groups) + 1 {
+		g, _ := a.s.InOrder(a.p, i)
+		for _, m := range g.Nodes {
+			if m.Node == node {
+				return m, i
+			}
+		}
+	}
+	return Member{}, -1
+}
+
+// order gives a node a slot.
+func (a *advance) order(m Member, again bool) {
+	a.s.Tries[m.Node]++
+	a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
 }
 
 // busy reports whether a node of the batch may still end by itself. Lost ones of earlier batches keep their slots.
@@ -443,8 +516,7 @@ func (a *advance) begin(g Group, to int) bool {
 				a.wait = Wait{Code: WaitPlace, Node: m.Node, Place: place}
 				return false
 			}
-			a.s.Tries[m.Node]++
-			a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now})
+			a.order(m, false)
 		}
 		a.s.Next++
 		a.changed = true

@@ -304,6 +304,24 @@ func TestAdvanceWaitsForApproval(t *testing.T) {
 	b.is("advancing; ordered web2 web3; 1 done; waits for nodes")
 }
 
+// TestAdvanceRetry: failed nodes of earlier groups are ordered again, group by group, and nobody else begins beside them.
+func TestAdvanceRetry(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "db*2 web*3", Policy{Canaries: "0", Batch: "2", Failures: "2"}).settle()
+	b.reports("failed", "db1").reports("failed", "db2").is("advancing; ordered web1 web2; 0 done; db1 run_failed; db2 run_failed; waits for nodes")
+	b.reports("failed", "web1").is("advancing; ordered web2; 0 done; db1 run_failed; db2 run_failed; web1 run_failed; stopped: failures; waits for gate")
+	again, n, err := b.state.Retry(b.plan)
+	if err != nil || n != 3 {
+		t.Fatal(n, err)
+	}
+	b.state = again
+	b.resume().is("advancing; ordered web2; 0 done; waits for nodes")
+	b.reports("ok", "web2").is("advancing; ordered db1 db2; 1 done; waits for nodes")
+	b.reports("ok", "db1").is("advancing; ordered db2; 2 done; waits for nodes")
+	b.reports("ok", "db2").is("advancing; ordered web1; 3 done; waits for nodes")
+	b.reports("ok", "web1").is("advancing; ordered web3; 4 done; waits for nodes")
+}
+
 // TestAdvanceSkip: an operator gives up a node; one that runs keeps its slot until it is lost.
 func TestAdvanceSkip(t *testing.T) {
 	t.Parallel()

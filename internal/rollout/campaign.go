@@ -104,7 +104,8 @@ type State struct {
 	Failed  map[string]Failure  `json:"failed,omitempty"`
 	Skipped map[string]SkipCode `json:"skipped,omitempty"`
 	Late    *LateGroup          `json:"late,omitempty"`  // nil until the plan's groups ended
-	Tries   map[string]int      `json:"tries,omitempty"` // of nodes that an operator ordered again
+	Tries   map[string]int      `json:"tries,omitempty"` // assignments of nodes
+	Again   []string            `json:"again,omitempty"` // failed nodes that an operator orders again, before others begin
 
 	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
 	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
@@ -141,6 +142,7 @@ type Slot struct {
 	Why      FailureCode `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
 	Skip     SkipCode    `json:"skip,omitempty"`     // Withdrawing: the skip that follows
 	GivenUp  bool        `json:"given_up,omitempty"` // Withdrawing: an operator does not wait for the node, even if it runs
+	Again    bool        `json:"again,omitempty"`    // an operator ordered it again
 	Doubtful string      `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
 }
 

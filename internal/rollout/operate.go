@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -21,6 +22,27 @@ func (s State) Resume() State {
 		s.Failed[node] = f
 	}
 	return s
+}
+
+// Retry returns the state after an operator ordered the failed nodes again, and accepted the other failures. It returns how
+// many nodes wait for their turn. A node that may still run is none of them.
+func (s State) Retry(p Plan) (State, int, error) {
+	if s.Phase != Advancing {
+		return s, 0, ErrEnded
+	}
+	s = s.Resume()
+	s.Again = slices.Clone(s.Again)
+	for i := range len(p.Groups) + 1 {
+		g, _ := s.InOrder(p, i)
+		for _, m := range g.Nodes {
+			_, failed := s.Failed[m.Node]
+			if _, keeps := s.Slots[m.Node]; failed && !keeps {
+				s.Again = append(s.Again, m.Node)
+				delete(s.Failed, m.Node)
+			}
+		}
+	}
+	return s, len(s.Again), nil
 }
 
 // Revert returns the state after a revert. It keeps the slots: a record of the nodes that were in progress.

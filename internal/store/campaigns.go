@@ -420,16 +420,16 @@ func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref environments.
 	}, a)
 }
 
-// Set opens or closes the gate of a campaign for an operator. With accept, the failures so far count no longer.
-func (s *Campaigns) Set(ctx context.Context, ref environments.Ref, c *Campaign, to agent.GateState, accept bool, a Author) error {
+// Set opens or closes the gate of a campaign for an operator, and replaces its state if next is not nil.
+func (s *Campaigns) Set(ctx context.Context, ref environments.Ref, c *Campaign, to agent.GateState, next *rollout.State, a Author) error {
 	k, gate := s.db.Env(ref), c.Gate
 	if gate.Rollout != c.Plan.ID {
 		return fmt.Errorf("cannot change rollout %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
 	}
 	gate.State, gate.By, gate.Why, gate.At = to, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision)).Put(k.Gate(), gate)
-	if accept {
-		b.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), c.State.Resume())
+	if next != nil {
+		b.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), next)
 	}
 	return etcd.Wrap(s.db.Commit(ctx, b), "cannot change rollout %s of %s", c.Plan.ID, ref)
 }

@@ -417,7 +417,7 @@ func TestNothingStartsAfterAnAbort(t *testing.T) {
 	f.run(10, 1)
 	for end := time.Now().Add(30 * time.Second); ; {
 		campaign := f.campaign(plan.ID)
-		err := f.s.Campaigns.Set(t.Context(), dev, campaign, agent.GateAborted, false, author())
+		err := f.s.Campaigns.Set(t.Context(), dev, campaign, agent.GateAborted, nil, author())
 		if err == nil || campaign.Gate.Rollout == "" {
 			break
 		}

@@ -129,15 +129,16 @@ func (w *world) checkState() {
 		}
 		return
 	}
-	if len(s.Slots) > g.Batch {
+	again := slices.ContainsFunc(slices.Collect(maps.Values(s.Slots)), func(slot rollout.Slot) bool { return slot.Again })
+	if len(s.Slots) > g.Batch && !again {
 		w.violate("%d slots in a batch of %d", len(s.Slots), g.Batch)
 	}
 	in := map[string]bool{}
 	for _, m := range g.Nodes {
 		in[m.Node] = true
 	}
-	for node := range s.Slots {
-		if !in[node] {
+	for node, slot := range s.Slots {
+		if !in[node] && !slot.Again {
 			w.violate("%s has a slot and is not in its group", node)
 		}
 	}
@@ -180,7 +181,11 @@ func (w *world) operate() {
 	case act < 6 && g.Rollout != "" && !w.aborted: // resume
 		g.State = agent.GateOpen
 		w.gate = cell[agent.Gate]{g, w.bump()}
-		w.state = cell[rollout.State]{s.Resume(), w.bump()}
+		next := s.Resume()
+		if act == 5 && s.Phase == rollout.Advancing { // or retry
+			next, _, _ = s.Retry(w.plan)
+		}
+		w.state = cell[rollout.State]{next, w.bump()}
 	case act == 6 && s.Phase == rollout.Advancing:
 		for _, node := range slices.Sorted(maps.Keys(s.Slots)) {
 			if s.Slots[node].State == rollout.Lost {
