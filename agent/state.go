@@ -23,9 +23,9 @@ type State struct {
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	Unclassified bool      `json:"unclassified,omitempty"` // of the last good run's catalog; see Result
 	LastRun      string    `json:"last_run,omitempty"`
-	Sequence     int64     `json:"sequence"`        // of runs; never decreases
+	Sequence     int64     `json:"sequence"`             // of runs; never decreases
 	Assignment   string    `json:"assignment,omitempty"` // id of the last one: another one begins without the attempts of the one before
-	Epoch        Epoch     `json:"epoch,omitempty"` // the highest that came with an assignment: no older rollout starts anything
+	Epoch        Epoch     `json:"epoch,omitempty"`      // the highest that came with an assignment: no older rollout starts anything
 
 	Hosts HostView `json:"hosts,omitzero"`
 
