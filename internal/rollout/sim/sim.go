@@ -154,8 +154,11 @@ func Run(c Config) Result {
 		w.now = e.at
 		e.do()
 		w.result.Events++
-		if w.state.value.Phase != rollout.Advancing && w.result.Took == 0 {
-			w.result.Took, end = w.now, min(end, max(w.now, c.Until)+2*time.Hour)
+		if phase := w.state.value.Phase; phase != rollout.Advancing && w.result.Took == 0 {
+			w.result.Took = w.now
+			if phase != rollout.Reverted { // then every node must have returned, after all faults and holds
+				end = min(end, max(w.now, c.Until)+2*time.Hour)
+			}
 		}
 	}
 	w.finish()
@@ -185,6 +188,8 @@ func (w *world) finish() {
 		n := w.nodes[name]
 		if d := w.read(name); n.honest() && n.alive(w) && d.Host != nil && n.heard > w.result.Took+time.Hour && d.Wanted() != w.desired {
 			w.violate("%s wants %v after the campaign ended, and desired is %v", name, d.Wanted(), w.desired)
+		} else if s.Phase == rollout.Reverted && n.mood == honest && !n.gone && d.Host != nil && n.state.Enforcing != w.desired {
+			w.violate("%s has %v hours after the campaign was reverted, and desired is %v", name, n.state.Enforcing, w.desired)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -48,6 +49,28 @@ func TestCampaigns(t *testing.T) {
 			r := Run(configOf(seed))
 			for _, v := range r.Violations {
 				t.Errorf("%s\nreplay it: go test ./internal/rollout/sim -run TestCampaigns -sim.seed %d -sim.seeds 1", v, seed)
+			}
+			t.Logf("%s after %v: %d advances, %d admissions, %d done, %d failed, waits for %s", r.State.Phase, r.Took, r.Advances, r.Admissions, r.State.Done, len(r.State.Failed), r.Wait.Code)
+		})
+	}
+}
+
+// TestReverts: without it, a node could stay on a release that was taken back, whatever happened at that moment.
+func TestReverts(t *testing.T) {
+	t.Parallel()
+	for seed := *first; seed < *first+*seeds; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			c := configOf(seed)
+			rng := rand.New(rand.NewPCG(seed, 7))
+			if seed%3 == 0 {
+				c.Policy.OnFailure, c.Broken = rollout.FailureReverts, 0.2
+			} else {
+				c.Revert = time.Duration(rng.Int64N(int64(c.Until / 2)))
+			}
+			r := Run(c)
+			for _, v := range r.Violations {
+				t.Errorf("%s\nreplay it: go test ./internal/rollout/sim -run TestReverts -sim.seed %d -sim.seeds 1", v, seed)
 			}
 			t.Logf("%s after %v: %d advances, %d admissions, %d done, %d failed, waits for %s", r.State.Phase, r.Took, r.Advances, r.Admissions, r.State.Done, len(r.State.Failed), r.Wait.Code)
 		})
