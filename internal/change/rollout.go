@@ -317,10 +317,11 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	return r
 }
 
-// PlaceInRollout tells in a sentence where a node stands in the rollout in progress; "" without one.
+// PlaceInRollout tells in a sentence where a node stands in the rollout in progress, or in that which the last change reverted; ""
+// without one.
 func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
 	if gate.Rollout == "" {
-		return "", nil
+		return placeAfterRevert(ctx, s, ref, gate, node)
 	}
 	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, now)
 	if err != nil {

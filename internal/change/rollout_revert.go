@@ -9,6 +9,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -93,4 +94,45 @@ func AwaitingRevert(ref environments.Ref, done Targets) fleet.Awaited {
 		return listed && back[n.Node]
 	}
 	return a
+}
+
+// placeAfterRevert tells where a node stood in the rollout that the last change reverted; "" if it was another change.
+func placeAfterRevert(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string) (string, error) {
+	history, err := s.Targets.History(ctx, ref, 1)
+	if err != nil || len(history) == 0 || history[0].Kind != store.Reverted || history[0].Epoch != gate.Epoch {
+		return "", err
+	}
+	last := history[0]
+	c, err := s.Campaigns.Get(ctx, ref, last.Rollout.ID, nil)
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("%s of %s: reverted by %s", last.Rollout.ID, last.Rollout.Target, last.By)
+	if last.Why != "" {
+		text += fmt.Sprintf(" (%s)", last.Why)
+	}
+	if c.State.Stop != nil {
+		text += ", after " + c.State.Stop.Sentence()
+	}
+	if !begun(c, node) {
+		return text + "; it never reached this node", nil
+	}
+	if f, failed := c.State.Failed[node]; failed {
+		return text + "; here, " + f.Code.Words(), nil
+	}
+	return text + "; it had begun to take the target", nil
+}
+
+// begun reports whether a rollout ordered a node.
+func begun(c *store.Campaign, node string) bool {
+	if _, skipped := c.State.Skipped[node]; skipped {
+		return false
+	}
+	for i := range len(c.Plan.Groups) + 1 {
+		g, _ := c.State.InOrder(c.Plan, i)
+		if at := slices.IndexFunc(g.Nodes, func(m rollout.Member) bool { return m.Node == node }); at >= 0 {
+			return i < c.State.Group || i == c.State.Group && at < c.State.Next
+		}
+	}
+	return false
 }
