@@ -158,6 +158,9 @@ func formFlaw(name, like, value string) *Error {
 			return &Error{Problem: "it is not a network", Advice: "write it like 10.0.0.0/8 or fd00::/8"}
 		}
 		return nil
+	case "window":
+		_, flaw := parseWindow(value)
+		return flaw
 	case "interval":
 		if _, err := schedule.Parse(value); err != nil {
 			return &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"}
@@ -199,14 +202,18 @@ type form struct {
 // Where a pattern with a count would take too long to compile, max limits the length.
 var forms = sync.OnceValue(func() map[string]form {
 	const printable = `\p{L}\p{M}\p{N}\p{P}\p{S}`
+	const weekday, clock = `(mon|tue|wed|thu|fri|sat|sun)`, `([01][0-9]|2[0-3]):[0-5][0-9]`
 	const percentage, noReplacement = `([1-9][0-9]?|100)%`, "\ufffd"
 	all := map[string]form{
-		"duration":       {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
-		"batch":          {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least 1, or a percentage like 25%"},
-		"failures":       {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number, or a percentage like 25%"},
-		"promotion":      {pattern: `^(automatic|manual)$`, allowed: "it is either automatic or manual"},
-		"unready":        {pattern: `^(wait|skip|fail)$`, allowed: "it is wait, skip or fail"},
-		"on_failure":     {pattern: `^(pause|revert)$`, allowed: "it is either pause or revert"},
+		"duration":   {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
+		"batch":      {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least 1, or a percentage like 25%"},
+		"failures":   {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number, or a percentage like 25%"},
+		"promotion":  {pattern: `^(automatic|manual)$`, allowed: "it is either automatic or manual"},
+		"unready":    {pattern: `^(wait|skip|fail)$`, allowed: "it is wait, skip or fail"},
+		"on_failure": {pattern: `^(pause|revert)$`, allowed: "it is either pause or revert"},
+		"window": {
+			pattern: `^(daily|` + weekday + `(-` + weekday + `)?(,` + weekday + `(-` + weekday + `)?)*) ` + clock + `-(` + clock + `|24:00) [A-Za-z][A-Za-z0-9_+/-]{0,62}$`,
+		},
 		"expression":     {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"label":          {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
 		"extension":      {pattern: `^[A-Za-z0-9_][A-Za-z0-9_.]{0,127}$`, allowed: "names of extensions may contain letters, digits, _ and ., like pp_role or 1.3.6.1.4.1.34380.1.2.1"},

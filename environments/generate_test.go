@@ -69,8 +69,9 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 	p := RolloutPolicy{
 		Canaries: maybe(t, share), CanariesWhere: maybe(t, rapid.Just(`os.family == "Debian"`)), Batch: maybe(t, rapid.Just("25%")), Failures: maybe(t, share),
 		BatchFailures: maybe(t, share), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
-		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")),
+		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
 	}
+	p.Windows = drawList(t, rapid.Just("mon-thu,sun 22:00-04:00 Europe/Berlin"))
 	if rapid.Bool().Draw(t, "places") {
 		p.MaxUnavailable, p.MaxPlaces = map[string]int{"networking.domain": 2}, map[string]int{"rack": 1}
 	}

@@ -4,6 +4,7 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/trust"
 )
@@ -189,6 +191,27 @@ func made(before store.FleetState, c store.Change) Targets {
 	return t
 }
 
+// direct refuses a promotion that changes the release of more nodes than the policy allows without a rollout. Nodes without a
+// release have nothing to lose, and a rollout has more than one node.
+func direct(f store.FleetState, ref environments.Ref, scope Scope, after agent.Target) error {
+	limit := rollout.Share(f.Spec.Rollout.DirectLimit)
+	if limit == "" || scope.Node != "" {
+		return nil
+	}
+	changed, most := 0, limit.Of(len(f.Hosts), 0)
+	for _, m := range moves(f, scope, after) {
+		if m.From.Release != "" && m.From.Release != m.To.Release {
+			changed++
+		}
+	}
+	if changed <= most {
+		return nil
+	}
+	release := cmp.Or(after.Release, f.Desires.Default.Release)
+	return fmt.Errorf("cannot promote %s: it changes the release of %d of %d nodes at once, and rollout.direct_limit of %s allows %d\nuse a rollout: `pulley rollout start %s -e %s%s`",
+		release, changed, len(f.Hosts), ref, most, release, ref, Flags(scope))
+}
+
 // Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
 // With a key, Promote repeats a target that is in force without a signed permit.
 func Promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (done Targets, err error) {
@@ -240,6 +263,11 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 			if lower {
 				return Targets{}, unsignedError("go back to "+after.String(), ref, "sign the permit to go back: give --sign-key FILE")
 			}
+		}
+	}
+	if f.Desires.Gate.Rollout == "" || a.Aborts { // else the rollout in progress is the first obstacle
+		if err := direct(f, ref, scope, after); err != nil {
+			return Targets{}, err
 		}
 	}
 	c, err := s.Targets.Promote(ctx, ref, f.Desires, scope, store.Promoted, after, a.store())

@@ -396,6 +396,8 @@ func (a *advance) again() bool {
 	case busy > 0:
 		a.wait = a.waitForNodes()
 		return false
+	case len(a.s.Again) > 0 && a.closed():
+		return false
 	}
 	for len(a.s.Again) > 0 {
 		node := a.s.Again[0]
@@ -428,6 +430,16 @@ func (a *advance) again() bool {
 	return false
 }
 
+// closed reports whether no window of the policy is open.
+func (a *advance) closed() bool {
+	opens := a.p.Policy.opens(a.now)
+	if opens.Equal(a.now) {
+		return false
+	}
+	a.wait = Wait{Code: WaitWindow, Until: opens}
+	return true
+}
+
 // member returns a node of the campaign, and the index of its group; -1 if it has none.
 func (a *advance) member(node string) (Member, int) {
 	for i := range len(a.p.Groups) + 1 {
@@ -443,6 +455,9 @@ func (a *advance) member(node string) (Member, int) {
 
 // order gives a node a slot.
 func (a *advance) order(m Member, again bool) {
+	if len(a.s.Slots) == 0 {
+		a.s.Moved = a.now // what it waited for before is no lack of progress
+	}
 	a.s.Tries[m.Node]++
 	a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
 }
@@ -487,6 +502,9 @@ func (a *advance) later() bool {
 
 // begin orders the nodes of the batch up to index to. It reports whether all of them began, or were left out.
 func (a *advance) begin(g Group, to int) bool {
+	if a.s.Next < to && a.closed() {
+		return false
+	}
 	for a.s.Next < to {
 		m := g.Nodes[a.s.Next]
 		n, read := a.o.Nodes[m.Node]

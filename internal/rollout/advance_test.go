@@ -400,6 +400,36 @@ func TestAdvanceKeepsRacksApart(t *testing.T) {
 	b.is("advancing; ordered web2 web4; 2 done; waits for nodes")
 }
 
+// TestAdvanceWaitsForWindow: outside of the windows no node begins, also not after a pause of the clock; nodes in progress end. The
+// time outside is no lack of progress.
+func TestAdvanceWaitsForWindow(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Windows: []string{"daily 22:00-23:00 UTC"}, Settle: environments.Duration(time.Minute)})
+	at := func(clock string) *bench {
+		h, err := time.ParseDuration(clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.now = t0.Truncate(24 * time.Hour).Add(h)
+		return b
+	}
+	at("21h59m59s").is("advancing; 0 done; waits for window")
+	if !b.wait.Until.Equal(t0.Truncate(24 * time.Hour).Add(22 * time.Hour)) {
+		t.Errorf("until %s", b.wait.Until)
+	}
+	at("22h").is("advancing; ordered web1; 0 done; waits for nodes")
+	at("22h58m").reports("ok", "web1").is("advancing; healthy web1; 0 done; waits for nodes")
+	at("23h").reports("ok", "web1").is("advancing; 1 done; waits for window")
+	at("46h").is("advancing; ordered web2; 1 done; waits for nodes")
+	at("46h1m").is("advancing; ordered web2; 1 done; waits for nodes") // 23 hours without an end of a node do not pause it
+	at("46h2m").reports("ok", "web2").is("advancing; healthy web2; 1 done; waits for nodes")
+	b.plan.Policy.Windows = []string{"daily 22:00-23:00 Nowhere/Else"}
+	at("46h4m").reports("ok", "web2").is("advancing; 2 done; waits for window")
+	if !b.wait.Until.IsZero() || !strings.Contains(b.wait.Sentence(), "update its time zones") {
+		t.Errorf("an unreadable window: %s", b.wait.Sentence())
+	}
+}
+
 // TestStateComesFirst: a step that changes the state orders nobody: another controller may have done more.
 func TestStateComesFirst(t *testing.T) {
 	t.Parallel()

@@ -27,6 +27,7 @@ type Policy struct {
 	MaxUnavailable map[string]int        `json:"max_unavailable,omitempty"` // nodes of each value of an attribute or a fact
 	MaxPlaces      map[string]int        `json:"max_places,omitempty"`      // values of it that have unavailable nodes
 	OnFailure      OnFailure             `json:"on_failure,omitempty"`
+	Windows        []string              `json:"windows,omitempty"` // in which nodes may begin, as environments.ParseWindow reads them
 	Roles          map[string]RolePolicy `json:"roles,omitempty"`
 }
 
@@ -106,6 +107,20 @@ func (p Policy) Limits() []string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(p.MaxUnavailable)), maps.Keys(p.MaxPlaces))
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// opens returns when nodes may begin: now if one of the windows is open. It is zero if none opens soon, or if none is readable.
+func (p Policy) opens(now time.Time) time.Time {
+	if len(p.Windows) == 0 {
+		return now
+	}
+	var all []environments.Window
+	for _, text := range p.Windows {
+		if w, err := environments.ParseWindow(text); err == nil {
+			all = append(all, w)
+		}
+	}
+	return environments.NextWindow(all, now)
 }
 
 // batchOf returns the share for batches of a role.

@@ -37,6 +37,7 @@ const (
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
 	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
 	WaitHeld     WaitCode = "held"     // nodes, count: an operator's hold, or the machine itself, keeps them
+	WaitWindow   WaitCode = "window"   // until: the next window opens; zero: none that this machine can read does
 	WaitPlace    WaitCode = "place"    // node, place: too many of it are unavailable
 	WaitRead     WaitCode = "read"     // more must be read from etcd
 	WaitServe    WaitCode = "serve"    // the next step is due, and no serve has taken it

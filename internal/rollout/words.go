@@ -23,6 +23,11 @@ func (w Wait) Sentence() string {
 		return fmt.Sprintf("it waits for %s: held", w.names())
 	case WaitPlace:
 		return fmt.Sprintf("it waits before %s: too many nodes of %s are unavailable", w.Node, w.Place)
+	case WaitWindow:
+		if w.Until.IsZero() {
+			return "it waits for a window of its policy, and this machine knows none that opens: update its time zones"
+		}
+		return fmt.Sprintf("it waits for the next window, until %s", w.Until.UTC().Format(time.RFC3339))
 	case WaitServe:
 		return "the next step is due: `pulley serve` takes it"
 	}
