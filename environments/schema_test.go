@@ -40,7 +40,7 @@ var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`comes after`, `reacts to`, `makes a cycle`, `has no entry in`, `would match its nodes`, `would be \d+ bytes long`,
 	`ends before it begins`, `no year has such a day`, `^userdata.allowed_signers: (line|it names)`, `no server to join at`,
 	`has more than 1000000 nodes`, `it is neither a node by`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
-	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`,
+	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`, `it is not a network`,
 	`rollout\.roles has`, `takes targets after`, `at most 720h0m0s are allowed`, `has the layer`, `there is no time zone`, `it ends when it begins`,
 	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer in JSON Schema
 }, "|"))
