@@ -37,7 +37,7 @@ func compiled(t testing.TB, text string) *jsonschema.Schema {
 // onlyParser are the rules that no schema can express: relations between parts of the file, sizes in bytes, and
 // networks.
 var onlyParser = regexp.MustCompile(strings.Join([]string{
-	`comes after`, `reacts to`, `makes a cycle`, `has no entry in`, `would match its nodes`, `would be \d+ bytes long`,
+	`comes after`, `reacts to`, `makes a cycle`, `has no entry in`, `there is no such role`, `would match its nodes`, `would be \d+ bytes long`,
 	`ends before it begins`, `no year has such a day`, `^userdata.allowed_signers: (line|it names)`, `no server to join at`,
 	`has more than 1000000 nodes`, `it is neither a node by`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
 	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`, `it is not a network`,
