@@ -233,3 +233,29 @@ func ended(t *testing.T, a Attempt) Attempt {
 	a.Last, a.Started = time.Time{}, 1
 	return a
 }
+
+// The agent dies at any point of a preview. The next ticks answer the order, run it at most once more, and leave the node as it was.
+func TestPreviewSurvivesAnyCrash(t *testing.T) {
+	prepared := t.TempDir()
+	w := reopen(t, prepared, start)
+	w.promote(t, verA)
+	w.good(t)
+	calm := endOf(t, w)
+	w.order(t, "1", verB)
+	for _, place := range append(places(Nothing), "preview:shown", "preview:answered") {
+		t.Run(place, func(t *testing.T) {
+			dir := copyWorld(t, prepared)
+			die(t, dir, place)
+			w := reopen(t, dir, crashAt.Add(time.Second))
+			w.tick(t)
+			if len(w.puppet.jobs) > 1 || w.answer(t).Order != "1" || w.answer(t).Problem != (Problem{}) {
+				t.Errorf("%d runs after the crash, and the answer %+v", len(w.puppet.jobs), w.answer(t))
+			}
+			w.etcd.operator(t, func(d *Desired) { d.Preview = nil })
+			w.idle(t)
+			if now := endOf(t, w); now != calm || w.etcd.load().Preview != nil {
+				t.Errorf("after the preview:\n%s\nbefore it:\n%s", now, calm)
+			}
+		})
+	}
+}

@@ -276,6 +276,9 @@ func (p *Puppet) puppetConf(job agent.Job, core bool, reports Reports, node [][2
 	if reports.URL != "" {
 		fmt.Fprintf(&b, "reporturl = %s\nreport_include_system_store = true\n", reports.URL)
 	}
+	if job.Preview {
+		b.WriteString("show_diff = true\n") // types.rb turns it off for a release with secrets
+	}
 	if core {
 		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
 	}

@@ -1,8 +1,10 @@
 package puppet
 
 import (
+	"encoding/base64"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -36,7 +38,7 @@ func (r *reportFile) containers() map[string]bool {
 }
 
 // detail adds the properties and the diff to a resource of a preview. Its messages then belong to no property.
-func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus) {
+func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus, lines []agent.LogLine) {
 	path := "/" + strings.Join(s.Path, "/")
 	for source, diff := range r.diffs {
 		if strings.HasPrefix(source, path+"/") && !strings.Contains(source[len(path)+1:], "/") || strings.HasPrefix(source, e.Resource+"(provider=") {
@@ -56,12 +58,28 @@ func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus) {
 			e.Properties = append(e.Properties, agent.PropertyChange{Property: clip.Text(event.Property, maxMessage), Old: flat(&event.Old), New: flat(&event.New)})
 		}
 	}
+	for _, line := range lines {
+		if wouldRefresh(line) && !slices.Contains(e.Messages, line.Message) {
+			e.Messages = append(e.Messages, line.Message)
+		}
+	}
 }
+
+// wouldRefresh reports whether noop kept a resource from its refresh. Only the log tells it.
+func wouldRefresh(line agent.LogLine) bool {
+	return strings.HasPrefix(line.Message, "Would have triggered '")
+}
+
+// checksum is the value of the property content of a file.
+var checksum = regexp.MustCompile(`^\{\w+\}[0-9a-f]{32,128}$`)
 
 // flat returns a value of a report in one line.
 func flat(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.ScalarNode:
+		if b, err := base64.StdEncoding.DecodeString(n.Value); err == nil && checksum.Match(b) {
+			return string(b) // Puppet 7 writes the checksum of a wanted content so
+		}
 		return clip.Text(n.Value, maxMessage)
 	case n.Kind == yaml.SequenceNode && !slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return c.Kind != yaml.ScalarNode }):
 		var parts []string

@@ -162,6 +162,9 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 		r.declares = r.declares || !message && slices.ContainsFunc(s.Path, func(part string) bool { return strings.HasPrefix(part, "Node[") })
 		lines := sources[clip.Text("/"+strings.Join(s.Path, "/"), maxMessage)]
 		status := s.status(lines)
+		if status == "" && r.preview && slices.ContainsFunc(lines, wouldRefresh) {
+			status = "noop"
+		}
 		if status == "" {
 			continue
 		}
@@ -176,7 +179,7 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 			if status == "noop" && containers[e.Resource] {
 				continue
 			}
-			r.detail(&e, s)
+			r.detail(&e, s, lines)
 		}
 		r.Resources = append(r.Resources, e)
 	}

@@ -110,7 +110,13 @@ func pageOf(ref environments.Ref, target agent.Target, results []NodeResult, not
 		if r.State == Failed && len(r.changes) == 0 {
 			p.addFailure(r)
 		}
+		if r.State == NotRun {
+			continue
+		}
 		for _, e := range r.changes {
+			if _, known := headings[e.Status]; !known {
+				e.Status = "noop"
+			}
 			p.addChange(index, r, e)
 		}
 	}

@@ -15,9 +15,10 @@ import (
 
 // Limits of the printed page. The JSON has everything.
 const (
-	maxNames     = 8  // of nodes in one line
-	maxDiffLines = 30 // of one diff
-	maxVariants  = 3  // of one change
+	maxNames    = 8   // of nodes in one line
+	maxLines    = 40  // of one variant
+	maxLine     = 300 // bytes
+	maxVariants = 3   // of one change
 )
 
 // Print writes the page for people. It prints at most limit changes; 0: all.
@@ -38,17 +39,17 @@ func (p Page) printFailures(w io.Writer) {
 		if i == 0 {
 			fmt.Fprint(w, "\nFAILURES\n")
 		}
-		cli.Cleanf(w, "  %s%s on %s\n", age(f.New), cli.Count(len(f.Nodes), "node"), names(f.Nodes))
-		printText(w, "    ", f.Problem.String())
+		cli.Cleanf(w, "  %s, on %s: %s\n", age(f.New), cli.Count(len(f.Nodes), "node"), names(f.Nodes))
+		printLines(w, indented("    ", f.Problem.String()))
 	}
 }
 
 // age tells whether a failure is one of the candidate, or one that the nodes have already.
 func age(isNew bool) string {
 	if isNew {
-		return "new: "
+		return "new"
 	}
-	return "already failing: "
+	return "already failing"
 }
 
 var headings = map[string]string{"failed": "RESOURCES THAT FAIL", "skipped": "RESOURCES THAT ARE SKIPPED", "noop": "CHANGES"}
@@ -60,16 +61,12 @@ func (p Page) printChanges(w io.Writer, limit int) {
 			break
 		}
 		if c.Status != last {
-			heading, known := headings[c.Status]
-			if !known {
-				heading = c.Status
-			}
-			cli.Cleanf(w, "\n%s\n", heading)
+			fmt.Fprintf(w, "\n%s\n", headings[c.Status])
 			last = c.Status
 		}
 		prefix, place := "", ""
 		if c.Status == "failed" {
-			prefix = age(c.New)
+			prefix = age(c.New) + ": "
 		}
 		if c.File != "" {
 			place = fmt.Sprintf("  (%s:%d)", c.File, c.Line)
@@ -89,26 +86,19 @@ func (p Page) printChanges(w io.Writer, limit int) {
 }
 
 func (v Variant) print(w io.Writer) {
+	var all []string
 	for _, c := range v.Properties {
 		if c.Property == "content" && v.Diff != "" {
 			continue // the diff shows it
 		}
-		cli.Cleanf(w, "    %s: %s → %s\n", c.Property, short(c.Old), short(c.New))
+		all = append(all, fmt.Sprintf("    %s: %s → %s", c.Property, short(c.Old), short(c.New)))
 	}
 	for _, m := range v.Messages {
-		printText(w, "    ", m)
+		all = append(all, indented("    ", m)...)
 	}
-	lines := strings.Split(strings.TrimRight(v.Diff, "\n"), "\n")
-	if v.Diff == "" {
-		lines = nil
-	}
-	for _, line := range lines[:min(len(lines), maxDiffLines)] {
-		cli.Cleanf(w, "      %s\n", line)
-	}
-	switch {
-	case len(lines) > maxDiffLines:
-		fmt.Fprintf(w, "      … %s; -o json shows them\n", cli.Count(len(lines)-maxDiffLines, "more line"))
-	case v.Cut:
+	all = append(all, indented("      ", v.Diff)...)
+	printLines(w, all)
+	if v.Cut {
 		fmt.Fprint(w, "      the diff is cut: it exceeds the limits of an answer\n")
 	}
 	if v.Hidden {
@@ -194,11 +184,24 @@ func (p Page) printLeft(w io.Writer, limit int) {
 	}
 }
 
-// printText writes a text of a node, line by line.
-func printText(w io.Writer, indent, text string) {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for _, line := range lines[:min(len(lines), maxDiffLines)] {
-		cli.Cleanf(w, "%s%s\n", indent, line)
+// indented returns the lines of a text of a node.
+func indented(indent, text string) (lines []string) {
+	text = strings.Trim(text, "\n")
+	if text == "" {
+		return nil
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, indent+line)
+	}
+	return lines
+}
+
+func printLines(w io.Writer, lines []string) {
+	for _, line := range lines[:min(len(lines), maxLines)] {
+		fmt.Fprintln(w, clip.Text(cli.Clean(line), maxLine))
+	}
+	if more := len(lines) - maxLines; more > 0 {
+		fmt.Fprintf(w, "      … %s; -o json shows them\n", cli.Count(more, "more line"))
 	}
 }
 

@@ -244,6 +244,11 @@ func (r *run) enact(d directive) (stop bool) {
 		r.say("warning", source(first), "Skipping because of failed dependencies")
 	case "refresh-fail":
 		r.add(resource{ref: first, line: d.line, failed: true, restartFailed: true, message: "Failed to call refresh: " + rest}, "err")
+	case "refresh":
+		r.resources = append(r.resources, resource{ref: first, line: d.line})
+		if r.get("noop") == "true" {
+			r.say("notice", source(first), "Would have triggered 'refresh' from 1 event")
+		}
 	case "sleep":
 		return r.sleep(d.args)
 	case "signal":
@@ -303,6 +308,9 @@ func (r *run) previews() bool {
 func (r *run) diff(res resource, path, text string) {
 	cmd := exec.Command("diff", "-u", path, "-")
 	cmd.Stdin = strings.NewReader(text)
+	if r.get("show_diff") != "true" {
+		return
+	}
 	if out, _ := cmd.Output(); len(out) > 0 {
 		r.say("notice", source(res.ref)+"/content", "\n"+string(out))
 	}

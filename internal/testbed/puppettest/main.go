@@ -19,6 +19,7 @@
 //	# fake: tagged TAG PATH TEXT       the same with a tag
 //	# fake: fail RESOURCE MESSAGE      a resource that fails
 //	# fake: skip RESOURCE              a resource that depends on a failed one
+//	# fake: refresh RESOURCE            a resource that a change of another one refreshes
 //	# fake: refresh-fail RESOURCE MSG  a resource that fails when it is refreshed
 //	# fake: sleep SECONDS              a command that takes this long, in its own session, as Puppet runs commands
 //	# fake: signal TERM|KILL           a command that sends Puppet a signal

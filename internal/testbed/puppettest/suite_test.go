@@ -360,18 +360,23 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 		},
 		{
 			Name: "preview of a changed file", Preview: true, Manifest: `file { '{{dir}}/motd': content => "one\ntwo\n" }
+~> exec { '/bin/true': refreshonly => true }
 # fake: file {{dir}}/motd one\ntwo\n
+# fake: refresh Exec[/bin/true]
 `,
 			Exists: map[string]string{"motd": "one\n"},
 			Kind:   agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				name := filepath.Join(r.Dir, "motd")
 				want := "--- " + name + "\n+++ " + name + "\n@@ -1 +1,2 @@\n one\n+two"
-				if len(r.Resources) != 1 || r.Resources[0].Diff != want || r.file("motd") != "one\n" {
+				if len(r.Resources) != 2 || r.Resources[0].Diff != want || r.file("motd") != "one\n" {
 					t.Fatalf("motd %q, resources %+v, want diff %q", r.file("motd"), r.Resources, want)
 				}
 				if p := r.Resources[0].Properties; len(p) != 1 || p[0].Property != "content" || !strings.HasPrefix(p[0].Old, "{sha256}") || p[0].Old == p[0].New {
 					t.Errorf("properties %+v", p)
+				}
+				if e := r.Resources[1]; e.Resource != "Exec[/bin/true]" || len(e.Messages) != 1 || !strings.Contains(e.Messages[0], "refresh") {
+					t.Errorf("the resource that would be refreshed: %+v", e)
 				}
 				if r.NoDiffs || r.Left > 0 {
 					t.Errorf("left %d, no diffs %t", r.Left, r.NoDiffs)
