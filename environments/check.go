@@ -211,6 +211,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		"promotion":  {pattern: `^(automatic|manual)$`, allowed: "it is either automatic or manual"},
 		"unready":    {pattern: `^(wait|skip|fail)$`, allowed: "it is wait, skip or fail"},
 		"on_failure": {pattern: `^(pause|revert)$`, allowed: "it is either pause or revert"},
+		"gate":       {pattern: `^[a-z][a-z0-9_-]{0,62}$`, allowed: "names of gates may contain small letters, digits, _ and -, like errors"},
 		"window": {
 			pattern: `^(daily|` + weekday + `(-` + weekday + `)?(,` + weekday + `(-` + weekday + `)?)*) ` + clock + `-(` + clock + `|24:00) [A-Za-z][A-Za-z0-9_+/-]{0,62}$`,
 		},

@@ -127,6 +127,7 @@ type RolloutPolicy struct {
 	OnFailure      string         `json:"on_failure,omitempty" form:"on_failure" like:"revert" help:"pause or revert: what a rollout with too many failures does (default: pause)."`
 	DirectLimit    string         `json:"direct_limit,omitempty" form:"failures" like:"20" help:"Nodes whose target a promotion may change at once: a number, or a percentage of the nodes; more need a rollout (default: no limit)."`
 	Windows        []string       `json:"windows,omitempty" form:"window" like:"mon-fri 22:00-04:00 Europe/Berlin" help:"Times in which nodes may begin: days, hours and a time zone (default: always)."`
+	Gates          []string       `json:"gates,omitempty" form:"gate" like:"errors" help:"Checks between batches, by name. The machine of pulley serve defines them."`
 
 	Roles map[string]RoleRollout `json:"roles,omitempty" help:"What roles have differently, by role."`
 }

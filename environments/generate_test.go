@@ -71,6 +71,7 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 		BatchFailures: maybe(t, share), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
 		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
 	}
+	p.Gates = drawList(t, rapid.Just("errors"))
 	p.Windows = drawList(t, rapid.Just("mon-thu,sun 22:00-04:00 Europe/Berlin"))
 	if rapid.Bool().Draw(t, "places") {
 		p.MaxUnavailable, p.MaxPlaces = map[string]int{"networking.domain": 2}, map[string]int{"rack": 1}

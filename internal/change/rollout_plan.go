@@ -101,7 +101,7 @@ func PolicyOf(e *environments.Environment) rollout.Policy {
 		Failures: rollout.Share(from.Failures), BatchFailures: rollout.Share(from.BatchFailures), Retries: from.Retries,
 		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
 		Promote: rollout.Promotion(from.Promote), Unready: rollout.Unready(from.Unready), Skip: rollout.Share(from.Skip),
-		MaxUnavailable: from.MaxUnavailable, MaxPlaces: from.MaxPlaces, Windows: from.Windows, OnFailure: rollout.OnFailure(from.OnFailure),
+		MaxUnavailable: from.MaxUnavailable, MaxPlaces: from.MaxPlaces, Windows: from.Windows, Gates: from.Gates, OnFailure: rollout.OnFailure(from.OnFailure),
 	}
 	for name, own := range from.Roles {
 		if p.Roles == nil {

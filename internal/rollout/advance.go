@@ -14,6 +14,8 @@ type Observed struct {
 	Gate  agent.Gate
 	Nodes map[string]Node // by name; a node that is absent here was not read
 	Hosts []Candidate     // all registered nodes of the scope, if Needs.Hosts
+
+	Answers map[string]Answer // of gates, since State.Asked; a gate that is absent here did not answer yet
 }
 
 // Node is what etcd has of one node.
@@ -32,6 +34,7 @@ type Node struct {
 type Needs struct {
 	Nodes []string // in order
 	Hosts bool     // the host list
+	Gates []string // to ask now
 }
 
 // Step is the next step of a campaign. If State is not nil, the step writes the state and nothing else: a controller must
@@ -88,7 +91,11 @@ func NeedsOf(p Plan, s State) Needs {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return Needs{Nodes: names, Hosts: s.Late == nil && s.Group >= len(p.Groups)}
+	needs := Needs{Nodes: names, Hosts: s.Late == nil && s.Group >= len(p.Groups)}
+	if !s.Asked.IsZero() {
+		needs.Gates = p.Policy.Gates
+	}
+	return needs
 }
 
 // placed yields the nodes that limits of places count: those of all groups, and those outside of them.
@@ -366,14 +373,16 @@ func (a *advance) fill() {
 		case ended && len(a.s.Slots) > 0: // groups never overlap
 			a.wait = a.waitForNodes()
 			return
+		case !ended && a.busy():
+			a.wait = a.waitForNodes()
+			return
 		case ended && g.Kind == Canaries && a.p.Policy.Promote == Manual && !a.s.Approved:
 			a.wait = Wait{Code: WaitApproval}
 			return
+		case !a.passed(g):
+			return
 		case ended:
 			a.s.Group, a.s.Batch, a.s.Next, a.changed = a.s.Group+1, 0, 0, true
-		case a.busy():
-			a.wait = a.waitForNodes()
-			return
 		default:
 			a.s.Batch, a.changed = a.s.Batch+1, true
 		}

@@ -430,6 +430,47 @@ func TestAdvanceWaitsForWindow(t *testing.T) {
 	}
 }
 
+// TestAdvanceAsksGates: no batch begins, and the campaign does not complete, before all gates passed after the batch before it. One
+// that blocks for too long pauses it.
+func TestAdvanceAsksGates(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*2", Policy{Canaries: "1", Batch: "1", Gates: []string{"errors", "smoke"}, Progress: environments.Duration(time.Hour)})
+	answer := func(errors, smoke AnswerCode) *bench {
+		b.o.Answers = map[string]Answer{"errors": {Code: errors, Text: "503"}, "smoke": {Code: smoke}}
+		return b
+	}
+	b.is("advancing; ordered web1; 0 done; waits for nodes")
+	if needs := NeedsOf(b.plan, b.state); len(needs.Gates) > 0 {
+		t.Errorf("it asks %v during a batch", needs.Gates)
+	}
+	b.reports("ok", "web1").is("advancing; 1 done; waits for answers")
+	if needs := NeedsOf(b.plan, b.state); len(needs.Gates) != 2 || len(b.state.Answers) > 0 {
+		t.Errorf("after the batch it asks %v, and has %v", needs.Gates, b.state.Answers)
+	}
+	answer(GateRefused, GatePassed).is("advancing; 1 done; waits for answers")
+	b.o.Answers = nil // an operator's machine asks nobody, and sees what serve stored
+	b.is("advancing; 1 done; waits for answers")
+	if text := b.wait.Sentence(); !strings.Contains(text, "gate errors refuses: 503") {
+		t.Error(text)
+	}
+	answer(GateUndefined, GatePassed).is("advancing; 1 done; waits for answers") // another serve does not know it
+	if b.state.Answers["errors"].Code != GateRefused {
+		t.Errorf("%+v", b.state.Answers)
+	}
+	answer(GateUnanswered, GatePassed).is("advancing; 1 done; waits for answers")
+	b.after(time.Hour).is("advancing; 1 done; stopped: gates; waits for gate")
+	if b.state.Stop == nil || b.state.Stop.Code != StopGates || len(b.state.Stop.Gates) != 1 {
+		t.Errorf("it paused for %+v", b.state.Stop)
+	}
+	b.resume()
+	b.o.Answers = nil
+	b.is("advancing; 1 done; waits for answers")
+	answer(GatePassed, GatePassed).is("advancing; ordered web2; 1 done; waits for nodes")
+	b.o.Answers = nil // those of another batch count no longer: the controller asks again
+	b.reports("ok", "web2").is("advancing; 2 done; waits for answers")
+	answer(GatePassed, GatePassed).is("completed; 2 done")
+}
+
 // TestStateComesFirst: a step that changes the state orders nobody: another controller may have done more.
 func TestStateComesFirst(t *testing.T) {
 	t.Parallel()

@@ -107,6 +107,9 @@ type State struct {
 	Tries   map[string]int      `json:"tries,omitempty"` // assignments of nodes
 	Again   []string            `json:"again,omitempty"` // failed nodes that an operator orders again, before others begin
 
+	Asked   time.Time         `json:"asked,omitzero"`    // since when the gates are asked after a batch; zero: they are not
+	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block the next batch
+
 	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
 	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
 	Moved    time.Time `json:"moved,omitzero"`     // when a node last ended

@@ -16,7 +16,7 @@ var (
 // Resume returns the state after an operator accepted the failures so far. The gate is opened beside it.
 func (s State) Resume() State {
 	s = s.clone()
-	s.Stop = nil
+	s.Stop, s.Asked, s.Answers = nil, time.Time{}, nil // gates are asked again
 	for node, f := range s.Failed {
 		f.Accepted = true
 		s.Failed[node] = f

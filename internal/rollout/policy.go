@@ -28,6 +28,7 @@ type Policy struct {
 	MaxPlaces      map[string]int        `json:"max_places,omitempty"`      // values of it that have unavailable nodes
 	OnFailure      OnFailure             `json:"on_failure,omitempty"`
 	Windows        []string              `json:"windows,omitempty"` // in which nodes may begin, as environments.ParseWindow reads them
+	Gates          []string              `json:"gates,omitempty"`   // names of checks that the machine of serve defines
 	Roles          map[string]RolePolicy `json:"roles,omitempty"`
 }
 

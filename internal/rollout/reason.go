@@ -14,6 +14,7 @@ const (
 	StopFailures StopCode = "failures"       // failed, allowed: of the campaign
 	StopBatch    StopCode = "batch_failures" // failed, allowed: of the batch
 	StopProgress StopCode = "progress"       // no node ended for too long
+	StopGates    StopCode = "gates"          // gates: they blocked the next batch for too long
 	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
 )
 
@@ -24,6 +25,7 @@ type Stop struct {
 	Run     string    `json:"run,omitempty"`
 	Failed  int       `json:"failed,omitempty"`
 	Allowed int       `json:"allowed,omitempty"`
+	Gates   []string  `json:"gates,omitempty"`
 	At      time.Time `json:"at"`
 }
 
@@ -37,6 +39,7 @@ const (
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
 	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
 	WaitHeld     WaitCode = "held"     // nodes, count: an operator's hold, or the machine itself, keeps them
+	WaitAnswers  WaitCode = "answers"  // answers, until: gates block the next batch; then it pauses
 	WaitWindow   WaitCode = "window"   // until: the next window opens; zero: none that this machine can read does
 	WaitPlace    WaitCode = "place"    // node, place: too many of it are unavailable
 	WaitRead     WaitCode = "read"     // more must be read from etcd
@@ -53,6 +56,8 @@ type Wait struct {
 	Place string      `json:"place,omitempty"`
 	Gate  *agent.Gate `json:"gate,omitempty"`
 	Stop  *Stop       `json:"stop,omitempty"`
+
+	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block; without a code: not yet
 }
 
 // named is the number of nodes that a wait names.

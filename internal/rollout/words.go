@@ -2,6 +2,8 @@ package rollout
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,8 @@ func (w Wait) Sentence() string {
 		return fmt.Sprintf("it waits for %s: held", w.names())
 	case WaitPlace:
 		return fmt.Sprintf("it waits before %s: too many nodes of %s are unavailable", w.Node, w.Place)
+	case WaitAnswers:
+		return w.answersSentence()
 	case WaitWindow:
 		if w.Until.IsZero() {
 			return "it waits for a window of its policy, and this machine knows none that opens: update its time zones"
@@ -52,6 +56,21 @@ func (w Wait) gateSentence() string {
 	return text
 }
 
+func (w Wait) answersSentence() string {
+	var all []string
+	for _, gate := range slices.Sorted(maps.Keys(w.Answers)) {
+		one := w.Answers[gate]
+		text := map[AnswerCode]string{
+			"": "is asked", GateRefused: "refuses", GateUnanswered: "cannot be asked", GateUndefined: "is not defined on the machine of serve",
+		}[one.Code]
+		if one.Text != "" {
+			text += ": " + string(one.Text)
+		}
+		all = append(all, fmt.Sprintf("gate %s %s", gate, text))
+	}
+	return fmt.Sprintf("it waits for its gates, until %s: %s", w.Until.UTC().Format(time.RFC3339), strings.Join(all, "; "))
+}
+
 // names lists the nodes of a wait.
 func (w Wait) names() string {
 	text := strings.Join(w.Nodes, ", ")
@@ -70,6 +89,8 @@ func (s Stop) Sentence() string {
 		return fmt.Sprintf("%s of the batch failed, and the policy allows %d", count(s.Failed), s.Allowed)
 	case StopProgress:
 		return "no node ended for too long"
+	case StopGates:
+		return "it waited for too long for " + strings.Join(s.Gates, ", ") + " to pass"
 	case StopDoubtful:
 		return fmt.Sprintf("%s failed because etcd did not answer, which proves nothing about the target (run %s)", s.Node, s.Run)
 	}

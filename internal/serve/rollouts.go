@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/gates"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
 	"pulley/internal/store"
@@ -31,7 +32,9 @@ func (r *rollouts) advance(ctx context.Context) error {
 		known[ref] = true
 		c := r.controllers[ref]
 		if c == nil {
-			c = &control.Controller{Store: r.Store, Ref: ref, Now: r.Now}
+			c = &control.Controller{Store: r.Store, Ref: ref, Now: r.Now, Ask: func(ctx context.Context, p rollout.Plan, names []string) map[string]rollout.Answer {
+				return gates.Ask(ctx, r.Gates, names, gates.About{Environment: ref.String(), Rollout: p.ID, Release: p.Target.Release}, r.Now)
+			}}
 			r.controllers[ref] = c
 		}
 		wait, err := c.Advance(ctx)

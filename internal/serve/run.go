@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"pulley/internal/fleetca"
+	"pulley/internal/gates"
 	"pulley/internal/join/server"
 	"pulley/internal/mirror"
 	"pulley/internal/notify"
@@ -57,6 +58,7 @@ type Config struct {
 	CAFlags      []string // given flags that need a CA, for messages
 	Agents       []string // program files
 	Notify       []string // URLs
+	Gates        string   // file that defines the gates of rollouts; "": none
 
 	Hostname string
 	Now      func() time.Time
@@ -115,6 +117,11 @@ func (c Config) hasCA() bool { return c.Cluster && c.Joins || !c.Cluster && c.au
 func (c Config) Check() error {
 	if err := errors.Join(notify.Check(c.Notify), c.checkCA()); err != nil {
 		return err
+	}
+	if c.Gates != "" {
+		if _, err := gates.Load(c.Gates); err != nil {
+			return err
+		}
 	}
 	if !c.Cluster {
 		if err := c.Member.Limits(); err != nil {
@@ -379,7 +386,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if v.ready.Etcd != nil {
 		etcdDir = c.Member.Dir
 	}
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, EtcdDir: etcdDir, Hostname: c.Hostname, Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, EtcdDir: etcdDir, Hostname: c.Hostname, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type TasksConfig struct {
 	Log          *slog.Logger
 	Metrics      prometheus.Registerer       // may be nil
 	Notify       []string                    // URLs, in the form of shoutrrr
+	Gates        string                      // file with the gates of rollouts; "": none
 	EtcdDir      string                      // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
 	Hostname     string                      // of this machine, for the record of that disk
 	Clock        func(context.Context) error // refuses a clock that is wrong; nil accepts any

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -19,8 +20,57 @@ type Controller struct {
 	Store *store.Store
 	Ref   environments.Ref
 	Now   func() time.Time
+	Ask   func(ctx context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer // nil: no gate is defined
 
-	plan *rollout.Plan // of the campaign that was read last
+	asking *question
+	plan   *rollout.Plan // of the campaign that was read last
+}
+
+// question is a question to the gates of a campaign, since its State.Asked.
+type question struct {
+	id      string
+	since   time.Time
+	at      time.Time
+	answers chan map[string]rollout.Answer
+}
+
+// askEvery is the time between two questions, and answersWithin how long a step waits for the answers before the next one does.
+const (
+	askEvery      = 10 * time.Second
+	answersWithin = time.Second
+)
+
+// ask returns the answers of the gates, once for each question; nil if they did not answer yet. A gate may take minutes, and must
+// not delay other campaigns.
+func (c *Controller) ask(ctx context.Context, p rollout.Plan, s rollout.State, gates []string, now time.Time) map[string]rollout.Answer {
+	q := c.asking
+	if q == nil || q.id != p.ID || !q.since.Equal(s.Asked) || q.answers == nil && now.Sub(q.at) >= askEvery {
+		q = &question{p.ID, s.Asked, now, make(chan map[string]rollout.Answer, 1)}
+		c.asking = q
+		ask := c.Ask
+		go func() {
+			if ask == nil {
+				undefined := map[string]rollout.Answer{}
+				for _, gate := range gates {
+					undefined[gate] = rollout.Answer{Code: rollout.GateUndefined, At: now.UTC()}
+				}
+				q.answers <- undefined
+				return
+			}
+			q.answers <- ask(ctx, p, gates)
+		}()
+	}
+	if q.answers == nil {
+		return nil
+	}
+	select {
+	case answers := <-q.answers:
+		q.answers = nil
+		return answers
+	case <-time.After(answersWithin):
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // Last returns the plan of the newest campaign that Advance saw; nil if there was none.
@@ -51,9 +101,13 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	}
 	c.plan = &campaign.Plan
 	now := c.Now()
-	o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, rollout.NeedsOf(campaign.Plan, campaign.State), now)
+	needs := rollout.NeedsOf(campaign.Plan, campaign.State)
+	o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
 	if err != nil {
 		return wait, true, err
+	}
+	if len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
+		o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates, now)
 	}
 	step := rollout.Advance(campaign.Plan, campaign.State, o, now)
 	if step.State == nil && len(step.Assign)+len(step.Withdraw) == 0 {

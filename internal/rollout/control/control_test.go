@@ -270,6 +270,44 @@ func TestRolloutCompletes(t *testing.T) {
 	}
 }
 
+// TestGatesBlockTheNextBatch: an operator whose errors rise after a batch keeps the other nodes, whichever serve asks.
+func TestGatesBlockTheNextBatch(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 4)
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "2", Gates: []string{"errors"}})
+	f.run(4, 1) // this controller defines no gate
+	c := f.wait(plan.ID, "asked its gate", func(c *store.Campaign) bool { return c.State.Answers["errors"].Code == rollout.GateUndefined })
+	if c.State.Done != 2 || c.State.Next != 2 {
+		t.Errorf("%d are done, and %d began", c.State.Done, c.State.Next)
+	}
+	var asked atomic.Int32
+	code := rollout.GateRefused
+	other := &Controller{Store: f.s, Ref: dev, Now: time.Now, Ask: func(_ context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer {
+		asked.Add(1)
+		if p.ID != plan.ID || len(gates) != 1 {
+			t.Errorf("it asks %v for %s", gates, p.ID)
+		}
+		return map[string]rollout.Answer{"errors": {Code: code, At: time.Now()}}
+	}}
+	if wait, err := other.Advance(t.Context()); err != nil || wait.Code != rollout.WaitAnswers {
+		t.Fatalf("it waits for %+v: %v", wait, err)
+	}
+	if c = f.campaign(plan.ID); c.State.Answers["errors"].Code != rollout.GateRefused || c.State.Done != 2 || c.State.Next != 2 || asked.Load() != 1 {
+		t.Errorf("after %d questions: %+v", asked.Load(), c.State)
+	}
+	code = rollout.GatePassed
+	later := time.Now().Add(2 * askEvery)
+	other.Now = func() time.Time { return later }
+	for end := time.Now().Add(time.Minute); f.campaign(plan.ID).State.Phase != rollout.Completed; later = later.Add(askEvery) {
+		if _, err := other.Advance(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it never completed: %+v", f.campaign(plan.ID).State)
+		}
+	}
+}
+
 // TestRacksAreNeverDownTogether: an operator who runs one service in two racks keeps one of them, also while a node that is not
 // in the rollout is silent.
 func TestRacksAreNeverDownTogether(t *testing.T) {

@@ -174,7 +174,7 @@ func (w *world) finish() {
 	s := w.state.value
 	if s.Phase == rollout.Advancing {
 		switch w.lastWait.Code {
-		case rollout.WaitGate, rollout.WaitApproval, rollout.WaitLost, rollout.WaitHeld, rollout.WaitPlace, rollout.WaitWindow:
+		case rollout.WaitGate, rollout.WaitApproval, rollout.WaitLost, rollout.WaitHeld, rollout.WaitPlace, rollout.WaitWindow, rollout.WaitAnswers:
 		case rollout.WaitNodes: // a node of which the controller can know nothing more
 			if !w.lastWait.Until.After(w.time().Add(-2 * time.Hour)) {
 				w.violate("the campaign waits for %v since %v", w.lastWait.Nodes, w.lastWait.Until)

@@ -1,0 +1,263 @@
+// Package gates asks the gates of staged rollouts: commands, HTTP checks and Prometheus queries that a file on the machine of
+// serve defines by name.
+//
+// It must never take a command, a URL or a query from etcd: only names come from there.
+package gates
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/bounded"
+	"pulley/internal/clip"
+	"pulley/internal/rollout"
+)
+
+// The limits of gates.
+const (
+	maxFile        = 1 << 20
+	maxAnswer      = 1 << 20 // bytes of an answer that are read
+	maxText        = 200     // bytes of an answer that are stored
+	defaultTimeout = 30 * time.Second
+	grace          = 5 * time.Second // of a command, between the signals
+)
+
+// Gate is one definition. It has one of Command, HTTP and Prometheus.
+type Gate struct {
+	Command    []string              `yaml:"command"`    // passes if it exits with 0
+	HTTP       string                `yaml:"http"`       // URL; passes if the status is from 200 to 299
+	Prometheus string                `yaml:"prometheus"` // URL of the server
+	Query      string                `yaml:"query"`      // passes if it has samples, and none of them is 0
+	Timeout    environments.Duration `yaml:"timeout"`
+}
+
+// Load reads the definitions of a file: gates by name, below the key gates.
+func Load(file string) (map[string]Gate, error) {
+	b, err := bounded.ReadFile(file, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the gates: %w", err)
+	}
+	var content struct {
+		Gates map[string]Gate `yaml:"gates"`
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	dec.KnownFields(true)
+	if err := dec.Decode(&content); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("cannot read the gates of %s: %w", file, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(content.Gates)) {
+		if err := content.Gates[name].check(); err != nil {
+			return nil, fmt.Errorf("cannot use gate %s of %s: %w", name, file, err)
+		}
+	}
+	return content.Gates, nil
+}
+
+func (g Gate) check() error {
+	kinds := 0
+	for _, has := range []bool{len(g.Command) > 0, g.HTTP != "", g.Prometheus != ""} {
+		if has {
+			kinds++
+		}
+	}
+	switch u, err := url.Parse(cmp.Or(g.HTTP, g.Prometheus)); {
+	case kinds != 1:
+		return errors.New("it needs one of command, http and prometheus")
+	case (g.Prometheus != "") != (g.Query != ""):
+		return errors.New("prometheus and query belong together")
+	case len(g.Command) == 0 && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == ""):
+		return errors.New("its URL is not like https://prometheus.example:9090")
+	case g.Timeout < 0 || time.Duration(g.Timeout) > time.Hour:
+		return errors.New("its timeout is not from 1s to 1h")
+	}
+	return nil
+}
+
+// About is the campaign for which gates are asked. Commands have it in their environment.
+type About struct {
+	Environment, Rollout, Release string
+}
+
+// Ask asks gates at the same time, each with its deadline. It reads the file each time; "" defines none.
+func Ask(ctx context.Context, file string, names []string, about About, now func() time.Time) map[string]rollout.Answer {
+	var defined map[string]Gate
+	var problem error
+	if file != "" {
+		defined, problem = Load(file)
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	answers := map[string]rollout.Answer{}
+	for _, name := range names {
+		gate, known := defined[name]
+		all.Go(func() {
+			answer := rollout.Answer{Code: rollout.GateUndefined}
+			switch {
+			case problem != nil:
+				answer = unanswered(problem)
+			case known:
+				ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(gate.Timeout), defaultTimeout))
+				answer = gate.ask(ctx, about)
+				cancel()
+			}
+			answer.At = now().UTC().Truncate(time.Second)
+			mu.Lock()
+			answers[name] = answer
+			mu.Unlock()
+		})
+	}
+	all.Wait()
+	return answers
+}
+
+func (g Gate) ask(ctx context.Context, about About) rollout.Answer {
+	switch {
+	case len(g.Command) > 0:
+		return g.run(ctx, about)
+	case g.HTTP != "":
+		status, _, err := get(ctx, g.HTTP)
+		switch {
+		case err != nil:
+			return unanswered(err)
+		case status < 200 || status > 299:
+			return refused(fmt.Sprintf("HTTP status %d", status))
+		}
+		return passed
+	}
+	return g.query(ctx)
+}
+
+var passed = rollout.Answer{Code: rollout.GatePassed}
+
+func refused(text string) rollout.Answer {
+	return rollout.Answer{Code: rollout.GateRefused, Text: agent.Prose(clip.Line(text, maxText))}
+}
+
+// unanswered never has a URL, which may contain a password.
+func unanswered(err error) rollout.Answer {
+	if of := (*url.Error)(nil); errors.As(err, &of) {
+		err = of.Err
+	}
+	text := err.Error()
+	if errors.Is(err, context.DeadlineExceeded) {
+		text = "it did not answer in time"
+	}
+	return rollout.Answer{Code: rollout.GateUnanswered, Text: agent.Prose(clip.Line(text, maxText))}
+}
+
+// run runs the command of a gate in a process group of its own.
+func (g Gate) run(ctx context.Context, about About) rollout.Answer {
+	out := &clip.Tail{Limit: maxText}
+	c := exec.CommandContext(ctx, g.Command[0], g.Command[1:]...)
+	c.Env = append(os.Environ(), "PULLEY_ENVIRONMENT="+about.Environment, "PULLEY_ROLLOUT="+about.Rollout, "PULLEY_RELEASE="+about.Release)
+	c.Stdout, c.Stderr = out, out
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
+	c.WaitDelay = grace
+	err := c.Run()
+	if c.Process != nil {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // processes that it left
+	}
+	exited := (*exec.ExitError)(nil)
+	switch {
+	case err == nil:
+		return passed
+	case ctx.Err() != nil:
+		return unanswered(ctx.Err())
+	case errors.As(err, &exited) && exited.Exited():
+		return refused(cmp.Or(out.String(), fmt.Sprintf("exit code %d", exited.ExitCode())))
+	}
+	return unanswered(err)
+}
+
+func get(ctx context.Context, address string) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	return resp.StatusCode, body, err
+}
+
+// query asks for the value of a query now: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
+func (g Gate) query(ctx context.Context) rollout.Answer {
+	status, body, err := get(ctx, strings.TrimSuffix(g.Prometheus, "/")+"/api/v1/query?query="+url.QueryEscape(g.Query))
+	if err != nil {
+		return unanswered(err)
+	}
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			ResultType string
+			Result     json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
+		return unanswered(fmt.Errorf("HTTP status %d: %s", status, cmp.Or(answer.Error, "no answer of Prometheus")))
+	}
+	samples, err := samplesOf(answer.Data.ResultType, answer.Data.Result)
+	switch {
+	case err != nil:
+		return unanswered(err)
+	case len(samples) == 0:
+		return refused("the query has no samples")
+	}
+	for _, value := range samples {
+		if value == "0" || value == "NaN" {
+			return refused("the query has the value " + value)
+		}
+	}
+	return passed
+}
+
+// samplesOf returns the values of a vector or a scalar, as Prometheus writes them.
+func samplesOf(kind string, result json.RawMessage) (values []string, err error) {
+	type sample [2]any // time and value
+	var samples []sample
+	switch kind {
+	case "scalar":
+		var one sample
+		err = json.Unmarshal(result, &one)
+		samples = append(samples, one)
+	case "vector":
+		var vector []struct{ Value sample }
+		err = json.Unmarshal(result, &vector)
+		for _, v := range vector {
+			samples = append(samples, v.Value)
+		}
+	default:
+		return nil, fmt.Errorf("the result of the query is a %.20s, not a vector or a scalar", kind)
+	}
+	for _, s := range samples {
+		value, ok := s[1].(string)
+		if !ok && err == nil {
+			err = errors.New("a sample of the query has no value")
+		}
+		values = append(values, value)
+	}
+	return values, err
+}

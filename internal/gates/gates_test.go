@@ -1,0 +1,107 @@
+package gates
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/rollout"
+)
+
+// A gate that lets a bad release through, or cannot be asked and does not say so, is worse than none.
+func TestGatesAnswer(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		result := func(kind, of string) {
+			fmt.Fprintf(w, `{"status":"success","data":{"resultType":%q,"result":%s}}`, kind, of)
+		}
+		switch r.URL.Path + " " + r.URL.Query().Get("query") {
+		case "/down ":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/slow ":
+			<-r.Context().Done()
+		case "/api/v1/query few < 5":
+			result("vector", `[{"metric":{},"value":[1,"3"]}]`)
+		case "/api/v1/query many < 5":
+			result("vector", `[]`)
+		case "/api/v1/query many < bool 5":
+			result("vector", `[{"metric":{},"value":[1,"1"]},{"metric":{},"value":[1,"0"]}]`)
+		case "/api/v1/query scalar":
+			result("scalar", `[1,"1"]`)
+		case "/api/v1/query few[5m]":
+			result("matrix", `[]`)
+		case "/api/v1/query (":
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"status":"error","error":"parse error"}`)
+		}
+	}))
+	t.Cleanup(server.Close)
+	closed := strings.Replace(server.URL, "http://", "http://user:secret@", 1)
+	closed = closed[:strings.LastIndex(closed, ":")] + ":1"
+	file := filepath.Join(t.TempDir(), "gates.yaml")
+	text := "gates:\n"
+	var names []string
+	want := map[string]string{}
+	for i, c := range []struct{ definition, want string }{
+		{`{http: URL/up}`, "passed "},
+		{`{http: URL/down}`, "refused HTTP status 503"},
+		{`{http: URL/slow, timeout: 100ms}`, "unanswered it did not answer in time"},
+		{`{http: CLOSED/x}`, "unanswered dial tcp 127.0.0.1:1: connect: connection refused"},
+		{`{prometheus: URL, query: "few < 5"}`, "passed "},
+		{`{prometheus: URL, query: "many < 5"}`, "refused the query has no samples"},
+		{`{prometheus: URL, query: "many < bool 5"}`, "refused the query has the value 0"},
+		{`{prometheus: URL/, query: scalar}`, "passed "},
+		{`{prometheus: URL, query: "few[5m]"}`, "unanswered the result of the query is a matrix, not a vector or a scalar"},
+		{`{prometheus: URL, query: (}`, "unanswered HTTP status 400: parse error"},
+		{`{prometheus: CLOSED, query: x}`, "unanswered dial tcp 127.0.0.1:1: connect: connection refused"},
+		{`{command: ["true"]}`, "passed "},
+		{`{command: [sh, -c, 'echo "$PULLEY_ENVIRONMENT $PULLEY_ROLLOUT $PULLEY_RELEASE"; exit 3']}`, "refused dev r2 1.5.0"},
+		{`{command: ["false"]}`, "refused exit code 1"},
+		{`{command: [/nowhere/program]}`, "unanswered fork/exec /nowhere/program: no such file or directory"},
+		{`{command: [sh, -c, 'sleep 60 & sleep 60'], timeout: 200ms}`, "unanswered it did not answer in time"},
+	} {
+		name := fmt.Sprintf("g%d", i)
+		definition := strings.NewReplacer("URL", server.URL, "CLOSED", closed).Replace(c.definition)
+		text += "  " + name + ": " + definition + "\n"
+		names, want[name] = append(names, name), c.want
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names, want["other"] = append(names, "other"), "undefined "
+	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	answers := Ask(t.Context(), file, names, About{"dev", "r2", "1.5.0"}, func() time.Time { return at })
+	for name, text := range want {
+		if got := string(answers[name].Code) + " " + string(answers[name].Text); got != text || !answers[name].At.Equal(at) {
+			t.Errorf("gate %s: %s, want %s", name, got, text)
+		}
+	}
+	if err := os.WriteFile(file, []byte("gates: {x: {}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a := Ask(t.Context(), file, []string{"x"}, About{}, time.Now)["x"]; a.Code != rollout.GateUnanswered || !strings.Contains(string(a.Text), "it needs one of command, http and prometheus") {
+		t.Errorf("a wrong file: %+v", a)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
+	for definition, want := range map[string]string{
+		"{}": "it needs one of command, http and prometheus", "{command: [a], http: 'https://x'}": "it needs one of",
+		"{prometheus: 'https://x'}": "prometheus and query belong together", "{http: 'https://x', query: x}": "belong together",
+		"{http: x}": "its URL is not like", "{http: 'https://x', timeout: 2h}": "its timeout is not from 1s to 1h", "{htp: x}": "field htp not found",
+	} {
+		file := filepath.Join(t.TempDir(), "gates.yaml")
+		if err := os.WriteFile(file, []byte("gates: {x: "+definition+"}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", definition, err)
+		}
+	}
+}
