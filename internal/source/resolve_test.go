@@ -26,6 +26,9 @@ func TestToolThatHangsIsEnded(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	refused(t, dir, Options{Deadline: 300 * time.Millisecond}, "cannot resolve the Puppetfile with r10k: it took longer than 300ms: asking the forge\n", "--puppetfile-timeout")
 	ended(t, pid)
+	if err := os.Remove(pid); err != nil { // another process may get the id
+		t.Fatal(err)
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := Open(ctx, dir, Options{CacheDir: t.TempDir(), Progress: func(line string) {
