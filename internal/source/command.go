@@ -81,10 +81,13 @@ func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var tree proctree.Tree // r10k starts each git in a session of its own, which the signal to its group does not reach
 	cmd.Cancel = func() error {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGSTOP) // else it may start another one while the tree is read
 		if p, ok := proctree.Read(cmd.Process.Pid); ok {
 			tree = proctree.Of(p)
 		}
-		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT)
+		return err
 	}
 	cmd.WaitDelay = grace
 	err := cmd.Run()
