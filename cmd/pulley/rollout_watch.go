@@ -65,8 +65,8 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environm
 			return err
 		case r.State == change.RolloutCompleted:
 			return nil
-		case r.State != change.RolloutAdvancing || r.Waits():
-			return &cli.SilentError{Code: cli.ExitDegraded}
+		case r.State == before.State && r.Sentence() == before.Sentence() && (r.State != change.RolloutAdvancing || r.Waits()):
+			return &cli.SilentError{Code: cli.ExitDegraded} // seen twice: a look reads the gate after the state
 		}
 		before = r
 		pause := time.NewTimer(watchPoll)
