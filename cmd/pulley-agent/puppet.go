@@ -76,7 +76,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	if target.IsZero() {
 		return errors.New("cannot run Puppet with this node's settings: no release is in place\nrun `pulley-agent run` first")
 	}
-	job, release, err := o.enforced(ctx, c, target, agent.Staging{Taking: first, Noop: first})
+	job, release, err := o.enforced(ctx, c, target, agent.Staging{Taking: first, Noop: first}, state.Hosts.Watch)
 	if err != nil {
 		return err
 	}
@@ -143,16 +143,22 @@ func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t agent.Targ
 }
 
 // enforced returns the job of a target. It contacts etcd only for parts that are missing on disk.
-func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target, how agent.Staging) (agent.Job, func(), error) {
+func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target, how agent.Staging, w agent.Watch) (agent.Job, func(), error) {
 	p, err := stage.Open(c, o.env.Now, o.logger())
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
 	staged, err := p.Stage(ctx, c.Identity, t, how)
+	var seen agent.Seen
+	if err == nil {
+		if seen, err = p.ShowHosts(c.Identity, t.Tree, w); errors.Is(err, agent.ErrNoHosts) {
+			err = nil // the node never read the list
+		}
+	}
 	if err := errors.Join(err, p.Close()); err != nil {
 		return agent.Job{}, nil, err
 	}
 	return agent.Job{
-		Identity: c.Identity, ID: fmt.Sprintf("command-%d", os.Getpid()), Target: t, Tree: staged.Tree, Data: staged.Data,
+		Identity: c.Identity, ID: fmt.Sprintf("command-%d", os.Getpid()), Target: t, Tree: staged.Tree, Data: staged.Data, Hosts: seen.File,
 	}, staged.Release, nil
 }
