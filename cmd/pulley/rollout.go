@@ -28,7 +28,7 @@ func newRollout(o *options) *cobra.Command {
 			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),
 		o.newRolloutAct(change.Again, "Order the failed nodes again, before the others",
 			"retry orders the failed nodes again, and continues the rollout when they have ended. It also continues an aborted rollout."),
-		o.newRolloutAct(change.Abort, "Order no further node, ever",
+		o.newRolloutAct(change.Abort, "Order no further node, and refuse to resume",
 			"abort ends the orders of a rollout. Nodes that took the release keep it, and the rollout owns the targets until `rollout revert`, or\n"+
 				"until they are changed with --abort-campaign, for example by `pulley promote`."),
 		o.newRolloutAct(change.Approve, "Let a rollout continue after its canaries", "approve lets a rollout continue after its canaries, if its policy promotes manually."),
