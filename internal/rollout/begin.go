@@ -1,0 +1,133 @@
+package rollout
+
+import "slices"
+
+// begin orders the nodes of the batch up to index to. It reports whether all of them began, or were left out.
+func (a *advance) begin(g Group, to int) bool {
+	if a.s.Next < to && a.closed() {
+		return false
+	}
+	for a.s.Next < to {
+		m := g.Nodes[a.s.Next]
+		n, read := a.o.Nodes[m.Node]
+		if !read {
+			a.wait = Wait{Code: WaitRead}
+			return false
+		}
+		unready := notReady(n)
+		switch {
+		case n.Host == nil || n.Host.MachineID != m.Machine:
+			a.s.Skipped[m.Node] = SkipRemoved
+		case unready && a.p.Policy.Unready == UnreadySkip && a.mayskip():
+			a.s.Skipped[m.Node] = SkipNotReady
+		case unready && a.p.Policy.Unready != UnreadyWait:
+			a.fail(m.Node, Failure{Code: NotReady})
+			a.s.Next++
+			a.limits()
+			if a.stop != nil {
+				return false
+			}
+			continue
+		case len(a.s.Slots) >= g.Batch:
+			a.wait = a.waitForNodes()
+			return false
+		default:
+			if place, full := a.full(m); full {
+				a.wait = Wait{Code: WaitPlace, Node: m.Node, Place: place}
+				return false
+			}
+			a.order(m, false)
+		}
+		a.s.Next++
+		a.changed = true
+	}
+	return true
+}
+
+// again begins the nodes that an operator ordered again, group by group, each in its batches. It reports whether all of them
+// ended. They never run beside others: groups never overlap.
+func (a *advance) again() bool {
+	busy, in := len(a.s.Slots), -1 // the group of the nodes in progress
+	for node, slot := range a.s.Slots {
+		if slot.Again {
+			_, in = a.member(node)
+			busy--
+		}
+	}
+	switch {
+	case in < 0 && len(a.s.Again) == 0:
+		return true
+	case busy > 0:
+		a.wait = a.waitForNodes()
+		return false
+	case len(a.s.Again) > 0 && a.closed():
+		return false
+	}
+	for len(a.s.Again) > 0 {
+		node := a.s.Again[0]
+		n, read := a.o.Nodes[node]
+		m, group := a.member(node)
+		g, _ := a.s.InOrder(a.p, group)
+		switch {
+		case len(a.s.Slots) > 0 && (group != in || len(a.s.Slots) >= g.Batch):
+			a.wait = a.waitForNodes()
+			return false
+		case !read:
+			a.wait = Wait{Code: WaitRead}
+			return false
+		case n.Host == nil || n.Host.MachineID != m.Machine:
+			a.s.Skipped[node] = SkipRemoved
+		default:
+			if place, full := a.full(m); full {
+				a.wait = Wait{Code: WaitPlace, Node: node, Place: place}
+				return false
+			}
+			a.order(m, true)
+			in = group
+		}
+		a.s.Again, a.changed = slices.Clone(a.s.Again[1:]), true
+	}
+	if len(a.s.Slots) == 0 {
+		return true
+	}
+	a.wait = a.waitForNodes()
+	return false
+}
+
+// closed reports whether no window of the policy is open.
+func (a *advance) closed() bool {
+	opens := a.p.Policy.opens(a.now)
+	if opens.Equal(a.now) {
+		return false
+	}
+	a.wait = Wait{Code: WaitWindow, Until: opens}
+	return true
+}
+
+// later adds the nodes that were registered during the campaign as its last group, once. Then it completes the campaign.
+func (a *advance) later() bool {
+	if a.s.Late != nil {
+		a.s.Phase, a.s.Ended, a.changed = Completed, a.now, true
+		return false
+	}
+	if a.o.Hosts == nil { // the next step reads them
+		return false
+	}
+	planned := map[string]string{}
+	for _, g := range a.p.Groups {
+		for _, m := range g.Nodes {
+			planned[m.Node] = m.Machine
+		}
+	}
+	var members []Member
+	for _, c := range natural(a.o.Hosts) {
+		if machine, was := planned[c.Node]; !c.Excluded && (a.p.Role == "" || c.Role == a.p.Role) && (!was || machine != c.Machine) {
+			members = append(members, Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
+		}
+	}
+	apart(a.p.Policy, members)
+	batch := a.p.Policy.Batch.Of(a.p.Nodes()+len(members), 1)
+	a.s.Late = &LateGroup{group(Late, "", nil, batch, allowed(a.p.Policy.BatchFailures, batch)), members}
+	a.s.Late.Size, a.changed = len(members), true
+	return false // write it before its nodes begin
+}

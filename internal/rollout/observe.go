@@ -1,0 +1,77 @@
+package rollout
+
+import (
+	"slices"
+
+	"pulley/agent"
+)
+
+// Observed is the state of an environment in etcd, as far as Needs names it.
+type Observed struct {
+	Gate  agent.Gate
+	Nodes map[string]Node // by name; a node that is absent here was not read
+	Hosts []Candidate     // all registered nodes of the scope, if Needs.Hosts
+
+	Answers map[string]Answer // of gates, since State.Asked; a gate that is absent here did not answer yet
+}
+
+// Node is what etcd has of one node.
+type Node struct {
+	Host       *agent.Host // nil: not registered
+	Status     *agent.Status
+	Assigned   *agent.Assignment
+	View       agent.View   // with the assignment
+	Wanted     agent.Target // if this campaign assigns it
+	StatusAt   int64        // revisions; 0: absent
+	HostAt     int64
+	AssignedAt int64
+}
+
+// Needs names what Advance will look at.
+type Needs struct {
+	Nodes []string // in order
+	Hosts bool     // the host list
+	Gates []string // to ask now
+}
+
+// NeedsOf names what Advance looks at: the nodes in progress and the rest of the batch, or everybody if a limit of
+// attributes counts nodes outside of the batch.
+func NeedsOf(p Plan, s State) Needs {
+	if s.Phase != Advancing {
+		return Needs{}
+	}
+	need := map[string]bool{}
+	for name := range s.Slots {
+		need[name] = true
+	}
+	for _, name := range s.Again {
+		need[name] = true
+	}
+	g, ok := s.Current(p)
+	from := s.Next
+	if ok && s.Next >= len(g.Nodes) {
+		g, ok = s.InOrder(p, s.Group+1)
+		from = 0
+	}
+	if ok {
+		_, to := g.batch(from / max(g.Batch, 1))
+		for _, m := range g.Nodes[from:min(to, len(g.Nodes))] {
+			need[m.Node] = true
+		}
+	}
+	if len(p.Policy.Limits()) > 0 {
+		for m := range placed(p, s) {
+			need[m.Node] = true
+		}
+	}
+	names := make([]string, 0, len(need))
+	for name := range need {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	needs := Needs{Nodes: names, Hosts: s.Late == nil && s.Group >= len(p.Groups)}
+	if !s.Asked.IsZero() {
+		needs.Gates = p.Policy.Gates
+	}
+	return needs
+}

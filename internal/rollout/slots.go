@@ -1,0 +1,138 @@
+package rollout
+
+import (
+	"fmt"
+	"time"
+)
+
+// ended frees a node's slot.
+func (a *advance) ended(node string) {
+	delete(a.s.Slots, node)
+	a.s.Moved, a.changed = a.now, true
+}
+
+func (a *advance) put(node string, s Slot) {
+	a.s.Slots[node], a.changed = s, true
+}
+
+// fail counts a failure. A node that keeps its slot may run.
+func (a *advance) fail(node string, f Failure) {
+	f.Problem.Text = "" // the run record has it
+	a.s.Failed[node], a.changed = f, true
+}
+
+// order gives a node a slot.
+func (a *advance) order(m Member, again bool) {
+	if len(a.s.Slots) == 0 {
+		a.s.Moved = a.now // what it waited for before is no lack of progress
+	}
+	a.s.Tries[m.Node]++
+	a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
+}
+
+// member returns a node of the campaign, and the index of its group; -1 if it has none.
+func (a *advance) member(node string) (Member, int) {
+	for i := range len(a.p.Groups) + 1 {
+		g, _ := a.s.InOrder(a.p, i)
+		for _, m := range g.Nodes {
+			if m.Node == node {
+				return m, i
+			}
+		}
+	}
+	return Member{}, -1
+}
+
+// judge moves one slot by what its node reported.
+func (a *advance) judge(node string) {
+	slot := a.s.Slots[node]
+	n, read := a.o.Nodes[node]
+	switch {
+	case !read:
+		return
+	case n.Host == nil || n.Host.MachineID != slot.Machine:
+		delete(a.s.Failed, node)
+		a.s.Skipped[node] = SkipRemoved
+		a.ended(node)
+		return
+	case slot.State == Withdrawing:
+		a.judgeWithdrawing(node, slot, n)
+		return
+	}
+	switch v := verdict(n, slot, a.p.Policy.Retries); v.answer {
+	case succeeded:
+		a.healthy(node, slot, n)
+	case failed:
+		a.fail(node, v.failure)
+		a.ended(node)
+	case refusedTarget:
+		a.put(node, withdrawn(slot, NodeRefused, ""))
+	case doubtful:
+		if slot.Doubtful != n.Status.LastRun {
+			slot.Doubtful = n.Status.LastRun
+			a.put(node, slot)
+			a.halt(Stop{Code: StopDoubtful, Node: node, Run: n.Status.LastRun})
+		}
+	default:
+		a.late(node, slot, n)
+	}
+}
+
+// judgeWithdrawing frees the slot once the assignment is deleted. A node that began first keeps it.
+func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
+	switch {
+	case n.Assigned == nil || n.Assigned.ID != slot.ID:
+		if slot.Why != "" {
+			a.fail(node, Failure{Code: slot.Why})
+		} else {
+			a.s.Skipped[node] = slot.Skip
+		}
+		a.ended(node)
+	case slot.GivenUp:
+	case running(n):
+		slot.State = Lost
+		a.fail(node, Failure{Code: NodeLost})
+		a.put(node, slot)
+	case verdict(n, slot, a.p.Policy.Retries).answer != silent:
+		slot.State, slot.Why, slot.Skip = Ordered, "", "" // it answered meanwhile
+		if v := verdict(n, slot, a.p.Policy.Retries).answer; v == succeeded || v == failed {
+			a.put(node, slot)
+		}
+	}
+}
+
+func withdrawn(s Slot, why FailureCode, skip SkipCode) Slot {
+	s.State, s.Why, s.Skip, s.Since = Withdrawing, why, skip, time.Time{}
+	return s
+}
+
+// healthy settles a node that succeeded. A lost node that succeeds is a failure no longer.
+func (a *advance) healthy(node string, slot Slot, n Node) {
+	settle := time.Duration(a.p.Policy.Settle)
+	if slot.State != Healthy {
+		delete(a.s.Failed, node)
+		slot.State, slot.Since, slot.Status = Healthy, a.now, n.StatusAt
+		a.put(node, slot)
+	}
+	if settle == 0 || a.now.Sub(slot.Since) >= settle && n.StatusAt > slot.Status {
+		a.s.Done++
+		a.ended(node)
+	}
+}
+
+// late ends the wait for a node that does not answer.
+func (a *advance) late(node string, slot Slot, n Node) {
+	if !a.open() || slot.State != Ordered || a.now.Sub(slot.At) < time.Duration(a.p.Policy.Deadline) {
+		return
+	}
+	switch {
+	case held(n):
+		return // an operator ends it
+	case running(n):
+		slot.State = Lost
+		a.fail(node, Failure{Code: NodeLost, Run: n.Status.LastRun})
+		a.put(node, slot)
+	default:
+		a.put(node, withdrawn(slot, DeadlineEnded, ""))
+	}
+}
