@@ -1,0 +1,143 @@
+package change
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/content"
+	"pulley/internal/store"
+)
+
+// Shadows lists the other places that define a changed key.
+type Shadows struct {
+	Key      string
+	Hides    []hieradata.Layer // lower live layers
+	HiddenBy []hieradata.Layer // higher live layers, for their nodes
+	Release  string            // version of the release whose data has the key too
+	Places   []string          // places in that release
+	Merge    string            // merge behavior of Hiera; "" or first: the live value hides the others
+	Err      error             // the list is missing or incomplete
+}
+
+// maxNodeLayers limits the layers of nodes that shadows reads.
+const maxNodeLayers = 200
+
+// maxShadowKeys limits the changed keys for which shadows looks.
+const maxShadowKeys = 50
+
+// shadows finds the other live layers and the places in the release that define a key which a change of the layer set.
+func (l *layering) shadows(data store.Data, layer hieradata.Layer, diffs []Difference) []Shadows {
+	var found []Shadows
+	for _, d := range diffs {
+		if d.To != nil && len(found) < maxShadowKeys {
+			found = append(found, Shadows{Key: d.Key})
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	err := l.liveShadows(data, layer, found)
+	if err == nil {
+		err = releaseShadows(l.ctx, l.s, l.f, layer, found)
+	}
+	if err != nil {
+		found[0].Err = err
+	}
+	return found
+}
+
+func (l *layering) liveShadows(data store.Data, layer hieradata.Layer, found []Shadows) error {
+	h, err := l.hierarchy(l.f.Desires.Default.Release)
+	if err != nil {
+		return err
+	}
+	ofNodes := 0
+	for _, other := range h.Sorted(data.SortedLayers()) {
+		if !l.related(layer, other) {
+			continue
+		}
+		if kind, _, _ := strings.Cut(string(other), "/"); kind == "nodes" {
+			if ofNodes++; ofNodes > maxNodeLayers {
+				continue
+			}
+		}
+		b, err := l.s.Targets.Layer(l.ctx, l.ref.String(), data.Layers[other])
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			_, has, err := hieradata.Get(b, found[i].Key)
+			switch {
+			case err != nil:
+				return err
+			case has && h.Rank(other) > h.Rank(layer):
+				found[i].Hides = append(found[i].Hides, other)
+			case has:
+				found[i].HiddenBy = append(found[i].HiddenBy, other)
+			}
+		}
+	}
+	return nil
+}
+
+func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, layer hieradata.Layer, found []Shadows) error {
+	if f.Desires.Default.Release == "" {
+		return nil
+	}
+	r, err := s.Releases.Get(ctx, f.Desires.Default.Release)
+	if err != nil {
+		return err
+	}
+	files, err := content.ReadFiles(ctx, s.Releases, r.Content, hieradata.WantFile)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		places, merge, err := hieradata.Shadows(files, found[i].Key)
+		found[i].Release, found[i].Merge, found[i].Err = r.Version, merge, err
+		for _, p := range places {
+			if concerns(f.Spec, layer, p.File) {
+				found[i].Places = append(found[i].Places, p.String())
+			}
+		}
+	}
+	return nil
+}
+
+// related reports whether some node may use both layers.
+func (l *layering) related(a, b hieradata.Layer) bool {
+	f := l.f
+	kindA, nameA, _ := strings.Cut(string(a), "/")
+	kindB, nameB, _ := strings.Cut(string(b), "/")
+	_, _, attributeA := a.Attribute()
+	_, _, attributeB := b.Attribute()
+	switch {
+	case kindA == kindB:
+		return false // of another node or role, or another value
+	case (attributeA || attributeB) && nameA != "" && nameB != "":
+		return l.together(a, b)
+	case kindA == "nodes" && kindB == "roles":
+		return f.RoleOf(nameA) == nameB
+	case kindA == "roles" && kindB == "nodes":
+		return f.RoleOf(nameB) == nameA
+	}
+	return true
+}
+
+// concerns excludes hierarchy files of other roles: a value for controllers does not hide values in roles/compute.yaml.
+func concerns(e *environments.Environment, layer hieradata.Layer, file string) bool {
+	kind, name, _ := strings.Cut(string(layer), "/")
+	role := name
+	if n, err := environments.ParseNode(name); kind == "nodes" && err == nil {
+		role = n.Role
+	}
+	if kind != "roles" && kind != "nodes" {
+		return true
+	}
+	base := strings.TrimSuffix(path.Base(file), path.Ext(file))
+	_, ofRole := e.Role(base)
+	return !ofRole || base == role
+}
