@@ -26,15 +26,18 @@ type Target struct {
 // IsZero reports whether the target names no release. Such a target cannot be enforced.
 func (t Target) IsZero() bool { return t.Tree == "" }
 
-// String formats a target for people: "1.4.0 with data 12", "1.4.0" or "nothing".
+// String formats a target for people: "1.4.0 with data 12", "1.4.0", "data 12" or "nothing".
 func (t Target) String() string {
-	if t.IsZero() {
+	data := "data " + strconv.FormatInt(int64(t.Data), 10)
+	switch {
+	case t.IsZero() && t.Data == 0:
 		return "nothing"
-	}
-	if t.Data == 0 {
+	case t.IsZero():
+		return data
+	case t.Data == 0:
 		return t.Release
 	}
-	return t.Release + " with data " + strconv.FormatInt(int64(t.Data), 10)
+	return t.Release + " with " + data
 }
 
 // Overlay returns t with its empty parts taken from under. A role's or node's target inherits this way.

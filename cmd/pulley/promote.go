@@ -149,11 +149,8 @@ func takers(n int, one, more string) string {
 
 // describeTarget formats the target of one scope. Parts of it may be inherited.
 func describeTarget(t agent.Target) string {
-	switch {
-	case t == agent.Target{}:
+	if t == (agent.Target{}) {
 		return "none"
-	case t.IsZero():
-		return fmt.Sprintf("data %d", t.Data)
 	}
 	return t.String()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
@@ -18,18 +19,18 @@ import (
 )
 
 func newRollout(o *options) *cobra.Command {
-	return group("rollout", "Roll out a release in batches that stop by themselves",
-		"rollout orders the nodes of an environment to take a release batch by batch: canaries, then each role. It pauses by itself when\n"+
+	return group("rollout", "Roll out a release or live data in batches that stop by themselves",
+		"rollout orders the nodes of an environment to take a release or live data batch by batch: canaries, then each role. It pauses by itself when\n"+
 			"more nodes fail than the policy allows. `pulley serve` advances it. While it is in progress, nothing else changes the targets\n"+
 			"of the environment.",
 		newRolloutStart(o), newRolloutList(o), newRolloutShow(o), newRolloutWatch(o),
-		o.newRolloutAct(change.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the release keep it."),
+		o.newRolloutAct(change.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the target keep it."),
 		o.newRolloutAct(change.Resume, "Continue a paused rollout, and accept the failures so far",
 			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),
 		o.newRolloutAct(change.Again, "Order the failed nodes again, before the others",
 			"retry orders the failed nodes again, and continues the rollout when they have ended. It also continues an aborted rollout."),
 		o.newRolloutAct(change.Abort, "Order no further node, and refuse to resume",
-			"abort ends the orders of a rollout. Nodes that took the release keep it, and the rollout owns the targets until `rollout revert`, or\n"+
+			"abort ends the orders of a rollout. Nodes that took the target keep it, and the rollout owns the targets until `rollout revert`, or\n"+
 				"until they are changed with --abort-campaign, for example by `pulley promote`."),
 		o.newRolloutAct(change.Approve, "Let a rollout continue after its canaries", "approve lets a rollout continue after its canaries, if its policy promotes manually."),
 		newRolloutSkip(o), newRolloutRevert(o),
@@ -37,43 +38,57 @@ func newRollout(o *options) *cobra.Command {
 }
 
 func newRolloutStart(o *options) *cobra.Command {
+	var data int64
 	cmd := &cobra.Command{
-		Use: "start VERSION -e ENVIRONMENT", Short: "Start a rollout of a release",
+		Use: "start [VERSION] -e ENVIRONMENT", Short: "Start a rollout of a release or of live data",
 		Long: `start begins a rollout of a release to all registered nodes of an environment, or of a role. Nodes with a release of their own or of
-their role keep it. The target of the environment changes when the rollout completes; new machines take the old one until then.`,
-		Args: arguments(1, 1, "takes one version"),
+their role keep it. With --data, all nodes take a generation of live data, which ` + "`pulley data history`" + ` lists; with both, a release
+and data. The target of the environment changes when the rollout completes; new machines take the old one until then.`,
+		Args: func(c *cobra.Command, args []string) error {
+			if data < 0 {
+				return cli.Usagef("--data is the number of a generation, from 1")
+			}
+			return arguments(1-int(min(data, 1)), 1, "takes one version, --data, or both")(c, args)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			sc, err := o.scope.value()
 			if err != nil {
 				return err
 			}
+			to := change.RolloutTarget{Version: strings.Join(args, ""), Data: agent.Generation(data)}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				r, err := change.StartRollout(ctx, s, ref, sc, args[0], o.changing())
+				r, err := change.StartRollout(ctx, s, ref, sc, to, o.changing())
 				if err != nil {
 					return err
 				}
-				o.warn(r.Notes)
-				fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s\n", r.ID, r.Target, ref, cli.Count(r.Nodes, "node"))
-				if err := o.showGroups(r); err != nil {
-					return err
-				}
-				if len(r.Excluded) > 0 {
-					fmt.Fprintf(o.env.Stdout, "not in it, because of a release of their own or of their role: %s\n", nodeNames(r.Excluded))
-				}
-				if !o.dryRun {
-					fmt.Fprintf(o.env.Stdout, "`pulley serve` advances it; to see it: `pulley rollout show -e %s`\n", ref)
-				}
-				return nil
+				return o.announceRollout(ref, r)
 			})
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	cmd.Flags().StringVar(&o.scope.role, "role", "", "only nodes of one role")
+	cmd.Flags().Int64Var(&data, "data", 0, "generation of live data (default: nodes keep theirs)")
 	o.sign.add(cmd)
 	o.sign.addUnsigned(cmd)
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
 	return cmd
+}
+
+// announceRollout prints a rollout that starts.
+func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error {
+	o.warn(r.Notes)
+	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s\n", r.ID, r.Target, ref, cli.Count(r.Nodes, "node"))
+	if err := o.showGroups(r); err != nil {
+		return err
+	}
+	if len(r.Excluded) > 0 {
+		fmt.Fprintf(o.env.Stdout, "not in it, because of a release of their own or of their role: %s\n", nodeNames(r.Excluded))
+	}
+	if !o.dryRun {
+		fmt.Fprintf(o.env.Stdout, "`pulley serve` advances it; to see it: `pulley rollout show -e %s`\n", ref)
+	}
+	return nil
 }
 
 // nodeNames lists the first nodes, and the number of the others.

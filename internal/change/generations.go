@@ -105,7 +105,7 @@ func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, t
 	if err != nil {
 		return nil, 0, err
 	}
-	_, diffs, err := diffGenerations(ctx, s, ref, store.Data{Generation: a}, store.Data{Generation: b})
+	_, diffs, err := diffGenerations(ctx, s, ref, store.Data{Generation: a.Generation}, store.Data{Generation: b.Generation})
 	for i, d := range diffs {
 		diffs[i] = d.hidden()
 	}
@@ -113,15 +113,15 @@ func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, t
 }
 
 // generation reads a generation; 0 is the one before the first, without layers.
-func generation(ctx context.Context, s *store.Store, ref environments.Ref, n agent.Generation) (hieradata.Generation, error) {
+func generation(ctx context.Context, s *store.Store, ref environments.Ref, n agent.Generation) (store.SignedGeneration, error) {
 	if n == 0 {
-		return hieradata.Generation{}, nil
+		return store.SignedGeneration{}, nil
 	}
 	g, err := s.Targets.Generation(ctx, ref.String(), n)
 	if errors.Is(err, store.ErrNotFound) {
 		err = fmt.Errorf("%w\nrun `pulley data history -e %s` to list the generations", err, ref)
 	}
-	return g.Generation, err
+	return g, err
 }
 
 // diffGenerations returns the layers of the second that differ, an empty one for each that it lacks, and the keys.
@@ -162,7 +162,7 @@ func RevertData(ctx context.Context, s *store.Store, ref environments.Ref, to ag
 		if err != nil {
 			return err
 		}
-		layers, diffs, err := diffGenerations(ctx, s, ref, data, store.Data{Generation: wanted})
+		layers, diffs, err := diffGenerations(ctx, s, ref, data, store.Data{Generation: wanted.Generation})
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/fleet"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -91,38 +92,72 @@ func noRollout(ref environments.Ref) error {
 	return fmt.Errorf("%w in %s\n`pulley rollout list -e %s` lists earlier ones", errNoRollout, ref, ref)
 }
 
-// StartRollout starts a staged rollout of a release to all nodes, or to those of a role. From then on `pulley serve`
-// orders its nodes to take the release, batch by batch.
-func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (r Rollout, err error) {
+// RolloutTarget is what a staged rollout brings to nodes: a release, a generation of live data, or both.
+type RolloutTarget struct {
+	Version string           // of a release; "": nodes keep theirs
+	Data    agent.Generation // 0: nodes keep theirs
+}
+
+// find reads the target. remedy is what signs the part of it that nobody signed; "" if all of it is signed.
+func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref environments.Ref) (target agent.Target, remedy string, err error) {
+	if t.Version != "" {
+		release, err := s.Releases.Resolve(ctx, t.Version)
+		if err != nil {
+			return target, "", err
+		}
+		if target = release.Target(); len(release.Signatures) == 0 {
+			remedy = fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", release.Version)
+		}
+	}
+	if t.Data != 0 {
+		g, err := generation(ctx, s, ref, t.Data)
+		if err != nil {
+			return target, "", err
+		}
+		if target.Data, target.DataDigest = t.Data, hieradata.Digest(g.Record); len(g.Signatures) == 0 {
+			remedy = fmt.Sprintf("sign its data, as a new generation: `pulley data revert %d -e %s --rollout --sign-key FILE`", t.Data, ref)
+		}
+	}
+	return target, remedy, nil
+}
+
+// StartRollout starts a staged rollout of a target to all nodes, or to those of a role. From then on `pulley serve`
+// orders its nodes to take the target, batch by batch.
+func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, to RolloutTarget, a Author) (r Rollout, err error) {
 	if scope.Node != "" {
 		return r, errors.New("a rollout is for all nodes or for a role: promote the release for one node")
 	}
 	err = Retry(func() error {
-		release, err := s.Releases.Resolve(ctx, version)
-		if err != nil {
-			return err
+		target, remedy, err := to.find(ctx, s, ref)
+		if err == nil {
+			r, err = startRollout(ctx, s, ref, scope, target, remedy, a)
 		}
-		p, err := PlanRollout(ctx, s, ref, release.Target(), scope.Role, a.Author)
-		if err != nil {
-			return err
-		}
-		if !a.Unsigned && p.demandsSigned && len(release.Signatures) == 0 {
-			return unsignedError("roll out "+release.Version, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", release.Version))
-		}
-		if !a.Unsigned && p.demandsSigned && a.Key == nil {
-			return unsignedError("start a rollout of "+release.Version, ref, "sign its way back: give --sign-key FILE")
-		}
-		if own := p.Plan.Origin.Overlay(p.Desires.Default); p.Plan.Target.Overlay(own) == own {
-			return fmt.Errorf("cannot start a rollout in %s: %s is the target of %s already", ref, release.Version, scope)
-		}
-		if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
-			return err
-		}
-		r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
-		r.Notes = p.Notes
-		return nil
+		return err
 	})
 	return r, err
+}
+
+// startRollout starts a rollout of a target. remedy is what signs an unsigned one.
+func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, target agent.Target, remedy string, a Author) (r Rollout, err error) {
+	p, err := PlanRollout(ctx, s, ref, target, scope.Role, a.Author)
+	if err != nil {
+		return r, err
+	}
+	if !a.Unsigned && p.demandsSigned && remedy != "" {
+		return r, unsignedError("roll out "+target.String(), ref, remedy)
+	}
+	if !a.Unsigned && p.demandsSigned && a.Key == nil {
+		return r, unsignedError("start a rollout of "+target.String(), ref, "sign its way back: give --sign-key FILE")
+	}
+	if own := p.Plan.Origin.Overlay(p.Desires.Default); p.Plan.Target.Overlay(own) == own {
+		return r, fmt.Errorf("cannot start a rollout in %s: %s is the target of %s already", ref, target, scope)
+	}
+	if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
+		return r, err
+	}
+	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
+	r.Notes = p.Notes
+	return r, nil
 }
 
 // Act is an operator's act on the rollout in progress.
@@ -339,9 +374,9 @@ func place(r Rollout, c *store.Campaign, node string) string {
 		case NodeFailed, NodeSkipped:
 			return m.Words()
 		case RolloutNodeState(rollout.Ordered):
-			return "it may take the release now"
+			return "it may take the target now"
 		case RolloutNodeState(rollout.Healthy):
-			return "it took the release, and must stay healthy until " + m.Since.Add(time.Duration(c.Plan.Policy.Settle)).UTC().Format(time.RFC3339)
+			return "it took the target, and must stay healthy until " + m.Since.Add(time.Duration(c.Plan.Policy.Settle)).UTC().Format(time.RFC3339)
 		case RolloutNodeState(rollout.Withdrawing):
 			return "its order is being withdrawn"
 		}
@@ -357,7 +392,7 @@ func place(r Rollout, c *store.Campaign, node string) string {
 		case at < 0:
 			continue
 		case i < c.State.Group || i == c.State.Group && at < c.State.Next:
-			return "it took the release"
+			return "it took the target"
 		}
 		text := fmt.Sprintf("waiting for batch %d of %d of %s", at/max(g.Batch, 1)+1, g.Batches(), g.Name())
 		if r.Wait != nil {
@@ -365,7 +400,7 @@ func place(r Rollout, c *store.Campaign, node string) string {
 		}
 		return text
 	}
-	return "not in it: it registered after the start, and takes the release in the last group"
+	return "not in it: it registered after the start, and takes the target in the last group"
 }
 
 // Waits reports whether the rollout needs an operator before it continues.
@@ -401,9 +436,9 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 		words := m.Words()
 		switch m.State {
 		case RolloutNodeState(rollout.Ordered):
-			words = "may take the release"
+			words = "may take the target"
 		case RolloutNodeState(rollout.Healthy):
-			words = "took the release, and settles"
+			words = "took the target, and settles"
 		case RolloutNodeState(rollout.Lost):
 			words = "began, and did not answer before its deadline"
 		case RolloutNodeState(rollout.Withdrawing):
