@@ -40,7 +40,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, targ
 	}
 	p.Desires, p.demandsSigned = f.Desires, signers(f, Scope{Role: role})
 	candidates := store.Candidates(f.Hosts, f.Desires, role, target)
-	policy := PolicyOf(f.Spec)
+	policy := rollout.PolicyOf(f.Spec)
 	if limits := policy.Limits(); len(limits) > 0 {
 		unknown, err := s.Campaigns.Place(ctx, ref, f.Spec, limits, candidates)
 		if err != nil {
@@ -91,23 +91,4 @@ func markCanaries(ctx context.Context, s *store.Store, ref environments.Ref, f s
 		return nil, fmt.Errorf("canaries_where selects no node of the rollout\n%s", strings.Join(notes, "\n"))
 	}
 	return notes, nil
-}
-
-// PolicyOf returns the policy for the staged rollouts of an environment.
-func PolicyOf(e *environments.Environment) rollout.Policy {
-	from := e.Rollout
-	p := rollout.Policy{
-		Canaries: rollout.Share(from.Canaries), CanariesWhere: from.CanariesWhere, Batch: rollout.Share(from.Batch),
-		Failures: rollout.Share(from.Failures), BatchFailures: rollout.Share(from.BatchFailures), Retries: from.Retries,
-		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
-		Promote: rollout.Promotion(from.Promote), Unready: rollout.Unready(from.Unready), Skip: rollout.Share(from.Skip),
-		MaxUnavailable: from.MaxUnavailable, MaxPlaces: from.MaxPlaces, Windows: from.Windows, Gates: from.Gates, OnFailure: rollout.OnFailure(from.OnFailure),
-	}
-	for name, own := range from.Roles {
-		if p.Roles == nil {
-			p.Roles = map[string]rollout.RolePolicy{}
-		}
-		p.Roles[name] = rollout.RolePolicy{Batch: rollout.Share(own.Batch), BatchFailures: rollout.Share(own.BatchFailures)}
-	}
-	return p
 }

@@ -27,8 +27,11 @@ type Fleet interface {
 
 // Reader reads the state of a fleet.
 type Reader interface {
-	// World reads everything in etcd that a plan needs; Machines stays empty.
+	// World reads everything in etcd that a plan needs but Places; Machines stays empty.
 	World(ctx context.Context) (World, error)
+	// Places returns of each registered node the places that the policy for rollouts of an environment limits: "rack=r1". A node
+	// that it does not call for has the attributes of the stored one. Without limits it reads nothing.
+	Places(ctx context.Context, e *environments.Environment) (map[string][]string, error)
 	// Unchanged reports whether the stored environment, the host list and the inventory are those of a World.
 	Unchanged(ctx context.Context, w World) (bool, error)
 	// Acts returns the acts since a time, oldest first; the newest 1,000 are kept.
@@ -90,6 +93,7 @@ type World struct {
 	Statuses    map[string]agent.Status
 	Released    bool                  // a release is promoted for this environment, so nodes can converge
 	Held        map[string]agent.Hold // the strictest hold of a node, including those of its role and of all nodes
+	Places      map[string][]string   // by node, as Reader.Places returned them before
 	Machines    []Machine             // at the provider
 	Now         time.Time             // time of the provider's answer
 }

@@ -16,6 +16,7 @@ type Reason struct {
 	Node        string      `json:"node,omitempty"`
 	Nodes       []string    `json:"nodes,omitempty"`
 	Role        string      `json:"role,omitempty"`
+	Place       string      `json:"place,omitempty"` // of a limit for unavailable nodes: "rack=r1"
 	Machine     Ref         `json:"machine,omitzero"`
 	State       State       `json:"state,omitempty"` // of the machine
 	Was         string      `json:"was,omitempty"`
@@ -149,6 +150,7 @@ const (
 	WaitsForNothingSeen Code = "waits_for_first_read"  //
 	WaitsForProvider    Code = "waits_for_provider"    // Seconds: the provider throttles
 	WaitsForRetry       Code = "waits_for_retry"       // Problem
+	WaitsForPlace       Code = "waits_for_place"       // Place, Nodes: unavailable, and the policy for rollouts allows no further one
 	WaitsForHooks       Code = "waits_for_hooks"       //
 	WaitsForEnd         Code = "waits_for_end"         // of a machine
 	WaitsForEndAgain    Code = "waits_for_end_again"   // deleted a second time

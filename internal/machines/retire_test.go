@@ -11,6 +11,7 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
 )
 
 // A node must not be switched off with work on it while its hooks run, or after they failed.
@@ -234,5 +235,88 @@ func TestRetireFreesQuota(t *testing.T) {
 		}
 		o.well(fleet(role("old", 1), role("new", 2)))
 		o.has("old1", "new1", "new2")
+	})
+}
+
+// racked puts nodes in racks of which at most one node each may be unavailable.
+func racked(e *environments.Environment, racks map[string]string) *environments.Environment {
+	e.DataLayers = []string{"node", "rack", "role", "environment", "common"}
+	e.Rollout.MaxUnavailable = map[string]int{"rack": 1}
+	e.ByNode = map[string]environments.NodeSettings{}
+	for node, rack := range racks {
+		if n, err := environments.ParseNode(node); err != nil || !e.Has(n) {
+			continue // its values are those of the stored environment
+		}
+		e.ByNode[node] = environments.NodeSettings{Attributes: map[string]string{"rack": rack}}
+	}
+	return e
+}
+
+// A service that tolerates one missing node of a rack must survive an apply that retires or replaces several.
+func TestRetireKeepsPlacesAvailable(t *testing.T) {
+	racks := map[string]string{"web1": "r1", "web2": "r1", "web3": "r2", "web4": "r1"}
+	for _, c := range []struct {
+		name  string
+		after *environments.Environment
+	}{
+		{"retire", racked(fleet(role("web", 1)), racks)},
+		{"replace", racked(fleet(role("web", 4, flavor("large"), batch("4"))), racks)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(racked(fleet(role("web", 4)), racks))
+				o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
+				o.events = nil
+				if _, err := o.apply(c.after); err != nil {
+					t.Fatal(err)
+				}
+				o.noViolations()
+				away, most, other, waited := map[string]bool{}, 0, false, false
+				for _, e := range o.events {
+					switch {
+					case e.Task == "retire" && e.State == apply.Ends:
+						away[e.Node] = true
+					case e.State == apply.Done:
+						delete(away, e.Node)
+					case e.State == apply.Waits && machines.Has(e.Reasons, machines.WaitsForPlace):
+						waited = true
+					}
+					n := 0
+					for node := range away {
+						if racks[node] == "r1" {
+							n++
+						}
+					}
+					most, other = max(most, n), other || n > 0 && away["web3"]
+				}
+				if most != 1 || !other || !waited {
+					t.Errorf("at most %d nodes of r1 left at a time; beside one of r2: %v; a wait was shown: %v", most, other, waited)
+				}
+			})
+		})
+	}
+}
+
+// A node that is unavailable for another cause counts as well. The apply waits for it, and fails before it begins anything.
+func TestRetireWaitsForUnavailableNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		racks := map[string]string{"web1": "r1", "web2": "r1"}
+		quick := func(r *environments.Role) { r.Replace.Timeout = environments.Duration(5 * time.Minute) } // simulated nodes are silent after 20
+		o := newOperator(t)
+		o.well(racked(fleet(role("web", 2, quick)), racks))
+		held := agent.Hold{Scope: "nodes/web1", Mode: agent.Stop, Who: "ann", Since: time.Now()}
+		o.site.holds["web1"] = held
+		want := racked(fleet(role("web", 1, quick)), racks)
+		if p := strings.Join(render.Plan(o.plan(want).Plan), "\n"); !strings.Contains(p, "; it waits for web1 of rack=r1: ") {
+			t.Errorf("the plan does not show the wait:\n%s", p)
+		}
+		_, err := o.apply(want)
+		if err == nil || !strings.Contains(err.Error(), "could not begin within 5m0s: it waits for web1 of rack=r1") || !strings.Contains(err.Error(), "pulley explain web1 -e dev") {
+			t.Fatal(err)
+		}
+		if _, is := o.site.holds["web2"]; is || o.site.records["web2"].Phase == machines.Retiring {
+			t.Error("the retirement has begun")
+		}
 	})
 }

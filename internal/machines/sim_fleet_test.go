@@ -11,6 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/rollout"
 	"pulley/userdata"
 )
 
@@ -36,6 +37,23 @@ func (x *session) World(ctx context.Context) (w machines.World, err error) {
 		return nil
 	})
 	return w, err
+}
+
+// Places implements machines.Fleet, for attributes.
+func (x *session) Places(_ context.Context, e *environments.Environment) (map[string][]string, error) {
+	x.site.mu.Lock()
+	defer x.site.mu.Unlock()
+	limits, places := rollout.PolicyOf(e).Limits(), map[string][]string{}
+	for node, h := range x.site.hosts {
+		from := e
+		if _, wanted := e.RoleOf(node); !wanted && x.site.spec != nil {
+			from = x.site.spec
+		}
+		for _, name := range limits {
+			places[node] = append(places[node], name+"="+from.AttributeOf(h.Role, node, name))
+		}
+	}
+	return places, nil
 }
 
 // Unchanged implements machines.Fleet.

@@ -60,7 +60,7 @@ type advance struct {
 	changed bool
 	stop    *Stop
 	wait    Wait
-	away    map[string]int // unavailable nodes by place; nil: not counted yet
+	away    Away // nil: not counted yet
 }
 
 func (a *advance) open() bool { return a.o.Gate.State == agent.GateOpen || a.o.Gate.State == "" }

@@ -26,7 +26,49 @@ func placed(p Plan, s State) iter.Seq[Member] {
 	}
 }
 
-// full returns a place of the member in which no further node may be unavailable.
+// Away has the unavailable nodes of each place.
+type Away map[string]map[string]bool
+
+// Add counts a member as unavailable.
+func (w Away) Add(m Member) {
+	for _, place := range m.Places {
+		if w[place] == nil {
+			w[place] = map[string]bool{}
+		}
+		w[place][m.Node] = true
+	}
+}
+
+// Full returns the place whose unavailable nodes forbid that a member becomes unavailable, too: its own, or another one if the
+// number of places is limited.
+func (p Policy) Full(away Away, m Member) (place string, full bool) {
+	for _, place := range m.Places {
+		attribute := attributeOf(place)
+		others := len(away[place])
+		if away[place][m.Node] {
+			others--
+		}
+		if most, limited := p.MaxUnavailable[attribute]; limited && others >= most {
+			return place, true
+		}
+		most, limited := p.MaxPlaces[attribute]
+		if !limited {
+			continue
+		}
+		var beside []string
+		for other := range away {
+			if other != place && attributeOf(other) == attribute {
+				beside = append(beside, other)
+			}
+		}
+		if len(beside) > 0 && len(beside) >= most {
+			return slices.Min(beside), true
+		}
+	}
+	return "", false
+}
+
+// full is Policy.Full for the next node to begin, which counts as unavailable from then on.
 func (a *advance) full(m Member) (string, bool) {
 	if len(m.Places) == 0 {
 		return "", false
@@ -34,36 +76,11 @@ func (a *advance) full(m Member) (string, bool) {
 	if a.away == nil {
 		a.away = a.unavailable()
 	}
-	itself := 0
-	if a.counts(m.Node) {
-		itself = 1
+	place, full := a.p.Policy.Full(a.away, m)
+	if !full {
+		a.away.Add(m)
 	}
-	for _, place := range m.Places {
-		attribute := attributeOf(place)
-		if most, limited := a.p.Policy.MaxUnavailable[attribute]; limited && a.away[place]-itself >= most {
-			return place, true
-		}
-		if most, limited := a.p.Policy.MaxPlaces[attribute]; limited {
-			if others := a.placesOf(attribute, place); len(others) >= most {
-				return others[0], true
-			}
-		}
-	}
-	for _, place := range m.Places {
-		a.away[place] += 1 - itself
-	}
-	return "", false
-}
-
-// placesOf returns the values of an attribute, besides one, that have unavailable nodes, in order.
-func (a *advance) placesOf(attribute, but string) (places []string) {
-	for place, n := range a.away {
-		if n > 0 && place != but && attributeOf(place) == attribute {
-			places = append(places, place)
-		}
-	}
-	slices.Sort(places)
-	return places
+	return place, full
 }
 
 // counts reports whether a node counts as unavailable for its places: in progress, failed and not converged since, or unavailable
@@ -72,19 +89,16 @@ func (a *advance) counts(node string) bool {
 	n := a.o.Nodes[node]
 	_, slot := a.s.Slots[node]
 	_, failed := a.s.Failed[node]
-	return slot || failed && n.View.State != agent.Converged || unavailable(n)
+	return slot || failed && n.View.State != agent.Converged || Unavailable(n.View)
 }
 
-// unavailable counts the unavailable nodes of each place.
-func (a *advance) unavailable() map[string]int {
-	count := map[string]int{}
+// unavailable returns the unavailable nodes of each place.
+func (a *advance) unavailable() Away {
+	away := Away{}
 	for m := range placed(a.p, a.s) {
-		if !a.counts(m.Node) {
-			continue
-		}
-		for _, place := range m.Places {
-			count[place]++
+		if a.counts(m.Node) {
+			away.Add(m)
 		}
 	}
-	return count
+	return away
 }

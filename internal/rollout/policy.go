@@ -77,6 +77,25 @@ const (
 	defaultProgress = 2 * time.Hour
 )
 
+// PolicyOf returns the policy for the staged rollouts of an environment.
+func PolicyOf(e *environments.Environment) Policy {
+	from := e.Rollout
+	p := Policy{
+		Canaries: Share(from.Canaries), CanariesWhere: from.CanariesWhere, Batch: Share(from.Batch),
+		Failures: Share(from.Failures), BatchFailures: Share(from.BatchFailures), Retries: from.Retries,
+		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
+		Promote: Promotion(from.Promote), Unready: Unready(from.Unready), Skip: Share(from.Skip),
+		MaxUnavailable: from.MaxUnavailable, MaxPlaces: from.MaxPlaces, Windows: from.Windows, Gates: from.Gates, OnFailure: OnFailure(from.OnFailure),
+	}
+	for name, own := range from.Roles {
+		if p.Roles == nil {
+			p.Roles = map[string]RolePolicy{}
+		}
+		p.Roles[name] = RolePolicy{Batch: Share(own.Batch), BatchFailures: Share(own.BatchFailures)}
+	}
+	return p
+}
+
 // withDefaults fills in what the policy leaves open.
 func (p Policy) withDefaults() Policy {
 	if p.Canaries == "" && p.CanariesWhere == "" {

@@ -54,12 +54,12 @@ func running(n Node) bool { return n.Status != nil && n.Status.Phase == agent.Ru
 // held reports whether an operator keeps the node from its target. The wait ends with the hold.
 func held(n Node) bool { return n.View.State == agent.Held }
 
-// unavailable reports whether a node outside of the slots counts as unavailable for its places. A frozen node enforces what it has.
-func unavailable(n Node) bool { return notReady(n) && n.View.Reason != agent.ReasonFrozen }
+// Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has.
+func Unavailable(v agent.View) bool { return notReady(v) && v.Reason != agent.ReasonFrozen }
 
 // notReady reports whether a node could not begin now.
-func notReady(n Node) bool {
-	switch n.View.State {
+func notReady(v agent.View) bool {
+	switch v.State {
 	case agent.Silent, agent.Held, agent.Stuck, agent.FailedState:
 		return true
 	}

@@ -97,8 +97,8 @@ func newStore(db *etcd.DB) *Store {
 	s.Access = &Access{db, s.Cluster, s.Environments}
 	s.Identities = &Identities{db, s.Access}
 	s.Joins = &Joins{db, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
-	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices}
 	s.Campaigns = &Campaigns{db, s.Targets, s.Fleet}
+	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices, s.Campaigns}
 	return s
 }
 
@@ -187,4 +187,6 @@ type Machines struct {
 	tokens  *Tokens
 	joins   *Joins
 	notices *Notices
+
+	campaigns *Campaigns
 }

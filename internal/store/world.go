@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -11,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/rollout"
 	"pulley/internal/store/etcd"
 )
 
@@ -50,6 +52,40 @@ func (r FleetReader) Unchanged(ctx context.Context, w machines.World) (bool, err
 	}
 	count := func(i int) int { return int(resp.Responses[i].GetResponseRange().Count) }
 	return count(0) == len(w.Hosts) && count(1) == len(w.Records), nil // a deleted key has no revision to compare
+}
+
+// Places returns of each registered node the places that an environment's policy for rollouts limits. A node that the environment
+// does not call for has the attributes of the stored one.
+func (r FleetReader) Places(ctx context.Context, e *environments.Environment) (map[string][]string, error) {
+	limits := rollout.PolicyOf(e).Limits()
+	if len(limits) == 0 {
+		return nil, nil
+	}
+	hosts, err := r.machines.fleet.Hosts(ctx, r.ref)
+	if err != nil {
+		return nil, err
+	}
+	old, _, err := r.machines.fleet.specs.Spec(ctx, r.ref)
+	if err != nil {
+		return nil, err
+	}
+	var stay, leave []rollout.Candidate
+	for node, h := range hosts {
+		c := rollout.Candidate{Node: node, Role: h.Role}
+		if _, wanted := e.RoleOf(node); wanted || old == nil {
+			stay = append(stay, c)
+		} else {
+			leave = append(leave, c)
+		}
+	}
+	if _, err = r.machines.campaigns.Place(ctx, r.ref, e, limits, stay); err == nil && len(leave) > 0 {
+		_, err = r.machines.campaigns.Place(ctx, r.ref, old, limits, leave)
+	}
+	places := map[string][]string{}
+	for _, c := range slices.Concat(stay, leave) {
+		places[c.Node] = c.Places
+	}
+	return places, err
 }
 
 // Acts returns the acts since a time. An unreadable act is an error: a budget cannot be counted without it.

@@ -121,6 +121,9 @@ func (s Source) Look(ctx context.Context, want *environments.Environment, o plan
 	if want == nil {
 		return Draft{World: w}, nil
 	}
+	if w.Places, err = s.Reader.Places(ctx, want); err != nil {
+		return Draft{}, fmt.Errorf("cannot read the places of the nodes of %s: %w", s.Ref, err)
+	}
 	o.Place = cmp.Or(o.Place, s.Place)
 	return Draft{plan.Make(want, w, o), w, o}, nil
 }

@@ -106,6 +106,9 @@ type engine struct {
 	cut    context.CancelCauseFunc // ends calls
 	ending func()
 
+	retiring sync.Mutex      // guards begun
+	begun    map[string]bool // nodes that this apply made unavailable
+
 	throttling sync.Mutex // guards until
 	until      time.Time  // the provider throttles until then
 	telling    sync.Mutex
@@ -118,7 +121,7 @@ type engine struct {
 const grace = 30 * time.Second
 
 func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) *engine {
-	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, outcomes: map[int]Outcome{}}
+	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, outcomes: map[int]Outcome{}, begun: map[string]bool{}}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -279,6 +282,7 @@ func (e *engine) readWorld(ctx context.Context) (machines.World, error) {
 	if err != nil {
 		return w, e.lost(fmt.Errorf("cannot read the fleet of %s: %w", e.a.Ref, err))
 	}
+	w.Places = e.draft.World.Places
 	return w, nil
 }
 

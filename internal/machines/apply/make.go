@@ -168,7 +168,7 @@ func (j *job) deadline() time.Time {
 // register waits until the node has joined. If this apply ordered the machine, and the provider failed to make it or
 // lost it, register orders it again.
 func register(j *job) error {
-	if j.a.Wait == WaitNone {
+	if j.goal() == WaitNone {
 		return nil
 	}
 	ordered := j.a.Now()
@@ -255,7 +255,7 @@ func (j *job) again(m machines.Machine, cause machines.Reason) error {
 
 // converge waits until the node is on its target.
 func converge(j *job) error {
-	if j.a.Wait == WaitNone || j.a.Wait == WaitRegistered {
+	if goal := j.goal(); goal == WaitNone || goal == WaitRegistered {
 		return nil
 	}
 	late := func(cause string) error {

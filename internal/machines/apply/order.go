@@ -96,7 +96,11 @@ func (e *engine) slot() bool {
 
 // one runs one step, and records its outcome.
 func (e *engine) one(i int) error {
-	at, err := e.job(e.draft.Steps[i]).do()
+	s := e.draft.Steps[i]
+	at, err := e.job(s).do()
+	if err == nil {
+		e.available(s.Node)
+	}
 	e.record(i, Outcome{Task: at, Err: err})
 	return err
 }

@@ -23,6 +23,9 @@ const (
 // retire records the retirement of the node's machine before it changes anything. The approval may be old: a machine
 // that appeared since then, or that is healthy again, is not changed.
 func retire(j *job) error {
+	if err := j.awaitPlace(); err != nil {
+		return err
+	}
 	s, err := j.look()
 	if err != nil {
 		return err
@@ -51,6 +54,75 @@ func retire(j *job) error {
 	r.Phase, r.By, r.At = machines.Retiring, j.a.By, j.now()
 	r.Ask, r.Drained, r.Watch, r.Problem, r.Reasons = "", false, j.a.Watch, "", j.step.Reasons
 	return j.put(r)
+}
+
+// awaitPlace waits until the policy for rollouts allows that the node becomes unavailable, and then counts it as unavailable. It
+// fails if the same nodes prevent that for the role's timeout.
+func (j *job) awaitPlace() error {
+	if len(j.draft.World.Places[j.step.Node]) == 0 || j.draft.Destroys {
+		return nil
+	}
+	j.since = j.poller.next()
+	limit := j.draft.Spec.TimeoutOf(j.role)
+	var first, last machines.Reason
+	late := func(cause string) error {
+		switch {
+		case !slices.Equal(first.Nodes, last.Nodes):
+			return errOtherNodes
+		case len(last.Nodes) == 0:
+			return fmt.Errorf("its retirement could not begin within %s: %s", limit, cause)
+		}
+		return fmt.Errorf("its retirement could not begin within %s: %s\n`pulley explain %s -e %s` shows why; repair or remove the node, and %s", limit, cause, last.Nodes[0], j.a.Ref, resume(false))
+	}
+	for {
+		first = machines.Reason{}
+		err := j.await("retire", j.a.Now().Add(limit), late, func(s snapshot) (bool, machines.Reason, error) {
+			why := j.unavailable(s.World)
+			if why == nil {
+				return true, machines.Reason{}, nil
+			}
+			if last = *why; len(first.Nodes) == 0 {
+				first = last
+			}
+			return false, last, nil
+		})
+		if !errors.Is(err, errOtherNodes) {
+			return err
+		}
+	}
+}
+
+// errOtherNodes means that a wait may continue: others retired meanwhile.
+var errOtherNodes = errors.New("it waits for other nodes than before")
+
+// unavailable counts the node as unavailable from now on, unless a limit forbids it. Two nodes never take the same place at once.
+func (j *job) unavailable(w machines.World) *machines.Reason {
+	j.retiring.Lock()
+	defer j.retiring.Unlock()
+	if j.step.Yields() {
+		if why := plan.MayRetire(j.draft.Spec, w, j.step.Node, j.begun); why != nil {
+			return why
+		}
+	}
+	j.begun[j.step.Node] = true
+	return nil
+}
+
+// available ends what unavailable began: the node is removed, or its next machine converged. One whose step failed stays counted.
+func (e *engine) available(node string) {
+	e.retiring.Lock()
+	defer e.retiring.Unlock()
+	delete(e.begun, node)
+}
+
+// goal returns the state that the job waits for. A node with places counts as unavailable until its new machine converged.
+func (j *job) goal() Waiting {
+	j.retiring.Lock()
+	defer j.retiring.Unlock()
+	if j.begun[j.step.Node] && j.step.Yields() {
+		return WaitConverged
+	}
+	return j.a.Wait
 }
 
 // healthy reports whether a node that the plan found broken is healthy now.

@@ -35,6 +35,11 @@ func Make(want *environments.Environment, w machines.World, o Options) Plan {
 	}
 	p.steps = append(p.steps, p.leaving()...)
 	p.blockLost()
+	for i, s := range p.steps {
+		if why := MayRetire(want, w, s.Node, nil); why != nil && s.Yields() && !o.Destroy {
+			p.steps[i].Notes = append(s.Notes, *why)
+		}
+	}
 	p.steps = append(p.steps, p.unknown...)
 	return Plan{
 		Format: format, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,

@@ -44,7 +44,7 @@ type Step struct {
 	Node    string            `json:"node"` // of an unknown machine, its name in quotes
 	Role    string            `json:"role,omitempty"`
 	Reasons []machines.Reason `json:"reasons"`
-	Notes   []machines.Reason `json:"notes,omitempty"`   // of a node that stays: information for the operator
+	Notes   []machines.Reason `json:"notes,omitempty"`   // of a node that stays, and why a retirement waits
 	Blocked *machines.Reason  `json:"blocked,omitempty"` // a plan with a blocked step is refused
 	Creates bool              `json:"creates,omitempty"` // a machine is ordered
 	Deletes []machines.Ref    `json:"deletes,omitempty"`

@@ -47,6 +47,9 @@ func rows(p plan.Plan) (all []row) {
 			if len(s.Deletes) > 0 {
 				r.why += "; deletes " + Machines(s.Deletes)
 			}
+			if s.Acts() && len(s.Notes) > 0 {
+				r.why += "; " + Reasons(s.Notes)
+			}
 			if s.Blocked != nil {
 				r.hints = []string{Reason(*s.Blocked), remedy(*s.Blocked, p.Destroys)}
 			}

@@ -123,6 +123,7 @@ var sentences = map[machines.Code]string{
 	machines.WaitsForProvider:    "the provider throttles requests: waiting $span",
 	machines.WaitsForProblem:     "$problem",
 	machines.WaitsForRetry:       "the provider answered: $problem; retrying",
+	machines.WaitsForPlace:       "it waits for $nodes of $place: `rollout:` of the environment file allows no further unavailable node",
 	machines.WaitsForHooks:       "waiting for its retire hooks",
 	machines.WaitsForEnd:         "its machine is not gone yet",
 	machines.WaitsForEndAgain:    "its machine still exists: deleting it again",
@@ -202,6 +203,8 @@ func param(r machines.Reason, name string) string {
 		return clean(r.Node)
 	case "nodes":
 		return names(r.Nodes)
+	case "place":
+		return clean(r.Place)
 	case "role":
 		return clean(r.Role)
 	case "env":
