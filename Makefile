@@ -46,11 +46,13 @@ e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: full
-full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once
+full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, long rollouts
 	@e2e/packages $(TESTED)
 	PULLEY_TEST_LOOKUPS=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestLookupIsThatOfTheNode$$' ./e2e
 	PULLEY_TEST_TRACES=all $(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' -run '^TestSecretsLeaveNoTrace$$' ./cmd
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
+	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/rollout/control
+	$(GO) test -count=1 -timeout 40m ./internal/rollout/sim -sim.seeds 300
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, layering, Go code (vet and others) and shell scripts

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,13 +21,13 @@ type controller struct {
 // advance reads the state, later the nodes, later writes the step. Anything may happen in between.
 func (k *controller) advance() {
 	w := k.w
-	next := 5 * time.Second
+	next := cmp.Or(w.Look, 5*time.Second)
 	if w.now < w.Until && w.chance(w.Chaos/20) {
 		switch w.rng.IntN(3) {
 		case 0: // down, or without etcd
 			next = w.between(time.Minute, time.Hour)
 		case 1:
-			k.skew = w.between(-3*time.Hour, 3*time.Hour)
+			k.skew, w.skewed = w.between(-3*time.Hour, 3*time.Hour), true
 		case 2:
 			k.skew = 0
 		}
@@ -38,8 +39,13 @@ func (k *controller) advance() {
 	w.after(k.pause(), func() {
 		o, revs := w.observe(state.value)
 		o.Gate = gate.value
+		if asked := rollout.NeedsOf(w.plan, state.value).Gates; len(asked) > 0 {
+			o.Answers = w.ask(asked)
+		}
 		w.after(k.pause(), func() {
-			k.act(state, gate, o, revs)
+			if k.act(state, gate, o, revs) {
+				next = 0
+			}
 			w.after(next, k.advance)
 		})
 	})
@@ -50,6 +56,22 @@ func (k *controller) pause() time.Duration {
 		return k.w.between(0, 10*time.Minute) // a paused process
 	}
 	return k.w.between(0, 300*time.Millisecond)
+}
+
+// ask asks the gates of the policy. Until the end of the faults, they may refuse, or not answer in time.
+func (w *world) ask(gates []string) map[string]rollout.Answer {
+	answers := map[string]rollout.Answer{}
+	for _, gate := range gates {
+		code := rollout.GatePassed
+		if w.now < w.Until && w.chance(0.3) {
+			if w.chance(0.2) {
+				continue
+			}
+			code = []rollout.AnswerCode{rollout.GateRefused, rollout.GateUnanswered, rollout.GateUndefined}[w.rng.IntN(3)]
+		}
+		answers[gate] = rollout.Answer{Code: code, At: w.time()}
+	}
+	return answers
 }
 
 // revisions are the guards of an observation.
@@ -77,8 +99,8 @@ func (w *world) observe(s rollout.State) (rollout.Observed, revisions) {
 	return o, r
 }
 
-// act writes a step, as the store does.
-func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rollout.Observed, r revisions) {
+// act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
+func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rollout.Observed, r revisions) bool {
 	w := k.w
 	w.result.Advances++
 	step := rollout.Advance(w.plan, state.value, o, w.time().Add(k.skew))
@@ -89,9 +111,10 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rol
 		}
 	}
 	if state.rev != w.state.rev || gate.rev != w.gate.rev {
-		return
+		return false
 	}
 	if step.State != nil {
+		w.checkMove(state.value, *step.State, o, w.time().Add(k.skew), step.Close != nil)
 		w.state = cell[rollout.State]{*step.State, w.bump()}
 		switch {
 		case step.State.Phase == rollout.Completed:
@@ -105,9 +128,13 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rol
 			w.gate = cell[agent.Gate]{g, w.bump()}
 		}
 		w.checkState()
-		return
+		w.checkAssigned()
+		return true
 	}
 	for _, a := range step.Assign {
+		if w.now < w.Until && w.chance(w.Chaos/20) {
+			return false // it ends between two transactions
+		}
 		if r.host[a.Node] == w.hosts[a.Node].rev && r.assigned[a.Node] == w.assigned[a.Node].rev {
 			w.assigned[a.Node] = cell[agent.Assignment]{a.Assignment, w.bump()}
 		}
@@ -117,31 +144,7 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rol
 			delete(w.assigned, node)
 		}
 	}
-}
-
-// checkState checks the state itself.
-func (w *world) checkState() {
-	s := w.state.value
-	g, ok := s.Current(w.plan)
-	if !ok {
-		if len(s.Slots) > 0 {
-			w.violate("slots after the last group: %v", s.Slots)
-		}
-		return
-	}
-	again := slices.ContainsFunc(slices.Collect(maps.Values(s.Slots)), func(slot rollout.Slot) bool { return slot.Again })
-	if len(s.Slots) > g.Batch && !again {
-		w.violate("%d slots in a batch of %d", len(s.Slots), g.Batch)
-	}
-	in := map[string]bool{}
-	for _, m := range g.Nodes {
-		in[m.Node] = true
-	}
-	for node, slot := range s.Slots {
-		if !in[node] && !slot.Again {
-			w.violate("%s has a slot and is not in its group", node)
-		}
-	}
+	return len(step.Assign)+len(step.Withdraw) > 0
 }
 
 // next opens the gate with the next epoch, and without a campaign.
@@ -173,55 +176,62 @@ func (w *world) operators() {
 
 func (w *world) operate() {
 	g, s := w.gate.value, w.state.value
+	open := g.Rollout != "" && s.Phase == rollout.Advancing
 	name := w.names[w.rng.IntN(len(w.names))]
-	switch act := w.rng.IntN(12); {
-	case act < 2 && g.Rollout != "" && !w.aborted:
-		g.State = agent.GatePaused
-		w.gate = cell[agent.Gate]{g, w.bump()}
-	case act < 6 && g.Rollout != "" && !w.aborted: // resume
-		g.State = agent.GateOpen
-		w.gate = cell[agent.Gate]{g, w.bump()}
-		next := s.Resume()
-		if act == 5 && s.Phase == rollout.Advancing { // or retry
-			next, _, _ = s.Retry(w.plan)
+	switch act := w.rng.IntN(14); {
+	case act < 2 && open && g.State != agent.GateAborted:
+		w.set(agent.GatePaused, s)
+	case act < 5 && open && g.State == agent.GatePaused:
+		w.set(agent.GateOpen, s.Resume())
+	case act < 7 && open: // also after an abort
+		if next, n, err := s.Retry(w.plan); err == nil && n > 0 {
+			w.set(agent.GateOpen, next)
 		}
-		w.state = cell[rollout.State]{next, w.bump()}
-	case act == 6 && s.Phase == rollout.Advancing:
-		for _, node := range slices.Sorted(maps.Keys(s.Slots)) {
-			if s.Slots[node].State == rollout.Lost {
-				if next, err := s.Skip(node); err == nil {
-					w.state = cell[rollout.State]{next, w.bump()}
-				}
-				break
-			}
+	case act < 9 && open && len(s.Slots) > 0:
+		nodes := slices.Sorted(maps.Keys(s.Slots))
+		lost := slices.IndexFunc(nodes, func(node string) bool { return s.Slots[node].State == rollout.Lost })
+		node := nodes[w.rng.IntN(len(nodes))]
+		if lost >= 0 && w.chance(0.7) {
+			node = nodes[lost]
 		}
-	case act == 7:
+		if next, err := s.Skip(node); err == nil {
+			w.state = cell[rollout.State]{next, w.bump()}
+		}
+	case act == 9 && open:
 		if next, err := s.Approve(w.plan); err == nil {
 			w.state = cell[rollout.State]{next, w.bump()}
 		}
-	case act == 8: // remove
+	case act == 10: // remove
 		delete(w.hosts, name)
 		delete(w.assigned, name)
 		delete(w.statuses, name)
-	case act == 9: // join again, as another machine
+	case act == 11: // join again, as another machine
 		role := "web"
 		if h, ok := w.hosts[name]; ok {
 			role = h.value.Role
 		}
 		delete(w.assigned, name)
 		w.join(name, role)
-	case act == 10:
+	case act == 12:
 		w.join(fmt.Sprintf("web%d", w.Nodes+len(w.names)), "web")
-	case act == 11 && w.chance(0.3) && g.Rollout != "": // abort, then revert
-		w.aborted = true
-		g.State = agent.GateAborted
-		w.gate = cell[agent.Gate]{g, w.bump()}
+	case act == 13 && w.chance(0.5) && open: // abort, and later perhaps another promotion
+		w.set(agent.GateAborted, s)
+		epoch := g.Epoch
 		w.after(w.between(0, time.Hour), func() {
-			w.desired = later
-			w.next()
+			if w.gate.value.Epoch == epoch && w.gate.value.State == agent.GateAborted && w.chance(0.7) {
+				w.desired = later
+				w.next()
+			}
 		})
 	}
-	w.highest = max(w.highest, w.gate.value.Epoch)
+	w.checkAssigned()
+}
+
+// set opens or closes the gate of the campaign, and replaces its state.
+func (w *world) set(to agent.GateState, s rollout.State) {
+	g := w.gate.value
+	g.State = to
+	w.gate, w.state = cell[agent.Gate]{g, w.bump()}, cell[rollout.State]{s, w.bump()}
 }
 
 // save and restore replace all of etcd by an older image. Revisions go on, as after a restore with --bump-revision.
@@ -234,5 +244,6 @@ func (w *world) restore() {
 	w.gate, w.desired, w.state = b.gate, b.desired, b.state
 	w.hosts, w.assigned, w.statuses = b.hosts, b.assigned, b.statuses
 	w.gate.rev, w.state.rev = w.bump(), w.bump()
-	w.aborted = false
+	w.era++
+	w.since = w.now
 }

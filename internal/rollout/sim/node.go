@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/rollout"
 )
 
 // mood is how a node behaves.
@@ -31,9 +30,13 @@ type node struct {
 
 	state   agent.State
 	running string        // id of the assignment whose target it takes now
-	first   bool          // the first run at that target
+	began   []string      // ids of the assignments whose target it began to take
+	ended   string        // id of the assignment that it answered last
+	era     int           // of etcd's data when it began
+	took    time.Duration // when it took the target of the campaign; 0: never
 	down    time.Duration // until
 	cut     time.Duration // without etcd until
+	held    time.Duration // until
 	heard   time.Duration // its last read
 	gone    bool          // replaced by another machine
 }
@@ -79,7 +82,7 @@ func (n *node) tick() {
 	if n.gone {
 		return
 	}
-	again := w.between(50*time.Second, 70*time.Second)
+	again := w.poll()
 	if w.now < w.Until && w.chance(w.Chaos/60) {
 		n.fault()
 	}
@@ -101,6 +104,10 @@ func (n *node) tick() {
 	if d.Assigned != nil {
 		n.state.Epoch = max(n.state.Epoch, d.Gate.Epoch)
 	}
+	if a := d.Assignment(); a != nil && a.ID != n.state.Assignment {
+		n.state.Assignment = a.ID
+		n.state.Attempts = slices.DeleteFunc(slices.Clone(n.state.Attempts), func(old agent.Attempt) bool { return old.Target == d.Wanted() })
+	}
 	dec := agent.Decide(agent.Observed{
 		Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.machine,
 	}, d, n.clock())
@@ -109,11 +116,12 @@ func (n *node) tick() {
 		w.after(again, n.tick)
 		return
 	}
-	w.after(w.between(0, 20*time.Second), func() { n.admit(d, dec) }) // staging
+	staging := w.between(0, 20*time.Second)
+	w.after(staging, func() { n.admit(d, dec, staging) })
 }
 
 // admit begins a run if nothing changed since the read.
-func (n *node) admit(d agent.Desired, dec agent.Decision) {
+func (n *node) admit(d agent.Desired, dec agent.Decision, staging time.Duration) {
 	w := n.w
 	if n.gone || n.down > w.now || n.cut > w.now || !w.unchanged(n.name, d) {
 		w.after(w.between(time.Second, time.Minute), n.tick)
@@ -122,16 +130,28 @@ func (n *node) admit(d agent.Desired, dec agent.Decision) {
 	n.begin(dec.Target)
 	st := n.status(d, agent.Running)
 	w.statuses[n.name] = cell[agent.Status]{st, w.bump()}
-	if a := d.Assignment(); dec.Action == agent.Take && a != nil && dec.Target == d.Wanted() {
-		n.running, n.first = a.ID, n.state.Attempts[0].Started == 1
-		w.result.Admissions++
-		w.checkAdmission(n, *a)
+	a := d.Assignment()
+	if dec.Action == agent.Take && dec.Target == after && a == nil && w.desired != after {
+		w.violate("%s began the target of the campaign without an assignment", n.name)
+	}
+	if a != nil && dec.Target == d.Wanted() && n.state.LastGood != dec.Target {
+		n.running, n.began, n.era = a.ID, append(n.began, a.ID), w.era
+		if dec.Action == agent.Take { // else it has a part of the target already
+			w.result.Admissions++
+			w.checkAdmission(n, *a)
+		}
+		w.checkBudget(w.state.value)
 	}
 	took := w.between(10*time.Second, 3*time.Minute)
 	if n.mood == slow {
 		took = w.between(10*time.Minute, 4*time.Hour)
 	}
-	w.after(took, func() { n.end(d, dec.Target) })
+	w.after(took, func() {
+		if n.running != "" {
+			w.own(staging + took)
+		}
+		n.end(d, dec.Target)
+	})
 }
 
 // end ends a run. A machine that was switched off meanwhile repeats it.
@@ -145,14 +165,18 @@ func (n *node) end(d agent.Desired, t agent.Target) {
 		w.after(n.down-w.now, n.tick)
 		return
 	}
-	if t == after && n.broken || w.now < w.Until && w.chance(w.Broken/10) {
+	failed := t == after && n.broken || w.now < w.Until && w.chance(w.Broken/10)
+	if failed {
 		n.fail()
 	} else {
 		n.succeed(t)
 	}
+	if a := n.state.Attempts; n.running != "" && (!failed || a[0].Finished > w.Policy.Retries && a[0].Problem.Code != agent.EtcdLost) {
+		n.ended = n.running
+	}
 	n.running = ""
 	n.report(d, agent.Idle)
-	w.after(w.between(50*time.Second, 70*time.Second), n.tick)
+	w.after(w.poll(), n.tick)
 }
 
 // begin, succeed and fail are those of agent.State.
@@ -178,6 +202,9 @@ func (n *node) succeed(t agent.Target) {
 	n.state.Attempts = slices.DeleteFunc(slices.Clone(n.state.Attempts), func(a agent.Attempt) bool { return a.Target == t })
 	n.state.OpenRun = ""
 	n.state.LastRun = fmt.Sprint(n.w.rev)
+	if t == after && n.running != "" {
+		n.took = n.w.now
+	}
 }
 
 func (n *node) fail() {
@@ -247,73 +274,9 @@ func (n *node) fault() {
 		if _, held := w.holds[n.name]; held {
 			delete(w.holds, n.name)
 		} else {
-			w.holds[n.name] = cell[agent.Hold]{agent.Hold{Scope: "nodes/" + n.name, Mode: agent.Freeze}, w.bump()}
-			w.after(w.between(time.Minute, 3*time.Hour), func() { delete(w.holds, n.name) })
+			w.holds[n.name] = cell[agent.Hold]{agent.Hold{Scope: "nodes/" + n.name, Mode: []agent.HoldMode{agent.Freeze, agent.Stop}[w.rng.IntN(2)]}, w.bump()}
+			n.held = w.now + w.between(time.Minute, 3*time.Hour)
+			w.after(n.held-w.now, func() { delete(w.holds, n.name) })
 		}
 	}
-}
-
-// checkAdmission checks what must be true when a node begins to take the target of a campaign.
-func (w *world) checkAdmission(n *node, a agent.Assignment) {
-	g, s := w.gate.value, w.state.value
-	switch {
-	case g.State != agent.GateOpen:
-		w.violate("%s began %s while the gate is %s", n.name, a.ID, g.State)
-	case a.Epoch != g.Epoch:
-		w.violate("%s began %s of epoch %d in epoch %d", n.name, a.ID, a.Epoch, g.Epoch)
-	case a.Machine != n.machine:
-		w.violate("%s began an assignment of another machine", n.name)
-	case g.Epoch < w.highest && n.state.Epoch == w.highest:
-		w.violate("%s began %s of epoch %d after it saw epoch %d", n.name, a.ID, g.Epoch, w.highest)
-	}
-	if _, ok := s.Slots[n.name]; !ok && n.first && w.backup == nil {
-		w.violate("%s began %s without a slot", n.name, a.ID)
-	}
-	w.checkBudget(s)
-}
-
-// checkBudget counts the nodes that really take the target at this moment.
-func (w *world) checkBudget(s rollout.State) {
-	groups, count, places := map[int]int{}, 0, map[string]int{}
-	for i, g := range append(w.plan.Groups, lateOf(s)) {
-		for _, m := range g.Nodes {
-			n := w.nodes[m.Node]
-			if n.machine != m.Machine || n.gone || n.running == "" || !n.first || !n.honest() {
-				continue
-			}
-			if _, skipped := s.Skipped[m.Node]; skipped {
-				continue // an operator gave it up
-			}
-			groups[i]++
-			count++
-			places[n.rack]++
-		}
-	}
-	g, _ := s.Current(w.plan)
-	for i := range groups { // the present one, or one whose nodes an operator ordered again
-		g, _ = s.InOrder(w.plan, i)
-	}
-	if len(groups) > 1 {
-		w.violate("groups overlap: %v", groups)
-	}
-	if count > max(g.Batch, 1) {
-		w.violate("%d nodes of a batch of %d run at the same time", count, g.Batch)
-	}
-	if most, limited := w.plan.Policy.MaxPlaces["rack"]; limited && len(places) > most {
-		w.violate("nodes of %d racks run at the same time", len(places))
-	}
-	for place, n := range places {
-		if most, limited := w.plan.Policy.MaxUnavailable["rack"]; limited && n > most {
-			w.violate("%d nodes of %s run at the same time", n, place)
-		}
-	}
-}
-
-func lateOf(s rollout.State) rollout.Group {
-	if s.Late == nil {
-		return rollout.Group{}
-	}
-	g := s.Late.Group
-	g.Nodes = s.Late.Members
-	return g
 }

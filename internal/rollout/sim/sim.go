@@ -24,6 +24,14 @@ type Config struct {
 	Restore     bool          // a backup is restored in the middle
 	Revert      time.Duration // when an operator reverts the campaign; 0: never
 	Until       time.Duration // end of the faults
+	Poll        time.Duration // between two ticks of a node; 0: about a minute
+	Look        time.Duration // between two looks of a controller; 0: 5 seconds
+}
+
+// Thousand is a fleet of 1,000 healthy agents in 20 batches of 50, with two serves. Its agents poll each minute, as cron does, and serve looks every
+// 2 seconds.
+func Thousand(seed uint64) Config {
+	return Config{Seed: seed, Nodes: 1000, Controllers: 2, Policy: rollout.Policy{Canaries: "0"}, Poll: time.Minute, Look: 2 * time.Second}
 }
 
 // Result is the end of a simulation.
@@ -35,6 +43,9 @@ type Result struct {
 	Advances   int
 	Admissions int
 	Events     int
+	Hours      float64       // simulated
+	Batches    int           // that ended
+	Own        time.Duration // the longest staging and run of each batch, added up
 	Violations []string
 }
 
@@ -68,8 +79,12 @@ type world struct {
 	seq      int
 	result   Result
 	highest  agent.Epoch
-	aborted  bool // the campaign's gate was closed for good
 	lastWait rollout.Wait
+	era      int             // number of restored backups
+	skewed   bool            // a clock of a controller was wrong
+	since    time.Duration   // when a slot or a batch ended last
+	lost     map[string]bool // nodes that a batch did not wait for
+	longest  map[int]time.Duration
 }
 
 // image is a backup of etcd.
@@ -107,6 +122,20 @@ func (w *world) between(a, b time.Duration) time.Duration {
 	return a + time.Duration(w.rng.Int64N(int64(b-a)+1))
 }
 
+// poll returns the time until a node's next tick.
+func (w *world) poll() time.Duration {
+	if w.Poll > 0 {
+		return w.Poll
+	}
+	return w.between(50*time.Second, 70*time.Second)
+}
+
+// own records the time that a node of the present batch needed for the target.
+func (w *world) own(d time.Duration) {
+	n := w.position(w.state.value)
+	w.longest[n] = max(w.longest[n], d)
+}
+
 func (w *world) chance(p float64) bool { return w.rng.Float64() < p }
 
 func (w *world) violate(format string, args ...any) {
@@ -120,7 +149,7 @@ func Run(c Config) Result {
 	w := &world{
 		Config: c, rng: rand.New(rand.NewPCG(c.Seed, 0x9e3779b97f4a7c15)), desired: before,
 		hosts: map[string]cell[agent.Host]{}, assigned: map[string]cell[agent.Assignment]{}, statuses: map[string]cell[agent.Status]{},
-		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{},
+		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{}, lost: map[string]bool{}, longest: map[int]time.Duration{},
 	}
 	roles := []string{"db", "web"}
 	for i := range c.Nodes {
@@ -167,7 +196,11 @@ func Run(c Config) Result {
 
 // finish checks what must be true when nothing happened for hours.
 func (w *world) finish() {
-	w.result.State, w.result.Gate, w.result.Wait = w.state.value, w.gate.value, w.lastWait
+	w.result.State, w.result.Gate, w.result.Wait, w.result.Hours = w.state.value, w.gate.value, w.lastWait, w.now.Hours()
+	for _, own := range w.longest {
+		w.result.Batches++
+		w.result.Own += own
+	}
 	if len(w.result.Violations) > 0 {
 		return
 	}
@@ -182,14 +215,24 @@ func (w *world) finish() {
 		default:
 			w.violate("the campaign neither ended nor waits for something: %+v", w.lastWait)
 		}
-		return
 	}
 	for _, name := range w.names {
 		n := w.nodes[name]
-		if d := w.read(name); n.honest() && n.alive(w) && d.Host != nil && n.heard > w.result.Took+time.Hour && d.Wanted() != w.desired {
+		d := w.read(name)
+		if !n.honest() || !n.alive(w) || d.Host == nil || d.Host.MachineID != n.machine {
+			continue
+		}
+		calm := n.mood == honest && w.now > max(n.down, n.cut, n.held)+time.Hour && len(d.Holds) == 0
+		switch {
+		case s.Phase == rollout.Advancing: // who registered meanwhile takes what is desired, also while the gate is closed
+			if calm && d.Assignment() == nil && n.state.LastGood != w.desired {
+				w.violate("%s has %v in the middle of the campaign, and desired is %v", name, n.state.LastGood, w.desired)
+			}
+		case n.heard > w.result.Took+time.Hour && d.Wanted() != w.desired:
 			w.violate("%s wants %v after the campaign ended, and desired is %v", name, d.Wanted(), w.desired)
-		} else if s.Phase == rollout.Reverted && n.mood == honest && !n.gone && d.Host != nil && n.state.Enforcing != w.desired {
-			w.violate("%s has %v hours after the campaign was reverted, and desired is %v", name, n.state.Enforcing, w.desired)
+		case n.mood == honest && s.Phase == rollout.Reverted && n.state.Enforcing != w.desired,
+			calm && !(n.broken && w.desired == after) && n.state.LastGood != w.desired:
+			w.violate("%s has %v hours after the campaign was %s, and desired is %v", name, n.state.Enforcing, s.Phase, w.desired)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	seeds = flag.Uint64("sim.seeds", 16, "number of simulated campaigns")
+	seeds = flag.Uint64("sim.seeds", 12, "number of simulated campaigns")
 	first = flag.Uint64("sim.seed", 1, "the first seed; with -sim.seeds 1 it replays a failure")
 )
 
@@ -36,6 +36,18 @@ func configOf(seed uint64) Config {
 	}
 	if seed%8 == 2 {
 		c.Policy.MaxPlaces = map[string]int{"rack": 1}
+	}
+	if seed%6 == 1 {
+		c.Policy.Windows = windows
+	}
+	if seed%7 == 3 {
+		c.Policy.Gates = []string{"smoke", "errors"}
+	}
+	if c.Policy.Unready == rollout.UnreadySkip && seed%2 == 0 {
+		c.Policy.Skip = "2"
+	}
+	if seed%100 == 99 {
+		c.Nodes = 1000
 	}
 	return c
 }
@@ -75,6 +87,24 @@ func TestReverts(t *testing.T) {
 			t.Logf("%s after %v: %d advances, %d admissions, %d done, %d failed, waits for %s", r.State.Phase, r.Took, r.Advances, r.Admissions, r.State.Done, len(r.State.Failed), r.Wait.Code)
 		})
 	}
+}
+
+// TestOverhead: without it, a rollout could be slow although its agents are fast.
+func TestOverhead(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it simulates 1,000 agents")
+	}
+	t.Parallel()
+	c := Thousand(*first)
+	r := Run(c)
+	for _, v := range r.Violations {
+		t.Error(v)
+	}
+	overhead := (r.Took - r.Own) / time.Duration(max(r.Batches, 1))
+	if r.State.Done != c.Nodes || r.Batches != 20 || overhead > c.Poll {
+		t.Errorf("%d nodes in %d batches took %v, of which %v are runs: %v more in each batch", r.State.Done, r.Batches, r.Took, r.Own, overhead)
+	}
+	t.Logf("%d batches took %v, of which %v are runs: %v more in each batch", r.Batches, r.Took, r.Own, overhead)
 }
 
 // TestFoundBySeeds replays each seed that found a bug.

@@ -1,0 +1,239 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/rollout"
+)
+
+// checkAdmission checks what must be true when a node begins to take the target of a campaign.
+func (w *world) checkAdmission(n *node, a agent.Assignment) {
+	g, s := w.gate.value, w.state.value
+	switch {
+	case g.State != agent.GateOpen:
+		w.violate("%s began %s while the gate is %s", n.name, a.ID, g.State)
+	case a.Epoch != g.Epoch:
+		w.violate("%s began %s of epoch %d in epoch %d", n.name, a.ID, a.Epoch, g.Epoch)
+	case g.Rollout != w.plan.ID || s.Phase != rollout.Advancing:
+		w.violate("%s began %s of a campaign that is %s", n.name, a.ID, s.Phase)
+	case a.Machine != n.machine:
+		w.violate("%s began an assignment of another machine", n.name)
+	case g.Epoch < w.highest && n.state.Epoch == w.highest:
+		w.violate("%s began %s of epoch %d after it saw epoch %d", n.name, a.ID, g.Epoch, w.highest)
+	}
+	if _, ok := s.Slots[n.name]; !ok && n.ended != a.ID && w.era == 0 {
+		w.violate("%s began %s without a slot", n.name, a.ID)
+	}
+}
+
+// checkBudget counts the nodes that really take the target at this moment. A node that answered, and tries again by itself, is
+// none of them. The data of a backup do not show nodes that began after it.
+func (w *world) checkBudget(s rollout.State) {
+	groups, count, places := map[int]int{}, 0, map[string]int{}
+	for i, g := range w.groups(s) {
+		for _, m := range g.Nodes {
+			n := w.nodes[m.Node]
+			if n.machine != m.Machine || n.gone || n.running == "" || n.running == n.ended || n.era != w.era || !n.honest() {
+				continue
+			}
+			if _, skipped := s.Skipped[m.Node]; skipped || s.Slots[m.Node].GivenUp {
+				continue // an operator gave it up
+			}
+			groups[i]++
+			count++
+			places[n.rack]++
+		}
+	}
+	g, _ := s.Current(w.plan)
+	for i := range groups { // the present one, or one whose nodes an operator ordered again
+		g, _ = s.InOrder(w.plan, i)
+	}
+	if len(groups) > 1 {
+		w.violate("groups overlap: %v", groups)
+	}
+	if count > max(g.Batch, 1) {
+		w.violate("%d nodes of a batch of %d run at the same time", count, g.Batch)
+	}
+	w.checkPlaces(places, "run at the same time")
+}
+
+// checkPlaces checks the nodes of each rack, and the number of racks that have one.
+func (w *world) checkPlaces(places map[string]int, what string) {
+	if most, limited := w.plan.Policy.MaxPlaces["rack"]; limited && len(places) > most {
+		w.violate("nodes of %d racks %s", len(places), what)
+	}
+	for place, n := range places {
+		if most, limited := w.plan.Policy.MaxUnavailable["rack"]; limited && n > most {
+			w.violate("%d nodes of %s %s", n, place, what)
+		}
+	}
+}
+
+// groups returns the groups of the campaign, with the late one.
+func (w *world) groups(s rollout.State) []rollout.Group {
+	all := slices.Clone(w.plan.Groups)
+	if g, ok := s.InOrder(w.plan, len(all)); ok {
+		all = append(all, g)
+	}
+	return all
+}
+
+// checkState checks the state itself.
+func (w *world) checkState() {
+	s := w.state.value
+	g, ok := s.Current(w.plan)
+	if !ok {
+		if len(s.Slots) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(s.Slots)), func(slot rollout.Slot) bool { return slot.Again }) {
+			w.violate("slots after the last group: %v", s.Slots)
+		}
+		return
+	}
+	again := slices.ContainsFunc(slices.Collect(maps.Values(s.Slots)), func(slot rollout.Slot) bool { return slot.Again })
+	if len(s.Slots) > g.Batch && !again {
+		w.violate("%d slots in a batch of %d", len(s.Slots), g.Batch)
+	}
+	in := map[string]bool{}
+	for _, m := range g.Nodes {
+		in[m.Node] = true
+	}
+	for node, slot := range s.Slots {
+		if !in[node] && !slot.Again {
+			w.violate("%s has a slot and is not in its group", node)
+		}
+	}
+	if len(w.plan.Groups) > 0 && w.plan.Groups[0].Kind == rollout.Canaries && w.plan.Policy.Promote == rollout.Manual && s.Group > 0 && !s.Approved {
+		w.violate("the groups after the canaries began, and nobody approved them")
+	}
+}
+
+// position is the number of batches that ended.
+func (w *world) position(s rollout.State) (n int) {
+	for i, g := range w.groups(s) {
+		if i < s.Group {
+			n += g.Batches()
+		}
+	}
+	return n + s.Batch
+}
+
+// checkMove checks a step of a controller, by its clock, before it is written.
+func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Time, closes bool) {
+	freed := 0
+	for node, slot := range old.Slots {
+		if slot.State == rollout.Lost || slot.GivenUp {
+			w.lost[node] = true
+		}
+		if _, keeps := s.Slots[node]; keeps || s.Phase == rollout.Replaced || s.Phase == rollout.Reverted {
+			continue
+		}
+		if !w.lost[node] {
+			w.since = w.now
+		}
+		_, failed := s.Failed[node]
+		_, skipped := s.Skipped[node]
+		if failed || skipped {
+			continue
+		}
+		freed++
+		n, settle := w.nodes[node], time.Duration(w.plan.Policy.Settle)-time.Second // instants are whole seconds
+		switch {
+		case !n.honest() || n.machine != slot.Machine || w.era > 0:
+		case n.took == 0:
+			w.violate("%s counts as done, and never took the target", node)
+		case !w.skewed && w.now-n.took < settle:
+			w.violate("%s took the target %v ago, and settles for %v", node, w.now-n.took, settle)
+		}
+	}
+	if s.Phase == rollout.Replaced || s.Phase == rollout.Reverted {
+		return
+	}
+	if s.Done != old.Done+freed {
+		w.violate("%d nodes are done after %d, and %d ended well", s.Done, old.Done, freed)
+	}
+	if moved := w.position(s) - w.position(old); moved > 0 && len(w.plan.Policy.Gates) > 0 {
+		if moved > 1 {
+			w.violate("%d batches ended after one question to the gates", moved)
+		}
+		for _, gate := range w.plan.Policy.Gates {
+			if a := o.Answers[gate]; a.Code != rollout.GatePassed || a.At.Before(start.Add(w.since)) {
+				w.violate("a batch ended at %v, and the next one began after %s answered %+v", w.since, gate, a)
+			}
+		}
+		w.since = w.now
+	}
+	if !closes {
+		w.checkOrders(old, s, o, now)
+	}
+}
+
+// checkOrders checks the nodes that a step orders.
+func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.Time) {
+	ordered := map[string]bool{}
+	for node, slot := range s.Slots {
+		ordered[node] = old.Slots[node].ID != slot.ID
+		if !ordered[node] {
+			continue
+		}
+		if o.Gate.State != agent.GateOpen {
+			w.violate("%s is ordered while the gate is %s", node, o.Gate.State)
+		}
+		if len(w.plan.Policy.Windows) > 0 && !opened(now) {
+			w.violate("%s is ordered at %v, outside of the windows", node, now)
+		}
+		failed := 0
+		for _, f := range s.Failed {
+			if !f.Accepted {
+				failed++
+			}
+		}
+		if most := w.plan.Policy.Failures.Of(w.plan.Nodes(), 0); failed > most {
+			w.violate("%s is ordered after %d failures, and %d are allowed", node, failed, most)
+		}
+	}
+	places, fresh := map[string]int{}, map[string]bool{}
+	for _, g := range w.groups(s) {
+		for _, m := range g.Nodes {
+			n := o.Nodes[m.Node]
+			_, slot := s.Slots[m.Node]
+			_, failed := s.Failed[m.Node]
+			away := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State)
+			if slot || away || failed && n.View.State != agent.Converged {
+				for _, place := range m.Places {
+					places[place]++
+					fresh[place] = fresh[place] || ordered[m.Node]
+				}
+			}
+		}
+	}
+	maps.DeleteFunc(places, func(place string, _ int) bool { return len(w.plan.Policy.MaxPlaces) == 0 && !fresh[place] })
+	if slices.Contains(slices.Collect(maps.Values(fresh)), true) {
+		w.checkPlaces(places, "are unavailable at the same time")
+	}
+}
+
+// checkAssigned checks that no assignment outlives its slot: its node could begin at any time.
+func (w *world) checkAssigned() {
+	g, s := w.gate.value, w.state.value
+	if w.era > 0 || g.Rollout != w.plan.ID {
+		return
+	}
+	for node, a := range w.assigned {
+		n := w.nodes[node]
+		if _, slot := s.Slots[node]; a.value.Epoch == g.Epoch && !slot && n.honest() && n.machine == a.value.Machine && n.state.LastGood != after && !slices.Contains(n.began, a.value.ID) {
+			w.violate("%s never began %s, which outlived its slot", node, a.value.ID)
+		}
+	}
+}
+
+// The windows of the policies that have some, as text and as they are in the night of the simulation, in which Berlin sets its clock
+// forward: 22:15 to 23:45 and 0:30 to 1:30, both in UTC.
+var windows = []string{"sat 23:15-00:45 Europe/Berlin", "sun 01:30-03:30 Europe/Berlin"}
+
+func opened(at time.Time) bool {
+	hours := at.UTC().Format("02 15:04")
+	return strings.Compare(hours, "28 22:15") >= 0 && hours < "28 23:45" || hours >= "29 00:30" && hours < "29 01:30"
+}
