@@ -164,6 +164,9 @@ func (l *ladder) climb() Decision {
 	st := l.o.State
 	if wanted == st.Enforcing {
 		l.pass(AskInPlace, Cause{})
+		if a := l.d.Assignment(); a != nil && a.Agent.Version != "" && l.revived() { // it forbids only the assigned agent
+			return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &l.d.Gate}})
+		}
 		return l.enforceOn(st.Enforcing)
 	}
 	return l.take()
@@ -190,7 +193,7 @@ func (l *ladder) take() Decision {
 	l.pass(AskFrozen, Cause{})
 	if g := l.d.Gate; l.d.closed() {
 		return l.enforce(AskGate, Cause{ReasonGateClosed, Params{Gate: &g}})
-	} else if l.d.Assignment() != nil && g.Epoch < l.o.State.Epoch { // a restored backup revived a rollout
+	} else if l.d.Assignment() != nil && l.revived() {
 		return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &g}})
 	}
 	l.pass(AskGate, Cause{})
@@ -227,6 +230,9 @@ func (l *ladder) take() Decision {
 	l.pass(AskAttempt, Cause{Reason: why.Reason})
 	return l.end(Take, why, w)
 }
+
+// revived reports whether a restored backup revived a rollout.
+func (l *ladder) revived() bool { return l.d.Gate.Epoch < l.o.State.Epoch }
 
 // enforce stops at this question: the node does not take the new target and enforces the target in place on its
 // schedule.
@@ -389,6 +395,17 @@ func (d Desired) Wanted() Target {
 		return a.Target.Overlay(t)
 	}
 	return t
+}
+
+// WantedAgent returns the version of the agent that etcd wants of the node: that of an assignment of the gate's epoch, else the
+// desired one.
+func (d Desired) WantedAgent() AgentChoice {
+	if a := d.Assignment(); a != nil && a.Agent.Version != "" {
+		c := a.Agent
+		c.Try, c.Order = d.Agent.Try, a.ID
+		return c
+	}
+	return d.Agent
 }
 
 // Assignment returns the assignment that counts for the node, or nil. An assignment to another machine of the same name

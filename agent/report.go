@@ -211,7 +211,7 @@ func (t *tick) status() Status {
 		s.Assignment = a.ID
 	}
 	if t.Upgrade != nil {
-		s.Agent = t.Upgrade(t.desired.Agent)
+		s.Agent = t.Upgrade(t.desired.WantedAgent())
 	}
 	if t.Signatures != nil {
 		s.Signatures = t.Signatures()

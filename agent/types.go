@@ -263,6 +263,8 @@ type Assignment struct {
 	Target  Target `json:"target"`            // the node inherits its empty parts
 	Rollout string `json:"rollout"`
 	Epoch   Epoch  `json:"epoch"`
+
+	Agent AgentChoice `json:"agent,omitzero"` // instead of the desired version of the agent; zero: that one
 }
 
 // Host is a node's entry in the host list.
@@ -343,7 +345,7 @@ type Desired struct {
 	ForNode     Target           `json:"for_node"`
 	Assigned    *Assignment      `json:"assigned,omitempty"`
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
-	Agent       AgentChoice      `json:"agent,omitzero"`
+	Agent       AgentChoice      `json:"agent,omitzero"`  // desired; WantedAgent adds the assignment
 	Preview     *PreviewOrder    `json:"preview,omitempty"`
 	Statement   []byte           `json:"-"` // signed, of the targets in force; nil: none
 	HostList    int64            `json:"-"` // revision of the last change of the host list; Admit does not compare it
@@ -433,6 +435,7 @@ type AgentChoice struct {
 	Version   string `json:"version,omitempty"`   // as `pulley agents list` shows it
 	Downgrade bool   `json:"downgrade,omitempty"` // also accept a version older than the node's own
 	Try       int64  `json:"try,omitempty"`       // a version that was dropped at a lower number is retried
+	Order     string `json:"-"`                   // id of the assignment that it is from; "": it is the desired version
 	Unknown   bool   `json:"-"`                   // this agent cannot read the choice in etcd: it changes nothing
 }
 

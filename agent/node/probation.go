@@ -42,9 +42,10 @@ func (u *supervisor) probation(ctx context.Context) (Turned, error) {
 	case err != nil: // the tick returns the error
 		return u.tick(ctx, u.opts.Options)
 	}
-	if known := desired.Unreachable == "" && desired.Unreadable == "" && !desired.Agent.Unknown; known && desired.Agent.Version != s.Candidate.Version {
-		u.Log.Info("the desired agent changed", "version", desired.Agent.Version, "before", s.Candidate.Version)
-		if _, err := u.forget(s, desired.Agent); err != nil {
+	want := desired.WantedAgent()
+	if known := desired.Unreachable == "" && desired.Unreadable == "" && !want.Unknown; known && want.Version != s.Candidate.Version {
+		u.Log.Info("the desired agent changed", "version", want.Version, "before", s.Candidate.Version)
+		if _, err := u.forget(s, want); err != nil {
 			u.Log.Warn("cannot remove the agent that was on probation", "err", err)
 		}
 		return u.tick(ctx, u.opts.Options)
@@ -55,7 +56,7 @@ func (u *supervisor) probation(ctx context.Context) (Turned, error) {
 	if have, err := upgrade.Digest(u.folder.Candidate(s.Candidate.Digest)); err != nil || have != s.Candidate.Digest {
 		return u.drop(ctx, s, agent.Problem{Code: agent.UpgradeDamaged})
 	}
-	return u.watch(ctx, s, desired.Agent)
+	return u.watch(ctx, s, want)
 }
 
 // watch lets the candidate run the tick.
@@ -150,7 +151,7 @@ func (u *supervisor) drop(ctx context.Context, s upgrade.State, why agent.Proble
 
 func (u *supervisor) discard(s upgrade.State, why agent.Problem) {
 	u.Log.Error("the new agent is dropped", "version", s.Candidate.Version, "code", why.Code, "why", why)
-	s = s.Drop(s.Candidate.Program, s.Candidate.Try, why, u.Now())
+	s = s.Drop(s.Candidate.Program, s.Candidate.Choice(), why, u.Now())
 	if err := errors.Join(u.folder.Save(s), u.folder.Tidy(s)); err != nil {
 		u.Log.Error("cannot store the state of the upgrade", "err", err)
 	}

@@ -133,7 +133,7 @@ func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 	if !quiet || !report.Decision.Calm(report.Desired) {
 		return nil
 	}
-	want := report.Desired.Agent
+	want := report.Desired.WantedAgent()
 	s, err := u.folder.Load()
 	if err != nil || s.Next(want, u.Now()) == upgrade.Stay && !u.folder.Untidy(s) {
 		return err
@@ -170,13 +170,13 @@ func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 	return u.folder.Tidy(s)
 }
 
-// seen records the wanted version after an operator reverted a version by hand.
+// seen records the wanted version after an operator reverted a version by hand, or after a rollout completed.
 func (u *supervisor) seen(d agent.Desired) {
 	if d.Unreachable != "" || d.Unreadable != "" {
 		return
 	}
 	s, err := u.folder.Load()
-	if _, changes := s.Seen(d.Agent); err != nil || !changes {
+	if _, changes := s.Seen(d.WantedAgent()); err != nil || !changes {
 		return
 	}
 	lock, err := u.folder.Lock()
@@ -185,7 +185,7 @@ func (u *supervisor) seen(d agent.Desired) {
 	}
 	defer lock.Close()
 	if s, err = u.folder.Load(); err == nil {
-		if s, changes := s.Seen(d.Agent); changes {
+		if s, changes := s.Seen(d.WantedAgent()); changes {
 			err = u.folder.Save(s)
 		}
 	}
@@ -229,10 +229,10 @@ func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentC
 		return s, err
 	case found == upgrade.Good:
 		u.Log.Info("the new agent is on probation", "version", want.Version)
-		return s.Tested(program, want.Try, u.Now()), nil
+		return s.Tested(program, want, u.Now()), nil
 	case found == upgrade.Bad:
 		u.Log.Error("the new agent is dropped", "version", want.Version, "code", why.Code, "why", why)
-		return s.Drop(program, want.Try, why, u.Now()), nil
+		return s.Drop(program, want, why, u.Now()), nil
 	}
 	u.Log.Warn("cannot test the new agent", "version", want.Version, "code", why.Code, "why", why)
 	return s.Wait(want, why, u.Now()), nil
@@ -303,7 +303,7 @@ func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.S
 	if s.Installed != nil {
 		own = s.Installed.Version
 	}
-	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade {
+	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade && !s.Returns() {
 		return p, false, &problemError{agent.Problem{Code: agent.UpgradeOlder, Version: own}}
 	}
 	return p, false, u.authentic(parts, r)

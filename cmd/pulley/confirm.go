@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -61,11 +62,19 @@ func (o *options) showMoves(all []change.Move) error {
 		return nil
 	}
 	t := cli.NewTable(o.env)
-	t.Row("NODE", "TARGET", "NEXT TARGET")
+	what := "TARGET"
+	if all[0].FromAgent != "" {
+		what = "AGENT"
+	}
+	t.Row("NODE", what, "NEXT "+what)
 	for i, m := range all {
 		if i == shownMoves {
 			t.Row(fmt.Sprintf("… and %d more", len(all)-i))
 			break
+		}
+		if m.FromAgent != "" {
+			t.Row(m.Node, m.FromAgent, cmp.Or(m.ToAgent, "any"))
+			continue
 		}
 		t.Row(m.Node, describeTarget(m.From), describeTarget(m.To))
 	}

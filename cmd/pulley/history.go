@@ -107,17 +107,22 @@ func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref enviro
 			if c.Edit != nil {
 				edit = c.Edit.String()
 			}
-			kind, from, to := string(c.Kind), c.Before, c.After
+			kind, from, to := string(c.Kind), describeTarget(c.Before), describeTarget(c.After)
 			if r := c.Rollout; r != nil { // no target changed, but those of its nodes do
 				kind += " " + r.ID
-				if c.Kind == store.Reverted {
-					from = r.Target.Overlay(from)
-				} else {
-					to = r.Target.Overlay(to)
+				switch {
+				case r.Agent != "" && c.Kind == store.Reverted:
+					from, to = r.What(), ""
+				case r.Agent != "":
+					from, to = "", r.What()
+				case c.Kind == store.Reverted:
+					from = describeTarget(r.Target.Overlay(c.Before))
+				default:
+					to = describeTarget(r.Target.Overlay(c.After))
 				}
 			}
 			t.Row(strconv.FormatInt(int64(c.Epoch), 10), cli.Ago(h.env.Now(), c.At), kind, c.Scope().String(),
-				describeTarget(from), describeTarget(to), c.By, edit, strings.TrimSpace(string(c.Why)))
+				from, to, c.By, edit, strings.TrimSpace(string(c.Why)))
 		}
 		return nil
 	})

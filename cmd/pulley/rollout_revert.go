@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -54,8 +55,12 @@ func (o *options) revertRollout(ctx context.Context, s *store.Store, ref environ
 	if o.dryRun {
 		does = "would revert"
 	}
+	back := describeTarget(r.Back)
+	if r.Rollout.Agent != "" {
+		back = "agent " + cmp.Or(r.Agent, "any")
+	}
 	cli.Cleanf(o.env.Stdout, "%s rollout %s (started by %s) of %s in %s: %s → %s\n", does,
-		r.Rollout.ID, r.Rollout.By, store.Scope{Role: r.Rollout.Role}, ref, describeTarget(r.Rollout.Target), describeTarget(r.Back))
+		r.Rollout.ID, r.Rollout.By, store.Scope{Role: r.Rollout.Role}, ref, r.Rollout.What(), back)
 	if err := o.showMoves(r.Moves); err != nil || o.dryRun {
 		return err
 	}
@@ -66,7 +71,7 @@ func (o *options) revertRollout(ctx context.Context, s *store.Store, ref environ
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: reverted (epoch %d)\n", r.Rollout.ID, r.Rollout.Target, ref, done.Epoch)
+	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: reverted (epoch %d)\n", r.Rollout.ID, r.Rollout.What(), ref, done.Epoch)
 	o.announceTrust(ref, done)
 	return o.await(ctx, s, change.AwaitingRevert(ref, done))
 }

@@ -85,7 +85,7 @@ func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	}
 	done.Made = true
 	for _, h := range f.Hosts {
-		if c := w.For(h.Role, h.Node); c.Version == r.Version && publish.PlainVersion(f.Statuses[h.Node].Version) != r.Version && reaches(w, scope, h) {
+		if c := w.For(h.Role, h.Node); c.Version == r.Version && publish.PlainVersion(f.Statuses[h.Node].Version) != r.Version && w.Reaches(scope, h.Role, h.Node) {
 			done.Takes++
 		}
 	}
@@ -101,19 +101,6 @@ func nodesOf(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 		return s.Fleet.One(ctx, ref, scope.Node)
 	}
 	return s.Fleet.State(ctx, ref)
-}
-
-// reaches reports whether the wanted version of a scope applies to a host.
-func reaches(w store.AgentWish, scope Scope, h agent.Host) bool {
-	_, ownNode := w.Nodes[h.Node]
-	_, ownRole := w.Roles[h.Role]
-	switch {
-	case scope.Node != "":
-		return scope.Node == h.Node
-	case scope.Role != "":
-		return scope.Role == h.Role && !ownNode
-	}
-	return !ownNode && !ownRole
 }
 
 func putWish(ctx context.Context, s *store.Store, ref environments.Ref, w store.AgentWish, revision int64, a Author) error {

@@ -143,6 +143,8 @@ type Pin struct {
 type Move struct {
 	Node     string
 	From, To agent.Target
+
+	FromAgent, ToAgent string // versions; of the revert of a rollout of the agent, which moves no target
 }
 
 // moves lists the registered nodes that a change of a scope's target affects.

@@ -23,7 +23,8 @@ type Rollout struct {
 	State    RolloutState    `json:"state"`
 	Role     string          `json:"role,omitempty"` // scope; "": all nodes
 	Target   agent.Target    `json:"target"`
-	Origin   agent.Target    `json:"origin"` // of the scope, at the start
+	Agent    string          `json:"agent,omitempty"` // version of the agent, instead of a target
+	Origin   agent.Target    `json:"origin"`          // of the scope, at the start
 	By       string          `json:"by"`
 	Why      agent.Prose     `json:"why,omitempty"`
 	At       time.Time       `json:"at"`
@@ -292,7 +293,7 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id
 
 func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
-		ID: p.ID, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
+		ID: p.ID, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
 		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
 		took: map[string]bool{},
 	}
@@ -362,7 +363,7 @@ func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, g
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s of %s: %s", r.ID, r.Target, place(r, c, node)), nil
+	return fmt.Sprintf("%s of %s: %s", r.ID, r.What(), place(r, c, node)), nil
 }
 
 func place(r Rollout, c *store.Campaign, node string) string {
@@ -414,9 +415,12 @@ func (r Rollout) Waits() bool {
 	return false
 }
 
+// What is what the rollout brings to its nodes: a target, or a version of the agent.
+func (r Rollout) What() string { return rollout.What(r.Target, r.Agent) }
+
 // Sentence is the rollout in one line.
 func (r Rollout) Sentence() string {
-	text := fmt.Sprintf("rollout %s of %s: %s; %d of %d nodes done, %d failed, %d skipped", r.ID, r.Target, r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
+	text := fmt.Sprintf("rollout %s of %s: %s; %d of %d nodes done, %d failed, %d skipped", r.ID, r.What(), r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
 	if r.Wait != nil {
 		text += "; " + r.Wait.Sentence()
 	}

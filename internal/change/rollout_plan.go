@@ -26,20 +26,26 @@ type PlannedRollout struct {
 // PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
 // inherited. The policy is that of the environment file as `env apply` stored it.
 func PlanRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (PlannedRollout, error) {
-	p, err := planRollout(ctx, s, ref, target, role, a)
+	return planned(ctx, s, ref, rollout.Plan{Role: role, Target: target}, a)
+}
+
+// planned plans a rollout with the role and the target, or the agent, of a plan.
+func planned(ctx context.Context, s *store.Store, ref environments.Ref, of rollout.Plan, a store.Author) (PlannedRollout, error) {
+	p, err := planRollout(ctx, s, ref, of, a)
 	if err != nil {
 		return PlannedRollout{}, fmt.Errorf("cannot plan a rollout in %s: %w", ref, err)
 	}
 	return p, nil
 }
 
-func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (p PlannedRollout, err error) {
-	f, err := Find(ctx, s, ref, Scope{Role: role})
+func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of rollout.Plan, a store.Author) (p PlannedRollout, err error) {
+	scope := Scope{Role: of.Role}
+	f, err := Find(ctx, s, ref, scope)
 	if err != nil {
 		return p, err
 	}
-	p.Desires, p.demandsSigned = f.Desires, signers(f, Scope{Role: role})
-	candidates := store.Candidates(f.Hosts, f.Desires, role, target)
+	p.Desires, p.demandsSigned = f.Desires, signers(f, scope)
+	candidates := store.Candidates(f.Hosts, f.Desires, of)
 	policy := rollout.PolicyOf(f.Spec)
 	if limits := policy.Limits(); len(limits) > 0 {
 		unknown, err := s.Campaigns.Place(ctx, ref, f.Spec, limits, candidates)
@@ -57,9 +63,13 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, targ
 		}
 	}
 	p.Plan, err = rollout.Make(rollout.Order{
-		Role: role, Target: target, Origin: f.Desires.Target(Scope{Role: role}), Policy: policy, Roles: f.Spec.RolloutOrder(), By: a.By, Why: a.Why, At: a.At,
+		Role: of.Role, Target: of.Target, Agent: of.Agent, Origin: f.Desires.Target(scope), Policy: policy, Roles: f.Spec.RolloutOrder(), By: a.By, Why: a.Why, At: a.At,
 	}, candidates)
-	if errors.Is(err, rollout.ErrEmpty) {
+	switch {
+	case !errors.Is(err, rollout.ErrEmpty):
+	case of.Agent.Version != "":
+		err = fmt.Errorf("%w\n`pulley agents promote %s -e %s%s` sets the version for nodes that join later", err, of.Agent.Version, ref, Flags(scope))
+	default:
 		err = fmt.Errorf("%w\n`pulley promote VERSION -e %s` sets the target for nodes that join later", err, ref)
 	}
 	return p, err

@@ -17,6 +17,7 @@ import (
 type Reverting struct {
 	Rollout Rollout
 	Back    agent.Target // what is desired for the scope
+	Agent   string       // version of the agent that is desired for the scope, of a rollout of the agent
 	Moves   []Move       // registered nodes that took the rollout's target, or may take it now
 }
 
@@ -37,6 +38,9 @@ func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f st
 		return f, nil, r, err
 	}
 	r.Rollout, r.Back = describeRollout(c.Plan, c.State, c.Gate), c.Desires.Target(Scope{Role: c.Plan.Role})
+	if r.Rollout.Agent != "" {
+		r.Agent = c.Desires.Agents.For(c.Plan.Role, "").Version
+	}
 	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
 		h := f.Hosts[node]
 		d := f.Desires.For(h.Role, node)
@@ -44,7 +48,7 @@ func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f st
 		if a, assigned := f.Assigned[node]; assigned && a.Rollout == c.Plan.ID {
 			d.Host, d.Assigned = &h, &a
 			if d.Assignment() != nil {
-				r.Moves = append(r.Moves, Move{node, d.Wanted(), back})
+				r.Moves = append(r.Moves, Move{node, d.Wanted(), back, a.Agent.Version, d.Agent.Version})
 			}
 		}
 	}
@@ -93,6 +97,9 @@ func AwaitingRevert(ref environments.Ref, done Targets) fleet.Awaited {
 		_, listed := f.Hosts[n.Node]
 		return listed && back[n.Node]
 	}
+	if done.Rollout.Agent != "" {
+		a.Settled = onAgent
+	}
 	return a
 }
 
@@ -107,7 +114,7 @@ func placeAfterRevert(ctx context.Context, s *store.Store, ref environments.Ref,
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("%s of %s: reverted by %s", last.Rollout.ID, last.Rollout.Target, last.By)
+	text := fmt.Sprintf("%s of %s: reverted by %s", last.Rollout.ID, last.Rollout.What(), last.By)
 	if last.Why != "" {
 		text += fmt.Sprintf(" (%s)", last.Why)
 	}

@@ -145,15 +145,15 @@ func VersionsOf(ctx context.Context, s *store.Store, ref environments.Ref) (Flee
 		v.At = &w.At
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), fleet.CompareNatural) {
-		v.Nodes = append(v.Nodes, versionOf(name, f, w))
+		v.Nodes = append(v.Nodes, versionOf(name, f))
 	}
 	return v, nil
 }
 
-func versionOf(name string, f store.FleetState, w store.AgentWish) NodeVersion {
+func versionOf(name string, f store.FleetState) NodeVersion {
 	st, reported := f.Statuses[name]
 	v := NodeVersion{Node: name, Runs: publish.PlainVersion(st.Version)}
-	v.Wanted = w.For(cmp.Or(f.Hosts[name].Role, st.Role), name).Version
+	v.Wanted = f.Desired(cmp.Or(f.Hosts[name].Role, st.Role), name).WantedAgent().Version
 	switch {
 	case v.Wanted == "" || !reported:
 	case st.Agent != nil && st.Agent.Wanted == v.Wanted:

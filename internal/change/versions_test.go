@@ -26,12 +26,12 @@ func TestVersionOfNode(t *testing.T) {
 		"its role wants another":        {status: &agent.Status{Version: "1.1.0", Role: "compute"}, wish: w, want: NodeVersion{Runs: "1.1.0", Wanted: "1.2.0", Phase: agent.UpgradeWaiting}},
 		"no version is wanted":          {status: &agent.Status{Version: "1.0.0", Agent: dropped}, want: NodeVersion{Runs: "1.0.0"}},
 	} {
-		f := store.FleetState{Statuses: map[string]agent.Status{}}
+		f := store.FleetState{Statuses: map[string]agent.Status{}, Desires: store.Desires{Agents: c.wish}}
 		if c.status != nil {
 			f.Statuses["n1"] = *c.status
 		}
 		c.want.Node = "n1"
-		if got := versionOf("n1", f, c.wish); got != c.want {
+		if got := versionOf("n1", f); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

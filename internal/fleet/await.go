@@ -20,6 +20,9 @@ type Awaited struct {
 	What string                            // what the wait completes, for its error: "the change of role compute"
 	Has  func(store.FleetState, Node) bool // selects the nodes
 
+	// Settled reports whether a converged node also has what the wait is for beside its target. It may be nil.
+	Settled func(store.FleetState, Node) bool
+
 	// Current returns an error if there is nothing left to wait for, because somebody changed the targets. It may be nil.
 	Current func(store.Desires) error
 }
@@ -60,7 +63,7 @@ func (a Awaited) ProgressOf(f store.FleetState, now time.Time) (p Progress) {
 	for _, n := range Look(f, a.Ref, Selection{}, now).Nodes {
 		switch {
 		case !a.Has(f, n):
-		case n.State == agent.Converged:
+		case n.State == agent.Converged && (a.Settled == nil || a.Settled(f, n)):
 			p.Converged++
 		case n.blocked():
 			p.Blocked = append(p.Blocked, n)

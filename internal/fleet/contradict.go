@@ -134,7 +134,7 @@ func seenEpochs(s agent.Status, now time.Time) (permit, statement agent.Epoch) {
 // started reports whether an assignment is that of the rollout in progress, as its start is in the history.
 func started(g agent.Gate, history []store.Change, a agent.Assignment) bool {
 	return g.Rollout != "" && a.Rollout == g.Rollout && slices.ContainsFunc(history, func(c store.Change) bool {
-		return c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == a.Rollout && c.Rollout.Target == a.Target
+		return c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == a.Rollout && c.Rollout.Target == a.Target && c.Rollout.Agent == a.Agent.Version
 	})
 }
 

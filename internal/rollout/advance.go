@@ -151,7 +151,9 @@ func (a *advance) assign() (all []Assign) {
 		if slot.State != Ordered || !read || n.Assigned != nil && n.Assigned.ID == slot.ID && n.Assigned.Epoch == a.p.Epoch {
 			continue
 		}
-		all = append(all, Assign{node, agent.Assignment{ID: slot.ID, Machine: slot.Machine, Target: a.p.Target, Rollout: a.p.ID, Epoch: a.p.Epoch}})
+		all = append(all, Assign{node, agent.Assignment{
+			ID: slot.ID, Machine: slot.Machine, Target: a.p.Target, Agent: a.p.Agent, Rollout: a.p.ID, Epoch: a.p.Epoch,
+		}})
 	}
 	return all
 }
@@ -159,7 +161,7 @@ func (a *advance) assign() (all []Assign) {
 // withdraw returns the nodes whose assignment must be deleted. The deletion compares their status.
 func (a *advance) withdraw() (all []string) {
 	for _, node := range a.s.slots() {
-		if n, read := a.o.Nodes[node]; read && a.s.Slots[node].State == Withdrawing && (a.s.Slots[node].GivenUp || !running(n)) {
+		if n, read := a.o.Nodes[node]; read && a.s.Slots[node].State == Withdrawing && (a.s.Slots[node].GivenUp || !a.taking(n)) {
 			all = append(all, node)
 		}
 	}

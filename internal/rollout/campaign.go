@@ -20,20 +20,21 @@ const Take Kind = "take"
 
 // Plan is a campaign as it was started. It never changes.
 type Plan struct {
-	ID       string       `json:"id"`
-	Kind     Kind         `json:"kind"`
-	Epoch    agent.Epoch  `json:"epoch"` // of the environment's gate while the campaign runs
-	Role     string       `json:"role,omitempty"`
-	Target   agent.Target `json:"target"`            // of the nodes; they inherit its empty parts
-	Origin   agent.Target `json:"origin"`            // of the scope, at the start
-	Policy   Policy       `json:"policy"`            // as it was at the start
-	Groups   []Group      `json:"groups"`            // one after the other
-	Excluded []string     `json:"excluded,omitzero"` // nodes with a target of their own or of their role
-	Outside  []Member     `json:"-"`                 // other nodes with places that the policy limits; stored beside the plan
-	Others   int          `json:"others,omitzero"`   // number of Outside
-	By       string       `json:"by,omitempty"`
-	Why      agent.Prose  `json:"why,omitempty"`
-	At       time.Time    `json:"at"`
+	ID       string            `json:"id"`
+	Kind     Kind              `json:"kind"`
+	Epoch    agent.Epoch       `json:"epoch"` // of the environment's gate while the campaign runs
+	Role     string            `json:"role,omitempty"`
+	Target   agent.Target      `json:"target"`            // of the nodes; they inherit its empty parts
+	Agent    agent.AgentChoice `json:"agent,omitzero"`    // version of the agent instead of a target
+	Origin   agent.Target      `json:"origin"`            // of the scope, at the start
+	Policy   Policy            `json:"policy"`            // as it was at the start
+	Groups   []Group           `json:"groups"`            // one after the other
+	Excluded []string          `json:"excluded,omitzero"` // nodes with a target of their own or of their role
+	Outside  []Member          `json:"-"`                 // other nodes with places that the policy limits; stored beside the plan
+	Others   int               `json:"others,omitzero"`   // number of Outside
+	By       string            `json:"by,omitempty"`
+	Why      agent.Prose       `json:"why,omitempty"`
+	At       time.Time         `json:"at"`
 }
 
 // Group is a part of a plan. Its nodes take the target in batches.
@@ -136,17 +137,18 @@ const (
 
 // Slot is a node in progress.
 type Slot struct {
-	ID       string      `json:"id"` // of its assignment
-	State    SlotState   `json:"state"`
-	Machine  string      `json:"machine,omitempty"`
-	At       time.Time   `json:"at"`                 // when it was ordered
-	Since    time.Time   `json:"since,omitzero"`     // when it became healthy
-	Status   int64       `json:"status,omitempty"`   // revision of the status that proved it
-	Why      FailureCode `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
-	Skip     SkipCode    `json:"skip,omitempty"`     // Withdrawing: the skip that follows
-	GivenUp  bool        `json:"given_up,omitempty"` // Withdrawing: an operator does not wait for the node, even if it runs
-	Again    bool        `json:"again,omitempty"`    // an operator ordered it again
-	Doubtful string      `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
+	ID       string        `json:"id"` // of its assignment
+	State    SlotState     `json:"state"`
+	Machine  string        `json:"machine,omitempty"`
+	At       time.Time     `json:"at"`                 // when it was ordered
+	Since    time.Time     `json:"since,omitzero"`     // when it became healthy
+	Status   int64         `json:"status,omitempty"`   // revision of the status that proved it
+	Why      FailureCode   `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
+	Problem  agent.Problem `json:"problem,omitzero"`   // Withdrawing: of that failure
+	Skip     SkipCode      `json:"skip,omitempty"`     // Withdrawing: the skip that follows
+	GivenUp  bool          `json:"given_up,omitempty"` // Withdrawing: an operator does not wait for the node, even if it runs
+	Again    bool          `json:"again,omitempty"`    // an operator ordered it again
+	Doubtful string        `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
 }
 
 // Failure is the cause for which a node failed.
@@ -164,7 +166,8 @@ type FailureCode string
 // The failures.
 const (
 	RunFailed     FailureCode = "run_failed"     // problem, run
-	NodeRefused   FailureCode = "target_refused" // the node refused the target, for example its signature
+	AgentDropped  FailureCode = "agent_dropped"  // problem; the node stays on its agent
+	NodeRefused   FailureCode = "target_refused" // problem, of an agent; the node refused the target, for example its signature
 	DeadlineEnded FailureCode = "deadline"       // it did not begin before its deadline
 	NodeLost      FailureCode = "lost"           // it began, and did not answer before its deadline
 	NotReady      FailureCode = "not_ready"      // it could not begin, and the policy does not wait

@@ -77,7 +77,7 @@ func (s State) Skip(node string) (State, error) {
 	s = s.clone()
 	lost := slot.State == Lost || slot.GivenUp
 	delete(s.Failed, node)
-	slot = withdrawn(slot, "", SkipOperator)
+	slot = withdrawn(slot, Failure{}, SkipOperator)
 	slot.GivenUp = lost
 	s.Slots[node] = slot
 	return s, nil

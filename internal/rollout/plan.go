@@ -15,8 +15,9 @@ import (
 type Order struct {
 	ID      string
 	Epoch   agent.Epoch
-	Role    string       // scope; "" for all nodes
-	Target  agent.Target // empty parts are inherited
+	Role    string            // scope; "" for all nodes
+	Target  agent.Target      // empty parts are inherited
+	Agent   agent.AgentChoice // instead of a target
 	Origin  agent.Target
 	Policy  Policy
 	Roles   []string // in the order of their groups; nodes of other roles follow
@@ -39,7 +40,7 @@ var ErrEmpty = errors.New("no registered node would take it")
 func Make(o Order, candidates []Candidate) (Plan, error) {
 	policy := o.Policy.withDefaults()
 	p := Plan{
-		ID: o.ID, Kind: Take, Epoch: o.Epoch, Role: o.Role, Target: o.Target, Origin: o.Origin, Policy: policy,
+		ID: o.ID, Kind: Take, Epoch: o.Epoch, Role: o.Role, Target: o.Target, Agent: o.Agent, Origin: o.Origin, Policy: policy,
 		By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second),
 	}
 	sorted := natural(candidates)

@@ -3,6 +3,8 @@ package rollout
 import (
 	"fmt"
 	"time"
+
+	"pulley/agent"
 )
 
 // ended frees a node's slot.
@@ -59,14 +61,14 @@ func (a *advance) judge(node string) {
 		a.judgeWithdrawing(node, slot, n)
 		return
 	}
-	switch v := verdict(n, slot, a.p.Policy.Retries); v.answer {
+	switch v := verdict(a.p, n, slot); v.answer {
 	case succeeded:
 		a.healthy(node, slot, n)
 	case failed:
 		a.fail(node, v.failure)
 		a.ended(node)
 	case refusedTarget:
-		a.put(node, withdrawn(slot, NodeRefused, ""))
+		a.put(node, withdrawn(slot, v.failure, ""))
 	case doubtful:
 		if slot.Doubtful != n.Status.LastRun {
 			slot.Doubtful = n.Status.LastRun
@@ -83,27 +85,35 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 	switch {
 	case n.Assigned == nil || n.Assigned.ID != slot.ID:
 		if slot.Why != "" {
-			a.fail(node, Failure{Code: slot.Why})
+			a.fail(node, Failure{Code: slot.Why, Problem: slot.Problem})
 		} else {
 			a.s.Skipped[node] = slot.Skip
 		}
 		a.ended(node)
 	case slot.GivenUp:
-	case running(n):
+	case a.taking(n):
 		slot.State = Lost
 		a.fail(node, Failure{Code: NodeLost})
 		a.put(node, slot)
-	case verdict(n, slot, a.p.Policy.Retries).answer != silent:
-		slot.State, slot.Why, slot.Skip = Ordered, "", "" // it answered meanwhile
-		if v := verdict(n, slot, a.p.Policy.Retries).answer; v == succeeded || v == failed {
+	default: // it may have answered meanwhile
+		if v := verdict(a.p, n, slot).answer; v == succeeded || v == failed {
+			slot.State, slot.Why, slot.Problem, slot.Skip = Ordered, "", agent.Problem{}, ""
 			a.put(node, slot)
 		}
 	}
 }
 
-func withdrawn(s Slot, why FailureCode, skip SkipCode) Slot {
-	s.State, s.Why, s.Skip, s.Since = Withdrawing, why, skip, time.Time{}
+// withdrawn returns a slot whose assignment is to be deleted, and the failure or the skip that follows.
+func withdrawn(s Slot, why Failure, skip SkipCode) Slot {
+	why.Problem.Text = ""
+	s.State, s.Why, s.Problem, s.Skip, s.Since = Withdrawing, why.Code, why.Problem, skip, time.Time{}
 	return s
+}
+
+// taking reports whether the node's last status is that of a run, which may be that of the campaign's target: the assignment must not
+// be withdrawn then. The run of another target does not keep a node from returning to its agent.
+func (a *advance) taking(n Node) bool {
+	return a.p.Agent.Version == "" && n.Status != nil && n.Status.Phase == agent.Running
 }
 
 // healthy settles a node that succeeded. A lost node that succeeds is a failure no longer.
@@ -128,11 +138,11 @@ func (a *advance) late(node string, slot Slot, n Node) {
 	switch {
 	case held(n):
 		return // an operator ends it
-	case running(n):
+	case a.taking(n):
 		slot.State = Lost
 		a.fail(node, Failure{Code: NodeLost, Run: n.Status.LastRun})
 		a.put(node, slot)
 	default:
-		a.put(node, withdrawn(slot, DeadlineEnded, ""))
+		a.put(node, withdrawn(slot, Failure{Code: DeadlineEnded}, ""))
 	}
 }

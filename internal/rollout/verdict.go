@@ -1,6 +1,10 @@
 package rollout
 
-import "pulley/agent"
+import (
+	"strings"
+
+	"pulley/agent"
+)
 
 // answer is what a node's status says about its assignment.
 type answer string
@@ -20,10 +24,15 @@ type judgement struct {
 }
 
 // verdict reads a node's answer to its assignment out of its status.
-func verdict(n Node, slot Slot, retries int) judgement {
+func verdict(p Plan, n Node, slot Slot) judgement {
 	st := n.Status
 	if st == nil || st.Assignment != slot.ID {
 		return judgement{answer: silent}
+	}
+	if p.Agent.Version != "" {
+		if v := ofAgent(st, p.Agent.Version); v.answer != succeeded {
+			return v
+		}
 	}
 	attempt := st.Attempt
 	if attempt != nil && attempt.Target != n.Wanted {
@@ -35,10 +44,10 @@ func verdict(n Node, slot Slot, retries int) judgement {
 	case st.Target != n.Wanted:
 		return judgement{answer: silent} // it does not want the target: lies count as silence
 	case st.Refusal != nil && st.Refusal.Target == n.Wanted:
-		return judgement{answer: refusedTarget}
+		return judgement{refusedTarget, Failure{Code: NodeRefused}}
 	case attempt != nil && attempt.Problem.Code == agent.EtcdLost && attempt.Finished > 0:
 		return judgement{answer: doubtful}
-	case attempt != nil && !attempt.Open && attempt.Finished > retries:
+	case attempt != nil && !attempt.Open && attempt.Finished > p.Policy.Retries:
 		return judgement{failed, Failure{Code: RunFailed, Problem: attempt.Problem, Run: st.LastRun}}
 	case attempt != nil:
 		return judgement{answer: working}
@@ -48,8 +57,33 @@ func verdict(n Node, slot Slot, retries int) judgement {
 	return judgement{answer: silent}
 }
 
-// running reports whether the node's last status is that of a run. Its assignment must not be withdrawn then.
-func running(n Node) bool { return n.Status != nil && n.Status.Phase == agent.Running }
+// ofAgent reads how far the node's own agent is: it succeeded when that version is installed and wrote the status, at the end of a
+// tick. An agent that does not know assigned versions answers the assignment and keeps its own: it counts as silent.
+func ofAgent(st *agent.Status, version string) judgement {
+	u := st.Agent
+	switch {
+	case u == nil && strings.TrimPrefix(st.Version, "v") == version:
+		return judgement{answer: succeeded}
+	case u == nil || u.Wanted != version:
+		return judgement{answer: silent}
+	case u.Phase == agent.UpgradeDropped:
+		return judgement{failed, Failure{Code: AgentDropped, Problem: u.Problem}}
+	case u.Phase == agent.UpgradeProbation:
+		return judgement{answer: working}
+	case refusesAgent(u.Problem.Code):
+		return judgement{refusedTarget, Failure{Code: NodeRefused, Problem: u.Problem}}
+	}
+	return judgement{answer: silent}
+}
+
+// refusesAgent reports whether a node can fetch a version, and will not use it.
+func refusesAgent(code agent.ProblemCode) bool {
+	switch code {
+	case agent.UpgradeRefused, agent.UpgradeOlder, agent.UpgradeNoProgram, agent.UpgradeChanged, agent.UpgradeNotInstalled:
+		return true
+	}
+	return false
+}
 
 // held reports whether an operator keeps the node from its target. The wait ends with the hold.
 func held(n Node) bool { return n.View.State == agent.Held }

@@ -10,6 +10,14 @@ import (
 	"pulley/agent"
 )
 
+// What renders what a campaign brings to its nodes: a target, or a version of the agent.
+func What(t agent.Target, version string) string {
+	if version != "" {
+		return "agent " + version
+	}
+	return t.String()
+}
+
 // Sentence renders a wait.
 func (w Wait) Sentence() string {
 	switch w.Code {
@@ -109,6 +117,8 @@ func (c FailureCode) Words() string {
 	switch c {
 	case RunFailed:
 		return "its run failed"
+	case AgentDropped:
+		return "it dropped the agent"
 	case NodeRefused:
 		return "it refused the target"
 	case DeadlineEnded:

@@ -78,7 +78,7 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 		case rollout.Reverted:
 			how = "it was taken back"
 		}
-		text := fmt.Sprintf("%s: %d of %d nodes took %s, %d failed", how, c.State.Done, plan.Nodes(), plan.Target, len(c.State.Failed))
+		text := fmt.Sprintf("%s: %d of %d nodes took %s, %d failed", how, c.State.Done, plan.Nodes(), rollout.What(plan.Target, plan.Agent.Version), len(c.State.Failed))
 		r.Log.Info("a rollout ended", "env", ref, "rollout", plan.ID, "how", text)
 		r.Notifier.Rollout(ref, store.RolloutEnded, plan.ID, "", text)
 	default:

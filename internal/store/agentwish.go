@@ -3,10 +3,12 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/rollout"
 	"pulley/internal/store/etcd"
 )
 
@@ -20,13 +22,25 @@ type AgentWish struct {
 	By      string                       `json:"by,omitempty"`
 	Why     agent.Prose                  `json:"why,omitempty"`
 	At      time.Time                    `json:"at,omitzero"`
+	Unknown bool                         `json:"-"` // unreadable
 }
 
 // maxWishBytes bounds the document: ten thousand nodes read it every five minutes.
 const maxWishBytes = 16 << 10
 
+// wishOf decodes the document. Nodes keep their version while it is unreadable.
+func wishOf(kv *etcd.KV) (w AgentWish) {
+	if etcd.Into(&w)(kv) != nil {
+		return AgentWish{Unknown: true}
+	}
+	return w
+}
+
 // For returns the choice for one node: its own, else its role's, else the default.
 func (w AgentWish) For(role, node string) agent.AgentChoice {
+	if w.Unknown {
+		return agent.AgentChoice{Unknown: true}
+	}
 	c := w.Default
 	if own, ok := w.Roles[role]; ok {
 		c = own
@@ -51,6 +65,19 @@ func (w AgentWish) Choice(scope etcd.Scope) (agent.AgentChoice, bool) {
 		return c, ok
 	}
 	return w.Default, w.Default.Version != ""
+}
+
+// Reaches reports whether a node gets the version of a scope, and not one of its own or of its role.
+func (w AgentWish) Reaches(scope etcd.Scope, role, node string) bool {
+	_, ownNode := w.Nodes[node]
+	_, ownRole := w.Roles[role]
+	switch {
+	case scope.Node != "":
+		return scope.Node == node
+	case scope.Role != "":
+		return scope.Role == role && !ownNode
+	}
+	return !ownNode && !ownRole
 }
 
 // Choose sets the choice of one scope. The zero choice removes it.
@@ -86,15 +113,29 @@ func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWis
 
 // PutAgentWish stores the document. If the document was written since revision, the error wraps ErrConflict.
 func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+	err := w.fits()
+	if err == nil {
+		err = s.putAgentWish(ctx, ref, w, revision)
+	}
+	return etcd.Wrap(err, "cannot store the agent versions of %s", ref)
+}
+
+// fits returns an error for a document that is too large.
+func (w AgentWish) fits() error {
 	value, err := etcd.Encode(w)
 	if err == nil && len(value) > maxWishBytes {
 		err = fmt.Errorf("with so many nodes and roles of their own it has %d bytes, and every node reads it in each tick; "+
 			"the limit is %d\npin roles, not nodes", len(value), maxWishBytes)
 	}
-	if err == nil {
-		err = s.putAgentWish(ctx, ref, w, revision)
-	}
-	return etcd.Wrap(err, "cannot store the agent versions of %s", ref)
+	return err
+}
+
+// wish returns the document with the version of an ended rollout.
+func (d Desires) wish(p rollout.Plan, at time.Time) AgentWish {
+	w := d.Agents
+	w.Roles, w.By, w.Why, w.At = maps.Clone(w.Roles), p.By, p.Why, at.UTC().Truncate(time.Second)
+	w.Choose(etcd.Scope{Role: p.Role}, p.Agent)
+	return w
 }
 
 // putAgentWish refuses a change while a rollout is in progress: a failed node must have one cause.

@@ -31,7 +31,14 @@ var ErrCampaign = errors.New("a rollout is in progress")
 type Started struct {
 	ID     string       `json:"id"`
 	Target agent.Target `json:"target"`
+	Agent  string       `json:"agent,omitempty"` // version of the agent, instead of a target
 }
+
+// What is what the rollout brings, for people.
+func (s Started) What() string { return rollout.What(s.Target, s.Agent) }
+
+// startedBy is what a plan adds to the history.
+func startedBy(p rollout.Plan) *Started { return &Started{p.ID, p.Target, p.Agent.Version} }
 
 // Campaign is a staged rollout as it was read, with the guards for its next step.
 type Campaign struct {
@@ -62,6 +69,8 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 	switch {
 	case d.Gate.Rollout != "":
 		return fail(fmt.Errorf("%w: %s", ErrCampaign, d.Gate.Rollout))
+	case p.Agent.Version != "" && p.Target != (agent.Target{}):
+		return fail(errors.New("its target has an agent and content, which never change together\nroll out the one, then the other"))
 	case p.Role != "" && p.Target.Data != 0:
 		return fail(errors.New("a generation of data is that of all nodes, and the rollout is of one role"))
 	case p.Target.Data != 0 && p.Target.Release != "" && len(d.Pinned()) > 0:
@@ -75,13 +84,19 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 	own := d.Target(scope)
 	c := Change{
 		Epoch: p.Epoch, Kind: RolloutStarted, Role: p.Role, Before: own, After: own, By: a.By, Why: agent.Prose(a.Why), At: at,
-		Rollout: &Started{p.ID, p.Target},
+		Rollout: startedBy(p),
 	}
 	if !PossibleEpoch(c.Epoch, a.At) {
 		return fail(fmt.Errorf("the gate has epoch %d, after which no change is possible", d.Gate.Epoch))
 	}
+	if p.Agent.Version != "" {
+		if err := d.wish(p, a.At).fits(); err != nil {
+			return fail(err)
+		}
+	}
 	b := s.targets.there(ref, p.Target).
 		If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Target(scope), d.revisions[k.Target(scope)]), etcd.Same(k.Campaign(p.ID), 0)).
+		If(etcd.Same(k.AgentChoice(), d.revisions[k.AgentChoice()])).
 		Put(k.Gate(), agent.Gate{Epoch: p.Epoch, State: agent.GateOpen, Rollout: p.ID, By: a.By, Why: agent.Prose(a.Why), At: at}).
 		Put(k.Campaign(p.ID), p).Put(k.CampaignState(p.ID), rollout.Start(at)).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
@@ -279,7 +294,7 @@ func (s *Campaigns) candidates(ctx context.Context, ref environments.Ref, c *Cam
 	if err != nil {
 		return nil, err
 	}
-	all := Candidates(hosts, c.Desires, c.Plan.Role, c.Plan.Target)
+	all := Candidates(hosts, c.Desires, c.Plan)
 	limits := c.Plan.Policy.Limits()
 	if len(limits) == 0 {
 		return all, nil
@@ -292,12 +307,12 @@ func (s *Campaigns) candidates(ctx context.Context, ref environments.Ref, c *Cam
 	return all, err
 }
 
-// Candidates lists the nodes of a host list. Those that a campaign of a role ("" for all) does not reach are excluded. A node
-// with a release of its own takes data, and no release.
-func Candidates(hosts map[string]agent.Host, d Desires, role string, t agent.Target) []rollout.Candidate {
-	all := []rollout.Candidate{}
+// Candidates lists the nodes of a host list. Those that a campaign of a role, a target and an agent does not reach are excluded: a
+// node with a release of its own takes data, and no release.
+func Candidates(hosts map[string]agent.Host, d Desires, p rollout.Plan) []rollout.Candidate {
+	all, scope := []rollout.Candidate{}, etcd.Scope{Role: p.Role}
 	for name, h := range hosts {
-		excluded := t.Release != "" && !d.Reaches(etcd.Scope{Role: role}, h.Role, name)
+		excluded := p.Target.Release != "" && !d.Reaches(scope, h.Role, name) || p.Agent.Version != "" && !d.Agents.Reaches(scope, h.Role, name)
 		all = append(all, rollout.Candidate{Node: name, Role: h.Role, Machine: h.MachineID, Excluded: excluded})
 	}
 	return all
@@ -382,6 +397,10 @@ func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign,
 			return err
 		}
 		done := Change{Kind: Promoted, Role: p.Role, Before: before, After: p.Target.Overlay(before), ending: &signed.Completed}
+		if p.Agent.Version != "" {
+			done.Rollout = startedBy(p)
+			b.If(etcd.Same(k.AgentChoice(), c.Desires.revisions[k.AgentChoice()])).Put(k.AgentChoice(), c.Desires.wish(p, now))
+		}
 		_, err = s.targets.change(ctx, b, ref, c.Desires, done, Author{By: p.By, Why: string(p.Why), At: now, Ends: p.ID})
 		return err
 	case step.State.Phase == rollout.Reverted:
@@ -416,7 +435,7 @@ func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref environments.
 	own := c.Desires.Target(etcd.Scope{Role: c.Plan.Role})
 	a.Ends = c.Plan.ID
 	return s.targets.change(ctx, b, ref, c.Desires, Change{
-		Kind: Reverted, Role: c.Plan.Role, Before: own, After: own, Rollout: &Started{c.Plan.ID, c.Plan.Target}, ending: &signed.Reverted,
+		Kind: Reverted, Role: c.Plan.Role, Before: own, After: own, Rollout: startedBy(c.Plan), ending: &signed.Reverted,
 	}, a)
 }
 

@@ -257,7 +257,7 @@ func TestRevertFromSeveralOrigins(t *testing.T) {
 	}
 	hosts := map[string]agent.Host{"web1": {Node: "web1", Role: "web"}, "db1": {Node: "db1", Role: "db"}}
 	for _, target := range []agent.Target{r.three, data(agent.Target{}, c.After)} {
-		for _, candidate := range store.Candidates(hosts, desires(t, r.st, dev), "", target) {
+		for _, candidate := range store.Candidates(hosts, desires(t, r.st, dev), rollout.Plan{Target: target}) {
 			if candidate.Excluded != (candidate.Node == "db1" && target == r.three) {
 				t.Errorf("%s is a candidate for %s: %+v", candidate.Node, target, candidate)
 			}

@@ -108,6 +108,10 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	}
 	points := []etcd.Point{
 		{Key: k.Gate(), Read: etcd.Into(&f.Desires.Gate)},
+		{Key: k.AgentChoice(), Read: func(kv *etcd.KV) error {
+			f.Desires.Agents = wishOf(kv)
+			return nil
+		}},
 		{Key: k.Assignment(node), Read: readable(&f, func(a agent.Assignment) { f.Assigned[node] = a })},
 		target(etcd.Scope{}, func(t agent.Target) { f.Desires.Default = t }),
 		target(etcd.Scope{Node: node}, func(t agent.Target) { f.Desires.Nodes[node] = t }),

@@ -36,12 +36,7 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 			return nil
 		}},
 		etcd.Point{Key: k.AgentChoice(), Read: func(kv *etcd.KV) error {
-			var w AgentWish
-			if etcd.Into(&w)(kv) != nil { // serve reports it; nodes keep their version
-				d.Agent = agent.AgentChoice{Unknown: true}
-				return nil
-			}
-			d.Agent = w.For(id.Role, id.Node)
+			d.Agent = wishOf(kv).For(id.Role, id.Node)
 			return nil
 		}},
 		etcd.Point{Key: k.HostsHead(), Read: func(*etcd.KV) error { return nil }}, // its revision counts

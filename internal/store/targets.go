@@ -109,6 +109,7 @@ type Desires struct {
 	Nodes    map[string]agent.Target
 	Damaged  []string // keys of unknown meaning, with the reason
 
+	Agents    AgentWish              // desired versions of the agent
 	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
 
 	demands      demands
@@ -118,7 +119,9 @@ type Desires struct {
 
 // For returns the targets of one node.
 func (d Desires) For(role, node string) agent.Desired {
-	return agent.Desired{Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node]}
+	return agent.Desired{
+		Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node], Agent: d.Agents.For(role, node),
+	}
 }
 
 // Desires reads an environment's gate and targets, page by page at one revision.
@@ -135,6 +138,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	d := Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
+		clientv3.OpGet(k.AgentChoice(), more...),
 	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
@@ -145,6 +149,9 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 		if err := etcd.Into(&d.Gate)(kv); err != nil {
 			return Desires{}, err
 		}
+	}
+	for _, kv := range resp.Responses[3].GetResponseRange().Kvs {
+		d.revisions[k.AgentChoice()], d.Agents = kv.ModRevision, wishOf(kv)
 	}
 	at := append([]clientv3.OpOption{clientv3.WithRev(d.Revision)}, more...)
 	err = s.db.Scan(ctx, k.Desired(), func(rest string, kv *etcd.KV) error { return d.add(rest, kv) }, at...)

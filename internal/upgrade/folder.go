@@ -232,7 +232,7 @@ func (f Folder) Finish(s State) (State, bool, error) {
 func (f Folder) settle(s State) (State, error) {
 	c := s.Candidate
 	s = s.Found(c.Program, c.Try, f.File())
-	s.Candidate = nil
+	s.Installed.Order, s.Candidate = c.Order, nil
 	if err := f.Save(s); err != nil {
 		return s, err
 	}
@@ -263,13 +263,13 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 		return fail(errors.New("it is in place already"))
 	}
 	now = now.UTC()
-	bad, try := Program{Version: own, Digest: have}, int64(0)
+	bad, want := Program{Version: own, Digest: have}, agent.AgentChoice{}
 	if s.Installed != nil {
-		bad, try = s.Installed.Program, s.Installed.Try
+		bad, want.Try, want.Order = s.Installed.Program, s.Installed.Try, s.Installed.Order
 	}
 	// Drop the replaced program before the installation: an interruption between the two then leaves it in place, and
 	// loses nothing.
-	s = s.Drop(bad, try, why, now)
+	s = s.Drop(bad, want, why, now)
 	s.Dropped.ByHand = true
 	if err := f.Save(s); err != nil {
 		return fail(err)

@@ -40,14 +40,16 @@ type State struct {
 // Installed is the agent that is in place.
 type Installed struct {
 	Program
-	Try  int64  `json:"try,omitempty"` // see agent.AgentChoice
-	File string `json:"file"`          // size and time of the compared file; a changed file is compared again
+	Try   int64  `json:"try,omitempty"`   // see agent.AgentChoice
+	Order string `json:"order,omitempty"` // see agent.AgentChoice: a rollout installed it, and the node may return from it
+	File  string `json:"file"`            // size and time of the compared file; a changed file is compared again
 }
 
 // Candidate is an agent that passed its self-test and is on probation.
 type Candidate struct {
 	Program
 	Try   int64     `json:"try,omitempty"`
+	Order string    `json:"order,omitempty"`
 	Since time.Time `json:"since"`          // start of its probation
 	Good  int       `json:"good,omitempty"` // good ticks since the last doubt
 
@@ -57,10 +59,17 @@ type Candidate struct {
 	Problem agent.Problem `json:"problem,omitzero"` // the last doubt, or why it could not start
 }
 
-// Dropped is an agent that failed. It stays dropped while its version is wanted, until an operator retries it.
+// Choice returns the choice for which the candidate was fetched.
+func (c Candidate) Choice() agent.AgentChoice {
+	return agent.AgentChoice{Version: c.Version, Try: c.Try, Order: c.Order}
+}
+
+// Dropped is an agent that failed. It stays dropped while its version is wanted, until an operator retries it, or a rollout orders
+// it again.
 type Dropped struct {
 	Program
 	Try     int64         `json:"try,omitempty"`
+	Order   string        `json:"order,omitempty"`
 	Problem agent.Problem `json:"problem"`
 	At      time.Time     `json:"at"`
 
@@ -70,7 +79,9 @@ type Dropped struct {
 }
 
 // covers reports whether d blocks the wanted version.
-func (d *Dropped) covers(want agent.AgentChoice) bool { return d.ByHand || want.Try <= d.Try }
+func (d *Dropped) covers(want agent.AgentChoice) bool {
+	return d.ByHand || want.Try <= d.Try && (want.Order == "" || want.Order == d.Order)
+}
 
 // Waiting is the cause for which the wanted version was not tested yet. The node retries later.
 type Waiting struct {
@@ -188,8 +199,8 @@ func (s State) Found(p Program, try int64, file string) State {
 }
 
 // Tested returns the state after a candidate passed its self-test.
-func (s State) Tested(p Program, try int64, now time.Time) State {
-	s.Candidate = &Candidate{Program: p, Try: try, Since: now.UTC().Truncate(time.Second)}
+func (s State) Tested(p Program, want agent.AgentChoice, now time.Time) State {
+	s.Candidate = &Candidate{Program: p, Try: want.Try, Order: want.Order, Since: now.UTC().Truncate(time.Second)}
 	s.Dropped, s.Waiting = nil, nil
 	return s
 }
@@ -201,20 +212,29 @@ func (s State) Wait(want agent.AgentChoice, why agent.Problem, now time.Time) St
 }
 
 // Drop returns the state after p failed.
-func (s State) Drop(p Program, try int64, why agent.Problem, now time.Time) State {
-	s.Dropped = &Dropped{Program: p, Try: try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
+func (s State) Drop(p Program, want agent.AgentChoice, why agent.Problem, now time.Time) State {
+	s.Dropped = &Dropped{Program: p, Try: want.Try, Order: want.Order, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	s.Candidate, s.Waiting = nil, nil
 	return s
 }
 
-// Seen returns the state after the first read of the wanted version since a revert by hand, and whether the read
-// changes the state.
+// Returns reports whether an older version is the way back from a rollout: it installed the agent in place, and that version was
+// never the desired one.
+func (s State) Returns() bool { return s.Installed != nil && s.Installed.Order != "" }
+
+// Seen returns the state after the first read of the wanted version since a revert by hand, or since the rollout that installed it
+// completed, and whether the read changes the state.
 func (s State) Seen(want agent.AgentChoice) (State, bool) {
+	if s.Returns() && want.Order == "" && !want.Unknown && want.Version == s.Installed.Version {
+		i := *s.Installed
+		i.Order, s.Installed = "", &i
+		return s, true
+	}
 	if s.Dropped == nil || !s.Dropped.ByHand || want.Unknown || want.Version != s.Dropped.Version {
 		return s, false
 	}
 	d := *s.Dropped
-	d.Try, d.ByHand = want.Try, false
+	d.Try, d.Order, d.ByHand = want.Try, want.Order, false
 	s.Dropped = &d
 	return s, true
 }
@@ -279,9 +299,9 @@ func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 func (s State) lastWanted() agent.AgentChoice {
 	switch {
 	case s.Candidate != nil:
-		return agent.AgentChoice{Version: s.Candidate.Version, Try: s.Candidate.Try}
+		return s.Candidate.Choice()
 	case s.Dropped != nil:
-		return agent.AgentChoice{Version: s.Dropped.Version, Try: s.Dropped.Try}
+		return agent.AgentChoice{Version: s.Dropped.Version, Try: s.Dropped.Try, Order: s.Dropped.Order}
 	case s.Waiting != nil:
 		return agent.AgentChoice{Version: s.Waiting.Version, Try: s.Waiting.Try}
 	}

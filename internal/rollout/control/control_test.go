@@ -104,7 +104,7 @@ func (f *fleet) start(p rollout.Policy) rollout.Plan {
 		f.t.Fatal(err)
 	}
 	d := f.desires()
-	candidates := store.Candidates(hosts, d, "", f.new)
+	candidates := store.Candidates(hosts, d, rollout.Plan{Target: f.new})
 	if limits := p.Limits(); len(limits) > 0 {
 		e, _, err := f.s.Environments.Spec(f.t.Context(), dev)
 		if err == nil {
