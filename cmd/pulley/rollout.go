@@ -39,23 +39,33 @@ func newRollout(o *options) *cobra.Command {
 
 func newRolloutStart(o *options) *cobra.Command {
 	var data int64
+	to := change.RolloutTarget{}
 	cmd := &cobra.Command{
-		Use: "start [VERSION] -e ENVIRONMENT", Short: "Start a rollout of a release or of live data",
+		Use: "start [VERSION] -e ENVIRONMENT", Short: "Start a rollout of a release, of live data or of the agent",
 		Long: `start begins a rollout of a release to all registered nodes of an environment, or of a role. Nodes with a release of their own or of
 their role keep it. With --data, all nodes take a generation of live data, which ` + "`pulley data history`" + ` lists; with both, a release
-and data. The target of the environment changes when the rollout completes; new machines take the old one until then.`,
+and data. The target of the environment changes when the rollout completes; new machines take the old one until then.
+
+With --agent, nodes upgrade pulley-agent to a published version, which becomes the desired one when the rollout completes.`,
 		Args: func(c *cobra.Command, args []string) error {
-			if data < 0 {
+			switch {
+			case data < 0:
 				return cli.Usagef("--data is the number of a generation, from 1")
+			case to.Agent != "" && (len(args) > 0 || data != 0):
+				return cli.Usagef("cannot roll out an agent together with a release or data: start one rollout after the other")
+			case to.Agent != "":
+				return nil
+			case to.Downgrade:
+				return cli.Usagef("--allow-downgrade is for --agent")
 			}
-			return arguments(1-int(min(data, 1)), 1, "takes one version, --data, or both")(c, args)
+			return arguments(1-int(min(data, 1)), 1, "takes one version, --data, or both; or --agent")(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			sc, err := o.scope.value()
 			if err != nil {
 				return err
 			}
-			to := change.RolloutTarget{Version: strings.Join(args, ""), Data: agent.Generation(data)}
+			to.Version, to.Data = strings.Join(args, ""), agent.Generation(data)
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				r, err := change.StartRollout(ctx, s, ref, sc, to, o.changing())
 				if err != nil {
@@ -67,6 +77,8 @@ and data. The target of the environment changes when the rollout completes; new 
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	cmd.Flags().StringVar(&o.scope.role, "role", "", "only nodes of one role")
+	cmd.Flags().StringVar(&to.Agent, "agent", "", "version of pulley-agent, instead of a release or data")
+	cmd.Flags().BoolVar(&to.Downgrade, "allow-downgrade", false, "with --agent: permit nodes to replace a newer version")
 	cmd.Flags().Int64Var(&data, "data", 0, "generation of live data (default: nodes keep theirs)")
 	o.sign.add(cmd)
 	o.sign.addUnsigned(cmd)
@@ -78,7 +90,7 @@ and data. The target of the environment changes when the rollout completes; new 
 // announceRollout prints a rollout that starts.
 func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error {
 	o.warn(r.Notes)
-	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s\n", r.ID, r.Target, ref, cli.Count(r.Nodes, "node"))
+	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s\n", r.ID, r.What(), ref, cli.Count(r.Nodes, "node"))
 	if err := o.showGroups(r); err != nil {
 		return err
 	}
@@ -115,7 +127,7 @@ func newRolloutList(o *options) *cobra.Command {
 					t.Row("ROLLOUT", "STATE", "SCOPE", "TARGET", "NODES", "DONE", "FAILED", "STARTED", "BY", "WHY")
 					t.Spare("BY")
 					for _, r := range all {
-						t.Row(r.ID, string(r.State), store.Scope{Role: r.Role}.String(), describeTarget(r.Target), strconv.Itoa(r.Nodes), strconv.Itoa(r.Done),
+						t.Row(r.ID, string(r.State), store.Scope{Role: r.Role}.String(), r.What(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Done),
 							strconv.Itoa(r.Failed), cli.Ago(o.env.Now(), r.At), r.By, string(r.Why))
 					}
 					return nil
@@ -156,7 +168,7 @@ func newRolloutShow(o *options) *cobra.Command {
 const shownMembers = 20
 
 func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
-	cli.Cleanf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.ID, r.Target, ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
+	cli.Cleanf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.ID, r.What(), ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
 	cli.Cleanf(o.env.Stdout, "started by %s at %s", r.By, r.At.UTC().Format(time.RFC3339))
 	if !r.Ended.IsZero() {
 		cli.Cleanf(o.env.Stdout, ", ended after %s", cli.Span(r.Ended.Sub(r.At)))
@@ -238,7 +250,7 @@ func (o *options) actOnRollout(c *cobra.Command, act change.Act, node string) er
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed\n", r.ID, r.Target, ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed)
+		fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed\n", r.ID, r.What(), ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed)
 		return nil
 	})
 }
@@ -257,6 +269,8 @@ func (o *options) waysOut(c *cobra.Command, err error) error {
 	text := fmt.Sprintf("wait for its end: `pulley rollout show -e %s`", env)
 	if c.Flags().Lookup("abort-campaign") != nil {
 		text += "\nor give --abort-campaign: the rollout ends, and its nodes take what is desired for them then"
+	} else {
+		text += fmt.Sprintf("\nor end it: `pulley rollout revert -e %s`", env)
 	}
 	return fmt.Errorf("%w\n%s", err, text)
 }

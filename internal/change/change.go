@@ -176,7 +176,7 @@ func moved(d store.Desires, c store.Change, h agent.Host) (m Move, reached bool)
 		}
 		return desired.Wanted()
 	}
-	m = Move{h.Node, at(c.Before), at(c.After)}
+	m = Move{Node: h.Node, From: at(c.Before), To: at(c.After)}
 	return m, m.From != m.To || d.Reaches(c.Scope(), h.Role, h.Node)
 }
 

@@ -97,6 +97,9 @@ func noRollout(ref environments.Ref) error {
 type RolloutTarget struct {
 	Version string           // of a release; "": nodes keep theirs
 	Data    agent.Generation // 0: nodes keep theirs
+
+	Agent     string // version of the agent, without the others
+	Downgrade bool   // of the agent
 }
 
 // find reads the target. remedy is what signs the part of it that nobody signed; "" if all of it is signed.
@@ -129,6 +132,10 @@ func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 		return r, errors.New("a rollout is for all nodes or for a role: promote the release for one node")
 	}
 	err = Retry(func() error {
+		if to.Agent != "" {
+			r, err = startAgentRollout(ctx, s, ref, scope, to.Agent, to.Downgrade, a)
+			return err
+		}
 		target, remedy, err := to.find(ctx, s, ref)
 		if err == nil {
 			r, err = startRollout(ctx, s, ref, scope, target, remedy, a)

@@ -36,7 +36,7 @@ func onProbation(t *testing.T) (Folder, State) {
 	if err := f.Place(newDigest, writes("new")); err != nil {
 		t.Fatal(err)
 	}
-	s := State{}.Found(Program{Version: "1.0.0", Digest: "x"}, 0, f.File()).Tested(Program{Version: "2.0.0", Digest: newDigest}, 4, now)
+	s := State{}.Found(Program{Version: "1.0.0", Digest: "x"}, 0, f.File()).Tested(Program{Version: "2.0.0", Digest: newDigest}, agent.AgentChoice{Try: 4}, now)
 	if err := f.Save(s); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func program(version string) Program {
 // A version that failed on a node must not be retried every five minutes. It must be retried after a repair or on
 // request.
 func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
-	dropped := State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now)
+	dropped := State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 3}, unavailable("it crashed"), now)
 	for _, c := range []struct {
 		name string
 		s    State
@@ -34,9 +34,9 @@ func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
 		{"a version is wanted", State{}, agent.AgentChoice{Version: "2.0.0"}, Fetch},
 		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Stay},
 		{"another is in place", State{}.Found(program("1.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"it is on probation", State{}.Tested(program("2.0.0"), 0, now), agent.AgentChoice{Version: "2.0.0"}, Stay},
-		{"another is on probation", State{}.Tested(program("1.5.0"), 0, now), agent.AgentChoice{Version: "2.0.0"}, Forget},
-		{"none is wanted any more", State{}.Tested(program("1.5.0"), 0, now), agent.AgentChoice{}, Forget},
+		{"it is on probation", State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now), agent.AgentChoice{Version: "2.0.0"}, Stay},
+		{"another is on probation", State{}.Tested(program("1.5.0"), agent.AgentChoice{Try: 0}, now), agent.AgentChoice{Version: "2.0.0"}, Forget},
+		{"none is wanted any more", State{}.Tested(program("1.5.0"), agent.AgentChoice{Try: 0}, now), agent.AgentChoice{}, Forget},
 		{"it was dropped", dropped, agent.AgentChoice{Version: "2.0.0", Try: 3}, Stay},
 		{"it was dropped, and no operator retried it", dropped, agent.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
 		{"it was dropped, and is to be tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 4}, Fetch},
@@ -61,7 +61,7 @@ func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
 // An agent that is installed too early was not watched for long enough to crash.
 func TestCandidateNeedsTicksAndTime(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
-	s := State{}.Tested(program("2.0.0"), 0, now)
+	s := State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now)
 	for i, c := range []struct {
 		after  time.Duration
 		proven bool
@@ -71,7 +71,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 			t.Errorf("tick %d after %s: verified %t", i+1, c.after, proven)
 		}
 	}
-	s = State{}.Tested(program("2.0.0"), 0, now)
+	s = State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now)
 	for i, c := range []struct {
 		after  time.Duration
 		proven bool
@@ -82,7 +82,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 		}
 	}
 	// If the clock was a year ahead at the start of a probation, the upgrade must not wait for a year.
-	s = State{}.Tested(program("2.0.0"), 0, now.Add(8760*time.Hour))
+	s = State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now.Add(8760*time.Hour))
 	for _, after := range []time.Duration{0, 5 * time.Minute} {
 		if s, _ = s.Credit(p, false, now.Add(after)); !s.Candidate.Since.Equal(now) {
 			t.Errorf("probation began at %s", s.Candidate.Since)
@@ -109,10 +109,10 @@ func TestUpgradeInStatus(t *testing.T) {
 		{"it seems to be in place", State{}, want, "2.0.0", "", ""},
 		{"it is to be fetched", State{}, want, "1.0.0", agent.UpgradeWaiting, ""},
 		{"it can't be had", State{}.Wait(want, unavailable("no program for linux/arm64"), now), want, "1.0.0", agent.UpgradeWaiting, "arm64"},
-		{"it is on probation", State{}.Tested(program("2.0.0"), 0, now), want, "1.0.0", agent.UpgradeProbation, ""},
-		{"the candidate reports it too", State{}.Tested(program("2.0.0"), 0, now), want, "2.0.0", agent.UpgradeProbation, ""},
-		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), 0, unavailable("it crashed"), now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
-		{"it is tried again", State{}.Drop(program("2.0.0"), 0, unavailable("it crashed"), now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
+		{"it is on probation", State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now), want, "1.0.0", agent.UpgradeProbation, ""},
+		{"the candidate reports it too", State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now), want, "2.0.0", agent.UpgradeProbation, ""},
+		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), agent.AgentChoice{Try: 0}, unavailable("it crashed"), now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
+		{"it is tried again", State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 0}, unavailable("it crashed"), now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
 	} {
 		u := c.s.Report(c.want, c.own)
 		switch {
@@ -125,7 +125,7 @@ func TestUpgradeInStatus(t *testing.T) {
 
 // The output of a broken agent is stored and shown: a megabyte of it must not fill a status.
 func TestStoredProblemIsBounded(t *testing.T) {
-	s := State{}.Drop(program("2.0.0"), 0, unavailable(agent.Prose(strings.Repeat("ä", 1<<20))), now)
+	s := State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 0}, unavailable(agent.Prose(strings.Repeat("ä", 1<<20))), now)
 	if text := string(s.Dropped.Problem.Text); len(text) > maxText || !strings.HasSuffix(text, "ä…") {
 		t.Errorf("%d bytes are kept", len(text))
 	}
@@ -135,7 +135,7 @@ func TestStoredProblemIsBounded(t *testing.T) {
 // must not drop a good one.
 func TestOneDoubtDropsNothing(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
-	s := State{}.Tested(program("2.0.0"), 0, now.Add(-time.Hour))
+	s := State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now.Add(-time.Hour))
 	var condemned, proven bool
 	for range MaxDoubts - 1 {
 		if s, condemned = s.Doubt(unavailable("it could not reach etcd"), false); condemned {
@@ -169,14 +169,14 @@ func TestOneDoubtDropsNothing(t *testing.T) {
 func TestUnreadableChoiceKeepsCandidate(t *testing.T) {
 	unknown := agent.AgentChoice{Unknown: true}
 	for _, s := range []State{
-		State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now), State{}.Tested(program("2.0.0"), 3, now), {},
+		State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 3}, unavailable("it crashed"), now), State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 3}, now), {},
 		State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Hour)),
 	} {
 		if move := s.Next(unknown, now); move != Stay {
 			t.Errorf("%+v: %s", s, move)
 		}
 	}
-	if u := (State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now)).Report(unknown, "1.0.0"); u == nil || u.Phase != agent.UpgradeDropped || u.Wanted != "2.0.0" {
+	if u := (State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 3}, unavailable("it crashed"), now)).Report(unknown, "1.0.0"); u == nil || u.Phase != agent.UpgradeDropped || u.Wanted != "2.0.0" {
 		t.Errorf("the status says %+v", u)
 	}
 }
@@ -218,5 +218,38 @@ func TestJudge(t *testing.T) {
 		if finding != c.finding || !strings.Contains(why.String(), c.says) {
 			t.Errorf("%s: %s, %q", c.name, finding, why)
 		}
+	}
+}
+
+// A version that a node dropped must run again when a rollout orders it again, and never only because the rollout ended.
+func TestRolloutOrdersDroppedVersionAgain(t *testing.T) {
+	first, again := agent.AgentChoice{Version: "2.0.0", Order: "r7.1"}, agent.AgentChoice{Version: "2.0.0", Order: "r7.2"}
+	s := State{}.Drop(program("2.0.0"), first, unavailable("it crashed"), time.Now())
+	for name, c := range map[string]struct {
+		want agent.AgentChoice
+		move Move
+	}{
+		"the same order":    {first, Stay},
+		"another order":     {again, Fetch},
+		"it became desired": {agent.AgentChoice{Version: "2.0.0"}, Stay},
+		"reverted":          {agent.AgentChoice{Version: "1.0.0"}, Forget},
+	} {
+		if got := s.Next(c.want, time.Now()); got != c.move {
+			t.Errorf("%s: %s, want %s", name, got, c.move)
+		}
+	}
+}
+
+// A revert must bring a node back to the older version without --allow-downgrade, and nothing else may.
+func TestReturnFromRollout(t *testing.T) {
+	installed := State{Installed: &Installed{Program: program("2.0.0"), Order: "r7.1"}}
+	if !installed.Returns() || (State{Installed: &Installed{Program: program("2.0.0")}}).Returns() {
+		t.Error("only a version of a rollout has a way back")
+	}
+	if s, changed := installed.Seen(agent.AgentChoice{Version: "2.0.0", Order: "r7.1"}); changed || !s.Returns() {
+		t.Error("the way back ended while the rollout is in progress")
+	}
+	if s, changed := installed.Seen(agent.AgentChoice{Version: "2.0.0"}); !changed || s.Returns() {
+		t.Error("the way back is open after the rollout completed")
 	}
 }
