@@ -53,6 +53,7 @@ full: ## run the tests of which `make test` runs a part: all lookups, each crash
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
 	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/rollout/control
 	$(GO) test -count=1 -timeout 40m ./internal/rollout/sim -sim.seeds 300
+	PULLEY_CLUSTER_ROLLOUTS=5 $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestRolloutSurvivesKills$$' ./e2e/cluster
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, layering, Go code (vet and others) and shell scripts

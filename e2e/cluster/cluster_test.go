@@ -49,7 +49,7 @@ func TestThreeMembersSurviveFaults(t *testing.T) {
 	}
 	t.Logf("the seed is %d; repeat with %s=%d", seed, seedEnv, seed)
 	began := time.Now()
-	w := newWorld(t)
+	w := newWorld(t, fmt.Sprintf("roles:\n  compute: {cardinality: %d, flavor: bare-metal}\n  real: {cardinality: %d, flavor: bare-metal}\n  spare: {cardinality: 1, flavor: bare-metal}\n", computeNodes+laterNodes, realNodes))
 	w.release("1.0.0")
 	w.must("pulley", "promote", "1.0.0")
 
@@ -57,7 +57,7 @@ func TestThreeMembersSurviveFaults(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	w.joinAll(ctx, &all, seed)
+	w.joinAll(ctx, &all, seed, realNodes, computeNodes)
 	writing, stopWriting := context.WithCancel(ctx)
 	defer stopWriting()
 	var writers sync.WaitGroup
@@ -121,12 +121,12 @@ func TestThreeMembersSurviveFaults(t *testing.T) {
 }
 
 // joinAll joins the first nodes at once, and lets them tick.
-func (w *world) joinAll(ctx context.Context, all *sync.WaitGroup, seed uint64) {
+func (w *world) joinAll(ctx context.Context, all *sync.WaitGroup, seed uint64, puppets, scripted int) {
 	w.t.Helper()
 	var joins sync.WaitGroup
-	for i := range realNodes + computeNodes {
+	for i := range puppets + scripted {
 		role := "compute"
-		if i < realNodes {
+		if i < puppets {
 			role = "real"
 		}
 		joins.Go(func() { w.joinOne(ctx, all, role, i, seed) })

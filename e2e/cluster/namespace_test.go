@@ -75,7 +75,8 @@ func outer() (int, error) {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = []string{binEnv + "=" + bin, "NO_PROXY=*", "no_proxy=*", "SUDO_USER=ann", "PULLEY_ENVIRONMENT=dev"}
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PULLEY_") || strings.HasPrefix(v, minutesEnv+"=") || strings.HasPrefix(v, seedEnv+"=") {
+		name, _, _ := strings.Cut(v, "=")
+		if !strings.HasPrefix(v, "PULLEY_") || name == minutesEnv || name == seedEnv || name == rolloutsEnv {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}

@@ -46,8 +46,8 @@ type world struct {
 	nodes   []*node
 }
 
-// newWorld starts three members with TLS and users, two serves, and the environment dev without nodes.
-func newWorld(t *testing.T) *world {
+// newWorld starts three members with TLS and users, two serves, and the environment dev of this file without nodes.
+func newWorld(t *testing.T, environment string) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), clients: map[*member]*clientv3.Client{}}
 	for _, dir := range []string{"bin", "fake/etc", "fake/var/state", "machine", "home"} {
@@ -72,6 +72,7 @@ func newWorld(t *testing.T) *world {
 		for _, m := range w.members() {
 			m.kill()
 			_ = unix.Unmount(m.dir, unix.MNT_DETACH)
+			_ = ip("netns del " + m.name)
 		}
 		if t.Failed() {
 			w.tail()
@@ -89,8 +90,7 @@ func newWorld(t *testing.T) *world {
 	})
 	w.pin = regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(w.must("pulley", "ca", "show", "--data-dir", "data"))
 	w.allAnswer()
-	spec := fmt.Sprintf("roles:\n  compute: {cardinality: %d, flavor: bare-metal}\n  real: {cardinality: %d, flavor: bare-metal}\n  spare: {cardinality: 1, flavor: bare-metal}\n", computeNodes+laterNodes, realNodes)
-	if err := os.WriteFile(filepath.Join(w.dir, "dev.yaml"), []byte(spec), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "dev.yaml"), []byte(environment), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.must("pulley", "env", "apply", "dev.yaml")
