@@ -28,7 +28,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref environments.Ref
 	}
 	switch own := p.Desires.Agents.For(scope.Role, ""); {
 	case p.Desires.Agents.Unknown:
-		return fail("the desired versions of the agent are unreadable\n`pulley doctor -e %s` names the key", ref)
+		return fail("the desired versions of the agent are unreadable\n`pulley agents show -e %s` names the key", ref)
 	case own.Version == "":
 		return fail("no version of the agent is desired for %s, and a revert could bring no node back\npublish the version that the nodes run, and promote it: `pulley agents promote VERSION -e %s%s`", scope, ref, Flags(scope))
 	case own.Version == published.Version:
