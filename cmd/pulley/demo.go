@@ -13,8 +13,8 @@ func newDemo(o *options) *cobra.Command {
 		Use:   "demo",
 		Short: "Play the life of a small fleet on this machine, and leave nothing behind",
 		Long: `demo starts a private etcd and three machines, each a copy-on-write view of this one. It runs real Puppet and shows an
-operator's work: a first release, a change of data, a second release, a broken release, and a rollback. Then the fleet
-stays up until Ctrl-C. The demo changes nothing on this machine and leaves nothing of the fleet, however it ends.
+operator's work: a first release, a change of data, a second release, a rollout that stops by itself, and its revert. Then
+the fleet stays up until Ctrl-C. The demo changes nothing on this machine and leaves nothing of the fleet, however it ends.
 
 It needs root, Puppet and ssh-keygen.
 

@@ -22,6 +22,7 @@ import (
 type demo struct {
 	*stage
 	*screen
+	folders string // of the releases on the nodes, before the rollout
 }
 
 // Run plays the demo. With once it ends after the last step; else the fleet stays up until ctx ends.
@@ -170,8 +171,8 @@ func (d *demo) invite(failure error) {
 		"pulley status -e dev",
 		"pulley explain controller1 -e dev",
 		"pulley data set -e dev --node compute1 profile::base::message 'Only here'",
-		"$EDITOR " + shellquote.Word(filepath.Join(repo, "manifests/site.pp")) + "    # the colon is still missing",
-		"pulley publish " + shellquote.Word(repo) + " --version 1.3.0 && pulley promote 1.3.0 -e dev",
+		"$EDITOR " + shellquote.Word(filepath.Join(repo, "manifests/site.pp")) + "    # compute nodes still lack data",
+		"pulley publish " + shellquote.Word(repo) + " --version 1.3.0 && pulley rollout start 1.3.0 -e dev && pulley rollout watch -e dev",
 	} {
 		d.line("  " + l)
 	}

@@ -23,7 +23,7 @@ func TestDemoPlaysThroughAndLeavesNothing(t *testing.T) {
 	d.eventually(t, "the fleet is up for playing", func() bool { return strings.Contains(d.output.String(), "Logs: tail") })
 	t.Logf("the story took %.1f s", time.Since(began).Seconds())
 	d.remember(t)
-	for _, want := range []string{"10 of 10", "server compute2", "not found", "Syntax error", "Every step succeeded"} {
+	for _, want := range []string{"10 of 10", "server compute2", "not found", "compute1: failed: its run failed", "it paused by itself: 1 node failed", "reverted", "Every step succeeded"} {
 		if !strings.Contains(d.output.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, d.output.String())
 		}

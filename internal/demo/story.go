@@ -30,9 +30,9 @@ func (d *demo) story() []scene {
 		{"a new release", d.newRelease},
 		{"a machine joins", d.joins},
 		{"a secret of one role", d.secret},
-		{"a broken release", d.brokenRelease},
+		{"a rollout that stops by itself", d.rollout},
 		{"the old release stays enforced", d.drift},
-		{"the rollback", d.rollback},
+		{"the way back", d.revert},
 	}
 }
 
@@ -42,6 +42,7 @@ const (
 	banner   = "/etc/pulley-demo/release" // release 1.1.0 adds these
 	backends = "/etc/pulley-demo/backends"
 	password = "/etc/pulley-demo/password"
+	missing  = "demo::disks" // data that release 1.2.0 lacks
 
 	shownLines = 18 // of a command's output
 	shownLog   = 15
@@ -277,25 +278,33 @@ func (d *demo) secret(ctx context.Context) error {
 	return err
 }
 
-func (d *demo) brokenRelease(ctx context.Context) error {
-	if err := d.edit("manifests/site.pp", "file { '/etc/pulley-demo/notes'\n  content => \"a colon is missing above\\n\",\n}\n"); err != nil {
+func (d *demo) rollout(ctx context.Context) error {
+	d.line("1.2.0 has a mistake that no check finds before a run: on compute nodes, it needs data that nobody set. A staged\n" +
+		"rollout reaches two canaries first, one of each role.")
+	var err error
+	if d.folders, err = d.inodes(ctx); err != nil {
 		return err
 	}
-	d.line("`pulley validate` reports the mistake:")
-	d.prompt("$", "pulley", "validate", repoDir)
-	out, err := d.pulley(ctx, "validate", repoDir)
-	if err == nil {
-		return errors.New("pulley validate reports no syntax error")
-	}
-	d.show(out, 4)
-	d.line("`pulley publish` refuses it as well. With --no-puppet, the demo publishes the release in spite of it.")
-	if err := d.operator(ctx, []string{"publish", repoDir, "--version", "1.2.0", "--no-puppet"}, []string{"promote", "1.2.0", "-e", "dev"}); err != nil {
+	if err := d.replace("environments/dev.yaml", "roles:\n", "rollout: {canaries: 2}\nroles:\n"); err != nil {
 		return err
 	}
-	if err := d.untilFailed(ctx, "1.2.0", "1.1.0"); err != nil {
+	err = d.edit("manifests/site.pp", "if $facts['networking']['hostname'] =~ /^compute/ {\n  $disks = lookup('"+missing+"', Array)\n}\n")
+	if err != nil {
 		return err
 	}
-	if err := d.operator(ctx, []string{"status", "-e", "dev"}); err != nil {
+	err = d.operator(ctx, []string{"env", "apply", repoDir + "/environments/dev.yaml"},
+		[]string{"publish", repoDir, "--version", "1.2.0"}, []string{"rollout", "start", "1.2.0", "-e", "dev", "-m", "new disks"})
+	if err != nil {
+		return err
+	}
+	d.prompt("$", "pulley", "rollout", "watch", "-e", "dev")
+	out, err := d.pulley(ctx, "rollout", "watch", "-e", "dev")
+	d.show(out, shownLines)
+	if err == nil || !strings.Contains(out, "it paused by itself") {
+		return fmt.Errorf("the rollout did not pause by itself: %w", err)
+	}
+	d.line("compute1 failed, and keeps 1.1.0. The rollout orders nobody else:")
+	if err := d.operator(ctx, []string{"status", "-e", "dev"}, []string{"explain", "compute2", "-e", "dev"}); err != nil {
 		return err
 	}
 	runs, err := d.runs(ctx, "compute1")
@@ -308,7 +317,7 @@ func (d *demo) brokenRelease(ctx context.Context) error {
 	}
 	d.prompt("$", "pulley", "runs", "compute1", runs[i].ID, "-e", "dev")
 	out, err = d.pulley(ctx, "runs", "compute1", runs[i].ID, "-e", "dev")
-	if err == nil && !strings.Contains(out, "Syntax error") {
+	if err == nil && !strings.Contains(out, missing) {
 		err = fmt.Errorf("run %s does not contain Puppet's message", runs[i].ID)
 	}
 	d.show(out, 5)
@@ -316,8 +325,8 @@ func (d *demo) brokenRelease(ctx context.Context) error {
 }
 
 func (d *demo) drift(ctx context.Context) error {
-	d.line("A release that does not compile changes nothing. Every node stays on 1.1.0 and retries 1.2.0 at longer and longer\n" +
-		"intervals. When a node enforces 1.1.0 again, it repairs manual changes:")
+	d.line("A release that does not compile changes nothing. compute1 stays on 1.1.0 and retries 1.2.0 at longer and longer\n" +
+		"intervals. When it enforces 1.1.0 again, it repairs manual changes:")
 	if _, err := d.on(ctx, "compute1", "rm", motd); err != nil {
 		return err
 	}
@@ -333,34 +342,28 @@ func (d *demo) drift(ctx context.Context) error {
 	if _, err := d.on(ctx, "compute1", "cat", motd); err != nil {
 		return err
 	}
-	if err := d.untilFailed(ctx, "1.2.0", "1.1.0"); err != nil {
-		return err
-	}
 	return d.operator(ctx, []string{"runs", "compute1", "-e", "dev"}, []string{"explain", "compute1", "-e", "dev"})
 }
 
-func (d *demo) rollback(ctx context.Context) error {
-	before, err := d.inodes(ctx)
-	if err != nil {
-		return err
-	}
-	if err := d.operator(ctx, []string{"rollback", "-e", "dev", "--yes"}); err != nil {
+func (d *demo) revert(ctx context.Context) error {
+	d.line("controller1 has 1.2.0. The rollout signed its way back at the start: one command returns every node.")
+	if err := d.operator(ctx, []string{"rollout", "revert", "-e", "dev", "--yes", "-m", "compute nodes lack data"}); err != nil {
 		return err
 	}
 	if err := d.untilConverged(ctx, "1.1.0", 2); err != nil {
 		return err
 	}
-	if err := d.operator(ctx, []string{"status", "-e", "dev"}, []string{"history", "-e", "dev"}); err != nil {
+	if err := d.operator(ctx, []string{"status", "-e", "dev"}, []string{"rollout", "show", "-e", "dev"}, []string{"history", "-e", "dev"}); err != nil {
 		return err
 	}
 	after, err := d.inodes(ctx)
 	if err != nil {
 		return err
 	}
-	if before != after {
-		return fmt.Errorf("the folder of release 1.1.0 was %s and is %s: it was fetched again", before, after)
+	if d.folders != after {
+		return fmt.Errorf("the folder of release 1.1.0 was %s and is %s: it was fetched again", d.folders, after)
 	}
-	d.line("No node downloaded anything: 1.1.0 stayed on its disk. A rollback restores release and data together.")
+	d.line("Only controller1 had left 1.1.0, and it downloaded nothing: 1.1.0 stayed on its disk.")
 	return nil
 }
 
@@ -447,13 +450,6 @@ func (d *demo) untilConverged(ctx context.Context, release string, data agent.Ge
 	}
 	return d.until(ctx, what, func(n nodeStatus) bool {
 		return n.State == agent.Converged && n.Release == release && n.Data == data
-	})
-}
-
-// untilFailed waits until every node reports that a release failed, and is still on another.
-func (d *demo) untilFailed(ctx context.Context, release, still string) error {
-	return d.until(ctx, "all report that "+release+" failed, and are on "+still, func(n nodeStatus) bool {
-		return (n.State == agent.FailedState || n.State == agent.Stuck) && n.Desired == release && n.Release == still
 	})
 }
 
