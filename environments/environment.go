@@ -125,7 +125,7 @@ type RolloutPolicy struct {
 	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute or a fact that may be unavailable at a time."`
 	MaxPlaces      map[string]int `json:"max_places,omitempty" form:"export" like:"rack=1" help:"Values of an attribute or a fact that may have unavailable nodes at a time."`
 	OnFailure      string         `json:"on_failure,omitempty" form:"on_failure" like:"revert" help:"pause or revert: what a rollout with too many failures does (default: pause)."`
-	DirectLimit    string         `json:"direct_limit,omitempty" form:"failures" like:"20" help:"Nodes whose target a promotion may change at once: a number, or a percentage of the nodes; more need a rollout (default: no limit)."`
+	DirectLimit    string         `json:"direct_limit,omitempty" form:"failures" like:"20" help:"Nodes that a promotion or a change of live data may change at once: a number, or a percentage of the nodes; more need a rollout (default: no limit)."`
 	Windows        []string       `json:"windows,omitempty" form:"window" like:"mon-fri 22:00-04:00 Europe/Berlin" help:"Times in which nodes may begin: days, hours and a time zone (default: always)."`
 	Gates          []string       `json:"gates,omitempty" form:"gate" like:"errors" help:"Checks between batches, by name. The machine of pulley serve defines them."`
 

@@ -40,7 +40,7 @@ func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *sto
 		if err := d.readLayer(); err != nil {
 			return err
 		}
-		if err := d.wait.check(c); err != nil {
+		if err := d.checkWait(c); err != nil {
 			return err
 		}
 		if err := d.sign.check(d.env); err != nil && c.Flags().Lookup("sign-key") != nil {
@@ -103,6 +103,18 @@ func (d *dataOptions) addChange(cmd *cobra.Command) {
 	d.wait.add(cmd, "wait until the nodes that see the layer took the data")
 	d.addMessage(cmd, "reason")
 	d.addAbort(cmd)
+	cmd.Flags().BoolVar(&d.rollout, "rollout", false, "bring the new generation to the nodes by a rollout, in batches")
+}
+
+// checkWait refuses flags that do not fit to a rollout.
+func (d *dataOptions) checkWait(c *cobra.Command) error {
+	switch {
+	case d.rollout && d.aborts:
+		return cli.Usagef("--rollout excludes --abort-campaign\nend the rollout in progress first: `pulley rollout revert -e ENVIRONMENT`")
+	case d.rollout && d.wait.limit > 0:
+		return cli.Usagef("--rollout excludes --wait: a rollout takes longer\n`pulley rollout watch -e ENVIRONMENT` waits for its end")
+	}
+	return d.wait.check(c)
 }
 
 func (d *dataOptions) addEncrypted(cmd *cobra.Command) {
@@ -211,6 +223,9 @@ func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref environme
 	announcePermit(d.env, done.Change)
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, done)
+	if done.Rollout != nil {
+		return d.announceRollout(ref, *done.Rollout)
+	}
 	return d.await(ctx, s, change.AwaitingData(ref, done))
 }
 
@@ -220,6 +235,9 @@ func (d *dataOptions) announceData(ref environments.Ref, done change.Data) {
 		same = fmt.Sprintf("the data of %s is the same already", ref)
 	}
 	switch {
+	case done.Same && done.Rollout != nil:
+		fmt.Fprintf(d.env.Stdout, "%s; signed now, as data %d\n", same, done.Generation)
+		return
 	case done.Same && done.Made:
 		fmt.Fprintf(d.env.Stdout, "%s; signed now, as data %d (epoch %d)\n", same, done.Generation, done.Epoch)
 		return
@@ -232,8 +250,11 @@ func (d *dataOptions) announceData(ref environments.Ref, done change.Data) {
 	case !done.Signed:
 		fmt.Fprintf(d.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse it\n", program)
 	}
-	fmt.Fprintf(d.env.Stdout, "data %d of %s: %s changed (epoch %d); it concerns %s, at the next tick\n",
-		done.Generation, ref, change.LayerNames(done.Layers), done.Epoch, cli.Count(len(done.Concerns), "registered node"))
+	when := fmt.Sprintf("changed (epoch %d); it concerns %s, at the next tick", done.Epoch, cli.Count(len(done.Concerns), "registered node"))
+	if done.Rollout != nil {
+		when = fmt.Sprintf("differs; it concerns %s, in the rollout", cli.Count(len(done.Concerns), "registered node"))
+	}
+	fmt.Fprintf(d.env.Stdout, "data %d of %s: %s %s\n", done.Generation, ref, change.LayerNames(done.Layers), when)
 	if d.dryRun {
 		showDifferences(d.env.Stdout, done.Differences)
 		for i, node := range done.Concerns {

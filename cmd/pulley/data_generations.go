@@ -40,8 +40,11 @@ changed this layer. ` + "`pulley data diff`" + ` shows the keys, and ` + "`pulle
 			t.Row("DATA", "WHEN", "LAYERS", "BY", "WHY")
 			for _, g := range list {
 				number := strconv.FormatInt(int64(g.Generation), 10)
-				if g.Current {
+				switch {
+				case g.Current:
 					number += " (in force)"
+				case g.Rollout != "":
+					number += " (rollout " + g.Rollout + ")"
 				}
 				t.Row(number, cli.Ago(d.env.Now(), g.At), listed(g.Layers), g.By, strings.TrimSpace(string(g.Why)))
 			}
@@ -139,7 +142,7 @@ EXIT STATUS
 func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *store.Store, environments.Ref, []string) error) *cobra.Command {
 	d.fleet.AddFlag(cmd.Flags())
 	cmd.RunE = func(c *cobra.Command, args []string) error {
-		if err := d.wait.check(c); err != nil {
+		if err := d.checkWait(c); err != nil {
 			return err
 		}
 		if err := d.sign.check(d.env); err != nil {

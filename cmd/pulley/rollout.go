@@ -90,7 +90,7 @@ With --agent, nodes upgrade pulley-agent to a published version, which becomes t
 // announceRollout prints a rollout that starts.
 func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error {
 	o.warn(r.Notes)
-	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: %s\n", r.ID, r.What(), ref, cli.Count(r.Nodes, "node"))
+	fmt.Fprintf(o.env.Stdout, "%s of %s in %s: %s\n", strings.TrimSpace("rollout "+r.ID), r.What(), ref, cli.Count(r.Nodes, "node"))
 	if err := o.showGroups(r); err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (o *options) waysOut(c *cobra.Command, err error) error {
 	}
 	env := cmp.Or(o.fleet.Used, "ENVIRONMENT")
 	text := fmt.Sprintf("wait for its end: `pulley rollout show -e %s`", env)
-	if c.Flags().Lookup("abort-campaign") != nil {
+	if c.Flags().Lookup("abort-campaign") != nil && !o.rollout {
 		text += "\nor give --abort-campaign: the rollout ends, and its nodes take what is desired for them then"
 	} else {
 		text += fmt.Sprintf("\nor end it: `pulley rollout revert -e %s`", env)

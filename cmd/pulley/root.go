@@ -62,6 +62,7 @@ type options struct {
 	yes        bool // do not ask for confirmation
 	dryRun     bool // the store writes nothing
 	aborts     bool // end a rollout in progress
+	rollout    bool // roll out new live data
 	payload    bool // standard output is for a program
 }
 

@@ -24,6 +24,8 @@ type Author struct {
 	store.Author
 	Key      *trust.Key
 	Unsigned bool // the author confirmed a change that nodes with allowed signers refuse
+	Rollout  bool // of live data: a rollout brings the new generation to the nodes
+	DryRun   bool // nothing is written: no rollout can name the new generation
 }
 
 func (a Author) store() store.Author {
@@ -193,25 +195,34 @@ func made(before store.FleetState, c store.Change) Targets {
 	return t
 }
 
-// direct refuses a promotion that changes the release of more nodes than the policy allows without a rollout. Nodes without a
-// release have nothing to lose, and a rollout has more than one node.
-func direct(f store.FleetState, ref environments.Ref, scope Scope, after agent.Target) error {
+// direct refuses a change of more nodes than the policy allows without a rollout, which has more than one node. doing is what
+// the change does to nodes, and remedy how a rollout does it.
+func direct(f store.FleetState, ref environments.Ref, scope Scope, nodes int, a Author, doing, remedy string) error {
 	limit := rollout.Share(f.Spec.Rollout.DirectLimit)
 	if limit == "" || scope.Node != "" {
 		return nil
 	}
-	changed, most := 0, limit.Of(len(f.Hosts), 0)
+	if f.Desires.Gate.Rollout != "" && !a.Aborts { // the rollout in progress is the first obstacle
+		return nil
+	}
+	most := limit.Of(len(f.Hosts), 0)
+	if nodes <= most {
+		return nil
+	}
+	return fmt.Errorf("cannot %s %d of %d nodes at once, and rollout.direct_limit of %s allows %d\nuse a rollout: %s", doing, nodes, len(f.Hosts), ref, most, remedy)
+}
+
+// directPromotion is direct for a promotion. Nodes without a release have nothing to lose.
+func directPromotion(f store.FleetState, ref environments.Ref, scope Scope, after agent.Target, a Author) error {
+	changed := 0
 	for _, m := range moves(f, scope, after) {
 		if m.From.Release != "" && m.From.Release != m.To.Release {
 			changed++
 		}
 	}
-	if changed <= most {
-		return nil
-	}
 	release := cmp.Or(after.Release, f.Desires.Default.Release)
-	return fmt.Errorf("cannot promote %s: it changes the release of %d of %d nodes at once, and rollout.direct_limit of %s allows %d\nuse a rollout: `pulley rollout start %s -e %s%s`",
-		release, changed, len(f.Hosts), ref, most, release, ref, Flags(scope))
+	return direct(f, ref, scope, changed, a, fmt.Sprintf("promote %s: it changes the release of", release),
+		fmt.Sprintf("`pulley rollout start %s -e %s%s`", release, ref, Flags(scope)))
 }
 
 // Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
@@ -267,10 +278,8 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 			}
 		}
 	}
-	if f.Desires.Gate.Rollout == "" || a.Aborts { // else the rollout in progress is the first obstacle
-		if err := direct(f, ref, scope, after); err != nil {
-			return Targets{}, err
-		}
+	if err := directPromotion(f, ref, scope, after, a); err != nil {
+		return Targets{}, err
 	}
 	c, err := s.Targets.Promote(ctx, ref, f.Desires, scope, store.Promoted, after, a.store())
 	if err != nil {

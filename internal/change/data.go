@@ -26,16 +26,46 @@ type Data struct {
 	Differences []Difference
 	Concerns    []string // registered nodes that see one of the layers
 	Shadows     []Shadows
+	Rollout     *Rollout // brings the generation to the nodes; nil: it is their target
 }
 
 // EditData makes the next generation of live data with one layer edited. It returns a ChangedLayer if an edit of a whole layer was
 // based on another state of it.
 func EditData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (done Data, err error) {
+	return changeData(ctx, s, ref, a, func() (Data, error) { return editData(ctx, s, ref, e, a) })
+}
+
+// changeData makes a change of live data: do makes a generation. With a.Rollout, the rollout of it starts then.
+func changeData(ctx context.Context, s *store.Store, ref environments.Ref, a Author, do func() (Data, error)) (done Data, err error) {
 	err = Retry(func() error {
-		done, err = editData(ctx, s, ref, e, a)
+		done, err = do()
 		return err
 	})
+	if err != nil || !a.Rollout || !done.Made {
+		return done, err
+	}
+	target := agent.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}
+	err = Retry(func() error {
+		r, err := startRollout(ctx, s, ref, Scope{}, target, "", a)
+		done.Rollout = &r
+		return err
+	})
+	if err != nil && !a.DryRun {
+		err = fmt.Errorf("cannot roll out data %d of %s, which is stored now: %w\nto start its rollout again: `pulley rollout start --data %d -e %s`", target.Data, ref, err, target.Data, ref)
+	}
 	return done, err
+}
+
+// commit makes the next generation from data with these layers. With a.Rollout, it does not become the target.
+func commit(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, data store.Data, layers map[hieradata.Layer][]byte, a Author) (store.Change, error) {
+	if !a.Rollout {
+		return s.Targets.ChangeData(ctx, ref, d, data, layers, a.store())
+	}
+	if d.Gate.Rollout != "" {
+		return store.Change{}, fmt.Errorf("cannot start a rollout in %s: %w: %s", ref, store.ErrCampaign, d.Gate.Rollout)
+	}
+	added, err := s.Targets.AddData(ctx, ref, d, data, layers, a.store())
+	return store.Change{Kind: store.DataChange, Before: d.Default, After: added.Overlay(d.Default)}, err
 }
 
 func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (Data, error) {
@@ -112,11 +142,31 @@ func (l *layering) write(data store.Data, layers map[hieradata.Layer][]byte, dif
 	if err != nil {
 		return Data{}, err
 	}
-	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, layers, a.store())
+	if err := l.direct(names, concerns, a); err != nil {
+		return Data{}, err
+	}
+	c, err := commit(ctx, s, ref, f.Desires, data, layers, a)
 	if err != nil {
 		return Data{}, err
 	}
 	return Data{Change: c, Layers: names, Made: true, Generation: c.After.Data, Signed: a.Key != nil, Differences: diffs, Concerns: concerns}, nil
+}
+
+// direct is direct for a change of layers. Nodes without a release have nothing to lose.
+func (l *layering) direct(layers []hieradata.Layer, concerns []string, a Author) error {
+	if a.Rollout {
+		return nil
+	}
+	scope, changed := Scope{}, 0
+	if len(layers) == 1 {
+		scope = scopeOf(layers[0])
+	}
+	for _, node := range concerns {
+		if _, target, err := l.levels(node); err == nil && target.Release != "" {
+			changed++
+		}
+	}
+	return direct(l.f, l.ref, scope, changed, a, fmt.Sprintf("change the data of %s: it concerns", l.ref), "give --rollout")
 }
 
 // LayerNames names layers: "layer roles/web", "5 layers".
@@ -183,7 +233,7 @@ func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store
 	if done.SignedBy = a.Key.Among(current.Signatures); done.SignedBy != "" {
 		return done, nil
 	}
-	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, nil, a.store())
+	c, err := commit(ctx, s, ref, f.Desires, data, nil, a)
 	if err != nil {
 		return done, err
 	}

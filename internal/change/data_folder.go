@@ -34,11 +34,7 @@ func ImportData(ctx context.Context, s *store.Store, ref environments.Ref, dir s
 	if len(wanted) == 0 {
 		return Data{}, fmt.Errorf("cannot import %s: it has no data\n`pulley data revert 0 -e %s` removes all live data", dir, ref)
 	}
-	err = Retry(func() error {
-		done, err = importData(ctx, s, ref, wanted, encrypted, sealer, a)
-		return err
-	})
-	return done, err
+	return changeData(ctx, s, ref, a, func() (Data, error) { return importData(ctx, s, ref, wanted, encrypted, sealer, a) })
 }
 
 func importData(ctx context.Context, s *store.Store, ref environments.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a Author) (Data, error) {

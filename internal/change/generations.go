@@ -22,6 +22,7 @@ type GenerationEntry struct {
 	Why        agent.Prose       `json:"why,omitempty"`
 	Layers     []hieradata.Layer `json:"layers"`            // that differ from the generation before it
 	Current    bool              `json:"current,omitempty"` // the default target names it
+	Rollout    string            `json:"rollout,omitempty"` // in progress, of it
 	Signed     bool              `json:"signed"`            // not verified
 }
 
@@ -33,6 +34,10 @@ func Generations(ctx context.Context, s *store.Store, ref environments.Ref, only
 		return nil, 0, err
 	}
 	numbers, err := s.Targets.Generations(ctx, ref)
+	if err != nil {
+		return nil, 0, err
+	}
+	rolledOut, by, err := dataInRollout(ctx, s, ref, f.Desires.Gate)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -69,9 +74,28 @@ func Generations(ctx context.Context, s *store.Store, ref environments.Ref, only
 		if only != "" && !slices.Contains(changed, only) {
 			continue
 		}
-		list = append(list, GenerationEntry{n, g.At, g.By, agent.Prose(g.Message), changed, n == f.Desires.Default.Data, len(g.Signatures) > 0})
+		one := GenerationEntry{
+			Generation: n, At: g.At, By: g.By, Why: agent.Prose(g.Message), Layers: changed, Current: n == f.Desires.Default.Data, Signed: len(g.Signatures) > 0,
+		}
+		if n == rolledOut {
+			one.Rollout = by
+		}
+		list = append(list, one)
 	}
 	return list, 0, nil
+}
+
+// dataInRollout returns the generation that the rollout in progress brings to nodes, and the rollout; 0 without one. Its start is the
+// last change of the history.
+func dataInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate) (agent.Generation, string, error) {
+	if gate.Rollout == "" {
+		return 0, "", nil
+	}
+	last, err := s.Targets.History(ctx, ref, 1)
+	if err != nil || len(last) == 0 || last[0].Rollout == nil || last[0].Rollout.ID != gate.Rollout {
+		return 0, "", err
+	}
+	return last[0].Rollout.Target.Data, gate.Rollout, nil
 }
 
 // changedLayers lists the layers that differ between two generations, sorted.
@@ -148,30 +172,27 @@ func diffGenerations(ctx context.Context, s *store.Store, ref environments.Ref, 
 }
 
 // RevertData makes the next generation of live data with the layers of an earlier one; 0 is the state before the first.
-func RevertData(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Generation, a Author) (done Data, err error) {
-	err = Retry(func() error {
+func RevertData(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Generation, a Author) (Data, error) {
+	return changeData(ctx, s, ref, a, func() (Data, error) {
 		f, err := Find(ctx, s, ref, Scope{})
 		if err != nil {
-			return err
+			return Data{}, err
 		}
 		data, err := s.Targets.Data(ctx, ref, f.Desires)
 		if err != nil {
-			return err
+			return Data{}, err
 		}
 		wanted, err := generation(ctx, s, ref, to)
 		if err != nil {
-			return err
+			return Data{}, err
 		}
 		layers, diffs, err := diffGenerations(ctx, s, ref, data, store.Data{Generation: wanted.Generation})
 		if err != nil {
-			return err
+			return Data{}, err
 		}
 		if len(diffs) == 0 {
-			done, err = signData(ctx, s, ref, f, data, "", a)
-			return err
+			return signData(ctx, s, ref, f, data, "", a)
 		}
-		done, err = newLayering(ctx, s, ref, f).write(data, layers, diffs, a)
-		return err
+		return newLayering(ctx, s, ref, f).write(data, layers, diffs, a)
 	})
-	return done, err
 }

@@ -160,8 +160,10 @@ func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	if own := p.Plan.Origin.Overlay(p.Desires.Default); p.Plan.Target.Overlay(own) == own {
 		return r, fmt.Errorf("cannot start a rollout in %s: %s is the target of %s already", ref, target, scope)
 	}
-	if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
-		return r, err
+	if !a.Rollout || !a.DryRun { // else the generation is not there, and the plan is all that can be said
+		if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
+			return r, err
+		}
 	}
 	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
 	r.Notes = p.Notes

@@ -69,6 +69,8 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 	case !errors.Is(err, rollout.ErrEmpty):
 	case of.Agent.Version != "":
 		err = fmt.Errorf("%w\n`pulley agents promote %s -e %s%s` sets the version for nodes that join later", err, of.Agent.Version, ref, Flags(scope))
+	case of.Target.Release == "":
+		err = fmt.Errorf("%w\n`pulley data revert %d -e %s` sets the data for nodes that join later", err, of.Target.Data, ref)
 	default:
 		err = fmt.Errorf("%w\n`pulley promote VERSION -e %s` sets the target for nodes that join later", err, ref)
 	}

@@ -94,7 +94,8 @@ func (g Gate) check() error {
 
 // About is the campaign for which gates are asked. Commands have it in their environment.
 type About struct {
-	Environment, Rollout, Release string
+	Environment, Rollout string
+	Target               agent.Target
 }
 
 // Ask asks gates at the same time, each with its deadline. It reads the file each time; "" defines none.
@@ -168,7 +169,7 @@ func unanswered(err error) rollout.Answer {
 func (g Gate) run(ctx context.Context, about About) rollout.Answer {
 	out := &clip.Tail{Limit: maxText}
 	c := exec.CommandContext(ctx, g.Command[0], g.Command[1:]...)
-	c.Env = append(os.Environ(), "PULLEY_ENVIRONMENT="+about.Environment, "PULLEY_ROLLOUT="+about.Rollout, "PULLEY_RELEASE="+about.Release)
+	c.Env = append(os.Environ(), "PULLEY_ENVIRONMENT="+about.Environment, "PULLEY_ROLLOUT="+about.Rollout, "PULLEY_RELEASE="+about.Target.Release, fmt.Sprintf("PULLEY_DATA=%d", about.Target.Data))
 	c.Stdout, c.Stderr = out, out
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/agent"
 	"pulley/internal/rollout"
 )
 
@@ -60,7 +61,7 @@ func TestGatesAnswer(t *testing.T) {
 		{`{prometheus: URL, query: (}`, "unanswered HTTP status 400: parse error"},
 		{`{prometheus: CLOSED, query: x}`, "unanswered dial tcp 127.0.0.1:1: connect: connection refused"},
 		{`{command: ["true"]}`, "passed "},
-		{`{command: [sh, -c, 'echo "$PULLEY_ENVIRONMENT $PULLEY_ROLLOUT $PULLEY_RELEASE"; exit 3']}`, "refused dev r2 1.5.0"},
+		{`{command: [sh, -c, 'echo "$PULLEY_ENVIRONMENT $PULLEY_ROLLOUT $PULLEY_RELEASE $PULLEY_DATA"; exit 3']}`, "refused dev r2 1.5.0 12"},
 		{`{command: ["false"]}`, "refused exit code 1"},
 		{`{command: [/nowhere/program]}`, "unanswered fork/exec /nowhere/program: no such file or directory"},
 		{`{command: [sh, -c, 'sleep 60 & sleep 60'], timeout: 200ms}`, "unanswered it did not answer in time"},
@@ -75,7 +76,7 @@ func TestGatesAnswer(t *testing.T) {
 	}
 	names, want["other"] = append(names, "other"), "undefined "
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	answers := Ask(t.Context(), file, names, About{"dev", "r2", "1.5.0"}, func() time.Time { return at })
+	answers := Ask(t.Context(), file, names, About{"dev", "r2", agent.Target{Release: "1.5.0", Data: 12}}, func() time.Time { return at })
 	for name, text := range want {
 		if got := string(answers[name].Code) + " " + string(answers[name].Text); got != text || !answers[name].At.Equal(at) {
 			t.Errorf("gate %s: %s, want %s", name, got, text)

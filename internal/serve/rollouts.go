@@ -33,7 +33,7 @@ func (r *rollouts) advance(ctx context.Context) error {
 		c := r.controllers[ref]
 		if c == nil {
 			c = &control.Controller{Store: r.Store, Ref: ref, Now: r.Now, Ask: func(ctx context.Context, p rollout.Plan, names []string) map[string]rollout.Answer {
-				return gates.Ask(ctx, r.Gates, names, gates.About{Environment: ref.String(), Rollout: p.ID, Release: p.Target.Release}, r.Now)
+				return gates.Ask(ctx, r.Gates, names, gates.About{Environment: ref.String(), Rollout: p.ID, Target: p.Target}, r.Now)
 			}}
 			r.controllers[ref] = c
 		}

@@ -126,16 +126,36 @@ func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Da
 // ChangeData makes the next generation from data with these layers (canonical bytes; empty removes a layer). It
 // becomes the data of the default target. One transaction writes the layers, the generation signed by a, its head, the
 // target, the gate and the history record. Layers that are too many for it are written before.
-func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
+func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (c Change, err error) {
+	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next agent.Target) error {
+		c, err = s.change(ctx, b, ref, d, Change{Kind: DataChange, Before: d.Default, After: next.Overlay(d.Default), Edit: data.Edit}, a)
+		return err
+	})
+	return c, err
+}
+
+// AddData makes the next generation as ChangeData does, and changes no target. It returns the generation as a target
+// without a release. It returns ErrConflict if the targets changed since d was read.
+func (s *Targets) AddData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (added agent.Target, err error) {
+	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next agent.Target) error {
+		added = next
+		b.If(etcd.Same(s.db.Env(ref).Gate(), d.gateRevision)).Touch(s.db.Keys.Targets()) // a prune in progress notices the layers
+		return etcd.Wrap(s.db.Commit(ctx, b), "cannot write data generation %d of %s", next.Data, ref)
+	})
+	return added, err
+}
+
+// nextData makes the next generation. commit commits the batch, to which it may add: until it returns, no prune removes the layers.
+func (s *Targets) nextData(ctx context.Context, ref environments.Ref, data Data, layers map[hieradata.Layer][]byte, a Author, commit func(*etcd.Batch, agent.Target) error) error {
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
-		return Change{}, err
+		return err
 	}
 	next.Environment = ref.String()
 	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never reused
 	switch height, err := s.DataHead(ctx, ref, a.At); {
 	case err == nil && height.revision != data.rev:
-		return Change{}, etcd.ErrConflict
+		return etcd.ErrConflict
 	case err == nil && height.Wrong():
 		key := s.db.Env(ref).DataHead()
 		if height.Newest > height.Head {
@@ -145,15 +165,15 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 			height.Head, height.Newest, key, ref)
 		fallthrough
 	case err != nil:
-		return Change{}, fmt.Errorf("cannot change the data of %s: %w", ref, err)
+		return fmt.Errorf("cannot change the data of %s: %w", ref, err)
 	}
 	record, err := next.Encode()
 	if err != nil {
-		return Change{}, err
+		return err
 	}
 	document, err := a.Sign.document(ctx, trust.Data, record)
 	if err != nil {
-		return Change{}, fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
+		return fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
 	}
 	number := agent.Generation(next.Number)
 	k := s.db.Env(ref)
@@ -164,20 +184,17 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	} else if len(puts) > 1 {
 		l, err := publishing(ctx, s.db, a.By) // no prune removes the layers before the generation names them
 		if err != nil {
-			return Change{}, err
+			return err
 		}
 		defer l.Close()
 		for _, batch := range puts {
 			if _, err := s.db.Txn(ctx, nil, batch, nil); err != nil {
-				return Change{}, fmt.Errorf("cannot write the data layers of %s: %w", ref, err)
+				return fmt.Errorf("cannot write the data layers of %s: %w", ref, err)
 			}
 		}
 		b.If(l.Standing())
 	}
-	after := d.Default
-	after.Data, after.DataDigest = number, hieradata.Digest(record)
-	c := Change{Kind: DataChange, Before: d.Default, After: after, Edit: data.Edit}
-	return s.change(ctx, b, ref, d, c, a)
+	return commit(b, agent.Target{Data: number, DataDigest: hieradata.Digest(record)})
 }
 
 // etcd's default limits of a transaction are 128 operations and 1.5 MiB.
