@@ -147,6 +147,9 @@ func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 
 // startRollout starts a rollout of a target. remedy is what signs an unsigned one.
 func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, target agent.Target, remedy string, a Author) (r Rollout, err error) {
+	if scope.Role != "" && target.Data != 0 {
+		return r, errors.New("a generation of data is that of all nodes, and the rollout is of one role\nroll it out without --role")
+	}
 	p, err := PlanRollout(ctx, s, ref, target, scope.Role, a.Author)
 	if err != nil {
 		return r, err
