@@ -400,6 +400,24 @@ func TestAdvanceKeepsRacksApart(t *testing.T) {
 	b.is("advancing; ordered web2 web4; 2 done; waits for nodes")
 }
 
+// TestAdvanceForgetsPlacesOfFormerMachines: a new machine of a name never waits for the rack of the former one, which nothing makes
+// available again.
+func TestAdvanceForgetsPlacesOfFormerMachines(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*2", Policy{Canaries: "0", Batch: "1", MaxPlaces: map[string]int{"rack": 1}})
+	for i := range b.plan.Groups[0].Nodes {
+		b.plan.Groups[0].Nodes[i].Places = []string{"rack=1"}
+	}
+	b.is("advancing; ordered web1; 0 done; waits for nodes")
+	b.edit("web2", func(n *Node) { n.Host.MachineID, n.View.State = "another", agent.Silent })
+	for i, c := range b.o.Hosts {
+		if c.Node == "web2" {
+			b.o.Hosts[i].Machine, b.o.Hosts[i].Places = "another", []string{"rack=2"}
+		}
+	}
+	b.reports("ok", "web1").is("advancing; ordered web2; 1 done; web2 skipped: removed; waits for nodes")
+}
+
 // TestAdvanceWaitsForWindow: outside of the windows no node begins, also not after a pause of the clock; nodes in progress end. The
 // time outside is no lack of progress.
 func TestAdvanceWaitsForWindow(t *testing.T) {

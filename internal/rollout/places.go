@@ -96,7 +96,9 @@ func (a *advance) counts(node string) bool {
 func (a *advance) unavailable() Away {
 	away := Away{}
 	for m := range placed(a.p, a.s) {
-		if a.counts(m.Node) {
+		host := a.o.Nodes[m.Node].Host
+		former := host != nil && host.MachineID != m.Machine // another machine has its name
+		if !former && a.counts(m.Node) {
 			away.Add(m)
 		}
 	}

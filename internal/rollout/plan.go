@@ -119,32 +119,38 @@ func apart(p Policy, members []Member) {
 	if len(p.Limits()) == 0 {
 		return
 	}
-	type key struct {
-		place string
-		turn  int
+	type places struct{ together, alone string }
+	type keyed struct {
+		Member
+		together string
+		turn     int
 	}
-	keys, turns := map[string]key{}, map[string]int{}
-	for _, m := range members {
-		var together, alone []string
+	turns, all := map[places]int{}, make([]keyed, len(members))
+	for i, m := range members {
+		k := keyed{Member: m}
+		var alone []string
 		for _, place := range m.Places {
 			attribute := attributeOf(place)
 			if _, limited := p.MaxPlaces[attribute]; limited {
-				together = append(together, place)
+				k.together += place + " "
 			}
 			if _, limited := p.MaxUnavailable[attribute]; limited {
 				alone = append(alone, place)
 			}
 		}
-		k := key{place: strings.Join(together, " ")}
 		for _, place := range alone {
-			k.turn = max(k.turn, turns[k.place+" "+place])
-			turns[k.place+" "+place]++
+			at := places{k.together, place}
+			k.turn = max(k.turn, turns[at])
+			turns[at]++
 		}
-		keys[m.Node] = k
+		all[i] = k
 	}
-	slices.SortStableFunc(members, func(a, b Member) int {
-		return cmp.Or(strings.Compare(keys[a.Node].place, keys[b.Node].place), keys[a.Node].turn-keys[b.Node].turn)
+	slices.SortStableFunc(all, func(a, b keyed) int {
+		return cmp.Or(strings.Compare(a.together, b.together), a.turn-b.turn)
 	})
+	for i, k := range all {
+		members[i] = k.Member
+	}
 }
 
 // attributeOf returns the attribute, or the fact, of a place.

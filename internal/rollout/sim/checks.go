@@ -135,7 +135,7 @@ func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Tim
 		}
 		_, failed := s.Failed[node]
 		_, skipped := s.Skipped[node]
-		if failed || skipped {
+		if _, before := old.Skipped[node]; failed || skipped && !before { // before: a former machine of this name
 			continue
 		}
 		freed++
@@ -201,6 +201,9 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 			_, slot := s.Slots[m.Node]
 			_, failed := s.Failed[m.Node]
 			away := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State)
+			if n.Host != nil && n.Host.MachineID != m.Machine {
+				continue // another machine has its name
+			}
 			if slot || away || failed && n.View.State != agent.Converged {
 				for _, place := range m.Places {
 					places[place]++
