@@ -101,7 +101,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
 				c.flaw(in, in.field, countFlaw((*v)[key], 1))
 			}
-		case *RolloutPolicy:
+		case *RolloutPolicy, *PreviewPolicy:
 			c.checkValues(role, at.field+".", f.fields())
 		case *map[string]RoleRollout:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {

@@ -129,7 +129,15 @@ type RolloutPolicy struct {
 	Windows        []string       `json:"windows,omitempty" form:"window" like:"mon-fri 22:00-04:00 Europe/Berlin" help:"Times in which nodes may begin: days, hours and a time zone (default: always)."`
 	Gates          []string       `json:"gates,omitempty" form:"gate" like:"errors" help:"Checks between batches, by name. The machine of pulley serve defines them."`
 
+	Preview PreviewPolicy `json:"preview,omitzero" help:"What the start of a rollout demands of a preview of its target."`
+
 	Roles map[string]RoleRollout `json:"roles,omitempty" help:"What roles have differently, by role."`
+}
+
+// PreviewPolicy is what the start of a staged rollout demands of a preview of its target.
+type PreviewPolicy struct {
+	Required   bool `json:"required,omitempty" help:"Whether the start runs a preview first, and refuses a target with new failures."`
+	MaxChanged int  `json:"max_changed,omitempty" help:"Resources that the target may change on a node (default: no limit)."`
 }
 
 // RoleRollout is what a role has differently in staged rollouts.

@@ -70,7 +70,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *RolloutPolicy, *replace, *PuppetSettings, *HostSettings, *Userdata:
+	case *Provider, *RolloutPolicy, *PreviewPolicy, *replace, *PuppetSettings, *HostSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil

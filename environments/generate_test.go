@@ -71,6 +71,9 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 		BatchFailures: maybe(t, share), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
 		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
 	}
+	if p.Preview.Required = rapid.Bool().Draw(t, "preview"); p.Preview.Required {
+		p.Preview.MaxChanged = rapid.IntRange(0, 50).Draw(t, "max_changed")
+	}
 	p.Gates = drawList(t, rapid.Just("errors"))
 	p.Windows = drawList(t, rapid.Just("mon-thu,sun 22:00-04:00 Europe/Berlin"))
 	if rapid.Bool().Draw(t, "places") {

@@ -26,6 +26,9 @@ func (c checker) checkRollout() {
 		c.add(spot{noRole, "rollout.roles." + cycle[0] + ".after"}, "remove one of these dependencies",
 			"rollout.roles: after makes a cycle: %s → %s", strings.Join(cycle, " → "), cycle[0])
 	}
+	if p := c.Rollout.Preview; p.MaxChanged > 0 && !p.Required {
+		c.add(spot{noRole, "rollout.preview.max_changed"}, "write required: true beside it", "rollout.preview.max_changed limits a preview that is not required")
+	}
 	for _, limit := range []struct {
 		key string
 		of  map[string]int

@@ -34,6 +34,9 @@ func TestRolloutPolicyIsChecked(t *testing.T) {
 			`dev.yaml:4:33: role "web" takes targets after "dbs", and there is no such role | did you mean db?`},
 		{"a cycle", roles + "rollout: {roles: {web: {after: [db]}, db: {after: [web]}}}\n",
 			`dev.yaml:4:51: rollout.roles: after makes a cycle: db → web → db | remove one of these dependencies`},
+		{"a limit of no preview", roles + "rollout: {preview: {max_changed: 5}}\n",
+			`dev.yaml:4:34: rollout.preview.max_changed limits a preview that is not required | write required: true beside it`},
+		{"a negative limit", roles + "rollout: {preview: {required: true, max_changed: -1}}\n", `dev.yaml:4:50: rollout.preview.max_changed: it is -1, below 0`},
 		{"a wrong expression", roles + "rollout: {canaries_where: site ==}\n", `dev.yaml:4:27: rollout.canaries_where: column 8: it ends | write on`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {

@@ -41,7 +41,7 @@ var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`ends before it begins`, `no year has such a day`, `^userdata.allowed_signers: (line|it names)`, `no server to join at`,
 	`has more than 1000000 nodes`, `it is neither a node by`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
 	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`, `it is not a network`,
-	`rollout\.roles has`, `takes targets after`, `at most 720h0m0s are allowed`, `has the layer`, `there is no time zone`, `it ends when it begins`,
+	`rollout\.roles has`, `takes targets after`, `at most 720h0m0s are allowed`, `has the layer`, `there is no time zone`, `it ends when it begins`, `limits a preview that`,
 	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer in JSON Schema
 }, "|"))
 
@@ -145,7 +145,7 @@ func mutated(t *rapid.T, data []byte) []byte {
 
 var keysEverywhere = []string{
 	"stack", "roles", "provider", "driver", "owner", "command", "timeout", "folder", "agent", "interval", "bridge", "subnet", "cloud", "region", "availability_zone", "key_name",
-	"server_group", "security_groups", "config_drive", "flavors", "images", "networks", "userdata", "cardinality", "flavor", "image", "labels", "after", "reacts_to", "protected", "rollout", "replace", "canaries", "retries", "max_unavailable", "promote", "settle",
+	"server_group", "security_groups", "config_drive", "flavors", "images", "networks", "userdata", "cardinality", "flavor", "image", "labels", "after", "reacts_to", "protected", "rollout", "replace", "canaries", "retries", "max_unavailable", "promote", "settle", "preview", "required", "max_changed",
 	"batch", "failures", "members", "servers", "ca", "endpoints", "allowed_signers", "mirrors", "agent_urls", "agent_sha256", "amd64", "puppet_package", "puppet_version", "package_repo",
 	"proxy", "schedule", "pre", "post", "steps", "puppet", "colour", "Web", "web", "web1", "a b", "pulley", "PULLEY.x", "x",
 }

@@ -22,8 +22,8 @@ import (
 const maxHold = 366 * 24 * time.Hour
 
 func newHold(o *options) *cobra.Command {
-	var stop, replace bool
-	var lasts time.Duration
+	var stop, replace, drain bool
+	var lasts, wait time.Duration
 	var why string
 	cmd := &cobra.Command{
 		Use:   "hold -e ENVIRONMENT --why REASON",
@@ -32,7 +32,12 @@ func newHold(o *options) *cobra.Command {
 ends the hold, and no node's clock matters. A node that cannot reach etcd obeys the last hold that it read.
 
 A scope has one hold: a second one replaces the first. hold refuses one that is weaker than the hold in force, because it
-freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley holds`" + ` lists the holds.`,
+freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley holds`" + ` lists the holds.
+
+A hold interrupts no run. With --drain, hold waits until the runs in progress on its nodes have ended.
+
+EXIT STATUS
+  0 done; 1 failed, 2 wrong usage, 3 etcd unreachable; with --drain, 5 a run did not end in time`,
 		Args: arguments(0, 0, "takes no arguments; --role or --node limits the hold"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if why == "" {
@@ -40,6 +45,9 @@ freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley h
 			}
 			if c.Flags().Changed("for") && (lasts < time.Second || lasts > maxHold) {
 				return cli.Usagef("cannot hold for %s: give at least 1s and at most a year, as in --for 4h", lasts)
+			}
+			if wait < time.Second {
+				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --wait 30m", wait)
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				sc, err := o.scope.find(ctx, s, ref)
@@ -63,7 +71,10 @@ freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley h
 				if replaced != nil {
 					cli.Cleanf(o.env.Stdout, "  it replaces a hold: %s\n", change.DescribeHold(*replaced))
 				}
-				return nil
+				if !drain || o.dryRun {
+					return nil
+				}
+				return o.drain(ctx, s, ref, sc, wait)
 			})
 		},
 	}
@@ -72,9 +83,29 @@ freezes where that one stops, or ends earlier: --replace sets it. ` + "`pulley h
 	cmd.Flags().BoolVar(&stop, "stop", false, "do not run Puppet at all (default: stay on the target and enforce it)")
 	cli.DurationVar(cmd.Flags(), &lasts, "for", 0, "duration of the hold, as in 4h or 7d (default: until unhold)")
 	cmd.Flags().StringVar(&why, "why", "", "reason, shown with the hold")
+	cmd.Flags().BoolVar(&drain, "drain", false, "wait until the runs in progress on the nodes have ended")
+	cli.DurationVar(cmd.Flags(), &wait, "wait", time.Hour, "with --drain, wait up to this long")
 	cmd.Flags().BoolVar(&replace, "replace", false, "replace a stronger hold of the same scope")
 	o.addDryRun(cmd)
 	return cmd
+}
+
+// drain waits until the runs have ended that were in progress when a hold was set.
+func (o *options) drain(ctx context.Context, s *store.Store, ref environments.Ref, sc store.Scope, limit time.Duration) error {
+	line := o.newWaitLine()
+	d, err := fleet.Drain(ctx, s.Fleet, ref, sc, limit, o.env.Now, func(d fleet.Drained) { line.show(d.Sentence()) })
+	line.done()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("cannot wait: %w\nthe hold stays in force: `pulley status -e %s` shows which nodes run", ctx.Err(), ref)
+	case err != nil:
+		return err
+	}
+	fmt.Fprintf(o.env.Stdout, "no run is in progress: %s\n", d.Sentence())
+	if len(d.Silent) > 0 {
+		o.warn([]string{"silent nodes may run Puppet until they read the hold: " + nodeNames(d.Silent)})
+	}
+	return nil
 }
 
 func newUnhold(o *options) *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"pulley/internal/store"
 )
 
-// defaultSample is the number of nodes of each role if the user selects none.
-const defaultSample = 2
+// previewLimit is the number of resources on a page, if the user gives none.
+const previewLimit = 50
 
 func newPreview(o *options) *cobra.Command {
 	var selected selectFlags
@@ -31,7 +32,7 @@ allowed signers run only a signed release.
 A preview comes in addition to the runs of a node and changes neither the machine nor the status of the node. The code of the
 release runs on the node: its facts, functions, and the commands of unless and onlyif.
 
-Without a selection, ` + fmt.Sprint(defaultSample) + ` nodes of each role run the preview. --role, --node and --where select nodes, --sample takes some of each
+Without a selection, ` + fmt.Sprint(preview.DefaultSample) + ` nodes of each role run the preview. --role, --node and --where select nodes, --sample takes some of each
 role. Silent nodes are named, and not awaited. The orders end with the command.
 
 EXIT STATUS
@@ -48,7 +49,7 @@ EXIT STATUS
 				return err
 			}
 			if q.Selection.All() && !c.Flags().Changed("sample") {
-				q.Sample = defaultSample
+				q.Sample = preview.DefaultSample
 			}
 			switch {
 			case q.Sample < 0:
@@ -65,15 +66,16 @@ EXIT STATUS
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	selected.add(cmd)
-	selected.addLimit(cmd, 50, "number of resources on the page; 0 for all")
-	cmd.Flags().IntVar(&q.Sample, "sample", 0, fmt.Sprintf("number of nodes of each role; 0 for all selected nodes (default %d without a selection)", defaultSample))
+	selected.addLimit(cmd, previewLimit, "number of resources on the page; 0 for all")
+	cmd.Flags().IntVar(&q.Sample, "sample", 0, fmt.Sprintf("number of nodes of each role; 0 for all selected nodes (default %d without a selection)", preview.DefaultSample))
 	cmd.Flags().Int64Var(&generation, "data", 0, "generation of live data (default: each node's own)")
-	cli.DurationVar(cmd.Flags(), &q.Wait, "wait", 15*time.Minute, "wait for the answers, and let Puppet run, up to this long")
+	cli.DurationVar(cmd.Flags(), &q.Wait, "wait", preview.DefaultWait, "wait for the answers, and let Puppet run, up to this long")
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) preview(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query, limit int) error {
+// look runs a preview, and shows which nodes answered.
+func (o *options) look(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query) (preview.Page, error) {
 	progress := cli.NewProgress(o.env)
 	defer progress.Done()
 	page, notes, err := preview.Run(ctx, s, ref, q, o.env.Now, func(p preview.Progress) {
@@ -89,6 +91,22 @@ func (o *options) preview(ctx context.Context, s *store.Store, ref environments.
 	})
 	progress.Done()
 	o.warn(notes)
+	return page, err
+}
+
+// lookFirst runs the preview that the policy of rollouts demands, and prints its page.
+func (o *options) lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query) (preview.Page, time.Time, error) {
+	q.Wait = cmp.Or(o.previewWait, preview.DefaultWait)
+	page, err := o.look(ctx, s, ref, q)
+	if err == nil {
+		page.Print(o.env.Stdout, previewLimit, q.Wait)
+		fmt.Fprintln(o.env.Stdout)
+	}
+	return page, o.env.Now(), err
+}
+
+func (o *options) preview(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query, limit int) error {
+	page, err := o.look(ctx, s, ref, q)
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,10 @@ EXIT STATUS
 
 // changing returns the author of a change.
 func (o *options) changing() change.Author {
-	return change.Author{Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Rollout: o.rollout, DryRun: o.dryRun}
+	return change.Author{
+		Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Rollout: o.rollout, DryRun: o.dryRun,
+		Look: o.lookFirst,
+	}
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.

@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/preview"
 	"pulley/internal/store"
 )
 
@@ -46,7 +47,10 @@ func newRolloutStart(o *options) *cobra.Command {
 their role keep it. With --data, all nodes take a generation of live data, which ` + "`pulley data history`" + ` lists; with both, a release
 and data. The target of the environment changes when the rollout completes; new machines take the old one until then.
 
-With --agent, nodes upgrade pulley-agent to a published version, which becomes the desired one when the rollout completes.`,
+With --agent, nodes upgrade pulley-agent to a published version, which becomes the desired one when the rollout completes.
+
+If the policy demands a preview of a release or of data, start runs it first on ` + fmt.Sprint(preview.DefaultSample) + ` nodes of each role, and prints its page. It refuses a
+target that fails on a node whose last run did not fail, or that changes more resources of a node than the policy allows.`,
 		Args: func(c *cobra.Command, args []string) error {
 			switch {
 			case data < 0:
@@ -65,6 +69,9 @@ With --agent, nodes upgrade pulley-agent to a published version, which becomes t
 			if err != nil {
 				return err
 			}
+			if o.previewWait < time.Second {
+				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --preview-wait 10m", o.previewWait)
+			}
 			to.Version, to.Data = strings.Join(args, ""), agent.Generation(data)
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				r, err := change.StartRollout(ctx, s, ref, sc, to, o.changing())
@@ -79,6 +86,7 @@ With --agent, nodes upgrade pulley-agent to a published version, which becomes t
 	cmd.Flags().StringVar(&o.scope.role, "role", "", "only nodes of one role")
 	cmd.Flags().StringVar(&to.Agent, "agent", "", "version of pulley-agent, instead of a release or data")
 	cmd.Flags().BoolVar(&to.Downgrade, "allow-downgrade", false, "with --agent: permit nodes to replace a newer version")
+	cli.DurationVar(cmd.Flags(), &o.previewWait, "preview-wait", preview.DefaultWait, "wait for the answers to the preview that the policy demands, up to this long")
 	cmd.Flags().Int64Var(&data, "data", 0, "generation of live data (default: nodes keep theirs)")
 	o.sign.add(cmd)
 	o.sign.addUnsigned(cmd)

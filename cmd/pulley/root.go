@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,6 +65,8 @@ type options struct {
 	aborts     bool // end a rollout in progress
 	rollout    bool // roll out new live data
 	payload    bool // standard output is for a program
+
+	previewWait time.Duration // for the preview that a rollout's policy demands; 0: the default
 }
 
 func newRoot(env cli.Env) *cobra.Command {

@@ -253,22 +253,35 @@ func (v statusOptions) watch(ctx context.Context, s *store.Store, ref environmen
 	}
 }
 
-// awaitNodes waits for nodes, and shows how far they are: on a terminal in one line, elsewhere in a line for each
-// change, at most one in reportEvery.
+// awaitNodes waits for nodes, and shows how far they are.
 func (o *options) awaitNodes(ctx context.Context, s *store.Store, a fleet.Awaited) (fleet.Progress, error) {
-	const reportEvery = 10 * time.Second
-	progress := cli.NewProgress(o.env)
-	defer progress.Done()
-	shown, at := "", time.Time{}
-	p, err := a.Await(ctx, s.Fleet, o.wait.limit, o.env.Now, func(p fleet.Progress) {
-		text := p.Sentence()
-		progress.Show("… " + text)
-		if now := time.Now(); !o.env.ErrTerminal && text != shown && now.Sub(at) >= reportEvery {
-			fmt.Fprintf(o.env.Stderr, "%s: waiting: %s\n", program, text)
-			shown, at = text, now
-		}
-	})
-	return p, err
+	line := o.newWaitLine()
+	defer line.done()
+	return a.Await(ctx, s.Fleet, o.wait.limit, o.env.Now, func(p fleet.Progress) { line.show(p.Sentence()) })
+}
+
+// waitLine shows how far a wait is: on a terminal in one line, elsewhere in a line for each change, at most one in reportEvery.
+type waitLine struct {
+	env      cli.Env
+	progress *cli.Progress
+	shown    string
+	at       time.Time
+}
+
+const reportEvery = 10 * time.Second
+
+func (o *options) newWaitLine() *waitLine {
+	return &waitLine{env: o.env, progress: cli.NewProgress(o.env)}
+}
+
+func (l *waitLine) done() { l.progress.Done() }
+
+func (l *waitLine) show(text string) {
+	l.progress.Show("… " + text)
+	if now := time.Now(); !l.env.ErrTerminal && text != l.shown && now.Sub(l.at) >= reportEvery {
+		fmt.Fprintf(l.env.Stderr, "%s: waiting: %s\n", program, cli.Clean(text))
+		l.shown, l.at = text, now
+	}
 }
 
 // await waits for the nodes that changes reach, with --wait.

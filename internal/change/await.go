@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
@@ -60,9 +59,4 @@ func AwaitingData(ref environments.Ref, done Data) fleet.Awaited {
 		return listed && (concerned[n.Node] || slices.ContainsFunc(done.Layers, levels.Has))
 	}
 	return a
-}
-
-// in reports whether a host belongs to a scope.
-func in(s Scope, h agent.Host) bool {
-	return s == (Scope{}) || s.Role != "" && s.Role == h.Role || s.Node != "" && s.Node == h.Node
 }

@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/preview"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/trust"
@@ -25,8 +27,12 @@ type Author struct {
 	Key      *trust.Key
 	Unsigned bool // the author confirmed a change that nodes with allowed signers refuse
 	Rollout  bool // of live data: a rollout brings the new generation to the nodes
-	DryRun   bool // nothing is written: no rollout can name the new generation
+	DryRun   bool // nothing is written: no rollout can name the new generation, and no node previews it
+	Look     Look // runs the preview that the policy of rollouts may demand
 }
+
+// Look runs a preview and shows its page. It returns the time of its end.
+type Look func(context.Context, *store.Store, environments.Ref, preview.Query) (preview.Page, time.Time, error)
 
 func (a Author) store() store.Author {
 	if a.Key != nil {
@@ -163,7 +169,7 @@ func moves(f store.FleetState, scope Scope, after agent.Target) (all []Move) {
 // moved returns what a change does to the target of a host. A node with a release of its own keeps it, and takes the
 // data: the change reaches that node, too.
 func moved(d store.Desires, c store.Change, h agent.Host) (m Move, reached bool) {
-	if !in(c.Scope(), h) {
+	if !c.Scope().Has(h.Role, h.Node) {
 		return m, false
 	}
 	at := func(t agent.Target) agent.Target {

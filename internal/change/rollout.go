@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/preview"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -163,6 +165,11 @@ func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	if own := p.Plan.Origin.Overlay(p.Desires.Default); p.Plan.Target.Overlay(own) == own {
 		return r, fmt.Errorf("cannot start a rollout in %s: %s is the target of %s already", ref, target, scope)
 	}
+	if p.demandsPreview {
+		if a.At, err = lookFirst(ctx, s, ref, &p, a); err != nil {
+			return r, err
+		}
+	}
 	if !a.Rollout || !a.DryRun { // else the generation is not there, and the plan is all that can be said
 		if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
 			return r, err
@@ -171,6 +178,37 @@ func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
 	r.Notes = p.Notes
 	return r, nil
+}
+
+// lookFirst runs the preview that the policy demands, and refuses a target that the policy does not allow. It returns the time of its
+// end. The start compares the targets that were read before it: a change in the meantime repeats it.
+func lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, p *PlannedRollout, a Author) (time.Time, error) {
+	target, scope := p.Plan.Target, Scope{Role: p.Plan.Role}
+	if p.Desires.Gate.Rollout != "" { // the start refuses it
+		return p.Plan.At, nil
+	}
+	again := fmt.Sprintf("pulley preview %s -e %s%s", cmp.Or(target.Release, p.Desires.Target(scope).Release, p.Desires.Default.Release), ref, Flags(scope))
+	if target.Data != 0 {
+		again += fmt.Sprintf(" --data %d", target.Data)
+	}
+	if a.DryRun {
+		p.Notes = append(p.Notes, fmt.Sprintf("rollout.preview demands a preview first, and a dry run orders none: `%s`", again))
+		return p.Plan.At, nil
+	}
+	q := preview.Query{Release: target.Release, Generation: target.Data, Except: p.Plan.Excluded, Sample: preview.DefaultSample, By: p.Plan.By}
+	if p.Plan.Role != "" {
+		q.Selection.Roles = []string{p.Plan.Role}
+	}
+	page, at, err := a.Look(ctx, s, ref, q)
+	if err != nil {
+		return at, err
+	}
+	if objections := page.Objections(p.maxChanged); len(objections) > 0 {
+		return at, fmt.Errorf("cannot start a rollout of %s in %s: its preview shows what rollout.preview of the environment does not allow\n%s\n"+
+			"roll out another target, or change the policy and run `pulley env apply`; to see the preview again: `%s`", target, ref, strings.Join(objections, "\n"), again)
+	}
+	p.Plan.At = at.UTC().Truncate(time.Second)
+	return at, nil
 }
 
 // Act is an operator's act on the rollout in progress.

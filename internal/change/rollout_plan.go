@@ -20,7 +20,9 @@ type PlannedRollout struct {
 	Desires store.Desires
 	Notes   []string // about the expression for canaries, for the user
 
-	demandsSigned bool // nodes refuse an unsigned release
+	demandsSigned  bool // nodes refuse an unsigned release
+	demandsPreview bool // by the policy
+	maxChanged     int  // resources that the preview may show on a node; 0: any number
 }
 
 // PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
@@ -47,6 +49,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 	p.Desires, p.demandsSigned = f.Desires, signers(f, scope)
 	candidates := store.Candidates(f.Hosts, f.Desires, of)
 	policy := rollout.PolicyOf(f.Spec)
+	p.demandsPreview, p.maxChanged = f.Spec.Rollout.Preview.Required, f.Spec.Rollout.Preview.MaxChanged
 	if limits := policy.Limits(); len(limits) > 0 {
 		unknown, err := s.Campaigns.Place(ctx, ref, f.Spec, limits, candidates)
 		if err != nil {

@@ -142,6 +142,12 @@ func (n *Notifier) Rollout(ref environments.Ref, kind store.NoticeKind, rollout,
 	}, "")
 }
 
+// HoldEnded sends a notice of a hold that its time ended. It never blocks.
+func (n *Notifier) HoldEnded(ref environments.Ref, h agent.Hold) {
+	kind := store.HoldEnded
+	n.send(store.Notice{ID: id(kind, ref, h.Scope, h.Until.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Hold: &h}, "")
+}
+
 // ConnectionsRefused sends a notice of a listener, and of the address with the most connections, or of the node or
 // operator at its limit. It never blocks.
 func (n *Notifier) ConnectionsRefused(of store.Notice) {
@@ -359,6 +365,12 @@ func render(n store.Notice) (title, text string) {
 	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded:
 		what := map[store.NoticeKind]string{store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended"}[n.Kind]
 		return fmt.Sprintf("rollout %s in %s %s", n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley rollout show %s -e %s`", n.Problem, n.Rollout, n.Environment)
+	case store.HoldEnded:
+		title = "a hold in " + n.Environment + " ended"
+		if h := n.Hold; h != nil {
+			text = fmt.Sprintf("%s on %s by %s, until %s: %s\nIts nodes take what is desired for them: `pulley status -e %s`", h.Mode, h.Scope, h.Who, h.Until.UTC().Format(time.RFC3339), h.Why, n.Environment)
+		}
+		return title, text
 	case store.ConnectionsRefused:
 		title := "pulley serve refuses connections: " + n.Listener
 		switch {

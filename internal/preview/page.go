@@ -2,11 +2,13 @@ package preview
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/cli"
 	"pulley/internal/fleet"
 )
 
@@ -189,4 +191,36 @@ func (p Page) Count(s State) int {
 		}
 	}
 	return n
+}
+
+// Objections lists why the release should reach no node: nodes on which it fails and whose last run did not fail, nodes on which it
+// would change more than most resources (0: any number), and roles of which no node ran it.
+func (p Page) Objections(most int) (all []string) {
+	var failing, changed []string
+	var roles []string
+	ran := map[string]bool{}
+	for _, r := range p.Nodes {
+		if r.State == Failed && !r.Failing {
+			failing = append(failing, r.Node)
+		}
+		if most > 0 && r.Changes > most {
+			changed = append(changed, fmt.Sprintf("%s (%d)", r.Node, r.Changes))
+		}
+		if !slices.Contains(roles, r.Role) {
+			roles = append(roles, r.Role)
+		}
+		ran[r.Role] = ran[r.Role] || r.State == Looked || r.State == Failed
+	}
+	if len(failing) > 0 {
+		all = append(all, fmt.Sprintf("it fails on %s, where the last run did not fail: %s", cli.Count(len(failing), "node"), names(failing)))
+	}
+	if len(changed) > 0 {
+		all = append(all, fmt.Sprintf("it would change more than %s on %s: %s", cli.Count(most, "resource"), cli.Count(len(changed), "node"), names(changed)))
+	}
+	for _, role := range roles {
+		if !ran[role] {
+			all = append(all, fmt.Sprintf("no node of role %s ran the preview", role))
+		}
+	}
+	return all
 }

@@ -21,10 +21,11 @@ import (
 
 // Query selects a candidate and the nodes that show it.
 type Query struct {
-	Release    string // version, or a constraint
+	Release    string // version, or a constraint; "": each node's own
 	Generation agent.Generation
 	Selection  fleet.Selection
-	Sample     int // nodes of each role; 0: all selected nodes
+	Except     []string // nodes that never show it
+	Sample     int      // nodes of each role; 0: all selected nodes
 	Wait       time.Duration
 	By         string
 }
@@ -34,6 +35,12 @@ type Progress struct {
 	Answered, Ordered int
 	Last              NodeResult // that answered a moment ago; zero: none
 }
+
+// DefaultSample is the number of nodes of each role, and DefaultWait the time for their answers, of a preview without others.
+const (
+	DefaultSample = 2
+	DefaultWait   = 15 * time.Minute
+)
 
 // poll is the interval between two reads of the answers. leaseOver is the time that the orders of a killed command stay.
 const (
@@ -55,6 +62,9 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now
 	sel, notes, err := fleet.Narrow(ctx, s, ref, f, q.Selection, now())
 	if err != nil {
 		return page, notes, err
+	}
+	for _, node := range q.Except {
+		delete(f.Hosts, node)
 	}
 	nodes := slices.DeleteFunc(fleet.Look(f, ref, sel, now()).Nodes, func(n fleet.Node) bool { _, listed := f.Hosts[n.Node]; return !listed })
 	chosen, left := choose(nodes, q.Sample)
@@ -80,13 +90,16 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now
 	return pageOf(ref, target, results, left), notes, nil
 }
 
-// candidate returns the target to show. Nodes fill in their own data if the query names none.
+// candidate returns the target to show. Nodes fill in what the query does not name.
 func candidate(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (agent.Target, error) {
-	r, err := s.Releases.Resolve(ctx, q.Release)
-	if err != nil {
-		return agent.Target{}, err
+	var t agent.Target
+	if q.Release != "" {
+		r, err := s.Releases.Resolve(ctx, q.Release)
+		if err != nil {
+			return t, err
+		}
+		t = r.Target()
 	}
-	t := r.Target()
 	if q.Generation != 0 {
 		g, err := s.Targets.Generation(ctx, ref.String(), q.Generation)
 		if err != nil {

@@ -96,6 +96,22 @@ func TestPageGroupsAlikeChanges(t *testing.T) {
 	}
 }
 
+// A rollout must not begin on a page that shows harm, or nothing.
+func TestObjectionsOfAPage(t *testing.T) {
+	t.Parallel()
+	ref, target := environments.Ref{Environment: "production"}, agent.Target{Release: "1.5.0"}
+	got := strings.Join(pageOf(ref, target, append(results(), silent(node("ns1", "ns", agent.Silent))), 0).Objections(8), "\n")
+	want := `it fails on 3 nodes, where the last run did not fail: db1, db2, app1
+it would change more than 8 resources on 1 node: web2 (9)
+no node of role ns ran the preview`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := pageOf(ref, target, results()[:4], 0).Objections(0); got != nil {
+		t.Errorf("%q", got)
+	}
+}
+
 // fleetOf starts a fleet of converged nodes with the release 1.5.0.
 func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, environments.Ref) {
 	t.Helper()

@@ -24,7 +24,10 @@ const (
 // Print writes the page for people. It prints at most limit changes; 0: all.
 func (p Page) Print(w io.Writer, limit int, wait time.Duration) {
 	what := p.Release
-	if p.Data != 0 {
+	switch {
+	case p.Release == "":
+		what = fmt.Sprintf("data %d", p.Data)
+	case p.Data != 0:
 		what += fmt.Sprintf(" with data %d", p.Data)
 	}
 	cli.Cleanf(w, "preview of %s in %s: %s, %d answered; no node was changed\n", what, p.Environment, cli.Count(len(p.Nodes), "node"), len(p.Nodes)-p.Count(NoReply))

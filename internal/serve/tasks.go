@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleetca"
 	"pulley/internal/notify"
@@ -24,6 +25,7 @@ const (
 	diskInterval         = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
 	rolloutInterval      = 2 * time.Second
+	holdsInterval        = 10 * time.Second
 	watchPause           = time.Second // before an interrupted watch begins again
 )
 
@@ -89,6 +91,8 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
+	h := &holds{Tasks: t, seen: map[environments.Ref]map[store.Scope]agent.Hold{}}
+	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
 	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]string{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
 	if t.EtcdDir != "" {
@@ -140,7 +144,7 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 	}
 }
 
-// pruneHistories deletes the oldest changes of long histories.
+// pruneHistories deletes the oldest changes and the oldest ended rollouts of long histories.
 func (t *Tasks) pruneHistories(ctx context.Context) error {
 	refs, err := t.Store.Environments.Named(ctx)
 	for _, ref := range refs {
@@ -148,7 +152,11 @@ func (t *Tasks) pruneHistories(ctx context.Context) error {
 		if deleted > 0 {
 			t.Log.Info("deleted the oldest changes of the history", "env", ref, "changes", deleted)
 		}
-		err = errors.Join(err, one)
+		campaigns, other := t.Store.Campaigns.Prune(ctx, ref, store.CampaignsKept)
+		if campaigns > 0 {
+			t.Log.Info("deleted the oldest rollouts that ended", "env", ref, "rollouts", campaigns)
+		}
+		err = errors.Join(err, one, other)
 	}
 	return err
 }

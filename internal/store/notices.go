@@ -31,6 +31,8 @@ const (
 	RolloutWaits  NoticeKind = "rollout_waits"  // for an approval
 	RolloutEnded  NoticeKind = "rollout_ended"
 
+	HoldEnded NoticeKind = "hold_ended" // by its time
+
 	ConnectionsRefused NoticeKind = "connections_refused"
 	CallsRefused       NoticeKind = "calls_refused"
 )
@@ -64,6 +66,7 @@ type Notice struct {
 	Connections int64       `json:"connections,omitempty"` // open ones of From
 	Operator    string      `json:"operator,omitempty"`
 	Rollout     string      `json:"rollout,omitempty"`
+	Hold        *agent.Hold `json:"hold,omitempty"`
 	TookSeconds int64       `json:"took_seconds,omitempty"`
 	Since       time.Time   `json:"since,omitzero"`
 	Problem     agent.Prose `json:"problem,omitempty"` // as the machine reported it

@@ -28,7 +28,7 @@ import (
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
 //	environments/<env>/previews/<node>                   o  an order to show what a target would change; a lease ends it
-//	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable
+//	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable; serve deletes old ones
 //	environments/<env>/campaigns/<id>/nodes/<n>          o  a part of its nodes; immutable
 //	environments/<env>/campaigns/<id>/state              o,s  its progress
 //	environments/<env>/campaigns/<id>/endings            o  signed documents of its end; serve publishes them
@@ -139,13 +139,14 @@ func (k EnvKeys) PreviewOrders() string         { return k.Root() + "previews/" 
 func (k EnvKeys) PreviewOrder(node string) string {
 	return k.PreviewOrders() + escape(node)
 }
-func (k EnvKeys) Campaigns() string         { return k.Root() + "campaigns/" }
-func (k EnvKeys) Campaign(id string) string { return k.Campaigns() + escape(id) + "/plan" }
-func (k EnvKeys) CampaignState(id string) string {
-	return k.Campaigns() + escape(id) + "/state"
+func (k EnvKeys) Campaigns() string { return k.Root() + "campaigns/" }
+func (k EnvKeys) CampaignKeys(id string) string {
+	return k.Campaigns() + escape(id) + "/"
 }
-func (k EnvKeys) CampaignEndings(id string) string { return k.Campaigns() + escape(id) + "/endings" }
-func (k EnvKeys) CampaignMembers(id string) string { return k.Campaigns() + escape(id) + "/nodes/" }
+func (k EnvKeys) Campaign(id string) string        { return k.CampaignKeys(id) + "plan" }
+func (k EnvKeys) CampaignState(id string) string   { return k.CampaignKeys(id) + "state" }
+func (k EnvKeys) CampaignEndings(id string) string { return k.CampaignKeys(id) + "endings" }
+func (k EnvKeys) CampaignMembers(id string) string { return k.CampaignKeys(id) + "nodes/" }
 func (k EnvKeys) CampaignNodes(id string, n int) string {
 	return k.CampaignMembers(id) + fmt.Sprintf("%012d", n)
 }
@@ -204,6 +205,11 @@ func (s Scope) String() string {
 		return "role " + s.Role
 	}
 	return "all nodes"
+}
+
+// Has reports whether a node belongs to the scope.
+func (s Scope) Has(role, node string) bool {
+	return s == (Scope{}) || s.Role != "" && s.Role == role || s.Node != "" && s.Node == node
 }
 
 // Segment renders a scope as a part of a key, and as a code: nodes/N, roles/R, or all for all nodes.
