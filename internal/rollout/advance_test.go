@@ -446,6 +446,17 @@ func TestAdvanceWaitsForWindow(t *testing.T) {
 	if !b.wait.Until.IsZero() || !strings.Contains(b.wait.Sentence(), "update its time zones") {
 		t.Errorf("an unreadable window: %s", b.wait.Sentence())
 	}
+
+	b = begin(t, "web*1", Policy{Canaries: "0", Windows: []string{"daily 22:00-23:00 UTC"}})
+	at("22h").is("advancing; ordered web1; 0 done; waits for nodes")
+	b.reports("failed", "web1").settle()
+	again, _, err := b.state.Retry(b.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state = again
+	at("23h").resume().is("advancing; 0 done; waits for window")
+	at("46h").is("advancing; ordered web1; 0 done; waits for nodes")
 }
 
 // TestAdvanceAsksGates: no batch begins, and the campaign does not complete, before all gates passed after the batch before it. One

@@ -106,17 +106,3 @@ func TestOverhead(t *testing.T) {
 	}
 	t.Logf("%d batches took %v, of which %v are runs: %v more in each batch", r.Batches, r.Took, r.Own, overhead)
 }
-
-// TestFoundBySeeds replays each seed that found a bug.
-func TestFoundBySeeds(t *testing.T) {
-	t.Parallel()
-	for seed, bug := range map[uint64]string{
-		10:  "two racks had a silent node each, and both nodes woke up beside an ordered one",
-		117: "an operator gave up a lost node, its assignment stayed, and the node began later without a slot",
-		118: "an operator gave up a lost node, its assignment stayed, and the node began later without a slot",
-	} {
-		if r := Run(configOf(seed)); len(r.Violations) > 0 {
-			t.Errorf("seed %d (%s): %s", seed, bug, r.Violations[0])
-		}
-	}
-}
