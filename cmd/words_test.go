@@ -42,9 +42,9 @@ func usage(ts *testscript.TestScript, wrong bool, text string) {
 	}
 }
 
-// etcd up|down|full|roomy starts or stops the scenario's etcd, or makes it reject writes for lack of space.
+// etcd up|down|full|roomy|small starts or stops the scenario's etcd, makes it reject writes for lack of space, or limits it to 16 MiB.
 func etcd(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg || len(args) != 1, "etcd up|down|full|roomy")
+	usage(ts, neg || len(args) != 1, "etcd up|down|full|roomy|small")
 	switch args[0] {
 	case "up":
 		serverOf(ts).Up()
@@ -52,8 +52,10 @@ func etcd(ts *testscript.TestScript, neg bool, args []string) {
 		serverOf(ts).Down()
 	case "full", "roomy":
 		ts.Check(serverOf(ts).Full(context.Background(), args[0] == "full"))
+	case "small":
+		serverOf(ts).Quota(16 << 20)
 	default:
-		ts.Fatalf("etcd is up, down, full or roomy")
+		ts.Fatalf("etcd is up, down, full, roomy or small")
 	}
 }
 

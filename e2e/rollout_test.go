@@ -70,7 +70,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 	tick()
 	has("two", nodes[:3]...)
 	has("one", nodes[3:]...)
-	explained("rollout       r2 of 1.2.0: it took the release", nodes[:2]...)
+	explained("rollout       r2 of 1.2.0: it took the target", nodes[:2]...)
 	explained("rollout       r2 of 1.2.0: its run failed", nodes[2])
 	for i, node := range nodes[3:] {
 		explained(fmt.Sprintf("rollout       r2 of 1.2.0: waiting for batch %d of 6 of web; it paused by itself", i+4), node)

@@ -46,6 +46,11 @@ func (w *world) newMember(n int) *member {
 	w.t.Helper()
 	m := &member{name: fmt.Sprintf("m%d", n), address: fmt.Sprintf("10.78.0.%d", n)}
 	m.dir, m.log = filepath.Join(w.dir, m.name), filepath.Join(w.dir, m.name+".log")
+	w.t.Cleanup(func() { // also of a member that was replaced: the next test uses its name again
+		m.kill()
+		_ = unix.Unmount(m.dir, unix.MNT_DETACH)
+		_ = ip("netns del " + m.name)
+	})
 	for _, args := range []string{
 		"netns add NAME", "link add NAME type veth peer name e0 netns NAME", "link set NAME master " + bridgeName, "link set NAME up",
 		"-n NAME address add " + m.address + "/24 dev e0", "-n NAME link set e0 up", "-n NAME link set lo up",

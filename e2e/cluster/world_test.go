@@ -20,7 +20,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sys/unix"
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/store"
@@ -69,11 +68,6 @@ func newWorld(t *testing.T, environment string) *world {
 	}
 	w.present, w.lastMember = members, len(members)
 	t.Cleanup(func() {
-		for _, m := range w.members() {
-			m.kill()
-			_ = unix.Unmount(m.dir, unix.MNT_DETACH)
-			_ = ip("netns del " + m.name)
-		}
 		if t.Failed() {
 			w.tail()
 		}

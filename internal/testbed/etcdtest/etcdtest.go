@@ -68,6 +68,14 @@ func (s *Server) Up() {
 	s.etcd, s.Endpoint = e, e.Endpoint()
 }
 
+// Quota starts the member again with another quota.
+func (s *Server) Quota(bytes int64) {
+	s.t.Helper()
+	s.Down()
+	s.config.QuotaBytes = bytes
+	s.Up()
+}
+
 // Down stops the member. Its address then refuses connections.
 func (s *Server) Down() { s.etcd.Close() }
 
