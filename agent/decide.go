@@ -165,7 +165,7 @@ func (l *ladder) climb() Decision {
 	if wanted == st.Enforcing {
 		l.pass(AskInPlace, Cause{})
 		if a := l.d.Assignment(); a != nil && a.Agent.Version != "" && l.revived() { // it forbids only the assigned agent
-			return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &l.d.Gate}})
+			return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &l.d.Gate, Epoch: l.o.State.Epoch}})
 		}
 		return l.enforceOn(st.Enforcing)
 	}
@@ -194,7 +194,7 @@ func (l *ladder) take() Decision {
 	if g := l.d.Gate; l.d.closed() {
 		return l.enforce(AskGate, Cause{ReasonGateClosed, Params{Gate: &g}})
 	} else if l.d.Assignment() != nil && l.revived() {
-		return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &g}})
+		return l.enforce(AskGate, Cause{ReasonEpochPassed, Params{Gate: &g, Epoch: l.o.State.Epoch}})
 	}
 	l.pass(AskGate, Cause{})
 

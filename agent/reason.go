@@ -26,7 +26,7 @@ const (
 	ReasonStale         Reason = "stale_statement"   // refusal
 	ReasonFrozen        Reason = "frozen"            // hold
 	ReasonGateClosed    Reason = "gate_closed"       // gate
-	ReasonEpochPassed   Reason = "epoch_passed"      // gate
+	ReasonEpochPassed   Reason = "epoch_passed"      // gate, epoch
 	ReasonRefused       Reason = "target_refused"    // refusal, next
 	ReasonBackoff       Reason = "backoff"           // attempt, next
 	ReasonStuck         Reason = "stuck"             // attempt, next
@@ -61,6 +61,7 @@ type Params struct {
 	Machine  string    `json:"machine,omitempty"` // id of this machine
 	Listed   string    `json:"listed,omitempty"`  // id of the machine in the host list
 	Revision int64     `json:"revision,omitempty"`
+	Epoch    Epoch     `json:"epoch,omitempty"` // the highest that came to this node with an assignment
 	Target   *Target   `json:"target,omitempty"`
 	LastGood *Target   `json:"last_good,omitempty"` // or the enforced target
 	Hold     *Hold     `json:"hold,omitempty"`

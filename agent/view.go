@@ -177,8 +177,8 @@ func (s *Status) Observed(id Identity) Observed {
 	if s.Reason == ReasonRetired { // only the node needs the request's id
 		o.State.Retire = "unknown"
 	}
-	if s.Reason == ReasonEpochPassed && s.Params.Gate != nil { // only the node needs its own epoch
-		o.State.Epoch = s.Params.Gate.Epoch + 1
+	if s.Reason == ReasonEpochPassed {
+		o.State.Epoch = s.Params.Epoch
 	}
 	if s.Reason == ReasonHosts { // only the node needs the digest
 		o.State.Hosts.Shown = "unknown"

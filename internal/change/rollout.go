@@ -227,7 +227,7 @@ const (
 // ActOnRollout carries out an operator's act on the rollout in progress. node is for Skip only.
 func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act Act, node string, a Author) (r Rollout, err error) {
 	err = Retry(func() error {
-		c, err := s.Campaigns.Open(ctx, ref, nil)
+		c, _, err := s.Campaigns.Open(ctx, ref, nil)
 		switch {
 		case err != nil:
 			return err
@@ -515,6 +515,9 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.
 func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 	closed := r.State == RolloutPaused || r.State == RolloutAborted
+	if closed && r.Wait != nil && r.Wait.Stop != nil && r.Wait.Stop.Code == rollout.StopRestored {
+		return []string{fmt.Sprintf("to end it, and continue above all epochs that nodes have seen: `pulley recover -e %s`", ref)}
+	}
 	if closed && r.Failed > 0 {
 		ways = append(ways, fmt.Sprintf("to order the failed nodes again: `pulley rollout retry -e %s`", ref))
 	}

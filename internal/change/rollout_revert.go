@@ -28,7 +28,7 @@ func PlanRevert(ctx context.Context, s *store.Store, ref environments.Ref) (Reve
 }
 
 func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f store.FleetState, c *store.Campaign, r Reverting, err error) {
-	if c, err = s.Campaigns.Open(ctx, ref, nil); err != nil {
+	if c, _, err = s.Campaigns.Open(ctx, ref, nil); err != nil {
 		return f, nil, r, err
 	}
 	if c == nil {

@@ -247,7 +247,7 @@ func (f Finding) render() (sentence, remedy string) {
 	case Code(fleet.MarkAbove):
 		return p.Differs.Sentence() + ": the node refuses every target up to its mark", "`pulley recover -e " + env + " --sign-key FILE` lowers it to the node's target"
 	case Code(fleet.EpochAbove):
-		return p.Differs.Sentence(), "somebody deleted the newest changes, or signed with a stolen key: revoke that key first; `pulley recover -e " + env + " --sign-key FILE` continues above that epoch"
+		return p.Differs.Sentence(), "etcd was restored from a backup, somebody deleted the newest changes, or a stolen key signed: revoke that key first; `pulley recover -e " + env + "` continues above that epoch, with --sign-key FILE where nodes have allowed signers"
 	case Code(fleet.AssignmentDiffers):
 		return p.Differs.Sentence() + ": no command of `pulley` assigns targets", "find out who wrote it; the next change of a target, `pulley promote VERSION -e " + env + "` or `pulley rollback -e " + env + "`, voids it"
 	case Code(fleet.RetirementUnconfirmed):

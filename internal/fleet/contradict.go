@@ -22,7 +22,7 @@ const (
 	Restored      ContradictionCode = "restored"       // from a backup, and no operator has continued since
 	MarkAbove     ContradictionCode = "mark_above"     // a node's high-water mark is above all releases and data of the history
 
-	EpochAbove ContradictionCode = "epoch_above" // nodes verified a signature under an epoch that the history has not reached
+	EpochAbove ContradictionCode = "epoch_above" // nodes saw an epoch that the history has not reached
 
 	AssignmentDiffers ContradictionCode = "assignment_differs" // a node is assigned another target than that of its scope
 
@@ -95,13 +95,13 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 	return all
 }
 
-// epochsAbove finds nodes that refuse what is signed under the next epoch after that of the last change.
+// epochsAbove finds nodes that refuse what is signed or assigned under the next epoch after that of the last change.
 func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradiction {
 	above := Contradiction{Code: EpochAbove, Epoch: last}
 	for node := range f.Hosts {
-		permit, statement := seenEpochs(f.Statuses[node], now)
-		if permit > last || statement > last+1 { // a permit is used once; a later statement of the same epoch counts
-			above.Nodes, above.Seen = append(above.Nodes, node), max(above.Seen, permit, statement)
+		permit, statement, rollout := seenEpochs(f.Statuses[node], now)
+		if permit > last || statement > last+1 || rollout > last { // a permit is used once; a later statement of the same epoch counts
+			above.Nodes, above.Seen = append(above.Nodes, node), max(above.Seen, permit, statement, rollout)
 		}
 	}
 	if len(above.Nodes) == 0 {
@@ -111,24 +111,26 @@ func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradi
 	return []Contradiction{above}
 }
 
-// SeenEpoch returns the highest epoch of a permit or statement that a node verified: it uses none below. It is zero if no change
-// can have that epoch, which the node then ignores.
+// SeenEpoch returns the highest epoch of a permit or statement that a node verified, and of a rollout that assigned it something, if it
+// refuses an older one: it uses none below. It is zero if no change can have that epoch.
 func SeenEpoch(s agent.Status, now time.Time) agent.Epoch {
-	permit, statement := seenEpochs(s, now)
-	return max(permit, statement)
+	permit, statement, rollout := seenEpochs(s, now)
+	return max(permit, statement, rollout)
 }
 
-func seenEpochs(s agent.Status, now time.Time) (permit, statement agent.Epoch) {
+func seenEpochs(s agent.Status, now time.Time) (permit, statement, rollout agent.Epoch) {
 	if sig := s.Signatures; sig != nil {
 		permit, statement = sig.Permit, sig.Statement
 	}
-	if !store.PlausibleEpoch(permit, now) {
-		permit = 0
+	if s.Reason == agent.ReasonEpochPassed {
+		rollout = s.Params.Epoch
 	}
-	if !store.PlausibleEpoch(statement, now) {
-		statement = 0
+	for _, epoch := range []*agent.Epoch{&permit, &statement, &rollout} {
+		if !store.PlausibleEpoch(*epoch, now) {
+			*epoch = 0
+		}
 	}
-	return permit, statement
+	return permit, statement, rollout
 }
 
 // started reports whether an assignment is that of the rollout in progress, as its start is in the history.

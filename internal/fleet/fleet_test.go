@@ -283,7 +283,9 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 		Desires: store.Desires{Gate: agent.Gate{Epoch: 7}, Default: one},
 		Hosts:   map[string]agent.Host{},
 		Statuses: map[string]agent.Status{
-			"web1": seen(7, 7), "web2": seen(0, 8), "web3": seen(8, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {}, "gone": seen(900, 900),
+			"web1": seen(7, 7), "web2": seen(0, 8), "web3": seen(8, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {},
+			"web7": {Cause: agent.Cause{Reason: agent.ReasonEpochPassed, Params: agent.Params{Epoch: 8}}},
+			"web8": {Cause: agent.Cause{Reason: agent.ReasonEpochPassed, Params: agent.Params{Epoch: 7}}}, "gone": seen(900, 900),
 		},
 	}
 	for node := range f.Statuses {
@@ -292,7 +294,7 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 		}
 	}
 	all := Contradictions(f, []store.Change{{Epoch: 7, Kind: store.Recovered, After: one}}, now)
-	if len(all) != 1 || all[0].Code != EpochAbove || all[0].Seen != 500 || strings.Join(all[0].Nodes, " ") != "web3 web4" {
+	if len(all) != 1 || all[0].Code != EpochAbove || all[0].Seen != 500 || strings.Join(all[0].Nodes, " ") != "web3 web4 web7" {
 		t.Errorf("contradictions are %+v", all)
 	}
 }

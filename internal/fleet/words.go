@@ -68,7 +68,7 @@ func (c Contradiction) Sentence() string {
 	case RetirementUnconfirmed:
 		return "no administrator confirmed the request to retire " + someNodes(c.Nodes)
 	case EpochAbove:
-		return fmt.Sprintf("a signature of epoch %d was verified, and the last change has epoch %d: nodes refuse what is signed under a lower one: %s", c.Seen, c.Epoch, someNodes(c.Nodes))
+		return fmt.Sprintf("nodes have seen epoch %d, and the last change has epoch %d: they refuse what is older: %s", c.Seen, c.Epoch, someNodes(c.Nodes))
 	case StatementMissing:
 		return "the environment demands a signed statement of its targets, and etcd has none"
 	case StatementExpired:

@@ -40,7 +40,10 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 	for _, node := range a.s.slots() {
 		a.judge(node)
 	}
-	if a.open() {
+	if o.Reached > p.Epoch {
+		a.halt(Stop{Code: StopRestored})
+	}
+	if a.open() && a.stop == nil {
 		a.limits()
 		if a.stop == nil {
 			a.fill()

@@ -262,6 +262,17 @@ func TestAdvanceStops(t *testing.T) {
 				n.Status.Assignment, n.Status.LastGood, n.Status.Target, n.Status.Enforcing = "r0.1", newT, newT, newT
 			})
 		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{"when a node has seen a later epoch: etcd went back in time", two, func(b *bench) {
+			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = agent.ReasonEpochPassed, 9 })
+		}, "advancing; ordered web1 web2; 0 done; stopped: restored; waits for gate"},
+		{"also after an operator resumed it", two, func(b *bench) {
+			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = agent.ReasonEpochPassed, 9 }).settle().resume()
+		}, "advancing; ordered web1 web2; 0 done; stopped: restored; waits for gate"},
+		{"not for what a node saw in an older campaign", two, func(b *bench) {
+			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = agent.ReasonEpochPassed, 5 })
+		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
+		{"when serve has seen a later epoch", two, func(b *bench) { b.o.Reached = 6 },
+			"advancing; ordered web1 web2; 0 done; stopped: restored; waits for gate"},
 		{"another campaign replaces it", two, func(b *bench) { b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen} },
 			"replaced; 0 done"},
 	} {

@@ -12,6 +12,7 @@ type Observed struct {
 	Nodes map[string]Node // by name; a node that is absent here was not read
 	Hosts []Candidate     // all registered nodes of the scope, if Needs.Hosts
 
+	Reached agent.Epoch       // the highest epoch of the environment that the controller has seen
 	Answers map[string]Answer // of gates, since State.Asked; a gate that is absent here did not answer yet
 }
 

@@ -16,6 +16,7 @@ const (
 	StopProgress StopCode = "progress"       // no node ended for too long
 	StopGates    StopCode = "gates"          // gates: they blocked the next batch for too long
 	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
+	StopRestored StopCode = "restored"       // node, or none: it, or serve, has seen a later epoch: etcd went back in time
 )
 
 // Stop is the cause of a pause, with the parameters that the comment of its code names.

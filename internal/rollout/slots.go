@@ -61,6 +61,10 @@ func (a *advance) judge(node string) {
 		a.judgeWithdrawing(node, slot, n)
 		return
 	}
+	if st := n.Status; st != nil && st.Reason == agent.ReasonEpochPassed && st.Params.Epoch > a.p.Epoch {
+		a.halt(Stop{Code: StopRestored, Node: node})
+		return
+	}
 	switch v := verdict(a.p, n, slot); v.answer {
 	case succeeded:
 		a.healthy(node, slot, n)

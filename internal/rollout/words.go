@@ -101,6 +101,12 @@ func (s Stop) Sentence() string {
 		return "it waited for too long for " + strings.Join(s.Gates, ", ") + " to pass"
 	case StopDoubtful:
 		return fmt.Sprintf("%s failed because etcd did not answer, which proves nothing about the target (run %s)", s.Node, s.Run)
+	case StopRestored:
+		by := "`pulley serve`"
+		if s.Node != "" {
+			by = s.Node
+		}
+		return by + " has seen a later epoch: etcd was restored from an older backup"
 	}
 	return string(s.Code)
 }

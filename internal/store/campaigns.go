@@ -153,15 +153,18 @@ func (s *Campaigns) putMembers(ctx context.Context, k etcd.EnvKeys, p rollout.Pl
 	return nil
 }
 
-// Open returns the campaign that owns an environment; nil if there is none. A plan of the same ID, which never changes, is
-// not read again.
-func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, error) {
+// Open returns the campaign that owns an environment; nil if there is none; and the epoch of the gate. A plan of the same ID,
+// which never changes, is not read again.
+func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, agent.Epoch, error) {
 	gate, _, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
-	if err != nil || gate == nil || gate.Rollout == "" {
-		return nil, etcd.Wrap(err, "cannot read the rollout of %s", ref)
+	if err != nil || gate == nil {
+		return nil, 0, etcd.Wrap(err, "cannot read the rollout of %s", ref)
+	}
+	if gate.Rollout == "" {
+		return nil, gate.Epoch, nil
 	}
 	c, err := s.Get(ctx, ref, gate.Rollout, known)
-	return c, err
+	return c, gate.Epoch, err
 }
 
 // Get reads a campaign, also one that ended. It returns ErrNotFound if there was none.

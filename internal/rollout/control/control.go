@@ -24,6 +24,8 @@ type Controller struct {
 
 	asking *question
 	plan   *rollout.Plan // of the campaign that was read last
+
+	reached agent.Epoch // the highest of the gate; a lower one comes from a backup
 }
 
 // question is a question to the gates of a campaign, since its State.Asked.
@@ -95,7 +97,8 @@ func (c *Controller) Advance(ctx context.Context) (rollout.Wait, error) {
 }
 
 func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, err error) {
-	campaign, err := c.Store.Campaigns.Open(ctx, c.Ref, c.plan)
+	campaign, epoch, err := c.Store.Campaigns.Open(ctx, c.Ref, c.plan)
+	c.reached = max(c.reached, epoch)
 	if err != nil || campaign == nil {
 		return wait, true, err
 	}
@@ -106,6 +109,7 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	if err != nil {
 		return wait, true, err
 	}
+	o.Reached = c.reached
 	if len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
 		o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates, now)
 	}

@@ -149,6 +149,10 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 		}
 		if a := d.Assignment(); a != nil {
 			report.Assignment = a.ID
+			report.Cause = dec.Blocked
+		}
+		if d.Assigned != nil {
+			st.Epoch = max(st.Epoch, d.Gate.Epoch)
 		}
 		if dec.Action == agent.Take {
 			report.Phase = agent.Running
@@ -380,6 +384,69 @@ func TestRolloutStopsAndReverts(t *testing.T) {
 	f.returned(6)
 	if c := f.campaign(plan.ID); c.State.Phase != rollout.Reverted || c.Gate.Rollout != "" || c.Desires.Default != f.old {
 		t.Errorf("reverted: %+v in gate %+v", c.State, c.Gate)
+	}
+}
+
+// TestRevivedRolloutStops: etcd was restored from a backup of the time of a rollout, without Pulley. A serve that has seen its end orders
+// nobody. Another serve learns it from the first node, which keeps its target.
+func TestRevivedRolloutStops(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 2)
+	old := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	advance := func(c *Controller) rollout.Wait {
+		t.Helper()
+		wait, err := c.Advance(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait
+	}
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1"})
+	const root = "/pulley/v1/environments/dev/"
+	backup, err := f.client.Get(t.Context(), root, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := func() {
+		t.Helper()
+		if _, err := f.client.Delete(t.Context(), root, clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range backup.Kvs {
+			if _, err := f.client.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f.run(1, 0) // web1 takes it
+	for end := time.Now().Add(time.Minute); f.campaign(plan.ID).State.Done == 0; time.Sleep(20 * time.Millisecond) {
+		if advance(old); time.Now().After(end) {
+			t.Fatal("web1 does not take it")
+		}
+	}
+	if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+		t.Fatal(err)
+	}
+	advance(old)
+	f.returned(1)
+
+	restored()
+	if wait := advance(old); wait.Stop == nil || wait.Stop.Code != rollout.StopRestored || len(f.campaign(plan.ID).State.Slots) != 0 {
+		t.Errorf("the serve that saw its end waits for %+v", wait)
+	}
+	restored()
+	other := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		wait := advance(other)
+		if wait.Stop != nil && wait.Stop.Code == rollout.StopRestored && wait.Stop.Node == "web1" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("another serve waits for %+v", wait)
+		}
+	}
+	if _, ordered := f.campaign(plan.ID).State.Slots["web2"]; ordered {
+		t.Error("web2 was ordered after the backup was restored")
 	}
 }
 
