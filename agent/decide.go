@@ -60,6 +60,7 @@ const (
 	AskEtcd       Question = "etcd_answers" // revision
 	AskRegistered Question = "registered"   // role
 	AskMachine    Question = "own_machine"
+	AskTurn       Question = "own_turn"
 	AskPromoted   Question = "target_promoted" // target
 	AskCurrent    Question = "target_current"
 	AskInPlace    Question = "target_in_place" // target, last_good
@@ -103,6 +104,16 @@ type ladder struct {
 	d   Desired
 	now time.Time
 	dec Decision
+
+	turn bool // in a job: the run is forced
+}
+
+// forced is the cause of a run that is due in spite of failures.
+func (l *ladder) forced() Cause {
+	if l.turn {
+		return Cause{ReasonTurn, Params{Gate: &l.d.Gate}}
+	}
+	return Cause{Reason: ReasonForced}
 }
 
 func (l *ladder) climb() Decision {
@@ -147,6 +158,13 @@ func (l *ladder) climb() Decision {
 		return l.enforce(AskMachine, Cause{ReasonOtherMachine, Params{Machine: l.o.Machine, Listed: l.d.Host.MachineID}})
 	}
 	l.pass(AskMachine, Cause{})
+	if l.d.job() != nil {
+		if l.turn = l.d.turn(&l.o.State) != nil; !l.turn {
+			return l.stop(AskTurn, Cause{ReasonWaits, Params{Gate: &l.d.Gate}})
+		}
+		l.o.Force = true // waits after failed runs do not count
+	}
+	l.pass(AskTurn, Cause{})
 	if !l.o.Look.IsZero() {
 		l.pass(AskAttempt, Cause{Reason: ReasonNoop})
 		return l.end(Take, Cause{Reason: ReasonNoop}, l.o.Look.Overlay(l.dec.Wanted))
@@ -219,7 +237,7 @@ func (l *ladder) take() Decision {
 	case l.o.Noop:
 		why.Reason = ReasonNoop
 	case l.o.Force:
-		why.Reason = ReasonForced
+		why = l.forced()
 	case a != nil && a.Open:
 		why.Reason = ReasonInterrupted
 	case a != nil:
@@ -261,7 +279,7 @@ func (l *ladder) enforceOn(t Target) Decision {
 	case l.o.Partial:
 		return l.act(Cause{Reason: ReasonPartial}, t)
 	case l.o.Force:
-		return l.act(Cause{Reason: ReasonForced}, t)
+		return l.act(l.forced(), t)
 	case l.o.pending(l.d, RequestRun) != nil:
 		return l.act(Cause{ReasonAsked, Params{Request: l.o.pending(l.d, RequestRun)}}, t)
 	case a != nil && !due:
@@ -419,6 +437,22 @@ func (d Desired) Assignment() *Assignment {
 		return nil
 	}
 	return a
+}
+
+// job returns the assignment of a job that counts for the node, or nil. A job that nothing advances has ended: a lease ends its key.
+func (d Desired) job() *Assignment {
+	if a := d.Assignment(); a != nil && a.Kind != AssignTake && d.Job != nil && d.Job.ID == a.Rollout {
+		return a
+	}
+	return nil
+}
+
+// turn returns the assignment of a job that orders a run which the node has not answered, or nil.
+func (d Desired) turn(s *State) *Assignment {
+	if a := d.job(); a != nil && a.Kind == AssignRun && (s.Ran == nil || s.Ran.ID != a.ID) {
+		return a
+	}
+	return nil
 }
 
 // closed reports whether the gate keeps the node from taking its target. The gate of a rollout stops what the rollout assigns,

@@ -64,6 +64,12 @@ func refused(o *Observed, target Target, ago time.Duration) {
 	o.State.refuse(target, refusedFor("it is not signed"), start.Add(-ago))
 }
 
+// inJob orders the node something for the job in progress.
+func inJob(d *Desired, kind AssignmentKind, id string) {
+	d.Gate.Rollout, d.Job = "j4", &LiveJob{"j4"}
+	d.Assigned = &Assignment{ID: id, Kind: kind, Rollout: "j4", Epoch: 4}
+}
+
 func notRunFor(o *Observed, d time.Duration) { o.State.RanAt = start.Add(-d) }
 
 // askedFor returns a new request of this kind.
@@ -472,6 +478,57 @@ var decisions = []decision{
 		},
 		want{Nothing, ReasonEpochPassed, verA, ReasonEpochPassed, ""}},
 
+	{"a node waits while a job runs others, although enforcement is due",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); inJob(d, AssignWait, "j4.wait") },
+		want{Nothing, ReasonWaits, verA, ReasonWaits, ""}},
+	{"it waits also with force, with a requested run, and with a new target",
+		func(o *Observed, d *Desired) {
+			o.Force, d.Default, d.Host.Request = true, verB, &Request{ID: "1", Do: RequestRun}
+			inJob(d, AssignWait, "j4.wait")
+		},
+		want{Nothing, ReasonWaits, verA, ReasonWaits, ""}},
+	{"an order that this agent does not know is a wait",
+		func(_ *Observed, d *Desired) { inJob(d, "drain", "j4.1") },
+		want{Nothing, ReasonWaits, verA, ReasonWaits, ""}},
+	{"at its turn it runs what it has",
+		func(_ *Observed, d *Desired) { inJob(d, AssignRun, "j4.1") },
+		want{Enforce, ReasonTurn, verA, "", ""}},
+	{"or takes what is desired for it, without the wait after a failure",
+		func(o *Observed, d *Desired) {
+			d.Default, o.State.Attempts = verB, []Attempt{{Target: verB, Started: 3, Finished: 3, Last: start}}
+			inJob(d, AssignRun, "j4.1")
+		},
+		want{Take, ReasonTurn, verB, "", ""}},
+	{"after its run it waits again",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			o.State.Ran = &Answer{ID: "j4.1"}
+			inJob(d, AssignRun, "j4.1")
+		},
+		want{Nothing, ReasonWaits, verA, ReasonWaits, ""}},
+	{"the answer to an earlier job is none",
+		func(o *Observed, d *Desired) {
+			o.State.Ran = &Answer{ID: "j3.1"}
+			inJob(d, AssignRun, "j4.1")
+		},
+		want{Enforce, ReasonTurn, verA, "", ""}},
+	{"a hold goes before the turn",
+		func(_ *Observed, d *Desired) {
+			inJob(d, AssignRun, "j4.1")
+			d.Holds = []Hold{{Scope: "all", Mode: Stop, Who: "ann"}}
+		},
+		want{Nothing, ReasonStopped, verA, ReasonStopped, ""}},
+	{"nobody waits for a job that nothing advances: its key is gone",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); inJob(d, AssignWait, "j4.wait"); d.Job = nil },
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"nor for another job than that of the order",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			inJob(d, AssignWait, "j4.wait")
+			d.Job = &LiveJob{"j9"}
+		},
+		want{Enforce, ReasonDue, verA, "", ""}},
+
 	{"while the gate is paused nothing new starts, not even with force",
 		func(o *Observed, d *Desired) {
 			d.Default, d.Gate.State, d.Gate.By, d.Gate.Why = verB, GatePaused, "ann", "errors in batch 2"
@@ -695,7 +752,7 @@ func TestDecisions(t *testing.T) {
 		}
 	}
 	ladder := []Question{
-		AskEnabled, AskRetiring, AskHooks, AskPuppet, AskStopped, AskEtcd, AskRegistered, AskMachine, AskPromoted, AskCurrent, AskInPlace,
+		AskEnabled, AskRetiring, AskHooks, AskPuppet, AskStopped, AskEtcd, AskRegistered, AskMachine, AskTurn, AskPromoted, AskCurrent, AskInPlace,
 		AskFrozen, AskGate, AskAuthentic, AskAttempt, AskEnforcing,
 	}
 	for _, q := range ladder {
@@ -883,6 +940,11 @@ func drawDesired(t *rapid.T) Desired {
 	}
 	if rapid.Bool().Draw(t, "is assigned") {
 		d.Assigned = &Assignment{Target: drawTarget(t, "assigned"), Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "its epoch"))}
+		if rapid.IntRange(0, 2).Draw(t, "of a job") == 0 {
+			kind := rapid.SampledFrom([]AssignmentKind{AssignRun, AssignWait, "newer"}).Draw(t, "ordered")
+			d.Assigned.ID, d.Assigned.Rollout, d.Assigned.Kind = "j1.1", "j1", kind
+			d.Job = rapid.SampledFrom([]*LiveJob{nil, {"j1"}, {"j1"}, {"j2"}}).Draw(t, "job")
+		}
 	}
 	return d
 }
@@ -919,7 +981,8 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 	}
 	r, known := o.asked(d)
 	retires := known && r != nil && r.Do == RequestRetire && (o.State.Retire != "" || o.pending(d, RequestRetire) != nil) || !known && o.State.Retire != ""
-	forbidden := o.Disabled != "" || o.PuppetBlocked != nil || stopped || retires
+	waits := d.known() && d.Host != nil && !anotherMachine(d.Host, o.Machine) && d.job() != nil && d.turn(&o.State) == nil
+	forbidden := o.Disabled != "" || o.PuppetBlocked != nil || stopped || retires || waits
 
 	switch got.Action {
 	case Retire:

@@ -522,7 +522,7 @@ func FuzzDecodeState(f *testing.F) {
 		Decide(o, desired, start)
 		s.keepAttempts(verA)
 		s.keepRefusal(verA)
-		s.begin("r", verA, start, false, nil)
+		s.begin("r", verA, start, false, nil, nil)
 		s.fail(Run{ID: "r", Target: verA, Result: Result{Kind: Untouched}}, start)
 		s.forget()
 		want, err := json.Marshal(s)

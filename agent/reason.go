@@ -22,6 +22,7 @@ const (
 	ReasonUnreadable    Reason = "etcd_unreadable"   // text
 	ReasonUnregistered  Reason = "unregistered"      // node
 	ReasonOtherMachine  Reason = "other_machine"     // machine, listed
+	ReasonWaits         Reason = "waits_for_job"     // gate
 	ReasonNoTarget      Reason = "no_target"         //
 	ReasonStale         Reason = "stale_statement"   // refusal
 	ReasonFrozen        Reason = "frozen"            // hold
@@ -31,6 +32,7 @@ const (
 	ReasonBackoff       Reason = "backoff"           // attempt, next
 	ReasonStuck         Reason = "stuck"             // attempt, next
 	ReasonForced        Reason = "forced"            //
+	ReasonTurn          Reason = "turn_of_job"       // gate
 	ReasonAsked         Reason = "run_requested"     // request
 	ReasonNoop          Reason = "noop_requested"    //
 	ReasonPartial       Reason = "part_requested"    //

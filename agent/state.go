@@ -31,6 +31,9 @@ type State struct {
 
 	Preview *PreviewState `json:"preview,omitempty"` // of the newest preview order, until it ends
 
+	Ordered string  `json:"ordered,omitempty"` // the assignment of a job that the open run answers
+	Ran     *Answer `json:"ran,omitempty"`     // to the last assignment of a job that was answered
+
 	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
 	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
 	Retire string  `json:"retire,omitempty"` // request of the retirement; the node runs nothing until it is cancelled
@@ -114,8 +117,8 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	return true
 }
 
-// begin opens a run at t. r is the request that the run answers, or nil.
-func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Request) {
+// begin opens a run at t. It answers the turn of a job, or a request; both may be nil.
+func (s *State) begin(run string, t Target, now time.Time, afresh bool, turn *Assignment, r *Request) {
 	if afresh {
 		s.forgive(t)
 	}
@@ -127,8 +130,11 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Reque
 	a.Started++
 	a.Open = true
 	a.Last = now
-	s.Before, s.Enforcing, s.OpenRun, s.Asked = s.Enforcing, t, run, ""
-	if r != nil {
+	s.Before, s.Enforcing, s.OpenRun, s.Asked, s.Ordered = s.Enforcing, t, run, "", ""
+	switch {
+	case turn != nil:
+		s.Ordered = turn.ID
+	case r != nil:
 		s.Asked = r.ID
 	}
 }
@@ -177,7 +183,7 @@ func (s *State) forget() {
 		}
 	}
 	s.Enforcing = s.Before
-	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
+	s.Before, s.OpenRun, s.Asked, s.Ordered = Target{}, "", "", ""
 }
 
 // forgive resets the count of attempts at t.
@@ -190,5 +196,8 @@ func (s *State) close(run string, o Outcome, problem Problem) {
 	if s.Asked != "" {
 		s.settle(s.Asked, problem)
 	}
-	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
+	if s.Ordered != "" {
+		s.Ran = &Answer{ID: s.Ordered, Problem: problem.clipped(maxAnswer)}
+	}
+	s.Before, s.OpenRun, s.Asked, s.Ordered = Target{}, "", "", ""
 }

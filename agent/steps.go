@@ -315,7 +315,7 @@ func (t *tick) openRun() error {
 	if t.opts.uncounted() {
 		return t.Memory.Save(t.state)
 	}
-	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.observed.pending(t.desired, RequestRun))
+	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.desired.turn(&t.state), t.observed.pending(t.desired, RequestRun))
 	return t.Memory.Save(t.state)
 }
 

@@ -255,16 +255,32 @@ type Gate struct {
 	At      time.Time `json:"at,omitzero"`
 }
 
-// Assignment is a rollout's target for one node. It counts only while its epoch equals the gate's epoch, and only for the
+// AssignmentKind is what an assignment orders. A node waits at a kind that it does not know.
+type AssignmentKind string
+
+// The kinds of assignments. Those of a job count only while the key of the job exists.
+const (
+	AssignTake AssignmentKind = ""     // take the target, for a rollout
+	AssignRun  AssignmentKind = "run"  // run Puppet once, for a job; then wait
+	AssignWait AssignmentKind = "wait" // do not run Puppet, for a job
+)
+
+// Assignment is what a rollout or a job orders one node. It counts only while its epoch equals the gate's epoch, and only for the
 // machine that it names.
 type Assignment struct {
-	ID      string `json:"id,omitempty"`      // the node's status and run record answer with it
-	Machine string `json:"machine,omitempty"` // machine id of the host list when it was written
-	Target  Target `json:"target"`            // the node inherits its empty parts
-	Rollout string `json:"rollout"`
-	Epoch   Epoch  `json:"epoch"`
+	ID      string         `json:"id,omitempty"` // the node's status and run record answer with it
+	Kind    AssignmentKind `json:"kind,omitempty"`
+	Machine string         `json:"machine,omitempty"` // machine id of the host list when it was written
+	Target  Target         `json:"target"`            // the node inherits its empty parts
+	Rollout string         `json:"rollout"`           // or the job
+	Epoch   Epoch          `json:"epoch"`
 
 	Agent AgentChoice `json:"agent,omitzero"` // instead of the desired version of the agent; zero: that one
+}
+
+// LiveJob is the job in progress. A lease of etcd ends its key when nothing advances the job, and its nodes then wait no longer.
+type LiveJob struct {
+	ID string `json:"id"`
 }
 
 // Host is a node's entry in the host list.
@@ -344,6 +360,7 @@ type Desired struct {
 	ForRole     Target           `json:"for_role"`
 	ForNode     Target           `json:"for_node"`
 	Assigned    *Assignment      `json:"assigned,omitempty"`
+	Job         *LiveJob         `json:"job,omitempty"`   // nil: none
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
 	Agent       AgentChoice      `json:"agent,omitzero"`  // desired; WantedAgent adds the assignment
 	Preview     *PreviewOrder    `json:"preview,omitempty"`
@@ -380,6 +397,7 @@ type Status struct {
 	Disabled     Prose     `json:"disabled,omitempty"`
 	Agent        *Upgrade  `json:"agent,omitempty"`      // nil when the node runs the wanted agent
 	Answer       *Answer   `json:"answer,omitempty"`     // to the newest request; nil: no answer
+	Ran          *Answer   `json:"ran,omitempty"`        // to the newest assignment of a job that ordered a run
 	Assignment   string    `json:"assignment,omitempty"` // id of the assignment that Target is from
 	Hook         Prose     `json:"hook,omitempty"`       // why a hook of hosts.d/ failed; later differences wait for it
 

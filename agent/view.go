@@ -83,6 +83,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = Held, Cause{ReasonDisabled, Params{Text: s.Disabled}}
 	case s.Reason == ReasonPuppetBlocked:
 		v.State, v.Cause = Held, s.why()
+	case d.job() != nil && d.turn(&State{Ran: s.Ran}) == nil:
+		v.State, v.Cause = Held, Cause{ReasonWaits, Params{Gate: &d.Gate}}
 	case anotherMachine(d.Host, s.Machine):
 		v.State, v.Cause = FailedState, Cause{ReasonOtherMachine, Params{Machine: s.Machine, Listed: d.Host.MachineID}}
 	case s.stale() && s.Refusal.Target == v.Wanted:
@@ -163,7 +165,7 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 func (s *Status) Observed(id Identity) Observed {
 	o := Observed{Identity: id, Settings: s.Settings, Machine: s.Machine, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
-		Refusal: s.Refusal, Answer: s.Answer,
+		Refusal: s.Refusal, Answer: s.Answer, Ran: s.Ran,
 	}}
 	if s.Attempt != nil {
 		o.State.Attempts = []Attempt{*s.Attempt}

@@ -24,6 +24,7 @@ var reasonWords = map[Reason]string{
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",
 	ReasonStale:         "no valid statement covers the target; the node keeps enforcing the target in place",
+	ReasonWaits:         "a job runs nodes in order, and this node waits",
 	ReasonNoTarget:      "no release is promoted for the node",
 	ReasonFrozen:        "a hold freezes the node on its target",
 	ReasonGateClosed:    "the environment's gate is closed",
@@ -32,6 +33,7 @@ var reasonWords = map[Reason]string{
 	ReasonBackoff:       "the last attempt at the target failed; the node waits before the next one",
 	ReasonStuck:         "the target failed too often; the node retries it rarely",
 	ReasonForced:        "a run was forced on the machine",
+	ReasonTurn:          "it is the node's turn in a job",
 	ReasonAsked:         "an operator requested a run",
 	ReasonNoop:          "a noop run was requested",
 	ReasonPartial:       "a run with tags was requested, which applies only the target in place",
@@ -104,7 +106,7 @@ func (v View) Sentence() string {
 var questions = map[Question]string{
 	AskEnabled: "runs are enabled on the machine", AskRetiring: "no retirement is requested", AskHooks: "the retire hooks have not run yet",
 	AskPuppet: "Puppet may run", AskStopped: "not stopped by a hold", AskEtcd: "etcd answers", AskRegistered: "on the host list",
-	AskMachine: "the host list names this machine", AskPromoted: "a release is promoted", AskCurrent: "no statement contradicts the target", AskInPlace: "the target is in place",
+	AskMachine: "the host list names this machine", AskTurn: "no job makes it wait", AskPromoted: "a release is promoted", AskCurrent: "no statement contradicts the target", AskInPlace: "the target is in place",
 	AskFrozen: "not frozen by a hold", AskGate: "the gate is open", AskAuthentic: "the target is authentic",
 	AskAttempt: "the next attempt is due", AskEnforcing: "enforcement is due",
 }

@@ -37,6 +37,9 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 		return Step{State: &a.s}
 	}
 	a.clocks()
+	if p.Kind == Run {
+		return a.job()
+	}
 	for _, node := range a.s.slots() {
 		a.judge(node)
 	}
@@ -126,6 +129,7 @@ func (a *advance) fill() {
 		case !a.passed(g):
 			return
 		case ended:
+			a.spent(true)
 			a.s.Group, a.s.Batch, a.s.Next, a.changed = a.s.Group+1, 0, 0, true
 		default:
 			a.s.Batch, a.changed = a.s.Batch+1, true
@@ -154,8 +158,12 @@ func (a *advance) assign() (all []Assign) {
 		if slot.State != Ordered || !read || n.Assigned != nil && n.Assigned.ID == slot.ID && n.Assigned.Epoch == a.p.Epoch {
 			continue
 		}
+		kind := agent.AssignTake
+		if a.p.Kind == Run {
+			kind = agent.AssignRun
+		}
 		all = append(all, Assign{node, agent.Assignment{
-			ID: slot.ID, Machine: slot.Machine, Target: a.p.Target, Agent: a.p.Agent, Rollout: a.p.ID, Epoch: a.p.Epoch,
+			ID: slot.ID, Kind: kind, Machine: slot.Machine, Target: a.p.Target, Agent: a.p.Agent, Rollout: a.p.ID, Epoch: a.p.Epoch,
 		}})
 	}
 	return all

@@ -68,7 +68,13 @@ func (b *bench) settle() *bench {
 				b.edit(a.Node, func(n *Node) { n.Assigned = &a.Assignment })
 			}
 			for _, node := range step.Withdraw {
-				b.edit(node, func(n *Node) { n.Assigned = nil })
+				b.edit(node, func(n *Node) {
+					if waits := b.plan.Waits(n.Assigned.Machine); b.plan.Kind == Run {
+						n.Assigned = &waits
+					} else {
+						n.Assigned = nil
+					}
+				})
 			}
 		default:
 			return b

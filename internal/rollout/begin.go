@@ -28,7 +28,7 @@ func (a *advance) begin(g Group, to int) bool {
 				return false
 			}
 			continue
-		case len(a.s.Slots) >= g.Batch:
+		case len(a.s.Slots) >= a.most(g):
 			a.wait = a.waitForNodes()
 			return false
 		default:
@@ -42,6 +42,14 @@ func (a *advance) begin(g Group, to int) bool {
 		a.changed = true
 	}
 	return true
+}
+
+// most is the number of a group's nodes that may be in progress.
+func (a *advance) most(g Group) int {
+	if a.p.Policy.Concurrency > 0 {
+		return min(g.Batch, a.p.Policy.Concurrency)
+	}
+	return g.Batch
 }
 
 // again begins the nodes that an operator ordered again, group by group, each in its batches. It reports whether all of them
@@ -106,7 +114,7 @@ func (a *advance) closed() bool {
 
 // later adds the nodes that were registered during the campaign as its last group, once. Then it completes the campaign.
 func (a *advance) later() bool {
-	if a.s.Late != nil {
+	if a.p.Kind == Run || a.s.Late != nil {
 		a.s.Phase, a.s.Ended, a.changed = Completed, a.now, true
 		return false
 	}

@@ -7,6 +7,7 @@ package rollout
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"pulley/agent"
@@ -15,8 +16,11 @@ import (
 // Kind is the kind of a campaign.
 type Kind string
 
-// Take orders nodes to take a target.
-const Take Kind = "take"
+// The kinds.
+const (
+	Take Kind = "take" // a rollout: nodes take a target
+	Run  Kind = "run"  // a job: nodes run what is desired for them, in order, and the others wait
+)
 
 // Plan is a campaign as it was started. It never changes.
 type Plan struct {
@@ -41,10 +45,11 @@ type Plan struct {
 type Group struct {
 	Kind     GroupKind `json:"kind"`
 	Role     string    `json:"role,omitempty"`
-	Batch    int       `json:"batch"`    // nodes at a time, at least 1
-	Failures int       `json:"failures"` // nodes of one batch that may fail
-	Size     int       `json:"size"`     // number of nodes
-	Nodes    []Member  `json:"-"`        // stored beside the plan
+	Number   int       `json:"number,omitempty"` // of a layer, from 1
+	Batch    int       `json:"batch"`            // nodes at a time, at least 1
+	Failures int       `json:"failures"`         // nodes of one batch that may fail
+	Size     int       `json:"size"`             // number of nodes
+	Nodes    []Member  `json:"-"`                // stored beside the plan
 }
 
 // GroupKind is the kind of a group.
@@ -54,7 +59,8 @@ type GroupKind string
 const (
 	Canaries GroupKind = "canaries" // of several roles
 	OfRole   GroupKind = "role"
-	Late     GroupKind = "late" // nodes that were registered during the campaign
+	Late     GroupKind = "late"  // nodes that were registered during the campaign
+	Layer    GroupKind = "layer" // of a job: nodes that need only nodes of earlier layers
 )
 
 // Name is the group's name for people.
@@ -64,6 +70,8 @@ func (g Group) Name() string {
 		return "canaries"
 	case Late:
 		return "registered later"
+	case Layer:
+		return strconv.Itoa(g.Number)
 	}
 	return g.Role
 }
@@ -81,6 +89,7 @@ type Member struct {
 	Node    string   `json:"node"`
 	Machine string   `json:"machine,omitempty"`
 	Places  []string `json:"places,omitempty"` // values of what Policy.Limits names: "rack=r1"
+	Does    []string `json:"does,omitempty"`   // components of applications: "Lamp[app1] -> Lamp::Mysql[app1]"
 }
 
 // Phase is the progress of a campaign.
@@ -92,6 +101,9 @@ const (
 	Completed Phase = "completed" // its target became what is desired
 	Reverted  Phase = "reverted"  // its nodes return to what is desired
 	Replaced  Phase = "replaced"  // an operator changed the environment's targets instead
+	Failed    Phase = "failed"    // a job stopped: the rest of its nodes did not run
+	Aborted   Phase = "aborted"   // an operator ended a job
+	Gone      Phase = "lost"      // no serve advanced a job: its lease ended, and its nodes went on by themselves
 )
 
 // State is the progress of a campaign: one value in etcd, replaced by compare-and-swap. All instants are those of serve.
@@ -111,11 +123,20 @@ type State struct {
 	Asked   time.Time         `json:"asked,omitzero"`    // since when the gates are asked after a batch; zero: they are not
 	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block the next batch
 
+	Gathered bool   `json:"gathered,omitempty"` // all nodes of the job wait, and none of them runs
+	Times    []Span `json:"times,omitempty"`    // of the groups of a job that began
+
 	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
 	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
 	Moved    time.Time `json:"moved,omitzero"`     // when a node last ended
 	Closed   time.Time `json:"closed,omitzero"`    // when the gate was seen closed; zero: it is open
 	Ended    time.Time `json:"ended,omitzero"`
+}
+
+// Span is the time of a group.
+type Span struct {
+	From time.Time `json:"from"`
+	To   time.Time `json:"to,omitzero"`
 }
 
 // LateGroup is the group of the nodes that were registered during the campaign.
@@ -185,6 +206,7 @@ const (
 
 // clone returns a copy that shares nothing that Advance changes.
 func (s State) clone() State {
+	s.Times = slices.Clone(s.Times)
 	s.Slots, s.Failed, s.Skipped, s.Tries = maps.Clone(s.Slots), maps.Clone(s.Failed), maps.Clone(s.Skipped), maps.Clone(s.Tries)
 	if s.Slots == nil {
 		s.Slots = map[string]Slot{}

@@ -11,6 +11,7 @@ type Observed struct {
 	Gate  agent.Gate
 	Nodes map[string]Node // by name; a node that is absent here was not read
 	Hosts []Candidate     // all registered nodes of the scope, if Needs.Hosts
+	Gone  bool            // the lease of a job ended
 
 	Reached agent.Epoch       // the highest epoch of the environment that the controller has seen
 	Answers map[string]Answer // of gates, since State.Asked; a gate that is absent here did not answer yet
@@ -48,6 +49,13 @@ func NeedsOf(p Plan, s State) Needs {
 	for _, name := range s.Again {
 		need[name] = true
 	}
+	if p.Kind == Run && !s.Gathered {
+		for _, g := range p.Groups {
+			for _, m := range g.Nodes {
+				need[m.Node] = true
+			}
+		}
+	}
 	g, ok := s.Current(p)
 	from := s.Next
 	if ok && s.Next >= len(g.Nodes) {
@@ -70,7 +78,7 @@ func NeedsOf(p Plan, s State) Needs {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	needs := Needs{Nodes: names, Hosts: s.Late == nil && s.Group >= len(p.Groups)}
+	needs := Needs{Nodes: names, Hosts: p.Kind == Take && s.Late == nil && s.Group >= len(p.Groups)}
 	if !s.Asked.IsZero() {
 		needs.Gates = p.Policy.Gates
 	}

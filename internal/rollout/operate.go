@@ -51,6 +51,13 @@ func (s State) Revert(now time.Time) State {
 	return s
 }
 
+// Abort returns the state after an operator ended a job.
+func (s State) Abort(now time.Time) State {
+	s = s.clone()
+	s.Phase, s.Ended = Aborted, now.UTC().Truncate(time.Second)
+	return s
+}
+
 // Approve returns the state after an operator approved the groups after the canaries.
 func (s State) Approve(p Plan) (State, error) {
 	if s.Phase != Advancing {

@@ -15,6 +15,7 @@ const (
 	StopBatch    StopCode = "batch_failures" // failed, allowed: of the batch
 	StopProgress StopCode = "progress"       // no node ended for too long
 	StopGates    StopCode = "gates"          // gates: they blocked the next batch for too long
+	StopBusy     StopCode = "busy"           // nodes: they ran for too long before the job could begin
 	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
 	StopRestored StopCode = "restored"       // node, or none: it, or serve, has seen a later epoch: etcd went back in time
 )
@@ -27,6 +28,7 @@ type Stop struct {
 	Failed  int       `json:"failed,omitempty"`
 	Allowed int       `json:"allowed,omitempty"`
 	Gates   []string  `json:"gates,omitempty"`
+	Nodes   []string  `json:"nodes,omitempty"`
 	At      time.Time `json:"at"`
 }
 
@@ -38,6 +40,7 @@ const (
 	WaitGate     WaitCode = "gate"     // gate, stop: paused or aborted
 	WaitApproval WaitCode = "approval" // of an operator, after the canaries
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
+	WaitIdle     WaitCode = "idle"     // nodes, count, until: they run, and the job begins when they end
 	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
 	WaitHeld     WaitCode = "held"     // nodes, count: an operator's hold, or the machine itself, keeps them
 	WaitAnswers  WaitCode = "answers"  // answers, until: gates block the next batch; then it pauses

@@ -29,6 +29,9 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 	if st == nil || st.Assignment != slot.ID {
 		return judgement{answer: silent}
 	}
+	if p.Kind == Run {
+		return ran(st, slot.ID)
+	}
 	if p.Agent.Version != "" {
 		if v := ofAgent(st, p.Agent.Version); v.answer != succeeded {
 			return v
@@ -52,6 +55,19 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 	case attempt != nil:
 		return judgement{answer: working}
 	case st.LastGood == n.Wanted && st.Enforcing == n.Wanted && st.Outcome != agent.Failed:
+		return judgement{answer: succeeded}
+	}
+	return judgement{answer: silent}
+}
+
+// ran reads how the run ended that a job ordered.
+func ran(st *agent.Status, id string) judgement {
+	switch answered := st.Ran != nil && st.Ran.ID == id; {
+	case st.Phase == agent.Running:
+		return judgement{answer: working}
+	case answered && st.Ran.Failed():
+		return judgement{failed, Failure{Code: RunFailed, Problem: st.Ran.Problem, Run: st.LastRun}}
+	case answered:
 		return judgement{answer: succeeded}
 	}
 	return judgement{answer: silent}

@@ -27,6 +27,8 @@ func (w Wait) Sentence() string {
 		return "it waits for an approval: the canaries took the target"
 	case WaitNodes:
 		return fmt.Sprintf("it waits for %s, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
+	case WaitIdle:
+		return fmt.Sprintf("it waits until %s ended their runs, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitLost:
 		return fmt.Sprintf("it waits for %s: began, did not answer, and may still run", w.names())
 	case WaitHeld:
@@ -99,6 +101,8 @@ func (s Stop) Sentence() string {
 		return "no node ended for too long"
 	case StopGates:
 		return "it waited for too long for " + strings.Join(s.Gates, ", ") + " to pass"
+	case StopBusy:
+		return "it waited for too long until these nodes ended their runs: " + strings.Join(s.Nodes, ", ")
 	case StopDoubtful:
 		return fmt.Sprintf("%s failed because etcd did not answer, which proves nothing about the target (run %s)", s.Node, s.Run)
 	case StopRestored:

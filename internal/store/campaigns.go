@@ -24,8 +24,11 @@ const (
 	nodesInTxn     = 40   // three reads of each, or three guards
 )
 
-// ErrCampaign means that a staged rollout owns the targets of an environment.
-var ErrCampaign = errors.New("a rollout is in progress")
+// JobLease is how long the nodes of a job wait when no serve advances it.
+const JobLease = 15 * time.Minute
+
+// ErrCampaign means that a staged rollout, or a job, owns the targets of an environment.
+var ErrCampaign = errors.New("a rollout or a job is in progress")
 
 // Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
 type Started struct {
@@ -77,13 +80,17 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 		return fail(fmt.Errorf("its target has a release and data, and %s has a release of its own\nroll out the one, then the other", d.Pinned()[0]))
 	}
 	p.Epoch = d.Gate.Epoch + 1
+	kind := RolloutStarted
 	p.ID = fmt.Sprintf("r%d", p.Epoch)
+	if p.Kind == rollout.Run {
+		kind, p.ID = JobStarted, fmt.Sprintf("j%d", p.Epoch)
+	}
 	if err := s.putMembers(ctx, k, p); err != nil {
 		return fail(err)
 	}
 	own := d.Target(scope)
 	c := Change{
-		Epoch: p.Epoch, Kind: RolloutStarted, Role: p.Role, Before: own, After: own, By: a.By, Why: agent.Prose(a.Why), At: at,
+		Epoch: p.Epoch, Kind: kind, Role: p.Role, Before: own, After: own, By: a.By, Why: agent.Prose(a.Why), At: at,
 		Rollout: startedBy(p),
 	}
 	if !PossibleEpoch(c.Epoch, a.At) {
@@ -102,6 +109,13 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
 	if err := s.sign(ctx, b, ref, d, c, a); err != nil {
 		return fail(err)
+	}
+	if p.Kind == rollout.Run {
+		lease, err := s.db.Grant(ctx, JobLease)
+		if err != nil {
+			return fail(err)
+		}
+		b.Put(k.Job(), agent.LiveJob{ID: p.ID}, clientv3.WithLease(lease))
 	}
 	if err := s.db.Commit(ctx, b); err != nil {
 		return fail(err)
@@ -244,6 +258,11 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 			err = s.observe(ctx, k, c, f, part, o.Nodes, now)
 		}
 	}
+	if c.Plan.Kind == rollout.Run && err == nil {
+		var job *agent.LiveJob
+		job, _, err = etcd.Single[agent.LiveJob](ctx, s.db, k.Job())
+		o.Gone = err == nil && (job == nil || job.ID != c.Plan.ID)
+	}
 	if need.Hosts && err == nil {
 		o.Hosts, err = s.candidates(ctx, ref, c)
 	}
@@ -380,7 +399,12 @@ func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign,
 	}
 	for _, node := range step.Withdraw {
 		n := o.Nodes[node]
-		b := etcd.If(guards...).If(etcd.Same(k.Assignment(node), n.AssignedAt), etcd.Same(k.Status(node), n.StatusAt)).Delete(k.Assignment(node))
+		b := etcd.If(guards...).If(etcd.Same(k.Assignment(node), n.AssignedAt), etcd.Same(k.Status(node), n.StatusAt))
+		if p.Kind == rollout.Run { // it waits like the others
+			b.Put(k.Assignment(node), p.Waits(n.Assigned.Machine))
+		} else {
+			b.Delete(k.Assignment(node))
+		}
 		if err := s.db.Commit(ctx, b); err != nil && !errors.Is(err, etcd.ErrConflict) {
 			return etcd.Wrap(err, "cannot withdraw node %s from rollout %s of %s", node, p.ID, ref)
 		}
@@ -393,6 +417,9 @@ func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign,
 	k, p := s.db.Env(ref), c.Plan
 	b := etcd.If(guards...).Put(k.CampaignState(p.ID), step.State)
 	switch {
+	case p.Kind == rollout.Run && step.State.Phase != rollout.Advancing && step.State.Phase != rollout.Replaced:
+		_, err := s.endJob(ctx, b, ref, c, Author{By: "pulley serve", At: now})
+		return err
 	case step.State.Phase == rollout.Completed:
 		before := c.Desires.Target(etcd.Scope{Role: p.Role})
 		signed, _, err := s.targets.endings(ctx, ref, p.ID)
@@ -440,6 +467,40 @@ func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref environments.
 	return s.targets.change(ctx, b, ref, c.Desires, Change{
 		Kind: Reverted, Role: c.Plan.Role, Before: own, After: own, Rollout: startedBy(c.Plan), ending: &signed.Reverted,
 	}, a)
+}
+
+// Abort ends a job: its nodes wait no longer.
+func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign, a Author) (rollout.State, error) {
+	if c.Gate.Rollout != c.Plan.ID {
+		return c.State, fmt.Errorf("cannot abort job %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
+	}
+	k, next := s.db.Env(ref), c.State.Abort(a.At)
+	b := etcd.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), next)
+	_, err := s.endJob(ctx, b, ref, c, a)
+	return next, etcd.Wrap(err, "cannot abort job %s of %s", c.Plan.ID, ref)
+}
+
+// endJob ends a job: with the next epoch its assignments are void.
+func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, a Author) (Change, error) {
+	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
+	if err != nil {
+		return Change{}, err
+	}
+	b.Delete(s.db.Env(ref).Job())
+	own := c.Desires.Target(etcd.Scope{Role: c.Plan.Role})
+	a.Ends = c.Plan.ID
+	return s.targets.change(ctx, b, ref, c.Desires, Change{
+		Kind: JobEnded, Role: c.Plan.Role, Before: own, After: own, Rollout: startedBy(c.Plan), ending: &signed.Reverted,
+	}, a)
+}
+
+// KeepAlive renews the lease of a job. It does nothing when the job has ended.
+func (s *Campaigns) KeepAlive(ctx context.Context, ref environments.Ref) error {
+	resp, err := s.db.Get(ctx, s.db.Env(ref).Job())
+	if err == nil && len(resp.Kvs) > 0 && resp.Kvs[0].Lease != 0 {
+		_, err = s.db.Client.KeepAliveOnce(ctx, clientv3.LeaseID(resp.Kvs[0].Lease))
+	}
+	return etcd.Wrap(err, "cannot renew the lease of the job in %s", ref)
 }
 
 // Set opens or closes the gate of a campaign for an operator, and replaces its state if next is not nil.

@@ -53,6 +53,9 @@ func (s *Campaigns) Prune(ctx context.Context, ref environments.Ref, keep int) (
 // epochOf returns the epoch in the id of a campaign; 0 for another text.
 func epochOf(id string) agent.Epoch {
 	digits, ok := strings.CutPrefix(id, "r")
+	if !ok {
+		digits, ok = strings.CutPrefix(id, "j")
+	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if !ok || err != nil {
 		return 0

@@ -13,7 +13,7 @@ import (
 
 var _ agent.Control = (*Node)(nil)
 
-// Desire reads all input of a node: thirteen point keys in one transaction, at one revision.
+// Desire reads all input of a node: fourteen point keys in one transaction, at one revision.
 func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	k, role, node := s.db.Keys.Env(id.Environment), etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
 	d := agent.Desired{Guards: map[string]int64{}}
@@ -28,6 +28,7 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 		etcd.Point{Key: k.Target(role), Read: etcd.Into(&d.ForRole)},
 		etcd.Point{Key: k.Target(node), Read: etcd.Into(&d.ForNode)},
 		etcd.Point{Key: k.Assignment(id.Node), Read: etcd.Into(&d.Assigned)},
+		etcd.Point{Key: k.Job(), Read: etcd.Into(&d.Job)},
 		etcd.Point{Key: k.Hold(node), Read: hold},
 		etcd.Point{Key: k.Hold(role), Read: hold},
 		etcd.Point{Key: k.Hold(etcd.Scope{}), Read: hold},

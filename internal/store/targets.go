@@ -76,6 +76,8 @@ const (
 	RolledBack     ChangeKind = "rollback"
 	RolloutStarted ChangeKind = "rollout" // no target changed yet
 	Reverted       ChangeKind = "revert"  // of a staged rollout: no target changed
+	JobStarted     ChangeKind = "job"     // no target changes
+	JobEnded       ChangeKind = "job_end" // no target changed
 	Restored       ChangeKind = "restore" // from a backup: no target changed
 	Recovered      ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
 )

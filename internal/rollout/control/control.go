@@ -22,10 +22,10 @@ type Controller struct {
 	Now   func() time.Time
 	Ask   func(ctx context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer // nil: no gate is defined
 
-	asking *question
-	plan   *rollout.Plan // of the campaign that was read last
-
-	reached agent.Epoch // the highest of the gate; a lower one comes from a backup
+	asking  *question
+	plan    *rollout.Plan // of the campaign that was read last
+	reached agent.Epoch   // the highest of the gate; a lower one comes from a backup
+	renewed time.Time     // when the lease of the job was renewed
 }
 
 // question is a question to the gates of a campaign, since its State.Asked.
@@ -37,7 +37,9 @@ type question struct {
 }
 
 // askEvery is the time between two questions, and answersWithin how long a step waits for the answers before the next one does.
+// renewEvery is the time between two renewals of the lease of a job.
 const (
+	renewEvery    = time.Minute
 	askEvery      = 10 * time.Second
 	answersWithin = time.Second
 )
@@ -104,6 +106,12 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	}
 	c.plan = &campaign.Plan
 	now := c.Now()
+	if campaign.Plan.Kind == rollout.Run && now.Sub(c.renewed).Abs() >= renewEvery {
+		if err := c.Store.Campaigns.KeepAlive(ctx, c.Ref); err != nil {
+			return wait, true, err
+		}
+		c.renewed = now
+	}
 	needs := rollout.NeedsOf(campaign.Plan, campaign.State)
 	o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 //	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback; serve deletes old ones
 //	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
 //	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
+//	environments/<env>/job                               o  the job in progress; serve renews its lease, which ends it
 //	environments/<env>/previews/<node>                   o  an order to show what a target would change; a lease ends it
 //	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable; serve deletes old ones
 //	environments/<env>/campaigns/<id>/nodes/<n>          o  a part of its nodes; immutable
@@ -135,6 +136,7 @@ func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/"
 func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Statement() string             { return k.Root() + "statement" }
 func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
+func (k EnvKeys) Job() string                   { return k.Root() + "job" }
 func (k EnvKeys) PreviewOrders() string         { return k.Root() + "previews/" }
 func (k EnvKeys) PreviewOrder(node string) string {
 	return k.PreviewOrders() + escape(node)

@@ -1,0 +1,112 @@
+package rollout
+
+import (
+	"time"
+
+	"pulley/agent"
+)
+
+// job decides on the next step of a job. All its nodes are ordered to wait. When none of them runs, they are ordered to run, layer by
+// layer; a node that ran waits until the job ends. A job that failed lets the nodes in progress end.
+func (a *advance) job() Step {
+	if a.o.Gone || a.o.Reached > a.p.Epoch { // etcd was restored from an older backup
+		return a.over(Gone)
+	}
+	for _, node := range a.s.slots() {
+		a.judge(node)
+	}
+	if a.s.Stop == nil {
+		a.limits()
+	}
+	a.s.Closed = time.Time{} // the gate stays open: a stop ends the job
+	switch {
+	case a.s.Stop != nil && !a.busy():
+		return a.over(Failed)
+	case a.s.Stop == nil && a.gathered():
+		a.fill()
+		a.spent(false)
+	}
+	if a.changed {
+		return Step{State: &a.s}
+	}
+	return Step{Assign: append(a.assign(), a.waiting()...), Withdraw: a.withdraw(), Wait: a.waits()}
+}
+
+func (a *advance) over(p Phase) Step {
+	a.s.Phase, a.s.Ended = p, a.now
+	a.spent(true)
+	return Step{State: &a.s}
+}
+
+// gathered reports whether all nodes wait and none of them runs. A node that began before its wait was written may still run: its status
+// is read after the wait.
+func (a *advance) gathered() bool {
+	if a.s.Gathered {
+		return true
+	}
+	var busy []string
+	for _, g := range a.p.Groups {
+		for _, m := range g.Nodes {
+			n, read := a.o.Nodes[m.Node]
+			switch {
+			case !read || a.missing(m, n):
+				a.wait = Wait{Code: WaitRead}
+				return false
+			case n.Status != nil && n.Status.Phase == agent.Running && n.View.State != agent.Silent && here(m, n):
+				busy = append(busy, m.Node)
+			}
+		}
+	}
+	if len(busy) > 0 {
+		some := busy[:min(len(busy), named)]
+		a.wait = Wait{Code: WaitIdle, Nodes: some, Count: len(busy), Until: a.p.At.Add(time.Duration(a.p.Policy.Deadline))}
+		if !a.now.Before(a.wait.Until) {
+			a.halt(Stop{Code: StopBusy, Nodes: some})
+			a.s.Closed = time.Time{}
+		}
+		return false
+	}
+	a.s.Gathered, a.s.Moved, a.changed = true, a.now, true
+	return false // written before a node begins
+}
+
+// here reports whether a member of the plan is registered, on its machine.
+func here(m Member, n Node) bool { return n.Host != nil && n.Host.MachineID == m.Machine }
+
+// missing reports whether a node was not ordered to wait yet.
+func (a *advance) missing(m Member, n Node) bool {
+	return here(m, n) && (n.Assigned == nil || n.Assigned.Rollout != a.p.ID || n.Assigned.Epoch != a.p.Epoch)
+}
+
+// waiting returns the orders to wait that etcd lacks.
+func (a *advance) waiting() (all []Assign) {
+	if a.s.Gathered || a.s.Stop != nil {
+		return nil
+	}
+	for _, g := range a.p.Groups {
+		for _, m := range g.Nodes {
+			if n, read := a.o.Nodes[m.Node]; read && a.missing(m, n) {
+				all = append(all, Assign{m.Node, a.p.Waits(m.Machine)})
+			}
+		}
+	}
+	return all
+}
+
+// Waits is the order to wait for a node of a job.
+func (p Plan) Waits(machine string) agent.Assignment {
+	return agent.Assignment{ID: p.ID + ".wait", Kind: agent.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}
+}
+
+// spent notes when a group of a job began, and when it ended.
+func (a *advance) spent(ended bool) {
+	if a.p.Kind != Run {
+		return
+	}
+	if len(a.s.Times) == a.s.Group && a.s.Group < len(a.p.Groups) && len(a.s.Slots) > 0 {
+		a.s.Times, a.changed = append(a.s.Times, Span{From: a.now}), true
+	}
+	if last := len(a.s.Times) - 1; ended && last >= 0 && a.s.Times[last].To.IsZero() {
+		a.s.Times[last].To, a.changed = a.now, true
+	}
+}

@@ -1,0 +1,159 @@
+package rollout
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// job begins a job over layers of nodes: "db*1 | web*4".
+func job(t testing.TB, layers string, batch, concurrency int) *bench {
+	t.Helper()
+	b := begin(t, strings.ReplaceAll(layers, " |", ""), Policy{})
+	p := Plan{ID: "r1", Kind: Run, Epoch: 5, At: t0, Policy: Policy{Concurrency: concurrency, Failures: "0"}.withDefaults()}
+	for i, layer := range strings.Split(layers, "|") {
+		g := Group{Kind: Layer, Number: i + 1, Batch: batch}
+		for _, c := range fleetOf(strings.TrimSpace(layer)) {
+			g.Nodes = append(g.Nodes, Member{Node: c.Node, Machine: c.Machine})
+		}
+		g.Size, g.Failures = len(g.Nodes), len(g.Nodes)
+		p.Groups = append(p.Groups, g)
+	}
+	b.plan = p
+	return b
+}
+
+// ran lets nodes answer their turn: ok, failed or running.
+func (b *bench) ran(what string, nodes ...string) *bench {
+	b.t.Helper()
+	for _, node := range nodes {
+		b.edit(node, func(n *Node) {
+			if n.Assigned == nil || n.Assigned.Kind != agent.AssignRun {
+				b.t.Fatalf("%s has no turn: %+v", node, n.Assigned)
+			}
+			st := n.Status
+			st.Assignment, st.Phase, st.LastRun = n.Assigned.ID, agent.Idle, "run"
+			switch what {
+			case "ok":
+				st.Ran = &agent.Answer{ID: n.Assigned.ID}
+			case "failed":
+				st.Ran = &agent.Answer{ID: n.Assigned.ID, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1}}
+			case "running":
+				st.Phase = agent.Running
+			}
+		})
+	}
+	return b
+}
+
+// waits checks which nodes were ordered to wait.
+func (b *bench) waitsFor(t *testing.T, want string) {
+	t.Helper()
+	var all []string
+	for _, name := range keys(b.o.Nodes) {
+		if a := b.o.Nodes[name].Assigned; a != nil && a.Kind == agent.AssignWait {
+			all = append(all, name)
+		}
+	}
+	if got := strings.Join(all, " "); got != want {
+		t.Errorf("%q wait, not %q", got, want)
+	}
+}
+
+// TestJobToTheEnd: all wait; then each layer runs after the one before it, batch by batch.
+func TestJobToTheEnd(t *testing.T) {
+	t.Parallel()
+	b := job(t, "db*1 | web*3", 2, 0)
+	b.is("advancing; ordered db1; 0 done; waits for nodes")
+	b.waitsFor(t, "web1 web2 web3")
+	b.ran("running", "db1").is("advancing; ordered db1; 0 done; waits for nodes")
+	b.ran("ok", "db1").is("advancing; ordered web1 web2; 1 done; waits for nodes")
+	b.ran("ok", "web2").is("advancing; ordered web1; 2 done; waits for nodes")
+	b.after(time.Minute).ran("ok", "web1").is("advancing; ordered web3; 3 done; waits for nodes")
+	b.ran("ok", "web3").is("completed; 4 done")
+	if spans := b.state.Times; len(spans) != 2 || spans[1].To.Sub(spans[1].From) != time.Minute || spans[0].To.IsZero() {
+		t.Errorf("times %+v", spans)
+	}
+}
+
+func TestJobStops(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		story func(*bench)
+		want  string
+	}{
+		{"nobody runs before a run has ended that began before the job", func(b *bench) {
+			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running })
+		}, "advancing; 0 done; waits for idle"},
+		{"then it begins", func(b *bench) {
+			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running }).settle().edit("web2", func(n *Node) { n.Status.Phase = agent.Idle })
+		}, "advancing; ordered db1; 0 done; waits for nodes"},
+		{"or it ends: the run takes too long", func(b *bench) {
+			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running }).settle().after(2 * time.Hour)
+		}, "failed; 0 done; stopped: busy"},
+		{"the run of a silent node is over", func(b *bench) {
+			b.edit("web2", func(n *Node) { n.Status.Phase, n.View.State = agent.Running, agent.Silent })
+		}, "advancing; ordered db1; 0 done; waits for nodes"},
+		{"after a failure the rest does not run", func(b *bench) { b.settle().ran("failed", "db1") },
+			"failed; 0 done; db1 run_failed; stopped: failures"},
+		{"what runs meanwhile ends first", func(b *bench) {
+			b.settle().ran("ok", "db1").settle().ran("failed", "web1").ran("running", "web2")
+		}, "advancing; ordered web2 web3; 1 done; web1 run_failed; stopped: failures; waits for nodes"},
+		{"then the job ends", func(b *bench) {
+			b.settle().ran("ok", "db1").settle().ran("failed", "web1").settle().ran("ok", "web2", "web3")
+		}, "failed; 3 done; web1 run_failed; stopped: failures"},
+		{"an old answer is none", func(b *bench) {
+			b.settle().edit("db1", func(n *Node) { n.Status.Assignment, n.Status.Ran = "r0.1", &agent.Answer{ID: "r0.1"} })
+		}, "advancing; ordered db1; 0 done; waits for nodes"},
+		{"silence past the deadline is a failure, and the node waits again", func(b *bench) { b.settle().after(90 * time.Minute) },
+			"failed; 0 done; db1 deadline; stopped: failures"},
+		{"a run past the deadline is a failure", func(b *bench) { b.settle().ran("running", "db1").settle().after(90 * time.Minute) },
+			"failed; lost db1; 0 done; db1 lost; stopped: failures"},
+		{"a removed node is left out", func(b *bench) { b.settle().edit("db1", func(n *Node) { n.Host = nil }) },
+			"advancing; ordered web1 web2 web3; 0 done; db1 skipped: removed; waits for nodes"},
+		{"no serve advanced it: its nodes are free, and it ends", func(b *bench) { b.settle(); b.o.Gone = true },
+			"lost; ordered db1; 0 done"},
+		{"a restored backup revived it", func(b *bench) { b.settle(); b.o.Reached = 9 },
+			"lost; ordered db1; 0 done"},
+		{"a change of the targets replaces it", func(b *bench) { b.settle(); b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen} },
+			"replaced; 0 done"},
+		{"a clock that is set back", func(b *bench) { b.settle().after(-24 * time.Hour) },
+			"advancing; ordered db1; 0 done; waits for nodes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := job(t, "db*1 | web*3", 3, 0)
+			c.story(b)
+			b.is(c.want)
+		})
+	}
+}
+
+// TestJobLimitsConcurrency: within a batch, a node begins when another one ended.
+func TestJobLimitsConcurrency(t *testing.T) {
+	t.Parallel()
+	b := job(t, "web*5", 5, 2)
+	b.is("advancing; ordered web1 web2; 0 done; waits for nodes")
+	b.ran("ok", "web1").is("advancing; ordered web2 web3; 1 done; waits for nodes")
+	b.ran("ok", "web3").is("advancing; ordered web2 web4; 2 done; waits for nodes")
+}
+
+// TestJobOrdersWaitsOnce: the order to wait is written for each node, before any of them may run.
+func TestJobOrdersWaitsOnce(t *testing.T) {
+	t.Parallel()
+	b := job(t, "db*1 | web*2", 2, 0)
+	b.plan.Policy.Deadline = environments.Duration(time.Hour)
+	step := Advance(b.plan, b.state, b.o, b.now)
+	if step.State != nil || len(step.Assign) != 3 {
+		t.Fatalf("the first step is %+v", step)
+	}
+	for _, a := range step.Assign {
+		if a.Assignment.Kind != agent.AssignWait || a.Assignment.Machine == "" {
+			t.Errorf("%s: %+v", a.Node, a.Assignment)
+		}
+	}
+}
