@@ -6,6 +6,29 @@ import (
 	"pulley/agent"
 )
 
+// MakeJob plans a job over layers of nodes: each layer needs only earlier ones. Of the policy, it uses the batch (default: the complete
+// layer), the concurrency, the failures, the deadline and the progress.
+func MakeJob(o Order, layers [][]Member) (Plan, error) {
+	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress}
+	policy = policy.withDefaults()
+	policy.Canaries, policy.Batch = "", o.Policy.Batch
+	p := Plan{Kind: Run, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
+	for _, nodes := range layers {
+		if len(nodes) == 0 {
+			continue
+		}
+		batch := len(nodes)
+		if o.Policy.Batch != "" {
+			batch = min(batch, o.Policy.Batch.Of(len(nodes), 1))
+		}
+		p.Groups = append(p.Groups, Group{Kind: Layer, Number: len(p.Groups) + 1, Batch: batch, Failures: len(nodes), Size: len(nodes), Nodes: nodes})
+	}
+	if len(p.Groups) == 0 {
+		return Plan{}, ErrEmpty
+	}
+	return p, nil
+}
+
 // job decides on the next step of a job. All its nodes are ordered to wait. When none of them runs, they are ordered to run, layer by
 // layer; a node that ran waits until the job ends. A job that failed lets the nodes in progress end.
 func (a *advance) job() Step {

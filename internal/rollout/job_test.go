@@ -6,22 +6,25 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 )
 
 // job begins a job over layers of nodes: "db*1 | web*4".
-func job(t testing.TB, layers string, batch, concurrency int) *bench {
+func job(t testing.TB, layers string, batch Share, concurrency int) *bench {
 	t.Helper()
 	b := begin(t, strings.ReplaceAll(layers, " |", ""), Policy{})
-	p := Plan{ID: "r1", Kind: Run, Epoch: 5, At: t0, Policy: Policy{Concurrency: concurrency, Failures: "0"}.withDefaults()}
-	for i, layer := range strings.Split(layers, "|") {
-		g := Group{Kind: Layer, Number: i + 1, Batch: batch}
+	var all [][]Member
+	for _, layer := range strings.Split(layers, "|") {
+		var nodes []Member
 		for _, c := range fleetOf(strings.TrimSpace(layer)) {
-			g.Nodes = append(g.Nodes, Member{Node: c.Node, Machine: c.Machine})
+			nodes = append(nodes, Member{Node: c.Node, Machine: c.Machine})
 		}
-		g.Size, g.Failures = len(g.Nodes), len(g.Nodes)
-		p.Groups = append(p.Groups, g)
+		all = append(all, nodes)
 	}
+	p, err := MakeJob(Order{Policy: Policy{Batch: batch, Concurrency: concurrency}, At: t0}, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ID, p.Epoch = "r1", 5
 	b.plan = p
 	return b
 }
@@ -66,7 +69,7 @@ func (b *bench) waitsFor(t *testing.T, want string) {
 // TestJobToTheEnd: all wait; then each layer runs after the one before it, batch by batch.
 func TestJobToTheEnd(t *testing.T) {
 	t.Parallel()
-	b := job(t, "db*1 | web*3", 2, 0)
+	b := job(t, "db*1 | web*3", "2", 0)
 	b.is("advancing; ordered db1; 0 done; waits for nodes")
 	b.waitsFor(t, "web1 web2 web3")
 	b.ran("running", "db1").is("advancing; ordered db1; 0 done; waits for nodes")
@@ -126,7 +129,7 @@ func TestJobStops(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := job(t, "db*1 | web*3", 3, 0)
+			b := job(t, "db*1 | web*3", "", 0)
 			c.story(b)
 			b.is(c.want)
 		})
@@ -136,7 +139,7 @@ func TestJobStops(t *testing.T) {
 // TestJobLimitsConcurrency: within a batch, a node begins when another one ended.
 func TestJobLimitsConcurrency(t *testing.T) {
 	t.Parallel()
-	b := job(t, "web*5", 5, 2)
+	b := job(t, "web*5", "", 2)
 	b.is("advancing; ordered web1 web2; 0 done; waits for nodes")
 	b.ran("ok", "web1").is("advancing; ordered web2 web3; 1 done; waits for nodes")
 	b.ran("ok", "web3").is("advancing; ordered web2 web4; 2 done; waits for nodes")
@@ -145,8 +148,7 @@ func TestJobLimitsConcurrency(t *testing.T) {
 // TestJobOrdersWaitsOnce: the order to wait is written for each node, before any of them may run.
 func TestJobOrdersWaitsOnce(t *testing.T) {
 	t.Parallel()
-	b := job(t, "db*1 | web*2", 2, 0)
-	b.plan.Policy.Deadline = environments.Duration(time.Hour)
+	b := job(t, "db*1 | web*2", "", 0)
 	step := Advance(b.plan, b.state, b.o, b.now)
 	if step.State != nil || len(step.Assign) != 3 {
 		t.Fatalf("the first step is %+v", step)

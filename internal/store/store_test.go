@@ -362,8 +362,8 @@ func TestDesireIsOneTransactionOfPointKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Guards) != 11 { // the head of the host list and a preview order are read, and not compared
-		t.Errorf("%d keys are compared, want 11: %v", len(d.Guards), d.Guards)
+	if len(d.Guards) != 12 { // the head of the host list and a preview order are read, and not compared
+		t.Errorf("%d keys are compared, want 12: %v", len(d.Guards), d.Guards)
 	}
 	if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: "other1", Role: "other"}); err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ var stored = map[string]any{
 	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
 	"environments/<env>/statement":                         trust.Statement{},
 	"environments/<env>/assigned/<node>":                   agent.Assignment{},
+	"environments/<env>/job":                               agent.LiveJob{},
 	"environments/<env>/previews/<node>":                   agent.PreviewOrder{},
 	"environments/<env>/campaigns/<id>/plan":               rollout.Plan{},
 	"environments/<env>/campaigns/<id>/nodes/<n>":          chunk{},
@@ -86,7 +87,7 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses Again Agent As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Doubtful Driver Environment Excluded File Flavor Folder From Gates
+	Addresses Again Agent As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Does Doubtful Driver Environment Excluded File Flavor Folder From Gates
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator Order
 	Path Place Places Property Recipient Ref Release Replaces Report Resource Role Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who Windows

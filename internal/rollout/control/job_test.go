@@ -1,0 +1,226 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+)
+
+// turns are the runs of a job's nodes.
+type turns struct {
+	sync.Mutex
+	now   map[string]bool
+	ended []string
+	most  int
+	bad   []string // a node that ran beside one of another layer
+}
+
+// startJob starts a job over layers of nodes.
+func (f *fleet) startJob(policy rollout.Policy, layers ...[]string) rollout.Plan {
+	f.t.Helper()
+	var all [][]rollout.Member
+	for _, layer := range layers {
+		var nodes []rollout.Member
+		for _, node := range layer {
+			nodes = append(nodes, rollout.Member{Node: node, Machine: "m-" + node})
+		}
+		all = append(all, nodes)
+	}
+	p, err := rollout.MakeJob(rollout.Order{Policy: policy, By: "ann", At: time.Now()}, all)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	p, err = f.s.Campaigns.Start(f.t.Context(), dev, f.desires(), p, author())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return p
+}
+
+// worker ticks until ctx ends, as the agent of a node would: it runs at its turn, and answers.
+func (f *fleet) worker(ctx context.Context, name string, fails bool, all *turns, layer map[string]int) {
+	st, who := agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, agent.Identity{Node: name, Role: "web", Environment: "dev"}
+	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		d, err := f.s.Node.Desire(ctx, who)
+		if err != nil {
+			continue
+		}
+		dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := agent.Status{
+			Node: name, Role: "web", Phase: agent.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(),
+			Settings: agent.DefaultSettings(), Machine: "m-" + name, LastRun: "run", Ran: st.Ran,
+		}
+		if a := d.Assignment(); a != nil {
+			report.Assignment = a.ID
+		}
+		if dec.Action == agent.Enforce {
+			report.Phase = agent.Running
+			if err := f.s.Node.Admit(ctx, who, d, report); err != nil {
+				continue
+			}
+			all.Lock()
+			for other := range all.now {
+				if layer[other] != layer[name] {
+					all.bad = append(all.bad, fmt.Sprintf("%s beside %s", name, other))
+				}
+			}
+			all.now[name] = true
+			all.most = max(all.most, len(all.now))
+			all.Unlock()
+			<-time.After(50 * time.Millisecond) // a run takes its time
+			all.Lock()
+			delete(all.now, name)
+			all.ended = append(all.ended, name)
+			all.Unlock()
+			answer := &agent.Answer{ID: d.Assigned.ID}
+			if fails {
+				answer.Problem = agent.Problem{Code: agent.ResourcesFailed, Number: 1}
+			}
+			report.Phase, report.Ran, st.Ran = agent.Idle, answer, answer
+		}
+		_ = f.s.Node.Report(ctx, who, report, nil, nil)
+	}
+}
+
+// work lets the nodes of the layers and controllers work until the test's end.
+func (f *fleet) work(controllers int, failing string, layers ...[]string) *turns {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var all sync.WaitGroup
+	f.t.Cleanup(func() { cancel(); all.Wait() })
+	seen, layer := &turns{now: map[string]bool{}}, map[string]int{}
+	for i, nodes := range layers {
+		for _, node := range nodes {
+			layer[node] = i
+		}
+	}
+	for node := range layer {
+		all.Go(func() { f.worker(ctx, node, node == failing, seen, layer) })
+	}
+	for range controllers {
+		c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+		all.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+				if _, err := c.Advance(ctx); err != nil && ctx.Err() == nil {
+					f.t.Errorf("cannot advance: %v", err)
+					return
+				}
+			}
+		})
+	}
+	return seen
+}
+
+// free checks that nothing of a job is left: its key is gone, and its orders count no longer.
+func (f *fleet) free(nodes ...string) {
+	f.t.Helper()
+	for _, node := range nodes {
+		d, err := f.s.Node.Desire(f.t.Context(), agent.Identity{Node: node, Role: "web", Environment: "dev"})
+		if err != nil || d.Job != nil || d.Gate.Rollout != "" || d.Assignment() != nil {
+			f.t.Errorf("%s is not free: job %v, gate %+v, assigned %+v: %v", node, d.Job, d.Gate, d.Assigned, err)
+		}
+	}
+}
+
+// TestJobRunsInOrder: two controllers run each layer after the one before it, within the limit, each node once. Afterwards all are free,
+// and the history has the start and the end.
+func TestJobRunsInOrder(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 6)
+	layers := [][]string{{"web1", "web2"}, {"web3", "web4", "web5", "web6"}}
+	plan := f.startJob(rollout.Policy{Concurrency: 2}, layers...)
+	seen := f.work(2, "", layers...)
+	c := f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed })
+	seen.Lock()
+	defer seen.Unlock()
+	slices.Sort(seen.ended)
+	if got := fmt.Sprint(seen.ended); got != "[web1 web2 web3 web4 web5 web6]" || len(seen.bad) > 0 || seen.most > 2 || c.State.Done != 6 || len(c.State.Times) != 2 {
+		t.Errorf("ran %s, at most %d at once; %v; %+v", got, seen.most, seen.bad, c.State)
+	}
+	f.free("web1", "web6")
+	history, err := f.s.Targets.History(t.Context(), dev, 2)
+	if err != nil || history[0].Kind != store.JobEnded || history[1].Kind != store.JobStarted || history[1].Rollout.ID != plan.ID || f.desires().Default != f.old {
+		t.Errorf("history %+v: %v", history, err)
+	}
+}
+
+// TestJobStopsAtAFailure: the layers after a failed node do not run, and wait no longer.
+func TestJobStopsAtAFailure(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 3)
+	layers := [][]string{{"web1"}, {"web2", "web3"}}
+	plan := f.startJob(rollout.Policy{}, layers...)
+	seen := f.work(1, "web1", layers...)
+	c := f.wait(plan.ID, "failed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Failed })
+	seen.Lock()
+	defer seen.Unlock()
+	if fmt.Sprint(seen.ended) != "[web1]" || c.State.Failed["web1"].Code != rollout.RunFailed {
+		t.Errorf("ran %v: %+v", seen.ended, c.State)
+	}
+	f.free("web1", "web2", "web3")
+}
+
+// TestLostJobFreesItsNodes: when nothing renews the lease of a job, its nodes go on by themselves. The next serve ends it.
+func TestLostJobFreesItsNodes(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 2)
+	plan := f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	if _, err := c.Advance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	who := agent.Identity{Node: "web2", Role: "web", Environment: "dev"}
+	overdue := agent.Observed{Identity: who, State: agent.State{LastGood: f.old, Enforcing: f.old}, Settings: agent.DefaultSettings(), Machine: "m-web2"}
+	d, err := f.s.Node.Desire(t.Context(), who)
+	if dec := agent.Decide(overdue, d, time.Now()); err != nil || dec.Reason != agent.ReasonWaits {
+		t.Fatalf("web2 does not wait: %+v, %v", dec, err)
+	}
+	key, err := f.client.Get(t.Context(), "/pulley/v1/environments/dev/job")
+	if err != nil || len(key.Kvs) != 1 {
+		t.Fatalf("the key of the job is %+v: %v", key, err)
+	}
+	lease := clientv3.LeaseID(key.Kvs[0].Lease)
+	if left, err := f.client.TimeToLive(t.Context(), lease); err != nil || left.GrantedTTL != int64(store.JobLease.Seconds()) {
+		t.Errorf("its lease lasts %+v: %v", left, err)
+	}
+	if _, err := f.client.Revoke(t.Context(), lease); err != nil { // as its end would
+		t.Fatal(err)
+	}
+	d, err = f.s.Node.Desire(t.Context(), who)
+	if dec := agent.Decide(overdue, d, time.Now()); err != nil || dec.Action != agent.Enforce {
+		t.Errorf("web2 does not go on: %+v, %v", dec, err)
+	}
+	if _, err := c.Advance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.campaign(plan.ID).State.Phase; got != rollout.Gone {
+		t.Errorf("the job is %s", got)
+	}
+	f.free("web1", "web2")
+}
+
+// TestAbortedJobFreesItsNodes: an abort ends a job at once, and a promotion that aborts it, too.
+func TestAbortedJobFreesItsNodes(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 2)
+	plan := f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	if _, err := c.Advance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.s.Campaigns.Abort(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.campaign(plan.ID).State.Phase; got != rollout.Aborted {
+		t.Errorf("the job is %s", got)
+	}
+	f.free("web1", "web2")
+}
