@@ -329,13 +329,14 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id
 	if c.State.Phase != rollout.Advancing || c.Gate.Rollout != c.Plan.ID {
 		return r, c, nil
 	}
-	o, err := s.Campaigns.Observe(ctx, ref, c, rollout.NeedsOf(c.Plan, c.State), now)
+	step, _, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
+		return s.Campaigns.Observe(ctx, ref, c, needs, now)
+	})
 	if err != nil {
 		return r, c, err
 	}
-	step := rollout.Advance(c.Plan, c.State, o, now)
 	r.Wait = &step.Wait
-	if step.State != nil || len(step.Assign)+len(step.Withdraw) > 0 {
+	if !step.Empty() {
 		r.Wait = &rollout.Wait{Code: rollout.WaitServe}
 	}
 	return r, c, nil

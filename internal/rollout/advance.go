@@ -16,6 +16,9 @@ type Step struct {
 	Wait     Wait
 }
 
+// Empty reports whether there is nothing to write.
+func (s Step) Empty() bool { return s.State == nil && len(s.Assign)+len(s.Withdraw) == 0 }
+
 // Assign is an assignment to write for a node whose host entry is unchanged.
 type Assign struct {
 	Node       string
@@ -66,7 +69,8 @@ type advance struct {
 	changed bool
 	stop    *Stop
 	wait    Wait
-	away    Away // nil: not counted yet
+	away    Away // of the nodes that were read; nil: not counted yet
+	partial bool // others count as well
 }
 
 func (a *advance) open() bool { return a.o.Gate.State == agent.GateOpen || a.o.Gate.State == "" }

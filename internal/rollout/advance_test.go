@@ -406,15 +406,64 @@ func TestAdvanceKeepsRacksApart(t *testing.T) {
 	}
 	plan.ID, plan.Epoch = b.plan.ID, b.plan.Epoch
 	b.plan = plan
-	if needs := NeedsOf(b.plan, b.state); len(needs.Nodes) != 6 {
-		t.Errorf("it reads %v", needs.Nodes)
-	}
 	b.is("advancing; ordered web1 web3; 0 done; waits for place") // one rack first
 	b.edit("db1", func(n *Node) { n.View.State = agent.Silent })  // of the same rack
 	b.reports("ok", "web1").is("advancing; ordered web3; 1 done; waits for place")
 	b.reports("ok", "web3").is("advancing; 2 done; waits for place")
 	b.edit("db1", func(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonFrozen })
 	b.is("advancing; ordered web2 web4; 2 done; waits for nodes")
+}
+
+// TestPlacesAreReadBeforeANodeBegins: a controller reads all nodes only when a node would begin, and it begins none without them.
+func TestPlacesAreReadBeforeANodeBegins(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*4 db*2", Policy{Canaries: "0", Batch: "2", MaxUnavailable: map[string]int{"rack": 1}})
+	for g := range b.plan.Groups {
+		for i := range b.plan.Groups[g].Nodes {
+			b.plan.Groups[g].Nodes[i].Places = []string{fmt.Sprintf("rack=%d", i%2)}
+		}
+	}
+	reads := ""
+	observe := func(needs Needs) (Observed, error) {
+		o := b.o
+		o.Nodes = map[string]Node{}
+		for _, name := range needs.Nodes {
+			o.Nodes[name] = b.o.Nodes[name]
+		}
+		reads += fmt.Sprintf("%d ", len(needs.Nodes))
+		return o, nil
+	}
+	steps := func(want, wait string) {
+		t.Helper()
+		reads = ""
+		for {
+			step, _, err := Decide(b.plan, b.state, b.now, observe)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range step.Assign {
+				b.edit(a.Node, func(n *Node) { n.Assigned = &a.Assignment })
+			}
+			if step.State != nil {
+				b.state = *step.State
+			}
+			if step.Empty() {
+				if reads = strings.TrimSpace(reads); reads != want || string(step.Wait.Code) != wait {
+					t.Errorf("it reads %q nodes and waits for %s; want %q and %s", reads, step.Wait.Code, want, wait)
+				}
+				return
+			}
+		}
+	}
+	first, outside := b.plan.Groups[0].Nodes, b.plan.Groups[1].Nodes[1].Node
+	b.edit(outside, func(n *Node) { n.View.State = agent.Silent }) // in the second rack
+	steps("2 6 2 2 6", "place")
+	if len(b.state.Slots) != 1 || b.state.Slots[first[0].Node].ID == "" {
+		t.Fatalf("in progress are %v", b.state.Slots)
+	}
+	b.edit(outside, func(n *Node) { n.View.State = agent.Converged })
+	steps("2 6 4 4", "nodes") // with the next batch
+	steps("4", "nodes")
 }
 
 // TestAdvanceForgetsPlacesOfFormerMachines: a new machine of a name never waits for the rack of the former one, which nothing makes

@@ -32,8 +32,7 @@ func (a *advance) begin(g Group, to int) bool {
 			a.wait = a.waitForNodes()
 			return false
 		default:
-			if place, full := a.full(m); full {
-				a.wait = Wait{Code: WaitPlace, Node: m.Node, Place: place}
+			if !a.takePlaces(m) {
 				return false
 			}
 			a.order(m, false)
@@ -86,8 +85,7 @@ func (a *advance) again() bool {
 		case n.Host == nil || n.Host.MachineID != m.Machine:
 			a.s.Skipped[node] = SkipRemoved
 		default:
-			if place, full := a.full(m); full {
-				a.wait = Wait{Code: WaitPlace, Node: node, Place: place}
+			if !a.takePlaces(m) {
 				return false
 			}
 			a.order(m, true)

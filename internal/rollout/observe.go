@@ -1,7 +1,9 @@
 package rollout
 
 import (
+	"maps"
 	"slices"
+	"time"
 
 	"pulley/agent"
 )
@@ -32,12 +34,42 @@ type Node struct {
 // Needs names what Advance will look at.
 type Needs struct {
 	Nodes []string // in order
+	All   bool     // they are all nodes that limits of places count
 	Hosts bool     // the host list
 	Gates []string // to ask now
 }
 
-// NeedsOf names what Advance looks at: the nodes in progress and the rest of the batch, or everybody if a limit of
-// attributes counts nodes outside of the batch.
+// Decide takes the next step of a campaign, after observe has read what it looks at. Limits of places count all nodes: observe
+// reads them only when a node would begin otherwise.
+func Decide(p Plan, s State, now time.Time, observe func(Needs) (Observed, error)) (Step, Observed, error) {
+	needs := NeedsOf(p, s)
+	for {
+		o, err := observe(needs)
+		if err != nil {
+			return Step{}, o, err
+		}
+		step := Advance(p, s, o, now)
+		if step.Wait.Code != WaitRead || !step.Empty() || needs.All || len(p.Policy.Limits()) == 0 {
+			return step, o, nil
+		}
+		needs = needs.everybody(p, s)
+	}
+}
+
+// everybody adds all nodes that limits of places count.
+func (n Needs) everybody(p Plan, s State) Needs {
+	need := map[string]bool{}
+	for _, name := range n.Nodes {
+		need[name] = true
+	}
+	for m := range placed(p, s) {
+		need[m.Node] = true
+	}
+	n.Nodes, n.All = slices.Sorted(maps.Keys(need)), true
+	return n
+}
+
+// NeedsOf names what Advance looks at: the nodes in progress and the rest of the batch.
 func NeedsOf(p Plan, s State) Needs {
 	if s.Phase != Advancing {
 		return Needs{}
@@ -68,17 +100,7 @@ func NeedsOf(p Plan, s State) Needs {
 			need[m.Node] = true
 		}
 	}
-	if len(p.Policy.Limits()) > 0 {
-		for m := range placed(p, s) {
-			need[m.Node] = true
-		}
-	}
-	names := make([]string, 0, len(need))
-	for name := range need {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	needs := Needs{Nodes: names, Hosts: p.Kind == Take && s.Late == nil && s.Group >= len(p.Groups)}
+	needs := Needs{Nodes: slices.Sorted(maps.Keys(need)), Hosts: p.Kind == Take && s.Late == nil && s.Group >= len(p.Groups)}
 	if !s.Asked.IsZero() {
 		needs.Gates = p.Policy.Gates
 	}

@@ -68,19 +68,26 @@ func (p Policy) Full(away Away, m Member) (place string, full bool) {
 	return "", false
 }
 
-// full is Policy.Full for the next node to begin, which counts as unavailable from then on.
-func (a *advance) full(m Member) (string, bool) {
-	if len(m.Places) == 0 {
-		return "", false
+// takePlaces reports whether the next node may begin, and counts it as unavailable then. Each further unavailable node only fills more
+// places: those that were read suffice for a wait.
+func (a *advance) takePlaces(m Member) bool {
+	if len(m.Places) == 0 || len(a.p.Policy.Limits()) == 0 {
+		return true
 	}
 	if a.away == nil {
-		a.away = a.unavailable()
+		a.unavailable()
 	}
 	place, full := a.p.Policy.Full(a.away, m)
-	if !full {
-		a.away.Add(m)
+	switch {
+	case full:
+		a.wait = Wait{Code: WaitPlace, Node: m.Node, Place: place}
+		return false
+	case a.partial:
+		a.wait = Wait{Code: WaitRead}
+		return false
 	}
-	return place, full
+	a.away.Add(m)
+	return true
 }
 
 // counts reports whether a node counts as unavailable for its places: in progress, failed and not converged since, or unavailable
@@ -92,15 +99,17 @@ func (a *advance) counts(node string) bool {
 	return slot || failed && n.View.State != agent.Converged || Unavailable(n.View)
 }
 
-// unavailable returns the unavailable nodes of each place.
-func (a *advance) unavailable() Away {
-	away := Away{}
+// unavailable counts the unavailable nodes of each place.
+func (a *advance) unavailable() {
+	a.away, a.partial = Away{}, false
 	for m := range placed(a.p, a.s) {
-		host := a.o.Nodes[m.Node].Host
-		former := host != nil && host.MachineID != m.Machine // another machine has its name
-		if !former && a.counts(m.Node) {
-			away.Add(m)
+		n, read := a.o.Nodes[m.Node]
+		former := n.Host != nil && n.Host.MachineID != m.Machine // another machine has its name
+		switch {
+		case !read:
+			a.partial = true
+		case !former && a.counts(m.Node):
+			a.away.Add(m)
 		}
 	}
-	return away
 }

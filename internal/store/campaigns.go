@@ -243,7 +243,7 @@ func (s *Campaigns) plan(ctx context.Context, k etcd.EnvKeys, id string) (p roll
 	return p, err
 }
 
-// Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely the host list.
+// Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely all keys or the host list.
 func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campaign, need rollout.Needs, now time.Time) (rollout.Observed, error) {
 	o := rollout.Observed{Gate: c.Gate, Nodes: map[string]rollout.Node{}}
 	f := FleetState{Desires: c.Desires, Hosts: map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{}}
@@ -253,10 +253,17 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 			f.Holds[scope] = h
 		}
 	})
-	for part := range slices.Chunk(need.Nodes, nodesInTxn) {
-		if err == nil {
-			err = s.observe(ctx, k, c, f, part, o.Nodes, now)
+	if need.All && err == nil {
+		err = s.pages(ctx, k, need.Nodes, o.Nodes)
+	} else {
+		for part := range slices.Chunk(need.Nodes, nodesInTxn) {
+			if err == nil {
+				err = s.points(ctx, k, part, o.Nodes)
+			}
 		}
+	}
+	for name, n := range o.Nodes {
+		o.Nodes[name] = c.look(f, name, n, now)
 	}
 	if c.Plan.Kind == rollout.Run && err == nil {
 		var job *agent.LiveJob
@@ -269,7 +276,8 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 	return o, etcd.Wrap(err, "cannot read the nodes of rollout %s of %s", c.Plan.ID, ref)
 }
 
-func (s *Campaigns) observe(ctx context.Context, k etcd.EnvKeys, c *Campaign, f FleetState, names []string, into map[string]rollout.Node, now time.Time) error {
+// points reads nodes by point keys, in one transaction.
+func (s *Campaigns) points(ctx context.Context, k etcd.EnvKeys, names []string, into map[string]rollout.Node) error {
 	nodes := make([]rollout.Node, len(names))
 	revisions, points := map[string]int64{}, []etcd.Point{}
 	for i, name := range names {
@@ -291,23 +299,64 @@ func (s *Campaigns) observe(ctx context.Context, k etcd.EnvKeys, c *Campaign, f 
 	for i, name := range names {
 		n := nodes[i]
 		n.HostAt, n.AssignedAt, n.StatusAt = revisions[k.Host(name)], revisions[k.Assignment(name)], revisions[k.Status(name)]
-		role := ""
-		if n.Host != nil {
-			role = n.Host.Role
-		}
-		d := f.Desires.For(role, name)
-		d.Host, d.Assigned = n.Host, n.Assigned
-		for _, scope := range []etcd.Scope{{Node: name}, {Role: role}, {}} {
-			if h, ok := f.Holds[scope]; ok {
-				d.Holds = append(d.Holds, h)
-			}
-		}
-		n.View = agent.Look(n.Status, d, now)
-		d.Assigned = &agent.Assignment{Target: c.Plan.Target, Epoch: d.Gate.Epoch}
-		n.Wanted = d.Wanted()
 		into[name] = n
 	}
 	return nil
+}
+
+// pages reads nodes out of all keys of the environment, at one revision. For most of its nodes, these are a quarter of the requests.
+func (s *Campaigns) pages(ctx context.Context, k etcd.EnvKeys, names []string, into map[string]rollout.Node) error {
+	revision, err := s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Gate(), Read: func(*etcd.KV) error { return nil }})
+	at := clientv3.WithRev(revision)
+	for _, name := range names {
+		into[name] = rollout.Node{}
+	}
+	edit := func(rest string, set func(*rollout.Node)) {
+		name := etcd.Unescape(rest)
+		if n, ok := into[name]; ok {
+			set(&n)
+			into[name] = n
+		}
+	}
+	var hosts, assigned []string
+	if err == nil {
+		hosts, err = etcd.Collect(ctx, s.db, k.Hosts(), func(rest string, h agent.Host, revision int64) {
+			edit(rest, func(n *rollout.Node) { n.Host, n.HostAt = &h, revision })
+		}, at)
+	}
+	if err == nil {
+		assigned, err = etcd.Collect(ctx, s.db, k.Assignment(""), func(rest string, a agent.Assignment, revision int64) {
+			edit(rest, func(n *rollout.Node) { n.Assigned, n.AssignedAt = &a, revision })
+		}, at)
+	}
+	if err == nil { // what a node wrote must not stop the others
+		_, err = etcd.Collect(ctx, s.db, k.Statuses(), func(rest string, st agent.Status, revision int64) {
+			edit(rest, func(n *rollout.Node) { n.Status, n.StatusAt = &st, revision })
+		}, at)
+	}
+	if damaged := append(hosts, assigned...); err == nil && len(damaged) > 0 {
+		err = errors.New(damaged[0])
+	}
+	return err
+}
+
+// look completes what was read of a node: its view, and what it wants if the campaign assigns it.
+func (c *Campaign) look(f FleetState, name string, n rollout.Node, now time.Time) rollout.Node {
+	role := ""
+	if n.Host != nil {
+		role = n.Host.Role
+	}
+	d := f.Desires.For(role, name)
+	d.Host, d.Assigned = n.Host, n.Assigned
+	for _, scope := range []etcd.Scope{{Node: name}, {Role: role}, {}} {
+		if h, ok := f.Holds[scope]; ok {
+			d.Holds = append(d.Holds, h)
+		}
+	}
+	n.View = agent.Look(n.Status, d, now)
+	d.Assigned = &agent.Assignment{Target: c.Plan.Target, Epoch: d.Gate.Epoch}
+	n.Wanted = d.Wanted()
+	return n
 }
 
 // candidates lists the registered nodes, with the places that the campaign's policy limits.

@@ -112,18 +112,16 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 		}
 		c.renewed = now
 	}
-	needs := rollout.NeedsOf(campaign.Plan, campaign.State)
-	o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
-	if err != nil {
-		return wait, true, err
-	}
-	o.Reached = c.reached
-	if len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
-		o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates, now)
-	}
-	step := rollout.Advance(campaign.Plan, campaign.State, o, now)
-	if step.State == nil && len(step.Assign)+len(step.Withdraw) == 0 {
-		return step.Wait, true, nil
+	step, o, err := rollout.Decide(campaign.Plan, campaign.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
+		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
+		o.Reached = c.reached
+		if err == nil && len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
+			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates, now)
+		}
+		return o, err
+	})
+	if err != nil || step.Empty() {
+		return step.Wait, true, err
 	}
 	return step.Wait, false, c.Store.Campaigns.Take(ctx, c.Ref, campaign, o, step, now)
 }

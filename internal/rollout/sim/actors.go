@@ -37,13 +37,18 @@ func (k *controller) advance() {
 	}
 	state, gate := w.state, w.gate
 	w.after(k.pause(), func() {
-		o, revs := w.observe(state.value)
-		o.Gate = gate.value
-		if asked := rollout.NeedsOf(w.plan, state.value).Gates; len(asked) > 0 {
-			o.Answers = w.ask(asked)
-		}
+		var revs revisions
+		now := w.time().Add(k.skew)
+		step, o, _ := rollout.Decide(w.plan, state.value, now, func(need rollout.Needs) (o rollout.Observed, _ error) {
+			o, revs = w.observe(need)
+			o.Gate = gate.value
+			if len(need.Gates) > 0 {
+				o.Answers = w.ask(need.Gates)
+			}
+			return o, nil
+		})
 		w.after(k.pause(), func() {
-			if k.act(state, gate, o, revs) {
+			if k.act(state, gate, step, o, revs, now) {
 				next = 0
 			}
 			w.after(next, k.advance)
@@ -77,8 +82,7 @@ func (w *world) ask(gates []string) map[string]rollout.Answer {
 // revisions are the guards of an observation.
 type revisions struct{ host, assigned, status map[string]int64 }
 
-func (w *world) observe(s rollout.State) (rollout.Observed, revisions) {
-	need := rollout.NeedsOf(w.plan, s)
+func (w *world) observe(need rollout.Needs) (rollout.Observed, revisions) {
 	o := rollout.Observed{Nodes: map[string]rollout.Node{}}
 	r := revisions{map[string]int64{}, map[string]int64{}, map[string]int64{}}
 	for _, name := range need.Nodes {
@@ -100,10 +104,9 @@ func (w *world) observe(s rollout.State) (rollout.Observed, revisions) {
 }
 
 // act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
-func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rollout.Observed, r revisions) bool {
+func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step, o rollout.Observed, r revisions, now time.Time) bool {
 	w := k.w
 	w.result.Advances++
-	step := rollout.Advance(w.plan, state.value, o, w.time().Add(k.skew))
 	if step.State == nil && state.rev == w.state.rev {
 		w.lastWait = step.Wait
 		if state.value.Phase == rollout.Advancing && step.Wait.Code == "" {
@@ -114,7 +117,7 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], o rol
 		return false
 	}
 	if step.State != nil {
-		w.checkMove(state.value, *step.State, o, w.time().Add(k.skew), step.Close != nil)
+		w.checkMove(state.value, *step.State, o, now, step.Close != nil)
 		w.state = cell[rollout.State]{*step.State, w.bump()}
 		switch {
 		case step.State.Phase == rollout.Completed:
