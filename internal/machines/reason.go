@@ -150,7 +150,7 @@ const (
 	WaitsForNothingSeen Code = "waits_for_first_read"  //
 	WaitsForProvider    Code = "waits_for_provider"    // Seconds: the provider throttles
 	WaitsForRetry       Code = "waits_for_retry"       // Problem
-	WaitsForPlace       Code = "waits_for_place"       // Place, Nodes: unavailable, and the policy for rollouts allows no further one
+	WaitsForPlace       Code = "waits_for_place"       // Place, Nodes: unavailable, and the policy for rollouts allows no further one; Until: the end of the wait, in an apply
 	WaitsForHooks       Code = "waits_for_hooks"       //
 	WaitsForEnd         Code = "waits_for_end"         // of a machine
 	WaitsForEndAgain    Code = "waits_for_end_again"   // deleted a second time

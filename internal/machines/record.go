@@ -37,6 +37,8 @@ type Record struct {
 	Drained bool        `json:"drained,omitempty"` // Retiring: its hooks ran, or were skipped
 	Problem agent.Prose `json:"problem,omitempty"` // error of the last try
 	Reasons []Reason    `json:"reasons,omitempty"` // Retiring: the reasons
+	// that the policy for rollouts limits, of a node that leaves or whose machine is replaced: the next apply counts it in them
+	Places []string `json:"places,omitempty"`
 	// a watch began this phase, and its budget has counted it: the next watch resumes it
 	Watch bool      `json:"watch,omitempty"`
 	By    string    `json:"by"`

@@ -320,3 +320,166 @@ func TestRetireWaitsForUnavailableNodes(t *testing.T) {
 		}
 	})
 }
+
+// After an interruption, the next apply must know which nodes the interrupted one took away, and where those that it was to retire are: a
+// replacement that boots is as unavailable as a node that is drained.
+func TestInterruptedApplyKeepsPlacesAvailable(t *testing.T) {
+	racks := map[string]string{"web1": "r1", "web2": "r1", "web3": "r1", "web4": "r2"}
+	for _, c := range []struct {
+		name  string
+		after *environments.Environment
+	}{
+		{"retire", racked(fleet(role("web", 1)), racks)},
+		{"replace", racked(fleet(role("web", 3, flavor("large"), batch("4"))), racks)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				run := func(crash *apply.Event) []apply.Event {
+					o := newOperator(t)
+					o.well(racked(fleet(role("web", 4)), racks))
+					o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
+					o.events = nil
+					o.dies = func(s *session, now apply.Event) {
+						if now.Task == "retire" && now.State == apply.Ends && racks[now.Node] == "r1" {
+							for node, rack := range racks {
+								if rack == "r1" && node != now.Node && !o.site.serves(node) {
+									t.Errorf("%s begins to leave while %s is away", now.Node, node)
+								}
+							}
+						}
+						if crash != nil && now.Node == crash.Node && now.Task == crash.Task && now.State == crash.State {
+							crash = nil
+							s.Crash()
+						}
+					}
+					_, err := o.apply(c.after)
+					if err != nil {
+						if _, err = o.apply(c.after); err != nil {
+							t.Error(err)
+						}
+					}
+					o.noViolations()
+					return o.events
+				}
+				for _, e := range run(nil) {
+					if e.State != apply.Ends || racks[e.Node] != "r1" {
+						continue
+					}
+					if run(&e); t.Failed() {
+						t.Fatalf("the crash was when %s %s %s", e.Node, e.State, e.Task)
+					}
+				}
+			})
+		})
+	}
+}
+
+// serves reports whether a node does its work, or left for good.
+func (s *sim) serves(node string) (ok bool) {
+	s.locked(func() {
+		_, recorded := s.records[node]
+		_, listed := s.hosts[node]
+		_, held := s.holds[node]
+		ok = !recorded && !listed || listed && !held && s.view(node).State == agent.Converged
+	})
+	return ok
+}
+
+// One node that nobody repairs must not stop the work in other places: the nodes that wait for it occupy no slot of --parallel.
+func TestWaitingForAPlaceOccupiesNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		racks := map[string]string{"web1": "r1", "web2": "r2", "web3": "r1"}
+		quick := func(r *environments.Role) { r.Replace.Timeout = environments.Duration(5 * time.Minute) }
+		o := newOperator(t)
+		o.well(racked(fleet(role("web", 3, quick)), racks))
+		o.site.holds["web1"] = agent.Hold{Scope: "nodes/web1", Mode: agent.Stop, Who: "ann", Since: time.Now()}
+		o.set = func(a *apply.Applier) { a.Parallel = 1 }
+		o.events = nil
+		begun := time.Now()
+		if _, err := o.apply(racked(fleet(role("web", 1, quick)), racks)); err == nil || !strings.Contains(err.Error(), "cannot retire web3") {
+			t.Fatal(err)
+		}
+		var waits []machines.Reason
+		done := false
+		for _, e := range o.events {
+			switch {
+			case e.Node == "web3" && e.State == apply.Waits:
+				waits = append(waits, e.Reasons...)
+			case e.Node == "web3" && e.State == apply.Fails && !done:
+				t.Error("web2, in the other rack, was retired only after the wait")
+			case e.Node == "web2" && e.State == apply.Done:
+				done = true
+			}
+		}
+		if len(waits) != 1 || waits[0].Place != "rack=r1" || waits[0].Until.Sub(begun).Round(time.Minute) != 5*time.Minute {
+			t.Errorf("shown are %+v", waits)
+		}
+		if text := render.Reasons(waits); !strings.HasPrefix(text, "it waits for web1 of rack=r1, at most until 20") {
+			t.Error(text)
+		}
+	})
+}
+
+// A role whose replacements fail must lose no further node: those that wait for a place are left.
+func TestWaitingReplacementsAreLeftAfterFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		racks := map[string]string{"web1": "r1", "web2": "r1", "web3": "r1"}
+		o := newOperator(t)
+		o.well(racked(fleet(role("web", 3)), racks))
+		o.site.Trouble = func(call string) fault {
+			if call == "ask" {
+				return hookFail
+			}
+			return none
+		}
+		begun := time.Now()
+		r, err := o.apply(racked(fleet(role("web", 3, flavor("large"), batch("3"))), racks))
+		if err == nil || len(r.Failed) != 1 || len(r.Left) != 2 || r.Left[0].Left == nil || r.Left[0].Left.Code != machines.TooManyFailed {
+			t.Errorf("failed %v, left %v: %v", r.Failed, r.Left, err)
+		}
+		if took := time.Since(begun); took > 5*time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		if n := len(o.site.Acts()) - 3; n != 0 {
+			t.Errorf("%d more acts", n)
+		}
+	})
+}
+
+// A replacement that is still on its way counts as unavailable, and one that an operator removed or that is new does not.
+func TestReplacedNodesCountUntilTheyConverge(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	e := racked(fleet(role("web", 2)), map[string]string{"web1": "r1", "web2": "r1"})
+	kept := machines.Record{Node: "web1", Phase: machines.Made, Tries: 1, Places: []string{"rack=r1"}, At: at}
+	for _, c := range []struct {
+		name   string
+		edit   func(*machines.Record)
+		status *agent.Status // also: it is registered
+		waits  bool
+	}{
+		{"it is drained", func(r *machines.Record) { r.Phase = machines.Retiring }, nil, true},
+		{"its machine is ordered", func(r *machines.Record) { r.Phase = machines.Making }, nil, true},
+		{"its machine boots", func(*machines.Record) {}, nil, true},
+		{"it did not report", func(r *machines.Record) { r.Joined = true }, &agent.Status{SeenAt: at.Add(-time.Hour)}, true},
+		{"it has not converged", func(r *machines.Record) { r.Joined = true }, &agent.Status{SeenAt: at.Add(time.Minute)}, true},
+		{"it has converged", func(r *machines.Record) { r.Joined = true }, &agent.Status{SeenAt: at.Add(time.Minute), LastGood: agent.Target{Release: "1", Tree: "aa"}}, false},
+		{"an operator removed it", func(r *machines.Record) { r.Joined = true }, nil, false},
+		{"it is a new node", func(r *machines.Record) { r.Places = nil }, nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rec := kept
+			c.edit(&rec)
+			w := machines.World{
+				Records: map[string]machines.Record{"web1": rec}, Hosts: map[string]agent.Host{"web2": {Node: "web2"}}, Released: true,
+				Places: map[string][]string{"web2": {"rack=r1"}}, Statuses: map[string]agent.Status{}, Views: map[string]agent.View{},
+			}
+			if c.status != nil {
+				w.Hosts["web1"], w.Places["web1"], w.Statuses["web1"] = agent.Host{Node: "web1", At: at}, []string{"rack=r1"}, *c.status
+			}
+			plan.Recall(e, w)
+			if why := plan.MayRetire(e, w, "web2", nil); (why != nil) != c.waits {
+				t.Errorf("web2 waits for %+v", why)
+			}
+		})
+	}
+}

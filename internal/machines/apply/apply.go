@@ -124,6 +124,7 @@ func (s Source) Look(ctx context.Context, want *environments.Environment, o plan
 	if w.Places, err = s.Reader.Places(ctx, want); err != nil {
 		return Draft{}, fmt.Errorf("cannot read the places of the nodes of %s: %w", s.Ref, err)
 	}
+	plan.Recall(want, w)
 	o.Place = cmp.Or(o.Place, s.Place)
 	return Draft{plan.Make(want, w, o), w, o}, nil
 }
@@ -142,6 +143,9 @@ func (a *Applier) Apply(ctx context.Context, d Draft, approved []machines.Ref) (
 	if e.over() != nil { // do not store the environment either
 		r := e.result()
 		return r, r.Err()
+	}
+	if err := e.keepPlaces(d); err != nil {
+		return Result{}, err
 	}
 	if err := e.putSpec(d.Plan); err != nil {
 		return Result{}, err

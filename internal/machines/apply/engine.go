@@ -303,6 +303,23 @@ func (e *engine) readMachines(ctx context.Context) ([]machines.Machine, error) {
 	return all, nil
 }
 
+// keepPlaces records the places of leaving nodes. With the next environment, their attributes leave etcd; and this apply may end before
+// their retirement begins.
+func (e *engine) keepPlaces(d Draft) error {
+	for _, s := range d.Steps {
+		was, recorded := d.World.Records[s.Node]
+		if places := d.World.Places[s.Node]; d.Changed && recorded && s.Ends() && !slices.Equal(was.Places, places) {
+			r := was
+			r.Places = places
+			if err := e.persist(s.Node+"places", func(ctx context.Context) error { return e.a.Fleet.Put(ctx, r, &was) }); err != nil {
+				return fmt.Errorf("cannot write the record of machine %s: %w", r.Name, err)
+			}
+			d.World.Records[s.Node] = r
+		}
+	}
+	return nil
+}
+
 // putSpec stores the environment, unless it is stored already. A destroy does not store it.
 func (e *engine) putSpec(p plan.Plan) error {
 	if !p.Changed {

@@ -21,6 +21,7 @@ import (
 type job struct {
 	*engine
 	step    plan.Step
+	turn    *turn
 	role    environments.Role // the zero value for a role that was removed from the file
 	record  *machines.Record  // as stored; nil for none
 	heard   agent.Status      // the node's last report before its machine was made: a removed node keeps its status
@@ -30,8 +31,8 @@ type job struct {
 	waiting machines.Reason   // the last reported cause of a wait
 }
 
-func (e *engine) job(s plan.Step) *job {
-	j := &job{engine: e, step: s}
+func (e *engine) job(s plan.Step, t *turn) *job {
+	j := &job{engine: e, step: s, turn: t}
 	j.role, _ = e.draft.Spec.Role(s.Role)
 	if r, ok := e.draft.World.Records[s.Node]; ok {
 		j.record = &r
@@ -59,12 +60,16 @@ func (j *job) do() (at string, err error) {
 		failpoint.Here("before:" + t.name)
 		start := j.a.Now()
 		err := j.lost(t.run(j))
+		var left *leftError
 		j.log.Debug("step", "step", t.name, "took", j.a.Now().Sub(start), "err", err)
 		switch {
 		case errors.Is(err, errOrderAgain):
 			i = slices.IndexFunc(tasks, func(t task) bool { return t.name == "order" }) - 1
 		case j.cutOff(err):
 			return t.name, j.cutShort(t.name, err)
+		case errors.As(err, &left):
+			j.event(Event{Task: t.name, State: Notes, Reasons: []machines.Reason{left.why}})
+			return t.name, err
 		case err != nil:
 			j.event(Event{Task: t.name, State: Fails, Err: err})
 			return t.name, err

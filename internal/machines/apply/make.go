@@ -28,7 +28,7 @@ func claim(j *job) error {
 }
 
 // claimedRecord returns a record that claims the name. It keeps the token of an earlier order, which is revoked by the
-// next one.
+// next one, and the places of the node.
 func (j *job) claimedRecord() machines.Record {
 	o := j.step.Order
 	r := machines.Record{
@@ -36,7 +36,7 @@ func (j *job) claimedRecord() machines.Record {
 		Watch: j.a.Watch, By: j.a.By, At: j.now(),
 	}
 	if j.record != nil {
-		r.Token = j.record.Token
+		r.Token, r.Places = j.record.Token, j.record.Places
 	}
 	if j.record != nil && j.record.Phase == machines.Making { // keep the existing claim
 		r.Tries = j.record.Tries
@@ -313,7 +313,7 @@ func adopt(j *job) error {
 		r = *j.record
 		r.Phase, r.Driver, r.Place, r.Reasons, r.By = machines.Made, j.a.Driver, j.a.Place, nil, j.a.By
 	default: // another machine than the recorded one
-		r.Token = j.record.Token
+		r.Token, r.Places = j.record.Token, j.record.Places
 		r.Flavor, r.Image = cmp.Or(m.Flavor, j.record.Flavor), cmp.Or(m.Image, j.record.Image)
 		if m.Flavor == "" && m.Image == "" { // presumably of the same order
 			r.Tries = j.record.Tries

@@ -67,12 +67,13 @@ func (e *engine) carryOut(p plan.Plan) {
 func (e *engine) all(steps []int) bool {
 	var wg sync.WaitGroup
 	for _, i := range steps {
-		if !e.slot() {
+		t := &turn{take: e.slot, give: func() { <-e.slots }}
+		if !t.begin() {
 			break
 		}
 		wg.Go(func() {
-			defer func() { <-e.slots }()
-			_ = e.one(i) // one records the error
+			defer t.end()
+			_ = e.one(i, t) // one records the error
 		})
 	}
 	wg.Wait()
@@ -94,12 +95,17 @@ func (e *engine) slot() bool {
 	}
 }
 
-// one runs one step, and records its outcome.
-func (e *engine) one(i int) error {
+// one runs one step, and records its outcome. A step that was left is no error.
+func (e *engine) one(i int, t *turn) error {
 	s := e.draft.Steps[i]
-	at, err := e.job(s).do()
+	at, err := e.job(s, t).do()
 	if err == nil {
 		e.available(s.Node)
+	}
+	var left *leftError
+	if errors.As(err, &left) {
+		e.record(i, Outcome{Left: &left.why})
+		return nil
 	}
 	e.record(i, Outcome{Task: at, Err: err})
 	return err
@@ -154,46 +160,82 @@ func (e *engine) make(r *roleWork) {
 	for _, i := range r.steps {
 		s := e.draft.Steps[i]
 		orders := s.Verb != plan.Wait
-		release := func() {}
+		t := &turn{}
 		if orders {
-			if release = e.place(r, s); release == nil {
+			if t = e.turn(r, s); !t.begin() {
 				return
 			}
 		}
 		if why := r.stop(); why != nil && orders {
-			release()
+			t.end()
 			e.record(i, Outcome{Left: why})
 			continue
 		}
 		wg.Go(func() {
-			defer release()
-			if err := e.one(i); err != nil {
+			defer t.end()
+			if err := e.one(i, t); err != nil {
 				r.fail(s.Node, err)
 			}
 		})
 	}
 }
 
-// place waits until one more machine of a role may be worked on; nil if no new work may begin.
-func (e *engine) place(r *roleWork, s plan.Step) (release func()) {
-	batch := s.Verb == plan.Replace
-	if batch {
-		select {
-		case <-e.ctx.Done():
-			return nil
-		case r.batch <- struct{}{}:
-		}
+// turn is the turn of one step among those that are worked on at a time. A step that waits for others gives it back meanwhile.
+type turn struct {
+	take func() bool // waits; false if no new work may begin
+	give func()
+	stop func() *machines.Reason // why the step is left; may be nil
+	has  bool
+}
+
+func (t *turn) begin() bool {
+	t.has = t.has || t.take()
+	return t.has
+}
+
+func (t *turn) end() {
+	if t.has {
+		t.has = false
+		t.give()
 	}
-	leave := func() {
-		if batch {
-			<-r.batch
-		}
-	}
-	if !e.slot() {
-		leave()
+}
+
+// left returns an error if a step that gave its turn back must not begin any more.
+func (t *turn) left() error {
+	if t.stop == nil {
 		return nil
 	}
-	return func() { <-e.slots; leave() }
+	if why := t.stop(); why != nil {
+		return &leftError{*why}
+	}
+	return nil
+}
+
+// leftError means that a step was left before it began anything.
+type leftError struct{ why machines.Reason }
+
+func (e *leftError) Error() string { return string(e.why.Code) }
+
+// turn returns the turn of a step of a role.
+func (e *engine) turn(r *roleWork, s plan.Step) *turn {
+	leave := func() {}
+	if s.Verb == plan.Replace {
+		leave = func() { <-r.batch }
+	}
+	return &turn{stop: r.stop, give: func() { <-e.slots; leave() }, take: func() bool {
+		if s.Verb == plan.Replace {
+			select {
+			case <-e.ctx.Done():
+				return false
+			case r.batch <- struct{}{}:
+			}
+		}
+		if !e.slot() {
+			leave()
+			return false
+		}
+		return true
+	}}
 }
 
 // roleWorks returns the roles with machines to make or to wait for, in the order of `after`.

@@ -51,7 +51,7 @@ func retire(j *job) error {
 	if j.record != nil {
 		r = *j.record
 	}
-	r.Phase, r.By, r.At = machines.Retiring, j.a.By, j.now()
+	r.Phase, r.By, r.At, r.Places = machines.Retiring, j.a.By, j.now(), j.draft.World.Places[j.step.Node]
 	r.Ask, r.Drained, r.Watch, r.Problem, r.Reasons = "", false, j.a.Watch, "", j.step.Reasons
 	return j.put(r)
 }
@@ -72,27 +72,70 @@ func (j *job) awaitPlace() error {
 		case len(last.Nodes) == 0:
 			return fmt.Errorf("its retirement could not begin within %s: %s", limit, cause)
 		}
-		return fmt.Errorf("its retirement could not begin within %s: %s\n`pulley explain %s -e %s` shows why; repair or remove the node, and %s", limit, cause, last.Nodes[0], j.a.Ref, resume(false))
+		return fmt.Errorf("its retirement could not begin within %s: %s\n`pulley explain %s -e %s` shows why; repair or remove the node, and %s", limit, render.Reason(last), last.Nodes[0], j.a.Ref, resume(false))
 	}
 	for {
 		first = machines.Reason{}
-		err := j.await("retire", j.a.Now().Add(limit), late, func(s snapshot) (bool, machines.Reason, error) {
+		waited := false
+		until := j.a.Now().Add(limit)
+		err := j.await("retire", until, late, func(s snapshot) (bool, machines.Reason, error) {
+			if left := j.turn.left(); left != nil {
+				return false, last, left
+			}
 			why := j.unavailable(s.World)
 			if why == nil {
 				return true, machines.Reason{}, nil
 			}
+			j.turn.end() // others may work meanwhile
+			waited = true
 			if last = *why; len(first.Nodes) == 0 {
 				first = last
 			}
-			return false, last, nil
+			shown := *why
+			shown.Until = until
+			return false, j.lasting(shown), nil
 		})
+		if err == nil && waited {
+			err = j.reenter()
+		}
 		if !errors.Is(err, errOtherNodes) {
 			return err
 		}
 	}
 }
 
-// errOtherNodes means that a wait may continue: others retired meanwhile.
+// reenter takes the turn again, which may come long after the place was free, and looks at the place once more.
+func (j *job) reenter() error {
+	if !j.turn.begin() {
+		return j.over()
+	}
+	err := j.turn.left()
+	if err == nil {
+		var s snapshot
+		if s, err = j.look(); err == nil && j.unavailable(s.World) != nil {
+			err = errOtherNodes
+		}
+	}
+	if err != nil { // nothing was begun
+		j.available(j.step.Node)
+	}
+	return err
+}
+
+// lasting returns the cause to show of a wait for a place: the shown one while only nodes that this apply works on have followed it.
+// Otherwise each node that is done would add a line for each one that waits.
+func (j *job) lasting(now machines.Reason) machines.Reason {
+	j.retiring.Lock()
+	defer j.retiring.Unlock()
+	shown := j.waiting
+	other := func(node string) bool { return !j.begun[node] && !slices.Contains(shown.Nodes, node) }
+	if shown.Code != now.Code || shown.Place != now.Place || !shown.Until.Equal(now.Until) || slices.ContainsFunc(now.Nodes, other) {
+		return now
+	}
+	return shown
+}
+
+// errOtherNodes means that a wait may continue: others became unavailable meanwhile.
 var errOtherNodes = errors.New("it waits for other nodes than before")
 
 // unavailable counts the node as unavailable from now on, unless a limit forbids it. Two nodes never take the same place at once.

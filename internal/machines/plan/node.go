@@ -151,7 +151,7 @@ func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record
 		s.Had = &had
 		return s.replaced()
 	}
-	settling := p.settling(n.name, rec)
+	settling := settling(p.World, n.name, rec)
 	switch {
 	case !recorded:
 		return n.step(Adopt, of(machines.NotRecorded))
@@ -250,16 +250,16 @@ func (p *planner) drains(node string, all []machines.Machine) bool {
 }
 
 // settling reports whether a registered node has not converged yet since its machine was made.
-func (p *planner) settling(node string, rec machines.Record) bool {
-	if _, held := p.Held[node]; held || !p.Released {
+func settling(w machines.World, node string, rec machines.Record) bool {
+	if _, held := w.Held[node]; held || !w.Released {
 		return false
 	}
-	st, reported := p.Statuses[node]
+	st, reported := w.Statuses[node]
 	adopted := rec.Tries == 0
-	if !reported || !adopted && !p.Reported(node, rec) {
+	if !reported || !adopted && !w.Reported(node, rec) {
 		return true
 	}
-	return st.LastGood.IsZero() && p.Views[node].State != agent.Converged
+	return st.LastGood.IsZero() && w.Views[node].State != agent.Converged
 }
 
 // otherAddress reports whether the node and the machine of its name share no address: they may be different machines.

@@ -29,9 +29,43 @@ func MayRetire(e *environments.Environment, w machines.World, node string, begun
 	return &machines.Reason{Code: machines.WaitsForPlace, Place: place, Nodes: slices.Sorted(maps.Keys(away[place]))}
 }
 
+// gone reports whether a node is unavailable, for whatever cause.
 func gone(w machines.World, node string) bool {
 	_, registered := w.Hosts[node]
-	return registered && rollout.Unavailable(w.Views[node])
+	return registered && rollout.Unavailable(w.Views[node]) || away(w, node)
+}
+
+// away reports whether an apply, which may have ended since, retires a node, or replaces its machine and the new one has not converged.
+func away(w machines.World, node string) bool {
+	rec := w.Records[node]
+	_, registered := w.Hosts[node]
+	switch {
+	case len(rec.Places) == 0:
+		return false
+	case rec.Phase == machines.Made && registered:
+		return settling(w, node, rec)
+	case rec.Phase == machines.Made:
+		return !rec.Joined // an operator removed it
+	}
+	return true
+}
+
+// Recall adds the places that machine records keep: those of nodes that are not registered, and those of leaving nodes that the
+// stored environment does not have any more.
+func Recall(e *environments.Environment, w machines.World) {
+	if len(rollout.PolicyOf(e).Limits()) == 0 {
+		return
+	}
+	for node, rec := range w.Records {
+		_, registered := w.Hosts[node]
+		_, known := e.RoleOf(node)
+		if !known && w.Old != nil {
+			_, known = w.Old.RoleOf(node)
+		}
+		if len(rec.Places) > 0 && !(registered && known) {
+			w.Places[node] = rec.Places
+		}
+	}
 }
 
 // Yields reports whether a step may have to wait for other unavailable nodes: it makes a working node unavailable.

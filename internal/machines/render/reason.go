@@ -123,7 +123,7 @@ var sentences = map[machines.Code]string{
 	machines.WaitsForProvider:    "the provider throttles requests: waiting $span",
 	machines.WaitsForProblem:     "$problem",
 	machines.WaitsForRetry:       "the provider answered: $problem; retrying",
-	machines.WaitsForPlace:       "it waits for $nodes of $place: `rollout:` of the environment file allows no further unavailable node",
+	machines.WaitsForPlace:       "it waits for $nodes of $place$deadline: `rollout:` of the environment file allows no further unavailable node",
 	machines.WaitsForHooks:       "waiting for its retire hooks",
 	machines.WaitsForEnd:         "its machine is not gone yet",
 	machines.WaitsForEndAgain:    "its machine still exists: deleting it again",
@@ -219,6 +219,11 @@ func param(r machines.Reason, name string) string {
 		return clock(r.At)
 	case "until":
 		return clock(r.Until)
+	case "deadline":
+		if r.Until.IsZero() {
+			return ""
+		}
+		return ", at most until " + clock(r.Until)
 	case "span":
 		return span(r.Span())
 	case "settings":
