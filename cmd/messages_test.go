@@ -25,8 +25,7 @@ var (
 
 // A message must not name a verb or a flag that does not exist.
 func TestMessagesNameCommandsThatExist(t *testing.T) {
-	commands := &commandLines{help: map[string]string{}}
-	flags := commands.flags(t)
+	flags := allFlags(t)
 	seen := 0
 	sources(t, ".", func(path string, file *ast.File, positions *token.FileSet) {
 		if strings.HasPrefix(path, "e2e/") || strings.HasPrefix(path, "internal/testbed/") || strings.HasPrefix(path, "cmd/testdata/") {
@@ -48,7 +47,7 @@ func TestMessagesNameCommandsThatExist(t *testing.T) {
 						continue
 					}
 					seen++
-					if problem := commands.check(t, program, words[1:]); problem != "" {
+					if problem := checkCommand(t, program, words[1:]); problem != "" {
 						t.Errorf("%s: `%s`: %s", positions.Position(literal.Pos()), m[1], problem)
 					}
 				}
@@ -56,7 +55,7 @@ func TestMessagesNameCommandsThatExist(t *testing.T) {
 			for _, m := range bareCommand.FindAllStringSubmatch(text, -1) {
 				seen++
 				words := strings.Fields(m[1])
-				if problem := commands.check(t, words[0], words[1:]); problem != "" {
+				if problem := checkCommand(t, words[0], words[1:]); problem != "" {
 					t.Errorf("%s: %s: %s", positions.Position(literal.Pos()), m[1], problem)
 				}
 			}
@@ -77,11 +76,11 @@ func TestMessagesNameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// flags returns the flags of all verbs of both programs.
-func (c *commandLines) flags(t *testing.T) map[string]bool {
+// allFlags returns the flags of all verbs of both programs.
+func allFlags(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	for _, help := range c.tree(t) {
+	for _, help := range commandTree(t) {
 		for flag := range flagsOf(help) {
 			all[flag] = true
 		}
@@ -89,12 +88,15 @@ func (c *commandLines) flags(t *testing.T) map[string]bool {
 	return all
 }
 
-// tree returns the help of each verb of both programs, by command line.
-func (c *commandLines) tree(t *testing.T) map[string]string {
+// commandTree returns the help of each verb of both programs, by command line.
+func commandTree(t *testing.T) map[string]string {
 	t.Helper()
+	all := map[string]string{}
 	var walk func(program string, verbs []string)
 	walk = func(program string, verbs []string) {
-		for _, verb := range verbsOf(c.of(t, program, verbs)) {
+		help := helpOf(t, program, verbs)
+		all[strings.Join(append([]string{program}, verbs...), " ")] = help
+		for _, verb := range verbsOf(help) {
 			if verb != "help" {
 				walk(program, append(verbs[:len(verbs):len(verbs)], verb))
 			}
@@ -102,7 +104,7 @@ func (c *commandLines) tree(t *testing.T) map[string]string {
 	}
 	walk("pulley", nil)
 	walk("pulley-agent", nil)
-	return c.help
+	return all
 }
 
 // helpFirstLine matches an imperative verb and its object: a capital, no full stop, no question mark.
@@ -111,8 +113,7 @@ var helpFirstLine = regexp.MustCompile(`^[A-Z][a-z]+,? [^?]*[^.?]$`)
 // An operator who reads one line for each verb must find the right one.
 func TestHelpBeginsWithTheVerbsPurpose(t *testing.T) {
 	t.Parallel()
-	commands := &commandLines{help: map[string]string{}}
-	tree := commands.tree(t)
+	tree := commandTree(t)
 	lines := 0
 	for name, help := range tree {
 		_, list, _ := strings.Cut(help, "Available Commands:\n")
@@ -145,8 +146,7 @@ func verbOf(command string) string {
 // A reader of the help must find a command line that works.
 func TestHelpHasExamplesThatExist(t *testing.T) {
 	t.Parallel()
-	commands := &commandLines{help: map[string]string{}}
-	for name, help := range commands.tree(t) {
+	for name, help := range commandTree(t) {
 		if strings.HasPrefix(name, "pulley completion") {
 			continue
 		}
@@ -159,7 +159,7 @@ func TestHelpHasExamplesThatExist(t *testing.T) {
 		for line := range strings.Lines(examples) {
 			for _, words := range simpleCommands(strings.TrimSpace(line)) {
 				if program := words[0]; program == "pulley" || program == "pulley-agent" {
-					if problem := commands.check(t, program, words[1:]); problem != "" {
+					if problem := checkCommand(t, program, words[1:]); problem != "" {
 						t.Errorf("`%s`: example %q: %s", name, strings.TrimSpace(line), problem)
 					}
 				}
@@ -174,9 +174,8 @@ var namesCommand = regexp.MustCompile(`(?:\b[Bb]y|output of) $`)
 // An operator who copies a remedy must not get "missing environment".
 func TestMessagesNameTheEnvironment(t *testing.T) {
 	t.Parallel()
-	commands := &commandLines{help: map[string]string{}}
 	needs := map[string]bool{}
-	for name, help := range commands.tree(t) {
+	for name, help := range commandTree(t) {
 		if usage, _, _ := strings.Cut(help, "\nFlags:"); strings.Contains(usage, " -e ENVIRONMENT") {
 			needs[name] = true
 		}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -183,7 +184,6 @@ func testsAndFolders(t *testing.T) (tests, folders map[string]bool) {
 
 // Every command in a page must exist, with its flags.
 func TestDocsShowCommandsThatExist(t *testing.T) {
-	commands := &commandLines{help: map[string]string{}}
 	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestDocsShowCommandsThatExist(t *testing.T) {
 				switch program := filepath.Base(words[0]); program {
 				case "pulley", "pulley-agent":
 					seen++
-					if problem := commands.check(t, program, words[1:]); problem != "" {
+					if problem := checkCommand(t, program, words[1:]); problem != "" {
 						t.Errorf("%s: %s: %s", p.name, line, problem)
 					}
 				case "make":
@@ -278,20 +278,21 @@ func simpleCommands(line string) [][]string {
 	return all
 }
 
-// commandLines checks commands against the output of --help.
-type commandLines struct{ help map[string]string }
+// helpTexts are the outputs of --help by command line, for all tests: both programs have about 150 verbs.
+var helpTexts sync.Map
 
-func (c *commandLines) of(t *testing.T, program string, verbs []string) string {
+func helpOf(t *testing.T, program string, verbs []string) string {
 	t.Helper()
 	name := strings.Join(append([]string{program}, verbs...), " ")
-	if _, known := c.help[name]; !known {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(verbs, "--help")...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s --help: %v\n%s", name, err, out)
-		}
-		c.help[name] = string(out)
+	if help, known := helpTexts.Load(name); known {
+		return help.(string)
 	}
-	return c.help[name]
+	out, err := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(verbs, "--help")...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s --help: %v\n%s", name, err, out)
+	}
+	helpTexts.Store(name, string(out))
+	return string(out)
 }
 
 // verbsOf returns the verbs that a help text lists. flagsOf returns its flags, with whether each takes a value.
@@ -325,11 +326,11 @@ func flagsOf(help string) map[string]bool {
 	return flags
 }
 
-// check returns the error in the words after a program's name, or "".
-func (c *commandLines) check(t *testing.T, program string, words []string) string {
+// checkCommand returns the error in the words after a program's name, or "".
+func checkCommand(t *testing.T, program string, words []string) string {
 	t.Helper()
 	var verbs []string
-	help := c.of(t, program, nil)
+	help := helpOf(t, program, nil)
 	for i := 0; i < len(words); i++ {
 		word := words[i]
 		switch {
@@ -346,7 +347,7 @@ func (c *commandLines) check(t *testing.T, program string, words []string) strin
 			}
 		case slices.Contains(verbsOf(help), word):
 			verbs = append(verbs, word)
-			help = c.of(t, program, verbs)
+			help = helpOf(t, program, verbs)
 		case len(verbs) == 0 || len(verbsOf(help)) > 0:
 			return "there is no verb " + word
 		}

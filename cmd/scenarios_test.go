@@ -40,7 +40,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	build := exec.Command("go", "build", "-tags", "failpoint", "-o", dir+"/", "./pulley", "./pulley-agent")
+	build := exec.Command("go", "build", "-tags", "failpoint", "-ldflags=-s -w", "-o", dir+"/", "./pulley", "./pulley-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot build the commands: %v\n%s", err, out)

@@ -214,11 +214,14 @@ func private(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 }
 
-// until TEXT COMMAND [ARG …] runs a command until its output matches TEXT, and logs only the last run.
+// until TEXT COMMAND [ARG …] runs a command until its output matches TEXT, and logs only the last run. The pauses grow: each run costs
+// as much of the processor as what the script waits for.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) < 2, "until TEXT COMMAND [ARG ...]")
 	want := regexp.MustCompile(args[0])
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	end := time.Now().Add(patience)
+	for pause := 50 * time.Millisecond; ; time.Sleep(pause) {
+		pause = min(pause*3/2, 500*time.Millisecond)
 		cmd := exec.CommandContext(context.Background(), "sh", append([]string{"-c", `exec "$0" "$@"`}, args[1:]...)...)
 		cmd.Dir = ts.MkAbs(".")
 		cmd.Env = surroundings(ts)

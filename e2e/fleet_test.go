@@ -48,7 +48,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	bin = dir
-	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../cmd/pulley", "../cmd/pulley-agent")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "../cmd/pulley", "../cmd/pulley-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot build the commands: %v\n%s", err, out)

@@ -66,7 +66,7 @@ func outer() (int, error) {
 		return 1, err
 	}
 	defer os.RemoveAll(bin)
-	build := exec.Command("go", "build", "-trimpath", "-o", bin+"/", "../../cmd/pulley", "../../cmd/pulley-agent")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "../../cmd/pulley", "../../cmd/pulley-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("cannot build the commands: %w\n%s", err, out)

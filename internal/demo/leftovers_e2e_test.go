@@ -61,7 +61,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(built)
-	if out, err := exec.Command("go", "build", "-o", built+"/", "../../cmd/pulley", "../../cmd/pulley-agent").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", built+"/", "../../cmd/pulley", "../../cmd/pulley-agent").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot build the commands: %v\n%s", err, out)
 		return 1
 	}
@@ -93,19 +93,18 @@ func (d *runningDemo) remember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	children := map[int][]int{}
+	children, names := map[int][]int{}, map[int]string{}
 	for _, p := range hostProcesses() {
 		children[p.parent] = append(children[p.parent], p.pid)
+		names[p.pid] = p.String()
 	}
 	for queue := []int{d.cmd.Process.Pid}; len(queue) > 0; queue = queue[1:] {
 		queue = append(queue, children[queue[0]]...)
 		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", queue[0])); err == nil && ns != own {
 			d.namespaces[ns] = true
 		}
-		for _, p := range hostProcesses() {
-			if p.pid == queue[0] {
-				d.family = append(d.family, p.String())
-			}
+		if name := names[queue[0]]; name != "" && !slices.Contains(d.family, name) {
+			d.family = append(d.family, name)
 		}
 	}
 }
@@ -158,7 +157,7 @@ func (d *runningDemo) eventually(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("not within 10 minutes: %s\nprocesses: %q\n%s", what, d.processes(), d.output.String())
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
