@@ -21,5 +21,5 @@ func TestFake(t *testing.T) {
 		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
 		write(t, filepath.Join(dir, "extra-args"), strings.Join(extra, " "))
 		return m
-	})
+	}, nil, nil)
 }

@@ -78,10 +78,19 @@ func (r *ran) file(name string) string {
 	return string(text)
 }
 
-// suite runs the contract on the Puppets from newMachine. more are cases that the fake does not know.
-func suite(t *testing.T, newMachine func(t *testing.T, extra ...string) machine, more ...testCase) {
+// suite runs the contract, with more cases and without those of these names, on the Puppets from newMachine.
+func suite(t *testing.T, newMachine func(t *testing.T, extra ...string) machine, more []testCase, without []string) {
+	all := append(cases(), more...)
+	for _, name := range without {
+		if !slices.ContainsFunc(all, func(c testCase) bool { return c.Name == name }) {
+			t.Errorf("there is no case %q", name)
+		}
+	}
 	t.Run("what_is_spoiled_does_reach_a_Puppet", func(t *testing.T) { leaks(t, newMachine(t)) })
-	for _, c := range append(cases(), more...) {
+	for _, c := range all {
+		if slices.Contains(without, c.Name) {
+			continue
+		}
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
 			if c.Spoil == nil { // a case that modifies the environment of this process runs alone
 				t.Parallel()
