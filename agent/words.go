@@ -75,6 +75,8 @@ func (p Params) detail() Prose {
 		return p.Blocked.words()
 	case p.Hold != nil:
 		return Prose(p.Hold.String())
+	case p.Gate != nil && p.Gate.State == GateOpen: // of a job
+		return Prose(with(fmt.Sprintf("%s of %s, since %s", p.Gate.Rollout, p.Gate.By, stamp(p.Gate.At)), p.Gate.Why))
 	case p.Gate != nil:
 		return Prose(with(fmt.Sprintf("%s by %s", p.Gate.State, p.Gate.By), p.Gate.Why))
 	case p.Refusal != nil:

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/preview"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -126,7 +127,7 @@ func newRolloutList(o *options) *cobra.Command {
 		Use: "list -e ENVIRONMENT", Short: "List the rollouts of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				all, damaged, err := change.Rollouts(ctx, s, ref)
+				all, damaged, err := change.Rollouts(ctx, s, ref, rollout.Take)
 				if err != nil {
 					return err
 				}
@@ -159,7 +160,7 @@ func newRolloutShow(o *options) *cobra.Command {
 				id = args[0]
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				r, err := change.LookAtRollout(ctx, s, ref, id, o.env.Now())
+				r, err := change.LookAtRollout(ctx, s, ref, rollout.Take, id, o.env.Now())
 				if err != nil {
 					return err
 				}
@@ -176,7 +177,7 @@ func newRolloutShow(o *options) *cobra.Command {
 const shownMembers = 20
 
 func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
-	cli.Cleanf(o.env.Stdout, "rollout %s of %s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.ID, r.What(), ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
+	cli.Cleanf(o.env.Stdout, "%s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.Name(), ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
 	cli.Cleanf(o.env.Stdout, "started by %s at %s", r.By, r.At.UTC().Format(time.RFC3339))
 	if !r.Ended.IsZero() {
 		cli.Cleanf(o.env.Stdout, ", ended after %s", cli.Span(r.Ended.Sub(r.At)))
@@ -190,9 +191,9 @@ func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
 	}
 	if r.Wait != nil {
 		cli.Cleanf(o.env.Stdout, "%s\n", r.Wait.Sentence())
-		for _, out := range r.WaysOut(ref) {
-			cli.Cleanf(o.env.Stdout, "  %s\n", out)
-		}
+	}
+	for _, out := range r.WaysOut(ref) {
+		cli.Cleanf(o.env.Stdout, "  %s\n", out)
 	}
 	if err := o.showGroups(r); err != nil {
 		return err
@@ -218,9 +219,17 @@ func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
 
 func (o *options) showGroups(r change.Rollout) error {
 	t := cli.NewTable(o.env)
-	t.Row("GROUP", "NODES", "AT A TIME", "BEGUN")
+	head := []string{"GROUP", "NODES", "AT A TIME", "BEGUN"}
+	if r.Kind == rollout.Run {
+		head = append(head, "TOOK")
+	}
+	t.Row(head...)
 	for _, g := range r.Groups {
-		t.Row(g.Name, strconv.Itoa(g.Nodes), strconv.Itoa(g.Batch), strconv.Itoa(g.Begun))
+		row := []string{g.Name, strconv.Itoa(g.Nodes), strconv.Itoa(g.Batch), strconv.Itoa(g.Begun)}
+		if !g.To.IsZero() {
+			row = append(row, cli.Span(g.To.Sub(g.From)))
+		}
+		t.Row(row...)
 	}
 	return t.Flush()
 }
@@ -274,6 +283,9 @@ func (o *options) waysOut(c *cobra.Command, err error) error {
 		return err
 	}
 	env := cmp.Or(o.fleet.Used, "ENVIRONMENT")
+	if owner := new(store.CampaignError); errors.As(err, &owner) && owner.Job() {
+		return fmt.Errorf("%w\nwait for its end: `pulley job watch -e %s`\nor end it: `pulley job abort -e %s`", err, env, env)
+	}
 	text := fmt.Sprintf("wait for its end: `pulley rollout show -e %s`", env)
 	if c.Flags().Lookup("abort-campaign") != nil && !o.rollout {
 		text += "\nor give --abort-campaign: the rollout ends, and its nodes take what is desired for them then"

@@ -11,6 +11,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -30,7 +31,7 @@ EXIT STATUS
 				id = args[0]
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				return o.watchRollout(ctx, s, ref, id)
+				return o.watchRollout(ctx, s, ref, rollout.Take, id)
 			})
 		},
 	}
@@ -38,10 +39,10 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string) error {
+func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind, id string) error {
 	out, shown, before := o.env.Stdout, "", change.Rollout{}
 	for {
-		r, err := change.LookAtRollout(ctx, s, ref, id, o.env.Now())
+		r, err := change.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
 		switch {
 		case ctx.Err() != nil:
 			return nil

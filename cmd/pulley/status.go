@@ -143,7 +143,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 	}
 	status := fleet.Look(f, ref, sel, v.env.Now())
 	if id := f.Desires.Gate.Rollout; id != "" {
-		switch r, err := change.LookAtRollout(ctx, s, ref, id, v.env.Now()); {
+		switch r, err := change.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); {
 		case errors.Is(err, agent.ErrUnreachable):
 			return status, err
 		case err != nil:

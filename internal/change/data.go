@@ -62,7 +62,7 @@ func commit(ctx context.Context, s *store.Store, ref environments.Ref, d store.D
 		return s.Targets.ChangeData(ctx, ref, d, data, layers, a.store())
 	}
 	if d.Gate.Rollout != "" {
-		return store.Change{}, fmt.Errorf("cannot start a rollout in %s: %w: %s", ref, store.ErrCampaign, d.Gate.Rollout)
+		return store.Change{}, fmt.Errorf("cannot start a rollout in %s: %w", ref, &store.CampaignError{ID: d.Gate.Rollout})
 	}
 	added, err := s.Targets.AddData(ctx, ref, d, data, layers, a.store())
 	return store.Change{Kind: store.DataChange, Before: d.Default, After: added.Overlay(d.Default)}, err

@@ -19,9 +19,10 @@ import (
 	"pulley/internal/store"
 )
 
-// Rollout is a staged rollout as operators see it.
+// Rollout is a staged rollout, or a job, as operators see it.
 type Rollout struct {
 	ID       string          `json:"id"`
+	Kind     rollout.Kind    `json:"kind"`
 	State    RolloutState    `json:"state"`
 	Role     string          `json:"role,omitempty"` // scope; "": all nodes
 	Target   agent.Target    `json:"target"`
@@ -57,6 +58,10 @@ const (
 	RolloutCompleted RolloutState = "completed"
 	RolloutReverted  RolloutState = "reverted"
 	RolloutReplaced  RolloutState = "replaced"
+
+	JobFailed  RolloutState = "failed"  // the rest of its nodes did not run
+	JobAborted RolloutState = "aborted" // it has ended
+	JobLost    RolloutState = "lost"
 )
 
 // RolloutGroup is the progress of a group.
@@ -66,6 +71,9 @@ type RolloutGroup struct {
 	Batch   int    `json:"batch"`   // nodes at a time
 	Batches int    `json:"batches"` // 0: not known yet
 	Begun   int    `json:"begun"`   // nodes that were ordered, or left out
+
+	From time.Time `json:"from,omitzero"` // of a job: when its first node was ordered
+	To   time.Time `json:"to,omitzero"`   // of a job: when its last node ended
 }
 
 // RolloutNode is a node of a rollout that is in progress, failed, or was left out.
@@ -93,6 +101,21 @@ var errNoRollout = errors.New("no rollout is in progress")
 // noRollout returns the error of an environment without a rollout in progress.
 func noRollout(ref environments.Ref) error {
 	return fmt.Errorf("%w in %s\n`pulley rollout list -e %s` lists earlier ones", errNoRollout, ref, ref)
+}
+
+// isJob returns the error of a verb for rollouts while a job is in progress.
+func isJob(ref environments.Ref, id string) error {
+	return fmt.Errorf("%w in %s: %s is a job\n`pulley job show -e %s` shows it, `pulley job abort -e %s` ends it", errNoRollout, ref, id, ref, ref)
+}
+
+// Noun is what people call a campaign of this kind.
+func (r Rollout) Noun() string { return noun(r.Kind) }
+
+func noun(k rollout.Kind) string {
+	if k == rollout.Run {
+		return "job"
+	}
+	return "rollout"
 }
 
 // RolloutTarget is what a staged rollout brings to nodes: a release, a generation of live data, or both.
@@ -233,6 +256,8 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act
 			return err
 		case c == nil:
 			return noRollout(ref)
+		case c.Plan.Kind != rollout.Take:
+			return isJob(ref, c.Plan.ID)
 		}
 		to, err := c.State, error(nil)
 		switch act {
@@ -278,8 +303,8 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act
 	return r, err
 }
 
-// Rollouts lists the staged rollouts of an environment, newest first. damaged names unreadable keys.
-func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref) (all []Rollout, damaged []string, err error) {
+// Rollouts lists the staged rollouts, or the jobs, of an environment, newest first. damaged names unreadable keys.
+func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind) (all []Rollout, damaged []string, err error) {
 	campaigns, damaged, err := s.Campaigns.List(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -290,6 +315,9 @@ func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref) (all []
 		}
 	}
 	for _, c := range campaigns {
+		if c.Plan.Kind != kind {
+			continue
+		}
 		r := describeRollout(c.Plan, c.State, c.Gate)
 		r.Policy, r.Groups, r.Members = nil, nil, nil
 		all = append(all, r)
@@ -297,31 +325,36 @@ func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref) (all []
 	return all, damaged, nil
 }
 
-// LookAtRollout reads one rollout, also one that ended; "" is the one in progress, or else the newest. It computes what the
-// rollout waits for as `pulley serve` does.
-func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, now time.Time) (Rollout, error) {
+// LookAtRollout reads one rollout or job, also one that ended; "" is the one in progress, or else the newest, of this kind. It computes
+// what it waits for as `pulley serve` does. With an id, an empty kind is any.
+func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind, id string, now time.Time) (Rollout, error) {
+	if id == "" {
+		campaigns, _, err := s.Campaigns.List(ctx, ref)
+		if err != nil {
+			return Rollout{}, err
+		}
+		at := slices.IndexFunc(campaigns, func(c store.Campaign) bool { return c.Plan.Kind == kind })
+		if at < 0 {
+			if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+				return Rollout{}, err
+			}
+			start := "rollout start VERSION"
+			if kind == rollout.Run {
+				start = "job run"
+			}
+			return Rollout{}, fmt.Errorf("%s never had a %s\n`pulley %s -e %s` starts one", ref, noun(kind), start, ref)
+		}
+		id = campaigns[at].Plan.ID
+	}
 	r, _, err := lookAtRollout(ctx, s, ref, id, now)
+	if errors.Is(err, store.ErrNotFound) || err == nil && kind != "" && r.Kind != kind {
+		err = fmt.Errorf("%s has no %s %s\n`pulley %s list -e %s` lists them", ref, noun(kind), id, noun(kind), ref)
+	}
 	return r, err
 }
 
 func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, now time.Time) (r Rollout, c *store.Campaign, err error) {
-	if id == "" {
-		campaigns, _, err := s.Campaigns.List(ctx, ref)
-		if err != nil {
-			return r, nil, err
-		}
-		if len(campaigns) == 0 {
-			if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
-				return r, nil, err
-			}
-			return r, nil, fmt.Errorf("%s never had a rollout\n`pulley rollout start VERSION -e %s` starts one", ref, ref)
-		}
-		id = campaigns[0].Plan.ID
-	}
 	c, err = s.Campaigns.Get(ctx, ref, id, nil)
-	if errors.Is(err, store.ErrNotFound) {
-		err = fmt.Errorf("%w\n`pulley rollout list -e %s` lists the rollouts", err, ref)
-	}
 	if err != nil {
 		return r, nil, err
 	}
@@ -344,11 +377,11 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id
 
 func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
-		ID: p.ID, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
+		ID: p.ID, Kind: p.Kind, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
 		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
 		took: map[string]bool{},
 	}
-	if s.Phase == rollout.Reverted {
+	if s.Phase == rollout.Reverted || s.Phase == rollout.Failed {
 		r.Stop = s.Stop
 	}
 	if s.Late != nil {
@@ -374,6 +407,9 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 			one.Begun = g.Size
 		case i == s.Group:
 			one.Begun = s.Next
+		}
+		if i < len(s.Times) {
+			one.From, one.To = s.Times[i].From, s.Times[i].To
 		}
 		for _, m := range g.Nodes[:min(one.Begun, len(g.Nodes))] {
 			_, running := s.Slots[m.Node]
@@ -413,6 +449,9 @@ func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, g
 	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, now)
 	if err != nil {
 		return "", err
+	}
+	if r.Kind == rollout.Run {
+		return fmt.Sprintf("job %s: %s", r.ID, placeInJob(r, c, node)), nil
 	}
 	return fmt.Sprintf("%s of %s: %s", r.ID, r.What(), place(r, c, node)), nil
 }
@@ -458,7 +497,7 @@ func place(r Rollout, c *store.Campaign, node string) string {
 // Waits reports whether the rollout needs an operator before it continues.
 func (r Rollout) Waits() bool {
 	switch r.State {
-	case RolloutPaused, RolloutAborted:
+	case RolloutPaused, RolloutAborted, JobFailed, JobLost:
 		return true
 	case RolloutAdvancing:
 		return r.Wait != nil && (r.Wait.Code == rollout.WaitApproval || r.Wait.Code == rollout.WaitLost)
@@ -469,17 +508,30 @@ func (r Rollout) Waits() bool {
 // What is what the rollout brings to its nodes: a target, or a version of the agent.
 func (r Rollout) What() string { return rollout.What(r.Target, r.Agent) }
 
+// Name is what it is, with its ID.
+func (r Rollout) Name() string {
+	if r.Kind == rollout.Run {
+		return "job " + r.ID
+	}
+	return "rollout " + r.ID + " of " + r.What()
+}
+
 // Sentence is the rollout in one line.
 func (r Rollout) Sentence() string {
-	text := fmt.Sprintf("rollout %s of %s: %s; %d of %d nodes done, %d failed, %d skipped", r.ID, r.What(), r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
+	text := fmt.Sprintf("%s: %s; %d of %d nodes done, %d failed, %d skipped", r.Name(), r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
 	if r.Wait != nil {
 		text += "; " + r.Wait.Sentence()
 	}
 	return text
 }
 
-// Since lists what happened to nodes since an earlier look, in the order of their names.
+// Since lists what happened to nodes since an earlier look: those that ended, then the others, in the order of their names.
 func (r Rollout) Since(before Rollout) (lines []string) {
+	for _, node := range slices.SortedFunc(maps.Keys(r.took), fleet.CompareNatural) {
+		if r.took[node] && before.ID != "" && !before.took[node] {
+			lines = append(lines, node+": done")
+		}
+	}
 	was := map[string]RolloutNode{}
 	for _, m := range before.Members {
 		was[m.Node] = m
@@ -492,6 +544,9 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 		switch m.State {
 		case RolloutNodeState(rollout.Ordered):
 			words = "may take the target"
+			if r.Kind == rollout.Run {
+				words = "may run"
+			}
 		case RolloutNodeState(rollout.Healthy):
 			words = "took the target, and settles"
 		case RolloutNodeState(rollout.Lost):
@@ -505,16 +560,17 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 		}
 		lines = append(lines, m.Node+": "+words)
 	}
-	for _, node := range slices.SortedFunc(maps.Keys(r.took), fleet.CompareNatural) {
-		if r.took[node] && before.ID != "" && !before.took[node] {
-			lines = append(lines, node+": done")
-		}
-	}
 	return lines
 }
 
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.
 func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
+	if r.Kind == rollout.Run {
+		if r.State == JobFailed || r.State == JobAborted || r.State == JobLost {
+			ways = append(ways, fmt.Sprintf("to run the nodes that failed or never ran: `pulley job retry %s -e %s`", r.ID, ref))
+		}
+		return ways
+	}
 	closed := r.State == RolloutPaused || r.State == RolloutAborted
 	if closed && r.Wait != nil && r.Wait.Stop != nil && r.Wait.Stop.Code == rollout.StopRestored {
 		return []string{fmt.Sprintf("to end it, and continue above all epochs that nodes have seen: `pulley recover -e %s`", ref)}

@@ -34,6 +34,9 @@ func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f st
 	if c == nil {
 		return f, nil, r, fmt.Errorf("%w\n`pulley rollback -e %s` takes a completed one back", noRollout(ref), ref)
 	}
+	if c.Plan.Kind != rollout.Take {
+		return f, nil, r, isJob(ref, c.Plan.ID)
+	}
 	if f, err = s.Fleet.State(ctx, ref); err != nil {
 		return f, nil, r, err
 	}

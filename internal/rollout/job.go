@@ -9,7 +9,7 @@ import (
 // MakeJob plans a job over layers of nodes: each layer needs only earlier ones. Of the policy, it uses the batch (default: the complete
 // layer), the concurrency, the failures, the deadline and the progress.
 func MakeJob(o Order, layers [][]Member) (Plan, error) {
-	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress}
+	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress, KeepWaiting: o.Policy.KeepWaiting}
 	policy = policy.withDefaults()
 	policy.Canaries, policy.Batch = "", o.Policy.Batch
 	p := Plan{Kind: Run, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}

@@ -146,7 +146,7 @@ func (s *Fleet) putAgentWish(ctx context.Context, ref environments.Ref, w AgentW
 		return err
 	}
 	if gate != nil && gate.Rollout != "" {
-		return fmt.Errorf("%w: %s", ErrCampaign, gate.Rollout)
+		return &CampaignError{gate.Rollout}
 	}
 	return s.db.Commit(ctx, etcd.If(etcd.Same(k.Gate(), gateRevision), etcd.Same(k.AgentChoice(), revision)).Put(k.AgentChoice(), w))
 }

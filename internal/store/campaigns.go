@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,23 @@ const (
 const JobLease = 15 * time.Minute
 
 // ErrCampaign means that a staged rollout, or a job, owns the targets of an environment.
-var ErrCampaign = errors.New("a rollout or a job is in progress")
+var ErrCampaign = errors.New("a campaign is in progress")
+
+// CampaignError is an ErrCampaign with the ID of the rollout or job.
+type CampaignError struct{ ID string }
+
+// Job reports whether it is a job.
+func (e *CampaignError) Job() bool { return strings.HasPrefix(e.ID, "j") }
+
+func (e *CampaignError) Error() string {
+	if e.Job() {
+		return "a job is in progress: " + e.ID
+	}
+	return "a rollout is in progress: " + e.ID
+}
+
+// Is makes it an ErrCampaign.
+func (e *CampaignError) Is(target error) bool { return target == ErrCampaign }
 
 // Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
 type Started struct {
@@ -71,7 +88,7 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 	k, scope, at := s.db.Env(ref), etcd.Scope{Role: p.Role}, a.At.UTC().Truncate(time.Second)
 	switch {
 	case d.Gate.Rollout != "":
-		return fail(fmt.Errorf("%w: %s", ErrCampaign, d.Gate.Rollout))
+		return fail(&CampaignError{d.Gate.Rollout})
 	case p.Agent.Version != "" && p.Target != (agent.Target{}):
 		return fail(errors.New("its target has an agent and content, which never change together\nroll out the one, then the other"))
 	case p.Role != "" && p.Target.Data != 0:
@@ -467,7 +484,7 @@ func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign,
 	b := etcd.If(guards...).Put(k.CampaignState(p.ID), step.State)
 	switch {
 	case p.Kind == rollout.Run && step.State.Phase != rollout.Advancing && step.State.Phase != rollout.Replaced:
-		_, err := s.endJob(ctx, b, ref, c, Author{By: "pulley serve", At: now})
+		_, err := s.endJob(ctx, b, ref, c, *step.State, Author{By: "pulley serve", At: now})
 		return err
 	case step.State.Phase == rollout.Completed:
 		before := c.Desires.Target(etcd.Scope{Role: p.Role})
@@ -525,22 +542,52 @@ func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign
 	}
 	k, next := s.db.Env(ref), c.State.Abort(a.At)
 	b := etcd.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), next)
-	_, err := s.endJob(ctx, b, ref, c, a)
+	_, err := s.endJob(ctx, b, ref, c, next, a)
 	return next, etcd.Wrap(err, "cannot abort job %s of %s", c.Plan.ID, ref)
 }
 
-// endJob ends a job: with the next epoch its assignments are void.
-func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, a Author) (Change, error) {
+// endJob ends a job in a state: with the next epoch its assignments are void.
+func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, end rollout.State, a Author) (Change, error) {
 	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
 	if err != nil {
 		return Change{}, err
 	}
 	b.Delete(s.db.Env(ref).Job())
+	if err := s.keepWaiting(ctx, b, ref, c, end, a); err != nil {
+		return Change{}, err
+	}
 	own := c.Desires.Target(etcd.Scope{Role: c.Plan.Role})
 	a.Ends = c.Plan.ID
 	return s.targets.change(ctx, b, ref, c.Desires, Change{
 		Kind: JobEnded, Role: c.Plan.Role, Before: own, After: own, Rollout: startedBy(c.Plan), ending: &signed.Reverted,
 	}, a)
+}
+
+// keepWaiting adds holds of the nodes that failed in a job, if its policy says so. A node with a hold keeps it.
+func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, end rollout.State, a Author) error {
+	lasts := time.Duration(c.Plan.Policy.KeepWaiting)
+	if lasts == 0 || len(end.Failed) == 0 {
+		return nil
+	}
+	lease, err := s.db.Grant(ctx, lasts)
+	if err != nil {
+		return err
+	}
+	for _, node := range slices.Sorted(maps.Keys(end.Failed)) {
+		scope := etcd.Scope{Node: node}
+		held, revision, err := s.fleet.HoldOf(ctx, ref, scope)
+		if err != nil {
+			return err
+		}
+		if held == nil && revision == 0 {
+			at := a.At.UTC().Truncate(time.Second)
+			b.If(etcd.Same(s.db.Env(ref).Hold(scope), 0)).Put(s.db.Env(ref).Hold(scope), agent.Hold{
+				Scope: scope.Segment("all"), Mode: agent.Stop, Kind: agent.OperatorHold, Who: c.Plan.By,
+				Why: agent.Prose("it failed in job " + c.Plan.ID), Since: at, Until: at.Add(lasts),
+			}, clientv3.WithLease(lease))
+		}
+	}
+	return nil
 }
 
 // KeepAlive renews the lease of a job. It does nothing when the job has ended.

@@ -108,6 +108,7 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	}
 	points := []etcd.Point{
 		{Key: k.Gate(), Read: etcd.Into(&f.Desires.Gate)},
+		{Key: k.Job(), Read: etcd.Into(&f.Desires.Job)},
 		{Key: k.AgentChoice(), Read: func(kv *etcd.KV) error {
 			f.Desires.Agents = wishOf(kv)
 			return nil

@@ -111,6 +111,7 @@ type Desires struct {
 	Nodes    map[string]agent.Target
 	Damaged  []string // keys of unknown meaning, with the reason
 
+	Job       *agent.LiveJob         // that lets nodes wait; nil: none
 	Agents    AgentWish              // desired versions of the agent
 	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
 
@@ -123,6 +124,7 @@ type Desires struct {
 func (d Desires) For(role, node string) agent.Desired {
 	return agent.Desired{
 		Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node], Agent: d.Agents.For(role, node),
+		Job: d.Job,
 	}
 }
 
@@ -140,7 +142,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	d := Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
-		clientv3.OpGet(k.AgentChoice(), more...),
+		clientv3.OpGet(k.AgentChoice(), more...), clientv3.OpGet(k.Job(), more...),
 	}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
@@ -154,6 +156,11 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	}
 	for _, kv := range resp.Responses[3].GetResponseRange().Kvs {
 		d.revisions[k.AgentChoice()], d.Agents = kv.ModRevision, wishOf(kv)
+	}
+	for _, kv := range resp.Responses[4].GetResponseRange().Kvs {
+		if err := etcd.Into(&d.Job)(kv); err != nil {
+			return Desires{}, err
+		}
 	}
 	at := append([]clientv3.OpOption{clientv3.WithRev(d.Revision)}, more...)
 	err = s.db.Scan(ctx, k.Desired(), func(rest string, kv *etcd.KV) error { return d.add(rest, kv) }, at...)
@@ -278,7 +285,7 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
 	if id := d.Gate.Rollout; id != "" && a.Ends != id && !a.Aborts && c.Kind != Recovered {
-		return fail(fmt.Errorf("%w: %s", ErrCampaign, id))
+		return fail(&CampaignError{id})
 	}
 	record, err := etcd.Encode(c)
 	if err != nil {
