@@ -21,6 +21,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -364,7 +365,7 @@ func render(n store.Notice) (title, text string) {
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
 	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded:
 		what := map[store.NoticeKind]string{store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended"}[n.Kind]
-		return fmt.Sprintf("rollout %s in %s %s", n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley rollout show %s -e %s`", n.Problem, n.Rollout, n.Environment)
+		return fmt.Sprintf("%s %s in %s %s", rollout.Noun(n.Rollout), n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley %s show %s -e %s`", n.Problem, rollout.Noun(n.Rollout), n.Rollout, n.Environment)
 	case store.HoldEnded:
 		title = "a hold in " + n.Environment + " ended"
 		if h := n.Hold; h != nil {

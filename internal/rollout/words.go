@@ -18,6 +18,14 @@ func What(t agent.Target, version string) string {
 	return t.String()
 }
 
+// Noun is what people call the campaign with an ID.
+func Noun(id string) string {
+	if strings.HasPrefix(id, "j") {
+		return "job"
+	}
+	return "rollout"
+}
+
 // Sentence renders a wait.
 func (w Wait) Sentence() string {
 	switch w.Code {

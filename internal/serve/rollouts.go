@@ -77,12 +77,22 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 			how = "it completed"
 		case rollout.Reverted:
 			how = "it was taken back"
+		case rollout.Failed:
+			how = "it stopped by itself, and the rest of its nodes did not run"
+		case rollout.Aborted:
+			how = "an operator ended it"
+		case rollout.Gone:
+			how = "no serve advanced it, and its nodes went on by themselves"
 		}
-		text := fmt.Sprintf("%s: %d of %d nodes took %s, %d failed", how, c.State.Done, plan.Nodes(), rollout.What(plan.Target, plan.Agent.Version), len(c.State.Failed))
-		r.Log.Info("a rollout ended", "env", ref, "rollout", plan.ID, "how", text)
+		what := "took " + rollout.What(plan.Target, plan.Agent.Version)
+		if plan.Kind == rollout.Run {
+			what = "ran"
+		}
+		text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, plan.Nodes(), what, len(c.State.Failed))
+		r.Log.Info("a "+rollout.Noun(plan.ID)+" ended", "env", ref, "rollout", plan.ID, "how", text)
 		r.Notifier.Rollout(ref, store.RolloutEnded, plan.ID, "", text)
 	default:
-		r.Log.Info("a rollout waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
+		r.Log.Info("a "+rollout.Noun(plan.ID)+" waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
 		switch wait.Code {
 		case rollout.WaitGate:
 			r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())

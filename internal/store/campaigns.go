@@ -34,14 +34,8 @@ var ErrCampaign = errors.New("a campaign is in progress")
 // CampaignError is an ErrCampaign with the ID of the rollout or job.
 type CampaignError struct{ ID string }
 
-// Job reports whether it is a job.
-func (e *CampaignError) Job() bool { return strings.HasPrefix(e.ID, "j") }
-
 func (e *CampaignError) Error() string {
-	if e.Job() {
-		return "a job is in progress: " + e.ID
-	}
-	return "a rollout is in progress: " + e.ID
+	return "a " + rollout.Noun(e.ID) + " is in progress: " + e.ID
 }
 
 // Is makes it an ErrCampaign.
