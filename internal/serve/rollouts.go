@@ -89,10 +89,10 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 			what = "ran"
 		}
 		text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, plan.Nodes(), what, len(c.State.Failed))
-		r.Log.Info("a "+rollout.Noun(plan.ID)+" ended", "env", ref, "rollout", plan.ID, "how", text)
+		r.Log.Info("a campaign ended", "env", ref, "rollout", plan.ID, "how", text)
 		r.Notifier.Rollout(ref, store.RolloutEnded, plan.ID, "", text)
 	default:
-		r.Log.Info("a "+rollout.Noun(plan.ID)+" waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
+		r.Log.Info("a campaign waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
 		switch wait.Code {
 		case rollout.WaitGate:
 			r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())
