@@ -327,6 +327,9 @@ func ping(address string) error {
 	return err
 }
 
+// allMachines is whether the tests run all of their cases, each with a machine of its own.
+var allMachines = os.Getenv("PULLEY_TEST_MACHINES") == "all"
+
 func TestMain(m *testing.M) {
 	driver.MaybeInit() // a supervisor runs this program under another name
 	maybeRequest()
