@@ -36,7 +36,7 @@ func TestBenchIdleTick(t *testing.T) {
 	bare := []string{w.bin("bare"), w.server.Endpoint, w.pki.CA, w.pki.ClientCert, w.pki.ClientKey}
 	for _, key := range []string{
 		"hosts/nodes/controller1", "gate", "desired/default", "desired/roles/controller", "desired/nodes/controller1",
-		"assigned/controller1", "holds/nodes/controller1", "holds/roles/controller", "holds/all", "statement", "agent", "hosts/head",
+		"assigned/controller1", "holds/nodes/controller1", "holds/roles/controller", "holds/all", "job", "statement", "agent", "hosts/head",
 	} {
 		bare = append(bare, "/pulley/v1/environments/dev/"+key)
 	}

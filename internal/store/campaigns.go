@@ -461,7 +461,7 @@ func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign,
 		n := o.Nodes[node]
 		b := etcd.If(guards...).If(etcd.Same(k.Assignment(node), n.AssignedAt), etcd.Same(k.Status(node), n.StatusAt))
 		if p.Kind == rollout.Run { // it waits like the others
-			b.Put(k.Assignment(node), p.Waits(n.Assigned.Machine))
+			b.Put(k.Assignment(node), p.Waits(c.State.Slots[node].Machine))
 		} else {
 			b.Delete(k.Assignment(node))
 		}
