@@ -259,3 +259,22 @@ func TestPreviewSurvivesAnyCrash(t *testing.T) {
 		})
 	}
 }
+
+// An agent that is killed twice in one preview must not begin it again at each tick.
+func TestPreviewGivesUpAfterTwoCrashes(t *testing.T) {
+	dir := t.TempDir()
+	w := reopen(t, dir, start)
+	w.promote(t, verA)
+	w.good(t)
+	w.order(t, "1", verB)
+	for range maxPreviewTries {
+		at := copyWorld(t, dir)
+		die(t, at, "preview:shown")
+		dir = at
+	}
+	w = reopen(t, copyWorld(t, dir), crashAt.Add(time.Second))
+	w.tick(t)
+	if a := w.answer(t); len(w.puppet.jobs) != 0 || a.Order != "1" || a.Problem.Code != PreviewInterrupted {
+		t.Errorf("%d runs after two crashes, and the answer %+v", len(w.puppet.jobs), a)
+	}
+}
