@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/rollout"
+	"pulley/internal/rollout/control"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
@@ -141,6 +144,46 @@ func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 	}
 	if n := c.starts(node); n != 1 {
 		t.Errorf("Puppet was started %d times, want once", n)
+	}
+}
+
+// A rollout may last for days. Neither the nodes that took its target nor those that wait for their turn may cost more meanwhile.
+func TestIdleTickDuringARolloutIsOneRequest(t *testing.T) {
+	c := newCounted(t)
+	file := filepath.Join(c.repo, "environments/dev.yaml")
+	if err := os.WriteFile(file, []byte("rollout: {promote: manual}\nroles:\n  controller: {cardinality: 2}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.command("pulley", "env", "apply", file)
+	st, err := store.Open(store.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	c.node("controller1")
+	c.node("controller2")
+	c.command("pulley", "publish", c.repo, "--version", "1.1.0", "--no-puppet")
+	c.command("pulley", "rollout", "start", "1.1.0")
+	serve := control.Controller{Store: st, Ref: environments.Ref{Environment: "dev"}, Now: time.Now}
+	advance := func(want rollout.WaitCode) {
+		t.Helper()
+		if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != want {
+			t.Fatalf("the rollout waits for %q: %v; want %q", wait.Code, err, want)
+		}
+	}
+	advance(rollout.WaitNodes)
+	c.command("pulley-agent", "run", "--root", c.root("controller1"))
+	advance(rollout.WaitApproval)
+	for _, node := range []string{"controller1", "controller2"} {
+		c.tick(node) // reports the idle state
+		for range 3 {
+			if n := c.tick(node); n != 1 {
+				t.Errorf("a tick of %s with nothing to do makes %d requests during a rollout, want 1", node, n)
+			}
+		}
+	}
+	if first, second := c.starts("controller1"), c.starts("controller2"); first != 2 || second != 1 {
+		t.Errorf("Puppet was started %d and %d times, want 2 and 1", first, second)
 	}
 }
 
