@@ -109,7 +109,7 @@ func pageOf(ref environments.Ref, target agent.Target, results []NodeResult, not
 	p := Page{Environment: ref.String(), Release: target.Release, Data: target.Data, Nodes: results, Failures: []Failure{}, Changes: []Change{}, NotChosen: notChosen}
 	index := map[string]int{} // of Changes
 	for _, r := range results {
-		if r.State == Failed && len(r.changes) == 0 {
+		if r.State == Failed && !slices.ContainsFunc(r.changes, func(e agent.ResourceEvent) bool { return e.Status == "failed" }) {
 			p.addFailure(r)
 		}
 		if r.State == NotRun {

@@ -96,6 +96,18 @@ func TestPageGroupsAlikeChanges(t *testing.T) {
 	}
 }
 
+// A run may fail beside its resources. The page must show why.
+func TestPageShowsAFailureBesideChanges(t *testing.T) {
+	t.Parallel()
+	failed := agent.Preview{Problem: agent.Problem{Code: agent.NoopFailed, Text: "cannot apply the transaction"}, Changes: []agent.ResourceEvent{{Resource: "File[/etc/motd]", Status: "noop"}}}
+	p := pageOf(environments.Ref{Environment: "dev"}, agent.Target{Release: "1.5.0"}, []NodeResult{resultOf(node("web1", "web", agent.Converged), failed)}, 0)
+	var b bytes.Buffer
+	p.Print(&b, 0, time.Minute)
+	if !strings.Contains(b.String(), "FAILURES\n  new, on 1 node: web1\n") || !strings.Contains(b.String(), "cannot apply the transaction") {
+		t.Error(b.String())
+	}
+}
+
 // A rollout must not begin on a page that shows harm, or nothing.
 func TestObjectionsOfAPage(t *testing.T) {
 	t.Parallel()
