@@ -313,8 +313,11 @@ func TestAdvanceUnready(t *testing.T) {
 func TestAdvanceWaitsForApproval(t *testing.T) {
 	t.Parallel()
 	b := begin(t, "web*3", Policy{Canaries: "1", Batch: "2", Promote: Manual}).settle()
+	_, err := b.state.Approve(b.plan)
+	if err != ErrNotWaiting {
+		t.Errorf("an approval before the canary ended: %v", err)
+	}
 	b.reports("ok", "web1").is("advancing; 1 done; waits for approval")
-	var err error
 	if b.state, err = b.state.Approve(b.plan); err != nil {
 		t.Fatal(err)
 	}

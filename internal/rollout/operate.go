@@ -58,12 +58,14 @@ func (s State) Abort(now time.Time) State {
 	return s
 }
 
-// Approve returns the state after an operator approved the groups after the canaries.
+// Approve returns the state after an operator approved the groups after the canaries. All canaries must have ended.
 func (s State) Approve(p Plan) (State, error) {
 	if s.Phase != Advancing {
 		return s, ErrEnded
 	}
-	if s.Approved || p.Policy.Promote != Manual {
+	g, ok := s.Current(p)
+	ended := ok && g.Kind == Canaries && s.Next >= len(g.Nodes) && len(s.Slots)+len(s.Again) == 0
+	if s.Approved || p.Policy.Promote != Manual || !ended {
 		return s, ErrNotWaiting
 	}
 	s = s.clone()
