@@ -91,22 +91,26 @@ func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, layers 
 func notReady(f store.FleetState, layers [][]rollout.Member, now time.Time) (refused []string) {
 	for _, nodes := range layers {
 		for _, m := range nodes {
-			h, registered := f.Hosts[m.Node]
-			if !registered {
+			if _, registered := f.Hosts[m.Node]; !registered {
 				refused = append(refused, m.Node+" is not registered")
 				continue
 			}
-			var last *agent.Status
-			if st, said := f.Statuses[m.Node]; said {
-				last = &st
-			}
-			switch v := agent.Look(last, f.Desired(h.Role, m.Node), now); v.State {
+			switch v := viewOf(f, m.Node, now); v.State {
 			case agent.Silent, agent.Held, agent.Missing:
 				refused = append(refused, fmt.Sprintf("%s is %s: %s", m.Node, v.State, v.Sentence()))
 			}
 		}
 	}
 	return refused
+}
+
+// viewOf is the state of a registered node.
+func viewOf(f store.FleetState, node string, now time.Time) agent.View {
+	var last *agent.Status
+	if st, said := f.Statuses[node]; said {
+		last = &st
+	}
+	return agent.Look(last, f.Desired(f.Hosts[node].Role, node), now)
 }
 
 // AbortJob ends the job in progress: the nodes that did not begin do not run, and nobody waits any longer.

@@ -92,6 +92,7 @@ type RolloutNodeState string
 // The states of nodes, beside those of a slot.
 const (
 	NodeFailed  RolloutNodeState = "failed"
+	NodeAgain   RolloutNodeState = "again" // it failed, and waits to be ordered again
 	NodeSkipped RolloutNodeState = "skipped"
 )
 
@@ -276,7 +277,7 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act
 			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, &to, a.Author)
 		case Again:
 			n := 0
-			if to, n, err = c.State.Retry(c.Plan); err == nil && n == 0 {
+			if to, n, err = c.State.Retry(c.Plan); err == nil && n == 0 && c.Gate.State != agent.GateAborted {
 				err = errors.New("no node failed that has ended")
 			}
 			if err != nil {
@@ -415,7 +416,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 			_, running := s.Slots[m.Node]
 			_, failed := s.Failed[m.Node]
 			_, skipped := s.Skipped[m.Node]
-			r.took[m.Node] = !running && !failed && !skipped
+			r.took[m.Node] = !running && !failed && !skipped && !slices.Contains(s.Again, m.Node)
 		}
 		r.Groups = append(r.Groups, one)
 	}
@@ -430,6 +431,9 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 		if _, running := s.Slots[node]; !running {
 			r.Members = append(r.Members, RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Run: f.Run})
 		}
+	}
+	for _, node := range s.Again {
+		r.Members = append(r.Members, RolloutNode{Node: node, State: NodeAgain})
 	}
 	for node, code := range s.Skipped {
 		r.Members = append(r.Members, RolloutNode{Node: node, State: NodeSkipped, Skip: code})
@@ -462,7 +466,7 @@ func place(r Rollout, c *store.Campaign, node string) string {
 			continue
 		}
 		switch m.State {
-		case NodeFailed, NodeSkipped:
+		case NodeFailed, NodeSkipped, NodeAgain:
 			return m.Words()
 		case RolloutNodeState(rollout.Ordered):
 			return "it may take the target now"
@@ -555,6 +559,8 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 			words = "its order is being withdrawn"
 		case NodeFailed:
 			words = "failed: " + words
+		case NodeAgain:
+			words = "waits to be ordered again"
 		case NodeSkipped:
 			words = "skipped: " + words
 		}
@@ -578,6 +584,9 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 	if closed && r.Failed > 0 {
 		ways = append(ways, fmt.Sprintf("to order the failed nodes again: `pulley rollout retry -e %s`", ref))
 	}
+	if r.State == RolloutAborted && r.Failed == 0 {
+		ways = append(ways, fmt.Sprintf("to continue after all: `pulley rollout retry -e %s`", ref))
+	}
 	if r.State == RolloutPaused {
 		ways = append(ways, fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref))
 	}
@@ -595,19 +604,24 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 
 // Words is the cause for which a node failed or was left out.
 func (n RolloutNode) Words() string {
-	if n.State == NodeSkipped {
+	switch n.State {
+	case NodeSkipped:
 		return n.Skip.Words()
+	case NodeAgain:
+		return "it failed, and waits to be ordered again"
 	}
 	return n.Code.Words()
 }
 
-// rank orders nodes in progress first, then failed ones, then skipped ones.
+// rank orders nodes in progress first, then failed ones, then those that are ordered again, then skipped ones.
 func rank(s RolloutNodeState) int {
 	switch s {
 	case NodeFailed:
 		return 1
-	case NodeSkipped:
+	case NodeAgain:
 		return 2
+	case NodeSkipped:
+		return 3
 	}
 	return 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -18,7 +19,7 @@ import (
 type PlannedRollout struct {
 	Plan    rollout.Plan
 	Desires store.Desires
-	Notes   []string // about the expression for canaries, for the user
+	Notes   []string // about the expression for canaries, and nodes that could not begin now; for the user
 
 	demandsSigned  bool // nodes refuse an unsigned release
 	demandsPreview bool // by the policy
@@ -69,6 +70,8 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 		Role: of.Role, Target: of.Target, Agent: of.Agent, Origin: f.Desires.Target(scope), Policy: policy, Roles: f.Spec.RolloutOrder(), By: a.By, Why: a.Why, At: a.At,
 	}, candidates)
 	switch {
+	case err == nil:
+		err = p.noteUnready(ctx, s, ref, a.At)
 	case !errors.Is(err, rollout.ErrEmpty):
 	case of.Agent.Version != "":
 		err = fmt.Errorf("%w\n`pulley agents promote %s -e %s%s` sets the version for nodes that join later", err, of.Agent.Version, ref, Flags(scope))
@@ -78,6 +81,48 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 		err = fmt.Errorf("%w\n`pulley promote VERSION -e %s` sets the target for nodes that join later", err, ref)
 	}
 	return p, err
+}
+
+// shownUnready limits the nodes that a note names.
+const shownUnready = 10
+
+// noteUnready adds a note about the nodes of the plan that could not begin now, and about what the policy does with them.
+func (p *PlannedRollout) noteUnready(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) error {
+	f, err := s.Fleet.State(ctx, ref)
+	if err != nil {
+		return err
+	}
+	var named []string
+	unready := 0
+	for _, g := range p.Plan.Groups {
+		for _, m := range g.Nodes {
+			if _, registered := f.Hosts[m.Node]; !registered {
+				continue
+			}
+			if v := viewOf(f, m.Node, now); rollout.NotReady(v) {
+				if unready++; unready <= shownUnready {
+					named = append(named, fmt.Sprintf("%s (%s)", m.Node, v.State))
+				}
+			}
+		}
+	}
+	if unready == 0 {
+		return nil
+	}
+	does, policy := "waits for such nodes up to their deadline", p.Plan.Policy
+	switch {
+	case policy.Unready == rollout.UnreadyFail:
+		does = "counts such nodes as failed"
+	case policy.Unready == rollout.UnreadySkip && policy.Skip != "":
+		does = fmt.Sprintf("skips such nodes, up to %s of the rollout, and counts the others as failed", policy.Skip)
+	case policy.Unready == rollout.UnreadySkip:
+		does = "skips such nodes"
+	}
+	if more := unready - len(named); more > 0 {
+		named = append(named, fmt.Sprintf("and %d more", more))
+	}
+	p.Notes = append(p.Notes, fmt.Sprintf("these nodes could not begin now: %s; the policy %s (`unready: %s`)", strings.Join(named, ", "), does, policy.Unready))
+	return nil
 }
 
 // markCanaries marks the candidates for which the expression is true. It refuses one that is true for none.

@@ -99,3 +99,52 @@ roles:
 		t.Errorf("outside are %+v", out)
 	}
 }
+
+// An operator must learn before the start which nodes will not take the target, and what the policy does with them.
+func TestPlanRolloutNamesNodesThatCannotBegin(t *testing.T) {
+	t.Parallel()
+	for policy, does := range map[string]string{
+		"unready: wait": "waits for such nodes up to their deadline (`unready: wait`)", "unready: fail": "counts such nodes as failed (`unready: fail`)",
+		"unready: skip":            "skips such nodes (`unready: skip`)",
+		"unready: skip, skip: 10%": "skips such nodes, up to 10% of the rollout, and counts the others as failed (`unready: skip`)",
+	} {
+		_, s := fleetOfOne(t, "rollout: {"+policy+"}\nroles: {web: {cardinality: 2}}\n")
+		dev, ctx, now := environments.Ref{Environment: "dev"}, t.Context(), time.Now()
+		err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "web2", Role: "web"})
+		for node, seen := range map[string]time.Time{"web1": now, "web2": now.Add(-24 * time.Hour)} {
+			if err == nil {
+				err = s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node, Role: "web", SeenAt: seen, Settings: agent.DefaultSettings()}, nil, nil)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := PlanRollout(ctx, s, dev, agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, "", store.Author{By: "ann", At: now})
+		want := "these nodes could not begin now: web2 (silent); the policy " + does
+		if err != nil || len(p.Notes) != 1 || p.Notes[0] != want {
+			t.Errorf("%s: %v, %q", policy, err, p.Notes)
+		}
+	}
+}
+
+// A node that waits for its second attempt took nothing yet.
+func TestRolloutShowsNodesThatAreOrderedAgain(t *testing.T) {
+	t.Parallel()
+	members := []rollout.Member{{Node: "web1"}, {Node: "web2"}, {Node: "web3"}}
+	p := rollout.Plan{ID: "r2", Kind: rollout.Take, Groups: []rollout.Group{{Kind: rollout.OfRole, Role: "web", Batch: 1, Size: 3, Nodes: members}}}
+	state := rollout.Start(time.Now())
+	state.Next, state.Failed = 2, map[string]rollout.Failure{"web1": {Code: rollout.RunFailed}, "web2": {Code: rollout.RunFailed}}
+	gate := agent.Gate{Rollout: "r2", State: agent.GateOpen}
+	before := describeRollout(p, state, gate)
+	state, _, err := state.Retry(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := describeRollout(p, state, gate)
+	if got := strings.Join(r.Since(before), ", "); got != "web1: waits to be ordered again, web2: waits to be ordered again" {
+		t.Errorf("watch prints %q", got)
+	}
+	if got := place(r, &store.Campaign{Plan: p, State: state, Gate: gate}, "web2"); got != "it failed, and waits to be ordered again" {
+		t.Errorf("explain prints %q", got)
+	}
+}
