@@ -336,7 +336,7 @@ func (w *world) replaceMembers() {
 	}
 }
 
-// eventually waits until a condition holds, at most two minutes.
+// eventually waits until a condition holds, at most five minutes.
 func (w *world) eventually(what string, holds func() error) {
 	w.t.Helper()
 	eventually(w.t, what, holds)
@@ -344,13 +344,13 @@ func (w *world) eventually(what string, holds func() error) {
 
 func eventually(t *testing.T, what string, holds func() error) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		err := holds()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not within two minutes: %s: %v", what, err)
+			t.Fatalf("not within five minutes: %s: %v", what, err)
 		}
 	}
 }

@@ -376,15 +376,15 @@ func (w *world) join(role, machine string, seed uint64) (*node, error) {
 	return n, nil
 }
 
-// again repeats do until it succeeds, at most two minutes.
+// again repeats do until it succeeds, at most five minutes.
 func (w *world) again(what string, do func() error) error {
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		err := do()
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("not within two minutes: %s: %w", what, err)
+			return fmt.Errorf("not within five minutes: %s: %w", what, err)
 		}
 	}
 }
