@@ -314,7 +314,7 @@ func TestAdvanceWaitsForApproval(t *testing.T) {
 	t.Parallel()
 	b := begin(t, "web*3", Policy{Canaries: "1", Batch: "2", Promote: Manual}).settle()
 	_, err := b.state.Approve(b.plan)
-	if err != ErrNotWaiting {
+	if !errors.Is(err, ErrNotWaiting) {
 		t.Errorf("an approval before the canary ended: %v", err)
 	}
 	b.reports("ok", "web1").is("advancing; 1 done; waits for approval")
