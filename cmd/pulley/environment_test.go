@@ -117,6 +117,9 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 	for _, act := range []string{"start", "pause", "resume", "retry", "abort", "approve", "skip", "revert"} { // cmd/testdata/script/rollout_stops_by_itself.txtar
 		tested["rollout "+act] = true
 	}
+	for _, act := range []string{"run", "retry", "abort"} { // cmd/testdata/script/job_run.txtar
+		tested["job "+act] = true
+	}
 	for _, c := range changes {
 		tested[c.verb] = true
 		code, out := run(c.verb + " " + c.rest)

@@ -99,7 +99,7 @@ func (p *PlannedRollout) noteUnready(ctx context.Context, s *store.Store, ref en
 			if _, registered := f.Hosts[m.Node]; !registered {
 				continue
 			}
-			if v := viewOf(f, m.Node, now); rollout.NotReady(v) {
+			if v := viewOf(f, m.Node, now); rollout.CannotBegin(v) {
 				if unready++; unready <= shownUnready {
 					named = append(named, fmt.Sprintf("%s (%s)", m.Node, v.State))
 				}

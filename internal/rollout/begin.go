@@ -14,7 +14,7 @@ func (a *advance) begin(g Group, to int) bool {
 			a.wait = Wait{Code: WaitRead}
 			return false
 		}
-		unready := NotReady(n.View)
+		unready := CannotBegin(n.View)
 		switch {
 		case n.Host == nil || n.Host.MachineID != m.Machine:
 			a.s.Skipped[m.Node] = SkipRemoved

@@ -105,10 +105,10 @@ func refusesAgent(code agent.ProblemCode) bool {
 func held(n Node) bool { return n.View.State == agent.Held }
 
 // Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has.
-func Unavailable(v agent.View) bool { return NotReady(v) && v.Reason != agent.ReasonFrozen }
+func Unavailable(v agent.View) bool { return CannotBegin(v) && v.Reason != agent.ReasonFrozen }
 
-// NotReady reports whether a node could not begin now: Policy.Unready is for it.
-func NotReady(v agent.View) bool {
+// CannotBegin reports whether a node could not begin now: Policy.Unready is for it.
+func CannotBegin(v agent.View) bool {
 	switch v.State {
 	case agent.Silent, agent.Held, agent.Stuck, agent.FailedState:
 		return true
