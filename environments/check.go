@@ -56,6 +56,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c.checkMembers()
 	c.checkLayers()
 	c.checkRollout()
+	c.checkServers()
 	c.checkMapped()
 	c.checkHalves()
 }
@@ -71,7 +72,11 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(at, at.field+" "+quoted(*v), f.flaw(*v))
 			}
 		case *int:
-			if f.key != "cardinality" { // a role's, which checkRoles checks
+			switch {
+			case f.key == "cardinality": // a role's, which checkRoles checks
+			case f.form == "port" && (*v < 0 || *v > maxPort):
+				c.add(at, "leave it out for 8140", "%s: it is %d, ports are from 1 to %d", at.field, *v, maxPort)
+			case f.form != "port":
 				c.flaw(at, at.field, countFlaw(*v, 0))
 			}
 		case *Duration:
@@ -101,7 +106,13 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
 				c.flaw(in, in.field, countFlaw((*v)[key], 1))
 			}
-		case *RolloutPolicy, *PreviewPolicy:
+		case *map[string]PuppetServer:
+			for _, name := range slices.Sorted(maps.Keys(*v)) {
+				own := (*v)[name]
+				c.flaw(below(name), "server "+quoted(name), f.flaw(name))
+				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
+			}
+		case *RolloutPolicy, *PreviewPolicy, *PuppetCA, *PuppetProvision:
 			c.checkValues(role, at.field+".", f.fields())
 		case *map[string]RoleRollout:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {
@@ -158,6 +169,18 @@ func formFlaw(name, like, value string) *Error {
 			return &Error{Problem: "it is not a network", Advice: "write it like 10.0.0.0/8 or fd00::/8"}
 		}
 		return nil
+	case "address":
+		if flaw := addressFlaw(value); flaw != nil {
+			return flaw
+		}
+	case "httpsurl":
+		if flaw := serviceFlaw(value, like); flaw != nil {
+			return flaw
+		}
+	case "setting":
+		if flaw := settingFlaw(value); flaw != nil {
+			return flaw
+		}
 	case "window":
 		_, flaw := parseWindow(value)
 		return flaw
@@ -222,24 +245,32 @@ var forms = sync.OnceValue(func() map[string]form {
 		"attribute":      {pattern: `^[a-z][a-z0-9_]*$`, max: maxAttribute, allowed: "names of attributes may contain small letters, digits and _, like site"},
 		"attributevalue": {pattern: `^[a-z0-9][a-z0-9._-]*$`, max: maxAttribute, allowed: "values of attributes may contain small letters, digits and . _ -, like ams"},
 		// a name at a provider
-		"word":       {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
-		"symbol":     {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
-		"owner":      {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
-		"path":       {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
-		"bridge":     {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
-		"processor":  {pattern: `^[a-z][a-z0-9_]{0,63}$`, allowed: "names of report processors may contain small letters, digits and _"},
-		"fact":       {pattern: `^[A-Za-z0-9_:/*-]+(\.[A-Za-z0-9_:/*-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like mountpoints.*.size"},
-		"export":     {pattern: `^[A-Za-z0-9_:/-]+(\.[A-Za-z0-9_:/-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like ssh.ed25519.key"},
-		"url":        {pattern: `^https?://[` + printable + `]+$`, max: maxText},
-		"command":    {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
-		"subnet":     {pattern: "."},
-		"network":    {pattern: "."},
-		"interval":   {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
-		"signatures": {pattern: `^` + SignaturesRequired + `$`, allowed: "the only value is " + SignaturesRequired},
-		"stack":      {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
-		"role":       {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
-		"seen":       {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
-		"member":     {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
+		"word":              {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
+		"symbol":            {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
+		"owner":             {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
+		"path":              {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
+		"bridge":            {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
+		"processor":         {pattern: `^[a-z][a-z0-9_]{0,63}$`, allowed: "names of report processors may contain small letters, digits and _"},
+		"fact":              {pattern: `^[A-Za-z0-9_:/*-]+(\.[A-Za-z0-9_:/*-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like mountpoints.*.size"},
+		"export":            {pattern: `^[A-Za-z0-9_:/-]+(\.[A-Za-z0-9_:/-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like ssh.ed25519.key"},
+		"url":               {pattern: `^https?://[` + printable + `]+$`, max: maxText},
+		"httpsurl":          {pattern: `^https://[` + printable + `]+$`, max: maxText},
+		"address":           {pattern: `^[a-z0-9:]([a-z0-9.:-]*[a-z0-9:])?$`, max: maxMember, allowed: "it is neither an IP address nor a host name in small letters"},
+		"hostname":          {pattern: `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`, max: maxMember, allowed: "it is not a host name in small letters"},
+		"server":            {pattern: `^[a-z][a-z0-9_-]{0,62}$`, allowed: "names of servers may contain small letters, digits, _ and -, like eu1"},
+		"setting":           {pattern: `^[a-z][a-z0-9_]{0,62}$`, not: ownedPattern, allowed: "names of Puppet's settings may contain small letters, digits and _, like http_read_timeout"},
+		"enforce":           {pattern: `^(off|daemon)$`, allowed: "it is either off or daemon"},
+		"certificates":      {pattern: `^(csr|presigned)$`, allowed: "it is either csr or presigned"},
+		"puppetenvironment": {pattern: `^[a-z0-9_]+$`, max: maxEnvironment, allowed: "names of Puppet's environments may contain small letters, digits and _, like bootstrap"},
+		"command":           {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
+		"subnet":            {pattern: "."},
+		"network":           {pattern: "."},
+		"interval":          {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
+		"signatures":        {pattern: `^` + SignaturesRequired + `$`, allowed: "the only value is " + SignaturesRequired},
+		"stack":             {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
+		"role":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
+		"seen":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
+		"member":            {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
 	}
 	for name, f := range all {
 		f.matches = regexp.MustCompile(f.pattern)
@@ -261,7 +292,8 @@ const (
 	maxText      = 2048 // bytes of a one-line value
 	maxWord      = 255  // characters of a name or a path
 	maxAttribute = 63   // of an attribute's name or value, as in package hieradata
-	maxLabels    = 40   // of a role; clouds allow about as many, and drivers need some
+	maxPort      = 65535
+	maxLabels    = 40 // of a role; clouds allow about as many, and drivers need some
 )
 
 // checkRoles checks each role, and the roles together.

@@ -11,7 +11,10 @@ import (
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.
 // Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
-const storedFormat = 5
+const storedFormat = 6
+
+// unservedFormat is the format of an environment without Puppet servers, which programs of format 5 can read.
+const unservedFormat = 5
 
 // unstagedFormat is the format of an environment without a policy for rollouts and limits of replaced machines, which programs
 // of format 4 can read. Before format 5, a role's `replace` was called `rollout`.
@@ -61,7 +64,9 @@ func (e *Environment) bytes() ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	format := storedFormat
 	switch {
+	case own.served():
 	case own.staged():
+		format = unservedFormat
 	case own.forReleases():
 		format = unstagedFormat
 	case reflect.ValueOf(own.Given).IsZero():
@@ -71,6 +76,12 @@ func (e *Environment) bytes() ([]byte, error) {
 	}
 	err := enc.Encode(stored{format, &own})
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+// served reports whether the environment has settings of Puppet servers, which programs of format 5 do not know.
+func (e *Environment) served() bool {
+	known := PuppetSettings{Reports: e.Puppet.Reports, ReportURL: e.Puppet.ReportURL, VolatileFacts: e.Puppet.VolatileFacts}
+	return !reflect.DeepEqual(e.Puppet, known)
 }
 
 // staged reports whether the environment has settings that programs of format 4 do not know.

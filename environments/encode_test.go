@@ -29,6 +29,9 @@ func TestEncode(t *testing.T) {
 			`"roles":[{"name":"web","cardinality":1,"after":["db"],"replace":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
 		{"a policy for rollouts", Environment{Name: "dev", Rollout: RolloutPolicy{Canaries: "1", Settle: Duration(time.Minute), MaxUnavailable: map[string]int{"rack": 1}}},
 			`{"v":5,"name":"dev","rollout":{"canaries":"1","settle":"1m0s","max_unavailable":{"rack":1}},"roles":[]}`},
+		{"a Puppet server", Environment{Name: "dev", Puppet: PuppetSettings{Servers: map[string]PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: PuppetProvision{Sleeptime: Duration(time.Second)}}},
+			`{"v":6,"name":"dev","puppet":{"servers":{"eu1":{"address":"10.0.0.1"}},"provision":{"sleeptime":"1s"}},"roles":[]}`},
+		{"report processors alone", Environment{Name: "dev", Puppet: PuppetSettings{Reports: []string{"puppetdb"}}}, `{"v":4,"name":"dev","puppet":{"reports":["puppetdb"]},"roles":[]}`},
 		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":2,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
@@ -72,7 +75,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 // A damaged value must be distinguished from a value of a newer Pulley: an upgrade helps with the second only.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
-		{"a newer format, whatever it looks like", `{"v":6,"name":["x"]}`, "it was written by a newer Pulley (format 6, this one reads 5)", "use a newer Pulley here, too"},
+		{"a newer format, whatever it looks like", `{"v":7,"name":["x"]}`, "it was written by a newer Pulley (format 7, this one reads 6)", "use a newer Pulley here, too"},
 		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
 		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
 		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},

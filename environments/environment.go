@@ -86,12 +86,46 @@ type NodeSettings struct {
 	Attributes map[string]string `json:"attributes,omitempty" form:"attribute" like:"rack=r12" help:"Attributes of the node. They override the role's."`
 }
 
-// PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet/reports.go and facts.go), as Trusted.
+// PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet), as Trusted. Those of Puppet servers
+// concern nodes whose release names an environment of a server (docs/puppet-server.md).
 type PuppetSettings struct {
 	Reports   []string `json:"reports,omitempty" form:"processor" like:"http" help:"Puppet's report processors, which receive the report of each run."`
 	ReportURL string   `json:"reporturl,omitempty" form:"url" like:"https://dashboard.example/reports" help:"URL to which the report processor http sends reports."`
 
 	VolatileFacts []string `json:"volatile_facts,omitempty" form:"fact" like:"mymodule.counter" help:"Facts that nodes do not publish, beside those that Pulley leaves out: names with dots; * is any name."`
+
+	Servers   map[string]PuppetServer `json:"servers,omitempty" form:"server" help:"Existing Puppet servers by name."`
+	Choose    []string                `json:"choose,omitempty" form:"export" like:"region" help:"Attributes of the node, or published facts, in this order. The first one whose value a server has chooses the server. Without it, nodes are spread over all servers."`
+	Fallback  string                  `json:"fallback,omitempty" form:"server" like:"eu1" help:"Server of the nodes that choose leaves without one. Without it, they run nothing."`
+	Failover  bool                    `json:"failover,omitempty" help:"Whether a node tries the other servers when its own does not answer."`
+	CA        PuppetCA                `json:"ca,omitzero" help:"The CA of the Puppet servers."`
+	Bootstrap string                  `json:"bootstrap,omitempty" form:"puppetenvironment" like:"bootstrap" help:"Environment of the server for the first run of a new machine. Without it, there is no such run."`
+	Settings  map[string]string       `json:"settings,omitempty" form:"setting" like:"http_read_timeout=2m" help:"Further settings of Puppet for runs against a server, and for the machine's puppet.conf."`
+	Enforce   string                  `json:"enforce,omitempty" form:"enforce" like:"off" help:"off: ticks run Puppet only for what they are ordered. daemon: Puppet's own daemon runs on the nodes, and Pulley never runs Puppet there. Without it, the agent enforces."`
+	Provision PuppetProvision         `json:"provision,omitzero" help:"Which new machines are provisioned into the servers, and how many at a time."`
+	PuppetDB  string                  `json:"puppetdb,omitempty" form:"httpsurl" like:"https://puppetdb.example:8081" help:"PuppetDB in which removed nodes are deactivated."`
+}
+
+// PuppetServer is one existing Puppet server.
+type PuppetServer struct {
+	Address    string            `json:"address" form:"address" like:"10.0.0.1" help:"IP address or host name."`
+	Port       int               `json:"port,omitempty" form:"port" help:"TCP port (default: 8140)."`
+	Name       string            `json:"name,omitempty" form:"hostname" like:"puppet.example.com" help:"Name in the server's certificate (default: the address; puppet for an IP address)."`
+	Attributes map[string]string `json:"attributes,omitempty" form:"export" like:"region=eu" help:"Values of the criteria in choose."`
+}
+
+// PuppetCA is the CA that signs the certificates of the servers and their nodes.
+type PuppetCA struct {
+	URL  string   `json:"url,omitempty" form:"httpsurl" like:"https://10.0.0.1:8140" help:"URL of the CA service."`
+	How  string   `json:"how,omitempty" form:"certificates" like:"presigned" help:"csr: a new machine makes its key, and pulley serve has its request signed. presigned: pulley serve makes both before the machine joins (default: csr)."`
+	Also []string `json:"also,omitempty" form:"httpsurl" like:"https://10.0.0.2:8140" help:"Further CAs on which old certificates of a new machine's name are cleaned."`
+}
+
+// PuppetProvision is how new machines are provisioned into the servers.
+type PuppetProvision struct {
+	Concurrency int      `json:"concurrency,omitempty" help:"Machines at a time (default: 10)."`
+	Sleeptime   Duration `json:"sleeptime,omitempty" like:"5s" help:"Pause before the next machine, at most 24h (default: none)."`
+	Where       string   `json:"where,omitempty" form:"expression" like:"region == 'eu'" help:"Expression that selects the waiting machines that are provisioned, as in --where (default: all)."`
 }
 
 // HostSettings are the settings of pulley::hosts, read by the agent (package internal/hosts), as Trusted.

@@ -70,7 +70,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *RolloutPolicy, *PreviewPolicy, *replace, *PuppetSettings, *HostSettings, *Userdata:
+	case *Provider, *RolloutPolicy, *PreviewPolicy, *replace, *PuppetSettings, *PuppetCA, *PuppetProvision, *HostSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil
@@ -105,21 +105,11 @@ func tidy(fields []field) {
 				*v = nil
 			}
 		case *map[string]NodeSettings:
-			for name, own := range *v {
-				tidy(fieldsOf(&own))
-				(*v)[name] = own
-			}
-			if len(*v) == 0 {
-				*v = nil
-			}
+			tidyEach(v)
 		case *map[string]RoleRollout:
-			for name, own := range *v {
-				tidy(fieldsOf(&own))
-				(*v)[name] = own
-			}
-			if len(*v) == 0 {
-				*v = nil
-			}
+			tidyEach(v)
+		case *map[string]PuppetServer:
+			tidyEach(v)
 		case *map[string]int:
 			if len(*v) == 0 {
 				*v = nil
@@ -134,6 +124,16 @@ func tidy(fields []field) {
 		default:
 			tidy(f.fields())
 		}
+	}
+}
+
+func tidyEach[T any](all *map[string]T) {
+	for name, own := range *all {
+		tidy(fieldsOf(&own))
+		(*all)[name] = own
+	}
+	if len(*all) == 0 {
+		*all = nil
 	}
 }
 
@@ -176,6 +176,8 @@ func settingsOf(prefix string, fields []field) []setting {
 		case *map[string]NodeSettings:
 			out = append(out, settingsOfEach(path, *v)...)
 		case *map[string]RoleRollout:
+			out = append(out, settingsOfEach(path, *v)...)
+		case *map[string]PuppetServer:
 			out = append(out, settingsOfEach(path, *v)...)
 		default:
 			out = append(out, settingsOf(path+".", f.fields())...)

@@ -33,7 +33,7 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 		e.Rollout = drawRollout(t)
 		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
-			e.Puppet = PuppetSettings{Reports: []string{"puppetdb"}}
+			e.Puppet = drawPuppet(t)
 			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip", Alive: Duration(rapid.SampledFrom([]time.Duration{0, 15 * time.Minute, 720 * time.Hour}).Draw(t, "alive"))}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
 			first := RoleRollout{Batch: "1", BatchFailures: "0"}
@@ -62,6 +62,23 @@ func drawRole(t *rapid.T, r Role, before, behind []string) Role {
 	r.Userdata = drawUserdata(t)
 	r.Userdata.Servers, r.Userdata.CA, r.Userdata.AgentURLs = nil, nil, nil // settings that are only valid together
 	return r
+}
+
+func drawPuppet(t *rapid.T) PuppetSettings {
+	p := PuppetSettings{Reports: []string{"puppetdb"}, Enforce: maybe(t, rapid.Just("off")), PuppetDB: maybe(t, rapid.Just("https://puppetdb.example:8081"))}
+	if rapid.Bool().Draw(t, "servers") {
+		return p
+	}
+	p.Servers = map[string]PuppetServer{
+		"eu1": {Address: rapid.SampledFrom([]string{"10.0.0.1", "fd00::1", "puppet.example.com"}).Draw(t, "address"), Attributes: map[string]string{"region": "eu"}},
+		"us1": {Address: "puppet-us", Port: rapid.IntRange(1, maxPort).Draw(t, "port"), Name: maybe(t, rapid.Just("puppet")), Attributes: drawMap(t, rapid.Just("os.family"), symbols)},
+	}
+	p.Choose, p.Fallback, p.Failover = drawList(t, rapid.Just("region")), maybe(t, rapid.Just("us1")), rapid.Bool().Draw(t, "failover")
+	url := rapid.SampledFrom([]string{"https://10.0.0.1:8140", "https://[fd00::1]:8140", "https://ca.example/"})
+	p.CA = PuppetCA{URL: maybe(t, url), How: maybe(t, rapid.SampledFrom([]string{CertificatesByCSR, CertificatesMade})), Also: drawList(t, url)}
+	p.Bootstrap, p.Settings = maybe(t, rapid.Just("bootstrap")), drawMap(t, rapid.Just("http_read_timeout"), symbols)
+	p.Provision = PuppetProvision{Concurrency: rapid.IntRange(0, 20).Draw(t, "concurrency"), Sleeptime: drawTime(t), Where: maybe(t, rapid.Just("region == 'eu'"))}
+	return p
 }
 
 func drawRollout(t *rapid.T) RolloutPolicy {

@@ -15,7 +15,7 @@ type LoadOptions struct {
 	Sets  []string // of --set: "compute.cardinality=5"
 	Stack string   // of --stack, instead of the file's; "" keeps the file's
 
-	Expression func(string) error // checks rollout.canaries_where; nil: it is not checked
+	Expression func(string) error // checks rollout.canaries_where and puppet.provision.where; nil: they are not checked
 }
 
 // Source is a file that the caller has read.
@@ -66,17 +66,19 @@ func (o LoadOptions) read(more func(checker)) (*Environment, error) {
 	return e, nil
 }
 
-// checkExpression reports a mistake in the expression for canaries. The last line of its error is the remedy.
+// checkExpression reports a mistake in an expression. The last line of its error is the remedy.
 func (o LoadOptions) checkExpression(e *Environment, p *parser) {
-	if o.Expression == nil || e.Rollout.CanariesWhere == "" {
-		return
-	}
-	if err := o.Expression(e.Rollout.CanariesWhere); err != nil {
-		text, hint := err.Error(), ""
-		if cut := strings.LastIndexByte(text, '\n'); cut >= 0 {
-			text, hint = text[:cut], text[cut+1:]
+	for _, where := range [][2]string{{"rollout.canaries_where", e.Rollout.CanariesWhere}, {"puppet.provision.where", e.Puppet.Provision.Where}} {
+		if o.Expression == nil || where[1] == "" {
+			continue
 		}
-		p.report(spot{noRole, "rollout.canaries_where"}, &Error{Problem: "rollout.canaries_where: " + text, Advice: hint})
+		if err := o.Expression(where[1]); err != nil {
+			text, hint := err.Error(), ""
+			if cut := strings.LastIndexByte(text, '\n'); cut >= 0 {
+				text, hint = text[:cut], text[cut+1:]
+			}
+			p.report(spot{noRole, where[0]}, &Error{Problem: where[0] + ": " + text, Advice: hint})
+		}
 	}
 }
 

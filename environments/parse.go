@@ -158,13 +158,15 @@ func (s scope) read(f field, n *yaml.Node) {
 	case *[]string:
 		s.list(n, path, to)
 	case *map[string]string:
-		s.words(n, path, f.form == "extension" || f.form == "attribute", to)
+		s.words(n, path, f.form == "extension" || f.form == "attribute" || f.form == "export", to)
 	case *map[string]int:
 		s.numbers(n, path, to)
 	case *map[string]NodeSettings:
 		each(s, n, path, "node", to)
 	case *map[string]RoleRollout:
 		each(s, n, path, "role", to)
+	case *map[string]PuppetServer:
+		each(s, n, path, "server", to)
 	case *Provider:
 		s.provider(n, path, to)
 	case *[]Role:

@@ -50,6 +50,9 @@ func (f field) schema() schema {
 		s = valueSchema(f.form)
 	case *int:
 		s = schema{"type": "integer", "minimum": 0, "maximum": maxNodes}
+		if f.form == "port" {
+			s = schema{"type": "integer", "minimum": 1, "maximum": maxPort}
+		}
 	case *bool:
 		s = schema{"type": "boolean"}
 	case *Duration:
@@ -81,6 +84,10 @@ func (f field) schema() schema {
 		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(RoleRollout)))}
 	case *map[string]NodeSettings:
 		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(NodeSettings)))}
+	case *map[string]PuppetServer:
+		server := object(fieldsOf(new(PuppetServer)))
+		server["required"] = []string{"address"}
+		s = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": server}
 	case *Provider:
 		s = providerSchema()
 	case *Userdata:

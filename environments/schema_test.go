@@ -42,6 +42,8 @@ var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`has more than 1000000 nodes`, `it is neither a node by`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
 	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`, `it is not a network`,
 	`rollout\.roles has`, `takes targets after`, `at most 720h0m0s are allowed`, `has the layer`, `there is no time zone`, `it ends when it begins`, `limits a preview that`,
+	`^puppet\.servers\.\S+ "`, `concerns Puppet servers`, `no server has this attribute`, `there is no such server`, `^puppet.choose has .* twice`, `would give rights`,
+	`^puppet\.(ca\.(url|also)|puppetdb) .*it is not a URL`,
 	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer in JSON Schema
 }, "|"))
 
@@ -128,6 +130,7 @@ var junk = []any{
 	"* * * * *", "@every 10s", "@every", "old.example.com", "Old.example.com", "compute_3", strings.Repeat("f", 64), strings.Repeat("f", 129), strings.Repeat("f", 256), strings.Repeat("/f", 1030), "\ufffd", "é x", "\u00a0",
 	[]any{}, []any{"a"}, []any{"a", "a"}, []any{1}, []any{nil}, []any{""}, []any{"#!/bin/sh"}, map[string]any{}, map[string]any{"a": "b"}, map[string]any{"pulley-x": "b"},
 	map[string]any{"a": ""}, map[string]any{"A b": "c"}, map[string]any{"driver": "exec"}, map[string]any{"driver": "none", "owner": "x"}, map[string]any{"driver": "local", "bridge": "b"},
+	map[string]any{"address": "10.0.0.1"}, map[string]any{"address": "10.0.0.1:8140"}, map[string]any{"server": "x"}, map[string]any{"region": "no"}, "daemon", "csr", "eu1", "region", 8140, 70000,
 	map[string]any{"cardinality": 1}, map[string]any{"members": []any{}}, map[string]any{"flavor": "x"}, map[string]any{"amd64": strings.Repeat("0", 64)}, map[string]any{"puppet": "off"},
 }
 
@@ -147,6 +150,7 @@ var keysEverywhere = []string{
 	"stack", "roles", "provider", "driver", "owner", "command", "timeout", "folder", "agent", "interval", "bridge", "subnet", "cloud", "region", "availability_zone", "key_name",
 	"server_group", "security_groups", "config_drive", "flavors", "images", "networks", "userdata", "cardinality", "flavor", "image", "labels", "after", "reacts_to", "protected", "rollout", "replace", "canaries", "retries", "max_unavailable", "promote", "settle", "preview", "required", "max_changed",
 	"batch", "failures", "members", "servers", "ca", "endpoints", "allowed_signers", "mirrors", "agent_urls", "agent_sha256", "amd64", "puppet_package", "puppet_version", "package_repo",
+	"address", "port", "name", "attributes", "choose", "fallback", "failover", "url", "how", "also", "bootstrap", "settings", "enforce", "provision", "sleeptime", "where", "puppetdb", "eu1",
 	"proxy", "schedule", "pre", "post", "steps", "puppet", "colour", "Web", "web", "web1", "a b", "pulley", "PULLEY.x", "x",
 }
 
