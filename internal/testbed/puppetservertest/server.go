@@ -1,0 +1,286 @@
+package puppetservertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Deadlines, for machines that are much slower than this one.
+const (
+	startTimeout = 4 * time.Minute
+	stopTimeout  = 90 * time.Second
+)
+
+// Server is one puppetserver in a folder of its own.
+type Server struct {
+	Name    string
+	Address string // of loopback, without the port
+	dir     string
+
+	mu      sync.Mutex
+	process *os.Process
+	ended   chan struct{} // closed when the process has ended
+}
+
+// server writes the configuration of a server. The CA does not exist yet.
+func (s *Site) server(name string) (*Server, error) {
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	server := &Server{Name: name, Address: address, dir: filepath.Join(s.Dir, name)}
+	return server, server.configure(s.cadir(), name == FirstName)
+}
+
+// URL returns the server's address for clients.
+func (s *Server) URL() string { return "https://" + net.JoinHostPort(s.Address, Port) }
+
+// CRLFile is the server's copy of the revocation list.
+func (s *Server) CRLFile() string { return filepath.Join(s.ssldir(), "crl.pem") }
+
+// CodeDir is the folder with the server's environments.
+func (s *Server) CodeDir() string { return filepath.Join(s.dir, "code") }
+
+func (s *Server) confdir() string { return filepath.Join(s.dir, "conf") }
+func (s *Server) ssldir() string  { return filepath.Join(s.dir, "ssl") }
+func (s *Server) restart() string { return filepath.Join(s.dir, "restart") }
+func (s *Server) log() string     { return filepath.Join(s.dir, "puppetserver.log") }
+
+// names are the names in the server's certificate besides its own: those that agents use by habit, and the address.
+func (s *Server) names() string { return "puppet,puppetmaster,IP:" + s.Address }
+
+// Debian's configuration of puppetserver, and what the tests change in it.
+const (
+	packaged = "/etc/puppet/puppetserver"
+	settings = `[main]
+certname = %[1]s
+server = %[2]s
+ssldir = %[3]s/ssl
+cadir = %[4]s
+keylength = 2048
+autosign = false
+user = %[5]s
+group = %[6]s
+environment_timeout = 0
+`
+	jruby = `jruby-puppet: {
+  ruby-load-path: [/usr/lib/puppetserver/ruby/vendor_ruby]
+  gem-home: %[1]s/var/gems
+  gem-path: [%[1]s/var/gems, /usr/lib/puppetserver/vendored-jruby-gems]
+  server-conf-dir: %[1]s/conf
+  server-code-dir: %[1]s/code
+  server-var-dir: %[1]s/var
+  server-run-dir: %[1]s/run
+  server-log-dir: %[1]s/log
+  max-active-instances: 1
+}
+`
+	logging = `<configuration><appender name="OUT" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%d %-5p [%c{2}] %m%n</pattern></encoder></appender>
+<root level="info"><appender-ref ref="OUT"/></root></configuration>
+`
+)
+
+func (s *Server) configure(cadir string, hasCA bool) error {
+	me, err := user.Current()
+	if err != nil {
+		return err
+	}
+	group, err := user.LookupGroupId(me.Gid)
+	if err != nil {
+		return err
+	}
+	auth, err := os.ReadFile(packaged + "/conf.d/auth.conf")
+	if err != nil {
+		return fmt.Errorf("%w\nrun as root: only root reads the configuration of puppetserver", err)
+	}
+	routes, err := os.ReadFile(packaged + "/conf.d/web-routes.conf")
+	if err != nil {
+		return err
+	}
+	services, err := os.ReadFile(packaged + "/services.d/bootstrap.cfg")
+	if err != nil {
+		return err
+	}
+	ca := "puppetlabs.services.ca.certificate-authority-service/certificate-authority-service"
+	web := fmt.Sprintf("client-auth: want\n  ssl-host: %s\n  ssl-port: %s", s.Address, Port)
+	if !hasCA {
+		ca = "puppetlabs.services.ca.certificate-authority-disabled-service/certificate-authority-disabled-service"
+		web += fmt.Sprintf("\n  ssl-cert: %[1]s/certs/%[2]s.pem\n  ssl-key: %[1]s/private_keys/%[2]s.pem\n  ssl-ca-cert: %[1]s/certs/ca.pem\n  ssl-crl-path: %[1]s/crl.pem", s.ssldir(), s.Name)
+	}
+	for file, content := range map[string]string{
+		"conf/puppet.conf":                   fmt.Sprintf(settings, s.Name, FirstName, s.dir, cadir, me.Username, group.Name),
+		"conf.d/auth.conf":                   string(Allow(auth, Allowed)),
+		"conf.d/web-routes.conf":             string(routes),
+		"conf.d/global.conf":                 fmt.Sprintf("global: { logging-config: %s/logback.xml }\nproduct: { check-for-updates: false }\n", s.dir),
+		"conf.d/ca.conf":                     "certificate-authority: {}\n",
+		"conf.d/metrics.conf":                "metrics: { server-id: localhost }\n",
+		"conf.d/puppetserver.conf":           fmt.Sprintf(jruby, s.dir),
+		"conf.d/webserver.conf":              "webserver: {\n  " + web + "\n}\n",
+		"services.d/bootstrap.cfg":           string(services),
+		"services.d/ca.cfg":                  ca + "\npuppetlabs.trapperkeeper.services.watcher.filesystem-watch-service/filesystem-watch-service\n",
+		"logback.xml":                        logging,
+		"code/environments/production/.keep": "",
+		"var/.keep":                          "",
+		"run/.keep":                          "",
+		"log/.keep":                          "",
+	} {
+		path := filepath.Join(s.dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var onlyCLI = regexp.MustCompile(`allow: \{\s*extensions: \{\s*pp_cli_auth: "true"\s*\}\s*\}`)
+
+// Allow adds a certificate's name to the rules of Puppet's auth.conf that give rights on the CA.
+func Allow(auth []byte, name string) []byte {
+	return onlyCLI.ReplaceAll(auth, []byte(`allow: [ "`+name+`", { extensions: { pp_cli_auth: "true" } } ]`))
+}
+
+// Put writes a file of an environment, by its path below the environment's folder.
+func (s *Server) Put(t testing.TB, environment, path, content string) {
+	t.Helper()
+	file := filepath.Join(s.CodeDir(), "environments", environment, path)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Up starts the server unless it runs, and returns when it answers.
+func (s *Server) Up(t testing.TB) *Server {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running() {
+		return s
+	}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Down stops the server as systemd does.
+func (s *Server) Down(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running() {
+		return
+	}
+	_ = s.process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.ended:
+	case <-time.After(stopTimeout):
+		t.Fatalf("%s does not stop\n%s", s.Name, s.Log())
+	}
+}
+
+// Kill ends the server at once.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running() {
+		_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL)
+		<-s.ended
+	}
+}
+
+// Process returns the running server's process, for tests that stop it for a time (SIGSTOP).
+func (s *Server) Process() *os.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+// Log returns the end of the server's log.
+func (s *Server) Log() string {
+	b, _ := os.ReadFile(s.log())
+	return string(b[max(0, len(b)-8000):])
+}
+
+func (s *Server) running() bool {
+	if s.process == nil {
+		return false
+	}
+	select {
+	case <-s.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (s *Server) start() error {
+	if err := os.WriteFile(s.restart(), []byte("0"), 0o644); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	// A small heap, and compilers that prefer a short start.
+	c := exec.Command("java", "-Xms64m", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djruby.logger.class=com.puppetlabs.jruby_utils.jruby.Slf4jLogger",
+		"-Djruby.lib=/usr/share/jruby/lib", "-Djava.io.tmpdir="+filepath.Join(s.dir, "run"), "-jar", "/usr/share/puppetserver/puppetserver.jar",
+		"--config", filepath.Join(s.dir, "conf.d"), "--bootstrap-config", filepath.Join(s.dir, "services.d"), "--restart-file", s.restart())
+	c.Dir, c.Stdout, c.Stderr = s.dir, log, log
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // Pdeathsig watches the thread that forked: it lives as long as the server
+		defer close(ended)
+		err := c.Start()
+		started <- err
+		if err == nil {
+			_ = c.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("cannot start puppetserver: %w", err)
+	}
+	s.process, s.ended = c.Process, ended
+	return s.answers(time.Now().Add(startTimeout))
+}
+
+// answers waits until the server has started.
+func (s *Server) answers(end time.Time) error {
+	for {
+		if b, err := os.ReadFile(s.restart()); err == nil && bytes.HasPrefix(b, []byte("1")) {
+			return nil
+		}
+		var err error
+		select {
+		case <-s.ended:
+			err = errors.New("it ended")
+		case <-time.After(100 * time.Millisecond):
+			if time.Now().After(end) {
+				err = fmt.Errorf("it did not answer within %s", startTimeout)
+				_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("cannot start %s: %w\n%s", s.Name, err, s.Log())
+		}
+	}
+}
