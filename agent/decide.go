@@ -40,6 +40,7 @@ type Decision struct {
 	Action  Action
 	Cause             // of Action
 	Target  Target    // of Action
+	Noop    bool      // etcd orders a noop run: it counts for nothing
 	Wanted  Target    // the target that etcd wants of this node; zero when unknown
 	Blocked Cause     // why the node does not take Wanted; zero when it takes it or is on it
 	Hold    *Hold     // the strictest hold that applies
@@ -163,6 +164,7 @@ func (l *ladder) climb() Decision {
 			return l.stop(AskTurn, Cause{ReasonWaits, Params{Gate: &l.d.Gate}})
 		}
 		l.o.Force = true // waits after failed runs do not count
+		l.dec.Noop = l.d.turn(&l.o.State).Kind == AssignNoop && !l.o.Noop && !l.o.Partial
 	}
 	l.pass(AskTurn, Cause{})
 	if !l.o.Look.IsZero() {
@@ -282,6 +284,9 @@ func (l *ladder) enforceOn(t Target) Decision {
 		return l.act(l.forced(), t)
 	case l.o.pending(l.d, RequestRun) != nil:
 		return l.act(Cause{ReasonAsked, Params{Request: l.o.pending(l.d, RequestRun)}}, t)
+	case l.o.pending(l.d, RequestNoop) != nil:
+		l.dec.Noop = true
+		return l.act(Cause{ReasonAsked, Params{Request: l.o.pending(l.d, RequestNoop)}}, t)
 	case a != nil && !due:
 		waits := l.waits(a, next)
 		l.fail(AskEnforcing, waits)
@@ -327,7 +332,7 @@ func (l *ladder) act(why Cause, t Target) Decision {
 }
 
 func (l *ladder) end(a Action, why Cause, t Target) Decision {
-	l.dec.Action, l.dec.Cause, l.dec.Target = a, why, t
+	l.dec.Action, l.dec.Cause, l.dec.Target, l.dec.Noop = a, why, t, l.dec.Noop && a != Nothing
 	return l.dec
 }
 
@@ -449,7 +454,7 @@ func (d Desired) job() *Assignment {
 
 // turn returns the assignment of a job that orders a run which the node has not answered, or nil.
 func (d Desired) turn(s *State) *Assignment {
-	if a := d.job(); a != nil && a.Kind == AssignRun && (s.Ran == nil || s.Ran.ID != a.ID) {
+	if a := d.job(); a != nil && (a.Kind == AssignRun || a.Kind == AssignNoop) && (s.Ran == nil || s.Ran.ID != a.ID) {
 		return a
 	}
 	return nil

@@ -934,14 +934,14 @@ func drawDesired(t *rapid.T) Desired {
 		if rapid.Bool().Draw(t, "is asked") {
 			d.Host.Request = &Request{
 				ID: rapid.SampledFrom([]string{"", "a", "b", strings.Repeat("z", 1000)}).Draw(t, "request"),
-				Do: rapid.SampledFrom([]RequestKind{RequestRun, RequestRetire, "", "dance"}).Draw(t, "kind"),
+				Do: rapid.SampledFrom([]RequestKind{RequestRun, RequestNoop, RequestRetire, "", "dance"}).Draw(t, "kind"),
 			}
 		}
 	}
 	if rapid.Bool().Draw(t, "is assigned") {
 		d.Assigned = &Assignment{Target: drawTarget(t, "assigned"), Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "its epoch"))}
 		if rapid.IntRange(0, 2).Draw(t, "of a job") == 0 {
-			kind := rapid.SampledFrom([]AssignmentKind{AssignRun, AssignWait, "newer"}).Draw(t, "ordered")
+			kind := rapid.SampledFrom([]AssignmentKind{AssignRun, AssignNoop, AssignWait, "newer"}).Draw(t, "ordered")
 			d.Assigned.ID, d.Assigned.Rollout, d.Assigned.Kind = "j1.1", "j1", kind
 			d.Job = rapid.SampledFrom([]*LiveJob{nil, {"j1"}, {"j1"}, {"j2"}}).Draw(t, "job")
 		}
@@ -1030,6 +1030,13 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		}
 	default:
 		t.Fatalf("an action that does not exist: %q", got.Action)
+	}
+	runs, turn := got.Action == Take || got.Action == Enforce, d.turn(&o.State)
+	here := d.known() && d.Host != nil && !anotherMachine(d.Host, o.Machine)
+	if got.Noop && (o.Noop || o.Partial || !runs || !here || (turn == nil || turn.Kind != AssignNoop) && o.pending(d, RequestNoop) == nil) {
+		t.Fatalf("nobody ordered a noop run: %+v", got)
+	} else if here && runs && turn != nil && turn.Kind == AssignNoop && !got.Noop && !o.Noop && !o.Partial {
+		t.Fatalf("a noop run was ordered, and it runs: %+v", got)
 	}
 	longest := max(30*time.Minute, o.Settings.EnforceInterval)
 	if wait := got.Next.Sub(now); !got.Next.IsZero() && longest < time.Hour && wait > longest+longest/10 {

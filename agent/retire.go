@@ -235,7 +235,7 @@ func (s *State) settle(id string, p Problem) {
 
 // unknown returns the problem of a request that this agent does not support, or zero.
 func (r *Request) unknown() Problem {
-	if r.Do == RequestRun || r.Do == RequestRetire {
+	if r.Do == RequestRun || r.Do == RequestNoop || r.Do == RequestRetire {
 		return Problem{}
 	}
 	return Problem{Code: UnknownRequest, Text: Prose(clip.Text(string(r.Do), maxRequestID))}

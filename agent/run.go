@@ -195,6 +195,9 @@ type Options struct {
 	Look Target
 }
 
+// noop reports whether the run makes no changes: a person at the machine, or etcd, ordered it so.
+func (t *tick) noop() bool { return t.opts.Noop || t.decision.Noop }
+
 // uncounted reports whether the run changes the machine, and its result does not count.
 func (o Options) uncounted() bool { return o.Part.Partial() && !o.Noop }
 

@@ -206,18 +206,22 @@ func (t *tick) stage(ctx context.Context) error {
 	case err != nil && (t.opts.Noop || t.opts.uncounted() || ctx.Err() != nil):
 		return fmt.Errorf("%s: %w", d.Target, err)
 	}
-	if d.Action == Take && !t.opts.Noop {
+	if d.Action == Take && !t.noop() {
 		t.state.Refusal = nil // the target is authentic
 	}
 	if err != nil {
 		t.newRun()
 		t.ended = true // the attempt counts; commit records it
 		t.run.Result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: StageFailed, Release: d.Target.String(), Text: Prose(err.Error())}}
+		if t.noop() {
+			t.run.Noop = true
+			return cmp.Or(t.answerNoop(), errEnd)
+		}
 		return t.openRun()
 	}
 	s := &t.state
 	inPlace := d.Action == Take && s.Enforcing == s.LastGood && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
-	if inPlace && !t.opts.Force && !t.opts.Noop {
+	if inPlace && !t.opts.Force && !t.noop() {
 		s.LastGood, s.Enforcing, s.Attempts = d.Target, d.Target, nil
 		t.settled = true
 		t.note = "the new target changes nothing for this node"
@@ -230,7 +234,7 @@ func (t *tick) stage(ctx context.Context) error {
 }
 
 func (t *tick) fetch(ctx context.Context) (err error) {
-	how := Staging{Taking: t.decision.Action == Take, Noop: t.opts.Noop}
+	how := Staging{Taking: t.decision.Action == Take, Noop: t.noop()}
 	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, how)
 	if err != nil {
 		return err
@@ -272,7 +276,7 @@ func (t *tick) admit(ctx context.Context) error {
 		return nil
 	}
 	if !t.offline && t.desired.Unreadable == "" {
-		if t.opts.uncounted() {
+		if t.opts.uncounted() || t.decision.Noop {
 			if err := t.expectReport(); err != nil {
 				return err
 			}
@@ -286,7 +290,7 @@ func (t *tick) admit(ctx context.Context) error {
 			t.note = "the desired state changed meanwhile; the next tick reads it again"
 			t.run = nil
 			return errEnd
-		case err != nil && t.decision.Action == Enforce && ctx.Err() == nil:
+		case err != nil && t.decision.Action == Enforce && !t.noop() && ctx.Err() == nil:
 			// Only a changed desired state stops enforcement. A full etcd, or one that rejects the write, does not.
 			t.offline = errors.Is(err, ErrUnreachable)
 			t.Log.Warn("cannot announce the run; enforcing the target in place", "err", err)
@@ -310,9 +314,9 @@ func (t *tick) expectReport() error {
 	return t.Memory.SaveReported(last)
 }
 
-// openRun records the run in the node's state. Of a partial run, it records only that its number is used.
+// openRun records the run in the node's state. Of a partial run, and of a noop run, it records only that its number is used.
 func (t *tick) openRun() error {
-	if t.opts.uncounted() {
+	if t.opts.uncounted() || t.noop() {
 		return t.Memory.Save(t.state)
 	}
 	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.desired.turn(&t.state), t.observed.pending(t.desired, RequestRun))
@@ -353,7 +357,7 @@ func (t *tick) apply(ctx context.Context) error {
 		result.Problem.Damage = Prose(t.damage.Error())
 	}
 	t.run.Result = result
-	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == Changed
+	t.run.Drift = !t.noop() && t.decision.Action == Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == Changed
 	if t.opts.Noop {
 		return cmp.Or(t.damage, errEnd)
 	}
@@ -364,7 +368,22 @@ func (t *tick) apply(ctx context.Context) error {
 		t.settled = true
 		return cmp.Or(t.damage, errEnd)
 	}
+	if t.noop() {
+		return cmp.Or(t.answerNoop(), t.damage, errEnd)
+	}
 	return nil
+}
+
+// answerNoop answers an ordered noop run, and records nothing else of it: neither an attempt nor an enforcement.
+func (t *tick) answerNoop() error {
+	s, problem := &t.state, t.run.Problem
+	if turn := t.desired.turn(s); turn != nil {
+		s.Ran = &Answer{ID: turn.ID, Problem: problem.clipped(maxAnswer)}
+	} else if r := t.observed.pending(t.desired, RequestNoop); r != nil {
+		s.settle(r.ID, problem)
+	}
+	t.settled = true
+	return t.Memory.Save(*s)
 }
 
 // keepRecord stores the run's record on disk until etcd has it. A crash before the report then loses nothing.
@@ -468,7 +487,7 @@ func (t *tick) newRun() {
 func (t *tick) job() Job {
 	return Job{
 		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data, Hosts: t.seen.File,
-		Noop: t.opts.Noop, Part: t.opts.Part,
+		Noop: t.noop(), Part: t.opts.Part,
 	}
 }
 

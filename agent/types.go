@@ -262,6 +262,7 @@ type AssignmentKind string
 const (
 	AssignTake AssignmentKind = ""     // take the target, for a rollout
 	AssignRun  AssignmentKind = "run"  // run Puppet once, for a job; then wait
+	AssignNoop AssignmentKind = "noop" // the same as a noop run
 	AssignWait AssignmentKind = "wait" // do not run Puppet, for a job
 )
 
@@ -318,6 +319,7 @@ type RequestKind string
 // The kinds of requests. An agent answers a kind that it does not know with a problem.
 const (
 	RequestRun    RequestKind = "run"    // run Puppet now on the target in place; holds and gates count
+	RequestNoop   RequestKind = "noop"   // the same as a noop run, which takes no new target
 	RequestRetire RequestKind = "retire" // run the hooks in retire.d of the release in place; run nothing afterwards
 )
 

@@ -56,6 +56,7 @@ EXIT STATUS
 	cmd.Flags().StringVar(&batch, "batch", "", "nodes of a group at a time, as `N or N%` (default: all)")
 	cmd.Flags().IntVar(&order.Concurrency, "concurrency", 0, "nodes at a time, also within a batch (default: all)")
 	cli.DurationVar(cmd.Flags(), &order.Deadline, "deadline", time.Hour, "time for one node")
+	cmd.Flags().BoolVar(&order.Noop, "noop", false, "run Puppet without changes: the runs count as no enforcement")
 	cli.DurationVar(cmd.Flags(), &order.KeepWaiting, "keep-waiting", 0, "hold the nodes that fail for this long, for an investigation")
 	return o.addJobRun(cmd)
 }
@@ -112,7 +113,7 @@ func (o *options) runJob(ctx context.Context, s *store.Store, ref environments.R
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "job in %s: %s in %s\n", ref, cli.Count(r.Nodes, "node"), cli.Count(len(r.Groups), "group"))
+	fmt.Fprintf(o.env.Stdout, "%s in %s: %s in %s\n", r.Noun(), ref, cli.Count(r.Nodes, "node"), cli.Count(len(r.Groups), "group"))
 	for i, nodes := range layers {
 		fmt.Fprintf(o.env.Stdout, "group %d\n", i+1)
 		for _, m := range nodes {
@@ -125,13 +126,17 @@ func (o *options) runJob(ctx context.Context, s *store.Store, ref environments.R
 	if o.dryRun {
 		return nil
 	}
-	if err := o.confirm(ctx, fmt.Sprintf("Run Puppet on %s?", cli.Count(r.Nodes, "node"))); err != nil {
+	how := ""
+	if order.Noop {
+		how = " without changes"
+	}
+	if err := o.confirm(ctx, fmt.Sprintf("Run Puppet%s on %s?", how, cli.Count(r.Nodes, "node"))); err != nil {
 		return err
 	}
 	if r, err = change.StartJob(ctx, s, ref, layers, order, o.changing()); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s started; `pulley serve` advances it\nto see it: `pulley job watch -e %s`; to end it: `pulley job abort -e %s`\n", r.Name(), ref, ref)
+	fmt.Fprintf(o.env.Stdout, "%s started; `pulley serve` advances it\n%s", r.Name(), waysOn(ref))
 	return o.watchRollout(ctx, s, ref, rollout.Run, r.ID)
 }
 

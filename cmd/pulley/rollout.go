@@ -186,6 +186,13 @@ func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
 		cli.Cleanf(o.env.Stdout, ": %s", r.Why)
 	}
 	fmt.Fprintln(o.env.Stdout)
+	if r.EndedBy != "" {
+		cli.Cleanf(o.env.Stdout, "aborted by %s", r.EndedBy)
+		if r.EndedWhy != "" {
+			cli.Cleanf(o.env.Stdout, ": %s", r.EndedWhy)
+		}
+		fmt.Fprintln(o.env.Stdout)
+	}
 	if r.Stop != nil {
 		cli.Cleanf(o.env.Stdout, "it stopped by itself: %s\n", r.Stop.Sentence())
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -45,6 +46,7 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environm
 		r, err := change.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
 		switch {
 		case ctx.Err() != nil:
+			o.detached(before, ref)
 			return nil
 		case err != nil:
 			return err
@@ -74,10 +76,24 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environm
 		select {
 		case <-ctx.Done():
 			pause.Stop()
+			o.detached(r, ref)
 			return nil
 		case <-pause.C:
 		}
 	}
+}
+
+// detached prints what an interrupted view of a job leaves, and the ways to go on.
+func (o *options) detached(r change.Rollout, ref environments.Ref) {
+	if r.Kind == rollout.Run && r.State == change.RolloutAdvancing {
+		fmt.Fprintf(o.env.Stdout, "the view ended, and %s goes on\n%s", r.Name(), waysOn(ref))
+	}
+}
+
+// waysOn lists what an operator can do about a job in progress.
+func waysOn(ref environments.Ref) string {
+	return fmt.Sprintf("to see it: `pulley job watch -e %s`; to end it: `pulley job abort -e %[1]s`\n"+
+		"to run the nodes that failed or never ran, once it ended: `pulley job retry -e %[1]s`\n", ref)
 }
 
 // tellRollout prints what happened since an earlier look, and what the rollout waits for if that changed.

@@ -22,6 +22,7 @@ type JobOrder struct {
 	Concurrency int           // nodes at a time, also within a batch; 0: all
 	Deadline    time.Duration // for one node; 0: an hour
 	KeepWaiting time.Duration // hold the nodes that fail for this long; 0: do not
+	Noop        bool          // the runs make no changes
 }
 
 // errNoJob means that an environment has no job in progress.
@@ -68,7 +69,7 @@ func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, layers 
 		}
 		p, err := rollout.MakeJob(rollout.Order{
 			Policy: rollout.Policy{Batch: o.Batch, Concurrency: o.Concurrency, Deadline: environments.Duration(o.Deadline), KeepWaiting: environments.Duration(o.KeepWaiting)},
-			By:     a.By, Why: a.Why, At: a.At,
+			Noop:   o.Noop, By: a.By, Why: a.Why, At: a.At,
 		}, layers)
 		if errors.Is(err, rollout.ErrEmpty) {
 			err = errors.New("the selection has no registered node")
@@ -95,8 +96,8 @@ func notReady(f store.FleetState, layers [][]rollout.Member, now time.Time) (ref
 				refused = append(refused, m.Node+" is not registered")
 				continue
 			}
-			switch v := viewOf(f, m.Node, now); v.State {
-			case agent.Silent, agent.Held, agent.Missing:
+			v := viewOf(f, m.Node, now)
+			if v.Wanted.IsZero() || slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Missing}, v.State) {
 				refused = append(refused, fmt.Sprintf("%s is %s: %s", m.Node, v.State, v.Sentence()))
 			}
 		}
@@ -123,7 +124,7 @@ func AbortJob(ctx context.Context, s *store.Store, ref environments.Ref, a Autho
 		case c == nil || c.Plan.Kind != rollout.Run:
 			return fmt.Errorf("%w in %s\n`pulley job list -e %s` lists earlier ones", errNoJob, ref, ref)
 		}
-		state := c.State.Abort(a.At)
+		state := c.State.Abort(a.At, a.By, agent.Prose(a.Why))
 		if !a.DryRun {
 			if state, err = s.Campaigns.Abort(ctx, ref, c, a.store()); err != nil {
 				return err
@@ -149,7 +150,7 @@ func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id str
 		return nil, o, fmt.Errorf("cannot repeat job %s of %s: it is in progress\n`pulley job watch -e %s` shows it", r.ID, ref, ref)
 	}
 	policy := c.Plan.Policy
-	o = JobOrder{Batch: policy.Batch, Concurrency: policy.Concurrency, Deadline: time.Duration(policy.Deadline), KeepWaiting: time.Duration(policy.KeepWaiting)}
+	o = JobOrder{Batch: policy.Batch, Concurrency: policy.Concurrency, Deadline: time.Duration(policy.Deadline), KeepWaiting: time.Duration(policy.KeepWaiting), Noop: c.Plan.Noop}
 	for _, g := range c.Plan.Groups {
 		rest := slices.DeleteFunc(slices.Clone(g.Nodes), func(m rollout.Member) bool { return r.took[m.Node] })
 		if len(rest) > 0 {

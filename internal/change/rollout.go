@@ -23,6 +23,7 @@ import (
 type Rollout struct {
 	ID       string          `json:"id"`
 	Kind     rollout.Kind    `json:"kind"`
+	Noop     bool            `json:"noop,omitempty"` // of a job: its runs make no changes
 	State    RolloutState    `json:"state"`
 	Role     string          `json:"role,omitempty"` // scope; "": all nodes
 	Target   agent.Target    `json:"target"`
@@ -32,6 +33,8 @@ type Rollout struct {
 	Why      agent.Prose     `json:"why,omitempty"`
 	At       time.Time       `json:"at"`
 	Ended    time.Time       `json:"ended,omitzero"`
+	EndedBy  string          `json:"ended_by,omitempty"` // who aborted a job
+	EndedWhy agent.Prose     `json:"ended_why,omitempty"`
 	Nodes    int             `json:"nodes"` // of all groups
 	Done     int             `json:"done"`  // nodes that took the target
 	Failed   int             `json:"failed"`
@@ -109,8 +112,13 @@ func isJob(ref environments.Ref, id string) error {
 	return fmt.Errorf("%w in %s: %s is a job\n`pulley job show -e %s` shows it, `pulley job abort -e %s` ends it", errNoRollout, ref, id, ref, ref)
 }
 
-// Noun is what people call a campaign of this kind.
-func (r Rollout) Noun() string { return noun(r.Kind) }
+// Noun is what people call the campaign.
+func (r Rollout) Noun() string {
+	if r.Noop {
+		return "noop job"
+	}
+	return noun(r.Kind)
+}
 
 func noun(k rollout.Kind) string {
 	if k == rollout.Run {
@@ -378,7 +386,7 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id
 
 func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
-		ID: p.ID, Kind: p.Kind, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
+		ID: p.ID, Kind: p.Kind, Noop: p.Noop, EndedBy: s.EndedBy, EndedWhy: s.EndedWhy, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
 		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
 		took: map[string]bool{},
 	}
@@ -515,7 +523,7 @@ func (r Rollout) What() string { return rollout.What(r.Target, r.Agent) }
 // Name is what it is, with its ID.
 func (r Rollout) Name() string {
 	if r.Kind == rollout.Run {
-		return "job " + r.ID
+		return r.Noun() + " " + r.ID
 	}
 	return "rollout " + r.ID + " of " + r.What()
 }

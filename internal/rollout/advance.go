@@ -163,7 +163,10 @@ func (a *advance) assign() (all []Assign) {
 			continue
 		}
 		kind := agent.AssignTake
-		if a.p.Kind == Run {
+		switch {
+		case a.p.Noop:
+			kind = agent.AssignNoop
+		case a.p.Kind == Run:
 			kind = agent.AssignRun
 		}
 		all = append(all, Assign{node, agent.Assignment{

@@ -26,7 +26,8 @@ const (
 type Plan struct {
 	ID       string            `json:"id"`
 	Kind     Kind              `json:"kind"`
-	Epoch    agent.Epoch       `json:"epoch"` // of the environment's gate while the campaign runs
+	Epoch    agent.Epoch       `json:"epoch"`          // of the environment's gate while the campaign runs
+	Noop     bool              `json:"noop,omitempty"` // of a job: its runs make no changes
 	Role     string            `json:"role,omitempty"`
 	Target   agent.Target      `json:"target"`            // of the nodes; they inherit its empty parts
 	Agent    agent.AgentChoice `json:"agent,omitzero"`    // version of the agent instead of a target
@@ -131,6 +132,9 @@ type State struct {
 	Moved    time.Time `json:"moved,omitzero"`     // when a node last ended
 	Closed   time.Time `json:"closed,omitzero"`    // when the gate was seen closed; zero: it is open
 	Ended    time.Time `json:"ended,omitzero"`
+
+	EndedBy  string      `json:"ended_by,omitempty"` // the operator who aborted a job
+	EndedWhy agent.Prose `json:"ended_why,omitempty"`
 }
 
 // Span is the time of a group.

@@ -12,7 +12,7 @@ func MakeJob(o Order, layers [][]Member) (Plan, error) {
 	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress, KeepWaiting: o.Policy.KeepWaiting}
 	policy = policy.withDefaults()
 	policy.Canaries, policy.Batch = "", o.Policy.Batch
-	p := Plan{Kind: Run, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
+	p := Plan{Kind: Run, Noop: o.Noop, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
 	for _, nodes := range layers {
 		if len(nodes) == 0 {
 			continue
@@ -99,6 +99,11 @@ func here(m Member, n Node) bool { return n.Host != nil && n.Host.MachineID == m
 // missing reports whether a node was not ordered to wait yet.
 func (a *advance) missing(m Member, n Node) bool {
 	return here(m, n) && (n.Assigned == nil || n.Assigned.Rollout != a.p.ID || n.Assigned.Epoch != a.p.Epoch)
+}
+
+// kept reports whether a hold, or the machine itself, keeps a node of a job from its turn.
+func (a *advance) kept(n Node) bool {
+	return a.p.Kind == Run && held(n) && n.View.Reason != agent.ReasonWaits
 }
 
 // waiting returns the orders to wait that etcd lacks.

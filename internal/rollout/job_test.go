@@ -29,6 +29,8 @@ func job(t testing.TB, layers string, batch Share, concurrency int) *bench {
 	return b
 }
 
+func stopped(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonStopped }
+
 // ran lets nodes answer their turn: ok, failed or running.
 func (b *bench) ran(what string, nodes ...string) *bench {
 	b.t.Helper()
@@ -116,6 +118,12 @@ func TestJobStops(t *testing.T) {
 			"failed; 0 done; db1 deadline; stopped: failures"},
 		{"a run past the deadline is a failure", func(b *bench) { b.settle().ran("running", "db1").settle().after(90 * time.Minute) },
 			"failed; lost db1; 0 done; db1 lost; stopped: failures"},
+		{"a hold that comes meanwhile is respected, until the deadline", func(b *bench) {
+			b.settle().edit("db1", stopped)
+		}, "advancing; ordered db1; 0 done; waits for held"},
+		{"then the job ends, and the hold stays", func(b *bench) {
+			b.settle().edit("db1", stopped).after(90 * time.Minute)
+		}, "failed; 0 done; db1 not_ready; stopped: failures"},
 		{"a removed node is left out", func(b *bench) { b.settle().edit("db1", func(n *Node) { n.Host = nil }) },
 			"advancing; ordered web1 web2 web3; 0 done; db1 skipped: removed; waits for nodes"},
 		{"no serve advanced it: its nodes are free, and it ends", func(b *bench) { b.settle(); b.o.Gone = true },
@@ -133,6 +141,18 @@ func TestJobStops(t *testing.T) {
 			c.story(b)
 			b.is(c.want)
 		})
+	}
+}
+
+// TestNoopJobOrdersNoopRuns: else a job that should only look would change its nodes.
+func TestNoopJobOrdersNoopRuns(t *testing.T) {
+	t.Parallel()
+	b := job(t, "db*1 | web*1", "", 0)
+	b.plan.Noop = true
+	b.is("advancing; ordered db1; 0 done; waits for nodes")
+	b.waitsFor(t, "web1")
+	if a := b.o.Nodes["db1"].Assigned; a == nil || a.Kind != agent.AssignNoop {
+		t.Errorf("db1 is ordered %+v", a)
 	}
 }
 

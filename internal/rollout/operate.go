@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"pulley/agent"
 )
 
 // The errors of an operator's acts.
@@ -52,9 +54,13 @@ func (s State) Revert(now time.Time) State {
 }
 
 // Abort returns the state after an operator ended a job.
-func (s State) Abort(now time.Time) State {
+func (s State) Abort(now time.Time, by string, why agent.Prose) State {
 	s = s.clone()
-	s.Phase, s.Ended = Aborted, now.UTC().Truncate(time.Second)
+	s.Phase, s.Ended, s.EndedBy, s.EndedWhy = Aborted, now.UTC().Truncate(time.Second), by, why
+	if last := len(s.Times) - 1; last >= 0 && s.Times[last].To.IsZero() {
+		s.Times = slices.Clone(s.Times)
+		s.Times[last].To = s.Ended
+	}
 	return s
 }
 

@@ -18,6 +18,7 @@ type Order struct {
 	Role    string            // scope; "" for all nodes
 	Target  agent.Target      // empty parts are inherited
 	Agent   agent.AgentChoice // instead of a target
+	Noop    bool              // of a job
 	Origin  agent.Target
 	Policy  Policy
 	Roles   []string // in the order of their groups; nodes of other roles follow

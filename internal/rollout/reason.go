@@ -42,7 +42,7 @@ const (
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
 	WaitIdle     WaitCode = "idle"     // nodes, count, until: they run, and the job begins when they end
 	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
-	WaitHeld     WaitCode = "held"     // nodes, count: an operator's hold, or the machine itself, keeps them
+	WaitHeld     WaitCode = "held"     // nodes, count, of a job until: an operator's hold, or the machine itself, keeps them
 	WaitAnswers  WaitCode = "answers"  // answers, until: gates block the next batch; then it pauses
 	WaitWindow   WaitCode = "window"   // until: the next window opens; zero: none that this machine can read does
 	WaitPlace    WaitCode = "place"    // node, place: too many of it are unavailable
@@ -92,7 +92,9 @@ func (a *advance) waitForNodes() Wait {
 			into, until = &lost, time.Time{}
 		case slot.State == Healthy:
 			until = slot.Since.Add(time.Duration(a.p.Policy.Settle))
-		case held(a.o.Nodes[node]):
+		case a.kept(a.o.Nodes[node]): // until its deadline
+			into = &held_
+		case held(a.o.Nodes[node]) && a.p.Kind != Run:
 			into, until = &held_, time.Time{}
 		}
 		if into.Count++; len(into.Nodes) < named {

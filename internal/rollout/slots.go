@@ -140,8 +140,10 @@ func (a *advance) late(node string, slot Slot, n Node) {
 		return
 	}
 	switch {
-	case held(n):
+	case held(n) && a.p.Kind != Run:
 		return // an operator ends it
+	case a.kept(n): // all the others wait, and enforce nothing
+		a.put(node, withdrawn(slot, Failure{Code: NotReady}, ""))
 	case a.taking(n):
 		slot.State = Lost
 		a.fail(node, Failure{Code: NodeLost, Run: n.Status.LastRun})

@@ -40,6 +40,9 @@ func (w Wait) Sentence() string {
 	case WaitLost:
 		return fmt.Sprintf("it waits for %s: began, did not answer, and may still run", w.names())
 	case WaitHeld:
+		if !w.Until.IsZero() {
+			return fmt.Sprintf("it waits for %s: held, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
+		}
 		return fmt.Sprintf("it waits for %s: held", w.names())
 	case WaitPlace:
 		return fmt.Sprintf("it waits before %s: too many nodes of %s are unavailable", w.Node, w.Place)

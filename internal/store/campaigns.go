@@ -534,7 +534,7 @@ func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign
 	if c.Gate.Rollout != c.Plan.ID {
 		return c.State, fmt.Errorf("cannot abort job %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
 	}
-	k, next := s.db.Env(ref), c.State.Abort(a.At)
+	k, next := s.db.Env(ref), c.State.Abort(a.At, a.By, agent.Prose(a.Why))
 	b := etcd.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), next)
 	_, err := s.endJob(ctx, b, ref, c, next, a)
 	return next, etcd.Wrap(err, "cannot abort job %s of %s", c.Plan.ID, ref)
