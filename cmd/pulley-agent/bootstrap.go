@@ -39,7 +39,7 @@ EXIT STATUS
 }
 
 func (o *options) bootstrap(ctx context.Context, b steps.Options) error {
-	b.Flags, b.Env, b.Log = o.Flags, o.env, o.logger()
+	b.Flags, b.Env, b.Log = o.Flags, o.env, o.logger
 	b.Setup = o.setup
 	r, err := steps.Run(ctx, b)
 	if err != nil {

@@ -40,6 +40,9 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	if err != nil {
 		return err
 	}
+	if o.env.Log != nil {
+		o.env.Log.Info("the daemon started", "version", o.env.Version, "node", c.Identity.Node, "schedule", spec)
+	}
 	fmt.Fprintf(o.env.Stdout, "%s: ticks now, then by schedule %s\n", c.Identity.Node, spec)
 	parent := ctx
 	ctx, end := context.WithCancel(ctx)

@@ -134,7 +134,7 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 
 // wanted returns the target that etcd wants of a node without a release, for a look. It must be authentic.
 func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t agent.Target, first bool, err error) {
-	p, err := stage.Open(c, o.env.Now, o.logger())
+	p, err := stage.Open(c, o.env.Now, o.logger)
 	if err != nil {
 		return t, false, err
 	}
@@ -144,7 +144,7 @@ func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t agent.Targ
 
 // enforced returns the job of a target. It contacts etcd only for parts that are missing on disk.
 func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target, how agent.Staging, w agent.Watch) (agent.Job, func(), error) {
-	p, err := stage.Open(c, o.env.Now, o.logger())
+	p, err := stage.Open(c, o.env.Now, o.logger)
 	if err != nil {
 		return agent.Job{}, nil, err
 	}

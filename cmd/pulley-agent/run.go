@@ -137,6 +137,9 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 	default:
 		line += fmt.Sprintf("%s on %s%s%s%s: %s", run.Outcome, run.Target, part(*run), classes(*run), pending(*run), d.Sentence())
 	}
+	if o.env.Log != nil {
+		o.env.Log.Info("the tick ended", "node", c.Identity.Node, "result", strings.TrimPrefix(line, c.Identity.Node+": "))
+	}
 	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
 	if report.Run != nil && report.Run.Problem != (agent.Problem{}) {
 		cli.Complain(o.env, program, errors.New(report.Run.Problem.String()))

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap/zapcore"
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
@@ -104,7 +104,7 @@ func (o *options) restore(ctx context.Context, in io.Reader, dataDir string) err
 	o.connection.Fill(o.env)
 	config := member.SecureConfig{
 		EtcdConfig: member.EtcdConfig{
-			Dir: dataDir, Listen: "127.0.0.1:0", QuotaBytes: member.MaxQuota, Retention: member.DefaultRetention, Log: zapcore.AddSync(o.env.Stderr),
+			Dir: dataDir, Listen: "127.0.0.1:0", QuotaBytes: member.MaxQuota, Retention: member.DefaultRetention, Log: slog.NewTextHandler(o.env.Stderr, nil),
 		},
 		Hostname: hostname(), Prefix: o.connection.Prefix, Timeout: restoreTimeout,
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,12 @@ func (m *machineFlags) set(a *apply.Applier) {
 }
 
 func (o *options) opener() drivers.Opener {
-	return drivers.Opener{Getenv: o.env.Getenv, Log: slog.New(slog.NewTextHandler(o.env.Stderr, nil))}
+	return drivers.Opener{Getenv: o.env.Getenv, Log: o.stderrLog()}
+}
+
+// stderrLog is the log of a command: that of serve where it has one of its own, else text on standard error.
+func (o *options) stderrLog() *slog.Logger {
+	return cmp.Or(o.env.Log, slog.New(slog.NewTextHandler(o.env.Stderr, nil)))
 }
 
 // sourceOf returns the source of an environment's plan. Its provider must come from a file, and never from etcd.

@@ -91,7 +91,7 @@ EXIT STATUS
 				if err != nil {
 					return err
 				}
-				newLoop(watched{o, s, e, boot, byWatch}, w).Run(ctx)
+				newLoop(watched{o, s, e, boot, byWatch}, w, o.stderrLog()).Run(ctx)
 				return nil
 			})
 		},
@@ -114,10 +114,10 @@ type watched struct {
 	by    string
 }
 
-func newLoop(s watched, w watchFlags) *watch.Loop {
+func newLoop(s watched, w watchFlags, log *slog.Logger) *watch.Loop {
 	return &watch.Loop{
 		Site: s, Watcher: watch.Watcher{Budget: w.budget, Patience: w.patience}, Interval: w.interval, Now: s.env.Now,
-		Log: slog.New(slog.NewTextHandler(s.env.Stderr, nil)).With("env", s.file.Ref().String()),
+		Log: log.With("env", s.file.Ref().String()),
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *serveOptions) watchMachines(ctx context.Context, v serve.Watching) {
 	o.env.Now = v.Now
 	for _, e := range s.watching {
 		boot := &plans.Connection{Prefix: s.connection.Prefix, Endpoints: v.Endpoints, Pins: v.Pins}
-		loops.Go(func() { newLoop(watched{&o, v.Store, e, boot, byServe}, *s.watchFlags()).Run(ctx) })
+		loops.Go(func() { newLoop(watched{&o, v.Store, e, boot, byServe}, *s.watchFlags(), s.config.Log).Run(ctx) })
 	}
 	loops.Wait()
 }

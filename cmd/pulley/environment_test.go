@@ -128,7 +128,7 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 			t.Errorf("%s %s: exit %d, and it names blue: %t\n%s", c.verb, c.rest, code, named.MatchString(out), out)
 		}
 	}
-	for _, verb := range changing(newRoot(cli.Env{})) {
+	for _, verb := range changing(newRoot(&options{})) {
 		if !tested[verb] {
 			t.Errorf("`pulley %s` changes an environment, and this test does not run it", verb)
 		}

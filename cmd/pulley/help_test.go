@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
-
-	"pulley/internal/cli"
 )
 
 // Scripts need documented exit codes, for example to distinguish "not found" from an unreachable etcd.
@@ -20,7 +18,7 @@ func TestHelpNamesExitCodes(t *testing.T) {
 			look(sub)
 		}
 	}
-	look(newRoot(cli.Env{}))
+	look(newRoot(&options{}))
 }
 
 // An operator must be able to look before each change of a fleet.
@@ -49,5 +47,5 @@ func TestChangesHaveDryRuns(t *testing.T) {
 			look(sub)
 		}
 	}
-	look(newRoot(cli.Env{}))
+	look(newRoot(&options{}))
 }

@@ -11,7 +11,7 @@ import (
 func TestAdviceNamesTheEnvironment(t *testing.T) {
 	t.Parallel()
 	o := &options{}
-	o.root = newRoot(cli.Env{Getenv: func(string) string { return "" }})
+	o.root = newRoot(&options{env: cli.Env{Getenv: func(string) string { return "" }}})
 	const text = "try `pulley history`, `pulley nodes remove web1`, `pulley env plan`, `pulley history -e prod`, `pulley sign -e ENVIRONMENT --sign-key FILE`, `pulley nosuch` and `pulley`"
 	if got := o.complete(text); got != text {
 		t.Errorf("without an environment: %s", got)

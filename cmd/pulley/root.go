@@ -21,7 +21,8 @@ const program = "pulley"
 
 // Main runs the complete program. All input and output goes through env.
 func Main(ctx context.Context, env cli.Env, args []string) int {
-	root := newRoot(env)
+	o := &options{env: env}
+	root := newRoot(o)
 	root.SetArgs(args)
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
@@ -33,7 +34,8 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 		}
 		return cli.Usagef("%v\n`%s --help` lists its flags", err, c.CommandPath())
 	})
-	return cli.Exit(env, program, root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	return cli.Exit(o.env, program, err)
 }
 
 // wrongVerb reports a misspelled verb: its flags, which its group does not have, are not the mistake.
@@ -69,14 +71,13 @@ type options struct {
 	previewWait time.Duration // for the preview that a rollout's policy demands; 0: the default
 }
 
-func newRoot(env cli.Env) *cobra.Command {
-	o := &options{env: env}
+func newRoot(o *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:   program,
 		Short: "Keep fleets of machines on the Puppet code and data that their operators want",
 		Long: `Nodes pull: operators publish a release once and promote it. Every node fetches the missing parts, runs Puppet and reports
 the result. The only server that a node needs is etcd.`,
-		Version: env.Version,
+		Version: o.env.Version,
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 

@@ -15,7 +15,7 @@ import (
 // After a lost answer an operator must know how to read again. A command that does not exist would not help.
 func TestUnknownOutcomeNamesACommand(t *testing.T) {
 	t.Parallel()
-	root := newRoot(cli.Env{Getenv: func(string) string { return "" }})
+	root := newRoot(&options{env: cli.Env{Getenv: func(string) string { return "" }}})
 	for verb, next := range reads {
 		for _, path := range []string{verb, next} {
 			c, rest, err := root.Find(strings.Fields(strings.TrimSuffix(path, " -e")))

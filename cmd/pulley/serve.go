@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"go.uber.org/zap/zapcore"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -30,6 +28,7 @@ type serveOptions struct {
 	*options
 	config     serve.Config
 	notifyFile string
+	log        cli.LogFlags
 	secure     secureFlags
 	watched    []string // files of environments whose dead machines serve replaces
 	watchCloud string
@@ -54,6 +53,9 @@ and every client with a certificate has all rights.
 
 With --listen-https (always with --auth) serve offers nodes over HTTPS: joins, programs of the agent, metrics, and a mirror of
 published objects. The mirror offers nothing else of etcd. serve reads its certificate again when the files change.
+
+With --log-file or --log-format json, the log also contains the warnings and errors that serve otherwise prints. Standard output stays
+as it is. An error that ends serve is on standard error as well.
 
 EXIT STATUS
   0 stopped by a signal, 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -81,6 +83,7 @@ EXIT STATUS
 	f.StringVar(&s.config.Today, "today", "", "today's `DATE`, as in 2026-11-22: confirms this machine's clock where it contradicts the newest times in etcd")
 	cli.DurationVar(f, &s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
 	s.secure.addCA(f)
+	s.log.AddFlags(f)
 	return cmd
 }
 
@@ -98,12 +101,19 @@ func (s *serveOptions) run(c *cobra.Command) error {
 		}
 		return err
 	}
+	if s.env.Log != nil {
+		s.env.Log.Info("serve stops: signal received")
+	}
 	fmt.Fprintln(s.env.Stdout, "stopping: signal received")
 	return nil
 }
 
 // configure completes the configuration from flags and variables, and checks it.
 func (s *serveOptions) configure(c *cobra.Command) error {
+	var err error
+	if s.config.Log, err = s.log.Open(&s.env); err != nil {
+		return err
+	}
 	if len(s.config.Notify) == 0 { // not a flag: every user of this machine can read command lines
 		s.config.Notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
 	}
@@ -121,7 +131,7 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 	}
 	m := &s.config.Member // before variables are read: an operator's certificate must not become the server's
 	m.CACert, m.Cert, m.Key = s.connection.CACert, s.connection.Cert, s.connection.Key
-	m.Dir, m.Log = s.config.DataDir, zapcore.AddSync(s.env.Stderr)
+	m.Dir, m.Log = s.config.DataDir, s.config.Log.Handler()
 	s.connection.Fill(s.env)
 	if err := s.connection.Check(); err != nil {
 		return err
@@ -129,7 +139,6 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 	s.config.Client = s.connection.Config()
 	s.config.Cluster, s.config.Joins = s.usesCluster(c), c.Flags().Changed("data-dir")
 	s.config.CA, s.config.Hostname, s.config.Now = s.secure.ca(s.env.Now), hostname(), s.env.Now
-	s.config.Log = slog.New(slog.NewTextHandler(s.env.Stderr, nil))
 	s.config.Ready, s.config.Members, s.config.Watch = s.printReady, s.printMembers, s.watchMachines
 	s.config.Warn = func(err error) { cli.Complain(s.env, program, err) }
 	if err := s.config.Check(); err != nil {
@@ -218,6 +227,9 @@ func readSecrets(file string) (lines []string, err error) {
 
 func (s *serveOptions) printReady(r serve.Ready) {
 	w := s.env.Stdout
+	if s.env.Log != nil {
+		s.env.Log.Info("serve started", "version", s.env.Version, "endpoints", r.Endpoints, "https", r.HTTPS, "joins", r.Joins)
+	}
 	if r.EndedHolds > 0 {
 		fmt.Fprintf(w, "holds that ended while etcd was down: %d\n", r.EndedHolds)
 	}
@@ -277,6 +289,9 @@ func (s *serveOptions) printIdentity(r serve.Ready) {
 func (s *serveOptions) printMembers(all []store.MemberState) {
 	for _, h := range all {
 		if h.Silent != nil {
+			if s.env.Log != nil {
+				s.env.Log.Warn("etcd does not answer", "endpoint", h.Endpoint, "error", h.Silent)
+			}
 			fmt.Fprintf(s.env.Stdout, "etcd does not answer at %s: %v\n", h.Endpoint, h.Silent)
 			continue
 		}

@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -29,7 +30,7 @@ type benchEtcd struct {
 func startMember(t *testing.T) *benchEtcd {
 	t.Helper()
 	e, err := member.StartEtcd(t.Context(), member.EtcdConfig{
-		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, Log: quiet{},
+		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, Log: slog.DiscardHandler,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -42,11 +43,6 @@ func startMember(t *testing.T) *benchEtcd {
 	t.Cleanup(func() { _ = m.client.Close() })
 	return m
 }
-
-type quiet struct{}
-
-func (quiet) Write(b []byte) (int, error) { return len(b), nil }
-func (quiet) Sync() error                 { return nil }
 
 // metric returns the sum of all series of one of etcd's metrics.
 func (m *benchEtcd) metric(name string) float64 {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -18,8 +17,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"go.uber.org/zap/zapcore"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -65,7 +62,7 @@ type joinServer struct {
 func secureConfig(dir string) member.SecureConfig {
 	return member.SecureConfig{
 		EtcdConfig: member.EtcdConfig{
-			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, Log: zapcore.AddSync(io.Discard),
+			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, Log: slog.DiscardHandler,
 		},
 		Hostname: "bench", Timeout: 30 * time.Second,
 	}
@@ -91,7 +88,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := mirror.NewServer(serve.Web{Join: at.Handler()}, certificate)
+	server := mirror.NewServer(serve.Web{Join: at.Handler()}, certificate, slog.New(slog.DiscardHandler))
 	etcd.Certificates.AskForCertificates(server.TLSConfig)
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup

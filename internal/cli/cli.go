@@ -9,6 +9,7 @@ package cli
 import (
 	"context"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"os/user"
@@ -30,6 +31,9 @@ type Env struct {
 	Height         int  // of the terminal, in lines; 0 when unknown
 	User           string
 	Version        string // of the program, set at build time
+
+	Log        *slog.Logger // receives messages in the place of Stderr, after LogFlags.Open; may be nil
+	logsToFile bool
 }
 
 // System returns the environment of this process.

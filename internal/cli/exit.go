@@ -36,6 +36,10 @@ func Exit(e Env, program string, err error) int {
 	var silent *SilentError
 	if err != nil && !errors.As(err, &silent) {
 		Complain(e, program, err)
+		if e.logsToFile { // also for the person or the service manager that started the program
+			e.Log = nil
+			Complain(e, program, err)
+		}
 	}
 	return Code(err)
 }
@@ -74,8 +78,13 @@ func Message(err error) string {
 }
 
 // Complain prints an error: its first line after the program's name, each further line as a hint. Errors contain data
-// from nodes and files. Complain prints control characters visibly, and never sends them to the terminal.
+// from nodes and files. Complain prints control characters visibly, and never sends them to the terminal. With e.Log, the error is a
+// record of the log instead.
 func Complain(e Env, program string, err error) {
+	if e.Log != nil {
+		e.log(Message(err))
+		return
+	}
 	lines := strings.Split(strings.TrimSpace(Message(err)), "\n")
 	fmt.Fprintf(e.Stderr, "%s: %s\n", program, Clean(lines[0]))
 	for _, l := range lines[1:] {

@@ -15,7 +15,7 @@ import (
 
 // NewServer returns a server for h with all limits for a listener on a network. The minimum version is TLS 1.2. Call
 // ServeTLS without file names, because certificate provides them.
-func NewServer(h http.Handler, certificate *Certificate) *http.Server {
+func NewServer(h http.Handler, certificate *Certificate, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h,
 		TLSConfig: &tls.Config{
@@ -28,18 +28,23 @@ func NewServer(h http.Handler, certificate *Certificate) *http.Server {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 64},
-		ErrorLog:          slog.NewLogLogger(onlyPanics{slog.NewTextHandler(os.Stderr, nil)}, slog.LevelError),
+		ErrorLog:          slog.NewLogLogger(onlyPanics{log.Handler()}, slog.LevelError),
 	}
 }
 
-// onlyPanics logs panics of handlers and drops all other messages: a port scan would fill the log.
+// onlyPanics logs panics of handlers, with the stack at debug level only. It drops all other messages: a port scan would fill the log.
 type onlyPanics struct{ slog.Handler }
 
 func (o onlyPanics) Handle(ctx context.Context, r slog.Record) error {
 	if !strings.Contains(r.Message[:min(len(r.Message), 200)], "panic serving") {
 		return nil
 	}
-	r.Message = r.Message[:min(len(r.Message), 8<<10)]
+	text, stack, _ := strings.Cut(r.Message[:min(len(r.Message), 8<<10)], "\n")
+	r.Message = "a request ended in a panic"
+	r.AddAttrs(slog.String("panic", text))
+	if o.Enabled(ctx, slog.LevelDebug) {
+		r.AddAttrs(slog.String("stack", stack))
+	}
 	return o.Handler.Handle(ctx, r)
 }
 

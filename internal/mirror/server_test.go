@@ -46,7 +46,7 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := newStored(hello)
-	s := NewServer(Handler(src, errAbsent), c)
+	s := NewServer(Handler(src, errAbsent), c, slog.New(slog.DiscardHandler))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -101,30 +101,32 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 
 // Every listener on a network must refuse old TLS and clients that never finish their headers.
 func TestServerHasLimits(t *testing.T) {
-	s := NewServer(Handler(newStored(), errAbsent), nil)
+	s := NewServer(Handler(newStored(), errAbsent), nil, slog.New(slog.DiscardHandler))
 	if s.TLSConfig.MinVersion < tls.VersionTLS12 || s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// A panic of a handler is a bug and must be logged. A port scan must not be logged.
+// A panic of a handler is a bug and must be logged, with its stack at debug level only. A port scan must not be logged.
 func TestPanicsAreLoggedAndPortScansAreNot(t *testing.T) {
-	var b bytes.Buffer
-	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of luck") }), nil)
-	s.ErrorLog = slog.NewLogLogger(onlyPanics{slog.NewTextHandler(&b, nil)}, slog.LevelError)
-	s.ErrorLog.Print("http: TLS handshake error from 192.0.2.1:1: EOF")
-	if b.Len() > 0 {
-		t.Errorf("the log has %q", b.String())
-	}
-	server := httptest.NewUnstartedServer(s.Handler)
-	server.Config.ErrorLog = s.ErrorLog
-	server.Start()
-	if resp, err := http.Get(server.URL); err == nil { //nolint:noctx // of this process
-		resp.Body.Close()
-		t.Error("it answered")
-	}
-	server.Close()
-	if !strings.Contains(b.String(), "out of luck") || !strings.Contains(b.String(), "server_test.go") {
-		t.Errorf("the log has %q", b.String())
+	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
+		var b bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: level}))
+		s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of luck") }), nil, log)
+		s.ErrorLog.Print("http: TLS handshake error from 192.0.2.1:1: EOF")
+		if b.Len() > 0 {
+			t.Errorf("the log has %q", b.String())
+		}
+		server := httptest.NewUnstartedServer(s.Handler)
+		server.Config.ErrorLog = s.ErrorLog
+		server.Start()
+		if resp, err := http.Get(server.URL); err == nil { //nolint:noctx // of this process
+			resp.Body.Close()
+			t.Error("it answered")
+		}
+		server.Close()
+		if !strings.Contains(b.String(), "out of luck") || strings.Contains(b.String(), "server_test.go") != (level == slog.LevelDebug) {
+			t.Errorf("at level %s, the log has %q", level, b.String())
+		}
 	}
 }

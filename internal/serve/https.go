@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"path"
@@ -24,6 +25,7 @@ const httpsGrace = 10 * time.Second
 
 // httpsServer is the web listener for nodes. The methods of a nil one do nothing.
 type httpsServer struct {
+	log         *slog.Logger
 	warn        func(error)
 	listener    net.Listener
 	certificate *mirror.Certificate // nil until the CA has issued one
@@ -38,7 +40,7 @@ func openHTTPS(c Config, o *overloads, cert, key string) (*httpsServer, error) {
 	if c.ListenHTTPS == "" {
 		return nil, nil
 	}
-	h := &httpsServer{warn: c.Warn, connections: o.https, failed: make(chan error, 1)}
+	h := &httpsServer{log: c.Log, warn: c.Warn, connections: o.https, failed: make(chan error, 1)}
 	var err error
 	if cert != "" {
 		if h.certificate, err = mirror.LoadCertificate(cert, key, h.warn); err != nil {
@@ -63,7 +65,7 @@ func (h *httpsServer) serve(handler http.Handler, ready *Ready) error {
 			return err
 		}
 	}
-	h.server = mirror.NewServer(handler, h.certificate)
+	h.server = mirror.NewServer(handler, h.certificate, h.log)
 	h.server.ConnState = established
 	if certs != nil {
 		certs.AskForCertificates(h.server.TLSConfig)

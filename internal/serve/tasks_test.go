@@ -21,8 +21,6 @@ import (
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
-
-	"go.uber.org/zap/zapcore"
 )
 
 var dev = environments.Ref{Environment: "dev"}
@@ -51,7 +49,7 @@ func secureConfig(t *testing.T) member.SecureConfig {
 	t.Helper()
 	return member.SecureConfig{
 		EtcdConfig: member.EtcdConfig{
-			Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(io.Discard),
+			Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: slog.DiscardHandler,
 		},
 		Hostname: "server1", Timeout: 20 * time.Second,
 	}

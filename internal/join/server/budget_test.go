@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,7 +17,6 @@ import (
 	"pulley/internal/join"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/testbed/observe"
 )
 
 // A broken node, or the holder of a stolen certificate, must not fill etcd with leases and revisions through serve.
@@ -247,16 +247,18 @@ func TestProgressRejectsInvalidStepNames(t *testing.T) {
 	}
 }
 
-// A request that makes serve panic must be answered and logged.
+// A request that makes serve panic must be answered and logged, with its stack at debug level only.
 func TestPanicIsAnsweredAndLogged(t *testing.T) {
-	log := &observe.Log{}
-	d := New(Config{Log: log.Logger()})
-	answer := httptest.NewRecorder()
-	d.gate.answer(func(context.Context, *caller) (any, error) { panic("out of luck") })(answer, httptest.NewRequest(http.MethodPost, join.PathLeave, &bytes.Buffer{}))
-	if answer.Code != http.StatusInternalServerError {
-		t.Errorf("it answers %d", answer.Code)
-	}
-	if text := log.String(); !strings.Contains(text, "out of luck") || !strings.Contains(text, "TestPanicIsAnsweredAndLogged") {
-		t.Errorf("the log has %q", text)
+	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
+		var log bytes.Buffer
+		d := New(Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))})
+		answer := httptest.NewRecorder()
+		d.gate.answer(func(context.Context, *caller) (any, error) { panic("out of luck") })(answer, httptest.NewRequest(http.MethodPost, join.PathLeave, &bytes.Buffer{}))
+		if answer.Code != http.StatusInternalServerError {
+			t.Errorf("it answers %d", answer.Code)
+		}
+		if text := log.String(); !strings.Contains(text, "out of luck") || strings.Contains(text, "TestPanicIsAnsweredAndLogged") != (level == slog.LevelDebug) {
+			t.Errorf("at level %s, the log has %q", level, text)
+		}
 	}
 }

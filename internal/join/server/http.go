@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -114,7 +115,7 @@ func (g gate) answer(do func(context.Context, *caller) (any, error)) http.Handle
 	}
 }
 
-// recover answers a request that panicked, and logs the stack.
+// recover answers a request that panicked, and logs it; at debug level with the stack.
 func (g gate) recover(w http.ResponseWriter, c *caller) {
 	what := recover()
 	if what == nil {
@@ -123,7 +124,11 @@ func (g gate) recover(w http.ResponseWriter, c *caller) {
 	if what == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 		panic(what)
 	}
-	g.log.Error("a request ended in a panic", append(c.say, "path", c.URL.Path, "from", c.from, "panic", what, "stack", string(debug.Stack()))...)
+	about := slices.Concat(c.say, []any{"path", c.URL.Path, "from", c.from, "panic", what})
+	if g.log.Enabled(c.Context(), slog.LevelDebug) {
+		about = append(about, "stack", string(debug.Stack()))
+	}
+	g.log.Error("a request ended in a panic", about...)
 	writeRefusal(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
 }
 

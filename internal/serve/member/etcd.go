@@ -56,8 +56,8 @@ type EtcdConfig struct {
 	Cert, Key     string   // and the member's own; they may be one file
 	QuotaBytes    int64
 	Retention     time.Duration // lifetime of old revisions
-	Log           zapcore.WriteSyncer
-	UnsafeNoFsync bool // for tests, which never survive a power loss
+	Log           slog.Handler  // nil: text on standard error
+	UnsafeNoFsync bool          // for tests, which never survive a power loss
 
 	Connections  *limits.Connections     // bounds those of clients with TLS; nil: none
 	Refused      func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
@@ -257,10 +257,10 @@ func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 // log sends the member's log to c.Log, and returns its level.
 func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 	if c.Log == nil {
-		c.Log = zapcore.AddSync(os.Stderr)
+		c.Log = slog.NewTextHandler(os.Stderr, nil)
 	}
 	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
-	core := &slogCore{LevelEnabler: level, handler: slog.NewTextHandler(c.Log, nil), written: &repeats{at: map[string]time.Time{}}}
+	core := &slogCore{LevelEnabler: level, handler: c.Log, written: &repeats{at: map[string]time.Time{}}}
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
 	return level
 }

@@ -2,14 +2,13 @@ package member
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"go.uber.org/zap/zapcore"
 )
 
 // Plain text on an address that other machines reach would let anyone run code as root on every node.
@@ -34,7 +33,7 @@ func TestPlainTextOnlyOnLoopback(t *testing.T) {
 // A second close of a member (a signal while it ends) must not panic, and must free its address and its data.
 func TestMemberClosesTwiceAndRestarts(t *testing.T) {
 	t.Parallel()
-	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
+	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: slog.DiscardHandler}
 	for range 2 {
 		e, err := StartEtcd(t.Context(), c)
 		if err != nil {
@@ -50,7 +49,7 @@ func TestMemberClosesTwiceAndRestarts(t *testing.T) {
 // cannot start.
 func TestFolderInUseIsReported(t *testing.T) {
 	t.Parallel()
-	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
+	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: slog.DiscardHandler}
 	e, err := StartEtcd(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

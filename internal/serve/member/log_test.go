@@ -3,12 +3,12 @@ package member
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 )
 
 // A collector of logs that parses the lines of serve must also read those of etcd inside it. A removed node must not fill the log.
@@ -16,7 +16,7 @@ func TestEtcdLogsInTheFormOfServe(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	cfg := embed.NewConfig()
-	EtcdConfig{Log: zapcore.AddSync(&out)}.log(cfg)
+	EtcdConfig{Log: slog.NewTextHandler(&out, nil)}.log(cfg)
 	if err := cfg.ZapLoggerBuilder(cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,8 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"go.uber.org/zap/zapcore"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -25,7 +24,7 @@ import (
 func secureConfig(t *testing.T, dir string) SecureConfig {
 	t.Helper()
 	return SecureConfig{
-		EtcdConfig: EtcdConfig{Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})},
+		EtcdConfig: EtcdConfig{Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: slog.DiscardHandler},
 		Hostname:   "server1", Timeout: 5 * time.Second,
 	}
 }

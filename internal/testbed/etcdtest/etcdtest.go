@@ -4,7 +4,7 @@ package etcdtest
 
 import (
 	"context"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -16,7 +16,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/namespace"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"pulley/internal/serve/member"
 )
@@ -46,7 +45,7 @@ func start(t testing.TB, c member.EtcdConfig, quotaBytes int64) *Server {
 	t.Helper()
 	c.Listen = "127.0.0.1:0"
 	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, member.DefaultRetention, true
-	c.Log = zapcore.AddSync(io.Discard)
+	c.Log = slog.DiscardHandler
 	s := &Server{t: t, config: c}
 	s.Up()
 	t.Cleanup(s.Down)
@@ -108,7 +107,7 @@ func Share() (*Shared, error) {
 	}
 	e, err := member.StartEtcd(context.Background(), member.EtcdConfig{
 		Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, UnsafeNoFsync: true,
-		Log: zapcore.AddSync(io.Discard),
+		Log: slog.DiscardHandler,
 	})
 	return &Shared{dir, e}, err
 }
