@@ -21,11 +21,7 @@ SMALL := -ldflags='-s -w'
 
 # What the tests need beyond Go, make and git: Puppet and what it works with, whole machines, and the clouds' own tools.
 CLOUDS := python3-openstackclient awscli libvirt-daemon libvirt-clients libvirt-daemon-driver-qemu qemu-system-x86 qemu-utils
-<<<<<<< HEAD
-TESTED := puppet-agent puppetserver hiera-eyaml etcd-client cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap systemd systemd-container iproute2 genisoimage $(CLOUDS)
-=======
-TESTED := puppet-agent hiera-eyaml etcd-client cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap logrotate systemd systemd-container iproute2 genisoimage $(CLOUDS)
->>>>>>> b62fc410 (serve and the agent log into a file that may be rotated at any time, or as JSON; stack traces are in the log at debug level only)
+TESTED := puppet-agent puppetserver hiera-eyaml etcd-client cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap logrotate systemd systemd-container iproute2 genisoimage $(CLOUDS)
 
 .PHONY: help
 help: ## list the targets
