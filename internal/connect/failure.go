@@ -1,4 +1,4 @@
-// Package connect names why a connection to etcd or to pulley serve failed. Explain finds the cause in an error, Probe tries an
+// Package connect names why a connection to etcd, to pulley serve or to a Puppet server failed. Explain finds the cause in an error, Probe tries an
 // endpoint of etcd itself. A Failure is a code with parameters; words.go makes its sentence and its remedy, the same for
 // both programs, for first boots and for doctor.
 //
@@ -44,6 +44,7 @@ const (
 	PinDiffers       Code = "ca_not_pinned"              //
 	OwnMissing       Code = "client_certificate_missing" //
 	OwnRejected      Code = "client_certificate_foreign" // Client
+	OwnRefused       Code = "client_certificate_refused" // Client; a Puppet server gives no reason
 	OwnTime          Code = "clock_own_certificate"      // Now, From, Until
 	ServerTime       Code = "clock_server_certificate"   // Now, From, Until
 	Other            Code = "other"                      // Text
@@ -54,8 +55,9 @@ type Server string
 
 // The servers.
 const (
-	Etcd  Server = "etcd"
-	Serve Server = "pulley serve"
+	Etcd   Server = "etcd"
+	Serve  Server = "pulley serve"
+	Puppet Server = "the Puppet server"
 )
 
 // Target is one server and how it is dialled.
@@ -111,7 +113,8 @@ var codesOf = []struct {
 	{"server gave HTTP response to HTTPS client", ServerPlain},
 	{"remote error: tls: certificate required", OwnMissing},
 	{"remote error: tls: unknown certificate authority", OwnRejected},
-	{"remote error: tls: bad certificate", OwnRejected}, // with TLS 1.2 also a missing one
+	{"remote error: tls: bad certificate", OwnRejected},    // with TLS 1.2 also a missing one
+	{"remote error: tls: unknown certificate", OwnRefused}, // of Java: revoked, ended, or of another CA
 	{"remote error: tls: expired certificate", OwnTime},
 	{"remote error: tls: no application protocol", OtherServer},
 	{"missing selected ALPN property", OtherServer},
@@ -199,6 +202,8 @@ func (t Target) Explain(err error, now time.Time) *Failure {
 		f.Code = ConnectTimeout
 	case f.Code == OwnRejected && t.Own == nil:
 		f.Code = OwnMissing
+	case f.Code == OwnRefused && t.Own != nil && (now.After(t.Own.NotAfter) || now.Before(t.Own.NotBefore)):
+		f.Code, f.From, f.Until = OwnTime, t.Own.NotBefore, t.Own.NotAfter
 	case f.Code == OwnTime && t.Own != nil:
 		f.From, f.Until = t.Own.NotBefore, t.Own.NotAfter
 	}

@@ -64,6 +64,8 @@ func (f *Failure) Cause() string {
 		return "the server requires a client certificate, and none is given"
 	case OwnRejected:
 		return fmt.Sprintf("the server rejects the client certificate %q: it is of another CA", f.Client)
+	case OwnRefused:
+		return fmt.Sprintf("the server refuses the client certificate %q: it is revoked, or of another CA", f.Client)
 	case OwnTime, ServerTime:
 		return f.clock()
 	}
@@ -94,6 +96,9 @@ func (f *Failure) clock() string {
 
 // Hint returns the remedy in one line.
 func (f *Failure) Hint() string {
+	if hint := f.puppetHint(); f.Server == Puppet && hint != "" {
+		return hint
+	}
 	etcd := f.Server == Etcd
 	switch f.Code {
 	case AddressInvalid:
@@ -138,12 +143,35 @@ func (f *Failure) Hint() string {
 		return "the server belongs to another fleet, its CA was replaced, or the connection is intercepted: compare with `pulley ca show` on the server"
 	case OwnMissing:
 		return "give a certificate and its key with --cert and --key, or PULLEY_CERT and PULLEY_KEY: `pulley login` stores them"
-	case OwnRejected:
+	case OwnRejected, OwnRefused:
 		return "use the certificate of this fleet: an operator gets one with `pulley login`, a node with a new token"
 	case OwnTime:
 		return "compare the clocks of both machines (`date -u`); if they are correct, join or log in again with a new token"
 	case ServerTime:
 		return "check this machine's clock (`date -u`); if it is correct, renew the server's certificate: start `pulley serve` there, or run `pulley auth certificate`"
+	}
+	return ""
+}
+
+// puppetHint returns the remedy where that of a Puppet server differs.
+func (f *Failure) puppetHint() string {
+	switch f.Code {
+	case PortClosed:
+		return "start puppetserver there, or correct the address: Puppet servers have port 8140 by default"
+	case TLSTimeout, AnswerTimeout, ConnectionClosed:
+		return "read the log of puppetserver on that host: it may be overloaded or starting, which takes up to a minute"
+	case ServerPlain, ServerTLS, JoinsPort, EtcdsPort, OtherServer:
+		return "give the HTTPS port of the Puppet server, 8140 by default"
+	case OtherName:
+		return "use a name of the certificate in the address; or add this one to the server's dns_alt_names, and renew its certificate"
+	case CAMissing, CADiffers, PinDiffers:
+		return "the server belongs to another Puppet CA, its CA was replaced, or the connection is intercepted: compare ca.pem with /puppet-ca/v1/certificate/ca of the CA"
+	case OwnMissing, OwnRejected, OwnRefused:
+		return "give a certificate of this Puppet CA that is not revoked, with its key: docs/puppet-server.md describes how to make one"
+	case OwnTime:
+		return "compare the clocks of both machines (`date -u`); if they are correct, make a new certificate for Pulley: docs/puppet-server.md describes how"
+	case ServerTime:
+		return "check this machine's clock (`date -u`); if it is correct, renew the certificate of the Puppet server"
 	}
 	return ""
 }

@@ -169,15 +169,19 @@ func (s *Server) Put(t testing.TB, environment, path, content string) {
 // Up starts the server unless it runs, and returns when it answers.
 func (s *Server) Up(t testing.TB) *Server {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running() {
-		return s
-	}
-	if err := s.start(); err != nil {
+	if err := s.up(); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func (s *Server) up() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running() {
+		return nil
+	}
+	return s.start()
 }
 
 // Down stops the server as systemd does.

@@ -232,6 +232,16 @@ func (s *Site) Put(t testing.TB, environment, path, content string) {
 	s.Second.Put(t, environment, path, content)
 }
 
+// Up starts both servers at the same time, unless they run.
+func (s *Site) Up(t testing.TB) {
+	t.Helper()
+	failed := make(chan error, 1)
+	go func() { failed <- s.Second.up() }()
+	if err := errors.Join(s.First.up(), <-failed); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // CopyCRL gives the second server the CA's present revocation list, as operators do: by a file.
 func (s *Site) CopyCRL(t testing.TB) {
 	t.Helper()
