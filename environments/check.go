@@ -57,6 +57,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c.checkLayers()
 	c.checkRollout()
 	c.checkServers()
+	c.checkApplications()
 	c.checkMapped()
 	c.checkHalves()
 }

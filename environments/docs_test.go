@@ -44,4 +44,5 @@ func TestReferenceIsRight(t *testing.T) {
 	}
 	missing(fieldsOf(new(Environment)))
 	missing(fieldsOf(new(Role)))
+	missing(fieldsOf(new(Component)))
 }

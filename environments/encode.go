@@ -13,7 +13,7 @@ import (
 // Format 1 is the same form. Earlier builds wrote it for environments without settings of machines.
 const storedFormat = 6
 
-// unservedFormat is the format of an environment without Puppet servers, which programs of format 5 can read.
+// unservedFormat is the format of an environment without Puppet servers and applications, which programs of format 5 can read.
 const unservedFormat = 5
 
 // unstagedFormat is the format of an environment without a policy for rollouts and limits of replaced machines, which programs
@@ -64,7 +64,7 @@ func (e *Environment) bytes() ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	format := storedFormat
 	switch {
-	case own.served():
+	case own.served() || own.Applications != nil:
 	case own.staged():
 		format = unservedFormat
 	case own.forReleases():

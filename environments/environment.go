@@ -54,6 +54,8 @@ type Environment struct {
 
 	Hosts HostSettings `json:"hosts,omitzero" help:"Settings of the nodes that roles see. Nodes take them from this file in the release."`
 
+	Applications Applications `json:"applications,omitempty" help:"Applications: their instances, and the components of each. Jobs run the nodes of components after those that produce what they consume."`
+
 	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
 	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
 

@@ -56,7 +56,7 @@ func readTags(t reflect.Type) []field {
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
 	return slices.DeleteFunc(shownFields(e), func(f field) bool {
-		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout"
+		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout" || f.key == "applications"
 	})
 }
 
@@ -114,6 +114,8 @@ func tidy(fields []field) {
 			if len(*v) == 0 {
 				*v = nil
 			}
+		case *Applications:
+			*v = v.tidy()
 		case *[]Role:
 			if len(*v) == 0 {
 				*v = nil
@@ -179,6 +181,10 @@ func settingsOf(prefix string, fields []field) []setting {
 			out = append(out, settingsOfEach(path, *v)...)
 		case *map[string]PuppetServer:
 			out = append(out, settingsOfEach(path, *v)...)
+		case *Applications:
+			v.each(func(name, _, _, _ string, c Component) {
+				out = append(out, settingsOf(path+"."+name+".", fieldsOf(&c))...)
+			})
 		default:
 			out = append(out, settingsOf(path+".", f.fields())...)
 		}

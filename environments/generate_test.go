@@ -41,6 +41,13 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 				first.After = drawList(t, rapid.SampledFrom(names[1:]))
 			}
 			e.Rollout.Roles = map[string]RoleRollout{names[0]: first}
+			if rapid.Bool().Draw(t, "applications") {
+				name := symbols.Draw(t, "instance")
+				e.Applications = Applications{"Lamp": {name: {
+					symbols.Draw(t, "component"): {Node: names[0] + "1", Produces: []string{"sql"}, Consumes: drawList(t, rapid.Just("sql"))},
+					"Lamp::Webapp[a]":            {Role: names[0], Consumes: []string{"sql"}},
+				}}}
+			}
 			e.ByNode = map[string]NodeSettings{names[0] + "1": {Trusted: map[string]string{"pp_zone": "a"}}}
 		}
 	}

@@ -167,6 +167,8 @@ func (s scope) read(f field, n *yaml.Node) {
 		each(s, n, path, "role", to)
 	case *map[string]PuppetServer:
 		each(s, n, path, "server", to)
+	case *Applications:
+		s.applications(n, path, to)
 	case *Provider:
 		s.provider(n, path, to)
 	case *[]Role:

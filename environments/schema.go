@@ -82,6 +82,13 @@ func (f field) schema() schema {
 		example = schema{key: json.Number(value)}
 	case *map[string]RoleRollout:
 		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(RoleRollout)))}
+	case *Applications:
+		table := func(of schema) schema {
+			return schema{"type": "object", "propertyNames": valueSchema("word"), "additionalProperties": of}
+		}
+		component := object(fieldsOf(new(Component)))
+		component["oneOf"] = []schema{{"required": []string{"node"}}, {"required": []string{"role"}}}
+		s = table(table(table(component)))
 	case *map[string]NodeSettings:
 		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(NodeSettings)))}
 	case *map[string]PuppetServer:

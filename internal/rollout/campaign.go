@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/applications"
 )
 
 // Kind is the kind of a campaign.
@@ -87,10 +88,10 @@ func (g Group) batch(n int) (from, to int) {
 
 // Member is one node of a plan. Another machine of the same name is another node.
 type Member struct {
-	Node    string   `json:"node"`
-	Machine string   `json:"machine,omitempty"`
-	Places  []string `json:"places,omitempty"` // values of what Policy.Limits names: "rack=r1"
-	Does    []string `json:"does,omitempty"`   // components of applications: "Lamp[app1] -> Lamp::Mysql[app1]"
+	Node    string              `json:"node"`
+	Machine string              `json:"machine,omitempty"`
+	Places  []string            `json:"places,omitempty"` // values of what Policy.Limits names: "rack=r1"
+	Does    []applications.Name `json:"does,omitempty"`   // components of applications, of a job
 }
 
 // Phase is the progress of a campaign.
