@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,13 +18,13 @@ func newJob(o *options) *cobra.Command {
 	return group("job", "Run Puppet on nodes in the order of their dependencies",
 		"job runs Puppet on the nodes of an environment group by group: each group after the ones that it needs. All other nodes of the job\n"+
 			"wait, and none of them runs by its schedule. `pulley serve` advances it; when nothing does, its nodes are free after 15 minutes.",
-		newJobRun(o), newJobRetry(o), newJobList(o), newJobShow(o), newJobWatch(o), newJobAbort(o),
+		newJobPlan(o), newJobRun(o), newJobRetry(o), newJobList(o), newJobShow(o), newJobWatch(o), newJobAbort(o),
 	)
 }
 
 func newJobRun(o *options) *cobra.Command {
-	order := change.JobOrder{}
-	batch := ""
+	var order jobOrder
+	var sel jobSelect
 	cmd := &cobra.Command{
 		Use: "run -e ENVIRONMENT", Short: "Run Puppet on nodes, each after those that it needs",
 		Long: `run starts a job: all of its nodes wait. When none of them runs, the nodes of the first group run Puppet on what is desired for them, then
@@ -40,43 +38,56 @@ EXIT STATUS
   completing`,
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkJob(order, batch); err != nil {
+			selection, err := sel.value()
+			if err == nil {
+				err = order.check()
+			}
+			if err != nil {
 				return err
 			}
-			order.Batch = rollout.Share(batch)
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				layers, err := change.PlanJob(ctx, s, ref)
+				p, err := change.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
 				if err != nil {
 					return err
 				}
-				return o.runJob(ctx, s, ref, layers, order)
+				return o.runJob(ctx, s, ref, p, order.JobOrder)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&batch, "batch", "", "nodes of a group at a time, as `N or N%` (default: all)")
-	cmd.Flags().IntVar(&order.Concurrency, "concurrency", 0, "nodes at a time, also within a batch (default: all)")
-	cli.DurationVar(cmd.Flags(), &order.Deadline, "deadline", time.Hour, "time for one node")
+	order.add(cmd)
+	sel.add(cmd)
+	sel.addCatalog(cmd)
+	sel.addSkip(cmd, &order.JobOrder)
 	cmd.Flags().BoolVar(&order.Noop, "noop", false, "run Puppet without changes: the runs count as no enforcement")
 	cli.DurationVar(cmd.Flags(), &order.KeepWaiting, "keep-waiting", 0, "hold the nodes that fail for this long, for an investigation")
 	return o.addJobRun(cmd)
 }
 
 func newJobRetry(o *options) *cobra.Command {
+	var sel jobSelect
+	var order change.JobOrder
 	cmd := &cobra.Command{
 		Use: "retry [JOB] -e ENVIRONMENT", Short: "Run the nodes of a job that failed or never ran",
 		Long: `retry starts a job over the nodes of an ended job that failed or never ran, in the same order: of the newest one, or of that which is
 named. It shows the groups, asks, and shows the job, as run does.`,
 		Args: arguments(0, 1, "takes at most one job"),
 		RunE: func(c *cobra.Command, args []string) error {
+			selection, err := sel.value()
+			if err != nil {
+				return err
+			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				layers, order, err := change.RestOfJob(ctx, s, ref, first(args))
+				p, again, err := change.RestOfJob(ctx, s, ref, first(args), selection, o.env.Now())
 				if err != nil {
 					return err
 				}
-				return o.runJob(ctx, s, ref, layers, order)
+				again.SkipOutside = order.SkipOutside
+				return o.runJob(ctx, s, ref, p, again)
 			})
 		},
 	}
+	sel.add(cmd)
+	sel.addSkip(cmd, &order)
 	return o.addJobRun(cmd)
 }
 
@@ -89,40 +100,15 @@ func (o *options) addJobRun(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// checkJob checks the flags of a job.
-func checkJob(order change.JobOrder, batch string) error {
-	if n, err := strconv.Atoi(strings.TrimSuffix(batch, "%")); batch != "" && (err != nil || n < 1 || strings.HasSuffix(batch, "%") && n > 100) {
-		return cli.Usagef("--batch is a number of nodes, or a percentage up to 100%%: not %q", batch)
-	}
-	switch {
-	case order.Concurrency < 0:
-		return cli.Usagef("--concurrency is a number of nodes, not %d", order.Concurrency)
-	case order.Deadline < time.Minute:
-		return cli.Usagef("--deadline is at least 1m, not %s", order.Deadline)
-	case order.KeepWaiting < 0:
-		return cli.Usagef("--keep-waiting is a duration such as 2h, not %s", order.KeepWaiting)
-	}
-	return nil
-}
-
 // runJob shows a job, asks, starts it and follows it.
-func (o *options) runJob(ctx context.Context, s *store.Store, ref environments.Ref, layers [][]rollout.Member, order change.JobOrder) error {
+func (o *options) runJob(ctx context.Context, s *store.Store, ref environments.Ref, p change.JobPlan, order change.JobOrder) error {
 	planned := o.changing()
 	planned.DryRun = true
-	r, err := change.StartJob(ctx, s, ref, layers, order, planned)
+	r, err := change.StartJob(ctx, s, ref, p, order, planned)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s in %s: %s in %s\n", r.Noun(), ref, cli.Count(r.Nodes, "node"), cli.Count(len(r.Groups), "group"))
-	for i, nodes := range layers {
-		fmt.Fprintf(o.env.Stdout, "group %d\n", i+1)
-		for _, m := range nodes {
-			fmt.Fprintf(o.env.Stdout, "  %s\n", m.Node)
-			for _, does := range m.Does {
-				cli.Cleanf(o.env.Stdout, "    %s\n", does)
-			}
-		}
-	}
+	o.showJobPlan(r.Noun(), p)
 	if o.dryRun {
 		return nil
 	}
@@ -133,7 +119,7 @@ func (o *options) runJob(ctx context.Context, s *store.Store, ref environments.R
 	if err := o.confirm(ctx, fmt.Sprintf("Run Puppet%s on %s?", how, cli.Count(r.Nodes, "node"))); err != nil {
 		return err
 	}
-	if r, err = change.StartJob(ctx, s, ref, layers, order, o.changing()); err != nil {
+	if r, err = change.StartJob(ctx, s, ref, p, order, o.changing()); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "%s started; `pulley serve` advances it\n%s", r.Name(), waysOn(ref))

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/applications"
 	"pulley/internal/fleet"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -23,54 +23,27 @@ type JobOrder struct {
 	Deadline    time.Duration // for one node; 0: an hour
 	KeepWaiting time.Duration // hold the nodes that fail for this long; 0: do not
 	Noop        bool          // the runs make no changes
+	SkipOutside bool          // also if what the nodes consume from other nodes is not healthy
 }
 
 // errNoJob means that an environment has no job in progress.
 var errNoJob = errors.New("no job is in progress")
 
-// PlanJob returns the registered nodes of an environment in groups: the nodes of a role, after those of the roles that it needs.
-func PlanJob(ctx context.Context, s *store.Store, ref environments.Ref) (layers [][]rollout.Member, err error) {
-	f, err := Find(ctx, s, ref, Scope{})
-	if err != nil {
-		return nil, err
-	}
-	roles := map[string][]rollout.Member{}
-	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
-		h := f.Hosts[node]
-		roles[h.Role] = append(roles[h.Role], rollout.Member{Node: node, Machine: h.MachineID})
-	}
-	for _, names := range append(f.Spec.Layers(), nil) { // nodes of roles that the file does not have come last
-		var nodes []rollout.Member
-		if names == nil {
-			names = slices.Sorted(maps.Keys(roles))
-		}
-		for _, role := range names {
-			nodes = append(nodes, roles[role]...)
-			delete(roles, role)
-		}
-		if len(nodes) > 0 {
-			slices.SortFunc(nodes, func(a, b rollout.Member) int { return fleet.CompareNatural(a.Node, b.Node) })
-			layers = append(layers, nodes)
-		}
-	}
-	return layers, nil
-}
-
-// StartJob starts a job over layers of nodes. It refuses nodes that could not run now. From then on `pulley serve` lets all of them wait,
-// and runs layer after layer.
-func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, layers [][]rollout.Member, o JobOrder, a Author) (r Rollout, err error) {
+// StartJob starts a planned job. It refuses nodes that could not run now. From then on `pulley serve` lets all of them wait,
+// and runs group after group.
+func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, p JobPlan, o JobOrder, a Author) (r Rollout, err error) {
 	err = Retry(func() error {
 		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {
 			return err
 		}
-		if refused := notReady(f, layers, a.At); len(refused) > 0 {
-			return fmt.Errorf("cannot start a job in %s: %s\nrepair, enable or remove them, or select other nodes", ref, strings.Join(refused, "\n"))
+		if causes := p.refused(f, o, a.At); len(causes) > 0 {
+			return fmt.Errorf("cannot start a job in %s: %s", ref, strings.Join(causes, "\n"))
 		}
-		p, err := rollout.MakeJob(rollout.Order{
+		made, err := rollout.MakeJob(rollout.Order{
 			Policy: rollout.Policy{Batch: o.Batch, Concurrency: o.Concurrency, Deadline: environments.Duration(o.Deadline), KeepWaiting: environments.Duration(o.KeepWaiting)},
 			Noop:   o.Noop, By: a.By, Why: a.Why, At: a.At,
-		}, layers)
+		}, p.layers())
 		if errors.Is(err, rollout.ErrEmpty) {
 			err = errors.New("the selection has no registered node")
 		}
@@ -78,31 +51,36 @@ func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, layers 
 			return fmt.Errorf("cannot start a job in %s: %w", ref, err)
 		}
 		if !a.DryRun {
-			if p, err = s.Campaigns.Start(ctx, ref, f.Desires, p, a.store()); err != nil {
+			if made, err = s.Campaigns.Start(ctx, ref, f.Desires, made, a.store()); err != nil {
 				return err
 			}
 		}
-		r = describeRollout(p, rollout.Start(a.At), agent.Gate{Rollout: p.ID, State: agent.GateOpen})
+		r = describeRollout(made, rollout.Start(a.At), agent.Gate{Rollout: made.ID, State: agent.GateOpen})
 		return nil
 	})
 	return r, err
 }
 
-// notReady lists the nodes that could not run now, with their reasons. A node in a run is ready: the job waits for its end.
-func notReady(f store.FleetState, layers [][]rollout.Member, now time.Time) (refused []string) {
-	for _, nodes := range layers {
-		for _, m := range nodes {
-			if _, registered := f.Hosts[m.Node]; !registered {
-				refused = append(refused, m.Node+" is not registered")
-				continue
-			}
-			v := viewOf(f, m.Node, now)
-			if v.Wanted.IsZero() || slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Missing}, v.State) {
-				refused = append(refused, fmt.Sprintf("%s is %s: %s", m.Node, v.State, v.Sentence()))
-			}
+// refused returns why a job cannot start: nodes that could not run now, and producers outside of it that are not healthy.
+func (p JobPlan) refused(f store.FleetState, o JobOrder, now time.Time) (causes []string) {
+	for _, n := range notReady(f, p, now) {
+		causes = append(causes, fmt.Sprintf("%s is %s: %s", n.Node, n.State, n.Why))
+	}
+	remedy := "repair, enable or remove them, or select other nodes"
+	for _, need := range p.Outside {
+		if need.State = stateOf(f, need.On, now); !need.Healthy() && !o.SkipOutside {
+			causes = append(causes, need.Sentence())
+			remedy = "select these nodes as well, repair them, or give --skip-outside-check"
 		}
 	}
-	return refused
+	if !o.SkipOutside && len(p.Left) > 0 {
+		causes = append(causes, fmt.Sprintf("nodes of earlier groups did not run, and are not selected: %s", strings.Join(p.Left, ", ")))
+		remedy = "select these nodes as well, or give --skip-outside-check"
+	}
+	if len(causes) > 0 {
+		causes = append(causes, remedy)
+	}
+	return causes
 }
 
 // viewOf is the state of a registered node.
@@ -136,31 +114,59 @@ func AbortJob(ctx context.Context, s *store.Store, ref environments.Ref, a Autho
 	return r, err
 }
 
-// RestOfJob returns the layers of the nodes of an ended job that failed or never ran, and how the job ran its layers. "" is the newest.
-func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id string) (layers [][]rollout.Member, o JobOrder, err error) {
-	r, err := LookAtRollout(ctx, s, ref, rollout.Run, id, time.Now())
+// RestOfJob plans a job over the selected nodes of an ended one that failed or never ran, and returns how that job ran its groups. "" is
+// the newest.
+func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id string, sel JobSelection, now time.Time) (p JobPlan, o JobOrder, err error) {
+	r, err := LookAtRollout(ctx, s, ref, rollout.Run, id, now)
 	if err != nil {
-		return nil, o, err
+		return p, o, err
 	}
 	c, err := s.Campaigns.Get(ctx, ref, r.ID, nil)
 	switch {
 	case err != nil:
-		return nil, o, err
+		return p, o, err
 	case c.State.Phase == rollout.Advancing && c.Gate.Rollout == r.ID:
-		return nil, o, fmt.Errorf("cannot repeat job %s of %s: it is in progress\n`pulley job watch -e %s` shows it", r.ID, ref, ref)
+		return p, o, fmt.Errorf("cannot repeat job %s of %s: it is in progress\n`pulley job watch -e %s` shows it", r.ID, ref, ref)
 	}
 	policy := c.Plan.Policy
 	o = JobOrder{Batch: policy.Batch, Concurrency: policy.Concurrency, Deadline: time.Duration(policy.Deadline), KeepWaiting: time.Duration(policy.KeepWaiting), Noop: c.Plan.Noop}
+	f, err := s.Fleet.State(ctx, ref)
+	if err == nil && f.Spec != nil {
+		err = sel.Check(f.Spec, f.Known())
+	}
+	if err != nil {
+		return p, o, err
+	}
+	if sel.Selection, p.Notes, err = fleet.Narrow(ctx, s, ref, f, sel.Selection, now); err != nil {
+		return p, o, err
+	}
+	left := []string{}
 	for _, g := range c.Plan.Groups {
-		rest := slices.DeleteFunc(slices.Clone(g.Nodes), func(m rollout.Member) bool { return r.took[m.Node] })
-		if len(rest) > 0 {
-			layers = append(layers, rest)
+		group := JobGroup{Number: len(p.Groups) + 1}
+		before := left
+		for _, m := range g.Nodes {
+			switch {
+			case r.took[m.Node]:
+			case sel.Has(f.RoleOf(m.Node), m.Node) && sel.hasAny(m.Does):
+				group.Nodes = append(group.Nodes, JobNode{Node: m.Node, machine: f.Hosts[m.Node].MachineID, Does: append([]applications.Name{}, m.Does...)})
+			default:
+				left = append(left, m.Node)
+			}
+		}
+		if len(group.Nodes) > 0 {
+			p.Groups, p.Left = append(p.Groups, group), before
 		}
 	}
-	if len(layers) == 0 {
-		err = fmt.Errorf("cannot repeat job %s of %s: all of its nodes ran\n`pulley job run -e %s` runs them again", r.ID, ref, ref)
+	if p.Environment = ref.String(); len(p.Groups) > 0 {
+		p.complete(f, now)
+		err := p.readRuns(ctx, s, ref, f)
+		p.Takes = p.takes(o)
+		return p, o, err
 	}
-	return layers, o, err
+	if len(left) > 0 {
+		return p, o, fmt.Errorf("cannot repeat job %s of %s: none of its nodes that failed or never ran is selected\n`pulley job show %[1]s -e %[2]s` shows them", r.ID, ref)
+	}
+	return p, o, fmt.Errorf("cannot repeat job %s of %s: all of its nodes ran\n`pulley job run -e %s` runs them again", r.ID, ref, ref)
 }
 
 // placeInJob tells where a node stands in the job in progress.

@@ -21,8 +21,9 @@ import (
 
 // Limits of the transactions of a campaign.
 const (
-	membersInChunk = 2000 // about 160 KiB
-	nodesInTxn     = 40   // three reads of each, or three guards
+	membersInChunk = 2000      // about 160 KiB
+	namesInChunk   = 256 << 10 // bytes of the components that the members have
+	nodesInTxn     = 40        // three reads of each, or three guards
 )
 
 // JobLease is how long the nodes of a job wait when no serve advances it.
@@ -168,7 +169,10 @@ func (s *Campaigns) putMembers(ctx context.Context, k etcd.EnvKeys, p rollout.Pl
 		if i != outside {
 			members = p.Groups[i].Nodes
 		}
-		for part := range slices.Chunk(members, membersInChunk) {
+		for len(members) > 0 {
+			size := chunkOf(members)
+			part := members[:size]
+			members = members[size:]
 			if err := s.db.Commit(ctx, etcd.If(etcd.Same(k.Campaign(p.ID), 0)).Put(k.CampaignNodes(p.ID, n), chunk{i, part})); err != nil {
 				return err
 			}
@@ -176,6 +180,20 @@ func (s *Campaigns) putMembers(ctx context.Context, k etcd.EnvKeys, p rollout.Pl
 		}
 	}
 	return nil
+}
+
+// chunkOf returns how many of the members make a chunk.
+func chunkOf(members []rollout.Member) int {
+	size := 0
+	for i, m := range members {
+		for _, name := range m.Does {
+			size += len(name.String()) + 50
+		}
+		if i > 0 && (i == membersInChunk || size > namesInChunk) {
+			return i
+		}
+	}
+	return len(members)
 }
 
 // Open returns the campaign that owns an environment; nil if there is none; and the epoch of the gate. A plan of the same ID,

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -273,6 +275,29 @@ func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (ru
 		return nil
 	})
 	return runs, damaged, etcd.Wrap(err, "cannot list the runs of %s", node)
+}
+
+// runsInPage is the number of run records in one response.
+const runsInPage = 50
+
+// Took returns how long runs took, by node: ids has one run of each. A run without a readable record is left out.
+func (s *Fleet) Took(ctx context.Context, ref environments.Ref, ids map[string]string) (map[string]time.Duration, error) {
+	k, took := s.db.Env(ref), map[string]time.Duration{}
+	for nodes := range slices.Chunk(slices.Sorted(maps.Keys(ids)), runsInPage) {
+		var points []etcd.Point
+		for _, node := range nodes {
+			points = append(points, etcd.Point{Key: k.Run(node, ids[node]), Read: func(kv *etcd.KV) error {
+				if r, _, err := agent.DecodeRun(kv.Value); err == nil {
+					took[node] = r.Duration
+				}
+				return nil
+			}})
+		}
+		if _, err := s.db.Read(ctx, map[string]int64{}, points...); err != nil {
+			return nil, fmt.Errorf("cannot read the runs of the nodes of %s: %w", ref, err)
+		}
+	}
+	return took, nil
 }
 
 // factsInPage is the number of facts in one response: an answer of honest nodes has at most 8 MiB.
