@@ -236,6 +236,10 @@ func (s *Server) running() bool {
 }
 
 func (s *Server) start() error {
+	compiled, err := classes()
+	if err != nil {
+		return err
+	}
 	if err := os.WriteFile(s.restart(), []byte("0"), 0o644); err != nil {
 		return err
 	}
@@ -246,7 +250,7 @@ func (s *Server) start() error {
 	defer log.Close()
 	// A small heap, and compilers that prefer a short start.
 	c := exec.Command("java", "-Xms64m", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djruby.logger.class=com.puppetlabs.jruby_utils.jruby.Slf4jLogger",
-		"-Djruby.lib=/usr/share/jruby/lib", "-Djava.io.tmpdir="+filepath.Join(s.dir, "run"), "-jar", "/usr/share/puppetserver/puppetserver.jar",
+		"-Djruby.lib=/usr/share/jruby/lib", "-Djava.io.tmpdir="+filepath.Join(s.dir, "run"), "-cp", compiled+":"+jar, "puppetlabs.trapperkeeper.main",
 		"--config", filepath.Join(s.dir, "conf.d"), "--bootstrap-config", filepath.Join(s.dir, "services.d"), "--restart-file", s.restart())
 	c.Dir, c.Stdout, c.Stderr = s.dir, log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
