@@ -75,7 +75,7 @@ func (a *advance) gathered() bool {
 			case !read || a.missing(m, n):
 				a.wait = Wait{Code: WaitRead}
 				return false
-			case n.Status != nil && n.Status.Phase == agent.Running && n.View.State != agent.Silent && here(m, n):
+			case n.Status != nil && n.Status.Phase == agent.Running && here(m, n):
 				busy = append(busy, m.Node)
 			}
 		}
@@ -119,6 +119,23 @@ func (a *advance) waiting() (all []Assign) {
 		}
 	}
 	return all
+}
+
+// Longest is the time by which a job has ended, whatever its nodes do: each one ends its turn, or fails, at its deadline.
+func (p Plan) Longest() time.Duration {
+	turns := 1 // until nobody runs any more
+	for _, g := range p.Groups {
+		for left := g.Size; left > 0; left -= g.Batch {
+			at := min(g.Batch, left)
+			if n := p.Policy.Concurrency; n > 0 {
+				at = (at + n - 1) / n
+			} else {
+				at = 1
+			}
+			turns += at
+		}
+	}
+	return time.Duration(turns) * time.Duration(p.Policy.Deadline)
 }
 
 // Waits is the order to wait for a node of a job.

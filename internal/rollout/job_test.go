@@ -100,9 +100,9 @@ func TestJobStops(t *testing.T) {
 		{"or it ends: the run takes too long", func(b *bench) {
 			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running }).settle().after(2 * time.Hour)
 		}, "failed; 0 done; stopped: busy"},
-		{"the run of a silent node is over", func(b *bench) {
+		{"nor does a silent node count as idle", func(b *bench) {
 			b.edit("web2", func(n *Node) { n.Status.Phase, n.View.State = agent.Running, agent.Silent })
-		}, "advancing; ordered db1; 0 done; waits for nodes"},
+		}, "advancing; 0 done; waits for idle"},
 		{"after a failure the rest does not run", func(b *bench) { b.settle().ran("failed", "db1") },
 			"failed; 0 done; db1 run_failed; stopped: failures"},
 		{"what runs meanwhile ends first", func(b *bench) {

@@ -46,6 +46,7 @@ type Result struct {
 	Hours      float64       // simulated
 	Batches    int           // that ended
 	Own        time.Duration // the longest staging and run of each batch, added up
+	Most       int           // of a job: nodes that ran their turn at the same time
 	Violations []string
 }
 
@@ -179,7 +180,7 @@ func Run(c Config) Result {
 	}
 	end := c.Until + 5*time.Hour
 	for len(w.queue) > 0 && w.now < end && len(w.result.Violations) == 0 {
-		e := heap.Pop(&w.queue).(event)
+		e := pop(&w.queue)
 		w.now = e.at
 		e.do()
 		w.result.Events++
@@ -294,3 +295,5 @@ func (e *events) Pop() any {
 	*e = old[:len(old)-1]
 	return last
 }
+
+func pop(q *events) event { return heap.Pop(q).(event) }
