@@ -240,3 +240,73 @@ func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
 		t.Errorf("the node of the role has run %d times: %s", c.starts("controller1"), out)
 	}
 }
+
+// A daemon sees its turn in a job at once, and costs nothing while it waits. An order to wait wakes nobody: all nodes of a job receive it.
+func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
+	c := newCounted(t)
+	st, err := store.Open(store.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	dev, who := environments.Ref{Environment: "dev"}, agent.Identity{Environment: "dev", Node: "controller1", Role: "controller"}
+	c.node("controller1")
+	c.tick("controller1")
+	before := c.server.Requests()
+	daemon := exec.Command(filepath.Join(bin, "pulley-agent"), "daemon", "--root", c.root("controller1"), "--schedule", "@every 1h")
+	daemon.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+c.server.Endpoint, "PULLEY_ENVIRONMENT=dev")
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = daemon.Process.Kill(), daemon.Wait() })
+	for end := time.Now().Add(time.Minute); c.server.Requests()-before < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the daemon never watched")
+		}
+	}
+	layers := [][]rollout.Member{{{Node: "controller1"}}}
+	plan, err := rollout.MakeJob(rollout.Order{By: "ann", At: time.Now()}, layers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := st.Targets.Desires(t.Context(), dev)
+	if err == nil {
+		plan, err = st.Campaigns.Start(t.Context(), dev, d, plan, store.Author{By: "ann", At: time.Now()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := control.Controller{Store: st, Ref: dev, Now: time.Now}
+	ordered := time.Now()
+	if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != rollout.WaitNodes {
+		t.Fatalf("the job waits for %+v: %v", wait, err)
+	}
+	ran := func() bool {
+		status, _, err := st.Node.Status(t.Context(), who)
+		return err == nil && status.Ran != nil && status.Ran.ID == plan.ID+".1"
+	}
+	for end := time.Now().Add(time.Minute); !ran(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the node did not see its turn, and its schedule has none for an hour")
+		}
+	}
+	t.Logf("its run ended %v after the order", time.Since(ordered))
+	if n := c.starts("controller1"); n != 2 {
+		t.Errorf("Puppet was started %d times, want 2", n)
+	}
+	if _, err := serve.Advance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	quiet, revision := c.server.Requests(), c.revision()
+	key := "/pulley/v1/environments/dev/assigned/controller1"
+	if _, err := c.server.Client().Put(t.Context(), key, `{"id":"j9.wait","kind":"wait","rollout":"j9","epoch":9,"target":{}}`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.server.Client().Put(t.Context(), "/pulley/v1/environments/dev/gate-of-nobody", "x"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second) // an absence has no event to poll for
+	if n := c.server.Requests() - quiet - 3; n != 0 || c.revision() != revision+2 {
+		t.Errorf("an idle daemon makes %d requests in two seconds, want none", n)
+	}
+}

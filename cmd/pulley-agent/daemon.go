@@ -20,7 +20,8 @@ func newDaemon(o *options) *cobra.Command {
 		Use:   "daemon",
 		Short: "Run on its own schedule, for machines without cron",
 		Long: `daemon ticks at once and then on its schedule: five fields as in crontab, or @every 5m. Two ticks never run at the
-same time. SIGTERM ends the daemon, and a running Puppet gets SIGTERM first.
+same time. When a job or a rollout orders the node a run, the daemon ticks within a second: it watches the node's own key in etcd, over
+one connection. SIGTERM ends the daemon, and a running Puppet gets SIGTERM first.
 
 EXIT STATUS
   0 ended by a signal, 1 failed, 2 wrong usage`,
@@ -48,7 +49,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	replaced := false
-	loop(ctx, time.Now, times.Next, func(ctx context.Context) {
+	loop(ctx, time.Now, times.Next, o.setup(c).Orders(ctx), func(ctx context.Context) {
 		var err error
 		replaced, err = o.turn(ctx, c, runOptions{}, flags)
 		var silent *cli.SilentError
@@ -69,22 +70,20 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	return nil
 }
 
-// loop ticks immediately and then at each time that next returns, until ctx ends. Ticks never overlap: if a tick is
-// still running at a due time, loop skips that time. The zero time ends the schedule.
-func loop(ctx context.Context, now func() time.Time, next func(time.Time) time.Time, tick func(context.Context)) {
+// loop ticks immediately, then at each time that next returns, and when something is ordered, until ctx ends. Ticks never overlap: if a
+// tick is still running at a due time, loop skips that time. The zero time ends the schedule.
+func loop(ctx context.Context, now func() time.Time, next func(time.Time) time.Time, ordered <-chan struct{}, tick func(context.Context)) {
 	for {
 		tick(ctx)
-		due := next(now())
-		if due.IsZero() {
-			<-ctx.Done()
-			return
+		var due <-chan time.Time
+		if at := next(now()); !at.IsZero() {
+			due = time.After(max(at.Sub(now()), 0))
 		}
-		timer := time.NewTimer(max(due.Sub(now()), 0))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-ordered:
+		case <-due:
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestDaemonTicksAtOnceThenOnScheduleWithoutOverlap(t *testing.T) {
 		running, ended := 0, make(chan struct{})
 		go func() {
 			defer close(ended)
-			loop(ctx, time.Now, schedule.Next, func(context.Context) {
+			loop(ctx, time.Now, schedule.Next, nil, func(context.Context) {
 				if running++; running > 1 {
 					t.Error("two ticks at once")
 				}
@@ -50,6 +50,33 @@ func TestDaemonTicksAtOnceThenOnScheduleWithoutOverlap(t *testing.T) {
 	})
 }
 
+// A node must see its turn in a job although nothing is due, and an order during a tick must cause another tick.
+func TestDaemonTicksWhenOrdered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, ordered := time.Now(), make(chan struct{}, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+		defer cancel()
+		var at []time.Duration
+		go func() {
+			<-time.After(time.Minute)
+			ordered <- struct{}{}
+			<-time.After(time.Minute + time.Second)
+			ordered <- struct{}{}
+		}()
+		loop(ctx, time.Now, func(now time.Time) time.Time { return now.Add(time.Hour) }, ordered, func(context.Context) {
+			at = append(at, time.Since(start))
+			<-time.After(30 * time.Second)
+			if len(at) == 2 {
+				<-time.After(time.Minute)
+			}
+		})
+		want := []time.Duration{0, time.Minute, 150 * time.Second}
+		if fmt.Sprint(at) != fmt.Sprint(want) {
+			t.Errorf("ticks at %v, want %v", at, want)
+		}
+	})
+}
+
 // A schedule without a next time must not cause ticks without a pause.
 func TestDaemonWithoutNextTimeWaitsForItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +87,7 @@ func TestDaemonWithoutNextTimeWaitsForItsEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		ticks := 0
-		loop(ctx, time.Now, schedule.Next, func(context.Context) {
+		loop(ctx, time.Now, schedule.Next, nil, func(context.Context) {
 			if ticks++; ticks > 1 {
 				cancel()
 			}

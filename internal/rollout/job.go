@@ -121,23 +121,6 @@ func (a *advance) waiting() (all []Assign) {
 	return all
 }
 
-// Longest is the time by which a job has ended, whatever its nodes do: each one ends its turn, or fails, at its deadline.
-func (p Plan) Longest() time.Duration {
-	turns := 1 // until nobody runs any more
-	for _, g := range p.Groups {
-		for left := g.Size; left > 0; left -= g.Batch {
-			at := min(g.Batch, left)
-			if n := p.Policy.Concurrency; n > 0 {
-				at = (at + n - 1) / n
-			} else {
-				at = 1
-			}
-			turns += at
-		}
-	}
-	return time.Duration(turns) * time.Duration(p.Policy.Deadline)
-}
-
 // Waits is the order to wait for a node of a job.
 func (p Plan) Waits(machine string) agent.Assignment {
 	return agent.Assignment{ID: p.ID + ".wait", Kind: agent.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}

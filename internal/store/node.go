@@ -78,6 +78,25 @@ func listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]
 	return hosts, exports, damaged, err
 }
 
+// WatchOrders calls each when etcd orders the node to run or to take a target, until ctx ends or the watch breaks. It watches the node's
+// own key: a change of the gate, or an order to wait, must not make a whole fleet read at once.
+func (s *Node) WatchOrders(ctx context.Context, id agent.Identity, each func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Env(id.Environment).Assignment(id.Node), clientv3.WithFilterDelete()) {
+		if err := resp.Err(); err != nil {
+			return fmt.Errorf("cannot watch for orders: %w", s.db.Explain(err))
+		}
+		for _, e := range resp.Events {
+			a := agent.Assignment{}
+			if etcd.Into(&a)(e.Kv) == nil && a.Kind != agent.AssignWait {
+				each()
+			}
+		}
+	}
+	return watchEnd(ctx.Err())
+}
+
 // Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns
 // agent.ErrChanged.
 func (s *Node) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {

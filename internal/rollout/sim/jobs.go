@@ -73,7 +73,7 @@ func RunJob(c JobConfig) Result {
 		return w.result
 	}
 	plan.ID, plan.Epoch = "j7", 7
-	w.plan, w.state, y.bound = plan, cell[rollout.State]{rollout.Start(w.time()), w.bump()}, plan.Longest()
+	w.plan, w.state, y.bound = plan, cell[rollout.State]{rollout.Start(w.time()), w.bump()}, longest(plan)
 	w.gate = cell[agent.Gate]{agent.Gate{Epoch: 7, State: agent.GateOpen, Rollout: "j7"}, w.bump()}
 	w.highest = 7
 	y.job, y.until = cell[agent.LiveJob]{agent.LiveJob{ID: "j7"}, w.bump()}, lease
@@ -109,6 +109,23 @@ func RunJob(c JobConfig) Result {
 	}
 	y.finish()
 	return w.result
+}
+
+// longest is the time by which a job has ended, whatever its nodes do: each one ends its turn, or fails, at its deadline.
+func longest(p rollout.Plan) time.Duration {
+	turns := 1 // until nobody runs any more
+	for _, g := range p.Groups {
+		for left := g.Size; left > 0; left -= g.Batch {
+			at := min(g.Batch, left)
+			if n := p.Policy.Concurrency; n > 0 {
+				at = (at + n - 1) / n
+			} else {
+				at = 1
+			}
+			turns += at
+		}
+	}
+	return time.Duration(turns) * time.Duration(p.Policy.Deadline)
 }
 
 // finish checks what must be true when nothing happened for hours: the job ended, and each node enforces again by itself.

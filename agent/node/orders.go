@@ -1,0 +1,56 @@
+package node
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"pulley/internal/store"
+)
+
+// The life of one watch: a connection keeps the certificate with which it was opened. watchPause is the wait after one that failed,
+// at least half of it.
+const (
+	watchLife  = time.Hour
+	watchPause = time.Minute
+)
+
+// Orders returns a channel that receives a value soon after etcd orders the node a run, until ctx ends. It is a hint: what the node does is
+// decided in its next tick, and an order without a hint waits until the tick that is due.
+func (s Setup) Orders(ctx context.Context) <-chan struct{} {
+	ordered := make(chan struct{}, 1)
+	go func() {
+		for ctx.Err() == nil {
+			err := s.watchOrders(ctx, func() {
+				select {
+				case ordered <- struct{}{}:
+				default: // one is waiting already
+				}
+			})
+			if err == nil {
+				continue
+			}
+			s.Log.Debug("cannot watch for orders; a later watch sees the next one", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(watchPause/2 + rand.N(watchPause/2)):
+			}
+		}
+	}()
+	return ordered
+}
+
+func (s Setup) watchOrders(ctx context.Context, each func()) error {
+	ctx, cancel := context.WithTimeout(ctx, watchLife/2+rand.N(watchLife/2))
+	defer cancel()
+	st, err := store.Open(s.Store)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	err = st.Node.WatchOrders(ctx, s.Identity, each)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
