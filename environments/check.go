@@ -113,7 +113,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(below(name), "server "+quoted(name), f.flaw(name))
 				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
 			}
-		case *RolloutPolicy, *PreviewPolicy, *PuppetCA, *PuppetProvision:
+		case *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *PuppetCA, *PuppetProvision:
 			c.checkValues(role, at.field+".", f.fields())
 		case *map[string]RoleRollout:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {

@@ -149,6 +149,7 @@ type RolloutPolicy struct {
 	Batch         string `json:"batch,omitempty" form:"batch" like:"10%" help:"Nodes of a role at a time: a number, or a percentage of the role (default: 10%)."`
 	Failures      string `json:"failures,omitempty" form:"failures" like:"5%" help:"Nodes that may fail before the rollout pauses: a number, or a percentage of its nodes (default: 0)."`
 	BatchFailures string `json:"batch_failures,omitempty" form:"failures" like:"1" help:"Nodes of one batch that may fail before the rollout pauses (default: as many as failures)."`
+	Sample        int    `json:"sample,omitempty" help:"Nodes of which a percentage of failures is at least: it is of the nodes that ended, as soon as these are more (default: 100)."`
 	Retries       int    `json:"retries,omitempty" help:"Runs after a failed one, before the node counts as failed (default: 0)."`
 
 	Settle   Duration `json:"settle,omitempty" like:"5m" help:"How long a node must stay healthy before its slot is free, at most 24h (default: its run decides)."`
@@ -156,7 +157,7 @@ type RolloutPolicy struct {
 	Progress Duration `json:"progress,omitempty" like:"2h" help:"Time without a node that ends, after which the rollout pauses, at most 720h (default: 2h)."`
 
 	Promote        string         `json:"promote,omitempty" form:"promotion" like:"manual" help:"automatic or manual: who continues after the canaries (default: automatic)."`
-	Unready        string         `json:"unready,omitempty" form:"unready" like:"skip" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn (default: wait)."`
+	Unready        UnreadyPolicy  `json:"unready,omitzero" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn, for all causes or by cause (default: wait)."`
 	Skip           string         `json:"skip,omitempty" form:"failures" like:"5%" help:"Nodes that unready: skip may leave out; further ones fail (default: any number)."`
 	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute or a fact that may be unavailable at a time."`
 	MaxPlaces      map[string]int `json:"max_places,omitempty" form:"export" like:"rack=1" help:"Values of an attribute or a fact that may have unavailable nodes at a time."`
@@ -168,6 +169,18 @@ type RolloutPolicy struct {
 	Preview PreviewPolicy `json:"preview,omitzero" help:"What the start of a rollout demands of a preview of its target."`
 
 	Roles map[string]RoleRollout `json:"roles,omitempty" help:"What roles have differently, by role."`
+}
+
+// UnreadyPolicy is what happens to nodes that cannot take a target when their turn comes, by cause. In a file, one word stands for Others.
+type UnreadyPolicy struct {
+	Silent    string `json:"silent,omitempty" form:"unready" like:"skip" help:"Nodes that do not report."`
+	Held      string `json:"held,omitempty" form:"unready" like:"wait" help:"Nodes that a hold of an operator keeps."`
+	Disabled  string `json:"disabled,omitempty" form:"unready" like:"skip" help:"Nodes on which the machine itself forbids runs."`
+	Retiring  string `json:"retiring,omitempty" form:"unready" like:"skip" help:"Nodes that an apply removes."`
+	Stuck     string `json:"stuck,omitempty" form:"unready" like:"fail" help:"Nodes on which too many runs failed."`
+	Duplicate string `json:"duplicate,omitempty" form:"unready" like:"fail" help:"Nodes whose name two machines have."`
+	Failed    string `json:"failed,omitempty" form:"unready" like:"wait" help:"Nodes whose last run failed, or that refuse their target."`
+	Others    string `json:"others,omitempty" form:"unready" like:"wait" help:"Nodes that cannot begin for a cause that is not named here (default: wait)."`
 }
 
 // PreviewPolicy is what the start of a staged rollout demands of a preview of its target.

@@ -70,7 +70,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *RolloutPolicy, *PreviewPolicy, *replace, *PuppetSettings, *PuppetCA, *PuppetProvision, *HostSettings, *Userdata:
+	case *Provider, *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *replace, *PuppetSettings, *PuppetCA, *PuppetProvision, *HostSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil

@@ -92,12 +92,14 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 	share := rapid.SampledFrom([]string{"0", "3", "1%"})
 	p := RolloutPolicy{
 		Canaries: maybe(t, share), CanariesWhere: maybe(t, rapid.Just(`os.family == "Debian"`)), Batch: maybe(t, rapid.Just("25%")), Failures: maybe(t, share),
-		BatchFailures: maybe(t, share), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
-		Promote: maybe(t, rapid.Just("manual")), Unready: maybe(t, rapid.Just("skip")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
+		BatchFailures: maybe(t, share), Sample: rapid.SampledFrom([]int{0, 20}).Draw(t, "sample"), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
+		Promote: maybe(t, rapid.Just("manual")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
 	}
 	if p.Preview.Required = rapid.Bool().Draw(t, "preview"); p.Preview.Required {
 		p.Preview.MaxChanged = rapid.IntRange(0, 50).Draw(t, "max_changed")
 	}
+	treatment := rapid.SampledFrom([]string{"wait", "skip", "fail"})
+	p.Unready = UnreadyPolicy{Silent: maybe(t, treatment), Duplicate: maybe(t, treatment), Others: maybe(t, treatment)}
 	p.Gates = drawList(t, rapid.Just("errors"))
 	p.Windows = drawList(t, rapid.Just("mon-thu,sun 22:00-04:00 Europe/Berlin"))
 	if rapid.Bool().Draw(t, "places") {

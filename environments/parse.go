@@ -173,6 +173,19 @@ func (s scope) read(f field, n *yaml.Node) {
 		s.provider(n, path, to)
 	case *[]Role:
 		s.p.mapping(n, path, nil, func(key, value *yaml.Node) { s.p.role(key, value, to) })
+	case *UnreadyPolicy:
+		if n.Kind == yaml.ScalarNode {
+			s.p.places[spot{s.role, path + ".others"}] = n
+			if to.Others = s.p.text(n, path); to.Others == "" {
+				return
+			}
+			if flaw := formFlaw("unready", "skip", to.Others); flaw != nil {
+				s.p.problem(n, "or name causes: `unready: {silent: skip, stuck: fail}`", "%s %s: %s", path, quoted(to.Others), flaw.Problem)
+				to.Others = "" // it would be a second problem of the same value
+			}
+			return
+		}
+		scope{s.p, s.role, path + "."}.keys(n, path, f.fields())
 	default:
 		scope{s.p, s.role, path + "."}.keys(n, path, f.fields())
 	}

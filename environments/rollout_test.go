@@ -16,7 +16,11 @@ func TestRolloutPolicyIsChecked(t *testing.T) {
 		{"no share", roles + "rollout: {batch: 0}\n", `dev.yaml:4:18: rollout.batch "0": it is not a number of at least 1, or a percentage like 25%`},
 		{"no number", roles + "rollout: {retries: -1}\n", `dev.yaml:4:20: rollout.retries: it is -1, below 0`},
 		{"another word", roles + "rollout: {promote: auto}\n", `dev.yaml:4:20: rollout.promote "auto": it is either automatic or manual`},
-		{"a treatment", roles + "rollout: {unready: ignore}\n", `dev.yaml:4:20: rollout.unready "ignore": it is wait, skip or fail`},
+		{"a treatment", roles + "rollout: {unready: ignore}\n", "dev.yaml:4:20: rollout.unready \"ignore\": it is wait, skip or fail | or name causes: `unready: {silent: skip, stuck: fail}`"},
+		{"a treatment of a cause", roles + "rollout: {unready: {stuck: ignore}}\n", `dev.yaml:4:28: rollout.unready.stuck "ignore": it is wait, skip or fail`},
+		{"an unknown cause", roles + "rollout: {unready: {sient: skip}}\n", `dev.yaml:4:21: rollout.unready has no key "sient" | did you mean silent?`},
+		{"a list of treatments", roles + "rollout: {unready: [skip]}\n", `dev.yaml:4:20: rollout.unready is a list, it has to be keys with values`},
+		{"a negative sample", roles + "rollout: {sample: -1}\n", `dev.yaml:4:19: rollout.sample: it is -1, below 0`},
 		{"a consequence", roles + "rollout: {on_failure: stop}\n", `dev.yaml:4:23: rollout.on_failure "stop": it is either pause or revert`},
 		{"a long time", roles + "rollout: {deadline: 721h}\n", `dev.yaml:4:21: rollout.deadline: it is 721h0m0s, at most 720h0m0s are allowed`},
 		{"none of a rack", roles + "rollout: {max_unavailable: {rack: 0}}\n", `dev.yaml:4:35: rollout.max_unavailable.rack: it is 0, below 1`},
@@ -63,6 +67,28 @@ func TestRolloutOrder(t *testing.T) {
 		}
 		if got := e.RolloutOrder(); !slices.Equal(got, want) {
 			t.Errorf("%s: %q", text, got)
+		}
+	}
+}
+
+// A word that stands for all causes must mean the same as its long form, also after it was stored.
+func TestUnreadyIsAWordOrNamesCauses(t *testing.T) {
+	const roles = "roles: {web: {cardinality: 1}}\n"
+	for text, want := range map[string]UnreadyPolicy{
+		"skip":                        {Others: "skip"},
+		"{others: skip}":              {Others: "skip"},
+		"{silent: skip, stuck: fail}": {Silent: "skip", Stuck: "fail"},
+	} {
+		e, err := Parse("dev.yaml", []byte(roles+"rollout: {unready: "+text+"}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, err := Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Decode(stored); err != nil || e.Rollout.Unready != want || again.Rollout.Unready != want {
+			t.Errorf("%s: %+v, stored %s (%v)", text, e.Rollout.Unready, stored, err)
 		}
 	}
 }

@@ -99,6 +99,9 @@ func (f field) schema() schema {
 		s = providerSchema()
 	case *Userdata:
 		s = userdataSchema()
+	case *UnreadyPolicy:
+		s, example = schema{"anyOf": []schema{valueSchema("unready"), object(f.fields())}}, "skip"
+		s["examples"] = []any{example}
 	case *[]Role:
 		role := object(fieldsOf(new(Role)))
 		role["anyOf"] = []schema{{"required": []string{"cardinality"}}, {"required": []string{"members"}}}

@@ -224,6 +224,7 @@ func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref environme
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, done)
 	if done.Rollout != nil {
+		d.warn(done.Rollout.Notes)
 		return d.announceRollout(ref, *done.Rollout)
 	}
 	return d.await(ctx, s, change.AwaitingData(ref, done))

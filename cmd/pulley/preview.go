@@ -98,9 +98,13 @@ func (o *options) look(ctx context.Context, s *store.Store, ref environments.Ref
 func (o *options) lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query) (preview.Page, time.Time, error) {
 	q.Wait = cmp.Or(o.previewWait, preview.DefaultWait)
 	page, err := o.look(ctx, s, ref, q)
+	to := o.env.Stdout
+	if !o.out.ForPeople() {
+		to = o.env.Stderr
+	}
 	if err == nil {
-		page.Print(o.env.Stdout, previewLimit, q.Wait)
-		fmt.Fprintln(o.env.Stdout)
+		page.Print(to, previewLimit, q.Wait)
+		fmt.Fprintln(to)
 	}
 	return page, o.env.Now(), err
 }

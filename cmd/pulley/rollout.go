@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,11 +80,13 @@ target that fails on a node whose last run did not fail, or that changes more re
 				if err != nil {
 					return err
 				}
-				return o.announceRollout(ref, r)
+				o.warn(r.Notes)
+				return o.out.Print(o.env, r, func(*cli.Table) error { return o.announceRollout(ref, r) })
 			})
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.scope.role, "role", "", "only nodes of one role")
 	cmd.Flags().StringVar(&to.Agent, "agent", "", "version of pulley-agent, instead of a release or data")
 	cmd.Flags().BoolVar(&to.Downgrade, "allow-downgrade", false, "with --agent: permit nodes to replace a newer version")
@@ -98,9 +101,11 @@ target that fails on a node whose last run did not fail, or that changes more re
 
 // announceRollout prints a rollout that starts.
 func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error {
-	o.warn(r.Notes)
-	fmt.Fprintf(o.env.Stdout, "%s of %s in %s: %s\n", strings.TrimSpace("rollout "+r.ID), r.What(), ref, cli.Count(r.Nodes, "node"))
+	fmt.Fprintf(o.env.Stdout, "%s of %s in %s: %s, of which %d may fail\n", strings.TrimSpace("rollout "+r.ID), r.What(), ref, cli.Count(r.Nodes, "node"), r.MayFail)
 	if err := o.showGroups(r); err != nil {
+		return err
+	}
+	if err := o.showUnready(r); err != nil {
 		return err
 	}
 	if len(r.Excluded) > 0 {
@@ -110,6 +115,24 @@ func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error 
 		fmt.Fprintf(o.env.Stdout, "`pulley serve` advances it; to see it: `pulley rollout show -e %s`\n", ref)
 	}
 	return nil
+}
+
+// showUnready prints the nodes that could not begin at the start of a rollout, and what its policy does with them.
+func (o *options) showUnready(r change.Rollout) error {
+	if len(r.Unready) == 0 {
+		return nil
+	}
+	fmt.Fprintln(o.env.Stdout, "these nodes could not begin now:")
+	t := cli.NewTable(o.env)
+	t.Row("CAUSE", "COUNT", "NODES", "WHEN THEIR TURN COMES")
+	for _, u := range r.Unready {
+		does := map[rollout.Unready]string{rollout.UnreadyWait: "waits up to their deadline", rollout.UnreadySkip: "left out", rollout.UnreadyFail: "failed"}[u.Does]
+		if u.Does == rollout.UnreadySkip && r.Policy != nil && r.Policy.Skip != "" {
+			does += fmt.Sprintf(", up to %s of the rollout; then failed", r.Policy.Skip)
+		}
+		t.Row(string(u.Cause), strconv.Itoa(len(u.Nodes)), nodeNames(u.Nodes), does)
+	}
+	return t.Flush()
 }
 
 // nodeNames lists the first nodes, and the number of the others.
@@ -161,6 +184,9 @@ func newRolloutShow(o *options) *cobra.Command {
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				r, err := change.LookAtRollout(ctx, s, ref, rollout.Take, id, o.env.Now())
+				if err == nil {
+					err = change.ReadChanges(ctx, s, ref, &r)
+				}
 				if err != nil {
 					return err
 				}
@@ -205,6 +231,14 @@ func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
 	if err := o.showGroups(r); err != nil {
 		return err
 	}
+	if err := o.showMembers(r); err != nil || r.Changes == nil {
+		return err
+	}
+	return o.showChanges(ref, r)
+}
+
+// showMembers lists the nodes in progress, failed or skipped.
+func (o *options) showMembers(r change.Rollout) error {
 	if len(r.Members) == 0 {
 		return nil
 	}
@@ -225,18 +259,29 @@ func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
 }
 
 func (o *options) showGroups(r change.Rollout) error {
-	t := cli.NewTable(o.env)
-	head := []string{"GROUP", "NODES", "AT A TIME", "BEGUN"}
-	if r.Kind == rollout.Run {
-		head = append(head, "TOOK")
-	}
-	t.Row(head...)
+	rows := [][]string{{"GROUP", "NODES", "AT A TIME", "BEGUN", "MAY FAIL", "TOOK", "SLOWEST BATCH"}}
 	for _, g := range r.Groups {
-		row := []string{g.Name, strconv.Itoa(g.Nodes), strconv.Itoa(g.Batch), strconv.Itoa(g.Begun)}
-		if !g.To.IsZero() {
-			row = append(row, cli.Span(g.To.Sub(g.From)))
+		fails, took, slowest := "", "", ""
+		if g.MayFail != nil {
+			fails = strconv.Itoa(*g.MayFail) + " of a batch"
 		}
-		t.Row(row...)
+		if !g.To.IsZero() {
+			took = cli.Span(g.To.Sub(g.From))
+		}
+		if g.Slowest > 0 && g.Batches > 1 {
+			slowest = fmt.Sprintf("%d of %d: %s", g.Slowest, g.Batches, cli.Span(time.Duration(g.Seconds)*time.Second))
+		}
+		rows = append(rows, []string{g.Name, strconv.Itoa(g.Nodes), strconv.Itoa(g.Batch), strconv.Itoa(g.Begun), fails, took, slowest})
+	}
+	t := cli.NewTable(o.env)
+	for _, row := range rows {
+		var cells []string
+		for i, cell := range row {
+			if slices.ContainsFunc(rows[1:], func(other []string) bool { return other[i] != "" }) {
+				cells = append(cells, cell)
+			}
+		}
+		t.Row(cells...)
 	}
 	return t.Flush()
 }
@@ -253,8 +298,9 @@ func (o *options) newRolloutAct(act change.Act, short, long string) *cobra.Comma
 func newRolloutSkip(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "skip NODE -e ENVIRONMENT", Short: "Do not wait for a node",
-		Long: "skip gives up a node in progress: its order is withdrawn if it did not begin. A node that began, and did not answer before its\n" +
-			"deadline, frees its place in the batch, although it may still run.",
+		Long: "skip leaves out a node whose turn has not come, also one that waits to be ordered again. It gives up a node in progress: its order is\n" +
+			"withdrawn if it did not begin. A node that began, and did not answer before its deadline, frees its place in the batch, although it\n" +
+			"may still run. A skipped node keeps its target until the rollout ends.",
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error { return o.actOnRollout(c, change.Skip, args[0]) },
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -40,10 +39,13 @@ type Rollout struct {
 	Failed   int             `json:"failed"`
 	Skipped  int             `json:"skipped"`
 	Excluded []string        `json:"excluded,omitzero"` // nodes with a release of their own or of their role
+	MayFail  int             `json:"may_fail"`          // nodes that may fail in all
 	Policy   *rollout.Policy `json:"policy,omitempty"`  // below: only of one rollout
 	Groups   []RolloutGroup  `json:"groups,omitempty"`
 	Members  []RolloutNode   `json:"members,omitempty"` // nodes in progress, failed or skipped
+	Unready  []UnreadyNodes  `json:"unready,omitempty"` // of a start: nodes that could not begin then
 	Wait     *rollout.Wait   `json:"wait,omitempty"`    // what a rollout in progress waits for
+	Changes  *RolloutChanges `json:"changes,omitempty"` // of one that ended
 	Stop     *rollout.Stop   `json:"stop,omitempty"`    // why one that was reverted had stopped by itself
 	Notes    []string        `json:"-"`                 // of a start, about its canaries
 
@@ -71,22 +73,33 @@ const (
 type RolloutGroup struct {
 	Name    string `json:"name"`
 	Nodes   int    `json:"nodes"`
-	Batch   int    `json:"batch"`   // nodes at a time
-	Batches int    `json:"batches"` // 0: not known yet
-	Begun   int    `json:"begun"`   // nodes that were ordered, or left out
+	Batch   int    `json:"batch"`              // nodes at a time
+	Batches int    `json:"batches"`            // 0: not known yet
+	Begun   int    `json:"begun"`              // nodes that were ordered, or left out
+	MayFail *int   `json:"may_fail,omitempty"` // nodes of one batch that may fail; nil: only the limit of the rollout counts
 
-	From time.Time `json:"from,omitzero"` // of a job: when its first node was ordered
-	To   time.Time `json:"to,omitzero"`   // of a job: when its last node ended
+	From    time.Time `json:"from,omitzero"`                   // when its first node was ordered
+	To      time.Time `json:"to,omitzero"`                     // when its last node ended
+	Slowest int       `json:"slowest_batch,omitempty"`         // number of the slowest batch that ended, from 1
+	Seconds int64     `json:"slowest_batch_seconds,omitempty"` // that it took
+}
+
+// UnreadyNodes are nodes that could not begin for one cause.
+type UnreadyNodes struct {
+	Cause rollout.UnreadyCause `json:"cause"`
+	Does  rollout.Unready      `json:"does"` // the policy
+	Nodes []string             `json:"nodes"`
 }
 
 // RolloutNode is a node of a rollout that is in progress, failed, or was left out.
 type RolloutNode struct {
-	Node  string              `json:"node"`
-	State RolloutNodeState    `json:"state"`
-	Since time.Time           `json:"since,omitzero"` // of a node in progress
-	Code  rollout.FailureCode `json:"code,omitempty"`
-	Skip  rollout.SkipCode    `json:"skip,omitempty"`
-	Run   string              `json:"run,omitempty"` // that failed
+	Node  string               `json:"node"`
+	State RolloutNodeState     `json:"state"`
+	Since time.Time            `json:"since,omitzero"` // of a node in progress
+	Code  rollout.FailureCode  `json:"code,omitempty"`
+	Cause rollout.UnreadyCause `json:"cause,omitempty"` // of a failed node that could not begin
+	Skip  rollout.SkipCode     `json:"skip,omitempty"`
+	Run   string               `json:"run,omitempty"` // that failed
 }
 
 // RolloutNodeState is the state of a node in a rollout.
@@ -208,7 +221,7 @@ func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 		}
 	}
 	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
-	r.Notes = p.Notes
+	r.Notes, r.Unready = p.Notes, p.Unready
 	return r, nil
 }
 
@@ -297,12 +310,12 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act
 				err = s.Campaigns.Update(ctx, ref, c, to)
 			}
 		case Skip:
-			if to, err = c.State.Skip(node); err == nil {
+			if to, err = c.State.Skip(c.Plan, node); err == nil {
 				err = s.Campaigns.Update(ctx, ref, c, to)
 			}
 		}
-		if errors.Is(err, rollout.ErrNoSlot) {
-			err = fmt.Errorf("cannot skip %s: %w\n`pulley rollout show -e %s` lists the nodes in progress", node, err, ref)
+		if errors.Is(err, rollout.ErrPassed) || errors.Is(err, rollout.ErrUnknown) {
+			err = fmt.Errorf("cannot skip %s: %w\n`pulley explain %s -e %s` shows its place", node, err, node, ref)
 		} else if errors.Is(err, rollout.ErrNotWaiting) {
 			err = fmt.Errorf("cannot approve rollout %s of %s: %w", c.Plan.ID, ref, err)
 		}
@@ -387,14 +400,11 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id
 func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
 		ID: p.ID, Kind: p.Kind, Noop: p.Noop, EndedBy: s.EndedBy, EndedWhy: s.EndedWhy, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
-		Nodes: p.Nodes(), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
+		Nodes: s.Nodes(p), MayFail: p.Policy.MayFail(p.Policy.Failures, s.Nodes(p), s.Nodes(p)), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
 		took: map[string]bool{},
 	}
 	if s.Phase == rollout.Reverted || s.Phase == rollout.Failed {
 		r.Stop = s.Stop
-	}
-	if s.Late != nil {
-		r.Nodes += len(s.Late.Members)
 	}
 	switch {
 	case s.Phase != rollout.Advancing:
@@ -405,12 +415,12 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	case gate.State == agent.GateAborted:
 		r.State = RolloutAborted
 	}
-	for i := range len(p.Groups) + 1 {
-		g, ok := s.InOrder(p, i)
-		if !ok || len(g.Nodes) == 0 && g.Size == 0 {
-			continue
-		}
+	for i, g := range s.Groups(p) {
 		one := RolloutGroup{Name: g.Name(), Nodes: g.Size, Batch: g.Batch, Batches: g.Batches()}
+		if g.Failures != "" {
+			may := p.Policy.MayFail(g.Failures, g.Batch, min(g.Batch, g.Size))
+			one.MayFail = &may
+		}
 		switch {
 		case i < s.Group || s.Phase == rollout.Completed:
 			one.Begun = g.Size
@@ -418,7 +428,8 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 			one.Begun = s.Next
 		}
 		if i < len(s.Times) {
-			one.From, one.To = s.Times[i].From, s.Times[i].To
+			at := s.Times[i]
+			one.From, one.To, one.Slowest, one.Seconds = at.From, at.To, at.Slowest, at.Seconds
 		}
 		for _, m := range g.Nodes[:min(one.Begun, len(g.Nodes))] {
 			_, running := s.Slots[m.Node]
@@ -437,7 +448,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	}
 	for node, f := range s.Failed {
 		if _, running := s.Slots[node]; !running {
-			r.Members = append(r.Members, RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Run: f.Run})
+			r.Members = append(r.Members, RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Cause: f.Cause, Run: f.Run})
 		}
 	}
 	for _, node := range s.Again {
@@ -450,186 +461,4 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 		return cmp.Or(rank(a.State)-rank(b.State), fleet.CompareNatural(a.Node, b.Node))
 	})
 	return r
-}
-
-// PlaceInRollout tells in a sentence where a node stands in the rollout in progress, or in that which the last change reverted; ""
-// without one.
-func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
-	if gate.Rollout == "" {
-		return placeAfterRevert(ctx, s, ref, gate, node)
-	}
-	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, now)
-	if err != nil {
-		return "", err
-	}
-	if r.Kind == rollout.Run {
-		return fmt.Sprintf("job %s: %s", r.ID, placeInJob(r, c, node)), nil
-	}
-	return fmt.Sprintf("%s of %s: %s", r.ID, r.What(), place(r, c, node)), nil
-}
-
-func place(r Rollout, c *store.Campaign, node string) string {
-	for _, m := range r.Members {
-		if m.Node != node {
-			continue
-		}
-		switch m.State {
-		case NodeFailed, NodeSkipped, NodeAgain:
-			return m.Words()
-		case RolloutNodeState(rollout.Ordered):
-			return "it may take the target now"
-		case RolloutNodeState(rollout.Healthy):
-			return "it took the target, and must stay healthy until " + m.Since.Add(time.Duration(c.Plan.Policy.Settle)).UTC().Format(time.RFC3339)
-		case RolloutNodeState(rollout.Withdrawing):
-			return "its order is being withdrawn"
-		}
-		return "it began, and did not answer before its deadline; it keeps its place in the batch"
-	}
-	if slices.Contains(r.Excluded, node) {
-		return "not in it: it has a release of its own, or of its role"
-	}
-	for i := range len(c.Plan.Groups) + 1 {
-		g, _ := c.State.InOrder(c.Plan, i)
-		at := slices.IndexFunc(g.Nodes, func(m rollout.Member) bool { return m.Node == node })
-		switch {
-		case at < 0:
-			continue
-		case i < c.State.Group || i == c.State.Group && at < c.State.Next:
-			return "it took the target"
-		}
-		text := fmt.Sprintf("waiting for batch %d of %d of %s", at/max(g.Batch, 1)+1, g.Batches(), g.Name())
-		if r.Wait != nil {
-			text += "; " + r.Wait.Sentence()
-		}
-		return text
-	}
-	return "not in it: it registered after the start, and takes the target in the last group"
-}
-
-// Waits reports whether the rollout needs an operator before it continues.
-func (r Rollout) Waits() bool {
-	switch r.State {
-	case RolloutPaused, RolloutAborted, JobFailed, JobLost:
-		return true
-	case RolloutAdvancing:
-		return r.Wait != nil && (r.Wait.Code == rollout.WaitApproval || r.Wait.Code == rollout.WaitLost)
-	}
-	return false
-}
-
-// What is what the rollout brings to its nodes: a target, or a version of the agent.
-func (r Rollout) What() string { return rollout.What(r.Target, r.Agent) }
-
-// Name is what it is, with its ID.
-func (r Rollout) Name() string {
-	if r.Kind == rollout.Run {
-		return r.Noun() + " " + r.ID
-	}
-	return "rollout " + r.ID + " of " + r.What()
-}
-
-// Sentence is the rollout in one line.
-func (r Rollout) Sentence() string {
-	text := fmt.Sprintf("%s: %s; %d of %d nodes done, %d failed, %d skipped", r.Name(), r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
-	if r.Wait != nil {
-		text += "; " + r.Wait.Sentence()
-	}
-	return text
-}
-
-// Since lists what happened to nodes since an earlier look: those that ended, then the others, in the order of their names.
-func (r Rollout) Since(before Rollout) (lines []string) {
-	for _, node := range slices.SortedFunc(maps.Keys(r.took), fleet.CompareNatural) {
-		if r.took[node] && before.ID != "" && !before.took[node] {
-			lines = append(lines, node+": done")
-		}
-	}
-	was := map[string]RolloutNode{}
-	for _, m := range before.Members {
-		was[m.Node] = m
-	}
-	for _, m := range r.Members {
-		if was[m.Node].State == m.State {
-			continue
-		}
-		words := m.Words()
-		switch m.State {
-		case RolloutNodeState(rollout.Ordered):
-			words = "may take the target"
-			if r.Kind == rollout.Run {
-				words = "may run"
-			}
-		case RolloutNodeState(rollout.Healthy):
-			words = "took the target, and settles"
-		case RolloutNodeState(rollout.Lost):
-			words = "began, and did not answer before its deadline"
-		case RolloutNodeState(rollout.Withdrawing):
-			words = "its order is being withdrawn"
-		case NodeFailed:
-			words = "failed: " + words
-		case NodeAgain:
-			words = "waits to be ordered again"
-		case NodeSkipped:
-			words = "skipped: " + words
-		}
-		lines = append(lines, m.Node+": "+words)
-	}
-	return lines
-}
-
-// WaysOut lists what an operator can do about a rollout that does not continue by itself.
-func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
-	if r.Kind == rollout.Run {
-		if r.State == JobFailed || r.State == JobAborted || r.State == JobLost {
-			ways = append(ways, fmt.Sprintf("to run the nodes that failed or never ran: `pulley job retry %s -e %s`", r.ID, ref))
-		}
-		return ways
-	}
-	closed := r.State == RolloutPaused || r.State == RolloutAborted
-	if closed && r.Wait != nil && r.Wait.Stop != nil && r.Wait.Stop.Code == rollout.StopRestored {
-		return []string{fmt.Sprintf("to end it, and continue above all epochs that nodes have seen: `pulley recover -e %s`", ref)}
-	}
-	if closed && r.Failed > 0 {
-		ways = append(ways, fmt.Sprintf("to order the failed nodes again: `pulley rollout retry -e %s`", ref))
-	}
-	if r.State == RolloutAborted && r.Failed == 0 {
-		ways = append(ways, fmt.Sprintf("to continue after all: `pulley rollout retry -e %s`", ref))
-	}
-	if r.State == RolloutPaused {
-		ways = append(ways, fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref))
-	}
-	switch {
-	case closed:
-		ways = append(ways, fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref), fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref))
-	case r.Wait == nil:
-	case r.Wait.Code == rollout.WaitApproval:
-		ways = append(ways, fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref))
-	case r.Wait.Code == rollout.WaitLost:
-		ways = append(ways, fmt.Sprintf("to give a node up: `pulley rollout skip NODE -e %s`", ref))
-	}
-	return ways
-}
-
-// Words is the cause for which a node failed or was left out.
-func (n RolloutNode) Words() string {
-	switch n.State {
-	case NodeSkipped:
-		return n.Skip.Words()
-	case NodeAgain:
-		return "it failed, and waits to be ordered again"
-	}
-	return n.Code.Words()
-}
-
-// rank orders nodes in progress first, then failed ones, then those that are ordered again, then skipped ones.
-func rank(s RolloutNodeState) int {
-	switch s {
-	case NodeFailed:
-		return 1
-	case NodeAgain:
-		return 2
-	case NodeSkipped:
-		return 3
-	}
-	return 0
 }

@@ -42,7 +42,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref environments.Ref
 		return r, err
 	}
 	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
-	r.Notes = p.Notes
+	r.Notes, r.Unready = p.Notes, p.Unready
 	return r, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 type PlannedRollout struct {
 	Plan    rollout.Plan
 	Desires store.Desires
-	Notes   []string // about the expression for canaries, and nodes that could not begin now; for the user
+	Notes   []string // about the expression for canaries, for the user
+	Unready []UnreadyNodes
 
 	demandsSigned  bool // nodes refuse an unsigned release
 	demandsPreview bool // by the policy
@@ -71,7 +73,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 	}, candidates)
 	switch {
 	case err == nil:
-		err = p.noteUnready(ctx, s, ref, a.At)
+		err = p.findUnready(ctx, s, ref, a.At)
 	case !errors.Is(err, rollout.ErrEmpty):
 	case of.Agent.Version != "":
 		err = fmt.Errorf("%w\n`pulley agents promote %s -e %s%s` sets the version for nodes that join later", err, of.Agent.Version, ref, Flags(scope))
@@ -83,45 +85,27 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 	return p, err
 }
 
-// shownUnready limits the nodes that a note names.
-const shownUnready = 10
-
-// noteUnready adds a note about the nodes of the plan that could not begin now, and about what the policy does with them.
-func (p *PlannedRollout) noteUnready(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) error {
+// findUnready lists the nodes of the plan that could not begin now, by cause, and what the policy does with them.
+func (p *PlannedRollout) findUnready(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) error {
 	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {
 		return err
 	}
-	var named []string
-	unready := 0
+	nodes := map[rollout.UnreadyCause][]string{}
 	for _, g := range p.Plan.Groups {
 		for _, m := range g.Nodes {
-			if _, registered := f.Hosts[m.Node]; !registered {
-				continue
-			}
-			if v := viewOf(f, m.Node, now); rollout.CannotBegin(v) {
-				if unready++; unready <= shownUnready {
-					named = append(named, fmt.Sprintf("%s (%s)", m.Node, v.State))
-				}
+			if _, registered := f.Hosts[m.Node]; registered {
+				cause := rollout.CannotBegin(viewOf(f, m.Node, now))
+				nodes[cause] = append(nodes[cause], m.Node)
 			}
 		}
 	}
-	if unready == 0 {
-		return nil
+	for _, cause := range rollout.UnreadyCauses() {
+		if names := nodes[cause]; len(names) > 0 {
+			slices.SortFunc(names, fleet.CompareNatural)
+			p.Unready = append(p.Unready, UnreadyNodes{cause, p.Plan.Policy.Treats(cause), names})
+		}
 	}
-	does, policy := "waits for such nodes up to their deadline", p.Plan.Policy
-	switch {
-	case policy.Unready == rollout.UnreadyFail:
-		does = "counts such nodes as failed"
-	case policy.Unready == rollout.UnreadySkip && policy.Skip != "":
-		does = fmt.Sprintf("skips such nodes, up to %s of the rollout, and counts the others as failed", policy.Skip)
-	case policy.Unready == rollout.UnreadySkip:
-		does = "skips such nodes"
-	}
-	if more := unready - len(named); more > 0 {
-		named = append(named, fmt.Sprintf("and %d more", more))
-	}
-	p.Notes = append(p.Notes, fmt.Sprintf("these nodes could not begin now: %s; the policy %s (`unready: %s`)", strings.Join(named, ", "), does, policy.Unready))
 	return nil
 }
 

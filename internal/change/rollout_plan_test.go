@@ -2,6 +2,7 @@ package change
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ roles:
 		t.Error(got)
 	}
 	policy := p.Plan.Policy
-	if p.Plan.Groups[1].Batch != 1 || p.Plan.Groups[1].Failures != 1 || policy.Failures != "5%" || time.Duration(policy.Settle) != time.Minute || policy.OnFailure != rollout.FailureReverts {
+	if p.Plan.Groups[1].Batch != 1 || p.Plan.Groups[1].Failures != "1" || policy.Failures != "5%" || time.Duration(policy.Settle) != time.Minute || policy.OnFailure != rollout.FailureReverts {
 		t.Errorf("%+v", p.Plan)
 	}
 	_, err = PlanRollout(ctx, s, dev, target, "web", store.Author{By: "ann", At: time.Now()})
@@ -100,30 +101,85 @@ roles:
 	}
 }
 
-// An operator must learn before the start which nodes will not take the target, and what the policy does with them.
+// An operator must learn before the start which nodes will not take the target, for which cause, and what the policy does with them.
 func TestPlanRolloutNamesNodesThatCannotBegin(t *testing.T) {
 	t.Parallel()
-	for policy, does := range map[string]string{
-		"unready: wait": "waits for such nodes up to their deadline (`unready: wait`)", "unready: fail": "counts such nodes as failed (`unready: fail`)",
-		"unready: skip":            "skips such nodes (`unready: skip`)",
-		"unready: skip, skip: 10%": "skips such nodes, up to 10% of the rollout, and counts the others as failed (`unready: skip`)",
+	for policy, want := range map[string]string{
+		"unready: wait": "[{silent wait [web2 web10]} {disabled wait [web1]}]",
+		"unready: fail": "[{silent fail [web2 web10]} {disabled fail [web1]}]",
+		"unready: {silent: skip, disabled: fail}": "[{silent skip [web2 web10]} {disabled fail [web1]}]",
 	} {
-		_, s := fleetOfOne(t, "rollout: {"+policy+"}\nroles: {web: {cardinality: 2}}\n")
+		_, s := fleetOfOne(t, "rollout: {"+policy+"}\nroles: {web: {cardinality: 10}}\n")
 		dev, ctx, now := environments.Ref{Environment: "dev"}, t.Context(), time.Now()
-		err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "web2", Role: "web"})
-		for node, seen := range map[string]time.Time{"web1": now, "web2": now.Add(-24 * time.Hour)} {
+		var err error
+		for node, st := range map[string]agent.Status{"web1": {SeenAt: now, Disabled: "maintenance"}, "web2": {SeenAt: now.Add(-24 * time.Hour)}, "web3": {SeenAt: now}, "web10": {SeenAt: now.Add(-24 * time.Hour)}} {
+			if node != "web1" && err == nil {
+				err = s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"})
+			}
+			st.Node, st.Role, st.Settings = node, "web", agent.DefaultSettings()
 			if err == nil {
-				err = s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node, Role: "web", SeenAt: seen, Settings: agent.DefaultSettings()}, nil, nil)
+				err = s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, st, nil, nil)
 			}
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		p, err := PlanRollout(ctx, s, dev, agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, "", store.Author{By: "ann", At: now})
-		want := "these nodes could not begin now: web2 (silent); the policy " + does
-		if err != nil || len(p.Notes) != 1 || p.Notes[0] != want {
-			t.Errorf("%s: %v, %q", policy, err, p.Notes)
+		if got := fmt.Sprint(p.Unready); err != nil || got != want {
+			t.Errorf("%s: %v, %s", policy, err, got)
 		}
+	}
+}
+
+// An operator who asks why a node did not begin must learn what opens its batch, and when.
+func TestExplainNamesWhatOpensABatch(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var members []rollout.Member
+	for i := range 7 {
+		members = append(members, rollout.Member{Node: fmt.Sprintf("compute%d", i+1)})
+	}
+	p := rollout.Plan{ID: "r2", Kind: rollout.Take, Groups: []rollout.Group{
+		{Kind: rollout.OfRole, Role: "compute", Batch: 2, Size: 7, Nodes: members},
+		{Kind: rollout.OfRole, Role: "web", Batch: 1, Size: 2, Nodes: []rollout.Member{{Node: "web1"}, {Node: "web2"}}},
+	}}
+	state := rollout.Start(now)
+	state.Batch, state.Next = 1, 4
+	c := &store.Campaign{Plan: p, State: state, Gate: agent.Gate{Rollout: "r2", State: agent.GateOpen}}
+	at := "2026-03-01T12:02:00Z"
+	for _, one := range []struct {
+		wait       rollout.Wait
+		node, want string
+	}{
+		{rollout.Wait{Code: rollout.WaitSettle, Nodes: []string{"compute4"}, Count: 1, Until: now.Add(2 * time.Minute)}, "compute5",
+			"waiting for batch 3 of 4 of compute, which opens when compute4 stayed healthy for 2 more minutes"},
+		{rollout.Wait{Code: rollout.WaitSettle, Nodes: []string{"compute4"}, Count: 1, Until: now.Add(time.Second)}, "compute5",
+			"waiting for batch 3 of 4 of compute, which opens when compute4 stayed healthy for 1 more second"},
+		{rollout.Wait{Code: rollout.WaitSettle, Nodes: []string{"compute4"}, Count: 1, Until: now}, "compute6",
+			"waiting for batch 3 of 4 of compute, which opens when compute4 reported once more"},
+		{rollout.Wait{Code: rollout.WaitSettle, Nodes: []string{"compute4"}, Count: 1, Until: now.Add(2 * time.Minute)}, "web2",
+			"waiting for batch 2 of 2 of web; the rollout is at batch 2 of 4 of compute; it waits until compute4 stayed healthy, until " + at},
+		{rollout.Wait{Code: rollout.WaitNodes, Nodes: []string{"compute3", "compute4"}, Count: 2, Until: now.Add(2 * time.Minute)}, "compute5",
+			"waiting for batch 3 of 4 of compute, which opens when compute3, compute4 ended; it waits for compute3, compute4, until " + at},
+		{rollout.Wait{Code: rollout.WaitApproval}, "compute7", "waiting for batch 4 of 4 of compute; the rollout is at batch 2 of 4 of compute; it waits for an approval: the canaries took the target"},
+		{rollout.Wait{Code: rollout.WaitApproval}, "compute2", "it took the target"},
+	} {
+		r := describeRollout(p, state, c.Gate)
+		r.Wait = &one.wait
+		if got := place(r, c, one.node, now); got != one.want {
+			t.Errorf("%s, %s:\ngot  %s\nwant %s", one.wait.Code, one.node, got, one.want)
+		}
+	}
+	c.State.Group, c.State.Batch, c.State.Next = 0, 3, 7
+	r := describeRollout(p, c.State, c.Gate)
+	r.Wait = &rollout.Wait{Code: rollout.WaitSettle, Nodes: []string{"compute7"}, Count: 1, Until: now.Add(5 * time.Minute)}
+	if got := place(r, c, "web1", now); got != "waiting for batch 1 of 2 of web, which opens when compute7 stayed healthy for 5 more minutes" {
+		t.Error(got)
+	}
+	c.State.Next, c.State.Batch = 6, 3
+	r.Wait = &rollout.Wait{Code: rollout.WaitPlace, Node: "compute7", Place: "rack=r1"}
+	if got := place(r, c, "compute7", now); got != "in batch 4 of 4 of compute, which is in progress; it waits before compute7: too many nodes of rack=r1 are unavailable" {
+		t.Error(got)
 	}
 }
 
@@ -144,7 +200,7 @@ func TestRolloutShowsNodesThatAreOrderedAgain(t *testing.T) {
 	if got := strings.Join(r.Since(before), ", "); got != "web1: waits to be ordered again, web2: waits to be ordered again" {
 		t.Errorf("watch prints %q", got)
 	}
-	if got := place(r, &store.Campaign{Plan: p, State: state, Gate: gate}, "web2"); got != "it failed, and waits to be ordered again" {
+	if got := place(r, &store.Campaign{Plan: p, State: state, Gate: gate}, "web2", time.Now()); got != "it failed, and waits to be ordered again" {
 		t.Errorf("explain prints %q", got)
 	}
 }

@@ -138,8 +138,7 @@ func begun(c *store.Campaign, node string) bool {
 	if _, skipped := c.State.Skipped[node]; skipped {
 		return false
 	}
-	for i := range len(c.Plan.Groups) + 1 {
-		g, _ := c.State.InOrder(c.Plan, i)
+	for i, g := range slices.Backward(c.State.Groups(c.Plan)) { // a late group may have a new machine of the name
 		if at := slices.IndexFunc(g.Nodes, func(m rollout.Member) bool { return m.Node == node }); at >= 0 {
 			return i < c.State.Group || i == c.State.Group && at < c.State.Next
 		}

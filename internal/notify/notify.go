@@ -35,7 +35,7 @@ const (
 // Limits on notices: a machine without a certificate can claim anything.
 const (
 	repeatEvery = time.Hour // for each kind and node
-	maxOfToken  = 20        // in repeatEvery, for each token and kind, of machines that have not joined
+	maxOfSource = 20        // in repeatEvery, for each kind and rollout, and for each kind and token of machines that have not joined
 	maxSubjects = 10000
 )
 
@@ -140,7 +140,7 @@ func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 func (n *Notifier) Rollout(ref environments.Ref, kind store.NoticeKind, rollout, what, text string) {
 	n.send(store.Notice{
 		ID: id(kind, ref, rollout, what), Kind: kind, Environment: ref.String(), Rollout: rollout, Problem: agent.Prose(text),
-	}, "")
+	}, ref.String()+" "+rollout)
 }
 
 // HoldEnded sends a notice of a hold that its time ended. It never blocks.
@@ -172,9 +172,9 @@ func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
 	return string(kind) + "-" + hex.EncodeToString(sum[:8])
 }
 
-// send queues a notice unless its subject had one recently. token is the token of a machine that has not joined, else
-// "".
-func (n *Notifier) send(notice store.Notice, token string) {
+// send queues a notice unless its subject had one recently, or its source many. source is a rollout, or the token of a machine that has
+// not joined; "" has no limit.
+func (n *Notifier) send(notice store.Notice, source string) {
 	who := notice.Node
 	if who == "" {
 		who = cmp.Or(notice.Machine, notice.Listener, notice.Operator, notice.ID)
@@ -182,7 +182,7 @@ func (n *Notifier) send(notice store.Notice, token string) {
 	if len(n.senders) == 0 || !n.allowed(strings.Join([]string{string(notice.Kind), notice.Environment, who}, " "), 1) {
 		return
 	}
-	if token != "" && !n.allowed(string(notice.Kind)+" by token "+token, maxOfToken) {
+	if source != "" && !n.allowed(string(notice.Kind)+" by "+source, maxOfSource) {
 		return
 	}
 	notice.At = n.Now().UTC().Truncate(time.Second)
@@ -363,8 +363,11 @@ func render(n store.Notice) (title, text string) {
 	case store.NodeFloods:
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
-	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded:
-		what := map[store.NoticeKind]string{store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended"}[n.Kind]
+	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded, store.RolloutLost, store.RolloutBlocks:
+		what := map[store.NoticeKind]string{
+			store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended", store.RolloutLost: "lost a node",
+			store.RolloutBlocks: "is blocked by a gate",
+		}[n.Kind]
 		return fmt.Sprintf("%s %s in %s %s", rollout.Noun(n.Rollout), n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley %s show %s -e %s`", n.Problem, rollout.Noun(n.Rollout), n.Rollout, n.Environment)
 	case store.HoldEnded:
 		title = "a hold in " + n.Environment + " ended"

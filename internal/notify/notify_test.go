@@ -268,12 +268,12 @@ func TestNoticesOfOneNodeOrTokenAreLimited(t *testing.T) {
 	for i := range 100 {
 		fails(fmt.Sprint("m", i), "", "pre", "token")
 	}
-	if len(k.queue) != 2+maxOfToken {
+	if len(k.queue) != 2+maxOfSource {
 		t.Errorf("one token had %d notices", len(k.queue)-2)
 	}
 	now = now.Add(repeatEvery)
 	fails("m", "compute1", "pre", "")
-	if len(k.queue) != 3+maxOfToken {
+	if len(k.queue) != 3+maxOfSource {
 		t.Error("an hour later there is no notice")
 	}
 }

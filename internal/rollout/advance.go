@@ -53,6 +53,7 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 		a.limits()
 		if a.stop == nil {
 			a.fill()
+			a.began()
 		}
 	}
 	if a.changed {
@@ -133,9 +134,10 @@ func (a *advance) fill() {
 		case !a.passed(g):
 			return
 		case ended:
-			a.spent(true)
+			a.batchEnded(true)
 			a.s.Group, a.s.Batch, a.s.Next, a.changed = a.s.Group+1, 0, 0, true
 		default:
+			a.batchEnded(false)
 			a.s.Batch, a.changed = a.s.Batch+1, true
 		}
 	}

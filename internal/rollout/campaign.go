@@ -34,6 +34,7 @@ type Plan struct {
 	Agent    agent.AgentChoice `json:"agent,omitzero"`    // version of the agent instead of a target
 	Origin   agent.Target      `json:"origin"`            // of the scope, at the start
 	Policy   Policy            `json:"policy"`            // as it was at the start
+	Roles    []string          `json:"roles,omitempty"`   // of the environment, in the order of their groups
 	Groups   []Group           `json:"groups"`            // one after the other
 	Excluded []string          `json:"excluded,omitzero"` // nodes with a target of their own or of their role
 	Outside  []Member          `json:"-"`                 // other nodes with places that the policy limits; stored beside the plan
@@ -47,11 +48,11 @@ type Plan struct {
 type Group struct {
 	Kind     GroupKind `json:"kind"`
 	Role     string    `json:"role,omitempty"`
-	Number   int       `json:"number,omitempty"` // of a layer, from 1
-	Batch    int       `json:"batch"`            // nodes at a time, at least 1
-	Failures int       `json:"failures"`         // nodes of one batch that may fail
-	Size     int       `json:"size"`             // number of nodes
-	Nodes    []Member  `json:"-"`                // stored beside the plan
+	Number   int       `json:"number,omitempty"`   // of a layer, from 1
+	Batch    int       `json:"batch"`              // nodes at a time, at least 1
+	Failures Share     `json:"failures,omitempty"` // nodes of one batch that may fail; "": any number
+	Size     int       `json:"size"`               // number of nodes
+	Nodes    []Member  `json:"-"`                  // stored beside the plan
 }
 
 // GroupKind is the kind of a group.
@@ -61,7 +62,7 @@ type GroupKind string
 const (
 	Canaries GroupKind = "canaries" // of several roles
 	OfRole   GroupKind = "role"
-	Late     GroupKind = "late"  // nodes that were registered during the campaign
+	Late     GroupKind = "late"  // nodes of a role that were registered during the campaign
 	Layer    GroupKind = "layer" // of a job: nodes that need only nodes of earlier layers
 )
 
@@ -71,7 +72,7 @@ func (g Group) Name() string {
 	case Canaries:
 		return "canaries"
 	case Late:
-		return "registered later"
+		return g.Role + " (registered later)"
 	case Layer:
 		return strconv.Itoa(g.Number)
 	}
@@ -111,22 +112,23 @@ const (
 // State is the progress of a campaign: one value in etcd, replaced by compare-and-swap. All instants are those of serve.
 type State struct {
 	Phase   Phase               `json:"phase"`
-	Group   int                 `json:"group"` // index; the late group follows the plan's
+	Group   int                 `json:"group"` // index; the late groups follow the plan's
 	Batch   int                 `json:"batch"` // index in the group
 	Next    int                 `json:"next"`  // index in the group of the next node to begin
 	Slots   map[string]Slot     `json:"slots,omitempty"`
 	Done    int                 `json:"done"` // nodes that took the target
 	Failed  map[string]Failure  `json:"failed,omitempty"`
 	Skipped map[string]SkipCode `json:"skipped,omitempty"`
-	Late    *LateGroup          `json:"late,omitempty"`  // nil until the plan's groups ended
-	Tries   map[string]int      `json:"tries,omitempty"` // assignments of nodes
-	Again   []string            `json:"again,omitempty"` // failed nodes that an operator orders again, before others begin
+	Listed  bool                `json:"listed,omitempty"` // the late groups are known: the plan's groups ended
+	Late    []LateGroup         `json:"late,omitempty"`   // one after the other
+	Tries   map[string]int      `json:"tries,omitempty"`  // assignments of nodes
+	Again   []string            `json:"again,omitempty"`  // failed nodes that an operator orders again, before others begin
 
 	Asked   time.Time         `json:"asked,omitzero"`    // since when the gates are asked after a batch; zero: they are not
 	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block the next batch
 
 	Gathered bool   `json:"gathered,omitempty"` // all nodes of the job wait, and none of them runs
-	Times    []Span `json:"times,omitempty"`    // of the groups of a job that began
+	Times    []Span `json:"times,omitempty"`    // of groups by their index; the zero value for one of which no node began
 
 	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
 	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
@@ -138,13 +140,16 @@ type State struct {
 	EndedWhy agent.Prose `json:"ended_why,omitempty"`
 }
 
-// Span is the time of a group.
+// Span is the time of a group, with its slowest batch.
 type Span struct {
-	From time.Time `json:"from"`
-	To   time.Time `json:"to,omitzero"`
+	From    time.Time `json:"from,omitzero"`
+	To      time.Time `json:"to,omitzero"`
+	Batch   time.Time `json:"batch,omitzero"`    // when the batch in progress began
+	Slowest int       `json:"slowest,omitempty"` // number of the slowest batch that ended, from 1
+	Seconds int64     `json:"seconds,omitempty"` // that it took
 }
 
-// LateGroup is the group of the nodes that were registered during the campaign.
+// LateGroup is a group of nodes that were registered during the campaign.
 type LateGroup struct {
 	Group
 	Members []Member `json:"nodes"`
@@ -182,6 +187,7 @@ type Failure struct {
 	Code    FailureCode   `json:"code"`
 	Problem agent.Problem `json:"problem,omitzero"` // of its run
 	Run     string        `json:"run,omitempty"`
+	Cause   UnreadyCause  `json:"cause,omitempty"` // of NotReady
 
 	Accepted bool `json:"accepted,omitempty"` // by an operator: it counts for no limit
 }
@@ -199,13 +205,12 @@ const (
 	NotReady      FailureCode = "not_ready"      // it could not begin, and the policy does not wait
 )
 
-// SkipCode is the cause for which a campaign left out a node.
+// SkipCode is the cause for which a campaign left out a node: one of these, or the UnreadyCause of a node that the policy skips.
 type SkipCode string
 
 // The causes of a skip.
 const (
-	SkipRemoved  SkipCode = "removed"   // from the host list, or another machine has its name
-	SkipNotReady SkipCode = "not_ready" // silent, held, disabled or retiring; the policy skips such nodes
+	SkipRemoved  SkipCode = "removed" // from the host list, or another machine has its name
 	SkipOperator SkipCode = "operator"
 )
 
@@ -228,17 +233,35 @@ func (s State) clone() State {
 	return s
 }
 
-// InOrder returns a group of the plan by its index, or the late group. ok is false after the last one.
+// InOrder returns a group of the plan by its index, or a late group. ok is false after the last one.
 func (s State) InOrder(p Plan, i int) (g Group, ok bool) {
-	switch {
-	case i < len(p.Groups):
+	switch late := i - len(p.Groups); {
+	case late < 0:
 		return p.Groups[i], true
-	case i == len(p.Groups) && s.Late != nil:
-		g = s.Late.Group
-		g.Nodes = s.Late.Members
+	case late < len(s.Late):
+		g = s.Late[late].Group
+		g.Nodes = s.Late[late].Members
 		return g, true
 	}
 	return g, false
+}
+
+// Groups returns all groups in their order: those of the plan, then the late ones.
+func (s State) Groups(p Plan) []Group {
+	all := make([]Group, len(p.Groups)+len(s.Late))
+	for i := range all {
+		all[i], _ = s.InOrder(p, i)
+	}
+	return all
+}
+
+// Nodes is the number of nodes of all groups.
+func (s State) Nodes(p Plan) int {
+	sum := p.Nodes()
+	for _, g := range s.Late {
+		sum += g.Size
+	}
+	return sum
 }
 
 // Current returns the group in progress. ok is false when all groups ended.

@@ -11,7 +11,7 @@ import (
 func MakeJob(o Order, layers [][]Member) (Plan, error) {
 	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress, KeepWaiting: o.Policy.KeepWaiting}
 	policy = policy.withDefaults()
-	policy.Canaries, policy.Batch = "", o.Policy.Batch
+	policy.Canaries, policy.Batch, policy.Sample = "", o.Policy.Batch, 0
 	p := Plan{Kind: Run, Noop: o.Noop, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
 	for _, nodes := range layers {
 		if len(nodes) == 0 {
@@ -21,7 +21,7 @@ func MakeJob(o Order, layers [][]Member) (Plan, error) {
 		if o.Policy.Batch != "" {
 			batch = min(batch, o.Policy.Batch.Of(len(nodes), 1))
 		}
-		p.Groups = append(p.Groups, Group{Kind: Layer, Number: len(p.Groups) + 1, Batch: batch, Failures: len(nodes), Size: len(nodes), Nodes: nodes})
+		p.Groups = append(p.Groups, Group{Kind: Layer, Number: len(p.Groups) + 1, Batch: batch, Size: len(nodes), Nodes: nodes})
 	}
 	if len(p.Groups) == 0 {
 		return Plan{}, ErrEmpty
@@ -47,7 +47,7 @@ func (a *advance) job() Step {
 		return a.over(Failed)
 	case a.s.Stop == nil && a.gathered():
 		a.fill()
-		a.spent(false)
+		a.began()
 	}
 	if a.changed {
 		return Step{State: &a.s}
@@ -57,7 +57,7 @@ func (a *advance) job() Step {
 
 func (a *advance) over(p Phase) Step {
 	a.s.Phase, a.s.Ended = p, a.now
-	a.spent(true)
+	a.batchEnded(true)
 	return Step{State: &a.s}
 }
 
@@ -103,7 +103,7 @@ func (a *advance) missing(m Member, n Node) bool {
 
 // kept reports whether a hold, or the machine itself, keeps a node of a job from its turn.
 func (a *advance) kept(n Node) bool {
-	return a.p.Kind == Run && held(n) && n.View.Reason != agent.ReasonWaits
+	return a.p.Kind == Run && isHeld(n) && n.View.Reason != agent.ReasonWaits
 }
 
 // waiting returns the orders to wait that etcd lacks.
@@ -124,17 +124,4 @@ func (a *advance) waiting() (all []Assign) {
 // Waits is the order to wait for a node of a job.
 func (p Plan) Waits(machine string) agent.Assignment {
 	return agent.Assignment{ID: p.ID + ".wait", Kind: agent.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}
-}
-
-// spent notes when a group of a job began, and when it ended.
-func (a *advance) spent(ended bool) {
-	if a.p.Kind != Run {
-		return
-	}
-	if len(a.s.Times) == a.s.Group && a.s.Group < len(a.p.Groups) && len(a.s.Slots) > 0 {
-		a.s.Times, a.changed = append(a.s.Times, Span{From: a.now}), true
-	}
-	if last := len(a.s.Times) - 1; ended && last >= 0 && a.s.Times[last].To.IsZero() {
-		a.s.Times[last].To, a.changed = a.now, true
-	}
 }

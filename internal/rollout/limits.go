@@ -1,6 +1,9 @@
 package rollout
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // halt pauses the campaign. The first cause counts.
 func (a *advance) halt(s Stop) {
@@ -26,20 +29,15 @@ func (a *advance) limits() {
 			total++
 		}
 	}
-	if most := a.p.Policy.Failures.Of(a.p.Nodes(), 0); total > most {
+	if most := a.p.Policy.MayFail(a.p.Policy.Failures, a.s.Done+len(a.s.Failed), a.s.Nodes(a.p)); total > most {
 		a.tooMany(Stop{Code: StopFailures, Failed: total, Allowed: most})
 		return
 	}
 	if g, ok := a.s.Current(a.p); ok {
 		from, to := g.batch(a.s.Batch)
-		count := 0
-		for _, m := range g.Nodes[from:to] {
-			if f, failed := a.s.Failed[m.Node]; failed && !f.Accepted {
-				count++
-			}
-		}
-		if count > g.Failures {
-			a.tooMany(Stop{Code: StopBatch, Failed: count, Allowed: g.Failures})
+		count, ended := a.inBatch(g.Nodes[from:min(to, max(a.s.Next, from))])
+		if most := a.p.Policy.MayFail(g.Failures, ended, to-from); count > most {
+			a.tooMany(Stop{Code: StopBatch, Failed: count, Allowed: most})
 			return
 		}
 	}
@@ -49,10 +47,29 @@ func (a *advance) limits() {
 	}
 }
 
+// inBatch counts the failures that no operator accepted among nodes that began, and the nodes that ended.
+func (a *advance) inBatch(begun []Member) (failed, ended int) {
+	for _, m := range begun {
+		f, fails := a.s.Failed[m.Node]
+		_, busy := a.s.Slots[m.Node]
+		_, skipped := a.s.Skipped[m.Node]
+		switch {
+		case fails:
+			ended++
+			if !f.Accepted {
+				failed++
+			}
+		case !busy && !skipped && !slices.Contains(a.s.Again, m.Node):
+			ended++
+		}
+	}
+	return failed, ended
+}
+
 // onlyHeld reports whether an operator's hold explains every wait.
 func (a *advance) onlyHeld() bool {
 	for node := range a.s.Slots {
-		if n, read := a.o.Nodes[node]; !read || !held(n) {
+		if n, read := a.o.Nodes[node]; !read || !isHeld(n) {
 			return false
 		}
 	}
@@ -63,9 +80,9 @@ func (a *advance) onlyHeld() bool {
 func (a *advance) mayskip() bool {
 	skipped := 0
 	for _, code := range a.s.Skipped {
-		if code == SkipNotReady {
+		if code != SkipRemoved && code != SkipOperator {
 			skipped++
 		}
 	}
-	return skipped < allowed(a.p.Policy.Skip, a.p.Nodes())
+	return a.p.Policy.Skip == "" || skipped < a.p.Policy.Skip.Of(a.s.Nodes(a.p), 0)
 }

@@ -100,7 +100,7 @@ func NeedsOf(p Plan, s State) Needs {
 			need[m.Node] = true
 		}
 	}
-	needs := Needs{Nodes: slices.Sorted(maps.Keys(need)), Hosts: p.Kind == Take && s.Late == nil && s.Group >= len(p.Groups)}
+	needs := Needs{Nodes: slices.Sorted(maps.Keys(need)), Hosts: p.Kind == Take && !s.Listed && s.Group >= len(p.Groups)}
 	if !s.Asked.IsZero() {
 		needs.Gates = p.Policy.Gates
 	}

@@ -11,7 +11,8 @@ import (
 // The errors of an operator's acts.
 var (
 	ErrNotWaiting = errors.New("it does not wait for an approval")
-	ErrNoSlot     = errors.New("it is not in progress")
+	ErrUnknown    = errors.New("it is not in the rollout")
+	ErrPassed     = errors.New("it has ended")
 	ErrEnded      = errors.New("the rollout has ended")
 )
 
@@ -34,8 +35,7 @@ func (s State) Retry(p Plan) (State, int, error) {
 	}
 	s = s.Resume()
 	s.Again = slices.Clone(s.Again)
-	for i := range len(p.Groups) + 1 {
-		g, _ := s.InOrder(p, i)
+	for _, g := range s.Groups(p) {
 		for _, m := range g.Nodes {
 			_, failed := s.Failed[m.Node]
 			if _, keeps := s.Slots[m.Node]; failed && !keeps {
@@ -79,15 +79,16 @@ func (s State) Approve(p Plan) (State, error) {
 	return s, nil
 }
 
-// Skip returns the state after an operator gave up a node in progress: its assignment is withdrawn if it did not begin,
-// and a lost node frees its slot as soon as its assignment is deleted: it may run another target until now.
-func (s State) Skip(node string) (State, error) {
+// Skip returns the state after an operator left out a node. A node whose turn has not come does not begin. The assignment of a node in
+// progress is withdrawn if it did not begin, and a lost node frees its slot as soon as its assignment is deleted: it may run another
+// target until now.
+func (s State) Skip(p Plan, node string) (State, error) {
 	if s.Phase != Advancing {
 		return s, ErrEnded
 	}
-	slot, ok := s.Slots[node]
-	if !ok {
-		return s, ErrNoSlot
+	slot, busy := s.Slots[node]
+	if !busy {
+		return s.leaveOut(p, node)
 	}
 	s = s.clone()
 	lost := slot.State == Lost || slot.GivenUp
@@ -95,5 +96,23 @@ func (s State) Skip(node string) (State, error) {
 	slot = withdrawn(slot, Failure{}, SkipOperator)
 	slot.GivenUp = lost
 	s.Slots[node] = slot
+	return s, nil
+}
+
+// leaveOut skips a node that waits for its turn, or to be ordered again.
+func (s State) leaveOut(p Plan, node string) (State, error) {
+	_, group, at := s.member(p, node)
+	again := slices.Index(s.Again, node)
+	switch passed := group < s.Group || group == s.Group && at < s.Next; {
+	case group < 0:
+		return s, ErrUnknown
+	case again < 0 && (passed || s.Skipped[node] == SkipOperator):
+		return s, ErrPassed
+	}
+	s = s.clone()
+	if again >= 0 {
+		s.Again = slices.Delete(slices.Clone(s.Again), again, again+1)
+	}
+	s.Skipped[node] = SkipOperator
 	return s, nil
 }

@@ -10,8 +10,7 @@ import (
 // placed yields the nodes that limits of places count: those of all groups, and those outside of them.
 func placed(p Plan, s State) iter.Seq[Member] {
 	return func(yield func(Member) bool) {
-		for i := range len(p.Groups) + 1 {
-			g, _ := s.InOrder(p, i)
+		for _, g := range s.Groups(p) {
 			for _, m := range g.Nodes {
 				if !yield(m) {
 					return

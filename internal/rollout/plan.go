@@ -41,7 +41,7 @@ var ErrEmpty = errors.New("no registered node would take it")
 func Make(o Order, candidates []Candidate) (Plan, error) {
 	policy := o.Policy.withDefaults()
 	p := Plan{
-		ID: o.ID, Kind: Take, Epoch: o.Epoch, Role: o.Role, Target: o.Target, Agent: o.Agent, Origin: o.Origin, Policy: policy,
+		ID: o.ID, Kind: Take, Epoch: o.Epoch, Role: o.Role, Target: o.Target, Agent: o.Agent, Origin: o.Origin, Policy: policy, Roles: o.Roles,
 		By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second),
 	}
 	sorted := natural(candidates)
@@ -80,25 +80,33 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	}
 	canaries := pick(roles, byRole, may, most)
 	if len(canaries) > 0 {
-		p.Groups = append(p.Groups, group(Canaries, "", canaries, len(canaries), allowed(policy.BatchFailures, len(canaries))))
+		p.Groups = append(p.Groups, Group{Kind: Canaries, Batch: len(canaries), Failures: policy.BatchFailures, Size: len(canaries), Nodes: canaries})
 	}
-	sizes := map[string]int{} // of the whole role: its canaries count
-	for _, c := range sorted {
-		if !c.Excluded {
-			sizes[c.Role]++
-		}
-	}
-	for _, role := range roles {
-		if members := byRole[role]; len(members) > 0 {
-			batch := policy.batchOf(role).Of(sizes[role], 1)
-			p.Groups = append(p.Groups, group(OfRole, role, members, batch, allowed(policy.failuresOf(role), batch)))
-		}
-	}
+	p.Groups = append(p.Groups, policy.groups(OfRole, o.Roles, byRole, sizes(sorted))...)
 	return p, nil
 }
 
-func group(kind GroupKind, role string, members []Member, batch, failures int) Group {
-	return Group{Kind: kind, Role: role, Batch: batch, Failures: failures, Size: len(members), Nodes: members}
+// sizes counts the nodes of each role. A percentage of a role is of all of them, also of its canaries.
+func sizes(candidates []Candidate) map[string]int {
+	of := map[string]int{}
+	for _, c := range candidates {
+		if !c.Excluded {
+			of[c.Role]++
+		}
+	}
+	return of
+}
+
+// groups makes a group of each role that has members, in the given order of roles.
+func (p Policy) groups(kind GroupKind, given []string, byRole map[string][]Member, sizes map[string]int) (all []Group) {
+	for _, role := range ordered(given, byRole) {
+		if members := byRole[role]; len(members) > 0 { // else all of them are canaries
+			all = append(all, Group{
+				Kind: kind, Role: role, Batch: p.batchOf(role).Of(sizes[role], 1), Failures: p.failuresOf(role), Size: len(members), Nodes: members,
+			})
+		}
+	}
+	return all
 }
 
 // ordered returns the roles that have members: the given ones in their order, then the others by name.

@@ -12,26 +12,27 @@ import (
 
 // Policy is how a campaign proceeds. A Share is a number of nodes, or a percentage.
 type Policy struct {
-	Canaries       Share                 `json:"canaries,omitempty"`       // nodes that take the target first
-	CanariesWhere  string                `json:"canaries_where,omitempty"` // expression that selects them; the candidates have its answers
-	Batch          Share                 `json:"batch,omitempty"`          // nodes of a group at a time
-	Concurrency    int                   `json:"concurrency,omitempty"`    // of a job: nodes at a time, also within a batch; 0: all of the batch
-	KeepWaiting    environments.Duration `json:"keep_waiting,omitempty"`   // of a job: how long the nodes that failed are held
-	Failures       Share                 `json:"failures,omitempty"`       // nodes of the campaign that may fail
-	BatchFailures  Share                 `json:"batch_failures,omitempty"` // nodes of a batch that may fail
-	Retries        int                   `json:"retries,omitempty"`        // runs after a failed one
-	Settle         environments.Duration `json:"settle,omitempty"`         // how long a node must stay healthy
-	Deadline       environments.Duration `json:"deadline,omitempty"`       // time for one node
-	Progress       environments.Duration `json:"progress,omitempty"`       // time without any node that ends
-	Promote        Promotion             `json:"promote,omitempty"`
-	Unready        Unready               `json:"unready,omitempty"`
-	Skip           Share                 `json:"skip,omitempty"`            // nodes that may be skipped
-	MaxUnavailable map[string]int        `json:"max_unavailable,omitempty"` // nodes of each value of an attribute or a fact
-	MaxPlaces      map[string]int        `json:"max_places,omitempty"`      // values of it that have unavailable nodes
-	OnFailure      OnFailure             `json:"on_failure,omitempty"`
-	Windows        []string              `json:"windows,omitempty"` // in which nodes may begin, as environments.ParseWindow reads them
-	Gates          []string              `json:"gates,omitempty"`   // names of checks that the machine of serve defines
-	Roles          map[string]RolePolicy `json:"roles,omitempty"`
+	Canaries       Share                    `json:"canaries,omitempty"`       // nodes that take the target first
+	CanariesWhere  string                   `json:"canaries_where,omitempty"` // expression that selects them; the candidates have its answers
+	Batch          Share                    `json:"batch,omitempty"`          // nodes of a group at a time
+	Concurrency    int                      `json:"concurrency,omitempty"`    // of a job: nodes at a time, also within a batch; 0: all of the batch
+	KeepWaiting    environments.Duration    `json:"keep_waiting,omitempty"`   // of a job: how long the nodes that failed are held
+	Failures       Share                    `json:"failures,omitempty"`       // nodes of the campaign that may fail
+	BatchFailures  Share                    `json:"batch_failures,omitempty"` // nodes of a batch that may fail
+	Sample         int                      `json:"sample,omitempty"`         // nodes of which a percentage of failures is at least; 0: of all
+	Retries        int                      `json:"retries,omitempty"`        // runs after a failed one
+	Settle         environments.Duration    `json:"settle,omitempty"`         // how long a node must stay healthy
+	Deadline       environments.Duration    `json:"deadline,omitempty"`       // time for one node
+	Progress       environments.Duration    `json:"progress,omitempty"`       // time without any node that ends
+	Promote        Promotion                `json:"promote,omitempty"`
+	Unready        map[UnreadyCause]Unready `json:"unready,omitempty"`
+	Skip           Share                    `json:"skip,omitempty"`            // nodes that may be skipped because they cannot begin
+	MaxUnavailable map[string]int           `json:"max_unavailable,omitempty"` // nodes of each value of an attribute or a fact
+	MaxPlaces      map[string]int           `json:"max_places,omitempty"`      // values of it that have unavailable nodes
+	OnFailure      OnFailure                `json:"on_failure,omitempty"`
+	Windows        []string                 `json:"windows,omitempty"` // in which nodes may begin, as environments.ParseWindow reads them
+	Gates          []string                 `json:"gates,omitempty"`   // names of checks that the machine of serve defines
+	Roles          map[string]RolePolicy    `json:"roles,omitempty"`
 }
 
 // RolePolicy is what a role sets differently.
@@ -61,20 +62,13 @@ const (
 	Manual    Promotion = "manual"
 )
 
-// Unready is what happens to a node that cannot take a target when its turn comes.
-type Unready string
-
-// The treatments.
-const (
-	UnreadyWait Unready = "wait" // order it; its deadline decides
-	UnreadySkip Unready = "skip" // leave it out, up to Policy.Skip nodes
-	UnreadyFail Unready = "fail"
-)
-
-// The defaults: one canary, a tenth of a group at a time, and a stop at the first failure.
+// The defaults: one canary, a tenth of a group at a time, and a stop at the first failure. A percentage of a sample of 100 nodes is at
+// least one node.
 const (
 	defaultCanaries = Share("1")
 	defaultBatch    = Share("10%")
+	defaultFailures = Share("0")
+	defaultSample   = 100
 	defaultDeadline = time.Hour
 	defaultProgress = 2 * time.Hour
 )
@@ -84,9 +78,9 @@ func PolicyOf(e *environments.Environment) Policy {
 	from := e.Rollout
 	p := Policy{
 		Canaries: Share(from.Canaries), CanariesWhere: from.CanariesWhere, Batch: Share(from.Batch),
-		Failures: Share(from.Failures), BatchFailures: Share(from.BatchFailures), Retries: from.Retries,
+		Failures: Share(from.Failures), BatchFailures: Share(from.BatchFailures), Sample: from.Sample, Retries: from.Retries,
 		Settle: from.Settle, Deadline: from.Deadline, Progress: from.Progress,
-		Promote: Promotion(from.Promote), Unready: Unready(from.Unready), Skip: Share(from.Skip),
+		Promote: Promotion(from.Promote), Unready: treatments(from.Unready), Skip: Share(from.Skip),
 		MaxUnavailable: from.MaxUnavailable, MaxPlaces: from.MaxPlaces, Windows: from.Windows, Gates: from.Gates, OnFailure: OnFailure(from.OnFailure),
 	}
 	for name, own := range from.Roles {
@@ -106,6 +100,12 @@ func (p Policy) withDefaults() Policy {
 	if p.Batch == "" {
 		p.Batch = defaultBatch
 	}
+	if p.Failures == "" {
+		p.Failures = defaultFailures
+	}
+	if p.Sample == 0 {
+		p.Sample = defaultSample
+	}
 	if p.Deadline == 0 {
 		p.Deadline = environments.Duration(defaultDeadline)
 	}
@@ -114,9 +114,6 @@ func (p Policy) withDefaults() Policy {
 	}
 	if p.Promote == "" {
 		p.Promote = Automatic
-	}
-	if p.Unready == "" {
-		p.Unready = UnreadyWait
 	}
 	if p.OnFailure == "" {
 		p.OnFailure = FailurePauses
@@ -174,10 +171,14 @@ func (s Share) Of(total, least int) int {
 	return max(least, n)
 }
 
-// allows returns the number of a batch's or a campaign's nodes that may fail. Without a share, batches are unlimited.
-func allowed(s Share, total int) int {
-	if s == "" {
-		return total
+// MayFail returns the number of nodes that may fail when some of all have ended. A percentage is of the nodes that ended, and of at
+// least Sample: one failure among the first few nodes proves nothing about a percentage. Without a share, all may fail.
+func (p Policy) MayFail(s Share, ended, all int) int {
+	switch {
+	case s == "":
+		return all
+	case strings.HasSuffix(string(s), "%") && p.Sample > 0:
+		all = min(all, max(ended, p.Sample))
 	}
-	return s.Of(total, 0)
+	return s.Of(all, 0)
 }

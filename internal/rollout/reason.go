@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"pulley/agent"
@@ -40,6 +42,7 @@ const (
 	WaitGate     WaitCode = "gate"     // gate, stop: paused or aborted
 	WaitApproval WaitCode = "approval" // of an operator, after the canaries
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
+	WaitSettle   WaitCode = "settle"   // nodes, count, until: they took the target, and must stay healthy
 	WaitIdle     WaitCode = "idle"     // nodes, count, until: they run, and the job begins when they end
 	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
 	WaitHeld     WaitCode = "held"     // nodes, count, of a job until: an operator's hold, or the machine itself, keeps them
@@ -55,13 +58,24 @@ type Wait struct {
 	Code  WaitCode    `json:"code"`
 	Nodes []string    `json:"nodes,omitempty"` // the first few
 	Count int         `json:"count,omitempty"`
-	Until time.Time   `json:"until,omitzero"` // when the first of them ends its settle time or its deadline
+	Until time.Time   `json:"until,omitzero"` // of nodes: when the first of them ends its settle time or its deadline; of settle: the last of them
 	Node  string      `json:"node,omitempty"`
 	Place string      `json:"place,omitempty"`
 	Gate  *agent.Gate `json:"gate,omitempty"`
 	Stop  *Stop       `json:"stop,omitempty"`
+	Lost  []string    `json:"lost,omitempty"` // nodes that keep their slots until an operator acts, whatever the wait is for
 
 	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block; without a code: not yet
+}
+
+// Blocking names the gates that block the next batch, without those that are being asked for the first time.
+func (w Wait) Blocking() (gates []string) {
+	for _, gate := range slices.Sorted(maps.Keys(w.Answers)) {
+		if w.Answers[gate].Code != "" {
+			gates = append(gates, gate)
+		}
+	}
+	return gates
 }
 
 // named is the number of nodes that a wait names.
@@ -69,6 +83,16 @@ const named = 4
 
 // waits returns what the campaign waits for; it is never empty.
 func (a *advance) waits() Wait {
+	w := a.waitsFor()
+	for _, node := range a.s.slots() {
+		if a.s.Slots[node].State == Lost {
+			w.Lost = append(w.Lost, node)
+		}
+	}
+	return w
+}
+
+func (a *advance) waitsFor() Wait {
 	switch {
 	case !a.open():
 		gate := a.o.Gate
@@ -84,17 +108,21 @@ func (a *advance) waits() Wait {
 // waitForNodes describes the nodes that occupy slots: those that may end by themselves first.
 func (a *advance) waitForNodes() Wait {
 	w, lost, held_ := Wait{Code: WaitNodes}, Wait{Code: WaitLost}, Wait{Code: WaitHeld}
+	settles, settled := true, time.Time{}
 	for _, node := range a.s.slots() {
 		slot := a.s.Slots[node]
+		settles = settles && (slot.State == Healthy || slot.State == Lost)
 		into, until := &w, slot.At.Add(time.Duration(a.p.Policy.Deadline))
 		switch {
 		case slot.State == Lost:
 			into, until = &lost, time.Time{}
 		case slot.State == Healthy:
-			until = slot.Since.Add(time.Duration(a.p.Policy.Settle))
+			if until = slot.Since.Add(time.Duration(a.p.Policy.Settle)); until.After(settled) {
+				settled = until
+			}
 		case a.kept(a.o.Nodes[node]): // until its deadline
 			into = &held_
-		case held(a.o.Nodes[node]) && a.p.Kind != Run:
+		case isHeld(a.o.Nodes[node]) && a.p.Kind != Run:
 			into, until = &held_, time.Time{}
 		}
 		if into.Count++; len(into.Nodes) < named {
@@ -105,6 +133,9 @@ func (a *advance) waitForNodes() Wait {
 		}
 	}
 	switch {
+	case w.Count > 0 && settles:
+		w.Code, w.Until = WaitSettle, settled
+		return w
 	case w.Count > 0:
 		return w
 	case held_.Count > 0:

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"pulley/agent"
@@ -32,17 +33,16 @@ func (a *advance) order(m Member, again bool) {
 	a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
 }
 
-// member returns a node of the campaign, and the index of its group; -1 if it has none.
-func (a *advance) member(node string) (Member, int) {
-	for i := range len(a.p.Groups) + 1 {
-		g, _ := a.s.InOrder(a.p, i)
-		for _, m := range g.Nodes {
-			if m.Node == node {
-				return m, i
-			}
+// member returns a node of a campaign, with the index of its group, -1 if it has none, and its index there. A late group may have a new
+// machine of a name that the plan has, too: it is the one that counts.
+func (s State) member(p Plan, node string) (m Member, group, at int) {
+	all := s.Groups(p)
+	for i := len(all) - 1; i >= 0; i-- {
+		if at := slices.IndexFunc(all[i].Nodes, func(m Member) bool { return m.Node == node }); at >= 0 {
+			return all[i].Nodes[at], i, at
 		}
 	}
-	return Member{}, -1
+	return Member{}, -1, -1
 }
 
 // judge moves one slot by what its node reported.
@@ -140,7 +140,7 @@ func (a *advance) late(node string, slot Slot, n Node) {
 		return
 	}
 	switch {
-	case held(n) && a.p.Kind != Run:
+	case isHeld(n) && a.p.Kind != Run:
 		return // an operator ends it
 	case a.kept(n): // all the others wait, and enforce nothing
 		a.put(node, withdrawn(slot, Failure{Code: NotReady}, ""))

@@ -101,17 +101,5 @@ func refusesAgent(code agent.ProblemCode) bool {
 	return false
 }
 
-// held reports whether an operator keeps the node from its target. The wait ends with the hold.
-func held(n Node) bool { return n.View.State == agent.Held }
-
-// Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has.
-func Unavailable(v agent.View) bool { return CannotBegin(v) && v.Reason != agent.ReasonFrozen }
-
-// CannotBegin reports whether a node could not begin now: Policy.Unready is for it.
-func CannotBegin(v agent.View) bool {
-	switch v.State {
-	case agent.Silent, agent.Held, agent.Stuck, agent.FailedState:
-		return true
-	}
-	return false
-}
+// isHeld reports whether an operator keeps the node from its target. The wait ends with the hold.
+func isHeld(n Node) bool { return n.View.State == agent.Held }

@@ -28,22 +28,33 @@ func Noun(id string) string {
 
 // Sentence renders a wait.
 func (w Wait) Sentence() string {
+	text := w.sentence()
+	if len(w.Lost) > 0 && w.Code != WaitLost {
+		lost := Wait{Nodes: w.Lost[:min(len(w.Lost), named)], Count: len(w.Lost)}
+		text += fmt.Sprintf("; %s began, did not answer, and may still run", lost.Names())
+	}
+	return text
+}
+
+func (w Wait) sentence() string {
 	switch w.Code {
 	case WaitGate:
 		return w.gateSentence()
 	case WaitApproval:
 		return "it waits for an approval: the canaries took the target"
 	case WaitNodes:
-		return fmt.Sprintf("it waits for %s, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("it waits for %s, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
+	case WaitSettle:
+		return fmt.Sprintf("it waits until %s stayed healthy, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitIdle:
-		return fmt.Sprintf("it waits until %s ended their runs, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("it waits until %s ended their runs, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitLost:
-		return fmt.Sprintf("it waits for %s: began, did not answer, and may still run", w.names())
+		return fmt.Sprintf("it waits for %s: began, did not answer, and may still run", w.Names())
 	case WaitHeld:
 		if !w.Until.IsZero() {
-			return fmt.Sprintf("it waits for %s: held, until %s", w.names(), w.Until.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("it waits for %s: held, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 		}
-		return fmt.Sprintf("it waits for %s: held", w.names())
+		return fmt.Sprintf("it waits for %s: held", w.Names())
 	case WaitPlace:
 		return fmt.Sprintf("it waits before %s: too many nodes of %s are unavailable", w.Node, w.Place)
 	case WaitAnswers:
@@ -92,8 +103,8 @@ func (w Wait) answersSentence() string {
 	return fmt.Sprintf("it waits for its gates, until %s: %s", w.Until.UTC().Format(time.RFC3339), strings.Join(all, "; "))
 }
 
-// names lists the nodes of a wait.
-func (w Wait) names() string {
+// Names lists the nodes of a wait.
+func (w Wait) Names() string {
 	text := strings.Join(w.Nodes, ", ")
 	if more := w.Count - len(w.Nodes); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
@@ -157,10 +168,8 @@ func (c SkipCode) Words() string {
 	switch c {
 	case SkipRemoved:
 		return "it was removed, or another machine has its name"
-	case SkipNotReady:
-		return "it could not begin, and the policy skips such nodes"
 	case SkipOperator:
 		return "an operator skipped it"
 	}
-	return string(c)
+	return "it was " + string(c) + ", and the policy skips such nodes"
 }

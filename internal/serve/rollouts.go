@@ -17,7 +17,8 @@ import (
 type rollouts struct {
 	*Tasks
 	controllers map[environments.Ref]*control.Controller
-	waits       map[environments.Ref]string // what was told last
+	waits       map[environments.Ref]string          // what was told last
+	told        map[environments.Ref]map[string]bool // lost nodes and blocking gates that were told
 }
 
 // advance takes the next steps of each rollout. A failure of one environment does not stop the others.
@@ -43,11 +44,13 @@ func (r *rollouts) advance(ctx context.Context) error {
 			continue
 		}
 		r.tell(ctx, ref, c.Last(), wait)
+		r.warn(ref, c.Last(), wait)
 	}
 	for ref := range r.controllers {
 		if !known[ref] {
 			delete(r.controllers, ref)
 			delete(r.waits, ref)
+			delete(r.told, ref)
 		}
 	}
 	return errors.Join(errs...)
@@ -88,7 +91,7 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 		if plan.Kind == rollout.Run {
 			what = "ran"
 		}
-		text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, plan.Nodes(), what, len(c.State.Failed))
+		text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, c.State.Nodes(*plan), what, len(c.State.Failed))
 		r.Log.Info("a campaign ended", "env", ref, "rollout", plan.ID, "how", text)
 		r.Notifier.Rollout(ref, store.RolloutEnded, plan.ID, "", text)
 	default:
@@ -98,6 +101,33 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 			r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())
 		case rollout.WaitApproval:
 			r.Notifier.Rollout(ref, store.RolloutWaits, plan.ID, "", wait.Sentence())
+		}
+	}
+}
+
+// warn logs and sends at once that a node was lost, and that a gate blocks: a rollout may wait for hours before either pauses it.
+func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.Wait) {
+	before, now := r.told[ref], map[string]bool{}
+	r.told[ref] = now
+	if plan == nil {
+		return
+	}
+	for _, node := range wait.Lost {
+		if now["node "+node] = true; !before["node "+node] {
+			one := rollout.Wait{Code: rollout.WaitLost, Nodes: []string{node}, Count: 1}
+			r.Log.Warn("a campaign lost a node", "env", ref, "rollout", plan.ID, "node", node)
+			r.Notifier.Rollout(ref, store.RolloutLost, plan.ID, node, one.Sentence())
+		}
+	}
+	blocking := wait.Blocking()
+	if len(blocking) == 0 {
+		return
+	}
+	question := wait.Until.UTC().Format(time.RFC3339) // each one has its own end
+	for _, gate := range blocking {
+		if now[question+gate] = true; !before[question+gate] {
+			r.Log.Warn("a gate blocks a campaign", "env", ref, "rollout", plan.ID, "gate", gate)
+			r.Notifier.Rollout(ref, store.RolloutBlocks, plan.ID, question+gate, wait.Sentence())
 		}
 	}
 }

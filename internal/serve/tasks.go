@@ -93,7 +93,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.Notifier.Run(ctx) })
 	h := &holds{Tasks: t, seen: map[environments.Ref]map[store.Scope]agent.Hold{}}
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
-	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]string{}}
+	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]string{}, told: map[environments.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
 	if t.EtcdDir != "" {
 		tasks.Go(func() { t.every(ctx, diskInterval, "etcd stops when its disk is full", t.checkDisk) })

@@ -30,6 +30,8 @@ const (
 	RolloutPaused NoticeKind = "rollout_paused" // by itself or an operator, or aborted
 	RolloutWaits  NoticeKind = "rollout_waits"  // for an approval
 	RolloutEnded  NoticeKind = "rollout_ended"
+	RolloutLost   NoticeKind = "rollout_lost"    // a node began, and did not answer before its deadline
+	RolloutBlocks NoticeKind = "rollout_blocked" // by a gate
 
 	HoldEnded NoticeKind = "hold_ended" // by its time
 

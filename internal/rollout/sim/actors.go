@@ -190,6 +190,10 @@ func (w *world) operate() {
 		if next, n, err := s.Retry(w.plan); err == nil && n > 0 {
 			w.set(agent.GateOpen, next)
 		}
+	case act < 9 && open && w.chance(0.3): // perhaps before its turn, or before it is ordered again
+		if next, err := s.Skip(w.plan, name); err == nil {
+			w.state = cell[rollout.State]{next, w.bump()}
+		}
 	case act < 9 && open && len(s.Slots) > 0:
 		nodes := slices.Sorted(maps.Keys(s.Slots))
 		lost := slices.IndexFunc(nodes, func(node string) bool { return s.Slots[node].State == rollout.Lost })
@@ -197,7 +201,7 @@ func (w *world) operate() {
 		if lost >= 0 && w.chance(0.7) {
 			node = nodes[lost]
 		}
-		if next, err := s.Skip(node); err == nil {
+		if next, err := s.Skip(w.plan, node); err == nil {
 			w.state = cell[rollout.State]{next, w.bump()}
 		}
 	case act == 9 && open:
@@ -216,7 +220,8 @@ func (w *world) operate() {
 		delete(w.assigned, name)
 		w.join(name, role)
 	case act == 12:
-		w.join(fmt.Sprintf("web%d", w.Nodes+len(w.names)), "web")
+		role := []string{"db", "web", "app"}[w.rng.IntN(3)] // the plan has no app
+		w.join(fmt.Sprintf("%s%d", role, w.Nodes+len(w.names)), role)
 	case act == 13 && w.chance(0.5) && open: // abort, and later perhaps another promotion
 		w.set(agent.GateAborted, s)
 		epoch := g.Epoch

@@ -3,6 +3,7 @@ package sim
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -165,6 +166,7 @@ func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Tim
 		}
 		w.since = w.now
 	}
+	w.checkLate(old, s)
 	if !closes {
 		w.checkOrders(old, s, o, now)
 	}
@@ -190,10 +192,25 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 				failed++
 			}
 		}
-		if most := w.plan.Policy.Failures.Of(w.plan.Nodes(), 0); failed > most {
+		total := 0
+		for _, g := range w.groups(s) {
+			total += len(g.Nodes)
+		}
+		if most := w.most(w.plan.Policy.Failures, s.Done+len(s.Failed), total); failed > most {
 			w.violate("%s is ordered after %d failures, and %d are allowed", node, failed, most)
 		}
+		if s.Slots[node].Again {
+			continue
+		}
+		if s.Skipped[node] == rollout.SkipOperator {
+			w.violate("%s is ordered, and an operator left it out", node)
+		}
+		if cause := rollout.CannotBegin(o.Nodes[node].View); cause != "" && w.plan.Policy.Treats(cause) != rollout.UnreadyWait {
+			w.violate("%s is ordered while it is %s, and the policy does not wait for it", node, cause)
+		}
+		w.checkBatchFailures(old, s, node)
 	}
+	w.checkSkips(old, s)
 	places, fresh := map[string]int{}, map[string]bool{}
 	for _, g := range w.groups(s) {
 		for _, m := range g.Nodes {
@@ -215,6 +232,99 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 	maps.DeleteFunc(places, func(place string, _ int) bool { return len(w.plan.Policy.MaxPlaces) == 0 && !fresh[place] })
 	if slices.Contains(slices.Collect(maps.Values(fresh)), true) {
 		w.checkPlaces(places, "are unavailable at the same time")
+	}
+}
+
+// most is how many nodes may fail, computed apart from the engine.
+func (w *world) most(share rollout.Share, ended, all int) int {
+	digits, percent := strings.CutSuffix(string(share), "%")
+	n, err := strconv.Atoi(digits)
+	switch {
+	case share == "":
+		return all
+	case err != nil || !percent:
+		return n
+	}
+	return n * min(all, max(ended, w.plan.Policy.Sample)) / 100
+}
+
+// checkBatchFailures checks that no node begins after too many of the present batch failed.
+func (w *world) checkBatchFailures(old, s rollout.State, node string) {
+	g, ok := old.Current(w.plan)
+	if !ok {
+		return
+	}
+	failed, ended := 0, 0
+	from, to := old.Batch*g.Batch, min((old.Batch+1)*g.Batch, len(g.Nodes))
+	for i := from; i < to && (s.Group > old.Group || i < s.Next); i++ {
+		name := g.Nodes[i].Node
+		f, fails := s.Failed[name]
+		_, busy := s.Slots[name]
+		_, skipped := s.Skipped[name]
+		if fails && !f.Accepted {
+			failed++
+		}
+		if fails || !busy && !skipped && !slices.Contains(s.Again, name) {
+			ended++
+		}
+	}
+	if most := w.most(g.Failures, ended, to-from); failed > most {
+		w.violate("%s is ordered after %d failures of a batch, and %d are allowed", node, failed, most)
+	}
+}
+
+// checkSkips checks that the policy lets the campaign leave out so many nodes.
+func (w *world) checkSkips(old, s rollout.State) {
+	skipped, fresh := 0, false
+	for node, code := range s.Skipped {
+		if code != rollout.SkipRemoved && code != rollout.SkipOperator {
+			skipped, fresh = skipped+1, fresh || old.Skipped[node] != code
+			if t := w.plan.Policy.Treats(rollout.UnreadyCause(code)); t != rollout.UnreadySkip {
+				w.violate("%s was left out because it was %s, and the policy says %s", node, code, t)
+			}
+		}
+	}
+	total := 0
+	for _, g := range w.groups(s) {
+		total += len(g.Nodes)
+	}
+	if limit := w.plan.Policy.Skip; limit != "" && fresh && skipped > limit.Of(total, 0) {
+		w.violate("%d nodes were left out, and the policy allows %s", skipped, limit)
+	}
+}
+
+// checkLate checks the groups of nodes that were registered meanwhile: one for each role, in the order and with the limits of the plan.
+func (w *world) checkLate(old, s rollout.State) {
+	if old.Listed || !s.Listed {
+		return
+	}
+	before, roles := -1, append(slices.Clone(w.plan.Roles), "app") // no role of the plan
+	for _, g := range s.Late {
+		at := slices.Index(roles, g.Role)
+		if at <= before {
+			w.violate("the late group of %s is not in order", g.Role)
+		}
+		before = at
+		own, size := w.plan.Policy.Roles[g.Role], 0
+		for _, h := range w.hosts {
+			if h.value.Role == g.Role {
+				size++
+			}
+		}
+		if own.Batch == "" {
+			own.Batch = w.plan.Policy.Batch
+		}
+		if own.BatchFailures == "" {
+			own.BatchFailures = w.plan.Policy.BatchFailures
+		}
+		if g.Failures != own.BatchFailures || size >= g.Size && w.era == 0 && g.Batch > own.Batch.Of(size+w.Nodes/4, 1) { // some left meanwhile
+			w.violate("the late group of %s has %d nodes at a time, and %s may fail", g.Role, g.Batch, g.Failures)
+		}
+		for _, m := range g.Members {
+			if h, ok := w.hosts[m.Node]; ok && h.value.MachineID == m.Machine && h.value.Role != g.Role {
+				w.violate("%s is in the late group of %s", m.Node, g.Role)
+			}
+		}
 	}
 }
 

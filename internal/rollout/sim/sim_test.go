@@ -27,7 +27,11 @@ func configOf(seed uint64) Config {
 			Canaries: "2", Batch: []rollout.Share{"10%", "1", "25%"}[pick(2)%3], Failures: []rollout.Share{"0", "2", "10%"}[pick(11)%3],
 			Settle: environments.Duration([]time.Duration{0, 2 * time.Minute}[pick(2)%2]), Deadline: environments.Duration(20 * time.Minute),
 			Progress: environments.Duration(time.Hour), Retries: int(pick(4) % 2),
-			Unready: []rollout.Unready{rollout.UnreadyWait, rollout.UnreadySkip, rollout.UnreadyFail}[pick(13)%3],
+			Unready: []map[rollout.UnreadyCause]rollout.Unready{
+				nil, {rollout.UnreadyOthers: rollout.UnreadySkip}, {rollout.UnreadyOthers: rollout.UnreadyFail},
+				{rollout.UnreadySilent: rollout.UnreadySkip, rollout.UnreadyStuck: rollout.UnreadyFail}, {rollout.UnreadyHeld: rollout.UnreadyFail, rollout.UnreadyOthers: rollout.UnreadySkip},
+			}[pick(13)%5],
+			Sample: []int{0, 0, 5, 20}[pick(19)%4], BatchFailures: []rollout.Share{"", "", "1", "30%"}[pick(23)%4],
 			Promote: []rollout.Promotion{rollout.Automatic, rollout.Automatic, rollout.Manual}[pick(17)%3],
 		},
 	}
@@ -43,7 +47,10 @@ func configOf(seed uint64) Config {
 	if seed%7 == 3 {
 		c.Policy.Gates = []string{"smoke", "errors"}
 	}
-	if c.Policy.Unready == rollout.UnreadySkip && seed%2 == 0 {
+	if seed%3 == 1 {
+		c.Policy.Roles = map[string]rollout.RolePolicy{"db": {Batch: "1", BatchFailures: "0"}, "app": {Batch: "2"}}
+	}
+	if seed%2 == 0 {
 		c.Policy.Skip = "2"
 	}
 	if seed%100 == 99 {

@@ -1,0 +1,107 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+)
+
+// PlaceInRollout tells in a sentence where a node stands in the rollout in progress, or in that which the last change reverted; ""
+// without one.
+func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
+	if gate.Rollout == "" {
+		return placeAfterRevert(ctx, s, ref, gate, node)
+	}
+	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, now)
+	if err != nil {
+		return "", err
+	}
+	if r.Kind == rollout.Run {
+		return fmt.Sprintf("job %s: %s", r.ID, placeInJob(r, c, node)), nil
+	}
+	return fmt.Sprintf("%s of %s: %s", r.ID, r.What(), place(r, c, node, now)), nil
+}
+
+func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
+	for _, m := range r.Members {
+		if m.Node != node {
+			continue
+		}
+		switch m.State {
+		case NodeFailed, NodeSkipped, NodeAgain:
+			return m.Words()
+		case RolloutNodeState(rollout.Ordered):
+			return "it may take the target now"
+		case RolloutNodeState(rollout.Healthy):
+			return "it took the target, and must stay healthy until " + m.Since.Add(time.Duration(c.Plan.Policy.Settle)).UTC().Format(time.RFC3339)
+		case RolloutNodeState(rollout.Withdrawing):
+			return "its order is being withdrawn"
+		}
+		return "it began, and did not answer before its deadline; it keeps its place in the batch"
+	}
+	if slices.Contains(r.Excluded, node) {
+		return "not in it: it has a release of its own, or of its role"
+	}
+	for i, g := range slices.Backward(c.State.Groups(c.Plan)) { // a late group may have a new machine of the name
+		at := slices.IndexFunc(g.Nodes, func(m rollout.Member) bool { return m.Node == node })
+		switch {
+		case at < 0:
+			continue
+		case i < c.State.Group || i == c.State.Group && at < c.State.Next:
+			return "it took the target"
+		}
+		return beforeItsTurn(r, c, i, at/max(g.Batch, 1), now)
+	}
+	return "not in it: it registered after the start, and takes the target after the others"
+}
+
+// beforeItsTurn tells for what a node of a batch waits.
+func beforeItsTurn(r Rollout, c *store.Campaign, group, batch int, now time.Time) string {
+	named := func(group, batch int) (string, int) {
+		g, ok := c.State.InOrder(c.Plan, group)
+		if !ok {
+			return "the last batch", 0
+		}
+		return fmt.Sprintf("batch %d of %d of %s", batch+1, g.Batches(), g.Name()), g.Batches()
+	}
+	own, _ := named(group, batch)
+	present, batches := named(c.State.Group, c.State.Batch)
+	var wait rollout.Wait
+	if r.Wait != nil {
+		wait = *r.Wait
+	}
+	text := "; " + wait.Sentence()
+	if r.Wait == nil {
+		text = ""
+	}
+	next := group == c.State.Group && batch == c.State.Batch+1 || group == c.State.Group+1 && batch == 0 && c.State.Batch == batches-1
+	switch {
+	case group == c.State.Group && batch == c.State.Batch:
+		return "in " + own + ", which is in progress" + text
+	case next && wait.Code == rollout.WaitSettle && wait.Until.After(now):
+		return fmt.Sprintf("waiting for %s, which opens when %s stayed healthy for %s", own, wait.Names(), more(wait.Until.Sub(now)))
+	case next && wait.Code == rollout.WaitSettle:
+		return fmt.Sprintf("waiting for %s, which opens when %s reported once more", own, wait.Names())
+	case next && wait.Code == rollout.WaitNodes:
+		return fmt.Sprintf("waiting for %s, which opens when %s ended%s", own, wait.Names(), text)
+	}
+	return "waiting for " + own + "; the rollout is at " + present + text
+}
+
+// more renders the rest of a time: "2 more minutes".
+func more(d time.Duration) string {
+	n, unit := int((d+time.Second-1)/time.Second), "second"
+	if n > 90 {
+		n, unit = (n+59)/60, "minute"
+	}
+	if n != 1 {
+		unit += "s"
+	}
+	return fmt.Sprintf("%d more %s", n, unit)
+}

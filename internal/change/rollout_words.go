@@ -1,0 +1,142 @@
+package change
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/rollout"
+)
+
+// Waits reports whether the rollout needs an operator before it continues.
+func (r Rollout) Waits() bool {
+	switch r.State {
+	case RolloutPaused, RolloutAborted, JobFailed, JobLost:
+		return true
+	case RolloutAdvancing:
+		return r.Wait != nil && (r.Wait.Code == rollout.WaitApproval || r.Wait.Code == rollout.WaitLost)
+	}
+	return false
+}
+
+// What is what the rollout brings to its nodes: a target, or a version of the agent.
+func (r Rollout) What() string { return rollout.What(r.Target, r.Agent) }
+
+// Name is what it is, with its ID.
+func (r Rollout) Name() string {
+	if r.Kind == rollout.Run {
+		return r.Noun() + " " + r.ID
+	}
+	return "rollout " + r.ID + " of " + r.What()
+}
+
+// Sentence is the rollout in one line.
+func (r Rollout) Sentence() string {
+	text := fmt.Sprintf("%s: %s; %d of %d nodes done, %d failed, %d skipped", r.Name(), r.State, r.Done, r.Nodes, r.Failed, r.Skipped)
+	if r.Wait != nil {
+		text += "; " + r.Wait.Sentence()
+	}
+	return text
+}
+
+// Since lists what happened to nodes since an earlier look: those that ended, then the others, in the order of their names.
+func (r Rollout) Since(before Rollout) (lines []string) {
+	for _, node := range slices.SortedFunc(maps.Keys(r.took), fleet.CompareNatural) {
+		if r.took[node] && before.ID != "" && !before.took[node] {
+			lines = append(lines, node+": done")
+		}
+	}
+	was := map[string]RolloutNode{}
+	for _, m := range before.Members {
+		was[m.Node] = m
+	}
+	for _, m := range r.Members {
+		if was[m.Node].State == m.State {
+			continue
+		}
+		words := m.Words()
+		switch m.State {
+		case RolloutNodeState(rollout.Ordered):
+			words = "may take the target"
+			if r.Kind == rollout.Run {
+				words = "may run"
+			}
+		case RolloutNodeState(rollout.Healthy):
+			words = "took the target, and settles"
+		case RolloutNodeState(rollout.Lost):
+			words = "began, and did not answer before its deadline"
+		case RolloutNodeState(rollout.Withdrawing):
+			words = "its order is being withdrawn"
+		case NodeFailed:
+			words = "failed: " + words
+		case NodeAgain:
+			words = "waits to be ordered again"
+		case NodeSkipped:
+			words = "skipped: " + words
+		}
+		lines = append(lines, m.Node+": "+words)
+	}
+	return lines
+}
+
+// WaysOut lists what an operator can do about a rollout that does not continue by itself.
+func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
+	if r.Kind == rollout.Run {
+		if r.State == JobFailed || r.State == JobAborted || r.State == JobLost {
+			ways = append(ways, fmt.Sprintf("to run the nodes that failed or never ran: `pulley job retry %s -e %s`", r.ID, ref))
+		}
+		return ways
+	}
+	closed := r.State == RolloutPaused || r.State == RolloutAborted
+	if closed && r.Wait != nil && r.Wait.Stop != nil && r.Wait.Stop.Code == rollout.StopRestored {
+		return []string{fmt.Sprintf("to end it, and continue above all epochs that nodes have seen: `pulley recover -e %s`", ref)}
+	}
+	if closed && r.Failed > 0 {
+		ways = append(ways, fmt.Sprintf("to order the failed nodes again: `pulley rollout retry -e %s`", ref))
+	}
+	if r.State == RolloutAborted && r.Failed == 0 {
+		ways = append(ways, fmt.Sprintf("to continue after all: `pulley rollout retry -e %s`", ref))
+	}
+	if r.State == RolloutPaused {
+		ways = append(ways, fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref))
+	}
+	switch {
+	case closed:
+		ways = append(ways, fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref), fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref))
+	case r.Wait == nil:
+	case r.Wait.Code == rollout.WaitApproval:
+		ways = append(ways, fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref))
+	case r.Wait.Code == rollout.WaitLost:
+		ways = append(ways, fmt.Sprintf("to give a node up: `pulley rollout skip NODE -e %s`", ref))
+	}
+	return ways
+}
+
+// Words is the cause for which a node failed or was left out.
+func (n RolloutNode) Words() string {
+	switch n.State {
+	case NodeSkipped:
+		return n.Skip.Words()
+	case NodeAgain:
+		return "it failed, and waits to be ordered again"
+	}
+	if n.Cause != "" {
+		return n.Code.Words() + ": " + string(n.Cause)
+	}
+	return n.Code.Words()
+}
+
+// rank orders nodes in progress first, then failed ones, then those that are ordered again, then skipped ones.
+func rank(s RolloutNodeState) int {
+	switch s {
+	case NodeFailed:
+		return 1
+	case NodeAgain:
+		return 2
+	case NodeSkipped:
+		return 3
+	}
+	return 0
+}

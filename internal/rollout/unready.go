@@ -1,0 +1,102 @@
+package rollout
+
+import (
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// UnreadyCause is why a node cannot take a target when its turn comes.
+type UnreadyCause string
+
+// The causes. UnreadyOthers stands in a policy for those that it does not name.
+const (
+	UnreadySilent    UnreadyCause = "silent"    // it does not report
+	UnreadyHeld      UnreadyCause = "held"      // by an operator
+	UnreadyDisabled  UnreadyCause = "disabled"  // on the machine itself
+	UnreadyRetiring  UnreadyCause = "retiring"  // an apply removes it
+	UnreadyStuck     UnreadyCause = "stuck"     // too many runs failed
+	UnreadyDuplicate UnreadyCause = "duplicate" // two machines have its name
+	UnreadyFailed    UnreadyCause = "failed"    // its last run failed, or it refuses its target
+	UnreadyOthers    UnreadyCause = "others"
+)
+
+// UnreadyCauses lists the causes for which a node cannot begin, in the order of the documentation.
+func UnreadyCauses() []UnreadyCause {
+	return []UnreadyCause{UnreadySilent, UnreadyHeld, UnreadyDisabled, UnreadyRetiring, UnreadyStuck, UnreadyDuplicate, UnreadyFailed}
+}
+
+// Unready is what happens to a node that cannot take a target when its turn comes.
+type Unready string
+
+// The treatments.
+const (
+	UnreadyWait Unready = "wait" // order it; its deadline decides
+	UnreadySkip Unready = "skip" // leave it out, up to Policy.Skip nodes
+	UnreadyFail Unready = "fail"
+)
+
+// treatments returns the treatments that an environment names.
+func treatments(from environments.UnreadyPolicy) map[UnreadyCause]Unready {
+	all := map[UnreadyCause]Unready{}
+	for cause, text := range map[UnreadyCause]string{
+		UnreadySilent: from.Silent, UnreadyHeld: from.Held, UnreadyDisabled: from.Disabled, UnreadyRetiring: from.Retiring,
+		UnreadyStuck: from.Stuck, UnreadyDuplicate: from.Duplicate, UnreadyFailed: from.Failed, UnreadyOthers: from.Others,
+	} {
+		if text != "" {
+			all[cause] = Unready(text)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+// Treats returns what happens to nodes that cannot begin for a cause.
+func (p Policy) Treats(cause UnreadyCause) Unready {
+	for _, key := range []UnreadyCause{cause, UnreadyOthers} {
+		if t := p.Unready[key]; t != "" && cause != "" {
+			return t
+		}
+	}
+	return UnreadyWait
+}
+
+// CannotBegin returns why a node could not begin now; "" if it could.
+func CannotBegin(v agent.View) UnreadyCause {
+	switch v.State {
+	case agent.Silent:
+		return UnreadySilent
+	case agent.Stuck:
+		return UnreadyStuck
+	case agent.FailedState:
+		if v.Reason == agent.ReasonOtherMachine {
+			return UnreadyDuplicate
+		}
+		return UnreadyFailed
+	case agent.Held:
+		return held(v)
+	}
+	return ""
+}
+
+func held(v agent.View) UnreadyCause {
+	switch v.Reason {
+	case agent.ReasonRetire, agent.ReasonRetired:
+		return UnreadyRetiring
+	case agent.ReasonDisabled, agent.ReasonPuppetBlocked:
+		return UnreadyDisabled
+	}
+	if h := v.Params.Hold; h != nil {
+		switch h.Kind {
+		case agent.RetirementHold:
+			return UnreadyRetiring
+		case agent.DuplicateHold:
+			return UnreadyDuplicate
+		}
+	}
+	return UnreadyHeld
+}
+
+// Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has.
+func Unavailable(v agent.View) bool { return CannotBegin(v) != "" && v.Reason != agent.ReasonFrozen }

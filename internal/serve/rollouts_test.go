@@ -1,0 +1,75 @@
+package serve
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/notify"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/observe"
+)
+
+// A rollout that waits for a lost node, or for a gate, may stand still for hours. Somebody must hear of it at once, and once.
+func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
+	t.Parallel()
+	server, ctx, log := etcdtest.Start(t), t.Context(), &observe.Log{}
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(hook.Close)
+	n, err := notify.New(notify.Config{Notices: s.Notices, URLs: []string{"generic+" + hook.URL + "/?disabletls=yes"}, Now: time.Now, Log: log.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go n.Run(ctx)
+	plan := &rollout.Plan{ID: "r2", Kind: rollout.Take}
+	r := &rollouts{
+		Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: log.Logger()}, Notifier: n},
+		told:  map[environments.Ref]map[string]bool{},
+	}
+	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	lost := func(nodes ...string) rollout.Wait { return rollout.Wait{Code: rollout.WaitNodes, Lost: nodes} }
+	gates := func(code rollout.AnswerCode) rollout.Wait {
+		return rollout.Wait{Code: rollout.WaitAnswers, Until: until, Answers: map[string]rollout.Answer{"smoke": {Code: code, Text: "503"}}}
+	}
+	for _, wait := range []rollout.Wait{
+		lost(), lost("web1"), lost("web1"), lost("web1", "web2"), lost("web2"),
+		gates(""), gates(rollout.GateRefused), gates(rollout.GateUnanswered), lost(),
+	} {
+		r.warn(dev, plan, wait)
+	}
+	want := []string{
+		"rollout_blocked: it waits for its gates, until 2026-03-01T12:00:00Z: gate smoke refuses: 503",
+		"rollout_lost: it waits for web1: began, did not answer, and may still run",
+		"rollout_lost: it waits for web2: began, did not answer, and may still run",
+	}
+	var got []string
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		all, _, err := s.Notices.List(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		for _, one := range all {
+			if one.State == store.NoticeSent {
+				got = append(got, string(one.Kind)+": "+string(one.Problem))
+			}
+		}
+		if slices.Sort(got); slices.Equal(got, want) {
+			break
+		}
+	}
+	if !slices.Equal(got, want) || strings.Count(log.String(), "a gate blocks a campaign") != 1 || strings.Count(log.String(), "a campaign lost a node") != 2 {
+		t.Errorf("got  %q\nwant %q\n%s", got, want, log)
+	}
+}
