@@ -105,6 +105,7 @@ func TestJobRunsDatabasesBeforeWebServers(t *testing.T) {
 	shown := f.pulley("job", "show")
 	contains(t, shown, "it stopped by itself: 1 node failed, and the policy allows 0")
 	contains(t, shown, "dev1  failed")
+	contains(t, shown, "Lamp[app1] -> Lamp::Mysql[app1], Lamp[app2] -> Lamp::Mysql[app2]")
 	third := f.lastRuns(nodes)
 	for _, node := range nodes[1:] {
 		if third[node] != second[node] {

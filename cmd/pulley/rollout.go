@@ -14,6 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/applications"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/preview"
@@ -243,7 +244,12 @@ func (o *options) showMembers(r change.Rollout) error {
 		return nil
 	}
 	t := cli.NewTable(o.env)
-	t.Row("NODE", "STATE", "SINCE", "WHY", "RUN")
+	head := []string{"NODE", "STATE", "SINCE", "WHY", "RUN"}
+	if slices.ContainsFunc(r.Members, func(m change.RolloutNode) bool { return len(m.Does) > 0 }) {
+		head = append(head, "COMPONENTS")
+		t.Spare("COMPONENTS")
+	}
+	t.Row(head...)
 	for i, m := range r.Members {
 		if i == shownMembers {
 			t.Row(fmt.Sprintf("… and %d more", len(r.Members)-i))
@@ -253,9 +259,21 @@ func (o *options) showMembers(r change.Rollout) error {
 		if !m.Since.IsZero() {
 			since = cli.Ago(o.env.Now(), m.Since)
 		}
-		t.Row(m.Node, string(m.State), since, m.Words(), m.Run)
+		t.Row(slices.Concat([]string{m.Node, string(m.State), since, m.Words(), m.Run}, does(m.Does))...)
 	}
 	return t.Flush()
+}
+
+// does returns the cell of a node's components, if it has any.
+func does(names []applications.Name) []string {
+	var all []string
+	for _, name := range names {
+		all = append(all, name.String())
+	}
+	if all == nil {
+		return nil
+	}
+	return []string{strings.Join(all, ", ")}
 }
 
 func (o *options) showGroups(r change.Rollout) error {

@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/applications"
 	"pulley/internal/fleet"
 	"pulley/internal/preview"
 	"pulley/internal/rollout"
@@ -100,6 +101,8 @@ type RolloutNode struct {
 	Cause rollout.UnreadyCause `json:"cause,omitempty"` // of a failed node that could not begin
 	Skip  rollout.SkipCode     `json:"skip,omitempty"`
 	Run   string               `json:"run,omitempty"` // that failed
+
+	Does []applications.Name `json:"does,omitempty"` // of a job: the components of the node
 }
 
 // RolloutNodeState is the state of a node in a rollout.
@@ -415,6 +418,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	case gate.State == agent.GateAborted:
 		r.State = RolloutAborted
 	}
+	does := map[string][]applications.Name{}
 	for i, g := range s.Groups(p) {
 		one := RolloutGroup{Name: g.Name(), Nodes: g.Size, Batch: g.Batch, Batches: g.Batches()}
 		if g.Failures != "" {
@@ -432,6 +436,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 			one.From, one.To, one.Slowest, one.Seconds = at.From, at.To, at.Slowest, at.Seconds
 		}
 		for _, m := range g.Nodes[:min(one.Begun, len(g.Nodes))] {
+			does[m.Node] = m.Does
 			_, running := s.Slots[m.Node]
 			_, failed := s.Failed[m.Node]
 			_, skipped := s.Skipped[m.Node]
@@ -456,6 +461,9 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	}
 	for node, code := range s.Skipped {
 		r.Members = append(r.Members, RolloutNode{Node: node, State: NodeSkipped, Skip: code})
+	}
+	for i := range r.Members {
+		r.Members[i].Does = does[r.Members[i].Node]
 	}
 	slices.SortFunc(r.Members, func(a, b RolloutNode) int {
 		return cmp.Or(rank(a.State)-rank(b.State), fleet.CompareNatural(a.Node, b.Node))
