@@ -113,6 +113,8 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 				c.flaw(below(name), "server "+quoted(name), f.flaw(name))
 				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
 			}
+		case *Classification:
+			c.checkClassification(at, *v)
 		case *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *PuppetCA, *PuppetProvision:
 			c.checkValues(role, at.field+".", f.fields())
 		case *map[string]RoleRollout:
@@ -263,6 +265,8 @@ var forms = sync.OnceValue(func() map[string]form {
 		"enforce":           {pattern: `^(off|daemon)$`, allowed: "it is either off or daemon"},
 		"certificates":      {pattern: `^(csr|presigned)$`, allowed: "it is either csr or presigned"},
 		"puppetenvironment": {pattern: `^[a-z0-9_]+$`, max: maxEnvironment, allowed: "names of Puppet's environments may contain small letters, digits and _, like bootstrap"},
+		"class":             {pattern: `^[a-z][a-z0-9_]*(::[a-z][a-z0-9_]*)*$`, max: maxWord, allowed: "names of classes may contain small letters, digits, _ and ::, like role::web"},
+		"variable":          {pattern: `^[a-z][A-Za-z0-9_]*$`, max: maxWord, allowed: "names of parameters begin with a small letter, and may contain letters, digits and _"},
 		"command":           {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
 		"subnet":            {pattern: "."},
 		"network":           {pattern: "."},

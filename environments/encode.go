@@ -81,7 +81,7 @@ func (e *Environment) bytes() ([]byte, error) {
 // served reports whether the environment has settings of Puppet servers, which programs of format 5 do not know.
 func (e *Environment) served() bool {
 	known := PuppetSettings{Reports: e.Puppet.Reports, ReportURL: e.Puppet.ReportURL, VolatileFacts: e.Puppet.VolatileFacts}
-	return !reflect.DeepEqual(e.Puppet, known)
+	return !reflect.DeepEqual(e.Puppet, known) || e.classifies()
 }
 
 // staged reports whether the environment has settings that programs of format 4 do not know.

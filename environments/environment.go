@@ -50,6 +50,8 @@ type Environment struct {
 
 	ByNode map[string]NodeSettings `json:"nodes,omitempty" help:"Settings of single nodes, by name without the stack. They override those of the role."`
 
+	ENC Classification `json:"enc,omitzero" form:"class" like:"ntp" help:"Classes and parameters of all nodes, which the external node classifier of Puppet servers answers."`
+
 	Puppet PuppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
 
 	Hosts HostSettings `json:"hosts,omitzero" help:"Settings of the nodes that roles see. Nodes take them from this file in the release."`
@@ -79,6 +81,7 @@ type Role struct {
 	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
 	Trusted     map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_role=web" help:"Trusted extensions of the role's nodes. They override the environment's."`
 	Attributes  map[string]string `json:"attributes,omitempty" form:"attribute" like:"site=ams" help:"Attributes of the role's nodes, which select layers of live data. Each is one of the environment's layers."`
+	ENC         Classification    `json:"enc,omitzero" form:"class" like:"role::web" help:"Classes and parameters of the role's nodes for Puppet servers. They override the environment's, parameter by parameter."`
 	Members     []string          `json:"members,omitempty" form:"member" like:"old1.example.com" help:"Existing machines of any name that belong to this role."`
 }
 
@@ -86,6 +89,7 @@ type Role struct {
 type NodeSettings struct {
 	Trusted    map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_zone=east" help:"Trusted extensions of the node. They override the role's."`
 	Attributes map[string]string `json:"attributes,omitempty" form:"attribute" like:"rack=r12" help:"Attributes of the node. They override the role's."`
+	ENC        Classification    `json:"enc,omitzero" form:"class" like:"ntp" help:"Classes and parameters of the node for Puppet servers. They override the role's."`
 }
 
 // PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet), as Trusted. Those of Puppet servers

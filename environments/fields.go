@@ -56,7 +56,7 @@ func readTags(t reflect.Type) []field {
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
 	return slices.DeleteFunc(shownFields(e), func(f field) bool {
-		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout" || f.key == "applications"
+		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout" || f.key == "applications" || f.key == "enc"
 	})
 }
 
@@ -116,6 +116,8 @@ func tidy(fields []field) {
 			}
 		case *Applications:
 			*v = v.tidy()
+		case *Classification:
+			v.tidy()
 		case *[]Role:
 			if len(*v) == 0 {
 				*v = nil
@@ -175,6 +177,8 @@ func settingsOf(prefix string, fields []field) []setting {
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				out = append(out, setting{path + "." + key, strconv.Itoa((*v)[key])})
 			}
+		case *Classification:
+			out = append(out, v.settings(path)...)
 		case *map[string]NodeSettings:
 			out = append(out, settingsOfEach(path, *v)...)
 		case *map[string]RoleRollout:

@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
+
+	"pulley/hieradata"
 )
 
 // symbols are difficult symbols: YAML could read some of them as another type.
@@ -34,6 +37,9 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 		e.Trusted = drawMap(t, rapid.SampledFrom([]string{"pp_role", "1.3.6.1"}), symbols)
 		if len(e.Roles) > 0 && e.Roles[0].Cardinality > 0 {
 			e.Puppet = drawPuppet(t)
+			if len(e.Puppet.Servers) > 0 {
+				e.ENC, e.Roles[0].ENC = drawClassification(t), drawClassification(t)
+			}
 			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip", Alive: Duration(rapid.SampledFrom([]time.Duration{0, 15 * time.Minute, 720 * time.Hour}).Draw(t, "alive"))}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
 			first := RoleRollout{Batch: "1", BatchFailures: "0"}
@@ -86,6 +92,32 @@ func drawPuppet(t *rapid.T) PuppetSettings {
 	p.Bootstrap, p.Settings = maybe(t, rapid.Just("bootstrap")), drawMap(t, rapid.Just("http_read_timeout"), symbols)
 	p.Provision = PuppetProvision{Concurrency: rapid.IntRange(0, 20).Draw(t, "concurrency"), Sleeptime: drawTime(t), Where: maybe(t, rapid.Just("region == 'eu'"))}
 	return p
+}
+
+func drawClassification(t *rapid.T) (c Classification) {
+	value := rapid.SampledFrom([]string{`1`, `1.0`, `"1"`, `true`, `~`, `{}`, `[a, {b: [2.5, "yes", "<é\u2028"]}]`, `-9223372036854775808`, `1.0e+300`})
+	values := func() Values {
+		drawn := Values{}
+		for name, text := range rapid.MapOfN(rapid.SampledFrom([]string{"servers", "aB_1"}), value, 0, 2).Draw(t, "values") {
+			var n yaml.Node
+			if err := yaml.Unmarshal([]byte(text), &n); err != nil {
+				t.Fatal(err)
+			}
+			v, err := hieradata.FromYAML(n.Content[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			drawn[name] = v
+		}
+		return drawn
+	}
+	c.Classes = map[string]Values{}
+	for _, class := range drawList(t, rapid.SampledFrom([]string{"ntp", "role::web"})) {
+		c.Classes[class] = values()
+	}
+	c.Parameters = values()
+	c.tidy()
+	return c
 }
 
 func drawRollout(t *rapid.T) RolloutPolicy {

@@ -209,7 +209,7 @@ func (p *parser) set(root *yaml.Node, text string) {
 			return
 		case len(keys) == 1 || f.fields() == nil && !open:
 			problem := quoted(f.key) + " is a list, and only single values can be set"
-			if f.fields() != nil || open {
+			if _, classes := f.value.(*Classification); f.fields() != nil || open || classes {
 				problem = quoted(f.key) + " has keys of its own, and is not a single value"
 			} else if tag != "" {
 				problem = quoted(strings.Join(keys, ".")) + " is below a single value"

@@ -171,6 +171,8 @@ func (s scope) read(f field, n *yaml.Node) {
 		s.applications(n, path, to)
 	case *Provider:
 		s.provider(n, path, to)
+	case *Classification:
+		s.classification(n, path, to)
 	case *[]Role:
 		s.p.mapping(n, path, nil, func(key, value *yaml.Node) { s.p.role(key, value, to) })
 	case *UnreadyPolicy:

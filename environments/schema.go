@@ -97,6 +97,14 @@ func (f field) schema() schema {
 		s = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": server}
 	case *Provider:
 		s = providerSchema()
+	case *Classification:
+		values := schema{"type": "object", "propertyNames": valueSchema("variable")}
+		parameters := schema{"type": "object", "propertyNames": schema{"allOf": []schema{valueSchema("variable"), {"not": schema{"anyOf": []schema{{"enum": reservedVariables}, {"pattern": "^" + ownVariables}}}}}}}
+		classes := schema{"anyOf": []schema{
+			{"type": "array", "items": valueSchema("class")},
+			{"type": "object", "propertyNames": valueSchema("class"), "additionalProperties": schema{"anyOf": []schema{{"type": "null"}, values}}},
+		}}
+		s, example = schema{"type": "object", "properties": schema{"classes": classes, "parameters": parameters}, "additionalProperties": false}, schema{"classes": []string{f.like}}
 	case *Userdata:
 		s = userdataSchema()
 	case *UnreadyPolicy:

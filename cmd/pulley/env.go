@@ -88,6 +88,7 @@ type shownEnvironment struct {
 	Networks    map[string]string           `json:"networks,omitempty"`
 	Trusted     map[string]string           `json:"trusted,omitempty"`
 	Layers      []string                    `json:"layers,omitempty"`
+	ENC         environments.Classification `json:"enc,omitzero"`
 	Puppet      environments.PuppetSettings `json:"puppet,omitzero"`
 	Hosts       environments.HostSettings   `json:"hosts,omitzero"`
 	Userdata    environments.Userdata       `json:"userdata,omitzero"`
@@ -98,7 +99,7 @@ type shownEnvironment struct {
 }
 
 func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment {
-	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.DataLayers, e.Puppet, e.Hosts, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
+	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.DataLayers, e.ENC, e.Puppet, e.Hosts, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
 }
 
 // showSettings prints the settings without a column in the table: a line for each role that has more, and one for each

@@ -27,6 +27,7 @@ var examples = map[string]string{
 	"pulley context list":      "pulley context list",
 	"pulley context show":      "pulley context show",
 	"pulley context use":       "pulley context use staging",
+	"pulley enc":               "pulley enc web1 -e dev",
 	"pulley data":              "pulley data get -e dev",
 	"pulley data diff":         "pulley data diff 12 -e dev",
 	"pulley data edit":         "pulley data edit -e dev --role compute -m 'new time servers'",

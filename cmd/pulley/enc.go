@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/enc"
+	"pulley/internal/store"
+)
+
+func newENC(o *options) *cobra.Command {
+	var cache string
+	cmd := &cobra.Command{
+		Use: "enc NODE [-e ENVIRONMENT]", Short: "Answer a Puppet server's question for the classes of a node",
+		Long: `enc is an external node classifier. It prints the classes and parameters that the environment file gives to a node, as YAML. Name it
+in puppet.conf of the Puppet server, which adds the node's certname:
+
+  [master]
+  node_terminus = exec
+  external_nodes = /usr/local/bin/pulley enc
+
+Without an environment, enc searches all. It keeps each answer in a folder. If etcd does not answer within ` + enc.Patience.String() + `, enc prints the
+kept answer, and names the problem on standard error. An answer never names an environment of Puppet.
+
+EXIT STATUS
+  0 answered; 1 no environment has such a node, or failed; 2 wrong usage; 3 etcd unreachable, and no answer is kept`,
+		Args: arguments(1, 1, "takes a node"),
+		RunE: func(c *cobra.Command, args []string) error {
+			var ref environments.Ref
+			if o.fleet.Name != "" || o.env.Getenv("PULLEY_ENVIRONMENT") != "" || o.fleet.Default != "" || c.Flags().Changed("environment") {
+				var err error
+				if ref, err = o.fleet.Ref(o.env); err != nil {
+					return err
+				}
+			}
+			if dir := cacheDir(); cache == "" && dir != "" {
+				cache = filepath.Join(dir, "enc")
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				a, err := enc.Cache(cache).Classify(ctx, s, ref, args[0])
+				if err != nil {
+					return err
+				}
+				if a.Etcd != nil {
+					cli.Complain(o.env, program, fmt.Errorf("warning: this is the answer of %s: %w", a.Since.UTC().Format(time.RFC3339), a.Etcd))
+				}
+				if a.Unkept != nil {
+					cli.Complain(o.env, program, fmt.Errorf("warning: cannot keep the answer: %w", a.Unkept))
+				}
+				_, err = o.env.Stdout.Write(a.Text)
+				return err
+			})
+		},
+	}
+	o.fleet.AddFlag(cmd.Flags())
+	cmd.Flags().StringVar(&cache, "cache", "", "`FOLDER` of the kept answers (default: pulley/enc in the user's cache folder)")
+	return cmd
+}
