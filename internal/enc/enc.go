@@ -45,7 +45,7 @@ func (e *UnknownError) Error() string {
 	case e.In != "":
 		where = "in " + e.In
 	}
-	return fmt.Sprintf("cannot classify %s: there is no such node %s\nrun `pulley status` to list the nodes; a node is known once it has joined", e.Node, where)
+	return fmt.Sprintf("cannot classify %s: there is no such node %s\na node is known once it has joined: `pulley status -e ENVIRONMENT` lists the nodes", e.Node, where)
 }
 
 // Cache is a folder of kept answers; "" keeps none.
