@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,22 +24,29 @@ func TestTickResumesAfterAnyCrash(t *testing.T) {
 		target Target
 		runs   Target // the targets that Puppet runs on
 		asked  RequestKind
+		turn   AssignmentKind
 	}{
-		{"a good new target", verB, verB, ""},
-		{"a target that does not compile", syntax, syntax, ""},
-		{"a target that fails in the middle", halfway, halfway, ""},
-		{"a target that does not verify", unverified, unverified, ""},
-		{"the target that is in place, due again", verA, verA, ""},
-		{"a target that is refused, and the one that is in place due again", refusedB, verA, ""},
-		{"a run that was asked for", verA, verA, RequestRun},
-		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, RequestRun},
-		{"a node that is to retire", verA, Target{}, RequestRetire},
-		{"a node that is to retire before it has a release", Target{}, Target{}, RequestRetire},
+		{"a good new target", verB, verB, "", ""},
+		{"a target that does not compile", syntax, syntax, "", ""},
+		{"a target that fails in the middle", halfway, halfway, "", ""},
+		{"a target that does not verify", unverified, unverified, "", ""},
+		{"the target that is in place, due again", verA, verA, "", ""},
+		{"a target that is refused, and the one that is in place due again", refusedB, verA, "", ""},
+		{"a run that was asked for", verA, verA, RequestRun, ""},
+		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, RequestRun, ""},
+		{"a node that is to retire", verA, Target{}, RequestRetire, ""},
+		{"a node that is to retire before it has a release", Target{}, Target{}, RequestRetire, ""},
+		{"the turn of a job", verA, verA, "", AssignRun},
+		{"the turn of a job, on a target that fails in the middle", halfway, halfway, "", AssignRun},
+		{"the turn of a noop job", verA, verA, "", AssignNoop},
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.say, func(t *testing.T) {
 			prepared := t.TempDir()
-			prepare(t, prepared, sc.target, sc.runs == verA && sc.asked == "", sc.asked)
+			prepare(t, prepared, sc.target, sc.runs == verA && sc.asked == "" && sc.turn == "", sc.asked)
+			if sc.turn != "" {
+				(&fakeEtcd{file: filepath.Join(prepared, "etcd.json")}).operator(t, func(d *Desired) { turnOf(d, sc.turn, "j4.1") })
+			}
 			calm := copyWorld(t, prepared)
 			w := reopen(t, calm, crashAt)
 			r := w.tick(t)
@@ -49,7 +57,13 @@ func TestTickResumesAfterAnyCrash(t *testing.T) {
 			if a := w.etcd.status(t).Answer; (a == nil) != (sc.asked == "") {
 				t.Fatalf("it answers %+v", a)
 			}
+			if ran := w.etcd.status(t).Ran; (ran == nil) != (sc.turn == "") {
+				t.Fatalf("it answers its turn with %+v", ran)
+			}
 			for _, place := range places(r.Decision.Action) {
+				if sc.turn == AssignNoop && slices.ContainsFunc([]string{"verify", "commit", "tell"}, func(step string) bool { return strings.HasSuffix(place, ":"+step) }) {
+					continue // a noop run has none of these steps
+				}
 				t.Run(place, func(t *testing.T) {
 					dir := copyWorld(t, prepared)
 					die(t, dir, place)

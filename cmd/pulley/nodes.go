@@ -198,8 +198,9 @@ func removalOf(ref environments.Ref, node string, identity *store.Identity, forg
 
 func newNodesRun(o *options) *cobra.Command {
 	var cancelRetirement bool
+	var many manyRuns
 	cmd := &cobra.Command{
-		Use: "run NODE -e ENVIRONMENT", Short: "Request one Puppet run of a node at its next tick",
+		Use: "run [NODE] -e ENVIRONMENT", Short: "Request one Puppet run of a node, or of many, at the next tick",
 		Long: `run writes a request into the node's entry in the host list. The node reads it at its next tick and runs Puppet once,
 although no run is due. Holds, the gate and retry limits still apply: a node that may not run answers with the
 reason. Nothing connects to the node. With --wait the command prints the answer.
@@ -208,11 +209,22 @@ A newer request replaces an older one. A node that is being retired accepts no o
 retirement and the hold of that retirement first. It is refused during an apply. The next apply retires the node again
 unless the environment calls for it.
 
+Without NODE, run is a loop over the nodes of --role, --node or --where, or over all nodes. It keeps --concurrency requests open until
+each node answered. A node in another run comes later; a node that is silent gets no request; a node that does not answer before its
+--deadline loses its request. The loop ends with a summary. It asks for confirmation: in scripts, use --yes. Ctrl-C ends the loop: the
+requests that it names stay. To run nodes in the order of their dependencies, use ` + "`pulley job run`" + `.
+
 EXIT STATUS
   0 requested, or with --wait done; 1 failed, 2 wrong usage, 3 etcd unreachable; with --wait, 4 the node refused, or its run
-  failed, 5 its time passed`,
-		Args: arguments(1, 1, "takes one node"),
+  failed, 5 its time passed; without NODE, 0 all nodes ran, 4 some did not, or their runs failed, 1 also interrupted`,
+		Args: arguments(0, 1, "takes at most one node"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := many.check(c, args); err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return o.runMany(c, many)
+			}
 			if o.dryRun && o.wait.limit > 0 {
 				return cli.Usagef("--dry-run excludes --wait")
 			}
@@ -222,6 +234,7 @@ EXIT STATUS
 			wait := o.wait.limit
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				node, r := args[0], nodes.NewRun(o.env.User, o.message, o.env.Now())
+				r.Do = many.kind()
 				if cancelRetirement {
 					cancel := nodes.CancelRetirement
 					if o.dryRun {
@@ -244,7 +257,7 @@ EXIT STATUS
 				}
 				outcome, err := nodes.AwaitAnswer(ctx, s.Node, ref, node, r, wait)
 				if err == nil {
-					cli.Cleanf(o.env.Stdout, "%s in %s ran: %s\n", node, ref, outcome)
+					cli.Cleanf(o.env.Stdout, "%s in %s ran: %s\n", node, ref, many.outcome(outcome))
 				}
 				return err
 			})
@@ -254,6 +267,8 @@ EXIT STATUS
 	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "cancel the node's retirement first")
 	o.addDryRun(cmd)
 	o.wait.add(cmd, "wait for the answer")
+	many.add(cmd)
+	o.addConfirmation(cmd)
 	return cmd
 }
 

@@ -377,6 +377,24 @@ func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, 
 	return etcd.Wrap(err, "cannot ask node %s", node)
 }
 
+// Withdraw deletes a request that the node has not read yet. Another request, and a former one, stays.
+func (s *Fleet) Withdraw(ctx context.Context, ref environments.Ref, node, request string) error {
+	gone := errors.New("it has no such request")
+	key := s.db.Env(ref).Host(node)
+	err := etcd.Update(ctx, s.db, key, s.db.Commit, func(h *agent.Host, b *etcd.Batch) error {
+		if h == nil || h.Request == nil || h.Request.ID != request {
+			return gone
+		}
+		h.Request = nil
+		b.Put(key, h)
+		return nil
+	})
+	if errors.Is(err, gone) {
+		return nil
+	}
+	return etcd.Wrap(err, "cannot withdraw a request from node %s", node)
+}
+
 // ErrRetires means that a node has a retirement request, and accepts no other request meanwhile.
 var ErrRetires = errors.New("it is being retired")
 

@@ -1,0 +1,203 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/machines"
+	"pulley/internal/store"
+)
+
+// Many are the runs of many nodes, some at a time. Nothing but this process starts the next one.
+type Many struct {
+	Concurrency int                  // requests without an answer at a time, at least 1
+	Deadline    time.Duration        // for the answer of one node, and for the end of a run in progress
+	Kind        agent.RequestKind    // RequestRun or RequestNoop
+	By, Why     string               // of the requests
+	Now         func() time.Time     // the clock
+	Poll        time.Duration        // between two looks; 0: a second
+	Tell        func(one RanNode)    // receives each node as it ends; may be nil
+	queue       []string             // nodes without a request, in order
+	busy        map[string]time.Time // since when nodes of the queue were seen in a run
+	asked       map[string]asked
+}
+
+type asked struct {
+	request agent.Request
+	at      time.Time
+}
+
+// RanNode is how one of many nodes ended.
+type RanNode struct {
+	Node    string
+	End     RunEnd
+	Outcome agent.Outcome // Ran, of a run that is not noop
+	Why     string        // Failed, Refused, Silent: for people
+}
+
+// RunEnd is the code of how a node ended.
+type RunEnd string
+
+// The ends.
+const (
+	Ran     RunEnd = "ran"
+	Failed  RunEnd = "failed"  // its run failed
+	Refused RunEnd = "refused" // it answered why it does not run
+	Busy    RunEnd = "busy"    // it was in another run for too long
+	Silent  RunEnd = "silent"  // it last reported too long ago, and got no request; or it did not answer, and its request was withdrawn
+	Pending RunEnd = "pending" // the loop was interrupted, and the request stays
+)
+
+// Select returns the registered nodes of a selection, in order. It refuses an environment in which a job lets the nodes wait.
+func Select(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection, now time.Time) (names, notes []string, err error) {
+	f, err := fleet.Find(ctx, s, ref, sel)
+	if err == nil {
+		sel, notes, err = fleet.Narrow(ctx, s, ref, f, sel, now)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if gate := f.Desires.Gate; f.Desires.Job != nil && f.Desires.Job.ID == gate.Rollout {
+		return nil, nil, fmt.Errorf("cannot run the nodes of %s: job %s of %s lets them wait\n`pulley job watch -e %[1]s` shows it, `pulley job abort -e %[1]s` ends it", ref, gate.Rollout, gate.By)
+	}
+	for name, h := range f.Hosts {
+		if sel.Has(h.Role, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, notes, fmt.Errorf("cannot run nodes of %s: the selection has no registered node", ref)
+	}
+	slices.SortFunc(names, fleet.CompareNatural)
+	return names, notes, nil
+}
+
+// Run requests a run of each node, until all have ended or ctx ends. A node in another run comes after the others. It returns the nodes
+// in the order in which they ended; those whose request stays come last.
+func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, names []string) (all []RanNode, err error) {
+	m.queue, m.busy, m.asked = slices.Clone(names), map[string]time.Time{}, map[string]asked{}
+	poll := m.Poll
+	if poll == 0 {
+		poll = answerPoll
+	}
+	ended := func(one RanNode) {
+		all = append(all, one)
+		if m.Tell != nil {
+			m.Tell(one)
+		}
+	}
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		err := m.look(ctx, s, ref, ended)
+		if err == nil {
+			err = m.fill(ctx, s, ref, ended)
+		}
+		switch {
+		case ctx.Err() != nil || err != nil:
+			for _, node := range slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural) {
+				ended(RanNode{Node: node, End: Pending})
+			}
+			if ctx.Err() != nil {
+				err = nil
+			}
+			return all, err
+		case len(m.queue)+len(m.asked) == 0:
+			return all, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// look reads the answers. A node that did not answer before its deadline loses its request: it must not run when nobody expects it.
+func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
+	for _, node := range slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural) {
+		one := m.asked[node]
+		status, _, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		if err != nil {
+			return err
+		}
+		a := status.Answer
+		late := m.Now().Sub(one.at) >= m.Deadline
+		switch {
+		case a != nil && a.ID == one.request.ID && a.Cause != nil:
+			ended(RanNode{Node: node, End: Refused, Why: a.Sentence()})
+		case a != nil && a.ID == one.request.ID && a.Failed():
+			ended(RanNode{Node: node, End: Failed, Why: a.Sentence()})
+		case a != nil && a.ID == one.request.ID:
+			outcome := status.Outcome
+			if m.Kind == agent.RequestNoop {
+				outcome = ""
+			}
+			ended(RanNode{Node: node, End: Ran, Outcome: outcome})
+		case late:
+			if err := s.Fleet.Withdraw(ctx, ref, node, one.request.ID); err != nil {
+				return err
+			}
+			ended(RanNode{Node: node, End: Silent, Why: fmt.Sprintf("it did not answer for %s", m.Deadline)})
+		default:
+			continue
+		}
+		delete(m.asked, node)
+	}
+	return nil
+}
+
+// fill requests runs while some are missing. It looks at each node of the queue at most once.
+func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
+	for range min(len(m.queue), 2*max(m.Concurrency, 1)) { // a queue of busy nodes must not cost a read of each in every look
+		if len(m.asked) >= max(m.Concurrency, 1) {
+			return nil
+		}
+		node := m.queue[0]
+		m.queue = m.queue[1:]
+		status, reported, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		if err != nil {
+			return err
+		}
+		now := m.Now()
+		switch {
+		case !reported:
+			ended(RanNode{Node: node, End: Silent, Why: "it never reported"})
+			continue
+		case now.After(status.SilentFrom()):
+			ended(RanNode{Node: node, End: Silent, Why: "it last reported at " + status.SeenAt.UTC().Format(time.RFC3339)})
+			continue
+		case status.Phase == agent.Running:
+			since, seen := m.busy[node]
+			if !seen {
+				since, m.busy[node] = now, now
+			}
+			if now.Sub(since) >= m.Deadline {
+				ended(RanNode{Node: node, End: Busy, Why: fmt.Sprintf("it was in another run for %s", m.Deadline)})
+				continue
+			}
+			m.queue = append(m.queue, node)
+			continue
+		}
+		r := NewRun(m.By, m.Why, now)
+		r.Do = m.Kind
+		err = RequestRun(ctx, s, ref, node, r)
+		switch {
+		case errors.Is(err, store.ErrRetires):
+			ended(RanNode{Node: node, End: Refused, Why: "it is being retired"})
+		case errors.Is(err, machines.ErrNotListed):
+			ended(RanNode{Node: node, End: Refused, Why: "it was removed from the host list"})
+		case err != nil:
+			return err
+		default:
+			m.asked[node] = asked{r, now}
+		}
+	}
+	return nil
+}

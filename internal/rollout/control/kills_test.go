@@ -1,0 +1,208 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+)
+
+var errKilled = errors.New("the process was killed")
+
+// mortal is the connection of a process that is killed at one of its requests to etcd: before etcd carries it out, or after.
+type mortal struct {
+	clientv3.KV
+	clientv3.Lease
+	left  int // requests until then
+	after bool
+}
+
+// request carries out one request, unless the process is dead.
+func request[T any](m *mortal, do func() (T, error)) (none T, err error) {
+	m.left--
+	switch {
+	case m.left == 0 && m.after:
+		_, _ = do()
+		return none, errKilled
+	case m.left <= 0:
+		return none, errKilled
+	}
+	return do()
+}
+
+func (m *mortal) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return request(m, func() (*clientv3.GetResponse, error) { return m.KV.Get(ctx, key, opts...) })
+}
+
+func (m *mortal) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	return request(m, func() (*clientv3.LeaseGrantResponse, error) { return m.Lease.Grant(ctx, ttl) })
+}
+
+func (m *mortal) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	return request(m, func() (*clientv3.LeaseKeepAliveResponse, error) { return m.Lease.KeepAliveOnce(ctx, id) })
+}
+
+func (m *mortal) Txn(ctx context.Context) clientv3.Txn { return &mortalTxn{m.KV.Txn(ctx), m} }
+
+type mortalTxn struct {
+	clientv3.Txn
+	m *mortal
+}
+
+func (t *mortalTxn) If(cs ...clientv3.Cmp) clientv3.Txn   { t.Txn = t.Txn.If(cs...); return t }
+func (t *mortalTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
+func (t *mortalTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
+func (t *mortalTxn) Commit() (*clientv3.TxnResponse, error) {
+	return request(t.m, t.Txn.Commit)
+}
+
+// mortal returns the store of a process that is killed at its n-th request.
+func (f *fleet) mortal(n int, after bool) (*store.Store, *mortal) {
+	client := clientv3.NewCtxClient(f.t.Context())
+	m := &mortal{f.client.KV, f.client.Lease, n, after}
+	client.KV, client.Lease = m, m
+	return store.Over(client, nil, "test", store.DefaultPrefix, 10*time.Second), m
+}
+
+// hand lets the nodes tick once each, as their agents would: a node at its turn runs, and answers.
+type hand struct {
+	f     *fleet
+	state map[string]*agent.State
+	ran   []string // nodes, in the order of their runs
+}
+
+func (h *hand) tick(names ...string) {
+	h.f.t.Helper()
+	for _, name := range names {
+		st, who := h.state[name], agent.Identity{Node: name, Role: "web", Environment: "dev"}
+		d, err := h.f.s.Node.Desire(h.f.t.Context(), who)
+		if err != nil {
+			h.f.t.Fatal(err)
+		}
+		dec := agent.Decide(agent.Observed{Identity: who, State: *st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := agent.Status{
+			Node: name, Role: "web", Phase: agent.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: h.f.old, Enforcing: h.f.old, SeenAt: time.Now(),
+			Settings: agent.DefaultSettings(), Machine: "m-" + name,
+		}
+		if a := d.Assignment(); a != nil {
+			report.Assignment = a.ID
+		}
+		if dec.Reason == agent.ReasonTurn {
+			h.ran, st.Ran = append(h.ran, name), &agent.Answer{ID: d.Assigned.ID}
+		}
+		report.Ran = st.Ran
+		if err := h.f.s.Node.Report(h.f.t.Context(), who, report, nil, nil); err != nil {
+			h.f.t.Fatal(err)
+		}
+	}
+}
+
+// killed runs one job, in which a process is killed at its n-th request: the operator's that starts it or aborts it, or serve. It returns whether the process lived on.
+func killed(t *testing.T, who string, n int, after bool) (lived bool) {
+	f := begin(t, 4)
+	nodes := []string{"web1", "web2", "web3", "web4"}
+	h := &hand{f: f, state: map[string]*agent.State{}}
+	for _, name := range nodes {
+		h.state[name] = &agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}
+	}
+	h.tick(nodes...)
+	hold := agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}
+	if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web4"}, hold, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	dying, m := f.mortal(n, after)
+	layers := [][]rollout.Member{{{Node: "web1", Machine: "m-web1"}}, {{Node: "web2", Machine: "m-web2"}, {Node: "web3", Machine: "m-web3"}}}
+	p, err := rollout.MakeJob(rollout.Order{By: "ann", At: time.Now()}, layers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	starter, first := f.s, &Controller{Store: dying, Ref: dev, Now: time.Now}
+	if who == "operator" {
+		starter = dying
+	}
+	if who != "serve" {
+		first.Store = f.s
+	}
+	d, err := starter.Targets.Desires(t.Context(), dev)
+	if err == nil {
+		_, err = starter.Campaigns.Start(t.Context(), dev, d, p, author())
+	}
+	if err != nil && m.left > 0 {
+		t.Fatal(err)
+	}
+	lived = m.left > 0
+	second := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := first
+	for range 20 {
+		if f.desires().Gate.Rollout == "" {
+			break
+		}
+		_, err := c.Advance(t.Context())
+		switch {
+		case m.left <= 0: // another serve goes on, or the same one after its restart
+			c = second
+		case err != nil:
+			t.Fatal(err)
+		}
+		if who == "abort" && m.left == n { // in the middle: web1 may run
+			if campaign, _, err := dying.Campaigns.Open(t.Context(), dev, nil); err == nil {
+				_, _ = dying.Campaigns.Abort(t.Context(), dev, campaign, author())
+			}
+		}
+		h.tick(nodes...)
+	}
+	if who != "operator" {
+		lived = m.left > 0
+	}
+	all, _, err := f.s.Campaigns.List(t.Context(), dev)
+	switch started := len(all) > 0; {
+	case err != nil:
+		t.Fatal(err)
+	case !started && (who != "operator" || len(h.ran) > 0):
+		t.Errorf("the job never was, and %v ran", h.ran)
+	case started && all[0].State.Phase == rollout.Aborted && who == "abort" && len(h.ran) == 0: // before web1 saw its turn
+	case lived && who == "abort":
+		t.Errorf("the job is %+v after an abort, and %v ran", all[0].State, h.ran)
+	case started && (all[0].State.Phase != rollout.Completed || len(h.ran) != 3 || h.ran[0] != "web1"):
+		t.Errorf("the job is %+v, and %v ran", all[0].State, h.ran)
+	}
+	f.free(nodes...)
+	if held, _, err := f.s.Fleet.HoldOf(t.Context(), dev, store.Scope{Node: "web4"}); err != nil || held == nil || held.Who != "bob" || held.Why != "disk swap" {
+		t.Errorf("the operator's hold is %+v: %v", held, err)
+	}
+	return lived
+}
+
+// TestJobSurvivesKills: the operator's process that starts or aborts a job, or serve, is killed at each request that it makes, before and
+// after etcd carried it out. Either the job never began, or it was aborted, or another serve completes it, in order and each node once.
+// Afterwards no node waits, and holds are as before.
+func TestJobSurvivesKills(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"operator", "serve", "abort"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			kills := 0
+			for n := 1; ; n++ {
+				lived := false
+				for _, after := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%d after %t", n, after), func(t *testing.T) { lived = killed(t, who, n, after) })
+					kills++
+				}
+				if lived || t.Failed() {
+					t.Logf("%d kills", kills)
+					if n < 4 {
+						t.Errorf("it made only %d requests", n)
+					}
+					return
+				}
+			}
+		})
+	}
+}
