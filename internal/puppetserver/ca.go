@@ -224,7 +224,7 @@ func (c *Client) expendable(ctx context.Context, r request, name string) error {
 // Clean revokes the certificate of a name and deletes it, and deletes a pending request. It returns the former state; ""
 // if the CA knew nothing of the name. It may be repeated. It needs the rights get, put and delete on certificate_status.
 func (c *Client) Clean(ctx context.Context, name string) (State, error) {
-	r := request{doing: "clean " + name, method: http.MethodDelete, path: pathStatus + name}
+	r := request{doing: "clean " + name}
 	s, err := c.Status(ctx, name)
 	if failed := (*Error)(nil); errors.As(err, &failed) && failed.Code == UnknownName {
 		return "", nil
@@ -239,14 +239,20 @@ func (c *Client) Clean(ctx context.Context, name string) (State, error) {
 			return s.State, err
 		}
 	}
+	return s.State, c.delete(ctx, r.doing, name)
+}
+
+// delete deletes what the CA has of a name. It may be repeated.
+func (c *Client) delete(ctx context.Context, doing, name string) error {
+	r := request{doing: doing, method: http.MethodDelete, path: pathStatus + name}
 	a, err := c.do(ctx, r)
 	switch {
 	case err != nil:
-		return s.State, err
+		return err
 	case a.status == http.StatusNoContent, a.status == http.StatusOK, a.missing():
-		return s.State, nil
+		return nil
 	}
-	return s.State, c.refused(r, a)
+	return c.refused(r, a)
 }
 
 // get fetches a PEM text of the CA. Everybody may.

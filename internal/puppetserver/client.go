@@ -90,8 +90,17 @@ type Client struct {
 	now    func() time.Time
 }
 
-// New returns a client of the server at a URL like https://puppet.example.com:8140. Without a port, the port is 8140.
+// habitual is the name that agents use for their server. The certificates of servers have it, and often no IP address.
+const habitual = "puppet"
+
+// New returns a client of the server at a URL like https://puppet.example.com:8140. Without a port, the port is 8140. The server's
+// certificate must be for the host of the URL; for an IP address, it may also be for puppet.
 func New(address string, own Credentials, now func() time.Time) (*Client, error) {
+	return NewNamed(address, "", own, now)
+}
+
+// NewNamed is New for a server whose certificate has another name than its URL; "" is New.
+func NewNamed(address, name string, own Credentials, now func() time.Time) (*Client, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("cannot use Puppet server %q: give https://host:%s", address, DefaultPort)
@@ -100,23 +109,63 @@ func New(address string, own Credentials, now func() time.Time) (*Client, error)
 	if u.Port() == "" {
 		host = net.JoinHostPort(u.Hostname(), DefaultPort)
 	}
-	config, err := own.Identity.TLS(own.CA)
-	if err != nil {
-		return nil, err
-	}
-	config.MinVersion = tls.VersionTLS12 // puppetserver on Java 8 knows no later version
 	cas, err := pki.ParseCertificates(own.CA)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the CA certificates: %w", err)
 	}
-	return &Client{URL: "https://" + host, own: own, caFile: cas, now: now, http: &http.Client{
+	config, err := own.Identity.TLS(own.CA)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{u.Hostname()}
+	switch {
+	case name != "":
+		names = []string{name}
+	case net.ParseIP(u.Hostname()) != nil:
+		names = append(names, habitual)
+	}
+	config.MinVersion = tls.VersionTLS12 // puppetserver on Java 8 knows no later version
+	config.InsecureSkipVerify = true     // VerifyConnection verifies
+	config.VerifyConnection = func(s tls.ConnectionState) error { return verifyServer(s, config.RootCAs, names, now()) }
+	return &Client{URL: "https://" + host, own: own, caFile: cas, now: now, http: httpClient(config)}, nil
+}
+
+func httpClient(config *tls.Config) *http.Client {
+	return &http.Client{
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, MaxIdleConns: 2, IdleConnTimeout: time.Minute,
 			DialContext:  (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}
+}
+
+// as returns a client of the same server with another certificate.
+func (c *Client) as(of pki.Identity) *Client {
+	config := c.http.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.Certificates = []tls.Certificate{of.Certificate()}
+	other := *c
+	other.own.Identity, other.http = of, httpClient(config)
+	return &other
+}
+
+// verifyServer returns an error unless the server has a certificate of our CA for one of the names.
+func verifyServer(s tls.ConnectionState, roots *x509.CertPool, names []string, now time.Time) error {
+	others := x509.NewCertPool()
+	for _, c := range s.PeerCertificates[1:] {
+		others.AddCert(c)
+	}
+	leaf := s.PeerCertificates[0]
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: others, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	if err == nil {
+		for _, name := range names {
+			if err = leaf.VerifyHostname(name); err == nil {
+				return nil
+			}
+		}
+	}
+	return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
 }
 
 // Close ends idle connections.

@@ -13,9 +13,11 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/connect"
 	"pulley/internal/pki"
@@ -284,7 +286,7 @@ func TestInfrastructureIsNotCleaned(t *testing.T) {
 	}
 }
 
-// The CA itself refuses some requests, and Pulley refuses them before it asks the CA.
+// A node must not get the rights or the name of another one by its request.
 func TestRequestsThatAreNotSigned(t *testing.T) {
 	site := shared.Site(t)
 	site.Up(t)
@@ -324,12 +326,12 @@ func TestRequestsThatAreNotSigned(t *testing.T) {
 	want(t, err, puppetserver.ServerFailed)
 }
 
-// Each failed connection names its cause.
+// An operator whose connection fails must read the cause and the remedy.
 func TestConnectionsThatFail(t *testing.T) {
 	site := shared.Site(t)
 	site.Up(t)
 	ctx := t.Context()
-	other := etcdLikeCA(t)
+	other := foreignCA(t)
 	for _, c := range []struct {
 		what   string
 		client *puppetserver.Client
@@ -348,8 +350,21 @@ func TestConnectionsThatFail(t *testing.T) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
+	own := credentials(t, site.Issue(t, pulley))
+	named, err := puppetserver.NewNamed(site.First.URL(), puppetservertest.SecondName, own, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = named.List(ctx)
+	want(t, err, puppetserver.Unreachable, "the server's certificate is for", "not for puppet2.test")
+	if named, err = puppetserver.NewNamed(site.First.URL(), "puppetmaster", own, time.Now); err == nil {
+		_, err = named.List(ctx)
+	}
+	if err != nil {
+		t.Error(err)
+	}
 	second := client(t, site, site.Second, pulley)
-	_, err := second.List(ctx)
+	_, err = second.List(ctx)
 	want(t, err, puppetserver.NoService, "has no CA", "the Puppet server with the CA")
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -358,8 +373,8 @@ func TestConnectionsThatFail(t *testing.T) {
 	}
 }
 
-// etcdLikeCA is the certificate of a CA that has nothing to do with Puppet.
-func etcdLikeCA(t *testing.T) []byte {
+// foreignCA is the certificate of a CA that has nothing to do with Puppet.
+func foreignCA(t *testing.T) []byte {
 	t.Helper()
 	ca, err := pki.OpenCA(t.TempDir(), pki.Options{Now: time.Now})
 	if err != nil {
@@ -368,7 +383,7 @@ func etcdLikeCA(t *testing.T) []byte {
 	return ca.Bundle()
 }
 
-// A server without the environment compiles production and answers 200.
+// A server without the environment compiles production and answers 200: an operator would release to nodes that take another environment.
 func TestCompileNamesTheCause(t *testing.T) {
 	site := shared.Site(t)
 	site.Up(t)
@@ -388,5 +403,122 @@ func TestCompileNamesTheCause(t *testing.T) {
 		if code(err) != want.code || !strings.Contains(err.Error(), want.text) {
 			t.Errorf("%s: %v", environment, err)
 		}
+	}
+}
+
+// An operator relies on check before the first join: it must find each fault, and report none on servers without one.
+func TestCheckFindsFaults(t *testing.T) {
+	site := shared.Site(t)
+	site.Up(t)
+	ctx := t.Context()
+	settings := &environments.PuppetSettings{CA: environments.PuppetCA{URL: site.First.URL()}, Servers: map[string]environments.PuppetServer{
+		"eu1": {Address: site.First.Address}, "us1": {Address: site.Second.Address, Name: puppetservertest.SecondName},
+	}}
+	site.Put(t, "checked", "manifests/site.pp", "notify { $facts['color']: }\n")
+	check := func(own puppetserver.Credentials, now time.Time, plan puppetserver.Plan) map[puppetserver.FindingCode][]puppetserver.Finding {
+		t.Helper()
+		var err error
+		if plan.Site, err = puppetserver.Open(settings, own, func() time.Time { return now }); err != nil {
+			t.Fatal(err)
+		}
+		defer plan.Site.Close()
+		found, err := puppetserver.Check(ctx, plan, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		by := map[puppetserver.FindingCode][]puppetserver.Finding{}
+		for _, f := range found {
+			if f.Sentence() == "" || (f.Remedy() == "") != (f.Severity == puppetserver.Fine) && f.Code != puppetserver.EnvironmentBroken {
+				t.Errorf("%s (%s): %q, remedy %q", f.Code, f.Severity, f.Sentence(), f.Remedy())
+			}
+			by[f.Code] = append(by[f.Code], f)
+		}
+		return by
+	}
+	all := credentials(t, site.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed, Until: time.Now().Add(60 * 24 * time.Hour)}))
+	ca := dial(t, site.First.URL(), all)
+
+	// A list without the newest revocation.
+	site.CopyCRL(t)
+	revoked, err := ca.Revocation(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := puppetserver.Plan{Environments: []string{"checked", "nowhere"}, Facts: map[string]any{"color": "green"}, Revoked: &revoked}
+	by := check(all, time.Now(), plan)
+	for code, servers := range map[puppetserver.FindingCode]string{
+		puppetserver.ServerAnswers: "ca eu1 us1", puppetserver.ClockFine: "ca eu1 us1", puppetserver.OwnFine: "ca", puppetserver.CAFine: "ca", puppetserver.RightsFine: "ca",
+		puppetserver.CRLFine: "ca", puppetserver.CRLArrived: "eu1", puppetserver.CRLOld: "us1", puppetserver.EnvironmentFine: "eu1 us1", puppetserver.EnvironmentBroken: "eu1 us1",
+	} {
+		var names []string
+		for _, f := range by[code] {
+			names = append(names, f.Server)
+		}
+		if got := strings.Join(names, " "); got != servers {
+			t.Errorf("%s is found at %q, want %q", code, got, servers)
+		}
+		delete(by, code)
+	}
+	if len(by) > 0 {
+		t.Errorf("more than expected: %+v", by)
+	}
+	site.CopyCRL(t)
+	second := dial(t, site.Second.URL(), all)
+	eventually(t, "the second server has the list", func() bool { known, err := second.Refuses(ctx, revoked); return err == nil && known })
+	if by = check(all, time.Now(), plan); len(by[puppetserver.CRLArrived]) != 2 || len(by[puppetserver.CRLOld]) != 0 {
+		t.Errorf("after the copy: %+v", by)
+	}
+	if by = check(all, time.Now(), puppetserver.Plan{}); len(by[puppetserver.CRLUnknown]) != 2 {
+		t.Errorf("without a revoked certificate: %+v", by)
+	}
+
+	// Rights, clocks and ends.
+	if by = check(credentials(t, site.Issue(t, puppetservertest.Client{Name: "plain.test"})), time.Now(), puppetserver.Plan{}); len(by[puppetserver.RightsMissing]) != 4 || len(by[puppetserver.OwnEnds]) != 1 {
+		t.Errorf("without rights: %+v", by)
+	}
+	if by = check(all, time.Now().Add(2*time.Minute), plan); len(by[puppetserver.ClockOff]) != 3 || by[puppetserver.ClockOff][0].Severity != puppetserver.Warning {
+		t.Errorf("two minutes off: %+v", by[puppetserver.ClockOff])
+	}
+	if by = check(all, time.Now().Add(-40*time.Hour), plan); len(by[puppetserver.ClockOff])+len(by[puppetserver.ServerFails]) != 3 {
+		t.Errorf("40 hours off: %+v", by)
+	}
+	if by = check(all, time.Now().Add(3*time.Hour), plan); by[puppetserver.ClockOff][0].Severity != puppetserver.Problem || by[puppetserver.ClockOff][0].Seconds > -3*3600+60 {
+		t.Errorf("three hours off: %+v", by[puppetserver.ClockOff])
+	}
+	other := all
+	other.CA = append(other.CA[:0:0], foreignCA(t)...)
+	other.CA = append(other.CA, all.CA...)
+	if by = check(other, time.Now(), puppetserver.Plan{}); len(by[puppetserver.CAChanged]) != 1 {
+		t.Errorf("ca.pem of another CA: %+v", by)
+	}
+	settings.CA.URL = site.Second.URL()
+	if by = check(all, time.Now(), puppetserver.Plan{}); len(by[puppetserver.ServerFails]) != 1 || !strings.Contains(by[puppetserver.ServerFails][0].Sentence(), "has no CA") {
+		t.Errorf("a server without CA in its place: %+v", by)
+	}
+}
+
+// With the CA down, runs continue, and joins name the cause. The test stops the CA's server.
+func TestZCADown(t *testing.T) {
+	site := shared.Site(t)
+	site.Up(t)
+	own := credentials(t, site.Issue(t, pulley))
+	site.First.Kill()
+	_, err := dial(t, site.First.URL(), own).Presign(t.Context(), "web9.test", nil)
+	want(t, err, puppetserver.Unreachable, "the port is closed", "start puppetserver there")
+	site.Put(t, "production", "manifests/site.pp", "")
+	if _, err := dial(t, site.Second.URL(), own).Compile(t.Context(), "production", nil); err != nil {
+		t.Error(err)
+	}
+	process := site.Second.Process()
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := dial(t, site.Second.URL(), own).Health(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if err := process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
 	}
 }
