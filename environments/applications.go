@@ -34,6 +34,18 @@ func (a Applications) each(do func(path, application, instance, name string, c C
 	}
 }
 
+// ApplicationNames returns the names of all applications, in order.
+func (e *Environment) ApplicationNames() []string { return slices.Sorted(maps.Keys(e.Applications)) }
+
+// InstanceNames returns the names of all instances of applications, in order.
+func (e *Environment) InstanceNames() (names []string) {
+	for _, instances := range e.Applications {
+		names = slices.AppendSeq(names, maps.Keys(instances))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // tidy removes empty applications, instances and lists.
 func (a Applications) tidy() Applications {
 	var tidied Applications

@@ -28,13 +28,15 @@ type completer struct{ *options }
 // addCompletions completes flags and first arguments, by their names in the usage: nodes, versions, environments and contexts.
 func (o completer) addCompletions(c *cobra.Command) {
 	flags := map[string]cobra.CompletionFunc{
-		"environment": o.fromEtcd(o.environmentNames), "role": o.fromEtcd(o.roleNames), "node": o.fromEtcd(o.nodeNames),
+		"environment": o.fromEtcd(o.environmentNames), "role": o.fromFile((*environments.Environment).RoleNames), "node": o.fromEtcd(o.nodeNames),
+		"application": o.fromFile((*environments.Environment).ApplicationNames), "instance": o.fromFile((*environments.Environment).InstanceNames),
+		"graph":   cobra.FixedCompletions([]string{"dot", "mermaid"}, cobra.ShellCompDirectiveNoFileComp),
 		"context": o.contextNames, "output": cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
 		"state": cobra.FixedCompletions(strings.Split(fleet.States(), ", "), cobra.ShellCompDirectiveNoFileComp),
 	}
 	switch c.Name() {
 	case "userdata":
-		flags["group"] = o.fromEtcd(o.roleNames)
+		flags["group"] = o.fromFile((*environments.Environment).RoleNames)
 	case "facts":
 		flags["group"] = cobra.NoFileCompletions // a path of a fact
 		c.ValidArgsFunction = o.factArguments
@@ -110,16 +112,19 @@ func (o completer) environmentNames(ctx context.Context, s *store.Store, prefix 
 	return slices.DeleteFunc(all, func(name string) bool { return !strings.HasPrefix(name, prefix) }), err
 }
 
-func (o completer) roleNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
-	ref, err := o.fleet.Ref(o.env)
-	if err != nil {
-		return nil, err
-	}
-	e, _, err := s.Environments.Spec(ctx, ref)
-	if err != nil || e == nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(e.RoleNames(), func(name string) bool { return !strings.HasPrefix(name, prefix) }), nil
+// fromFile completes with names of the environment file, as it is stored.
+func (o completer) fromFile(names func(*environments.Environment) []string) cobra.CompletionFunc {
+	return o.fromEtcd(func(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+		ref, err := o.fleet.Ref(o.env)
+		if err != nil {
+			return nil, err
+		}
+		e, _, err := s.Environments.Spec(ctx, ref)
+		if err != nil || e == nil {
+			return nil, err
+		}
+		return slices.DeleteFunc(names(e), func(name string) bool { return !strings.HasPrefix(name, prefix) }), nil
+	})
 }
 
 // nodeNames lists nodes of the host list and, if they are few, those that the environment calls for.

@@ -5,6 +5,7 @@
 package applications
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,10 @@ func (n Name) Of() string { return n.Application + "[" + n.Instance + "]" }
 
 // String is the complete name: Lamp[app1] -> Lamp::Mysql[app1].
 func (n Name) String() string { return n.Of() + " -> " + n.Component }
+
+func (n Name) compare(m Name) int {
+	return cmp.Or(strings.Compare(n.Application, m.Application), strings.Compare(n.Instance, m.Instance), strings.Compare(n.Component, m.Component))
+}
 
 // Component is a part of an instance of an application. Each of its nodes applies it with the node's one run.
 type Component struct {
@@ -85,7 +90,7 @@ func Make(components []Component, roles []Role) (*Graph, error) {
 	g := &Graph{
 		components: slices.Clone(components), roles: roles, on: map[string][]int{}, producers: map[string][]int{}, ids: map[vertex]int{},
 	}
-	slices.SortFunc(g.components, func(a, b Component) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(g.components, func(a, b Component) int { return a.compare(b.Name) })
 	for i, c := range g.components {
 		for _, node := range c.Nodes {
 			g.on[node] = append(g.on[node], i)
@@ -98,6 +103,9 @@ func Make(components []Component, roles []Role) (*Graph, error) {
 		return nil, missing
 	}
 	for _, node := range slices.Sorted(maps.Keys(g.on)) {
+		if len(g.on[node]) == 1 {
+			continue
+		}
 		if cycle := g.within(node); cycle != nil {
 			return nil, cycle
 		}
@@ -260,9 +268,6 @@ func (g *Graph) On(node string) (all []Component) {
 	}
 	return all
 }
-
-// Components returns all components, in order.
-func (g *Graph) Components() []Component { return g.components }
 
 // Outside returns what selected nodes consume from nodes that are not selected, or from components without nodes: one need for each
 // producer and capability.
