@@ -96,10 +96,11 @@ type shownEnvironment struct {
 	Nodes       int                         `json:"nodes"`
 
 	NodeSettings map[string]environments.NodeSettings `json:"node_settings,omitempty"`
+	Applications environments.Applications            `json:"applications,omitempty"`
 }
 
 func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment {
-	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.DataLayers, e.ENC, e.Puppet, e.Hosts, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode}
+	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.DataLayers, e.ENC, e.Puppet, e.Hosts, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode, e.Applications}
 }
 
 // showSettings prints the settings without a column in the table: a line for each role that has more, and one for each
