@@ -120,3 +120,23 @@ func Reveal(layer []byte, plaintexts map[string]string, elsewhere []string) ([]b
 	}
 	return canonicalLayer(m), nil
 }
+
+// WithoutSecrets returns a layer without the keys whose values are or contain secrets, and these keys.
+func WithoutSecrets(layer []byte) (plain []byte, keys []string, err error) {
+	if !strings.Contains(string(layer), secretPrefix) { // most layers
+		return layer, nil, nil
+	}
+	v, err := parseLayer(layer)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	var kept mapping
+	for _, e := range v.v.(mapping) {
+		if e.value.ContainsSecret() {
+			keys = append(keys, e.key.keyText())
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	return canonicalLayer(kept), keys, nil
+}

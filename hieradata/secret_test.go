@@ -46,3 +46,19 @@ func TestRevealMarksAsSensitive(t *testing.T) {
 		}
 	}
 }
+
+// A Puppet server cannot decrypt secrets, and a catalog with a ciphertext in the place of a password would be applied.
+func TestLayersForServersHaveNoSecrets(t *testing.T) {
+	secret := SecretText("role", "YWdl")
+	layer, err := Parse([]byte("a: 1\nb: '" + secret + "'\nc: {d: ['" + secret + "']}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, keys, err := WithoutSecrets(layer)
+	if err != nil || string(plain) != "a: 1\n" || len(keys) != 2 || keys[0] != "b" || keys[1] != "c" {
+		t.Errorf("%q without %q, %v", plain, keys, err)
+	}
+	if plain, keys, err := WithoutSecrets([]byte("a: 1\n")); err != nil || string(plain) != "a: 1\n" || keys != nil {
+		t.Errorf("%q without %q, %v", plain, keys, err)
+	}
+}
