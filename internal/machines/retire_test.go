@@ -483,3 +483,33 @@ func TestReplacedNodesCountUntilTheyConverge(t *testing.T) {
 		})
 	}
 }
+
+// A node on which an apply failed is missing from its place. The next one of its place must not leave as well, and nobody should wait half
+// an hour for a machine that this apply does not make any more.
+func TestFailedNodeEndsTheWaitOfItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		racks := map[string]string{"web1": "r1", "web2": "r1"}
+		o := newOperator(t)
+		o.well(racked(fleet(role("web", 2)), racks))
+		o.site.Trouble = nth("create", 1, 1, refuses)
+		begun := time.Now()
+		_, err := o.apply(racked(fleet(role("web", 2, flavor("large"), batch("2"), failures("2"))), racks))
+		if err == nil || !strings.Contains(err.Error(), "its retirement cannot begin: it waits for web") || !strings.Contains(err.Error(), "and the work of this apply on it failed") {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took > 10*time.Minute {
+			t.Errorf("the apply took %s", took)
+		}
+		serving := 0
+		for node := range racks {
+			if o.site.serves(node) && o.site.records[node].Phase == machines.Made {
+				serving++
+			}
+		}
+		if serving != 1 {
+			t.Errorf("%d nodes of r1 work", serving)
+		}
+		o.noViolations()
+		o.well(racked(fleet(role("web", 2, flavor("large"), batch("2"))), racks)) // the next apply completes it
+	})
+}

@@ -106,8 +106,9 @@ type engine struct {
 	cut    context.CancelCauseFunc // ends calls
 	ending func()
 
-	retiring sync.Mutex      // guards begun
-	begun    map[string]bool // nodes that this apply made unavailable
+	retiring sync.Mutex        // guards begun and failed
+	begun    map[string]bool   // nodes that this apply made unavailable
+	failed   map[string]number // those on which it works no longer, because their step failed: snapshots from this one on tell where they are
 
 	throttling sync.Mutex // guards until
 	until      time.Time  // the provider throttles until then
@@ -121,7 +122,7 @@ type engine struct {
 const grace = 30 * time.Second
 
 func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) *engine {
-	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, outcomes: map[int]Outcome{}, begun: map[string]bool{}}
+	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, outcomes: map[int]Outcome{}, begun: map[string]bool{}, failed: map[string]number{}}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}

@@ -99,8 +99,11 @@ func (e *engine) slot() bool {
 func (e *engine) one(i int, t *turn) error {
 	s := e.draft.Steps[i]
 	at, err := e.job(s, t).do()
-	if err == nil {
+	switch {
+	case err == nil:
 		e.available(s.Node)
+	case e.over() == nil:
+		e.givenUp(s.Node)
 	}
 	var left *leftError
 	if errors.As(err, &left) {

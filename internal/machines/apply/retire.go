@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -82,9 +84,13 @@ func (j *job) awaitPlace() error {
 			if left := j.turn.left(); left != nil {
 				return false, last, left
 			}
-			why := j.unavailable(s.World)
+			why := j.unavailable(s)
 			if why == nil {
 				return true, machines.Reason{}, nil
+			}
+			if j.hopeless(why.Nodes) {
+				return false, *why, fmt.Errorf("its retirement cannot begin: %s, and the work of this apply on it failed\nrepair or remove %s, and %s",
+					render.Reason(*why), strings.Join(why.Nodes, " or "), resume(false))
 			}
 			j.turn.end() // others may work meanwhile
 			waited = true
@@ -112,7 +118,7 @@ func (j *job) reenter() error {
 	err := j.turn.left()
 	if err == nil {
 		var s snapshot
-		if s, err = j.look(); err == nil && j.unavailable(s.World) != nil {
+		if s, err = j.look(); err == nil && j.unavailable(s) != nil {
 			err = errOtherNodes
 		}
 	}
@@ -139,11 +145,13 @@ func (j *job) lasting(now machines.Reason) machines.Reason {
 var errOtherNodes = errors.New("it waits for other nodes than before")
 
 // unavailable counts the node as unavailable from now on, unless a limit forbids it. Two nodes never take the same place at once.
-func (j *job) unavailable(w machines.World) *machines.Reason {
+func (j *job) unavailable(s snapshot) *machines.Reason {
 	j.retiring.Lock()
 	defer j.retiring.Unlock()
+	begun := maps.Clone(j.begun)
+	maps.DeleteFunc(begun, func(node string, _ bool) bool { since, failed := j.failed[node]; return failed && s.No.world >= since.world })
 	if j.step.Yields() {
-		if why := plan.MayRetire(j.draft.Spec, w, j.step.Node, j.begun); why != nil {
+		if why := plan.MayRetire(j.draft.Spec, s.World, j.step.Node, begun); why != nil {
 			return why
 		}
 	}
@@ -151,11 +159,26 @@ func (j *job) unavailable(w machines.World) *machines.Reason {
 	return nil
 }
 
-// available ends what unavailable began: the node is removed, or its next machine converged. One whose step failed stays counted.
+// available ends what unavailable began: the node is removed, or its next machine converged.
 func (e *engine) available(node string) {
 	e.retiring.Lock()
 	defer e.retiring.Unlock()
 	delete(e.begun, node)
+}
+
+// givenUp notes that the step of a node failed. Whether the node is unavailable is then to be seen: it may be without a machine, or its
+// machine works although its hooks failed.
+func (e *engine) givenUp(node string) {
+	e.retiring.Lock()
+	defer e.retiring.Unlock()
+	e.failed[node] = e.poller.next()
+}
+
+// hopeless reports whether the steps of all these nodes failed: nothing in this apply makes them available.
+func (e *engine) hopeless(nodes []string) bool {
+	e.retiring.Lock()
+	defer e.retiring.Unlock()
+	return len(nodes) > 0 && !slices.ContainsFunc(nodes, func(node string) bool { _, failed := e.failed[node]; return !failed })
 }
 
 // goal returns the state that the job waits for. A node with places counts as unavailable until its new machine converged.
