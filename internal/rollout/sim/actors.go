@@ -220,8 +220,7 @@ func (w *world) operate() {
 		delete(w.assigned, name)
 		w.join(name, role)
 	case act == 12:
-		role := []string{"db", "web", "app"}[w.rng.IntN(3)] // the plan has no app
-		w.join(fmt.Sprintf("%s%d", role, w.Nodes+len(w.names)), role)
+		w.joinLate()
 	case act == 13 && w.chance(0.5) && open: // abort, and later perhaps another promotion
 		w.set(agent.GateAborted, s)
 		epoch := g.Epoch
@@ -233,6 +232,12 @@ func (w *world) operate() {
 		})
 	}
 	w.checkAssigned()
+}
+
+// joinLate registers a node of some role. The plan has no app.
+func (w *world) joinLate() {
+	role := []string{"db", "web", "app"}[w.rng.IntN(3)]
+	w.join(fmt.Sprintf("%s%d", role, w.Nodes+len(w.names)), role)
 }
 
 // set opens or closes the gate of the campaign, and replaces its state.

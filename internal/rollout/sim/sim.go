@@ -21,6 +21,7 @@ type Config struct {
 	Broken      float64       // share of nodes on which the target fails
 	Chaos       float64       // faults for each node and hour
 	Operators   float64       // acts of operators for each hour
+	Joins       int           // nodes that are registered during the first half hour
 	Restore     bool          // a backup is restored in the middle
 	Revert      time.Duration // when an operator reverts the campaign; 0: never
 	Until       time.Duration // end of the faults
@@ -169,6 +170,9 @@ func Run(c Config) Result {
 	for i := range c.Controllers {
 		k := &controller{w: w, n: i}
 		w.after(w.between(0, 5*time.Second), k.advance)
+	}
+	for range c.Joins {
+		w.after(w.between(0, 30*time.Minute), w.joinLate)
 	}
 	w.operators()
 	if c.Revert > 0 {

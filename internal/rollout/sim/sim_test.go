@@ -53,6 +53,13 @@ func configOf(seed uint64) Config {
 	if seed%2 == 0 {
 		c.Policy.Skip = "2"
 	}
+	if seed%4 == 1 {
+		c.Joins = 8
+	}
+	if seed%9 == 4 { // nothing but nodes on which the target fails, and a percentage of the first ones decides
+		c.Nodes, c.Broken, c.Chaos, c.Operators, c.Restore = 60, 0.15, 0, 0, false
+		c.Policy = rollout.Policy{Canaries: "2", Batch: "10%", Failures: "20%", Sample: 5, Deadline: c.Policy.Deadline}
+	}
 	if seed%100 == 99 {
 		c.Nodes = 1000
 	}
