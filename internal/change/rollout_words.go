@@ -106,6 +106,8 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 	case closed:
 		ways = append(ways, fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref), fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref))
 	case r.Wait == nil:
+	case r.Wait.Code == rollout.WaitAnswers && slices.ContainsFunc(r.Wait.Blocking(), func(gate string) bool { return r.Wait.Answers[gate].Code == rollout.GateUndefined }):
+		ways = append(ways, "to define it: a file of `pulley serve --gates`, on the machine of each serve")
 	case r.Wait.Code == rollout.WaitApproval:
 		ways = append(ways, fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref))
 	case r.Wait.Code == rollout.WaitLost:

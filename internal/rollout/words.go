@@ -45,7 +45,7 @@ func (w Wait) sentence() string {
 	case WaitNodes:
 		return fmt.Sprintf("it waits for %s, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitSettle:
-		return fmt.Sprintf("it waits until %s stayed healthy, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("it waits for %s to stay healthy until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitIdle:
 		return fmt.Sprintf("it waits until %s ended their runs, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitLost:

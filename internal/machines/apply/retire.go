@@ -149,7 +149,10 @@ func (j *job) unavailable(s snapshot) *machines.Reason {
 	j.retiring.Lock()
 	defer j.retiring.Unlock()
 	begun := maps.Clone(j.begun)
-	maps.DeleteFunc(begun, func(node string, _ bool) bool { since, failed := j.failed[node]; return failed && s.No.world >= since.world })
+	maps.DeleteFunc(begun, func(node string, _ bool) bool {
+		since, failed := j.failed[node]
+		return failed && s.No.world >= since.world
+	})
 	if j.step.Yields() {
 		if why := plan.MayRetire(j.draft.Spec, s.World, j.step.Node, begun); why != nil {
 			return why
