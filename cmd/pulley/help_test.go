@@ -26,13 +26,8 @@ func TestChangesHaveDryRuns(t *testing.T) {
 	t.Parallel()
 	without := map[string]string{
 		"agents list": "reads", "agents show": "reads", "ca show": "reads", "context list": "reads", "context show": "reads", "data diff": "reads", "data get": "reads", "data history": "reads", "data layers": "reads", "data lookup": "reads",
-<<<<<<< HEAD
 		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "enc": "reads", "explain": "reads", "facts": "reads",
-		"history": "reads", "holds": "reads", "job list": "reads", "job plan": "reads", "job show": "reads", "job watch": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "preview": "it is the dry run of promote", "provider enter": "enters a machine", "provider list": "reads", "releases diff": "reads",
-=======
-		"env history": "reads", "env list": "reads", "env plan": "reads", "env schema": "reads", "env show": "reads", "env validate": "reads", "explain": "reads", "facts": "reads",
 		"history": "reads", "holds": "reads", "job list": "reads", "job plan": "reads", "job show": "reads", "job watch": "reads", "key check": "reads", "key list": "reads", "operators list": "reads", "preview": "it is the dry run of promote", "provider enter": "enters a machine", "provider list": "reads", "puppetserver check": "--test-crl concerns a certificate of its own", "puppetserver list": "reads", "releases diff": "reads",
->>>>>>> 77f4a83a (pulley puppetserver checks existing Puppet servers, and lists, signs, revokes and cleans certificates at their CA)
 		"releases show": "reads", "rollout list": "reads", "rollout show": "reads", "rollout watch": "reads", "releases verify": "reads", "runs": "reads", "secret list": "reads", "status": "reads", "token list": "reads", "validate": "reads", "version": "reads",
 		"doctor": "without --fix it is the dry run of --fix", "env watch": "a server; env plan shows what it would do now", "serve": "a server", "demo": "changes a fleet of its own",
 		"provider test":    "changes machines of its own",

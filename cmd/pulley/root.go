@@ -93,11 +93,7 @@ the result. The only server that a node needs is etcd.`,
 	root.AddCommand(
 		newServe(o), newBackup(o), newRestore(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPreview(o), newPromote(o), newRollback(o), newRollout(o), newJob(o), newRecover(o), newSign(o), newHistory(o),
-<<<<<<< HEAD
-		newEnv(o), newENC(o), newProvider(o), newData(o), newSecret(o),
-=======
-		newEnv(o), newProvider(o), newPuppetserver(o), newData(o), newSecret(o),
->>>>>>> 77f4a83a (pulley puppetserver checks existing Puppet servers, and lists, signs, revokes and cleans certificates at their CA)
+		newEnv(o), newENC(o), newProvider(o), newPuppetserver(o), newData(o), newSecret(o),
 		newStatus(o), newNodes(o), newFacts(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newHolds(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newContext(o), newCA(o), newAgents(o), newVersion(o),
 	)
 	addMan(root)
