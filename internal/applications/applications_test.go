@@ -121,6 +121,14 @@ func TestOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	none, err := Make(of("cache on : c", "web on n1: > c", "spare on n2: d", "again on : d", "job on n3: > d"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	needs := none.Outside(map[string]bool{"n1": true, "n2": true, "n3": true})
+	if len(needs) != 1 || needs[0].Sentence() != "A[a] -> web on n1 consumes c, and A[a] -> cache, which produces it, has no node" {
+		t.Errorf("of a component without nodes: %v", needs)
+	}
 	for _, c := range []struct{ selected, want string }{
 		{"dev1", ""},
 		{"dev1 dev2 dev3 dev4", ""},
