@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -204,5 +206,36 @@ func TestJobSurvivesKills(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestKeepWaitingKeepsHoldsOfOthers: a job that holds its failed nodes for an investigation must not replace what another operator ordered, and its
+// own holds end by themselves.
+func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 2)
+	plan := f.startJob(rollout.Policy{KeepWaiting: environments.Duration(time.Hour)}, []string{"web1", "web2"})
+	if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	all := &turns{now: map[string]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	for _, name := range []string{"web1", "web2"} {
+		running.Go(func() { f.worker(ctx, name, true, all, map[string]int{}) })
+	}
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	f.wait(plan.ID, "failed", func(campaign *store.Campaign) bool {
+		if _, err := c.Advance(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return campaign.State.Phase == rollout.Failed
+	})
+	for node, who := range map[string]string{"web1": "bob", "web2": "ann"} {
+		held, _, err := f.s.Fleet.HoldOf(ctx, dev, store.Scope{Node: node})
+		if err != nil || held == nil || held.Who != who || held.Until.IsZero() != (who == "bob") {
+			t.Errorf("%s has %+v: %v", node, held, err)
+		}
 	}
 }
