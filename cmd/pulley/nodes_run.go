@@ -46,7 +46,7 @@ func (m *manyRuns) check(c *cobra.Command, args []string) error {
 	selects, single := changed("role", "node", "where", "concurrency", "deadline"), changed("wait", "cancel-retirement")
 	switch {
 	case c.Flags().Changed("rerun"):
-		return cli.Usagef("--rerun is not possible: the schedule of the nodes repeats their runs, also when this program has ended\nchange the schedule or `enforce_interval` of the agents instead")
+		return cli.Usagef("cannot repeat runs: the schedule of the nodes does that, also when this program has ended\nchange the schedule or `enforce_interval` of the agents instead")
 	case len(args) == 1 && len(selects) > 0:
 		return cli.Usagef("%s is for many nodes: omit NODE", strings.Join(selects, ", "))
 	case len(args) == 0 && len(single) > 0:

@@ -48,6 +48,11 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 			lines = append(lines, node+": done")
 		}
 	}
+	for i, g := range r.Groups {
+		if !g.To.IsZero() && (i >= len(before.Groups) || before.Groups[i].To.IsZero()) {
+			lines = append(lines, fmt.Sprintf("group %s: took %s", g.Name, g.To.Sub(g.From)))
+		}
+	}
 	was := map[string]RolloutNode{}
 	for _, m := range before.Members {
 		was[m.Node] = m

@@ -1,6 +1,5 @@
-// Package nodes is an operator's work on one node: add it to the host list, request a run, cancel its retirement; and the loop that requests runs of
-// many. It must
-// never connect to a node: a node reads its requests from etcd at its next tick.
+// Package nodes is an operator's work on one node: add it to the host list, request a run, cancel its retirement; and the loop
+// that requests runs of many. It must never connect to a node: a node reads its requests from etcd at its next tick.
 package nodes
 
 import (
