@@ -305,7 +305,7 @@ func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 	if _, err := c.server.Client().Put(t.Context(), "/pulley/v1/environments/dev/gate-of-nobody", "x"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // an absence has no event to poll for
+	<-time.After(2 * time.Second) // an absence has no event to poll for
 	if n := c.server.Requests() - quiet - 3; n != 0 || c.revision() != revision+2 {
 		t.Errorf("an idle daemon makes %d requests in two seconds, want none", n)
 	}
