@@ -19,7 +19,7 @@ import (
 type RolloutChanges struct {
 	Runs      []RolloutRun      `json:"runs"`      // the last one of each node, in the order of the nodes' names
 	Resources []ResourceOnNodes `json:"resources"` // those of most nodes first; failed ones before all others
-	Without   int               `json:"without"`   // nodes without such a record
+	Without   int               `json:"without"`   // nodes that took the target, without such a record
 	Unread    int               `json:"unread"`    // nodes beyond the limit of one answer
 }
 
@@ -50,12 +50,12 @@ func ReadChanges(ctx context.Context, s *store.Store, ref environments.Ref, r *R
 	if r.Ended.IsZero() || r.Kind != rollout.Take || r.Agent != "" {
 		return nil
 	}
-	skipped := map[string]bool{}
-	for _, m := range r.Members {
-		skipped[m.Node] = m.State == NodeSkipped
+	never := map[string]bool{}
+	for _, m := range r.Members { // those in progress at the end may have begun
+		never[m.Node] = m.State == NodeSkipped || m.Code == rollout.NotReady || m.Code == rollout.DeadlineEnded
 	}
 	nodes := slices.SortedFunc(maps.Keys(r.took), fleet.CompareNatural)
-	nodes = slices.DeleteFunc(nodes, func(node string) bool { return skipped[node] })
+	nodes = slices.DeleteFunc(nodes, func(node string) bool { return never[node] })
 	read := nodes[:min(len(nodes), maxNodesRead)]
 	r.Changes = &RolloutChanges{Runs: []RolloutRun{}, Resources: []ResourceOnNodes{}, Unread: len(nodes) - len(read)}
 	index := map[string]int{} // of resources, by status and name
@@ -65,10 +65,10 @@ func ReadChanges(ctx context.Context, s *store.Store, ref environments.Ref, r *R
 			return err
 		}
 		runs = slices.DeleteFunc(runs, func(run agent.Run) bool { return !strings.HasPrefix(run.Assignment, r.ID+".") })
-		if took := slices.IndexFunc(runs, func(run agent.Run) bool { return run.Kind == agent.Success }); took >= 0 {
-			runs = runs[:took+1] // later ones only enforced the target
+		if first := slices.IndexFunc(runs, func(run agent.Run) bool { return run.Kind == agent.Success }); first >= 0 {
+			runs = runs[:first+1] // later ones only enforced the target
 		}
-		r.Changes.add(node, runs, index)
+		r.Changes.add(node, r.took[node], runs, index)
 	}
 	slices.SortStableFunc(r.Changes.Resources, func(a, b ResourceOnNodes) int {
 		return cmp.Or(strings.Compare(b.Status, a.Status), len(b.Nodes)-len(a.Nodes), strings.Compare(a.Resource, b.Resource))
@@ -77,9 +77,11 @@ func ReadChanges(ctx context.Context, s *store.Store, ref environments.Ref, r *R
 }
 
 // add adds a node's runs for the rollout, oldest first.
-func (c *RolloutChanges) add(node string, runs []agent.Run, index map[string]int) {
+func (c *RolloutChanges) add(node string, took bool, runs []agent.Run, index map[string]int) {
 	if len(runs) == 0 {
-		c.Without++
+		if took {
+			c.Without++
+		}
 		return
 	}
 	last := runs[len(runs)-1]

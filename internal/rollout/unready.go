@@ -85,6 +85,9 @@ func held(v agent.View) UnreadyCause {
 	case agent.ReasonRetire, agent.ReasonRetired:
 		return UnreadyRetiring
 	case agent.ReasonDisabled, agent.ReasonPuppetBlocked:
+		if b := v.Params.Blocked; b != nil && b.Code == agent.PuppetBusy {
+			return "" // the end of another Puppet's run is near
+		}
 		return UnreadyDisabled
 	}
 	if h := v.Params.Hold; h != nil {

@@ -47,6 +47,7 @@ func TestUnreadyCauses(t *testing.T) {
 		{agent.View{State: agent.Held, Cause: because(agent.ReasonRetired)}, UnreadyRetiring},
 		{agent.View{State: agent.Held, Cause: because(agent.ReasonDisabled)}, UnreadyDisabled},
 		{agent.View{State: agent.Held, Cause: because(agent.ReasonPuppetBlocked)}, UnreadyDisabled},
+		{agent.View{State: agent.Held, Cause: agent.Cause{Reason: agent.ReasonPuppetBlocked, Params: agent.Params{Blocked: &agent.Blocked{Code: agent.PuppetBusy}}}}, ""},
 		{agent.View{State: agent.FailedState, Cause: because(agent.ReasonOtherMachine)}, UnreadyDuplicate},
 		{agent.View{State: agent.FailedState, Cause: because(agent.ReasonBackoff)}, UnreadyFailed},
 		{agent.View{State: agent.Converged}, ""}, {agent.View{State: agent.Pending}, ""}, {agent.View{State: agent.InRun}, ""},
