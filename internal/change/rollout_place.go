@@ -81,7 +81,13 @@ func beforeItsTurn(r Rollout, c *store.Campaign, group, batch int, now time.Time
 		text = ""
 	}
 	next := group == c.State.Group && batch == c.State.Batch+1 || group == c.State.Group+1 && batch == 0 && c.State.Batch == batches-1
+	again := len(c.State.Again) > 0
+	for _, slot := range c.State.Slots {
+		again = again || slot.Again
+	}
 	switch {
+	case again:
+		return "waiting for " + own + "; nodes that failed are ordered again before" + text
 	case group == c.State.Group && batch == c.State.Batch:
 		return "in " + own + ", which is in progress" + text
 	case next && wait.Code == rollout.WaitSettle && wait.Until.After(now):

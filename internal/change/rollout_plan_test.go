@@ -176,7 +176,11 @@ func TestExplainNamesWhatOpensABatch(t *testing.T) {
 	if got := place(r, c, "web1", now); got != "waiting for batch 1 of 2 of web, which opens when compute7 stayed healthy for 5 more minutes" {
 		t.Error(got)
 	}
-	c.State.Next, c.State.Batch = 6, 3
+	c.State.Again = []string{"compute1"}
+	if got := place(r, c, "web1", now); got != "waiting for batch 1 of 2 of web; nodes that failed are ordered again before; it waits for compute7 to stay healthy until 2026-03-01T12:05:00Z" {
+		t.Error(got)
+	}
+	c.State.Next, c.State.Batch, c.State.Again = 6, 3, nil
 	r.Wait = &rollout.Wait{Code: rollout.WaitPlace, Node: "compute7", Place: "rack=r1"}
 	if got := place(r, c, "compute7", now); got != "in batch 4 of 4 of compute, which is in progress; it waits before compute7: too many nodes of rack=r1 are unavailable" {
 		t.Error(got)
