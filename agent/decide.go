@@ -67,7 +67,8 @@ const (
 	AskInPlace    Question = "target_in_place" // target, last_good
 	AskFrozen     Question = "not_frozen"
 	AskGate       Question = "gate_open"
-	AskAuthentic  Question = "target_authentic" // at: when the node refused it
+	AskAuthentic  Question = "target_authentic"      // at: when the node refused it
+	AskServer     Question = "puppet_server_answers" // only where it does not
 	AskAttempt    Question = "attempt_due"
 	AskEnforcing  Question = "enforcement_due"
 )
@@ -99,6 +100,9 @@ var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * t
 // refusalGap is the wait after a refusal. It is shorter than cron's five minutes: each tick checks again, because no
 // event announces a new signature.
 const refusalGap = 4 * time.Minute
+
+// awayGap is the wait after no Puppet server answered. A try is one connection: each tick of cron tries again.
+const awayGap = 20 * time.Second
 
 type ladder struct {
 	o   Observed
@@ -228,6 +232,10 @@ func (l *ladder) take() Decision {
 		l.pass(AskAuthentic, Cause{Params: Params{At: r.At}})
 	}
 
+	if away := l.away(w); away != nil {
+		l.dec.Next = away.At.Add(awayGap)
+		return l.enforce(AskServer, away.cause())
+	}
 	a := l.o.State.attempt(w)
 	due, next := l.retryDue(a)
 	if !due && !l.o.Force && !l.o.Noop {
@@ -271,6 +279,14 @@ func (l *ladder) enforceOn(t Target) Decision {
 	case t.IsZero() && blocked.Reason == "":
 		return l.end(Nothing, Cause{Reason: ReasonPartial}, t)
 	case t.IsZero():
+		return l.end(Nothing, blocked, t)
+	}
+	if away := l.away(t); away != nil {
+		l.fail(AskEnforcing, away.cause())
+		if blocked.Reason == "" {
+			blocked = away.cause()
+			l.dec.Blocked, l.dec.Next = blocked, away.At.Add(awayGap)
+		}
 		return l.end(Nothing, blocked, t)
 	}
 	a := l.o.State.attempt(t)
@@ -377,6 +393,24 @@ func (l *ladder) refused(r *Refusal) bool {
 	age := l.now.Sub(r.At)
 	asked := (l.o.Force || l.o.Noop) && !l.o.Looked
 	return age >= 0 && age < refusalGap && !asked
+}
+
+// away returns the record that no Puppet server answered for t, if it still counts. A forced run tries again.
+func (l *ladder) away(t Target) *Away {
+	a := l.o.State.away(t)
+	if a == nil {
+		return nil
+	}
+	age := l.now.Sub(a.At)
+	forced := l.o.Force || l.o.Noop
+	if l.o.Looked || age >= 0 && age < awayGap && !forced {
+		return a
+	}
+	return nil
+}
+
+func (a *Away) cause() Cause {
+	return Cause{ReasonServerAway, Params{Problem: &a.Problem, At: a.Since}}
 }
 
 // gap is the wait after a number of attempts, ±10 %. It is constant for one node and one number.

@@ -601,6 +601,38 @@ var decisions = []decision{
 		func(o *Observed, d *Desired) { refused(o, verB, time.Minute); *d = Desired{Unreachable: "timeout"} },
 		want{Nothing, ReasonUnreachable, verA, ReasonUnreachable, ""}},
 
+	{"a target whose Puppet server did not answer a moment ago is not taken",
+		func(o *Observed, d *Desired) { d.Default = verB; away(o, verB, 10*time.Second) },
+		want{Nothing, ReasonServerAway, verA, ReasonServerAway, "since 2026-03-04T04:06:07Z; the node keeps its last good state: no Puppet server answered: eu1: connection refused"}},
+	{"and what is in place is enforced when that is due",
+		func(o *Observed, d *Desired) {
+			d.Default = verB
+			away(o, verB, 10*time.Second)
+			notRunFor(o, time.Hour)
+		},
+		want{Enforce, ReasonDue, verA, ReasonServerAway, "connection refused"}},
+	{"by cron's next start the server is tried again",
+		func(o *Observed, d *Desired) { d.Default = verB; away(o, verB, 5*time.Minute-10*time.Second) },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"what is in place is not enforced while its Puppet server is away, and nothing else becomes due",
+		func(o *Observed, _ *Desired) { away(o, verA, 10*time.Second); notRunFor(o, time.Hour) },
+		want{Nothing, ReasonServerAway, verA, ReasonServerAway, "connection refused"}},
+	{"then it is enforced",
+		func(o *Observed, _ *Desired) { away(o, verA, 30*time.Second); notRunFor(o, time.Hour) },
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"force tries the server at once",
+		func(o *Observed, _ *Desired) { o.Force = true; away(o, verA, time.Second) },
+		want{Enforce, ReasonForced, verA, "", ""}},
+	{"and not twice in one tick",
+		func(o *Observed, _ *Desired) { o.Force, o.Looked = true, true; away(o, verA, 0) },
+		want{Nothing, ReasonServerAway, verA, ReasonServerAway, ""}},
+	{"a server that is away for one target says nothing about the next",
+		func(o *Observed, d *Desired) { d.Default = verC; away(o, verB, time.Second) },
+		want{Take, ReasonNew, verC, "", ""}},
+	{"a try a year from now (the clock was wrong) delays no try for a year",
+		func(o *Observed, d *Desired) { d.Default = verB; away(o, verB, -365*24*time.Hour) },
+		want{Take, ReasonNew, verB, "", ""}},
+
 	{"what was applied without etcd is verified once etcd is back",
 		func(o *Observed, d *Desired) { o.State.Enforcing, d.Default = verB, verB },
 		want{Enforce, ReasonUnverified, verB, "", ""}},
@@ -719,6 +751,11 @@ var decisions = []decision{
 		want{Take, ReasonRetry, verB, "", ""}},
 }
 
+// away records that the Puppet server of t did not answer some time ago, and since an hour.
+func away(o *Observed, t Target, ago time.Duration) {
+	o.State.Away = append(o.State.Away, Away{Target: t, Problem: Problem{Code: PuppetServerAway, Text: "eu1: connection refused"}, Since: start.Add(-time.Hour), At: start.Add(-ago)})
+}
+
 // The complete policy of a node, one sentence per case. A wrong case makes a fleet run an unwanted release, or none.
 func TestDecisions(t *testing.T) {
 	seen := map[Reason]bool{}
@@ -755,6 +792,10 @@ func TestDecisions(t *testing.T) {
 		AskEnabled, AskRetiring, AskHooks, AskPuppet, AskStopped, AskEtcd, AskRegistered, AskMachine, AskTurn, AskPromoted, AskCurrent, AskInPlace,
 		AskFrozen, AskGate, AskAuthentic, AskAttempt, AskEnforcing,
 	}
+	if !rungs[AskServer][false] {
+		t.Errorf("no case answers no to: %s", AskServer)
+	}
+	delete(rungs, AskServer) // nothing passes it: only a run shows that the server answers
 	for _, q := range ladder {
 		if !rungs[q][true] || !rungs[q][false] {
 			t.Errorf("the cases don't answer both yes and no to: %s", q)
@@ -1019,7 +1060,7 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 			t.Fatalf("it enforces %s, and was enforcing %s", got.Target, o.State.Enforcing)
 		}
 	case Nothing:
-		if forbidden || o.State.Enforcing.IsZero() || !o.Look.IsZero() {
+		if forbidden || o.State.Enforcing.IsZero() || !o.Look.IsZero() || o.State.Away != nil {
 			break // only an operator, or a first target, ends that; a look shows no other release instead
 		}
 		if o.Force || o.Noop || o.Partial || o.pending(d, RequestRun) != nil {

@@ -29,6 +29,7 @@ const (
 	ReasonGateClosed    Reason = "gate_closed"       // gate
 	ReasonEpochPassed   Reason = "epoch_passed"      // gate, epoch
 	ReasonRefused       Reason = "target_refused"    // refusal, next
+	ReasonServerAway    Reason = "server_away"       // problem, at: since when
 	ReasonBackoff       Reason = "backoff"           // attempt, next
 	ReasonStuck         Reason = "stuck"             // attempt, next
 	ReasonForced        Reason = "forced"            //
@@ -133,8 +134,23 @@ const (
 	EtcdLost          ProblemCode = "etcd_lost"           // seconds, text: the new target may have cut the node off
 	StoppedEarly      ProblemCode = "stopped_early"       // the agent was stopped before it verified the run
 
+	PreviewServed      ProblemCode = "preview_of_server"   // only the Puppet server can compile the release
 	PreviewInterrupted ProblemCode = "preview_interrupted" // times: each run of it ended the agent, or its answer did not arrive
 	AnswerUnreadable   ProblemCode = "answer_unreadable"   // text: why this program cannot read the answer of a node
+)
+
+// The problems of a run against a Puppet server. Text is the cause.
+const (
+	PuppetServerAway   ProblemCode = "puppet_server_away"         // text: it did not answer; the run counts as none
+	PuppetServerLost   ProblemCode = "puppet_server_lost"         // number of resources; text: it stopped to answer during the run
+	PuppetServerNone   ProblemCode = "puppet_server_none"         // text: the environment file gives the node no server
+	ServerUntrusted    ProblemCode = "puppet_server_untrusted"    // text: its certificate cannot be verified
+	CertificateMissing ProblemCode = "puppet_certificate_missing" // text: the node has no usable certificate of the server's CA
+	CertificateTime    ProblemCode = "puppet_certificate_time"    // text: by this machine's clock, the certificate is not valid
+	CertificateRefused ProblemCode = "puppet_certificate_refused" // text: the server refuses it, for example because it is revoked
+	EnvironmentMissing ProblemCode = "puppet_environment_missing" // text: the server does not have the environment
+	EnvironmentOther   ProblemCode = "puppet_environment_other"   // text: the server gave a catalog of another environment
+	CatalogCached      ProblemCode = "catalog_cached"             // text: Puppet applied an old catalog from its cache
 )
 
 // The problems of requests.

@@ -205,7 +205,7 @@ func (t *tick) status() Status {
 		Target: t.decision.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, Unclassified: t.state.Unclassified, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
 		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: t.observed.Disabled.clipped(120),
-		Answer: t.state.Answer, Ran: t.state.Ran, Hook: t.state.Hosts.Failed,
+		Answer: t.state.Answer, Ran: t.state.Ran, Hook: t.state.Hosts.Failed, Served: t.state.Served,
 	}
 	if a := t.desired.Assignment(); a != nil {
 		s.Assignment = a.ID
@@ -245,7 +245,7 @@ func (s Status) without(c Cause) Params {
 	if s.Attempt != nil {
 		p.Attempt = nil
 	}
-	if s.Answer != nil {
+	if s.Answer != nil && c.Reason != ReasonServerAway {
 		p.Problem = nil
 	}
 	if c.Reason == ReasonDisabled {

@@ -81,6 +81,8 @@ type Seen struct {
 type Puppet interface {
 	// Blocked returns why the machine's own Puppet forbids a run, or nil.
 	Blocked() *Blocked
+	// Reach returns why no Puppet server answers the job's node, or nil. A job whose release has its code needs none.
+	Reach(ctx context.Context, job Job) *Problem
 	// Apply runs Puppet until it exits. An error means that Puppet never started.
 	Apply(ctx context.Context, job Job) (Result, error)
 }

@@ -27,6 +27,9 @@ type State struct {
 	Assignment   string    `json:"assignment,omitempty"` // id of the last one: another one begins without the attempts of the one before
 	Epoch        Epoch     `json:"epoch,omitempty"`      // the highest that came with an assignment: no older rollout starts anything
 
+	Served *Served `json:"served,omitempty"` // of the last good run; nil: its catalog came from the release
+	Away   []Away  `json:"away,omitempty"`   // of the wanted and the enforced target, if no Puppet server answered for it
+
 	Hosts HostView `json:"hosts,omitzero"`
 
 	Preview *PreviewState `json:"preview,omitempty"` // of the newest preview order, until it ends
@@ -37,6 +40,14 @@ type State struct {
 	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
 	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
 	Retire string  `json:"retire,omitempty"` // request of the retirement; the node runs nothing until it is cancelled
+}
+
+// Away records that no Puppet server answered for a target.
+type Away struct {
+	Target  Target    `json:"target"`
+	Problem Problem   `json:"problem"`
+	Since   time.Time `json:"since"`
+	At      time.Time `json:"at"` // when the node last tried
 }
 
 // HostView is what the node knows about the nodes that it sees. Digests name data files; "" means that the node sees none.
@@ -91,14 +102,15 @@ func (s *State) GoodSince(then time.Time) bool {
 	return !s.LastGood.IsZero() && s.Enforcing == s.LastGood && s.OpenRun == "" && s.Outcome != Failed && s.RanAt.After(then)
 }
 
-// keepAttempts deletes the attempts at targets that are neither wanted nor enforced, and reports whether it deleted
+// keepAttempts deletes what is known of targets that are neither wanted nor enforced, and reports whether it deleted
 // any. Attempts at the wanted target outlive runs that enforce another one.
 func (s *State) keepAttempts(wanted Target) (forgot bool) {
 	kept := slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool {
 		return a.Target != wanted && a.Target != s.Enforcing
 	})
-	forgot = len(kept) < len(s.Attempts)
-	s.Attempts = kept
+	away := slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target != wanted && a.Target != s.Enforcing })
+	forgot = len(kept) < len(s.Attempts) || len(away) < len(s.Away)
+	s.Attempts, s.Away = kept, away
 	return forgot
 }
 
@@ -115,6 +127,31 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	}
 	s.Refusal = nil
 	return true
+}
+
+// leave records that no Puppet server answered for t.
+func (s *State) leave(t Target, why Problem, now time.Time) {
+	now = now.UTC().Truncate(time.Second)
+	a := Away{Target: t, Problem: why.clipped(160), Since: now, At: now}
+	if before := s.away(t); before != nil && !before.Since.After(now) {
+		a.Since = before.Since
+	}
+	s.Away = append(slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target == t || a.Target != s.Enforcing }), a)
+}
+
+// away returns the record that no Puppet server answered for t, or nil.
+func (s *State) away(t Target) *Away {
+	for i := range s.Away {
+		if s.Away[i].Target == t {
+			return &s.Away[i]
+		}
+	}
+	return nil
+}
+
+// returned records that the Puppet server of t answers again.
+func (s *State) returned(t Target) {
+	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target == t })
 }
 
 // begin opens a run at t. It answers the turn of a job, or a request; both may be nil.
@@ -145,7 +182,8 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 		s.PreviousGood = s.LastGood
 	}
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
-	s.Unclassified = r.Unclassified
+	s.Unclassified, s.Served = r.Unclassified, r.Served
+	s.returned(r.Target)
 	// Attempts at another target stay: this run shows nothing about that target.
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
@@ -155,12 +193,19 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 // target, and the last good one does not change.
 func (s *State) endure(r Run, now time.Time) {
 	s.RanAt, s.Unclassified = now, r.Unclassified
+	s.returned(r.Target)
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
-// fail ends the open run. When it left the machine untouched, the node enforces the target from before it.
+// fail ends the open run. When it left the machine untouched, the node enforces the target from before it. A run that found no
+// Puppet server counts as none.
 func (s *State) fail(r Run, now time.Time) {
+	if r.Problem.Code == PuppetServerAway {
+		s.forget()
+		s.leave(r.Target, r.Problem, now)
+		return
+	}
 	if r.Kind == Untouched {
 		s.Enforcing = s.Before
 	}

@@ -230,7 +230,37 @@ func (t *tick) stage(ctx context.Context) error {
 		}
 		return errEnd
 	}
-	return nil
+	return t.reach(ctx)
+}
+
+// reach checks that a Puppet server answers if the staged release needs one. Otherwise no run begins: the node keeps what it
+// has, and enforces the target in place if that one needs no server.
+func (t *tick) reach(ctx context.Context) error {
+	d := t.decision
+	problem := t.Puppet.Reach(ctx, Job{Identity: t.Identity, Target: d.Target, Tree: t.staged.Tree})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case problem == nil:
+		t.state.returned(d.Target)
+		return nil
+	case t.opts.Noop || t.opts.uncounted():
+		return fmt.Errorf("%s: %s", d.Target, problem)
+	}
+	t.Log.Warn("no Puppet server answers; no run begins", "release", d.Target.Release, "problem", problem)
+	t.state.leave(d.Target, *problem, t.Now())
+	t.observed.Looked = true
+	if err := t.Memory.Save(t.state); err != nil {
+		return err
+	}
+	if t.decision = t.judge(); t.decision.Action == Nothing {
+		return errEnd
+	}
+	if t.staged.Release != nil {
+		t.staged.Release()
+		t.staged.Release = nil
+	}
+	return t.stage(ctx)
 }
 
 func (t *tick) fetch(ctx context.Context) (err error) {

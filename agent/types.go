@@ -162,8 +162,20 @@ type Result struct {
 	Left    int  `json:"-"` // resources beyond the limit of Resources
 	NoDiffs bool `json:"-"` // Puppet shows no diffs, because the release or its data has secrets
 
-	ConfigVersion string `json:"config_version,omitempty"` // of the catalog, as in Puppet's report
-	Commit        string `json:"commit,omitempty"`         // that the release names; with "-dirty" for uncommitted changes
+	ConfigVersion string  `json:"config_version,omitempty"` // of the catalog, as in Puppet's report
+	Served        *Served `json:"served,omitempty"`         // nil: the catalog came from the release
+
+	Commit string `json:"commit,omitempty"` // that the release names; with "-dirty" for uncommitted changes
+}
+
+// Served is the source of a catalog that did not come from the release: an environment of an existing Puppet server.
+type Served struct {
+	Environment string `json:"environment"`
+	Server      string `json:"server"`              // its name in the environment file, or its address
+	Reason      string `json:"reason"`              // why this server: a code of package environments, or failover
+	Criterion   string `json:"criterion,omitempty"` // that chose it
+	Value       string `json:"value,omitempty"`     // the node's value of the criterion
+	Code        string `json:"code,omitempty"`      // code id or config_version of the catalog; "": the server names none
 }
 
 // Run is the record of one run, as `pulley runs NODE ID` shows it.
@@ -404,6 +416,8 @@ type Status struct {
 	Hook         Prose     `json:"hook,omitempty"`       // why a hook of hosts.d/ failed; later differences wait for it
 
 	Signatures *Signatures `json:"signatures,omitempty"` // nil: the agent does not report it
+
+	Served *Served `json:"served,omitempty"` // of the last good run; nil: its catalog came from the release
 }
 
 // SignatureState tells whether a node checks signatures.

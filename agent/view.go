@@ -98,6 +98,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = Stuck, Cause{ReasonStuck, Params{Attempt: attempt}}
 	case attempt != nil && attempt.Finished > 0:
 		v.State, v.Cause = FailedState, Cause{ReasonBackoff, Params{Attempt: attempt}}
+	case s.Reason == ReasonServerAway:
+		v.State, v.Cause = FailedState, s.why()
 	case v.Wanted.IsZero():
 		v.State, v.Cause = Pending, Cause{Reason: ReasonNoTarget}
 	case s.LastGood == v.Wanted && s.Enforcing == v.Wanted:
@@ -181,6 +183,10 @@ func (s *Status) Observed(id Identity) Observed {
 	}
 	if s.Reason == ReasonEpochPassed {
 		o.State.Epoch = s.Params.Epoch
+	}
+	if s.Reason == ReasonServerAway && s.Params.Problem != nil {
+		o.State.Away = []Away{{Target: s.Target, Problem: *s.Params.Problem, Since: s.Params.At, At: s.SeenAt}}
+		o.Looked = true
 	}
 	if s.Reason == ReasonHosts { // only the node needs the digest
 		o.State.Hosts.Shown = "unknown"

@@ -30,6 +30,7 @@ var reasonWords = map[Reason]string{
 	ReasonGateClosed:    "the environment's gate is closed",
 	ReasonEpochPassed:   "the assignment is of an older rollout; etcd went back in time",
 	ReasonRefused:       "the target is refused",
+	ReasonServerAway:    "no Puppet server has answered since {at}; the node keeps its last good state",
 	ReasonBackoff:       "the last attempt at the target failed; the node waits before the next one",
 	ReasonStuck:         "the target failed too often; the node retries it rarely",
 	ReasonForced:        "a run was forced on the machine",
@@ -110,7 +111,7 @@ var questions = map[Question]string{
 	AskPuppet: "Puppet may run", AskStopped: "not stopped by a hold", AskEtcd: "etcd answers", AskRegistered: "on the host list",
 	AskMachine: "the host list names this machine", AskTurn: "no job makes it wait", AskPromoted: "a release is promoted", AskCurrent: "no statement contradicts the target", AskInPlace: "the target is in place",
 	AskFrozen: "not frozen by a hold", AskGate: "the gate is open", AskAuthentic: "the target is authentic",
-	AskAttempt: "the next attempt is due", AskEnforcing: "enforcement is due",
+	AskServer: "the Puppet server answers", AskAttempt: "the next attempt is due", AskEnforcing: "enforcement is due",
 }
 
 func (q Question) String() string { return cmp.Or(questions[q], string(q)) }
@@ -183,6 +184,20 @@ var problemWords = map[ProblemCode]string{
 
 	PreviewInterrupted: "the preview was begun twice and never completed: the agent or its connection ended meanwhile",
 	AnswerUnreadable:   "the answer of the node is not readable",
+
+	PreviewServed: "a release that names an environment of a Puppet server has no preview: only the server can compile it. " +
+		"`pulley-agent run --noop` on a node shows what it would change",
+
+	PuppetServerAway:   "no Puppet server answered",
+	PuppetServerLost:   "the Puppet server stopped to answer during the run, and {resources} failed",
+	PuppetServerNone:   "the node has no Puppet server",
+	ServerUntrusted:    "the certificate of the Puppet server cannot be verified",
+	CertificateMissing: "the node has no usable certificate for the Puppet server",
+	CertificateTime:    "the certificate for the Puppet server is not valid by the clock of this machine",
+	CertificateRefused: "the Puppet server refuses the certificate of the node",
+	EnvironmentMissing: "the Puppet server does not have the environment",
+	EnvironmentOther:   "the Puppet server gave a catalog of another environment, which was not applied",
+	CatalogCached:      "Puppet applied an old catalog from its cache",
 
 	UnknownRequest: `this agent does not know the request "{text}"; upgrade the agent`,
 	NotConfirmed:   "no administrator confirmed the retirement",

@@ -554,12 +554,20 @@ type fakePuppet struct {
 	dir     string
 	jobs    []Job
 	blocked *Blocked
-	saw     string // content of the last job's hosts
+	away    func(Job) *Problem // why no Puppet server answers; nil: one does
+	saw     string             // content of the last job's hosts
 	during  func(Job)
 	result  func(Job) (Result, error) // overrides the result selected by the name
 }
 
 func (p *fakePuppet) Blocked() *Blocked { return p.blocked }
+
+func (p *fakePuppet) Reach(_ context.Context, job Job) *Problem {
+	if p.away == nil {
+		return nil
+	}
+	return p.away(job)
+}
 
 func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
 	p.jobs = append(p.jobs, job)

@@ -85,7 +85,7 @@ func play(t *testing.T, dir string) {
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
 			"connections": connections, "leases": leases, "write": write, "runbook": runbook, "page": pageScript, "shows": shows,
-			"dump": dump, "private": private, "users": users, "plant": plant, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
+			"dump": dump, "private": private, "puppetserver": puppetServer, "users": users, "plant": plant, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
 }
@@ -97,6 +97,7 @@ func setup(env *testscript.Env) error {
 	server := etcdtest.Start(t)
 	env.Values[serverKey{}] = server
 	env.Values[startedKey{}] = map[string]*exec.Cmd{}
+	env.Values[puppetServerKey{}] = new(*puppettest.Server)
 	fake := filepath.Join(env.WorkDir, "fake")
 	for _, dir := range []string{fake, filepath.Join(env.WorkDir, "machine"), filepath.Join(fake, "etc"), filepath.Join(fake, "var", "state")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -24,6 +25,23 @@ const (
 
 // DefaultPort is the TCP port of a Puppet server whose entry names none.
 const DefaultPort = 8140
+
+// ParsePuppetServer reads HOST or HOST:PORT.
+func ParsePuppetServer(text string) (PuppetServer, error) {
+	s := PuppetServer{Address: text}
+	if host, port, err := net.SplitHostPort(text); err == nil && !strings.Contains(text, "/") {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return s, &Error{Problem: fmt.Sprintf("the port of %s is not a number from 1 to %d", quoted(text), maxPort)}
+		}
+		s.Address, s.Port = host, int(n)
+	}
+	flaw := formFlaw("address", "", s.Address)
+	if flaw == nil {
+		return s, nil
+	}
+	return s, &Error{Problem: fmt.Sprintf("%s is not the address of a server: %s", quoted(text), flaw.Problem), Advice: "write it like puppet.example.com or puppet.example.com:8140"}
+}
 
 // HostPort returns the address and the port of the server: "10.0.0.1:8140", "[fd00::1]:8140".
 func (s PuppetServer) HostPort() string {
@@ -57,6 +75,9 @@ const (
 	ChoiceSpread   ChoiceReason = "spread"    // without criteria, nodes are spread over all servers
 	ChoiceFallback ChoiceReason = "fallback"  // no criterion matched
 	ChoiceNoServer ChoiceReason = "no_server" // no criterion matched, and there is no fallback
+
+	ChoiceRelease  ChoiceReason = "release"  // the reference release names the server
+	ChoiceFailover ChoiceReason = "failover" // the node's own server did not answer
 )
 
 // Choice is the Puppet server of a node. Values of criteria come from the node's attributes and facts.

@@ -205,7 +205,7 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 	return &puppet.Puppet{
 		Installer: installer,
 		Program:   c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
-		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
+		Root: s.Root, StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
 		Certificate: puppet.Certificate{Identity: s.Config.IdentityFile(), CAs: s.Config.BundleFile(), SSLDir: c.SSLDir},
 		LastRun:     s.lastRun(t),
 		StaysOff:    t.Services(),

@@ -150,23 +150,10 @@ func CheckTags(part agent.Part) error {
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
 func (p *Puppet) prepare(job agent.Job) error {
-	switch {
-	case !runID.MatchString(job.ID):
-		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
-	case !environmentName.MatchString(job.PuppetEnvironment):
-		return fmt.Errorf("cannot prepare run %s: %q is not the name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
-	case !certname.MatchString(job.Certname):
-		return fmt.Errorf("cannot prepare run %s: %q is not a certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
-	case !filepath.IsAbs(p.Dir):
-		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
-	}
-	if err := CheckTags(job.Part); err != nil {
+	if err := p.checkJob(job); err != nil {
 		return err
 	}
-	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
-		return fmt.Errorf("cannot prepare run %s: release %q is not a folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
-	}
-	release, err := readReleaseSettings(job.Tree)
+	release, err := ReadReleaseSettings(job.Tree)
 	if err != nil {
 		return err
 	}
@@ -184,6 +171,27 @@ func (p *Puppet) prepare(job agent.Job) error {
 	}
 	if err := p.write(job, inputs{release, trusted, external, reports}); err != nil {
 		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
+	}
+	return nil
+}
+
+// checkJob refuses a job that must not reach a command line or a path.
+func (p *Puppet) checkJob(job agent.Job) error {
+	switch {
+	case !runID.MatchString(job.ID):
+		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
+	case !environmentName.MatchString(job.PuppetEnvironment):
+		return fmt.Errorf("cannot prepare run %s: %q is not the name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
+	case !certname.MatchString(job.Certname):
+		return fmt.Errorf("cannot prepare run %s: %q is not a certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
+	case !filepath.IsAbs(p.Dir):
+		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
+	}
+	if err := CheckTags(job.Part); err != nil {
+		return err
+	}
+	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
+		return fmt.Errorf("cannot prepare run %s: release %q is not a folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ const maxConsole = 256 << 10
 type console struct {
 	read     bool            // the output was read to its end; otherwise a missing line proves nothing
 	compiled bool            // a catalog was compiled, anywhere in the output
+	applying bool            // a catalog of a server was applied, at least in part
 	ended    bool            // Puppet reports that a signal ended it
 	lines    []agent.LogLine // of the last 256 KiB
 	stray    []int           // indices of lines that are output of something else, such as a fact
@@ -32,14 +33,16 @@ var levels = map[string]string{
 	"Error": "err", "Alert": "alert", "Emergency": "emerg", "Critical": "crit",
 }
 
+// compiledLine is a notice that puppet apply prints after the compilation and before any change.
+const compiledLine = "Compiled catalog"
+
 var (
-	compiledLine = []byte("Compiled catalog") // a notice, printed after compilation and before any change
-	signalLine   = regexp.MustCompile(`(?m)^Error: Could not run: SIG[A-Z]+|^Exiting$|Caught (TERM|INT|HUP)`)
-	levelPrefix  = regexp.MustCompile(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
-	colour       = regexp.MustCompile("\x1b\\[[0-9;]*m")
+	signalLine  = regexp.MustCompile(`(?m)^Error: Could not run: SIG[A-Z]+|^Exiting$|Caught (TERM|INT|HUP)`)
+	levelPrefix = regexp.MustCompile(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
+	colour      = regexp.MustCompile("\x1b\\[[0-9;]*m")
 )
 
-// readConsole reads the output of a run. It searches all of it for the compiled catalog, and keeps the last part.
+// readConsole reads the output of a run. It searches all of it for a catalog, and keeps the last part.
 func readConsole(path string) console {
 	f, err := os.Open(path)
 	if err != nil {
@@ -47,16 +50,20 @@ func readConsole(path string) console {
 	}
 	defer f.Close()
 	c := console{}
-	c.compiled, err = contains(f, compiledLine)
-	if err != nil {
-		return console{compiled: c.compiled}
+	for word, found := range map[string]*bool{compiledLine: &c.compiled, applyingLine: &c.applying} {
+		if _, err = f.Seek(0, io.SeekStart); err == nil {
+			*found, err = contains(f, []byte(word))
+		}
+		if err != nil {
+			return console{compiled: c.compiled, applying: c.applying}
+		}
 	}
 	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
 		_, err = f.Seek(max(size-maxConsole, 0), io.SeekStart)
 	}
 	if err != nil {
-		return console{compiled: c.compiled}
+		return console{compiled: c.compiled, applying: c.applying}
 	}
 	tail, err := io.ReadAll(io.LimitReader(f, maxConsole))
 	c.read = err == nil

@@ -129,22 +129,39 @@ func (p *Puppet) Inquire(ctx context.Context, id agent.Identity) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	return true, p.gather(ctx, id, tree)
+}
+
+// gather gathers the facts of the machine, with the custom facts of a release, or of the Puppet server that the release names.
+func (p *Puppet) gather(ctx context.Context, id agent.Identity, tree string) error {
 	job := agent.Job{Identity: id, ID: inquiryRun, Tree: tree}
 	defer os.RemoveAll(p.RunDir(job.ID))
-	cmd, err := p.command(job, "facts", "find", id.Certname, "--render-as", "json")
+	release, err := ReadReleaseSettings(tree)
 	if err != nil {
-		return false, err
+		return err
+	}
+	args := []string{"facts", "find", id.Certname, "--render-as", "json"}
+	plugins := filepath.Join(p.agentDir(), "var", "lib") // that the server synchronised
+	if release.PuppetEnvironment != "" {
+		args = append(args, "--factpath", filepath.Join(plugins, "facter"))
+	}
+	cmd, err := p.command(job, args...)
+	if err != nil {
+		return err
+	}
+	if release.PuppetEnvironment != "" {
+		cmd.Env = append(cmd.Env, "RUBYLIB="+plugins) // code that custom facts share
 	}
 	quiet := *p
 	quiet.Deadline, quiet.Stdout = inquiryDeadline, nil
 	e, err := quiet.run(ctx, cmd, job)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if e.code != 0 {
-		return false, fmt.Errorf("cannot gather facts: `puppet facts find` ended with exit code %d%s", e.code, because(e.why))
+		return fmt.Errorf("cannot gather facts: `puppet facts find` ended with exit code %d%s", e.code, because(e.why))
 	}
-	return true, p.gathered(job, now)
+	return p.gathered(job, time.Now())
 }
 
 // inquiryDue reports whether the last facts, and the last inquiry, are a day old.

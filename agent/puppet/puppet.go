@@ -57,6 +57,8 @@ type Puppet struct {
 	// the agent is killed. Only Reap then ends a Puppet that hangs.
 	ExtraFiles []*os.File
 
+	Root string // the machine's root folder; "" means "/"
+
 	// Certificate is what $settings::hostcert and its relatives point at.
 	Certificate Certificate
 
@@ -95,6 +97,21 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 	}
 	if err := p.Locks(); err != nil {
 		return agent.Result{}, err
+	}
+	from, none, err := p.servedBy(ctx, job)
+	switch refused := (*ReleaseError)(nil); {
+	case errors.As(err, &refused):
+		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: agent.Prose(refused.Error())}}, nil
+	case err != nil:
+		return agent.Result{}, err
+	case none != nil:
+		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: *none}, nil
+	case from != nil:
+		r, err := p.applyServed(ctx, job, from)
+		if err == nil {
+			p.showLastRun(job, r)
+		}
+		return r, err
 	}
 	data, done, err := p.reveal(ctx, job)
 	if err != nil {
@@ -173,6 +190,10 @@ func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error)
 // The caller sets the standard streams and removes the folder (RunDir). When ctx ends, the command receives SIGTERM,
 // and later SIGKILL.
 func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*exec.Cmd, error) {
+	if release, err := ReadReleaseSettings(job.Tree); err == nil && release.PuppetEnvironment != "" {
+		return nil, fmt.Errorf("cannot run Puppet with release %s: it names environment %s of a Puppet server, and has neither code nor data\n"+
+			"run Puppet itself against the server: puppet agent --test --noop --environment %s", job.Target.Release, release.PuppetEnvironment, release.PuppetEnvironment)
+	}
 	cmd, err := p.command(job, args...)
 	if err != nil {
 		return nil, err
@@ -195,6 +216,15 @@ func (p *Puppet) RunDir(id string) string { return filepath.Join(p.Dir, "runs", 
 
 // result reads the output of the ended run from its folder and judges it.
 func (p *Puppet) result(job agent.Job, e end) agent.Result {
+	r, report, console := p.readResult(job)
+	r.ExitCode = e.code
+	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
+	r.Log = limited(r.Log, maxLogLines)
+	return r
+}
+
+// readResult reads the output of the ended run from its folder. The report is nil without a usable one.
+func (p *Puppet) readResult(job agent.Job) (agent.Result, *runReport, console) {
 	dir := p.RunDir(job.ID)
 	console := readConsole(filepath.Join(dir, "puppet.log"))
 	path := filepath.Join(dir, "report.yaml")
@@ -204,7 +234,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	}
 	rel := relativeTo(p.environmentDir(job), dir, job.Tree)
 	console.relative(rel)
-	r := agent.Result{ExitCode: e.code, Noop: job.Noop, Log: console.lines}
+	r := agent.Result{Noop: job.Noop, Log: console.lines}
 	if report != nil {
 		hidePrivate(report.Resources)
 		report.relative(rel)
@@ -219,9 +249,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 		r.Unclassified = !report.declares && classifiesNothing(filepath.Join(dir, "classes.txt"), job.Certname)
 	}
 	r.NoDiffs = job.Preview && p.hasSecrets(job)
-	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
-	r.Log = limited(r.Log, maxLogLines)
-	return r
+	return r, report, console
 }
 
 // relativeTo returns a replacer that removes the run's and the release's folder from a text. A message then names

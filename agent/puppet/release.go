@@ -10,6 +10,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"pulley/environments"
 	"pulley/internal/bounded"
 )
 
@@ -27,6 +28,11 @@ const (
 // ReleaseSettings is `pulley.yaml` in the root of a release: the settings of the release for Pulley.
 type ReleaseSettings struct {
 	LiveData LiveData `yaml:"live_data"`
+	// PuppetEnvironment is the environment of a Puppet server that a reference release names: the release has no code, and its
+	// runs take their catalogs from the server. "" is a release with code.
+	PuppetEnvironment string `yaml:"puppet_environment"`
+	// PuppetServer is the server of a reference release for all nodes, HOST or HOST:PORT. "": the environment file names the servers.
+	PuppetServer string `yaml:"puppet_server"`
 	// Silence contains, by rule, patterns of files whose findings `pulley validate` does not report. Nodes ignore it.
 	Silence map[string][]string `yaml:"silence"`
 }
@@ -45,9 +51,9 @@ func (e *ReleaseError) Unwrap() error { return e.Err }
 // maxReleaseSettings limits pulley.yaml, in bytes.
 const maxReleaseSettings = 64 << 10
 
-// readReleaseSettings reads pulley.yaml of the release in dir. A missing file means the defaults. An unknown or invalid
+// ReadReleaseSettings reads pulley.yaml of the release in dir. A missing file means the defaults. An unknown or invalid
 // entry is a *ReleaseError.
-func readReleaseSettings(dir string) (ReleaseSettings, error) {
+func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return ReleaseSettings{}, fmt.Errorf("cannot open the release: %w", err)
@@ -93,6 +99,15 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 			if s.LiveData != LiveDataAbove && s.LiveData != LiveDataInHierarchy {
 				return s, &ReleaseError{Err: fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
 			}
+		case "puppet_environment":
+			if s.PuppetEnvironment = value.Value; !environmentName.MatchString(s.PuppetEnvironment) {
+				return s, &ReleaseError{Err: fmt.Errorf("line %d: puppet_environment is %q, not the name of a Puppet environment: lower-case letters, digits and _ only", value.Line, value.Value)}
+			}
+		case "puppet_server":
+			if _, err := environments.ParsePuppetServer(value.Value); err != nil {
+				return s, &ReleaseError{Err: fmt.Errorf("line %d: puppet_server: %w", value.Line, err)}
+			}
+			s.PuppetServer = value.Value
 		case "silence":
 			if value.Decode(&s.Silence) != nil {
 				return s, &ReleaseError{Err: fmt.Errorf("line %d: silence is not a mapping of rules to lists of paths", value.Line)}
@@ -100,6 +115,9 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 		default:
 			return s, &ReleaseError{Err: fmt.Errorf("line %d: unknown key %q (there are live_data and silence)", value.Line, key)}
 		}
+	}
+	if s.PuppetServer != "" && s.PuppetEnvironment == "" {
+		return s, &ReleaseError{Err: errors.New("puppet_server stands without puppet_environment")}
 	}
 	return s, nil
 }

@@ -37,6 +37,11 @@ type runReport struct {
 	Noop      bool
 	Tags      []string // of the run; Puppet processes only resources with these tags
 
+	Environment string // of the catalog
+	Version     string `yaml:"configuration_version"`
+	CodeID      string `yaml:"code_id"`
+	Cached      string `yaml:"cached_catalog_status"` // not_used, explicitly_requested or on_failure
+
 	Counts    agent.Counts             `yaml:"-"`
 	Durations map[string]time.Duration `yaml:"-"`
 	Resources []agent.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/puppet"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/content"
@@ -160,7 +161,12 @@ func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, 
 		return s, err
 	}
 	s.Release, s.Tree = release, c.trees.Path(t.Tree)
-	levels, err := levelsOf(s.Tree, id)
+	settings, err := puppet.ReadReleaseSettings(s.Tree)
+	if err == nil && settings.PuppetEnvironment != "" { // the server has the data, too: no generation changes anything
+		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, nil)
+		return s, nil
+	}
+	levels, err := levelsOf(s.Tree, id) // the run itself refuses unusable settings
 	if err != nil {
 		return s, err
 	}

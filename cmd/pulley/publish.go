@@ -28,12 +28,13 @@ type publishOptions struct {
 	over                 overlayFlag
 	classifier           string
 	noValidate, noPuppet bool
+	reference            publish.Reference // without an environment: the release has its content itself
 }
 
 func newPublish(o *options) *cobra.Command {
 	p := publishOptions{options: o}
 	cmd := &cobra.Command{
-		Use:   "publish DIR --version VERSION",
+		Use:   "publish [DIR] --version VERSION",
 		Short: "Publish a folder of Puppet content as an immutable release",
 		Long: `publish reads the folder, or with --git-ref the tree of a commit. It resolves the Puppetfile, validates the content as
 ` + "`pulley validate`" + ` does, parses the manifests if Puppet is installed, and stores in etcd what the previous release does not contain. The file .pulleyignore in the folder lists paths to
@@ -43,19 +44,35 @@ publish refuses an unsigned release if a stored environment has allowed signers,
 
 If the version is published already with the same tree, publish adds only a missing signature. With another tree, it fails.
 
+With --puppet-environment, publish makes a reference release: it names an environment of an existing Puppet server and contains no
+code. Of DIR it contains the environment files and the hooks (validate.d, retire.d, hosts.d). Without DIR, --server is needed. One
+environment belongs to one version. Signatures approve its name, and not the code on the server.
+
 With --dry-run, publish lists the content. With a version, it also reads etcd, and refuses what publish would refuse.
 
 EXIT STATUS
   0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
-		Args: arguments(1, 1, "takes the folder to publish"),
-		RunE: func(c *cobra.Command, args []string) error {
+		Args: arguments(0, 1, "takes the folder to publish"),
+		RunE: func(c *cobra.Command, args []string) (err error) {
 			if err := p.check(c); err != nil {
 				return err
 			}
-			if p.dryRun && p.version == "" {
-				return p.show(c.Context(), nil, args[0])
+			dir := ""
+			switch {
+			case len(args) > 0:
+				dir = args[0]
+			case p.reference.Server == "":
+				return cli.Usagef("`%s` takes the folder to publish", c.CommandPath())
+			default:
+				if dir, err = os.MkdirTemp("", "pulley-publish-"); err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, args[0]) })
+			if p.dryRun && p.version == "" {
+				return p.show(c.Context(), nil, dir)
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, dir) })
 		},
 	}
 	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0")
@@ -65,6 +82,8 @@ EXIT STATUS
 	cmd.Flags().StringVar(&p.puppetfile, "puppetfile", string(source.Auto), "program that resolves a Puppetfile: auto, r10k, g10k or ignore")
 	p.over.add(cmd)
 	cmd.Flags().StringVar(&p.classifier, "external-nodes", "", "command of an external node classifier: it runs for each node of the environment files, with its name as the last argument")
+	cmd.Flags().StringVar(&p.reference.Environment, "puppet-environment", "", "publish a reference release, which names this environment of a Puppet server")
+	cmd.Flags().StringVar(&p.reference.Server, "server", "", "with --puppet-environment: HOST or HOST:PORT of the Puppet server, instead of those in the environment files")
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
 	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
@@ -112,6 +131,9 @@ func (p *publishOptions) check(c *cobra.Command) error {
 	if c.Flags().Changed("external-nodes") && strings.TrimSpace(p.classifier) == "" {
 		return cli.Usagef("--external-nodes is empty: give a command, as in ./enc.rb")
 	}
+	if err := p.checkReference(c); err != nil {
+		return err
+	}
 	if _, err := source.ParseResolver(p.puppetfile); err != nil {
 		return cli.Usagef("%v", err)
 	}
@@ -126,11 +148,34 @@ func (p *publishOptions) check(c *cobra.Command) error {
 	return p.sign.check(p.env)
 }
 
+// checkReference rejects flags that have no meaning for a reference release, and invalid names.
+func (p *publishOptions) checkReference(c *cobra.Command) error {
+	if !c.Flags().Changed("puppet-environment") {
+		if c.Flags().Changed("server") {
+			return cli.Usagef("--server needs --puppet-environment NAME")
+		}
+		return nil
+	}
+	for _, flag := range []string{"branch", "puppetfile", "overlay", "external-nodes", "no-puppet"} {
+		if c.Flags().Changed(flag) {
+			return cli.Usagef("--%s concerns code, and a reference release has none: leave it out", flag)
+		}
+	}
+	if err := p.reference.Check(); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	return nil
+}
+
 // read opens the folder, and prints the findings if it is not valid.
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
 	puppet := installedPuppet(p.noPuppet)
+	var reference *publish.Reference
+	if p.reference.Environment != "" {
+		reference = &p.reference
+	}
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
-		Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.over.deadline, Overlays: p.over.parsed, Classifier: strings.Fields(p.classifier), CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
+		Reference: reference, Ref: p.ref, Branch: p.branch, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.over.deadline, Overlays: p.over.parsed, Classifier: strings.Fields(p.classifier), CacheDir: cacheDir(), NoValidate: p.noValidate, Puppet: puppet,
 	}, r)
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {
@@ -318,6 +363,15 @@ func describeOverlay(o store.Overlay) string {
 	return text
 }
 
+// referenced describes what a reference release names.
+func referenced(r store.Release) string {
+	text := "environment " + r.PuppetEnvironment + " of the Puppet server"
+	if r.PuppetServer != "" {
+		text += " " + r.PuppetServer
+	}
+	return text
+}
+
 // signedNow describes the signature of what was published before.
 func signedNow(now bool, by string) string {
 	switch {
@@ -349,7 +403,9 @@ func (p publishOptions) report(done publish.Result) {
 	}
 	fmt.Fprintf(p.env.Stdout, "published %s: %s, %s, tree %.12s; %s, %s, sent to etcd\n",
 		r.Version, cli.Count(r.Content.Files, "file"), cli.Bytes(r.Content.Bytes), r.Content.Tree, sent, cli.Bytes(done.SentBytes))
-	if r.Content.Chain.Delta != nil && done.Parent != "" {
+	if r.PuppetEnvironment != "" {
+		fmt.Fprintf(p.env.Stdout, "it names %s; its code stays there\n", referenced(r))
+	} else if r.Content.Chain.Delta != nil && done.Parent != "" {
 		fmt.Fprintf(p.env.Stdout, "nodes on %s fetch %s, others up to %s\n", done.Parent, cli.Bytes(r.Content.Chain.Delta.Size), cli.Bytes(r.Content.Cold()))
 	} else {
 		fmt.Fprintf(p.env.Stdout, "it starts a new line: nodes fetch up to %s\n", cli.Bytes(r.Content.Cold()))

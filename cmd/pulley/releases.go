@@ -81,9 +81,12 @@ func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
 
 // noteOf is the message of a release, after the reason of its withdrawal.
 func noteOf(r publish.Listed) string {
-	notes := make([]string, 0, 2)
+	notes := make([]string, 0, 3)
 	if r.Withdrawn != nil {
 		notes = append(notes, "withdrawn by "+r.Withdrawn.By+because(string(r.Withdrawn.Why)))
+	}
+	if r.PuppetEnvironment != "" {
+		notes = append(notes, referenced(r.Release))
 	}
 	if r.Message != "" {
 		notes = append(notes, string(r.Message))
@@ -169,6 +172,9 @@ func (o releasesCommand) describeRelease(r publish.Shown) {
 		cli.Cleanf(o.env.Stdout, fmt.Sprintf("%-11s%s\n", name, format), args...)
 	}
 	line("release", "%s", r.Version)
+	if r.PuppetEnvironment != "" {
+		line("names", "%s", referenced(r.Release))
+	}
 	if r.Message != "" {
 		line("message", "%s", r.Message)
 	}
@@ -260,6 +266,11 @@ EXIT STATUS
 }
 
 func (o releasesCommand) showComparison(t *cli.Table, r publish.Comparison, paths []string) {
+	for _, of := range [][2]string{{r.From, r.FromEnvironment}, {r.To, r.ToEnvironment}} {
+		if of[1] != "" {
+			fmt.Fprintf(o.env.Stdout, "the code of %s (environment %s) is on the Puppet server: only the files that nodes read beside it are compared\n", of[0], of[1])
+		}
+	}
 	letters := map[publish.ChangeKind]string{publish.Added: "A", publish.Removed: "D", publish.Changed: "M", publish.Renamed: "R"}
 	switch {
 	case len(r.Changes) == 0 && len(paths) > 0:

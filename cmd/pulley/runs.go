@@ -196,6 +196,9 @@ func printRun(w io.Writer, r agent.Run) {
 	if r.ConfigVersion != "" {
 		cli.Cleanf(w, "  version: %s%s\n", r.ConfigVersion, atCommit(r.Commit))
 	}
+	if r.Served != nil {
+		cli.Cleanf(w, "  catalog: %s\n", fleet.ServedWords(*r.Served))
+	}
 	if len(r.Tags) > 0 {
 		cli.Cleanf(w, "  partial: only resources with tags %s\n", strings.Join(r.Tags, ", "))
 	}

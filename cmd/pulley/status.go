@@ -211,6 +211,9 @@ func (v statusOptions) printHead(status fleet.Status) {
 	if status.Rollout != "" {
 		cli.Cleanf(v.env.Stdout, "%s\n", status.Rollout)
 	}
+	for _, line := range status.Divided() {
+		cli.Cleanf(v.env.Stdout, "%s\n", line)
+	}
 	for _, c := range status.Contradictions {
 		cli.Cleanf(v.env.Stdout, "contradiction: %s\n", v.complete(c.Sentence()))
 	}

@@ -239,6 +239,16 @@ func lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, p *Pla
 	if target.Data != 0 {
 		again += fmt.Sprintf(" --data %d", target.Data)
 	}
+	if target.Release != "" {
+		r, err := s.Releases.Get(ctx, target.Release)
+		if err != nil {
+			return p.Plan.At, err
+		}
+		if r.PuppetEnvironment != "" {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s names environment %s of a Puppet server: no preview of it is possible, and rollout.preview demands none", r.Version, r.PuppetEnvironment))
+			return p.Plan.At, nil
+		}
+	}
 	if a.DryRun {
 		p.Notes = append(p.Notes, fmt.Sprintf("rollout.preview demands a preview first, and a dry run orders none: `%s`", again))
 		return p.Plan.At, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -162,9 +163,8 @@ func load(name string, data []byte, clouds []environments.Source) (*environments
 	return e, err
 }
 
-// Nodes returns the nodes of the environment files of the control repository in root, by certname, with their
-// environment.
-func Nodes(root string) (map[string]string, error) {
+// readEnvironments reads the files of environments and clouds of the control repository in root.
+func readEnvironments(root string) (*reading, error) {
 	r := &reading{modes: map[string]fs.FileMode{}, files: map[string][]byte{}}
 	for _, folder := range []string{"environments", "clouds"} {
 		entries, err := os.ReadDir(filepath.Join(root, folder))
@@ -182,6 +182,38 @@ func Nodes(root string) (map[string]string, error) {
 			}
 			r.files[name] = data
 		}
+	}
+	return r, nil
+}
+
+// Environments checks the environment files of the control repository in root and nothing else. It returns the valid environments.
+func Environments(root string) ([]*environments.Environment, Report, error) {
+	r, err := readEnvironments(root)
+	if err != nil {
+		return nil, Report{}, err
+	}
+	var valid []*environments.Environment
+	clouds := r.checkClouds()
+	for _, name := range slices.Sorted(maps.Keys(r.files)) {
+		if !IsEnvironment(name) {
+			continue
+		}
+		e, err := load(name, r.files[name], clouds)
+		if err != nil {
+			r.add(environmentFindings(name, err)...)
+			continue
+		}
+		valid = append(valid, e)
+	}
+	return valid, r.report(), nil
+}
+
+// Nodes returns the nodes of the environment files of the control repository in root, by certname, with their
+// environment.
+func Nodes(root string) (map[string]string, error) {
+	r, err := readEnvironments(root)
+	if err != nil {
+		return nil, err
 	}
 	nodes, clouds := map[string]string{}, r.checkClouds()
 	for name, data := range r.files {

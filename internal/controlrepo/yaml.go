@@ -137,6 +137,10 @@ func checkSettings(data, hiera []byte) ([]Finding, puppet.ReleaseSettings) {
 	if err != nil {
 		return []Finding{yamlFinding(Settings, settingsFile, fmt.Errorf("yaml: %w", errors.Unwrap(err)))}, s
 	}
+	if s.PuppetEnvironment != "" {
+		return []Finding{yamlFinding(Settings, settingsFile, errors.New("yaml: puppet_environment names the environment of a reference release, "+
+			"which `pulley publish --puppet-environment` makes"))}, s
+	}
 	names := livePath.Match(hiera)
 	switch {
 	case s.LiveData == puppet.LiveDataInHierarchy && !names:

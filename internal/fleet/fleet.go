@@ -33,6 +33,8 @@ type Status struct {
 
 	Unclassified int `json:"unclassified"` // nodes whose catalog has no class
 
+	Served []ServedCode `json:"served,omitempty"` // catalogs of Puppet servers; absent: the nodes have none
+
 	Health machines.Health `json:"-"`
 	Target agent.Target    `json:"-"` // of nodes without one of their own
 	Epoch  agent.Epoch     `json:"-"`
@@ -48,6 +50,15 @@ type RoleCounts struct {
 	State agent.NodeState `json:"state"`
 	Nodes int             `json:"nodes"`
 	First []string        `json:"first"`
+}
+
+// ServedCode are the nodes whose last good catalog came from an environment of a Puppet server with the same code.
+type ServedCode struct {
+	Release     string   `json:"release"`
+	Environment string   `json:"environment"` // of the server
+	Code        string   `json:"code"`        // "": the server names none
+	Nodes       int      `json:"nodes"`
+	First       []string `json:"first"`
 }
 
 // Node is the state of one node.
@@ -66,6 +77,8 @@ type Node struct {
 	Rollout     string           `json:"rollout"`
 
 	Unclassified bool `json:"unclassified,omitempty"` // the catalog of the last good run has no class
+
+	Served *agent.Served `json:"served,omitempty"` // source of the last good catalog; absent: the release
 
 	Hook agent.Prose `json:"hook,omitempty"` // why a hook of hosts.d/ failed
 
@@ -110,7 +123,7 @@ func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
-	out.ByRole = countRoles(out.Nodes)
+	out.ByRole, out.Served = countRoles(out.Nodes), countServed(out.Nodes)
 	out.Health = machines.Judge(sel.only(wanted), f.Hosts, views)
 	out.Healthy, out.Roles = out.Health.Healthy, out.Health.Roles
 	if _, listed := sel.named(); listed && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.State != agent.Converged }) {
@@ -150,6 +163,29 @@ func countRoles(nodes []Node) []RoleCounts {
 	return all
 }
 
+// countServed counts nodes by release, environment of the server and code.
+func countServed(nodes []Node) (all []ServedCode) {
+	for _, n := range nodes {
+		if n.Served == nil {
+			continue
+		}
+		i := slices.IndexFunc(all, func(c ServedCode) bool {
+			return c.Release == n.Release && c.Environment == n.Served.Environment && c.Code == n.Served.Code
+		})
+		if i < 0 {
+			i = len(all)
+			all = append(all, ServedCode{Release: n.Release, Environment: n.Served.Environment, Code: n.Served.Code})
+		}
+		if all[i].Nodes++; len(all[i].First) < firstNodes {
+			all[i].First = append(all[i].First, n.Node)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ServedCode) int {
+		return cmp.Or(cmp.Compare(a.Release, b.Release), cmp.Compare(a.Environment, b.Environment), cmp.Compare(b.Nodes, a.Nodes))
+	})
+	return all
+}
+
 // Limit leaves out nodes beyond the first limit (0: none). Converged nodes are left out first. It returns the number of
 // nodes that it left out.
 func (s *Status) Limit(limit int) (left int) {
@@ -177,7 +213,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 	if st, ok := f.Statuses[name]; ok {
 		last = &st
 		seen := st.SeenAt
-		n.Signatures, n.Unclassified, n.Hook = st.Signatures, st.Unclassified, st.Hook
+		n.Signatures, n.Unclassified, n.Hook, n.Served = st.Signatures, st.Unclassified, st.Hook, st.Served
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
 	"pulley/internal/machines/render"
@@ -37,6 +38,50 @@ func (s Status) Summary() string {
 		parts = append(parts, fmt.Sprintf("%d with 0 classes", s.Unclassified))
 	}
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
+}
+
+// Divided returns a line for each environment of a Puppet server whose name stands for different code on the nodes.
+func (s Status) Divided() (lines []string) {
+	codes := map[string][]string{}
+	var order []string
+	for _, c := range s.Served {
+		if c.Code == "" {
+			continue
+		}
+		of := c.Release + ": environment " + c.Environment + " of the Puppet server"
+		if codes[of] == nil {
+			order = append(order, of)
+		}
+		nodes := strings.Join(c.First, ", ")
+		if more := c.Nodes - len(c.First); more > 0 {
+			nodes += fmt.Sprintf(" and %d more", more)
+		}
+		codes[of] = append(codes[of], fmt.Sprintf("%s on %s", c.Code, nodes))
+	}
+	for _, of := range order {
+		if len(codes[of]) > 1 {
+			lines = append(lines, of+" stands for different code: "+strings.Join(codes[of], "; "))
+		}
+	}
+	return lines
+}
+
+// ServedWords renders the source of a catalog.
+func ServedWords(s agent.Served) string {
+	why := ""
+	switch s.Reason {
+	case string(environments.ChoiceMatched):
+		why = fmt.Sprintf(", because %s is %q", s.Criterion, s.Value)
+	case string(environments.ChoiceFallback):
+		why = ", the fallback"
+	case string(environments.ChoiceFailover):
+		why = ", because its own server did not answer"
+	}
+	code := "; its code cannot be told: the environment has no config_version"
+	if s.Code != "" {
+		code = "; code " + s.Code
+	}
+	return fmt.Sprintf("environment %s of server %s%s%s", s.Environment, s.Server, why, code)
 }
 
 // StateStyle is the colour of a state on a terminal.
@@ -177,6 +222,9 @@ func (x Explanation) Words(now time.Time) string {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
 	} else {
 		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Status.SeenAt), x.Status.LastRun, x.Status.Outcome)
+		if s := x.Status.Served; s != nil {
+			cli.Cleanf(&b, "  catalog       %s\n", ServedWords(*s))
+		}
 		if x.Status.Hook != "" {
 			cli.Cleanf(&b, "  hosts.d       %s; each tick runs it again, and later differences wait for it\n", x.Status.Hook)
 		}

@@ -94,6 +94,10 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (a 
 	if err != nil {
 		return Answer{}, err
 	}
+	if r.PuppetEnvironment != "" {
+		return Answer{}, fmt.Errorf("cannot look up %s for %s: release %s names environment %s of a Puppet server, which has the data\n"+
+			"run on the server: puppet lookup %s --node %s --environment %s --explain", q.Key, q.Node, r.Version, r.PuppetEnvironment, q.Key, q.Node, r.PuppetEnvironment)
+	}
 	if err := publish.ExportTree(ctx, s.Releases, r, job.Tree); err != nil {
 		return Answer{}, err
 	}

@@ -98,6 +98,10 @@ func candidate(ctx context.Context, s *store.Store, ref environments.Ref, q Quer
 		if err != nil {
 			return t, err
 		}
+		if r.PuppetEnvironment != "" {
+			return t, fmt.Errorf("cannot preview %s: it names environment %s of a Puppet server, and only the server can compile it\n"+
+				"run `pulley-agent run --noop --release %s` on a node: it shows what that node's server would change", r.Version, r.PuppetEnvironment, r.Version)
+		}
 		t = r.Target()
 	}
 	if q.Generation != 0 {

@@ -63,6 +63,10 @@ type Comparison struct {
 	Changes []FileChange `json:"changes"`
 
 	Modules []ModuleChange `json:"modules,omitempty"` // of the Puppetfiles, by name
+
+	// The environments of Puppet servers that reference releases name. Their code is not compared.
+	FromEnvironment string `json:"from_puppet_environment,omitempty"`
+	ToEnvironment   string `json:"to_puppet_environment,omitempty"`
 }
 
 // ModuleChange is a module of a Puppetfile that was resolved differently.
@@ -94,21 +98,26 @@ func Compare(ctx context.Context, s *store.Releases, from, to string, paths []st
 	if len(paths) > 0 {
 		return c, nil
 	}
-	c.Modules, err = compareModules(ctx, s, from, to)
+	before, err := s.Get(ctx, from)
+	if err != nil {
+		return c, err
+	}
+	after, err := s.Get(ctx, to)
+	if err != nil {
+		return c, err
+	}
+	c.FromEnvironment, c.ToEnvironment = before.PuppetEnvironment, after.PuppetEnvironment
+	c.Modules, err = compareModules(ctx, s, before, after)
 	return c, err
 }
 
 // compareModules compares the modules that two releases name in their deploy files.
-func compareModules(ctx context.Context, s *store.Releases, from, to string) (changes []ModuleChange, err error) {
+func compareModules(ctx context.Context, s *store.Releases, from, to store.SignedRelease) (changes []ModuleChange, err error) {
 	var modules [2]map[string]source.Module
-	for i, version := range []string{from, to} {
-		r, err := s.Get(ctx, version)
-		if err != nil {
-			return nil, err
-		}
+	for i, r := range []store.SignedRelease{from, to} {
 		files, err := content.ReadFiles(ctx, s, r.Content, func(p string) bool { return p == source.DeployFile })
 		if err != nil {
-			return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", version, err))
+			return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", r.Version, err))
 		}
 		modules[i] = source.ParseModules(files[source.DeployFile])
 	}

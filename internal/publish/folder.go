@@ -29,15 +29,17 @@ type FolderOptions struct {
 	Classifier []string // command of an external node classifier; nil: none
 	CacheDir   string   // "" keeps nothing
 	NoValidate bool
-	Puppet     string // program that parses the manifests; "" does not parse them
-	Adopt      bool   // of Check: also make the report for a team that brings the repository
+	Puppet     string     // program that parses the manifests; "" does not parse them
+	Reference  *Reference // publish a reference release with the environment files and hooks of the folder
+	Adopt      bool       // of Check: also make the report for a team that brings the repository
 }
 
 // Folder is a folder ready to publish: resolved, listed and validated. The caller must close it.
 type Folder struct {
 	*source.Folder
-	Dir      string
-	Manifest *content.Manifest
+	Dir       string
+	Manifest  *content.Manifest
+	Reference *Reference // nil: the release has its content itself
 }
 
 // InvalidError reports a folder with findings that forbid publishing.
@@ -80,6 +82,9 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 		return nil, err
 	}
 	f.noteOddities(r)
+	if o.Reference != nil {
+		return f, f.refer(*o.Reference, !o.NoValidate)
+	}
 	for name, text := range folder.Added {
 		if err := f.Manifest.Add(name, text); err != nil {
 			return nil, err

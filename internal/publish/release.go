@@ -92,6 +92,9 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 			return b.existing(ctx, r)
 		}
 	}
+	if err := b.unnamed(all); err != nil {
+		return Result{}, err
+	}
 	parent, of, err := b.openParent(ctx, all, taken)
 	if err != nil {
 		return done, err
@@ -161,6 +164,9 @@ func (b *build) record() store.Release {
 		r.Overlays = append(r.Overlays, store.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty})
 		r.Dirty = r.Dirty || o.Dirty
 	}
+	if ref := b.from.Reference; ref != nil {
+		r.PuppetEnvironment, r.PuppetServer = ref.Environment, ref.Server
+	}
 	if r.Message == "" {
 		r.Message = agent.Prose(facts.Subject)
 	}
@@ -169,7 +175,10 @@ func (b *build) record() store.Release {
 
 // openParent reads the release to build on. If it is unreadable, a new line begins.
 func (b *build) openParent(ctx context.Context, all []store.SignedRelease, taken content.Chain) (content.Parent, string, error) {
-	r, last := parentOf(b.wish.Version, all)
+	if b.from.Reference != nil { // the trees have nothing in common
+		return content.Parent{}, "", nil
+	}
+	r, last := parentOf(b.wish.Version, slices.DeleteFunc(all, func(r store.SignedRelease) bool { return r.PuppetEnvironment != "" }))
 	if r == nil {
 		return content.Parent{}, "", nil
 	}

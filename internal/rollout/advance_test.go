@@ -115,6 +115,12 @@ func (b *bench) reports(what string, nodes ...string) *bench {
 				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1}}
 			case "unreachable":
 				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.EtcdLost}}
+			case "lost":
+				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.PuppetServerLost}}
+			case "away":
+				st.Cause = agent.Cause{Reason: agent.ReasonServerAway, Params: agent.Params{At: t0}}
+			case "code 1", "code 2", "code ":
+				st.LastGood, st.Enforcing, st.Outcome, st.Served = newT, newT, agent.Changed, &agent.Served{Code: strings.TrimPrefix(what, "code ")}
 			case "running":
 				st.Phase = agent.Running
 			case "refused":
@@ -219,6 +225,24 @@ func TestAdvanceStops(t *testing.T) {
 			"advancing; ordered web1 web2; 0 done; waits for nodes"},
 		{"for a run that etcd's silence failed, without a failure", two, func(b *bench) { b.reports("unreachable", "web1") },
 			"advancing; ordered web1 web2; 0 done; stopped: doubtful; waits for gate"},
+		{"for a run in which the Puppet server stopped to answer, without a failure", two, func(b *bench) { b.reports("lost", "web1") },
+			"advancing; ordered web1 web2; 0 done; stopped: puppet_server; waits for gate"},
+		{"for a Puppet server that does not answer, without a failure", two, func(b *bench) { b.reports("away", "web1") },
+			"advancing; ordered web1 web2; 0 done; stopped: puppet_server; waits for gate"},
+		{"once for one outage, until the deadline", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) {
+			b.reports("away", "web1").settle().resume().settle()
+			if b.state.Stop != nil {
+				b.t.Fatalf("it stops again: %+v", b.state.Stop)
+			}
+			b.reports("ok", "web2").settle().after(2 * time.Minute)
+		}, "advancing; ordered web1; 1 done; stopped: puppet_server; waits for gate"},
+		{"for other code under the same name", two, func(b *bench) { b.reports("code 1", "web1").settle().reports("code 2", "web2") },
+			"advancing; 2 done; stopped: code_changed; waits for gate"},
+		{"which an operator accepts", two, func(b *bench) {
+			b.reports("code 1", "web1").settle().reports("code 2", "web2").settle().resume().settle().reports("code 2", "web3")
+		}, "advancing; ordered web4; 3 done; waits for nodes"},
+		{"not for code that no one can tell", two, func(b *bench) { b.reports("code 1", "web1").settle().reports("code ", "web2") },
+			"advancing; ordered web3 web4; 2 done; waits for nodes"},
 		{"for a refused target, which is withdrawn", two, func(b *bench) { b.reports("refused", "web1") },
 			"advancing; ordered web2; 0 done; web1 target_refused; stopped: failures; waits for gate"},
 		{"when a node does not begin before its deadline", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) { b.reports("ok", "web1").settle().after(2 * time.Minute) },

@@ -130,6 +130,8 @@ type State struct {
 	Gathered bool   `json:"gathered,omitempty"` // all nodes of the job wait, and none of them runs
 	Times    []Span `json:"times,omitempty"`    // of groups by their index; the zero value for one of which no node began
 
+	Code string `json:"code,omitempty"` // that the Puppet server gave the newest node; "": none names any
+
 	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
 	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
 	Moved    time.Time `json:"moved,omitzero"`     // when a node last ended

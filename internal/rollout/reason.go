@@ -19,6 +19,8 @@ const (
 	StopGates    StopCode = "gates"          // gates: they blocked the next batch for too long
 	StopBusy     StopCode = "busy"           // nodes: they ran for too long before the job could begin
 	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
+	StopServer   StopCode = "puppet_server"  // node, run, if one began: its Puppet server did not answer
+	StopOther    StopCode = "code_changed"   // node, before, after: the Puppet server gave it other code than the nodes before it
 	StopRestored StopCode = "restored"       // node, or none: it, or serve, has seen a later epoch: etcd went back in time
 )
 
@@ -31,6 +33,8 @@ type Stop struct {
 	Allowed int       `json:"allowed,omitempty"`
 	Gates   []string  `json:"gates,omitempty"`
 	Nodes   []string  `json:"nodes,omitempty"`
+	Before  string    `json:"before,omitempty"`
+	After   string    `json:"after,omitempty"`
 	At      time.Time `json:"at"`
 }
 

@@ -67,6 +67,7 @@ func (a *advance) judge(node string) {
 	}
 	switch v := verdict(a.p, n, slot); v.answer {
 	case succeeded:
+		a.compare(node, slot, n)
 		a.healthy(node, slot, n)
 	case failed:
 		a.fail(node, v.failure)
@@ -74,10 +75,22 @@ func (a *advance) judge(node string) {
 	case refusedTarget:
 		a.put(node, withdrawn(slot, v.failure, ""))
 	case doubtful:
-		if slot.Doubtful != n.Status.LastRun {
-			slot.Doubtful = n.Status.LastRun
+		stop := Stop{Code: StopDoubtful, Node: node, Run: n.Status.LastRun}
+		seen := stop.Run
+		switch v.failure.Problem.Code {
+		case agent.PuppetServerLost:
+			stop.Code = StopServer
+		case agent.PuppetServerAway:
+			stop.Code, stop.Run = StopServer, ""
+			seen = "since " + n.Status.Params.At.Format(time.RFC3339)
+		}
+		switch late := a.now.Sub(slot.At) >= time.Duration(a.p.Policy.Deadline); {
+		case slot.Doubtful != seen:
+			slot.Doubtful = seen
 			a.put(node, slot)
-			a.halt(Stop{Code: StopDoubtful, Node: node, Run: n.Status.LastRun})
+			a.halt(stop)
+		case late && stop.Run == "" && slot.State == Ordered: // it is no failure
+			a.halt(stop)
 		}
 	default:
 		a.late(node, slot, n)
@@ -118,6 +131,18 @@ func withdrawn(s Slot, why Failure, skip SkipCode) Slot {
 // be withdrawn then. The run of another target does not keep a node from returning to its agent.
 func (a *advance) taking(n Node) bool {
 	return a.p.Agent.Version == "" && n.Status != nil && n.Status.Phase == agent.Running
+}
+
+// compare pauses when the Puppet server gives a node other code than the nodes before it. Who continues accepts that code.
+func (a *advance) compare(node string, slot Slot, n Node) {
+	served := n.Status.Served
+	if slot.State == Healthy || served == nil || served.Code == "" || served.Code == a.s.Code {
+		return
+	}
+	if a.s.Code != "" {
+		a.halt(Stop{Code: StopOther, Node: node, Before: a.s.Code, After: served.Code})
+	}
+	a.s.Code, a.changed = served.Code, true
 }
 
 // healthy settles a node that succeeded. A lost node that succeeds is a failure no longer.

@@ -15,7 +15,7 @@ const (
 	succeeded     answer = "succeeded"
 	failed        answer = "failed"
 	refusedTarget answer = "refused"
-	doubtful      answer = "doubtful" // it failed because etcd did not answer: that proves nothing about the target
+	doubtful      answer = "doubtful" // etcd or its Puppet server did not answer: that proves nothing about the target
 )
 
 type judgement struct {
@@ -48,16 +48,23 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 		return judgement{answer: silent} // it does not want the target: lies count as silence
 	case st.Refusal != nil && st.Refusal.Target == n.Wanted:
 		return judgement{refusedTarget, Failure{Code: NodeRefused}}
-	case attempt != nil && attempt.Problem.Code == agent.EtcdLost && attempt.Finished > 0:
-		return judgement{answer: doubtful}
+	case attempt != nil && inconclusive(attempt.Problem.Code) && attempt.Finished > 0:
+		return judgement{doubtful, Failure{Problem: attempt.Problem}}
 	case attempt != nil && !attempt.Open && attempt.Finished > p.Policy.Retries:
 		return judgement{failed, Failure{Code: RunFailed, Problem: attempt.Problem, Run: st.LastRun}}
 	case attempt != nil:
 		return judgement{answer: working}
 	case st.LastGood == n.Wanted && st.Enforcing == n.Wanted && st.Outcome != agent.Failed:
 		return judgement{answer: succeeded}
+	case st.Reason == agent.ReasonServerAway:
+		return judgement{doubtful, Failure{Problem: agent.Problem{Code: agent.PuppetServerAway}}}
 	}
 	return judgement{answer: silent}
+}
+
+// inconclusive reports whether a run failed because etcd or the Puppet server did not answer.
+func inconclusive(code agent.ProblemCode) bool {
+	return code == agent.EtcdLost || code == agent.PuppetServerLost
 }
 
 // ran reads how the run ended that a job ordered.

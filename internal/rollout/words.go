@@ -127,6 +127,13 @@ func (s Stop) Sentence() string {
 		return "it waited for too long until these nodes ended their runs: " + strings.Join(s.Nodes, ", ")
 	case StopDoubtful:
 		return fmt.Sprintf("%s failed because etcd did not answer, which proves nothing about the target (run %s)", s.Node, s.Run)
+	case StopServer:
+		if s.Run == "" {
+			return s.Node + " waits for a Puppet server that answers, which proves nothing about the target"
+		}
+		return fmt.Sprintf("the Puppet server of %s stopped to answer during its run, which proves nothing about the target (run %s)", s.Node, s.Run)
+	case StopOther:
+		return fmt.Sprintf("the Puppet server gave %s the code %s, and the nodes before it %s: the environment changed meanwhile", s.Node, s.After, s.Before)
 	case StopRestored:
 		by := "`pulley serve`"
 		if s.Node != "" {

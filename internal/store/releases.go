@@ -32,6 +32,10 @@ type Release struct {
 	Modules      string         `json:"modules,omitempty"`  // tool that resolved its Puppetfile, like r10k; "" for none
 	Overlays     []Overlay      `json:"overlays,omitempty"` // in the order in which they were put on the folder
 	At           time.Time      `json:"at"`
+
+	// Of a reference release: the environment of a Puppet server that it names. Its tree has no code.
+	PuppetEnvironment string `json:"puppet_environment,omitempty"`
+	PuppetServer      string `json:"puppet_server,omitempty"` // HOST or HOST:PORT, if it names one
 }
 
 // Overlay is a second source of a release.

@@ -147,6 +147,8 @@ func (r reader) FetchHosts(ctx context.Context, id agent.Identity) error {
 // Blocked lets Puppet run.
 func (c *consumer) Blocked() *agent.Blocked { return nil }
 
+func (c *consumer) Reach(context.Context, agent.Job) *agent.Problem { return nil }
+
 // Apply counts.
 func (c *consumer) Apply(context.Context, agent.Job) (agent.Result, error) {
 	c.runs++

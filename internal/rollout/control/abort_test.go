@@ -195,6 +195,9 @@ func (m machine) Current() (string, error)               { return "", nil }
 func (m machine) Activate(string) error                  { return nil }
 func (m machine) Collect([]agent.Target, []string) error { return nil }
 func (m machine) Blocked() *agent.Blocked                { return nil }
+
+func (m machine) Reach(context.Context, agent.Job) *agent.Problem { return nil }
+
 func (m machine) Apply(context.Context, agent.Job) (agent.Result, error) {
 	m.r.began = true
 	return agent.Result{Kind: agent.Success, Outcome: agent.Changed}, nil

@@ -355,7 +355,7 @@ func (r *run) add(res resource, level string) {
 // say logs a line and prints it in the format of Puppet's console.
 func (r *run) say(level, source, message string) {
 	r.log = append(r.log, entry{level, source, message})
-	prefix := map[string]string{"err": "Error", "warning": "Warning", "notice": "Notice"}[level]
+	prefix := map[string]string{"err": "Error", "warning": "Warning", "notice": "Notice", "info": "Info"}[level]
 	if source != "Puppet" {
 		message = source + ": " + message
 	}

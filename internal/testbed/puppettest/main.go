@@ -27,6 +27,9 @@
 //	# fake: print COUNT TEXT           much output during the compilation
 //	# fake: stray TEXT                 output on standard error before Puppet's first message, as of a fact
 //	# fake: fact NAME JSON              a custom fact of the release
+//	# fake: config-version TEXT         the version of the catalog; of puppet agent only, as the next two
+//	# fake: other-environment NAME      the server gives a catalog of another environment
+//	# fake: source PATH                 a file with the content x, which the server has
 //	# fake: classes NAME ...           the classes of the catalog; without the directive, they are unknown
 //
 // Every argument may contain %{env}, %{certname}, %{manifest}, %{fact:a.b} (a part of the fact `pulley`),
@@ -102,6 +105,8 @@ func fake() int {
 	switch s.command {
 	case "apply":
 		return (&run{settings: s}).apply()
+	case "agent":
+		return (&run{settings: s}).agent()
 	case "facts":
 		r := &run{settings: s}
 		r.leaveFacts(r.read())

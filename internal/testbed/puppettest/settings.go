@@ -23,7 +23,8 @@ type settings struct {
 }
 
 // flags are the options without a value.
-var flags = map[string]bool{"detailed-exitcodes": true, "noop": true, "color": true, "explain": true, "verbose": true}
+var flags = map[string]bool{"detailed-exitcodes": true, "noop": true, "color": true, "explain": true, "verbose": true,
+	"onetime": true, "no-daemonize": true, "strict_environment_mode": true, "no-usecacheonfailure": true}
 
 func parseSettings(home string, args []string) settings {
 	s := settings{cli: map[string]string{}, conf: map[string]string{}, home: home}

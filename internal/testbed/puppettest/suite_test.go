@@ -70,6 +70,8 @@ type ran struct {
 	Stdout   string
 	Took     time.Duration
 	Boot     time.Duration // its machine's
+
+	server puppetServer // of a run against one
 }
 
 // file returns the content of a file in the scratch folder, or "" if it is missing.

@@ -1,0 +1,123 @@
+package puppet
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"pulley/agent"
+)
+
+// The messages of puppet agent by which a run is judged (puppet/configurer.rb, puppet/transaction.rb of Puppet 7.23).
+const applyingLine = "Applying configuration version" // an info, printed after the catalog arrived and before any change
+
+var (
+	noEnvironment    = regexp.MustCompile(`Environment '[^']*' not found on server`)
+	otherEnvironment = regexp.MustCompile(`Not using catalog because its environment '[^']*' does not match`)
+	refusedOnServer  = regexp.MustCompile(`[Cc]ertificate .* is revoked|certificate revoked|revoked certificate|certificate unknown|sslv3 alert|tlsv1 alert|tlsv13 alert|alert (bad|unknown|unsupported|expired) ?certificate|certificate verify failed`)
+
+	// silentServer matches what a run logs when its server ends in the middle.
+	silentServer = regexp.MustCompile(`Connection refused|Connection reset by peer|Failed to open TCP connection|No route to host|Network is unreachable|` +
+		`end of file reached|execution expired|timed out|Net::(Open|Read)Timeout|No more routes to|Error 50[234] on SERVER|unexpected eof while reading|interrupted after`)
+)
+
+// resultServed reads the output of an ended run of puppet agent and judges it.
+func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Result {
+	r, report, out := p.readResult(job)
+	r.ExitCode = e.code
+	r.Kind, r.Outcome, r.Problem = classifyServed(e, job.Noop, environment, report, out)
+	if report != nil {
+		r.ConfigVersion = meaningful(report, time.Now())
+	}
+	r.Log = limited(r.Log, maxLogLines)
+	return r
+}
+
+// classifyServed judges an ended run of puppet agent, as classify judges one of puppet apply. Exit code 1 with a report is the
+// common end of a run that applied nothing: the proof is that neither the output nor the report knows of a catalog.
+func classifyServed(e end, noop bool, environment string, report *runReport, out console) (agent.Kind, agent.Outcome, agent.Problem) {
+	switch {
+	case e.why == "" && e.code == 1 && out.unapplied() && (report == nil || !report.Completed && report.Counts.Total == 0):
+		return agent.Untouched, agent.Failed, notApplied(out)
+	case report != nil && report.Environment != "" && report.Environment != environment && e.why == "":
+		return agent.Between, agent.Failed, agent.Problem{Code: agent.EnvironmentOther, Text: agent.Prose(report.Environment)}
+	case report != nil && report.Cached != "" && report.Cached != "not_used" && e.why == "":
+		return agent.Between, agent.Failed, agent.Problem{Code: agent.CatalogCached, Text: last(out)}
+	case noop:
+		return classifyNoop(e, report, out)
+	}
+	p := problem(e, report, out)
+	if p.Code == agent.ResourcesFailed && report.lostServer() {
+		p.Code = agent.PuppetServerLost
+	}
+	switch {
+	case p != agent.Problem{}:
+		return agent.Between, agent.Failed, p
+	case report.Status == "changed" || report.Counts.Changed > 0:
+		return agent.Success, agent.Changed, p
+	}
+	return agent.Success, agent.Unchanged, p
+}
+
+// refusal_ names why no catalog was applied.
+func notApplied(out console) agent.Problem {
+	cause := oneLine(out.decisiveError())
+	code := agent.CatalogRefused
+	switch {
+	case noEnvironment.MatchString(cause):
+		code = agent.EnvironmentMissing
+	case otherEnvironment.MatchString(cause):
+		code = agent.EnvironmentOther
+	case strings.Contains(cause, "Error 500 on SERVER"): // its text may be anything
+	case refusedOnServer.MatchString(cause):
+		code = agent.CertificateRefused
+	case silentServer.MatchString(cause):
+		code = agent.PuppetServerAway
+	}
+	return agent.Problem{Code: code, Text: agent.Prose(cause)}
+}
+
+// unapplied reports whether the output proves that no catalog was applied.
+func (c *console) unapplied() bool {
+	return c.read && !c.applying && !c.ended && c.firstError() != ""
+}
+
+// decisiveError returns the error that ended the run: the answer of the server, else the first error.
+func (c *console) decisiveError() string {
+	for _, line := range c.lines {
+		if isError(line) && (noEnvironment.MatchString(line.Message) || otherEnvironment.MatchString(line.Message) || strings.Contains(line.Message, "on SERVER")) {
+			return line.Message
+		}
+	}
+	return c.firstError()
+}
+
+// lostServer reports whether each failed resource failed because the server stopped to answer.
+func (r *runReport) lostServer() bool {
+	failed := 0
+	for _, e := range r.Resources {
+		if e.Status != "failed" {
+			continue
+		}
+		failed++
+		if !silentServer.MatchString(strings.Join(e.Messages, "\n")) {
+			return false
+		}
+	}
+	return failed > 0 && failed == r.Counts.Failed
+}
+
+// meaningful returns what names the code of a catalog: the code id, or a configured config_version. Without one, Puppet's
+// version is the time of the compilation, and tells nothing.
+func meaningful(r *runReport, now time.Time) string {
+	if r.CodeID != "" {
+		return r.CodeID
+	}
+	if seconds, err := strconv.ParseInt(r.Version, 10, 64); err == nil {
+		if age := now.Sub(time.Unix(seconds, 0)).Abs(); age < 48*time.Hour {
+			return ""
+		}
+	}
+	return r.Version
+}

@@ -1,0 +1,430 @@
+package puppet
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	_ "embed"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/facts"
+)
+
+// addresses makes Puppet connect to an address while it verifies the name in the server's certificate.
+//
+//go:embed address.rb
+var addresses []byte
+
+// served is what a reference release says about the runs of a node.
+type served struct {
+	environment string
+	settings    map[string]string // of Puppet
+	choice      environments.Choice
+	servers     []namedServer // in the order in which the node tries them
+}
+
+type namedServer struct {
+	name string
+	environments.PuppetServer
+}
+
+// servedBy returns what the release of a job says about Puppet servers; nil if the release has its code. The problem is that of
+// a node without a server.
+func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.Problem, error) {
+	if job.Code != "" { // it is no run of the release
+		return nil, nil, nil
+	}
+	release, err := ReadReleaseSettings(job.Tree)
+	if err != nil || release.PuppetEnvironment == "" {
+		return nil, nil, err
+	}
+	s := &served{environment: release.PuppetEnvironment}
+	of, name, root, err := puppetSettings(job)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.settings = of.Settings
+	if release.PuppetServer != "" {
+		server, err := environments.ParsePuppetServer(release.PuppetServer)
+		s.servers, s.choice = []namedServer{{release.PuppetServer, server}}, environments.Choice{Server: release.PuppetServer, Reason: environments.ChoiceRelease}
+		return s, nil, err
+	}
+	if len(of.Servers) == 0 {
+		return s, &agent.Problem{Code: agent.PuppetServerNone, Text: agent.Prose(cmp.Or(name, "the release") + " has no puppet.servers")}, nil
+	}
+	value, err := p.criteria(ctx, job, of, attributesOf(job, root))
+	if err != nil {
+		return nil, nil, err
+	}
+	s.choice = of.ChooseServer(job.Node, value)
+	if s.choice.Server == "" {
+		return s, &agent.Problem{Code: agent.PuppetServerNone, Text: agent.Prose(s.choice.String())}, nil
+	}
+	for _, name := range append([]string{s.choice.Server}, s.choice.Others...) {
+		s.servers = append(s.servers, namedServer{name, of.Servers[name]})
+	}
+	return s, nil, nil
+}
+
+// puppetSettings reads `puppet` of the environment file of the release. Unlike package environments, it ignores unknown keys: a
+// newer file may have them.
+func puppetSettings(job agent.Job) (s environments.PuppetSettings, name string, root *yaml.Node, err error) {
+	name, root, err = environmentFile(job, mentionsPuppet)
+	part := entry(root, "puppet")
+	if err != nil || part == nil {
+		return s, name, root, err
+	}
+	var values map[string]any
+	text := []byte("{}")
+	if err = part.Decode(&values); err == nil {
+		text, err = json.Marshal(values)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		return s, name, root, &ReleaseError{File: name, Err: fmt.Errorf("puppet: %w", err)}
+	}
+	return s, name, root, nil
+}
+
+// attributesOf returns the attributes of the job's node. Its own override those of its role.
+func attributesOf(job agent.Job, root *yaml.Node) func(name string) string {
+	return func(name string) string {
+		for _, part := range []*yaml.Node{entry(root, "nodes", plainName(job.Identity)), entry(root, "roles", job.Role)} {
+			if n := entry(part, "attributes", name); n != nil && n.Value != "" {
+				return n.Value
+			}
+		}
+		return ""
+	}
+}
+
+// criteria returns the values of the criteria: attributes, else facts. It gathers the facts if a criterion needs them and the node
+// never did.
+func (p *Puppet) criteria(ctx context.Context, job agent.Job, of environments.PuppetSettings, attribute func(string) string) (func(string) string, error) {
+	needed := slices.ContainsFunc(of.Choose, func(criterion string) bool { return attribute(criterion) == "" })
+	known, err := p.Facts()
+	if err != nil {
+		p.log().Warn("cannot read the facts of this machine", "error", err)
+	}
+	if needed && known == nil {
+		if err := p.gather(ctx, job.Identity, job.Tree); err != nil {
+			return nil, fmt.Errorf("cannot choose a Puppet server: %w", err)
+		}
+		if known, err = p.Facts(); err != nil {
+			return nil, err
+		}
+	}
+	return func(criterion string) string {
+		if own := attribute(criterion); own != "" || known == nil {
+			return own
+		}
+		raw := facts.At(known, criterion)
+		if value, err := facts.Value(raw); raw != nil && err == nil {
+			return facts.Text(value)
+		}
+		return ""
+	}, nil
+}
+
+// Reach returns why no Puppet server answers the job's node; nil if one does, or if the job needs none. Problems that a run
+// reports are none of Reach.
+func (p *Puppet) Reach(ctx context.Context, job agent.Job) *agent.Problem {
+	s, none, err := p.servedBy(ctx, job)
+	if s == nil || none != nil || err != nil {
+		return nil
+	}
+	if _, _, problem := p.answering(ctx, job, s); problem != nil && problem.Code == agent.PuppetServerAway {
+		return problem
+	}
+	return nil
+}
+
+// answering returns the first of the servers that answers. The problem is that of the node's own server if it does not fail by
+// its certificate, else that of the first server.
+func (p *Puppet) answering(ctx context.Context, job agent.Job, s *served) (namedServer, environments.Choice, *agent.Problem) {
+	identity, cas, problem := p.serverIdentity(job.Certname, time.Now())
+	if problem != nil {
+		return namedServer{}, s.choice, problem
+	}
+	var first *agent.Problem
+	var texts []string
+	for i, server := range s.servers {
+		problem := probe(ctx, server, identity, cas)
+		if problem == nil {
+			choice := s.choice
+			if i > 0 {
+				choice = environments.Choice{Server: server.name, Reason: environments.ChoiceFailover}
+			}
+			return server, choice, nil
+		}
+		if first == nil {
+			first = problem
+		}
+		texts = append(texts, server.name+": "+string(problem.Text))
+	}
+	first.Text = agent.Prose(strings.Join(texts, "; "))
+	return namedServer{}, s.choice, first
+}
+
+// sslDir returns the ssldir of the machine's own Puppet, which has the node's certificate for the Puppet server.
+func (p *Puppet) sslDir() string {
+	if p.Certificate.SSLDir != "" {
+		return p.Certificate.SSLDir
+	}
+	if name, err := p.find(); err == nil && strings.HasPrefix(name, aioRoot) {
+		return filepath.Join("/", p.Root, "etc/puppetlabs/puppet/ssl")
+	}
+	return filepath.Join("/", p.Root, "var/lib/puppet/ssl")
+}
+
+// aioRoot is the folder of the packages of Puppet and OpenVox.
+const aioRoot = "/opt/puppetlabs/"
+
+// serverIdentity reads and checks the certificate for the Puppet server. Without one, Puppet itself would make a key and send a
+// request to the CA.
+func (p *Puppet) serverIdentity(name string, now time.Time) (tls.Certificate, *x509.CertPool, *agent.Problem) {
+	missing := func(format string, args ...any) (tls.Certificate, *x509.CertPool, *agent.Problem) {
+		return tls.Certificate{}, nil, &agent.Problem{Code: agent.CertificateMissing, Text: agent.Prose(fmt.Sprintf(format, args...))}
+	}
+	dir := p.sslDir()
+	var files [3][]byte
+	for i, file := range []string{"certs/" + name + ".pem", "private_keys/" + name + ".pem", "certs/ca.pem"} {
+		text, err := readPEM(filepath.Join(dir, file))
+		switch {
+		case err != nil:
+			return missing("%v", err)
+		case len(text) == 0:
+			return missing("%s is missing", filepath.Join(dir, file))
+		}
+		files[i] = text
+	}
+	pair, err := tls.X509KeyPair(files[0], files[1])
+	if err != nil {
+		return missing("%s: %v", filepath.Join(dir, "certs", name+".pem"), err)
+	}
+	cas := x509.NewCertPool()
+	if !cas.AppendCertsFromPEM(files[2]) {
+		return missing("%s has no certificate", filepath.Join(dir, "certs/ca.pem"))
+	}
+	leaf := pair.Leaf
+	switch {
+	case leaf.Subject.CommonName != name:
+		return missing("%s is the certificate of %s, not of %s", filepath.Join(dir, "certs", name+".pem"), leaf.Subject.CommonName, name)
+	case now.Before(leaf.NotBefore) || now.After(leaf.NotAfter):
+		return tls.Certificate{}, nil, &agent.Problem{Code: agent.CertificateTime, Text: agent.Prose(fmt.Sprintf("it is valid from %s to %s, and the clock reads %s",
+			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)))}
+	}
+	if rest, _ := pem.Decode(files[2]); rest != nil {
+		if ca, err := x509.ParseCertificate(rest.Bytes); err == nil && (now.Before(ca.NotBefore) || now.After(ca.NotAfter)) {
+			return tls.Certificate{}, nil, &agent.Problem{Code: agent.CertificateTime, Text: agent.Prose(fmt.Sprintf("its CA is valid from %s to %s, and the clock reads %s",
+				ca.NotBefore.UTC().Format(time.RFC3339), ca.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)))}
+		}
+	}
+	return pair, cas, nil
+}
+
+// probeDeadline limits the connection to one server, and its answer.
+const probeDeadline = 20 * time.Second
+
+// probe asks a server for its status. Any answer but one of a server that starts or stops will do.
+func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.CertPool) *agent.Problem {
+	ctx, cancel := context.WithTimeout(ctx, probeDeadline)
+	defer cancel()
+	dialer := &net.Dialer{Timeout: probeDeadline / 2}
+	client := &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: cas, ServerName: s.CertificateName(), MinVersion: tls.VersionTLS12},
+			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, network, s.HostPort())
+			},
+			DisableKeepAlives: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.HostPort()+"/status/v1/simple", nil)
+	if err != nil {
+		return &agent.Problem{Code: agent.PuppetServerAway, Text: agent.Prose(err.Error())}
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return refusedBy(err)
+	}
+	_ = answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return &agent.Problem{Code: agent.PuppetServerAway, Text: agent.Prose("it answers " + strconv.Itoa(answer.StatusCode) + ": it starts, stops or is overloaded")}
+	}
+	return nil
+}
+
+// refusal matches the alerts with which a server refuses the certificate of its client.
+var refusal = regexp.MustCompile(`remote error: tls: (.*certificate.*|access denied)`)
+
+// refusedBy names the cause of a failed probe.
+func refusedBy(err error) *agent.Problem {
+	var at *net.OpError
+	var unverified *tls.CertificateVerificationError
+	text := err.Error()
+	if cause := errors.Unwrap(err); cause != nil { // without the URL
+		text = cause.Error()
+	}
+	code := agent.PuppetServerAway
+	switch {
+	case errors.As(err, &unverified):
+		code = agent.ServerUntrusted
+		var invalid x509.CertificateInvalidError
+		if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
+			code = agent.CertificateTime
+		}
+	case refusal.MatchString(text):
+		code, text = agent.CertificateRefused, refusal.FindStringSubmatch(text)[1]
+	case errors.As(err, &at) && at.Op == "remote error":
+		code = agent.CertificateRefused
+	case errors.Is(err, context.DeadlineExceeded):
+		text = "it did not answer within " + probeDeadline.String()
+	}
+	return &agent.Problem{Code: code, Text: agent.Prose(oneLine(text))}
+}
+
+// applyServed runs puppet agent against the server of a reference release.
+func (p *Puppet) applyServed(ctx context.Context, job agent.Job, s *served) (agent.Result, error) {
+	untouched := func(problem agent.Problem) (agent.Result, error) {
+		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: problem}, nil
+	}
+	if job.Preview {
+		return untouched(agent.Problem{Code: agent.PreviewServed})
+	}
+	server, choice, problem := p.answering(ctx, job, s)
+	if problem != nil {
+		return untouched(*problem)
+	}
+	cmd, err := p.agentCommand(job, s, server)
+	if err != nil {
+		return agent.Result{}, err
+	}
+	e, err := p.run(ctx, cmd, job)
+	if err != nil {
+		return agent.Result{}, err
+	}
+	r := p.resultServed(job, e, s.environment)
+	r.Served = &agent.Served{Environment: s.environment, Server: server.name, Reason: string(choice.Reason), Criterion: choice.Criterion, Value: choice.Value, Code: r.ConfigVersion}
+	return r, nil
+}
+
+// agentDir is the folder of runs against a Puppet server. What the server synchronises stays there from run to run.
+func (p *Puppet) agentDir() string { return filepath.Join(p.Dir, "puppet", "agent") }
+
+// agentCommand prepares the run's folder and returns the command.
+//
+//	runs/<id>/conf/puppet.conf           the settings, with those of the environment file
+//	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
+//	runs/<id>/lib/pulley_address.rb      see addresses
+//	puppet/agent                         vardir and the like: plug-ins of the server, and no catalog
+func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*exec.Cmd, error) {
+	name, err := p.find()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.checkJob(job); err != nil {
+		return nil, err
+	}
+	dir, own := p.RunDir(job.ID), p.agentDir()
+	err = os.RemoveAll(dir)
+	for _, d := range []string{dir, filepath.Join(dir, "conf"), filepath.Join(dir, "lib"), filepath.Join(dir, "modules"), filepath.Join(dir, "state"), filepath.Join(own, "code"), filepath.Join(own, "var", "state")} {
+		err = errors.Join(err, os.MkdirAll(d, 0o700))
+	}
+	core := false
+	if err == nil {
+		core, err = p.linkCoreTypes(filepath.Join(dir, "modules"))
+	}
+	err = errors.Join(err,
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.agentConf(job, core, s.settings, server), 0o600),
+		os.WriteFile(filepath.Join(dir, "lib", "pulley_address.rb"), addresses, 0o600),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
+	}
+	args := []string{
+		"agent", "--confdir", filepath.Join(dir, "conf"), "--vardir", filepath.Join(own, "var"), "--certname", job.Certname, "--environment", s.environment,
+		"--server", server.CertificateName(), "--onetime", "--no-daemonize", "--detailed-exitcodes", "--strict_environment_mode", "--no-usecacheonfailure",
+		"--catalog_cache_terminus", "", "--logdest", "console", "--color=false",
+	}
+	if job.Noop {
+		args = append(args, "--noop")
+	}
+	if len(job.Tags) > 0 {
+		args = append(args, "--tags", strings.Join(job.Tags, ","))
+	}
+	if len(job.SkipTags) > 0 {
+		args = append(args, "--skip_tags", strings.Join(job.SkipTags, ","))
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Env, cmd.Dir = environ(), "/"
+	if server.Address != server.CertificateName() {
+		cmd.Env = append(cmd.Env, "RUBYOPT=-r"+filepath.Join(dir, "lib", "pulley_address.rb"), "PULLEY_SERVER_NAME="+server.CertificateName(), "PULLEY_SERVER_ADDRESS="+server.Address)
+	}
+	return cmd, nil
+}
+
+// agentConf returns the run's puppet.conf. The settings of the environment file cannot name those that follow them.
+func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, server namedServer) []byte {
+	dir, own := p.RunDir(job.ID), p.agentDir()
+	state := filepath.Join(own, "var", "state")
+	if job.Noop { // Puppet would record when it checked each resource, and skip those with a schedule in the next run
+		state = filepath.Join(dir, "state")
+	}
+	var b strings.Builder
+	b.WriteString("# written anew for each run\n[main]\n")
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		fmt.Fprintf(&b, "%s = %s\n", name, more[name])
+	}
+	if core {
+		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
+	}
+	for _, s := range [][2]string{
+		{"serverport", strconv.Itoa(cmp.Or(server.Port, environments.DefaultPort))},
+		{"ssldir", p.sslDir()},
+		{"basemodulepath", filepath.Join(dir, "modules")},
+		{"codedir", filepath.Join(own, "code")},
+		{"statedir", state},
+		{"publicdir", filepath.Join(own, "var", "public")},
+		{"rundir", filepath.Join(own, "run")},
+		{"logdir", filepath.Join(own, "log")},
+		{"lastrunreport", filepath.Join(dir, "report.yaml")},
+		{"lastrunfile", filepath.Join(dir, "summary.yaml")},
+		{"write_catalog_summary", "true"},
+		{"classfile", filepath.Join(dir, "classes.txt")},
+		{"resourcefile", filepath.Join(dir, "resources.txt")},
+		{"report", "true"},
+		{"noop", "false"},
+		{"splay", "false"},
+		{"waitforcert", "0"},
+		{"waitforlock", "0"},
+		{"log_level", "info"}, // an info: `Applying configuration version`, the proof that a catalog was applied
+		{"disable_i18n", "true"},
+	} {
+		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
+	}
+	return []byte(b.String())
+}
