@@ -3,6 +3,7 @@ package puppetserver
 import (
 	"crypto/x509"
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"pulley/internal/pki"
@@ -81,7 +82,8 @@ func FuzzCheckCSR(f *testing.F) {
 func FuzzParseAnswers(f *testing.F) {
 	for _, text := range []string{
 		`[{"name":"web1","state":"signed","not_before":"2026-11-25T10:58:27UTC","serial_number":1}]`,
-		`{"environment":"production","version":1795690844,"code_id":null,"resources":[{"type":"Stage"}]}`, "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
+		`{"environment":"production","version":1795690844,"code_id":null,"resources":[{"type":"Stage"}]}`, `{"ca":{"state":"running"},"server":{"service_version":"7.9.5","state":"starting"}}`,
+		"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
 	} {
 		f.Add([]byte(text))
 	}
@@ -97,8 +99,28 @@ func FuzzParseAnswers(f *testing.F) {
 		if c, err := parseCatalog(b); err == nil && c.Environment == "" {
 			t.Error("a catalog without environment")
 		}
+		var h Health
+		_ = h.parse(b)
 		if list, err := ParseCRL(b, []*x509.Certificate{{}}); err == nil {
 			t.Errorf("unsigned list: %v", list)
 		}
 	})
+}
+
+// What the status service of puppetserver 7.9.5 reports, and a server that is starting.
+func TestHealthForms(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Health{
+		`{"ca":{"service_version":"7.9.5","state":"running"},"server":{"service_version":"7.9.5","state":"running"}}`: {Version: "7.9.5", HasCA: true},
+		`{"server":{"service_version":"7.9.5","state":"starting"},"master":{"state":"unknown"}}`:                      {Version: "7.9.5", Stopped: []string{"master", "server"}},
+		`{}`: {},
+	} {
+		var h Health
+		if err := h.parse([]byte(text)); err != nil || h.Version != want.Version || h.HasCA != want.HasCA || !slices.Equal(h.Stopped, want.Stopped) {
+			t.Errorf("%s: %+v, %v", text, h, err)
+		}
+	}
+	if (&Health{}).parse([]byte("running")) == nil {
+		t.Error("another answer is taken for the status")
+	}
 }
