@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	if err := shared.Close(); err != nil {
 		code = 1
 	}
-	os.Exit(code) //nolint:forbidigo // the end of a test's process
+	os.Exit(code)
 }
 
 // credentials are those of a client of the site.
