@@ -49,7 +49,7 @@ func TestRevealMarksAsSensitive(t *testing.T) {
 
 // A Puppet server cannot decrypt secrets, and a catalog with a ciphertext in the place of a password would be applied.
 func TestLayersForServersHaveNoSecrets(t *testing.T) {
-	secret := SecretText("role", "YWdl")
+	secret := SecretText("0123456789abcdef", "YWdl")
 	layer, err := Parse([]byte("a: 1\nb: '" + secret + "'\nc: {d: ['" + secret + "']}\n"))
 	if err != nil {
 		t.Fatal(err)
