@@ -45,6 +45,14 @@ func NodeOf(certname string) string {
 	return certname
 }
 
+// Certname returns the certname of a node: the opposite of NodeOf.
+func Certname(node string) string {
+	if n, err := ParseNode(node); err == nil {
+		return n.Hostname()
+	}
+	return node
+}
+
 // Classify returns the answer of the classifier for a node of a role: the classes and parameters of the environment, of the role and of
 // the node. Of the same parameter, the node's value wins over the role's, and this over the environment's.
 func (e *Environment) Classify(role, node string) Classification {

@@ -52,6 +52,24 @@ func (s PuppetServer) HostPort() string {
 	return s.Address + ":" + port
 }
 
+// NameAt returns the name in the certificate of the server at a URL; "" for a URL of no server, or without a name of its own.
+func (p *PuppetSettings) NameAt(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	host := u.Host
+	if u.Port() == "" {
+		host = net.JoinHostPort(u.Hostname(), strconv.Itoa(DefaultPort))
+	}
+	for _, of := range p.Servers {
+		if of.HostPort() == host && of.Name != "" {
+			return of.Name
+		}
+	}
+	return ""
+}
+
 // IP returns the address of the server if it is an IP address.
 func (s PuppetServer) IP() (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s.Address)

@@ -3,8 +3,6 @@ package puppetserver
 import (
 	"fmt"
 	"maps"
-	"net"
-	"net/url"
 	"slices"
 	"time"
 
@@ -53,19 +51,7 @@ func Open(p *environments.PuppetSettings, own Credentials, now func() time.Time)
 
 // OpenCA returns a client of the CA at a URL. A CA on one of the servers has that server's name in its certificate.
 func OpenCA(p *environments.PuppetSettings, address string, own Credentials, now func() time.Time) (*Client, error) {
-	name := ""
-	if u, err := url.Parse(address); err == nil {
-		host := u.Host
-		if u.Port() == "" {
-			host = net.JoinHostPort(u.Hostname(), DefaultPort)
-		}
-		for _, of := range p.Servers {
-			if of.HostPort() == host {
-				name = of.Name
-			}
-		}
-	}
-	return NewNamed(address, name, own, now)
+	return NewNamed(address, p.NameAt(address), own, now)
 }
 
 // CAs returns the clients of all CAs: those that a clean must reach.

@@ -18,7 +18,7 @@ import (
 // RemoveNode removes a node from the fleet. First it deletes the node's etcd users of all incarnations and its role:
 // from then on etcd refuses its requests. Then one transaction records the removal in its identity. The same
 // transaction deletes its entry of the host list, its exports, its holds, targets and assignment, the confirmation of its retirement,
-// its pre-created user, its first boot and notes about it. Its status and runs stay. Its machine record, if any, also stays and is marked as joined,
+// its pre-created user, its first boot and notes about it, and records what Puppet servers have of it. Its status and runs stay. Its machine record, if any, also stays and is marked as joined,
 // because the machine still exists. It returns ErrNotFound if there was nothing to remove. It may be repeated after a
 // crash at any point.
 func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
@@ -62,11 +62,17 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	var host *agent.Host
 	var reserve *Precreated
 	var record *booked
+	var spec *environments.Environment
 	var unreadable error // only an entry of the host list needs the machine record
 	_, err := s.db.Read(ctx, read,
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
 		etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
 		etcd.Point{Key: k.Precreated(node), Read: etcd.Into(&reserve)},
+		etcd.Point{Key: k.Cleanup(node), Read: func(*etcd.KV) error { return nil }},
+		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
+			spec, _ = environments.Decode(kv.Value) // an unreadable one names no Puppet servers, and stops no removal
+			return nil
+		}},
 		etcd.Point{Key: k.MachineRecord(node), Read: func(kv *etcd.KV) error {
 			unreadable = etcd.Into(&record)(kv)
 			return nil
@@ -98,6 +104,9 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		users = append(users, reserve.User)
 	}
 	b := etcd.If(etcd.Unchanged(read)...).Delete(gone...).Touch(k.HostsHead()).Touch(s.db.Keys.Targets())
+	if cleanup := cleanupOf(spec, node, r); cleanup != nil && (host != nil || identity.Live()) {
+		b.Put(k.Cleanup(node), cleanup)
+	}
 	// A node that left by itself may return with its old token, and others may take its name. This removal forbids
 	// both.
 	if identity != nil && (identity.Removed == nil || host != nil || identity.Removed.Left && !r.Left) {

@@ -55,6 +55,7 @@ import (
 //	identities/<env>/<node>                              s,a  the holder of a node's name, or its removal
 //	operators/<name>                                     s,a  the holder of an operator's name
 //	precreated/<env>/<node>                              s  the etcd user that is pre-created for a joining node
+//	cleanups/<env>/<node>                                a,s  what Puppet servers still have of a removed node; serve deletes it
 //	firstboots/<env>/<machine>                           s,o  progress of a machine's first boot
 //	machines/<env>/<machine>                             s  the node that a machine joined as, and its removal
 //	recipients/<env>/<name>                              s  the recipients of an environment's secrets, certified
@@ -114,6 +115,7 @@ func (k Keys) AllRuns() string                     { return k.prefix + "runs/" }
 func (k Keys) AllFacts() string                    { return k.prefix + "facts/" }
 func (k Keys) AllIdentities() string               { return k.prefix + "identities/" }
 func (k Keys) AllPrecreated() string               { return k.prefix + "precreated/" }
+func (k Keys) AllCleanups() string                 { return k.prefix + "cleanups/" }
 func (k Keys) AllFirstBoots() string               { return k.prefix + "firstboots/" }
 
 // Env returns the keys of one environment.
@@ -186,6 +188,7 @@ func (k EnvKeys) Facts(node string) string        { return k.NodesFacts() + esca
 func (k EnvKeys) Identities() string              { return k.of.AllIdentities() + k.env }
 func (k EnvKeys) Identity(node string) string     { return k.Identities() + escape(node) }
 func (k EnvKeys) Precreated(node string) string   { return k.of.AllPrecreated() + k.env + escape(node) }
+func (k EnvKeys) Cleanup(node string) string      { return k.of.AllCleanups() + k.env + escape(node) }
 func (k EnvKeys) FirstBoots() string              { return k.of.AllFirstBoots() + k.env }
 func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + escape(machine) }
 func (k EnvKeys) Past(machine string) string {

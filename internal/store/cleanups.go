@@ -1,0 +1,133 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
+)
+
+// CleanupKind is the code of what Puppet servers still have of a removed node.
+type CleanupKind string
+
+// The kinds.
+const (
+	CleanCertificate CleanupKind = "certificate" // at a CA: serve revokes and deletes it
+	CleanPuppetDB    CleanupKind = "puppetdb"    // serve deactivates the node
+)
+
+// CleanupStep is one of them, until it is done.
+type CleanupStep struct {
+	Kind CleanupKind `json:"kind"`
+	URL  string      `json:"url"`            // of the CA or of PuppetDB
+	Name string      `json:"name,omitempty"` // in the server's certificate; "": that of the URL
+
+	Problem agent.Prose `json:"problem,omitempty"` // of the last attempt
+}
+
+// Cleanup is what Puppet servers still have of a removed node. Serve deletes it when all is done.
+type Cleanup struct {
+	Node     string        `json:"node"`
+	Certname string        `json:"certname"`
+	Removed  time.Time     `json:"removed"`
+	By       string        `json:"by"`
+	Steps    []CleanupStep `json:"steps"`
+
+	Environment environments.Ref `json:"-"`
+}
+
+// cleanupOf returns what a removal leaves at the Puppet servers of an environment; nil for nothing.
+func cleanupOf(spec *environments.Environment, node string, r Removal) *Cleanup {
+	if spec == nil {
+		return nil
+	}
+	c := Cleanup{Node: node, Certname: environments.Certname(node), Removed: r.At.UTC(), By: r.By}
+	p := &spec.Puppet
+	cas := p.CA.Also
+	if p.CA.URL != "" {
+		cas = append([]string{p.CA.URL}, cas...)
+	}
+	for _, url := range cas {
+		c.Steps = append(c.Steps, CleanupStep{Kind: CleanCertificate, URL: url, Name: p.NameAt(url)})
+	}
+	if p.PuppetDB != "" {
+		c.Steps = append(c.Steps, CleanupStep{Kind: CleanPuppetDB, URL: p.PuppetDB})
+	}
+	if len(c.Steps) == 0 {
+		return nil
+	}
+	return &c
+}
+
+// Cleanups lists all cleanups, the oldest removal first.
+func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, err error) {
+	names, err := s.db.Segments(ctx, s.db.Keys.AllCleanups())
+	for i := 0; err == nil && i < len(names); i++ {
+		ref, bad := environments.ParseRef(names[i])
+		if bad != nil {
+			continue // not ours
+		}
+		var of map[string]Cleanup
+		of, _, err = etcd.ReadAll[Cleanup](ctx, s.db, s.db.Env(ref).Cleanup(""))
+		for node, c := range of {
+			if c.Node == node {
+				c.Environment = ref
+				all = append(all, c)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Cleanup) int {
+		if by := a.Removed.Compare(b.Removed); by != 0 {
+			return by
+		}
+		return compareCleanups(a, b)
+	})
+	return all, etcd.Wrap(err, "cannot list what Puppet servers have of removed nodes")
+}
+
+func compareCleanups(a, b Cleanup) int {
+	return slices.Compare([]string{a.Environment.String(), a.Node}, []string{b.Environment.String(), b.Node})
+}
+
+// Returned reports whether a removed node is back, or a new machine is ordered under its name. Its join cleans the old certificate, and
+// whoever cleans now would revoke the new one.
+func (s *Joins) Returned(ctx context.Context, c Cleanup) (bool, error) {
+	k := s.db.Env(c.Environment)
+	var identity *Identity
+	var host *agent.Host
+	var record *machines.Record
+	_, err := s.db.Read(ctx, map[string]int64{},
+		etcd.Point{Key: k.Identity(c.Node), Read: etcd.Into(&identity)},
+		etcd.Point{Key: k.Host(c.Node), Read: etcd.Into(&host)},
+		etcd.Point{Key: k.MachineRecord(c.Node), Read: etcd.Into(&record)},
+	)
+	if err != nil {
+		return false, etcd.Wrap(err, "cannot read whether node %s returned", c.Node)
+	}
+	return identity.Live() || host != nil || record != nil && record.Phase != machines.Retiring && record.At.After(c.Removed), nil
+}
+
+// PutCleanup stores a cleanup after an attempt, or deletes it if no step is left. It does nothing if the node was removed again since c
+// was read.
+func (s *Joins) PutCleanup(ctx context.Context, c Cleanup) error {
+	key := s.db.Env(c.Environment).Cleanup(c.Node)
+	err := etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Cleanup, b *etcd.Batch) error {
+		switch {
+		case old == nil || !old.Removed.Equal(c.Removed):
+		case len(c.Steps) == 0:
+			b.Delete(key)
+		case !slices.Equal(old.Steps, c.Steps):
+			b.Put(key, c)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot store what Puppet servers have of %s: %w", c.Node, err)
+	}
+	return nil
+}
