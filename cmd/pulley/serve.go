@@ -74,6 +74,7 @@ EXIT STATUS
 	f.StringArrayVar(&s.config.Notify, "notify", nil, "URL for notices of first boots, duplicate machines and floods, in the form of shoutrrr (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, separated by spaces]")
 	f.StringVar(&s.notifyFile, "notify-file", "", "file with such URLs, one a line, that only its owner can read")
 	f.StringVar(&s.config.Gates, "gates", "", "file that defines the gates of rollouts: commands, HTTP checks and Prometheus queries")
+	f.StringVar(&s.config.Puppet, "puppet-credentials", "", "folder with cert.pem, key.pem and ca.pem, with which serve works at the CA of Puppet servers")
 	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose dead machines are replaced, as by `pulley env watch`, separated by commas: files, or names of environments/NAME.yaml")
 	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, described in ../clouds/NAME.yaml beside the files")
 	cli.DurationVar(f, &s.patience, "watch-patience", watch.DefaultPatience, "how long a machine must be dead before it is replaced")

@@ -117,6 +117,7 @@ var checks = []check{
 	{Name: "machines", Run: machineRecords},
 	{Name: "applying", Run: applying},
 	{Name: "leftovers", Run: leftovers, Repair: repairLeftovers},
+	{Name: "cleanups", Run: cleanups},
 	{Name: "notices", Run: notices},
 	{Name: "nodes", Run: nodes}, // and fine where no check found anything about an environment
 }

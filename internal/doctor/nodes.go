@@ -289,3 +289,34 @@ func notices(f *facts) (all []Finding) {
 	}
 	return all
 }
+
+const (
+	shownCleanups = 5
+	kindPuppetDB  = string(store.CleanPuppetDB)
+)
+
+// cleanups names what Puppet servers still have of removed nodes: one finding for each server of an environment.
+func cleanups(f *facts) (all []Finding) {
+	at := map[[3]string]int{}
+	for _, c := range f.cleanups {
+		for _, step := range c.Steps {
+			key := [3]string{c.Environment.String(), string(step.Kind), step.URL}
+			i, known := at[key]
+			if !known {
+				i = len(all)
+				at[key] = i
+				all = append(all, Finding{Code: cleanupPending, Severity: Warning, Environment: key[0], Params: Params{
+					Kind: key[1], Endpoint: step.URL, Seconds: int64(f.now.Sub(c.Removed).Seconds()), // of the oldest
+				}})
+			}
+			p := &all[i].Params
+			if p.Count++; p.Count <= shownCleanups {
+				p.Nodes = append(p.Nodes, c.Node)
+			}
+			if step.Problem != "" {
+				p.Text = step.Problem
+			}
+		}
+	}
+	return all
+}

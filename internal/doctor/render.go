@@ -114,6 +114,8 @@ const (
 	straysKept         Code = "strays_kept"
 	straysDeleted      Code = "strays_deleted"
 
+	cleanupPending Code = "cleanup_pending"
+
 	noticeFailed      Code = "notice_failed"
 	noticeUnsure      Code = "notice_unsure"
 	noticeInterrupted Code = "notice_interrupted"
@@ -330,6 +332,12 @@ func (f Finding) render() (sentence, remedy string) {
 		return "users without an owner were kept: not every record can be read", ""
 	case straysDeleted:
 		return fmt.Sprintf("%d users and %d roles without an owner were deleted", p.Count, p.Count2), ""
+	case cleanupPending:
+		what := "the Puppet CA " + p.Endpoint + " may still have valid certificates of removed nodes: " + someNodes(p)
+		if p.Kind == kindPuppetDB {
+			what = "PuppetDB " + p.Endpoint + " still has removed nodes: " + someNodes(p)
+		}
+		return what + cause(p.Text), "`pulley serve --puppet-credentials DIR` repeats it until it is done"
 	case noticeFailed:
 		return "a notice was not sent: " + p.Kind + cause(p.Text), "check the URLs of `pulley serve --notify`"
 	case noticeUnsure:

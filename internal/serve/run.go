@@ -26,6 +26,7 @@ import (
 	"pulley/internal/mirror"
 	"pulley/internal/notify"
 	"pulley/internal/pki"
+	"pulley/internal/puppetserver"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )
@@ -59,6 +60,7 @@ type Config struct {
 	Agents       []string // program files
 	Notify       []string // URLs
 	Gates        string   // file that defines the gates of rollouts; "": none
+	Puppet       string   // folder with the credentials at the CA of Puppet servers; "": none
 
 	Hostname string
 	Now      func() time.Time
@@ -120,6 +122,14 @@ func (c Config) Check() error {
 	}
 	if c.Gates != "" {
 		if _, err := gates.Load(c.Gates); err != nil {
+			return err
+		}
+	}
+	if c.Puppet != "" {
+		if !c.hasCA() {
+			return errors.New("--puppet-credentials is for a serve where machines join: with --auth, or with --data-dir beside --endpoints")
+		}
+		if _, err := puppetserver.LoadCredentials(c.Puppet); err != nil {
 			return err
 		}
 	}
@@ -386,7 +396,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if v.ready.Etcd != nil {
 		etcdDir = c.Member.Dir
 	}
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, EtcdDir: etcdDir, Hostname: c.Hostname, Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Clock: v.clock.check})
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type TasksConfig struct {
 	Metrics      prometheus.Registerer       // may be nil
 	Notify       []string                    // URLs, in the form of shoutrrr
 	Gates        string                      // file with the gates of rollouts; "": none
+	Puppet       string                      // folder with the credentials at the CA of Puppet servers; "": none
 	EtcdDir      string                      // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
 	Hostname     string                      // of this machine, for the record of that disk
 	Clock        func(context.Context) error // refuses a clock that is wrong; nil accepts any
@@ -95,6 +96,12 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
 	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]string{}, told: map[environments.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
+	if t.Puppet != "" {
+		c := &cleanups{Tasks: t, dir: t.Puppet, failed: map[string]failure{}}
+		tasks.Go(func() {
+			t.every(ctx, cleanupInterval, "cannot remove nodes from Puppet servers", c.work)
+		})
+	}
 	if t.EtcdDir != "" {
 		tasks.Go(func() { t.every(ctx, diskInterval, "etcd stops when its disk is full", t.checkDisk) })
 		tasks.Go(func() { t.every(ctx, spaceInterval, "etcd is full", t.makeRoom) })

@@ -90,6 +90,12 @@ func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, err error) {
 	return all, etcd.Wrap(err, "cannot list what Puppet servers have of removed nodes")
 }
 
+// Cleanup reads what Puppet servers still have of a removed node; nil for nothing.
+func (s *Joins) Cleanup(ctx context.Context, ref environments.Ref, node string) (*Cleanup, error) {
+	c, _, err := etcd.Single[Cleanup](ctx, s.db, s.db.Env(ref).Cleanup(node))
+	return c, etcd.Wrap(err, "cannot read what Puppet servers have of node %s", node)
+}
+
 func compareCleanups(a, b Cleanup) int {
 	return slices.Compare([]string{a.Environment.String(), a.Node}, []string{b.Environment.String(), b.Node})
 }

@@ -62,6 +62,7 @@ var stored = map[string]any{
 	"identities/<env>/<node>":                              Identity{},
 	"operators/<name>":                                     OperatorIdentity{},
 	"precreated/<env>/<node>":                              Precreated{},
+	"cleanups/<env>/<node>":                                Cleanup{},
 	"firstboots/<env>/<machine>":                           FirstBoot{},
 	"machines/<env>/<machine>":                             Past{},
 	"recipients/<env>/<name>":                              Recipients{},

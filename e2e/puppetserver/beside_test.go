@@ -1,0 +1,314 @@
+//go:build e2e
+
+// Package puppetserver_test runs the commands beside real Puppet servers: classes and data that the servers read, and nodes that are
+// removed. It must never replace a part of a server.
+package puppetserver_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pulley/internal/pki"
+	"pulley/internal/puppetserver"
+	"pulley/internal/testbed/puppetservertest"
+)
+
+// patience is for machines that are much slower than this one.
+const patience = 3 * time.Minute
+
+// bench is a fleet whose serve runs beside the servers of a site.
+type bench struct {
+	t      *testing.T
+	dir    string
+	site   *puppetservertest.Site
+	listen string
+	own    puppetserver.Credentials
+	serve  *exec.Cmd
+}
+
+const site = `
+class role_web($port) {
+  fail("port=${port} type=${type($port, 'generalized')} east=${datacenter} role=${pulley_role} in=${pulley_environment} live=${lookup('app::message', { default_value => 'none' })} site=${lookup('app::site', { default_value => 'none' })}")
+}
+node default { }
+`
+
+const environment = `
+puppet:
+  servers: {eu1: {address: %[1]s}}
+  ca: {url: "%[2]s"}
+enc: {parameters: {datacenter: east}}
+roles:
+  web: {cardinality: 2, enc: {classes: {role_web: {port: 8080}}}}
+`
+
+const hiera = `
+version: 5
+hierarchy:
+  - name: Live data
+    data_hash: yaml_data
+    datadir: %s/live/%%{pulley_environment}/current
+    mapped_paths: [pulley_layers, layer, "%%{layer}.yaml"]
+`
+
+// Nodes of an existing Puppet server must get the classes and the live data of their fleet, also while etcd is away, and a removed
+// node must get nothing: no server may accept its certificate, also if the CA was away when it was removed.
+func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
+	b := &bench{t: t, dir: t.TempDir(), site: puppetservertest.New(t)}
+	first := b.site.First
+	var up sync.WaitGroup
+	b.configure()
+	up.Go(func() { b.site.Up(t) })
+	b.start()
+	b.write("dev.yaml", fmt.Sprintf(environment, first.Address, first.URL()))
+	b.pulley("env", "apply", b.path("dev.yaml"), "--yes")
+	b.pulley("nodes", "add", "web1")
+	b.pulley("data", "set", "app::message", "hello")
+	b.pulley("data", "set", "app::site", "ams1", "--node", "web1")
+	b.pulley("data", "export", b.path("live/dev"), "--for-server")
+	up.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+
+	ca := b.client(first.URL(), b.own)
+	p, err := ca.Presign(t.Context(), "web1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.NewIdentity(p.Key, p.Certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := b.client(first.URL(), puppetserver.Credentials{Identity: id, CA: b.own.CA})
+	b.compiles(node, "port=8080 type=Integer east=east role=web in=dev live=hello site=ams1")
+
+	// A change of data is in the next catalog.
+	b.pulley("data", "set", "app::message", "more", "--role", "web")
+	b.pulley("data", "export", b.path("live/dev"), "--for-server")
+	b.compiles(node, "live=more site=ams1")
+
+	// Without etcd, the server compiles with the kept answer and the data that it has.
+	b.stop()
+	b.compiles(node, "port=8080 type=Integer east=east role=web in=dev live=more site=ams1")
+
+	// The CA is away when the node is removed: the removal is done, and its certificate is not.
+	first.Kill()
+	b.start()
+	if out := b.pulley("nodes", "remove", "web1", "--yes"); !strings.Contains(out, "pulley serve removes web1 from 1 Puppet server") {
+		t.Errorf("nodes remove prints %s", out)
+	}
+	b.until("may still have valid certificates of removed nodes: web1: cannot clean web1: cannot connect to Puppet server", "doctor")
+	if refuses, err := b.client(b.site.Second.URL(), b.own).Refuses(t.Context(), id); refuses || err != nil {
+		t.Errorf("the second server refuses the node before its list has it: %v, %v", refuses, err)
+	}
+	first.Up(t)
+	b.gone("may still have valid certificates", "doctor")
+	_, crl, err := ca.CRL(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := false
+	for _, e := range crl.RevokedCertificateEntries {
+		listed = listed || e.SerialNumber.Cmp(id.Leaf().SerialNumber) == 0
+	}
+	if !listed {
+		t.Error("the list of the CA does not have the certificate of the removed node")
+	}
+	b.site.CopyCRL(t)
+	for _, server := range []*puppetservertest.Server{first, b.site.Second} {
+		c := b.client(server.URL(), b.own)
+		deadline := time.Now().Add(patience)
+		for {
+			refuses, err := c.Refuses(t.Context(), id)
+			if refuses {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s still accepts the removed node: %v", server.Name, err)
+			}
+			time.Sleep(500 * time.Millisecond) // between two questions
+		}
+	}
+
+	// Its classes are gone, also from the kept answers.
+	other := b.client(first.URL(), b.issue("web1"))
+	if _, err := other.Compile(t.Context(), "production", nil); err == nil || strings.Contains(err.Error(), "port=8080") {
+		t.Errorf("the server classifies a removed node: %v", err)
+	}
+}
+
+// configure lets the first server read classes and live data from Pulley.
+func (b *bench) configure() {
+	conf := filepath.Join(b.site.Dir, puppetservertest.FirstName, "conf")
+	classifier := b.path("pulley-enc")
+	b.write("pulley-enc", fmt.Sprintf("#!/bin/sh\nHOME=%s XDG_CONFIG_HOME=%[1]s/config XDG_CACHE_HOME=%[1]s/cache exec %s enc \"$@\"\n", b.dir, program))
+	if err := os.Chmod(classifier, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(conf, "puppet.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = fmt.Fprintf(f, "\n[master]\nnode_terminus = exec\nexternal_nodes = %s\n", classifier)
+		f.Close()
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(conf, "hiera.yaml"), fmt.Appendf(nil, hiera, b.dir), 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.site.First.Put(b.t, "production", "manifests/site.pp", site)
+	b.own = b.issue(puppetservertest.Allowed)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.listen = l.Addr().String()
+	l.Close()
+}
+
+// issue returns credentials, which it also writes into a folder as serve reads them.
+func (b *bench) issue(name string) puppetserver.Credentials {
+	b.t.Helper()
+	files, dir := b.site.Issue(b.t, puppetservertest.Client{Name: name}), b.path("credentials-"+name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	for from, to := range map[string]string{files.Cert: puppetserver.CertFile, files.Key: puppetserver.KeyFile, files.CA: puppetserver.CAFile} {
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, to), text, 0o600)
+		}
+		if err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	own, err := puppetserver.LoadCredentials(dir)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return own
+}
+
+func (b *bench) client(url string, own puppetserver.Credentials) *puppetserver.Client {
+	b.t.Helper()
+	c, err := puppetserver.New(url, own, time.Now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(c.Close)
+	return c
+}
+
+// compiles lets the server compile a catalog, whose class fails with all that it was given.
+func (b *bench) compiles(as *puppetserver.Client, want string) {
+	b.t.Helper()
+	if _, err := as.Compile(b.t.Context(), "production", nil); err == nil || !strings.Contains(err.Error(), want) {
+		b.t.Errorf("the server answers %v, want %q\n%s", err, want, b.site.First.Log())
+	}
+}
+
+func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *bench) write(name, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(b.path(name), []byte(text), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) command(args ...string) *exec.Cmd {
+	c := exec.Command(program, args...)
+	c.Env = append(os.Environ(), "HOME="+b.dir, "XDG_CONFIG_HOME="+b.path("config"), "XDG_CACHE_HOME="+b.path("cache"), "PULLEY_ENVIRONMENT=dev")
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+func (b *bench) pulley(args ...string) string {
+	b.t.Helper()
+	out, err := b.command(args...).CombinedOutput()
+	if err != nil {
+		b.t.Fatalf("pulley %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// start starts serve, and waits until etcd answers.
+func (b *bench) start() {
+	b.t.Helper()
+	if err := os.MkdirAll(b.path("cache"), 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	var out bytes.Buffer
+	b.serve = b.command("serve", "--auth", "--data-dir", b.path("data"), "--listen", b.listen, "--listen-https", "127.0.0.1:0",
+		"--puppet-credentials", b.path("credentials-"+puppetservertest.Allowed), "--log-file", b.path("serve.log"))
+	b.serve.Stdout, b.serve.Stderr = &out, &out
+	if err := b.serve.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(b.stop)
+	b.until("", "env", "list")
+}
+
+func (b *bench) stop() {
+	if b.serve == nil {
+		return
+	}
+	_ = b.serve.Process.Signal(syscall.SIGTERM)
+	_ = b.serve.Wait()
+	b.serve = nil
+}
+
+// until repeats a command until it succeeds with a text in its output, or with any exit code if the text is not empty.
+func (b *bench) until(text string, args ...string) { b.t.Helper(); b.repeat(text, true, args...) }
+
+// gone repeats a command until it no longer prints a text.
+func (b *bench) gone(text string, args ...string) { b.t.Helper(); b.repeat(text, false, args...) }
+
+func (b *bench) repeat(text string, wanted bool, args ...string) {
+	b.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		out, err := b.command(args...).CombinedOutput()
+		if (err == nil || text != "") && strings.Contains(string(out), text) == wanted {
+			return
+		}
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(b.path("serve.log"))
+			b.t.Fatalf("pulley %s: %v, want %v of %q\n%s\n%s", strings.Join(args, " "), err, wanted, text, out, log)
+		}
+		time.Sleep(300 * time.Millisecond) // between two looks
+	}
+}
+
+var program string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "pulley-puppetserver-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "pulley")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "pulley/cmd/pulley")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "cannot build pulley: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}

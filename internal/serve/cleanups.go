@@ -1,0 +1,119 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/puppetserver"
+	"pulley/internal/store"
+)
+
+const (
+	cleanupInterval = 5 * time.Second
+	cleanupPause    = 10 * time.Second // after a failure of a server; doubled with each further one
+	maxCleanupPause = 5 * time.Minute
+)
+
+// cleanups removes from Puppet servers what they have of removed nodes: certificates, and nodes in PuppetDB. Several serves may do
+// the same: each step may be repeated. It is not safe for concurrent use.
+type cleanups struct {
+	*Tasks
+	dir    string // of the credentials
+	failed map[string]failure
+}
+
+// failure is a server that failed, by its URL.
+type failure struct {
+	pause time.Duration
+	until time.Time
+}
+
+// work does all that is due.
+func (c *cleanups) work(ctx context.Context) error {
+	all, err := c.Store.Joins.Cleanups(ctx)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	own, err := puppetserver.LoadCredentials(c.dir) // at each round: they are renewed while serve runs
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, one := range all {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		problems = append(problems, c.clean(ctx, one, own))
+	}
+	return errors.Join(problems...)
+}
+
+// clean works on one node. It stores what is left, and why.
+func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver.Credentials) error {
+	log := c.Log.With("env", of.Environment, "node", of.Node)
+	left := of
+	left.Steps = nil
+	for _, step := range of.Steps {
+		if c.Now().Before(c.failed[step.URL].until) {
+			left.Steps = append(left.Steps, step)
+			continue
+		}
+		returned, err := c.Store.Joins.Returned(ctx, of)
+		if err != nil {
+			return err
+		}
+		if returned {
+			log.Info("a removed node is back: its join cleans its old certificate")
+			left.Steps = nil
+			break
+		}
+		switch err := c.do(ctx, step, of, own); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			delete(c.failed, step.URL)
+			log.Info("a removed node is gone from a Puppet server", "kind", step.Kind, "url", step.URL)
+		default:
+			c.fail(step.URL, err)
+			if step.Problem = agent.Prose(fmt.Sprint(err)); !slices.Contains(of.Steps, step) {
+				log.Warn("a Puppet server still has a removed node", "kind", step.Kind, "url", step.URL, "error", err)
+			}
+			left.Steps = append(left.Steps, step)
+		}
+	}
+	return c.Store.Joins.PutCleanup(ctx, left)
+}
+
+// do does one step.
+func (c *cleanups) do(ctx context.Context, step store.CleanupStep, of store.Cleanup, own puppetserver.Credentials) error {
+	if step.Kind == store.CleanPuppetDB {
+		client, err := puppetserver.NewPuppetDB(step.URL, own, c.Now)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return client.Deactivate(ctx, of.Certname, c.Now())
+	}
+	client, err := puppetserver.NewNamed(step.URL, step.Name, own, c.Now)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = client.Clean(ctx, of.Certname)
+	return err
+}
+
+// fail makes all steps at a server wait that does not answer, or that refuses serve: the other steps there would fail as well. A
+// failure of one name stops no other.
+func (c *cleanups) fail(url string, err error) {
+	var failed *puppetserver.Error
+	if errors.As(err, &failed) && (failed.Code == puppetserver.Infrastructure || failed.Code == puppetserver.InvalidName) {
+		return
+	}
+	pause := min(max(2*c.failed[url].pause, cleanupPause), maxCleanupPause)
+	c.failed[url] = failure{pause, c.Now().Add(pause)}
+}

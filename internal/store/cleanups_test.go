@@ -1,0 +1,102 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// The certificate of a removed node must not stay valid at a Puppet server because nobody remembers it, and the certificate of
+// the machine that got its name must not be revoked in its place.
+func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: environments.PuppetSettings{
+		Servers:  map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}},
+		CA:       environments.PuppetCA{URL: "https://10.0.0.1", Also: []string{"https://ca.example:8141"}},
+		PuppetDB: "https://puppetdb.example:8081",
+	}}
+	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
+		t.Fatal(err)
+	}
+	remove := func(node string) {
+		t.Helper()
+		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove("web1")
+	remove("web2")
+	all, err := st.Joins.Cleanups(ctx)
+	if err != nil || len(all) != 2 || all[0].Certname != "web1" || all[0].Environment != dev || len(all[0].Steps) != 3 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, want := range []store.CleanupStep{
+		{Kind: store.CleanCertificate, URL: "https://10.0.0.1", Name: "puppet.example.com"},
+		{Kind: store.CleanCertificate, URL: "https://ca.example:8141"}, {Kind: store.CleanPuppetDB, URL: "https://puppetdb.example:8081"},
+	} {
+		if all[0].Steps[i] != want {
+			t.Errorf("step %d is %+v, want %+v", i, all[0].Steps[i], want)
+		}
+	}
+
+	// What is left, and why, is stored. A later removal begins again, and an older attempt does not end it.
+	first := all[0]
+	first.Steps = first.Steps[2:]
+	first.Steps[0].Problem = "it is away"
+	if err := st.Joins.PutCleanup(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := st.Joins.Cleanup(ctx, dev, "web1"); err != nil || c == nil || len(c.Steps) != 1 || c.Steps[0].Problem != "it is away" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	remove("web1")
+	first.Steps = nil
+	if err := st.Joins.PutCleanup(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	again, err := st.Joins.Cleanup(ctx, dev, "web1")
+	if err != nil || again == nil || len(again.Steps) != 3 {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	again.Environment = dev
+
+	// A node that is back.
+	if back, err := st.Joins.Returned(ctx, *again); err != nil || back {
+		t.Errorf("%v, %v", back, err)
+	}
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := st.Joins.Returned(ctx, *again); err != nil || !back {
+		t.Errorf("%v, %v", back, err)
+	}
+	again.Steps = nil
+	if err := st.Joins.PutCleanup(ctx, *again); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := st.Joins.Cleanups(ctx); err != nil || len(all) != 1 || all[0].Node != "web2" {
+		t.Errorf("%+v, %v", all, err)
+	}
+
+	// Without Puppet servers there is nothing to clean.
+	_, revision, err := st.Environments.Spec(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Environments.PutSpec(ctx, &environments.Environment{Name: "dev", Roles: spec.Roles}, revision); err != nil {
+		t.Fatal(err)
+	}
+	remove("web1")
+	if c, err := st.Joins.Cleanup(ctx, dev, "web1"); err != nil || c != nil {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
