@@ -14,7 +14,7 @@ GOLANGCI_LINT := v2.15.0
 ARGS    ?=
 
 # The packages with the longest tests. They start first, and the short ones fill the second processor.
-LONG := ./e2e/nspawn ./e2e/cluster ./cmd ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/store ./puppet ./internal/join/server
+LONG := ./e2e/nspawn ./e2e/cluster ./cmd ./internal/puppetserver ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/store ./puppet ./internal/join/server
 
 # A test's program without a debugger's tables links in half the time.
 SMALL := -ldflags='-s -w'
@@ -48,7 +48,7 @@ unit: ## run the tests of packages: no Puppet, no scripts of whole programs, few
 .PHONY: e2e
 e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	@e2e/packages $(TESTED)
-	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
+	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/puppetserver ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: full
 full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, long rollouts
