@@ -88,8 +88,8 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses Again Agent As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor ConfigVersion DataDigest Digest Does Doubtful Driver Environment Excluded File Flavor Folder From Gates
-	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator Order
+	Addresses After Again Agent Application As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor Component ConfigVersion DataDigest Digest Doubtful Driver EndedBy Environment Excluded File Flavor Folder From Gates
+	Hash Hostname ID Image Incarnation Instance Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator Order
 	Path Place Places Property Recipient Ref Release Replaces Report Resource Role Roles Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	User Version Wanted Was Who Windows
 `)
