@@ -106,12 +106,6 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	}
 	c.plan = &campaign.Plan
 	now := c.Now()
-	if campaign.Plan.Kind == rollout.Run && now.Sub(c.renewed).Abs() >= renewEvery {
-		if err := c.Store.Campaigns.KeepAlive(ctx, c.Ref); err != nil {
-			return wait, true, err
-		}
-		c.renewed = now
-	}
 	step, o, err := rollout.Decide(campaign.Plan, campaign.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
 		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
 		o.Reached = c.reached
@@ -120,8 +114,23 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 		}
 		return o, err
 	})
-	if err != nil || step.Empty() {
-		return step.Wait, true, err
+	if err == nil && !step.Empty() {
+		err = c.Store.Campaigns.Take(ctx, c.Ref, campaign, o, step, now)
 	}
-	return step.Wait, false, c.Store.Campaigns.Take(ctx, c.Ref, campaign, o, step, now)
+	if err == nil || errors.Is(err, store.ErrConflict) {
+		err = errors.Join(err, c.renew(ctx, campaign.Plan, now))
+	}
+	return step.Wait, step.Empty(), err
+}
+
+// renew renews the lease of a job after a step that succeeded: a job that no serve can advance must end, or its nodes would wait for ever.
+func (c *Controller) renew(ctx context.Context, p rollout.Plan, now time.Time) error {
+	if p.Kind != rollout.Run || now.Sub(c.renewed).Abs() < renewEvery {
+		return nil
+	}
+	err := c.Store.Campaigns.KeepAlive(ctx, c.Ref)
+	if err == nil {
+		c.renewed = now
+	}
+	return err
 }

@@ -207,6 +207,48 @@ func TestLostJobFreesItsNodes(t *testing.T) {
 	f.free("web1", "web2")
 }
 
+// TestJobWithoutProgressLosesItsLease: a serve that cannot read the nodes of a job must not renew its lease, or all of them would wait for ever.
+func TestJobWithoutProgressLosesItsLease(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 2)
+	f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
+	key, err := f.client.Get(t.Context(), "/pulley/v1/environments/dev/job")
+	if err != nil || len(key.Kvs) != 1 {
+		t.Fatalf("the key of the job is %+v: %v", key, err)
+	}
+	left := func() int64 {
+		ttl, err := f.client.TimeToLive(t.Context(), clientv3.LeaseID(key.Kvs[0].Lease))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ttl.TTL
+	}
+	host := "/pulley/v1/environments/dev/hosts/nodes/web2"
+	entry, err := f.client.Get(t.Context(), host)
+	if err != nil || len(entry.Kvs) != 1 {
+		t.Fatalf("the entry of web2 is %+v: %v", entry, err)
+	}
+	if _, err := f.client.Put(t.Context(), host, "damaged"); err != nil {
+		t.Fatal(err)
+	}
+	full := int64(store.JobLease.Seconds())
+	for end := time.Now().Add(time.Minute); left() > full-2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the lease of the job does not end")
+		}
+	}
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	if _, err := c.Advance(t.Context()); err == nil || left() > full-2 {
+		t.Errorf("%d of %d s are left after a step that failed: %v", left(), full, err)
+	}
+	if _, err := f.client.Put(t.Context(), host, string(entry.Kvs[0].Value)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Advance(t.Context()); err != nil || left() < full-1 {
+		t.Errorf("%d of %d s are left after a step that succeeded: %v", left(), full, err)
+	}
+}
+
 // TestAbortedJobFreesItsNodes: an abort ends a job at once, and a promotion that aborts it, too.
 func TestAbortedJobFreesItsNodes(t *testing.T) {
 	t.Parallel()

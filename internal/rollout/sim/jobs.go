@@ -168,7 +168,7 @@ func (y *yard) unchanged(name string, d agent.Desired) bool {
 	return y.world.unchanged(name, d) && d.Guards["job"] == y.job.rev
 }
 
-// advance is one step of package control: it reads the state, renews the lease, reads the nodes, and later writes the step.
+// advance is one step of package control: it reads the state, reads the nodes, later writes the step, and renews the lease.
 func (k *conductor) advance() {
 	w := k.y.world
 	next := cmp.Or(w.Look, 5*time.Second)
@@ -197,9 +197,6 @@ func (k *conductor) advance() {
 		return
 	}
 	now := w.time().Add(k.skew)
-	if k.y.job.rev != 0 && (now.Sub(start)-k.renewed).Abs() >= renewal {
-		k.y.until, k.renewed = w.now+lease, now.Sub(start)
-	}
 	w.after(k.pause(), func() {
 		var revs revisions
 		step, o, _ := rollout.Decide(w.plan, state.value, now, func(need rollout.Needs) (o rollout.Observed, _ error) {
@@ -210,6 +207,9 @@ func (k *conductor) advance() {
 		w.after(k.pause(), func() {
 			if k.act(state, gate, step, o, revs) {
 				next = 0
+			}
+			if k.y.job.rev != 0 && (now.Sub(start)-k.renewed).Abs() >= renewal {
+				k.y.until, k.renewed = w.now+lease, now.Sub(start)
 			}
 			w.after(next, k.advance)
 		})
