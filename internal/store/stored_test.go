@@ -88,10 +88,10 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses After Again Agent Application As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Commit CommitAuthor Component ConfigVersion DataDigest Digest Doubtful Driver EndedBy Environment Excluded File Flavor Folder From Gates
+	Addresses After Again Agent Application As Ask Assignment Author Boot Boots By CA CanariesWhere Certificate Code Commit CommitAuthor Component ConfigVersion DataDigest Digest Doubtful Driver EndedBy Environment Excluded File Flavor Folder From Gates
 	Hash Hostname ID Image Incarnation Instance Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Now Operator Order
 	Path Place Places Property Recipient Ref Release Replaces Report Resource Role Roles Rollout Run SHA256 Scope Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
-	User Version Wanted Was Who Windows
+	URL User Value Version Wanted Was Who Windows
 `)
 
 // texts are free text of packages that do not import agent, and of Puppet's reports.
