@@ -91,7 +91,7 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 // gate, no failure. Only then may the agent be upgraded: an upgrade never coincides with new content.
 func (d Decision) Calm(on Desired) bool {
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
-	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue || d.Reason == ReasonHosts)
+	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonNotEnforced || d.Reason == ReasonDue || d.Reason == ReasonHosts)
 }
 
 // gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
@@ -100,6 +100,12 @@ var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * t
 // refusalGap is the wait after a refusal. It is shorter than cron's five minutes: each tick checks again, because no
 // event announces a new signature.
 const refusalGap = 4 * time.Minute
+
+// The values of puppet.enforce in the environment file.
+const (
+	EnforceOff    = "off"    // a node runs what it is ordered to, and nothing is due by time
+	EnforceDaemon = "daemon" // a daemon of Puppet's own runs on the machine
+)
 
 // awayGap is the wait after no Puppet server answered. A try is one connection: each tick of cron tries again.
 const awayGap = 20 * time.Second
@@ -131,6 +137,9 @@ func (l *ladder) climb() Decision {
 	}
 	if l.o.PuppetBlocked != nil {
 		return l.stop(AskPuppet, Cause{ReasonPuppetBlocked, Params{Blocked: l.o.PuppetBlocked}})
+	}
+	if l.o.State.Enforce == EnforceDaemon && !l.o.Force && !l.o.Noop {
+		return l.stop(AskPuppet, Cause{Reason: ReasonDaemon})
 	}
 	l.pass(AskPuppet, Cause{})
 
@@ -324,6 +333,13 @@ func (l *ladder) enforceOn(t Target) Decision {
 	}
 	if l.o.State.Hosts.moved() {
 		return l.act(Cause{Reason: ReasonHosts}, t)
+	}
+	if l.o.State.Enforce == EnforceOff {
+		l.fail(AskEnforcing, Cause{Reason: ReasonNotEnforced})
+		if blocked.Reason == "" {
+			blocked.Reason = ReasonNotEnforced
+		}
+		return l.end(Nothing, blocked, t)
 	}
 	since := l.now.Sub(l.o.State.RanAt)
 	// After the clock was set back, the last run lies in the future. Its age is unknown, and a run is due.

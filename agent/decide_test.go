@@ -633,6 +633,25 @@ var decisions = []decision{
 		func(o *Observed, d *Desired) { d.Default = verB; away(o, verB, -365*24*time.Hour) },
 		want{Take, ReasonNew, verB, "", ""}},
 
+	{"without enforcement, nothing becomes due by time",
+		func(o *Observed, _ *Desired) { o.State.Enforce = EnforceOff; notRunFor(o, 24*time.Hour) },
+		want{Nothing, ReasonNotEnforced, verA, "", "turns enforcement off"}},
+	{"and a new target is taken, as always",
+		func(o *Observed, d *Desired) { o.State.Enforce, d.Default = EnforceOff, verB },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"and a requested run runs",
+		func(o *Observed, d *Desired) { o.State.Enforce, d.Host.Request = EnforceOff, askedFor(RequestRun) },
+		want{Enforce, ReasonAsked, verA, "", ""}},
+	{"beside Puppet's own daemon, the agent never runs Puppet",
+		func(o *Observed, d *Desired) {
+			o.State.Enforce, d.Default = EnforceDaemon, verB
+			notRunFor(o, 24*time.Hour)
+		},
+		want{Nothing, ReasonDaemon, verA, ReasonDaemon, "Puppet's own daemon"}},
+	{"except for a run that is forced on the machine",
+		func(o *Observed, d *Desired) { o.Force, o.State.Enforce, d.Default = true, EnforceDaemon, verB },
+		want{Take, ReasonForced, verB, "", ""}},
+
 	{"what was applied without etcd is verified once etcd is back",
 		func(o *Observed, d *Desired) { o.State.Enforcing, d.Default = verB, verB },
 		want{Enforce, ReasonUnverified, verB, "", ""}},
@@ -1060,7 +1079,7 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 			t.Fatalf("it enforces %s, and was enforcing %s", got.Target, o.State.Enforcing)
 		}
 	case Nothing:
-		if forbidden || o.State.Enforcing.IsZero() || !o.Look.IsZero() || o.State.Away != nil {
+		if forbidden || o.State.Enforcing.IsZero() || !o.Look.IsZero() || o.State.Away != nil || o.State.Enforce != "" {
 			break // only an operator, or a first target, ends that; a look shows no other release instead
 		}
 		if o.Force || o.Noop || o.Partial || o.pending(d, RequestRun) != nil {

@@ -16,6 +16,7 @@ const (
 	ReasonRetire        Reason = "retire_requested"  // request
 	ReasonRetired       Reason = "retired"           // problem of its hooks
 	ReasonPuppetBlocked Reason = "puppet_blocked"    // blocked
+	ReasonDaemon        Reason = "puppet_daemon"     //
 	ReasonStopped       Reason = "stopped"           // hold
 	ReasonClock         Reason = "clock_wrong"       // text; or refusal of a statement
 	ReasonUnreachable   Reason = "etcd_unreachable"  // text
@@ -45,6 +46,7 @@ const (
 	ReasonHosts         Reason = "hosts_changed"     //
 	ReasonDue           Reason = "enforcement_due"   //
 	ReasonUpToDate      Reason = "up_to_date"        //
+	ReasonNotEnforced   Reason = "not_enforced"      //
 )
 
 // The reasons that only an operator's view of a node has.

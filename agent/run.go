@@ -137,6 +137,7 @@ type Staged struct {
 	Tree       string // absolute folder of the release
 	Data       string // absolute folder of the layers; "" without live data
 	DataDigest string // of those layers that concern this node
+	Enforce    string // puppet.enforce of the environment file: off, daemon, or "" for enforcement by ticks
 	Release    func() // lets Collect remove the parts again
 }
 

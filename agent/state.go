@@ -27,6 +27,8 @@ type State struct {
 	Assignment   string    `json:"assignment,omitempty"` // id of the last one: another one begins without the attempts of the one before
 	Epoch        Epoch     `json:"epoch,omitempty"`      // the highest that came with an assignment: no older rollout starts anything
 
+	Enforce string `json:"enforce,omitempty"` // puppet.enforce of the last good release
+
 	Served *Served `json:"served,omitempty"` // of the last good run; nil: its catalog came from the release
 	Away   []Away  `json:"away,omitempty"`   // of the wanted and the enforced target, if no Puppet server answered for it
 

@@ -222,7 +222,7 @@ func (t *tick) stage(ctx context.Context) error {
 	s := &t.state
 	inPlace := d.Action == Take && s.Enforcing == s.LastGood && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
 	if inPlace && !t.opts.Force && !t.noop() {
-		s.LastGood, s.Enforcing, s.Attempts = d.Target, d.Target, nil
+		s.LastGood, s.Enforcing, s.Attempts, s.Enforce = d.Target, d.Target, nil, t.staged.Enforce
 		t.settled = true
 		t.note = "the new target changes nothing for this node"
 		if err := t.Memory.Save(*s); err != nil {
@@ -486,6 +486,7 @@ func (t *tick) commit(context.Context) error {
 	}
 	t.state.succeed(*t.run, t.staged.DataDigest, t.Now())
 	t.state.Hosts.applied(t.seen)
+	t.state.Enforce = t.staged.Enforce
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
 	}

@@ -417,6 +417,8 @@ type Status struct {
 
 	Signatures *Signatures `json:"signatures,omitempty"` // nil: the agent does not report it
 
+	Enforce string `json:"enforce,omitempty"` // puppet.enforce of its last good release
+
 	Served *Served `json:"served,omitempty"` // of the last good run; nil: its catalog came from the release
 }
 

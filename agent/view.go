@@ -81,7 +81,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = Held, Cause{ReasonFrozen, Params{Hold: hold}}
 	case s.Disabled != "":
 		v.State, v.Cause = Held, Cause{ReasonDisabled, Params{Text: s.Disabled}}
-	case s.Reason == ReasonPuppetBlocked:
+	case s.Reason == ReasonPuppetBlocked || s.Reason == ReasonDaemon:
 		v.State, v.Cause = Held, s.why()
 	case d.job() != nil && d.turn(&State{Ran: s.Ran}) == nil:
 		v.State, v.Cause = Held, Cause{ReasonWaits, Params{Gate: &d.Gate}}
@@ -167,7 +167,7 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 func (s *Status) Observed(id Identity) Observed {
 	o := Observed{Identity: id, Settings: s.Settings, Machine: s.Machine, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
-		Refusal: s.Refusal, Answer: s.Answer, Ran: s.Ran,
+		Refusal: s.Refusal, Answer: s.Answer, Ran: s.Ran, Enforce: s.Enforce,
 	}}
 	if s.Attempt != nil {
 		o.State.Attempts = []Attempt{*s.Attempt}

@@ -16,6 +16,7 @@ var reasonWords = map[Reason]string{
 	ReasonRetire:        "retirement is requested",
 	ReasonRetired:       "the node is retired and runs nothing",
 	ReasonPuppetBlocked: "the machine's own Puppet forbids a run",
+	ReasonDaemon:        "Puppet's own daemon runs on the machine, by puppet.enforce of the environment file; `pulley-agent run --force` takes what is desired",
 	ReasonStopped:       "a hold stops Puppet",
 	ReasonClock:         "a clock is wrong; the node keeps enforcing its target",
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
@@ -45,6 +46,7 @@ var reasonWords = map[Reason]string{
 	ReasonRetry:         "the last attempt failed and its retry is due",
 	ReasonHosts:         "nodes that it sees changed",
 	ReasonDue:           "enforcement is due",
+	ReasonNotEnforced:   "the node is on its target, and puppet.enforce of the environment file turns enforcement off",
 	ReasonUpToDate:      "the node is on its target, enforced recently",
 	ReasonSilent:        "the node last reported at {at}",
 	ReasonNeverReported: "the node registered at {at} and has never reported",
@@ -120,6 +122,8 @@ func (q Question) String() string { return cmp.Or(questions[q], string(q)) }
 func (r Rung) Answer() string {
 	p := r.Params
 	switch {
+	case r.Question == AskEnforcing && !r.OK && r.Reason == ReasonNotEnforced:
+		return "puppet.enforce of the environment file turns it off"
 	case r.Question == AskEnforcing && !r.OK && r.Reason == ReasonUpToDate:
 		return "not before " + stamp(p.Next)
 	case r.Question == AskEnforcing && !r.OK:

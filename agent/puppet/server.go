@@ -107,6 +107,16 @@ func puppetSettings(job agent.Job) (s environments.PuppetSettings, name string, 
 	return s, name, root, nil
 }
 
+// Enforcement returns puppet.enforce of the environment file of the release in tree; "" also if the file is not readable, which a
+// run reports.
+func Enforcement(tree string, id agent.Identity) string {
+	of, _, _, err := puppetSettings(agent.Job{Identity: id, Tree: tree})
+	if err != nil {
+		return ""
+	}
+	return of.Enforce
+}
+
 // attributesOf returns the attributes of the job's node. Its own override those of its role.
 func attributesOf(job agent.Job, root *yaml.Node) func(name string) string {
 	return func(name string) string {

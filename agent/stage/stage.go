@@ -161,6 +161,7 @@ func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, 
 		return s, err
 	}
 	s.Release, s.Tree = release, c.trees.Path(t.Tree)
+	s.Enforce = puppet.Enforcement(s.Tree, id)
 	settings, err := puppet.ReadReleaseSettings(s.Tree)
 	if err == nil && settings.PuppetEnvironment != "" { // the server has the data, too: no generation changes anything
 		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, nil)
