@@ -12,11 +12,21 @@ import (
 
 type puppetServerKey struct{}
 
+// puppetBackend is a Puppet server of scenarios: puppettest.Server, or Debian's.
+type puppetBackend interface {
+	HostPort() string
+	Up() error
+	Down() error
+	Put(environment, manifest string) error
+	Issue(ssldir string, c puppettest.Certificate) error
+	Revoke(ssldir, name string) error
+}
+
 // puppetserver up|down starts or stops the scenario's Puppet server, whose address is $PUPPET. puppetserver put ENVIRONMENT FILE
-// writes an environment, and puppetserver fill FILE TO a file with $PUPPET_PORT replaced. puppetserver cert NODE … gives nodes a certificate, and puppetserver revoke NODE revokes it.
+// writes an environment, and puppetserver fill FILE TO a file with $PUPPET_HOST and $PUPPET_PORT replaced. puppetserver cert NODE … gives nodes a certificate, and puppetserver revoke NODE revokes it.
 func puppetServer(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "puppetserver up|down|put ENVIRONMENT FILE|cert NODE ...|revoke NODE")
-	s, ok := ts.Value(puppetServerKey{}).(**puppettest.Server)
+	s, ok := ts.Value(puppetServerKey{}).(*puppetBackend)
 	if !ok {
 		ts.Fatalf("the scenario has no Puppet server")
 	}
@@ -24,10 +34,11 @@ func puppetServer(ts *testscript.TestScript, neg bool, args []string) {
 		server, err := puppettest.NewServer(ts.MkAbs("puppetserver"))
 		ts.Check(err)
 		*s = server
-		ts.Setenv("PUPPET", server.Address)
-		ts.Setenv("PUPPET_PORT", server.Address[strings.LastIndexByte(server.Address, ':')+1:])
 		ts.Defer(func() { _ = server.Down() })
 	}
+	address := (*s).HostPort()
+	port := address[strings.LastIndexByte(address, ':')+1:]
+	ts.Setenv("PUPPET", address)
 	ssldir := func(node string) string { return filepath.Join(ts.MkAbs(node), "var/lib/puppet/ssl") }
 	switch args[0] {
 	case "up":
@@ -39,7 +50,7 @@ func puppetServer(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check((*s).Put(args[1], strings.ReplaceAll(ts.ReadFile(args[2]), "$WORK", ts.Getenv("WORK"))))
 	case "fill":
 		usage(ts, len(args) != 3, "puppetserver fill FILE TO")
-		text := strings.NewReplacer("$PUPPET_PORT", ts.Getenv("PUPPET_PORT"), "$WORK", ts.Getenv("WORK")).Replace(ts.ReadFile(args[1]))
+		text := strings.NewReplacer("$PUPPET_PORT", port, "$PUPPET_HOST", strings.TrimSuffix(address, ":"+port), "$WORK", ts.Getenv("WORK")).Replace(ts.ReadFile(args[1]))
 		ts.Check(os.WriteFile(ts.MkAbs(args[2]), []byte(text), 0o644))
 	case "cert":
 		for _, node := range args[1:] {

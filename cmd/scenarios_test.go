@@ -66,11 +66,11 @@ func TestScenarios(t *testing.T) {
 		t.Skip("the scripts are not for -short")
 	}
 	t.Parallel()
-	play(t, "testdata/script")
+	play(t, "testdata/script", setup)
 }
 
 // play runs the scripts of a folder.
-func play(t *testing.T, dir string) {
+func play(t *testing.T, dir string, setup func(*testscript.Env) error) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
@@ -97,7 +97,7 @@ func setup(env *testscript.Env) error {
 	server := etcdtest.Start(t)
 	env.Values[serverKey{}] = server
 	env.Values[startedKey{}] = map[string]*exec.Cmd{}
-	env.Values[puppetServerKey{}] = new(*puppettest.Server)
+	env.Values[puppetServerKey{}] = new(puppetBackend)
 	fake := filepath.Join(env.WorkDir, "fake")
 	for _, dir := range []string{fake, filepath.Join(env.WorkDir, "machine"), filepath.Join(fake, "etc"), filepath.Join(fake, "var", "state")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

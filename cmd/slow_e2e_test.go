@@ -7,5 +7,5 @@ import "testing"
 // TestSlowScenarios runs the slowest scripts, in the same way as TestScenarios.
 func TestSlowScenarios(t *testing.T) {
 	t.Parallel()
-	play(t, "testdata/slow")
+	play(t, "testdata/slow", setup)
 }

@@ -65,6 +65,9 @@ func NewServer(dir string) (*Server, error) {
 	return s, l.Close()
 }
 
+// HostPort returns the server's address.
+func (s *Server) HostPort() string { return s.Address }
+
 // Certificate is a certificate that a CA issues.
 type Certificate struct {
 	Name  string
