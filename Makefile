@@ -55,7 +55,7 @@ full: ## run the tests of which `make test` runs a part: all lookups, each crash
 	@e2e/packages $(TESTED)
 	PULLEY_TEST_LOOKUPS=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestLookupIsThatOfTheNode$$' ./e2e
 	PULLEY_TEST_TRACES=all PULLEY_TEST_CRASHES=all $(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' -run '^(TestSecretsLeaveNoTrace|TestCrashes|TestEnvApplyCrashes)$$' ./cmd
-	PULLEY_TEST_CONTRACT=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestReal$$' ./internal/testbed/puppettest
+	PULLEY_TEST_CONTRACT=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestReal|TestRealServed)$$' ./internal/testbed/puppettest
 	PULLEY_TEST_MACHINES=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestFirstBootSurvivesPowerCut|TestTakeoverFromSystemd)$$' ./e2e/nspawn
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
 	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/rollout/control

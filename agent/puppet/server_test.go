@@ -13,13 +13,13 @@ import (
 func TestEnforcement(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"puppet: {enforce: off}\nroles: {}\n":         agent.EnforceOff,
-		"puppet:\n  enforce: daemon\nroles: {}\n":     agent.EnforceDaemon,
+		"puppet: {enforce: off}\nroles: {}\n":          agent.EnforceOff,
+		"puppet:\n  enforce: daemon\nroles: {}\n":      agent.EnforceDaemon,
 		"puppet: {reports: [http], newer_key: {a: 1}}": "",
-		"puppet: a text":                               "",
-		"puppet: {settings: 5}":                        "",
-		"roles: {}":                                    "",
-		"{":                                            "",
+		"puppet: a text":        "",
+		"puppet: {settings: 5}": "",
+		"roles: {}":             "",
+		"{":                     "",
 	} {
 		tree := t.TempDir()
 		if err := os.Mkdir(filepath.Join(tree, "environments"), 0o755); err != nil {
