@@ -375,13 +375,13 @@ func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign
 // endJob ends a job in a state: with the next epoch its assignments are void.
 func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, end rollout.State, a Author) (Change, error) {
 	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
+	if err == nil {
+		err = s.keepWaiting(ctx, ref, c, end, a)
+	}
 	if err != nil {
 		return Change{}, err
 	}
 	b.Delete(s.db.Env(ref).Job())
-	if err := s.keepWaiting(ctx, b, ref, c, end, a); err != nil {
-		return Change{}, err
-	}
 	own := c.Desires.Target(etcd.Scope{Role: c.Plan.Role})
 	a.Ends = c.Plan.ID
 	return s.targets.change(ctx, b, ref, c.Desires, Change{
@@ -389,28 +389,38 @@ func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.
 	}, a)
 }
 
-// keepWaiting adds holds of the nodes that failed in a job, if its policy says so. A node with a hold keeps it.
-func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, end rollout.State, a Author) error {
+// keepWaiting holds the nodes that failed in a job, if its policy says so. It does so before the end of the job, which is one transaction of
+// limited size. A node with a hold keeps it, also an unreadable one, and one of an end that lost a race.
+func (s *Campaigns) keepWaiting(ctx context.Context, ref environments.Ref, c *Campaign, end rollout.State, a Author) error {
 	lasts := time.Duration(c.Plan.Policy.KeepWaiting)
 	if lasts == 0 || len(end.Failed) == 0 {
 		return nil
+	}
+	k, held := s.db.Env(ref), map[string]bool{}
+	err := s.db.Scan(ctx, k.Holds(), func(_ string, kv *etcd.KV) error {
+		held[string(kv.Key)] = true
+		return nil
+	}, clientv3.WithKeysOnly())
+	free := slices.DeleteFunc(slices.Sorted(maps.Keys(end.Failed)), func(node string) bool { return held[k.Hold(etcd.Scope{Node: node})] })
+	if err != nil || len(free) == 0 {
+		return err
 	}
 	lease, err := s.db.Grant(ctx, lasts)
 	if err != nil {
 		return err
 	}
-	for _, node := range slices.Sorted(maps.Keys(end.Failed)) {
-		scope := etcd.Scope{Node: node}
-		held, revision, err := s.fleet.HoldOf(ctx, ref, scope)
-		if err != nil {
-			return err
-		}
-		if held == nil && revision == 0 {
-			at := a.At.UTC().Truncate(time.Second)
-			b.If(etcd.Same(s.db.Env(ref).Hold(scope), 0)).Put(s.db.Env(ref).Hold(scope), agent.Hold{
+	at := a.At.UTC().Truncate(time.Second)
+	for part := range slices.Chunk(free, nodesInTxn) {
+		b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(c.Plan.ID), c.state))
+		for _, node := range part {
+			scope := etcd.Scope{Node: node}
+			b.If(etcd.Same(k.Hold(scope), 0)).Put(k.Hold(scope), agent.Hold{
 				Scope: scope.Segment("all"), Mode: agent.Stop, Kind: agent.OperatorHold, Who: c.Plan.By,
 				Why: agent.Prose("it failed in job " + c.Plan.ID), Since: at, Until: at.Add(lasts),
 			}, clientv3.WithLease(lease))
+		}
+		if err := s.db.Commit(ctx, b); err != nil {
+			return err
 		}
 	}
 	return nil

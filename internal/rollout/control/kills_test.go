@@ -239,3 +239,49 @@ func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestKeepWaitingHoldsManyNodes: a job with more failed nodes than one transaction of etcd can hold must end all the same, also by an abort, and
+// an unreadable hold must not keep it from its end.
+func TestKeepWaitingHoldsManyNodes(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*fleet, *store.Campaign) error{
+		"by itself": func(f *fleet, _ *store.Campaign) error {
+			_, err := (&Controller{Store: f.s, Ref: dev, Now: time.Now}).Advance(f.t.Context())
+			return err
+		},
+		"by an abort": func(f *fleet, c *store.Campaign) error {
+			_, err := f.s.Campaigns.Abort(f.t.Context(), dev, c, author())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := begin(t, 1)
+			var nodes []string
+			for i := range 200 {
+				nodes = append(nodes, fmt.Sprintf("web%d", i+1))
+			}
+			plan := f.startJob(rollout.Policy{KeepWaiting: environments.Duration(time.Hour)}, nodes)
+			c := f.campaign(plan.ID)
+			c.State.Failed, c.State.Stop = map[string]rollout.Failure{}, &rollout.Stop{Code: rollout.StopFailures}
+			for _, node := range nodes {
+				c.State.Failed[node] = rollout.Failure{Code: rollout.DeadlineEnded}
+			}
+			if err := f.s.Campaigns.Update(t.Context(), dev, c, c.State); err != nil {
+				t.Fatal(err)
+			}
+			const holds = "/pulley/v1/environments/dev/holds/"
+			if _, err := f.client.Put(t.Context(), holds+"nodes/web7", "damaged"); err != nil {
+				t.Fatal(err)
+			}
+			if err := end(f, f.campaign(plan.ID)); err != nil {
+				t.Fatal(err)
+			}
+			all, damaged, err := f.s.Fleet.Holds(t.Context(), dev)
+			if phase := f.campaign(plan.ID).State.Phase; err != nil || phase == rollout.Advancing || len(all) != 199 || len(damaged) != 1 {
+				t.Errorf("the job is %s with %d holds, unreadable %v: %v", phase, len(all), damaged, err)
+			}
+			f.free("web1")
+		})
+	}
+}
