@@ -116,6 +116,9 @@ func (o *options) runMany(c *cobra.Command, m manyRuns) error {
 				}
 				cli.Cleanf(o.env.Stdout, "%s %s: %s\n", o.env.Now().UTC().Format(time.RFC3339), one.Node, text)
 			},
+			Away: func(err error) {
+				cli.Cleanf(o.env.Stderr, "%s etcd does not answer: retrying for %s: %v\n", o.env.Now().UTC().Format(time.RFC3339), cli.Duration(m.deadline), err)
+			},
 		}.Run(ctx, s, ref, names)
 		return o.concludeMany(ref, all, len(names), o.env.Now().Sub(began), err)
 	})
@@ -128,7 +131,7 @@ func (o *options) concludeMany(ref environments.Ref, all []nodes.RanNode, of int
 		ends[one.End] = append(ends[one.End], one.Node)
 	}
 	text := fmt.Sprintf("%d of %s ran", len(ends[nodes.Ran]), cli.Count(of, "node"))
-	for _, end := range []nodes.RunEnd{nodes.Failed, nodes.Refused, nodes.Busy, nodes.Silent} {
+	for _, end := range []nodes.RunEnd{nodes.Failed, nodes.Refused, nodes.Busy, nodes.Unfinished, nodes.Silent} {
 		if names := ends[end]; len(names) > 0 {
 			text += fmt.Sprintf("; %d %s: %s", len(names), end, some(names))
 		}

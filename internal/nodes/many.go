@@ -24,6 +24,7 @@ type Many struct {
 	Now         func() time.Time     // the clock
 	Poll        time.Duration        // between two looks; 0: a second
 	Tell        func(one RanNode)    // receives each node as it ends; may be nil
+	Away        func(err error)      // receives the error when etcd stops to answer; may be nil
 	queue       []string             // nodes without a request, in order
 	busy        map[string]time.Time // since when nodes of the queue were seen in a run
 	asked       map[string]asked
@@ -31,7 +32,7 @@ type Many struct {
 
 type asked struct {
 	request agent.Request
-	at      time.Time
+	at      time.Time // when etcd had the request; zero: its write may have failed, and is repeated
 }
 
 // RanNode is how one of many nodes ended.
@@ -39,7 +40,7 @@ type RanNode struct {
 	Node    string
 	End     RunEnd
 	Outcome agent.Outcome // Ran, of a run that is not noop
-	Why     string        // Failed, Refused, Silent: for people
+	Why     string        // Failed, Refused, Busy, Unfinished, Silent: for people
 }
 
 // RunEnd is the code of how a node ended.
@@ -47,12 +48,13 @@ type RunEnd string
 
 // The ends.
 const (
-	Ran     RunEnd = "ran"
-	Failed  RunEnd = "failed"  // its run failed
-	Refused RunEnd = "refused" // it answered why it does not run
-	Busy    RunEnd = "busy"    // it was in another run for too long
-	Silent  RunEnd = "silent"  // it last reported too long ago, and got no request; or it did not answer, and its request was withdrawn
-	Pending RunEnd = "pending" // the loop was interrupted, and the request stays
+	Ran        RunEnd = "ran"
+	Failed     RunEnd = "failed"     // its run failed
+	Refused    RunEnd = "refused"    // it answered why it does not run
+	Busy       RunEnd = "busy"       // it was in another run for too long, and got no request
+	Unfinished RunEnd = "unfinished" // it got a request, and was in a run for too long
+	Silent     RunEnd = "silent"     // it last reported too long ago, and got no request; or it did not answer, and its request was withdrawn
+	Pending    RunEnd = "pending"    // the loop was interrupted, and the request stays
 )
 
 // Select returns the registered nodes of a selection, in order. It refuses an environment in which a job lets the nodes wait.
@@ -80,7 +82,8 @@ func Select(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet
 }
 
 // Run requests a run of each node, until all have ended or ctx ends. A node in another run comes after the others. It returns the nodes
-// in the order in which they ended; those whose request stays come last.
+// in the order in which they ended; those whose request stays come last. While etcd does not answer, Run retries: it returns the error
+// only after Deadline without an answer. Deadlines do not count this time.
 func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, names []string) (all []RanNode, err error) {
 	m.queue, m.busy, m.asked = slices.Clone(names), map[string]time.Time{}, map[string]asked{}
 	poll := m.Poll
@@ -88,6 +91,7 @@ func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, nam
 		poll = answerPoll
 	}
 	ended := func(one RanNode) {
+		delete(m.asked, one.Node)
 		all = append(all, one)
 		if m.Tell != nil {
 			m.Tell(one)
@@ -95,11 +99,26 @@ func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, nam
 	}
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
+	looked, away := m.Now(), time.Time{} // away: since when etcd does not answer; zero: it answers
 	for {
 		err := m.look(ctx, s, ref, ended)
 		if err == nil {
 			err = m.fill(ctx, s, ref, ended)
 		}
+		if errors.Is(err, agent.ErrUnreachable) && ctx.Err() == nil {
+			if away.IsZero() {
+				if away = looked; m.Away != nil {
+					m.Away(err)
+				}
+			}
+			m.postpone(m.Now().Sub(looked))
+			if m.Now().Sub(away) < m.Deadline {
+				err = nil
+			}
+		} else {
+			away = time.Time{}
+		}
+		looked = m.Now()
 		switch {
 		case ctx.Err() != nil || err != nil:
 			for _, node := range slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural) {
@@ -119,17 +138,32 @@ func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, nam
 	}
 }
 
-// look reads the answers. A node that did not answer before its deadline loses its request: it must not run when nobody expects it.
-func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
-	for _, node := range slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural) {
-		one := m.asked[node]
-		status, _, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
-		if err != nil {
-			return err
+// postpone moves all deadlines.
+func (m *Many) postpone(by time.Duration) {
+	for node, at := range m.busy {
+		m.busy[node] = at.Add(by)
+	}
+	for node, one := range m.asked {
+		if !one.at.IsZero() {
+			one.at = one.at.Add(by)
+			m.asked[node] = one
 		}
-		a := status.Answer
-		late := m.Now().Sub(one.at) >= m.Deadline
-		switch {
+	}
+}
+
+// look reads the answers. A node that did not answer before its deadline loses its request: it must not run when nobody expects it. One
+// that is in a run keeps its place for twice as long.
+func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
+	names := slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural)
+	statuses, err := s.Fleet.StatusesOf(ctx, ref, names)
+	if err != nil {
+		return err
+	}
+	for _, node := range names {
+		one, status := m.asked[node], statuses[node]
+		a, now := status.Answer, m.Now()
+		running := status.Phase == agent.Running && !now.After(status.SilentFrom())
+		switch waited := now.Sub(one.at); {
 		case a != nil && a.ID == one.request.ID && a.Cause != nil:
 			ended(RanNode{Node: node, End: Refused, Why: a.Sentence()})
 		case a != nil && a.ID == one.request.ID && a.Failed():
@@ -140,31 +174,42 @@ func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, e
 				outcome = ""
 			}
 			ended(RanNode{Node: node, End: Ran, Outcome: outcome})
-		case late:
+		case one.at.IsZero():
+			if err := m.request(ctx, s, ref, node, one.request, ended); err != nil {
+				return err
+			}
+		case waited < m.Deadline, running && waited < 2*m.Deadline:
+		default:
 			if err := s.Fleet.Withdraw(ctx, ref, node, one.request.ID); err != nil {
 				return err
 			}
-			ended(RanNode{Node: node, End: Silent, Why: fmt.Sprintf("it did not answer for %s", m.Deadline)})
-		default:
-			continue
+			if running {
+				ended(RanNode{Node: node, End: Unfinished, Why: fmt.Sprintf("it was in a run after %s", 2*m.Deadline)})
+			} else {
+				ended(RanNode{Node: node, End: Silent, Why: fmt.Sprintf("it did not answer for %s", m.Deadline)})
+			}
 		}
-		delete(m.asked, node)
 	}
 	return nil
 }
 
 // fill requests runs while some are missing. It looks at each node of the queue at most once.
 func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
-	for range min(len(m.queue), 2*max(m.Concurrency, 1)) { // a queue of busy nodes must not cost a read of each in every look
-		if len(m.asked) >= max(m.Concurrency, 1) {
+	most := max(m.Concurrency, 1)
+	if len(m.asked) >= most {
+		return nil
+	}
+	names := slices.Clone(m.queue[:min(len(m.queue), 2*most)]) // a queue of busy nodes must not cost a read of each in every look
+	statuses, err := s.Fleet.StatusesOf(ctx, ref, names)
+	if err != nil {
+		return err
+	}
+	for _, node := range names {
+		if len(m.asked) >= most {
 			return nil
 		}
-		node := m.queue[0]
 		m.queue = m.queue[1:]
-		status, reported, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
-		if err != nil {
-			return err
-		}
+		status, reported := statuses[node]
 		now := m.Now()
 		switch {
 		case !reported:
@@ -187,17 +232,27 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, e
 		}
 		r := NewRun(m.By, m.Why, now)
 		r.Do = m.Kind
-		err = RequestRun(ctx, s, ref, node, r)
-		switch {
-		case errors.Is(err, store.ErrRetires):
-			ended(RanNode{Node: node, End: Refused, Why: "it is being retired"})
-		case errors.Is(err, machines.ErrNotListed):
-			ended(RanNode{Node: node, End: Refused, Why: "it was removed from the host list"})
-		case err != nil:
+		if err := m.request(ctx, s, ref, node, r, ended); err != nil {
 			return err
-		default:
-			m.asked[node] = asked{r, now}
 		}
+	}
+	return nil
+}
+
+// request writes a request. After an error, the node keeps its place, and the next look repeats the same request: the first one may be in
+// force.
+func (m *Many) request(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request, ended func(RanNode)) error {
+	m.asked[node] = asked{request: r}
+	err := RequestRun(ctx, s, ref, node, r)
+	switch {
+	case errors.Is(err, store.ErrRetires):
+		ended(RanNode{Node: node, End: Refused, Why: "it is being retired"})
+	case errors.Is(err, machines.ErrNotListed):
+		ended(RanNode{Node: node, End: Refused, Why: "it was removed from the host list"})
+	case err != nil:
+		return err
+	default:
+		m.asked[node] = asked{r, m.Now()}
 	}
 	return nil
 }

@@ -2,10 +2,13 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,13 +32,27 @@ type crowd struct {
 
 func newCrowd(t *testing.T) *crowd {
 	t.Helper()
-	s, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}, Timeout: 30 * time.Second})
+	return crowdOn(t, etcdtest.Start(t), 30*time.Second)
+}
+
+func crowdOn(t *testing.T, server *etcdtest.Server, timeout time.Duration) *crowd {
+	t.Helper()
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return &crowd{t: t, s: s}
 }
+
+// clock is a clock that a test moves.
+type clock struct{ ahead, read atomic.Int64 }
+
+func (c *clock) now() time.Time {
+	c.read.Add(1)
+	return time.Now().Add(time.Duration(c.ahead.Load()))
+}
+func (c *clock) jump(d time.Duration) { c.ahead.Add(int64(d)) }
 
 // node registers a node that reports a status. A mute one answers nothing from then on.
 func (c *crowd) node(name string, st agent.Status, answer func(r agent.Request) *agent.Answer) {
@@ -48,7 +65,11 @@ func (c *crowd) node(name string, st agent.Status, answer func(r agent.Request) 
 	if st.SeenAt.IsZero() {
 		st.SeenAt = time.Now()
 	}
-	report := func(st agent.Status) { _ = c.s.Node.Report(c.t.Context(), id, st, nil, nil) }
+	report := func(st agent.Status) {
+		for c.s.Node.Report(c.t.Context(), id, st, nil, nil) != nil && c.t.Context().Err() == nil {
+			runtime.Gosched()
+		}
+	}
 	report(st)
 	if answer == nil {
 		return
@@ -146,5 +167,146 @@ func TestInterruptedRunsNameWhatIsPending(t *testing.T) {
 	hosts, err := c.s.Fleet.Hosts(t.Context(), dev)
 	if err != nil || hosts["web1"].Request == nil || hosts["web1"].Request.Do != agent.RequestNoop || hosts["web3"].Request != nil {
 		t.Errorf("%+v: %v", hosts, err)
+	}
+}
+
+// until polls until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// requested returns the request of a node; "" for none.
+func (c *crowd) requested(node string) string {
+	hosts, err := c.s.Fleet.Hosts(c.t.Context(), dev)
+	if err != nil || hosts[node].Request == nil {
+		return ""
+	}
+	return hosts[node].Request.ID
+}
+
+// A restart of etcd in the night must not end the loop: the nodes that had no request would never run.
+func TestManyRunsSurviveRestartOfEtcd(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	c := crowdOn(t, server, 2*time.Second)
+	const deadline = time.Minute
+	var now clock
+	names := []string{"web1", "web2", "web3"}
+	var back atomic.Bool
+	for _, name := range names {
+		c.node(name, agent.Status{}, func(r agent.Request) *agent.Answer {
+			for !back.Load() && t.Context().Err() == nil {
+				runtime.Gosched()
+			}
+			return good(r)
+		})
+	}
+	away, result := make(chan error, 1), make(chan string, 1)
+	go func() {
+		all, err := Many{
+			Concurrency: 2, Deadline: deadline, Kind: agent.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
+			Away: func(err error) { now.jump(9 * deadline / 10); away <- err },
+		}.Run(t.Context(), c.s, dev, names)
+		result <- fmt.Sprint(all, err)
+	}()
+	until(t, "two requests", func() bool { return c.requested("web1") != "" && c.requested("web2") != "" })
+	now.jump(deadline / 2)
+	read := now.read.Load()
+	until(t, "two looks", func() bool { return now.read.Load() > read+10 })
+	server.Down()
+	if err := <-away; err == nil {
+		t.Error("etcd was away without an error")
+	}
+	server.Up()
+	back.Store(true)
+	if got := <-result; strings.Count(got, " ran ") != 3 {
+		t.Errorf("%s", got)
+	}
+}
+
+// An etcd that stays away ends the loop, with the nodes that may still run.
+func TestManyRunsEndWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	c := crowdOn(t, server, time.Second)
+	c.node("web1", agent.Status{}, nil)
+	var now clock
+	go func() {
+		until(t, "a request", func() bool { return c.requested("web1") != "" })
+		server.Down()
+	}()
+	all, err := Many{
+		Concurrency: 1, Deadline: time.Minute, Kind: agent.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
+		Away: func(error) { now.jump(time.Minute) },
+	}.Run(t.Context(), c.s, dev, []string{"web1", "web2"})
+	if !errors.Is(err, agent.ErrUnreachable) || len(all) != 1 || all[0].Node != "web1" || all[0].End != Pending {
+		t.Errorf("%+v: %v", all, err)
+	}
+}
+
+// A write without an answer may have reached etcd: it is repeated as the same request, and the node runs once.
+func TestUnansweredRequestIsRepeated(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	c.node("web1", agent.Status{}, nil)
+	r := NewRun("ann", "", time.Now())
+	m := Many{Deadline: time.Hour, Now: time.Now, busy: map[string]time.Time{}, asked: map[string]asked{}}
+	fail, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.request(fail, c.s, dev, "web1", r, nil); err == nil || len(m.asked) != 1 {
+		t.Fatalf("%+v: %v", m.asked, err)
+	}
+	for range 2 {
+		if err := m.look(t.Context(), c.s, dev, nil); err != nil || c.requested("web1") != r.ID || m.asked["web1"].at.IsZero() {
+			t.Fatalf("%+v: %v", m.asked, err)
+		}
+	}
+}
+
+// A node in a long run keeps its place: otherwise more nodes than allowed run at a time.
+func TestRunningNodesKeepTheirPlace(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t)
+	const deadline = time.Minute
+	var now clock
+	for _, name := range []string{"long", "stuck", "web1"} {
+		c.node(name, agent.Status{}, nil)
+	}
+	report := func(name string, st agent.Status) {
+		st.Node, st.Settings, st.SeenAt = name, agent.DefaultSettings(), time.Now()
+		if err := c.s.Node.Report(t.Context(), agent.Identity{Node: name, Role: "web", Environment: "dev"}, st, nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	var ended sync.Map
+	done := make(chan error, 1)
+	go func() {
+		_, err := Many{
+			Concurrency: 2, Deadline: deadline, Kind: agent.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
+			Tell: func(one RanNode) { ended.Store(one.Node, one.End) },
+		}.Run(t.Context(), c.s, dev, []string{"long", "stuck", "web1"})
+		done <- err
+	}()
+	end := func(name string) any { v, _ := ended.Load(name); return v }
+	until(t, "requests", func() bool { return c.requested("long") != "" && c.requested("stuck") != "" })
+	answer := &agent.Answer{ID: c.requested("long")}
+	report("long", agent.Status{Phase: agent.Running})
+	report("stuck", agent.Status{Phase: agent.Running})
+	now.jump(3 * deadline / 2)
+	report("long", agent.Status{Answer: answer})
+	until(t, "the end of a long run", func() bool { return end("long") != nil })
+	if end("long") != Ran || end("stuck") != nil {
+		t.Errorf("long: %v, stuck: %v", end("long"), end("stuck"))
+	}
+	until(t, "the next node", func() bool { return c.requested("web1") != "" })
+	report("web1", agent.Status{Answer: &agent.Answer{ID: c.requested("web1")}})
+	now.jump(deadline)
+	if err := <-done; err != nil || end("web1") != Ran || end("stuck") != Unfinished || c.requested("stuck") != "" {
+		t.Errorf("web1: %v, stuck: %v with request %q: %v", end("web1"), end("stuck"), c.requested("stuck"), err)
 	}
 }

@@ -233,6 +233,29 @@ func (s *Fleet) Statuses(ctx context.Context, ref environments.Ref) (map[string]
 	return statuses, etcd.Wrap(err, "cannot list the statuses of %s", ref)
 }
 
+// statusesInTxn is the number of statuses that one request reads by their names.
+const statusesInTxn = 40
+
+// StatusesOf returns the statuses of some nodes, by name. A node without a readable status is left out.
+func (s *Fleet) StatusesOf(ctx context.Context, ref environments.Ref, names []string) (map[string]agent.Status, error) {
+	k, all := s.db.Env(ref), map[string]agent.Status{}
+	for part := range slices.Chunk(names, statusesInTxn) {
+		var points []etcd.Point
+		for _, name := range part {
+			points = append(points, etcd.Point{Key: k.Status(name), Read: func(kv *etcd.KV) error {
+				if st := (agent.Status{}); etcd.Into(&st)(kv) == nil { // what a node wrote must not stop the others
+					all[name] = st
+				}
+				return nil
+			}})
+		}
+		if _, err := s.db.Read(ctx, map[string]int64{}, points...); err != nil {
+			return nil, fmt.Errorf("cannot read the statuses of nodes of %s: %w", ref, err)
+		}
+	}
+	return all, nil
+}
+
 // HostNames lists names of the host list that begin with a prefix, at most limit.
 func (s *Fleet) HostNames(ctx context.Context, ref environments.Ref, prefix string, limit int64) ([]string, error) {
 	return s.db.Names(ctx, s.db.Env(ref).Hosts(), prefix, limit)
@@ -377,7 +400,7 @@ func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, 
 	return etcd.Wrap(err, "cannot ask node %s", node)
 }
 
-// Withdraw deletes a request that the node has not read yet. Another request, and a former one, stays.
+// Withdraw deletes a request: the node begins no run for it from then on. A run in progress continues. Another request stays.
 func (s *Fleet) Withdraw(ctx context.Context, ref environments.Ref, node, request string) error {
 	gone := errors.New("it has no such request")
 	key := s.db.Env(ref).Host(node)
