@@ -107,7 +107,7 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 	if out := b.pulley("nodes", "remove", "web1", "--yes"); !strings.Contains(out, "pulley serve removes web1 from 1 Puppet server") {
 		t.Errorf("nodes remove prints %s", out)
 	}
-	b.until("may still have valid certificates of removed nodes: web1: cannot clean web1: cannot connect to Puppet server", "doctor")
+	b.until("may still have valid certificates of removed nodes: web1: cannot read the state of web1: cannot connect to the Puppet server", "doctor")
 	if refuses, err := b.client(b.site.Second.URL(), b.own).Refuses(t.Context(), id); refuses || err != nil {
 		t.Errorf("the second server refuses the node before its list has it: %v, %v", refuses, err)
 	}
@@ -136,7 +136,7 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s still accepts the removed node: %v", server.Name, err)
 			}
-			time.Sleep(500 * time.Millisecond) // between two questions
+			<-time.After(500 * time.Millisecond) // between two questions
 		}
 	}
 
@@ -286,7 +286,7 @@ func (b *bench) repeat(text string, wanted bool, args ...string) {
 			log, _ := os.ReadFile(b.path("serve.log"))
 			b.t.Fatalf("pulley %s: %v, want %v of %q\n%s\n%s", strings.Join(args, " "), err, wanted, text, out, log)
 		}
-		time.Sleep(300 * time.Millisecond) // between two looks
+		<-time.After(300 * time.Millisecond) // between two looks
 	}
 }
 

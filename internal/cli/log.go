@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -37,7 +36,7 @@ func (l LogFlags) Open(e *Env) (*slog.Logger, error) {
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
 		return nil, err
 	}
-	var to io.Writer = e.Stderr
+	to := e.Stderr
 	if l.File != "" {
 		f := &logFile{path: l.File}
 		if err := f.open(); err != nil {
@@ -103,5 +102,5 @@ func (e Env) log(message string) {
 	if len(lines) > 1 {
 		hint = []any{"hint", strings.Join(lines[1:], "\n")}
 	}
-	e.Log.Log(context.Background(), level, lines[0], hint...)
+	e.Log.Log(context.Background(), level, lines[0], hint...) //nolint:sloglint // the text of an error
 }

@@ -63,7 +63,7 @@ func TestLogFollowsItsPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	say := func(log *slog.Logger, text string) { log.Info(text) }
+	say := func(log *slog.Logger, text string) { log.Info("a line", "text", text) }
 	say(log, "first")
 	for _, to := range []string{file + ".1", file + ".2"} {
 		if err := os.Rename(file, to); err != nil {

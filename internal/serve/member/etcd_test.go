@@ -105,7 +105,3 @@ func TestLimitsOfTheMember(t *testing.T) {
 		}
 	}
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
