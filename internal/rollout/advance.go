@@ -72,6 +72,8 @@ type advance struct {
 	wait    Wait
 	away    Away // of the nodes that were read; nil: not counted yet
 	partial bool // others count as well
+	members map[string]position
+	queue   map[string]bool // nodes to be ordered again, when the step began
 }
 
 func (a *advance) open() bool { return a.o.Gate.State == agent.GateOpen || a.o.Gate.State == "" }

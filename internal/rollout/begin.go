@@ -1,7 +1,5 @@
 package rollout
 
-import "slices"
-
 // begin orders the nodes of the batch up to index to. It reports whether all of them began, or were left out.
 func (a *advance) begin(g Group, to int) bool {
 	if a.s.Next < to && a.closed() {
@@ -62,7 +60,7 @@ func (a *advance) again() bool {
 	busy, in := len(a.s.Slots), -1 // the group of the nodes in progress
 	for node, slot := range a.s.Slots {
 		if slot.Again {
-			_, in, _ = a.s.member(a.p, node)
+			in = a.member(node).group
 			busy--
 		}
 	}
@@ -78,10 +76,10 @@ func (a *advance) again() bool {
 	for len(a.s.Again) > 0 {
 		node := a.s.Again[0]
 		n, read := a.o.Nodes[node]
-		m, group, _ := a.s.member(a.p, node)
-		g, _ := a.s.InOrder(a.p, group)
+		m := a.member(node)
+		g, _ := a.s.InOrder(a.p, m.group)
 		switch {
-		case len(a.s.Slots) > 0 && (group != in || len(a.s.Slots) >= g.Batch):
+		case len(a.s.Slots) > 0 && (m.group != in || len(a.s.Slots) >= g.Batch):
 			a.wait = a.waitForNodes()
 			return false
 		case !read:
@@ -90,13 +88,13 @@ func (a *advance) again() bool {
 		case n.Host == nil || n.Host.MachineID != m.Machine:
 			a.s.Skipped[node] = SkipRemoved
 		default:
-			if !a.takePlaces(m) {
+			if !a.takePlaces(m.Member) {
 				return false
 			}
-			a.order(m, true)
-			in = group
+			a.order(m.Member, true)
+			in = m.group
 		}
-		a.s.Again, a.changed = slices.Clone(a.s.Again[1:]), true
+		a.s.Again, a.changed = a.s.Again[1:], true
 	}
 	if len(a.s.Slots) == 0 {
 		return true

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"slices"
 	"time"
 )
 
@@ -23,6 +22,18 @@ func (a *advance) tooMany(s Stop) {
 
 // limits pauses a campaign with too many failures, or without progress.
 func (a *advance) limits() {
+	if a.failures() {
+		return
+	}
+	if limit := time.Duration(a.p.Policy.Progress); limit > 0 && len(a.s.Slots) > 0 && a.now.Sub(a.s.Moved) >= limit && !a.onlyHeld() {
+		a.s.Moved = a.now // the next pause is a whole deadline later
+		a.halt(Stop{Code: StopProgress})
+	}
+}
+
+// failures pauses a campaign with too many failures, of all nodes or of one batch. Earlier batches count as well: an operator may have
+// ordered their nodes again.
+func (a *advance) failures() bool {
 	total := 0
 	for _, f := range a.s.Failed {
 		if !f.Accepted {
@@ -31,35 +42,40 @@ func (a *advance) limits() {
 	}
 	if most := a.p.Policy.MayFail(a.p.Policy.Failures, a.s.Done+len(a.s.Failed), a.s.Nodes(a.p)); total > most {
 		a.tooMany(Stop{Code: StopFailures, Failed: total, Allowed: most})
-		return
+		return true
 	}
-	if g, ok := a.s.Current(a.p); ok {
-		from, to := g.batch(a.s.Batch)
-		count, ended := a.inBatch(g.Nodes[from:min(to, max(a.s.Next, from))])
-		if most := a.p.Policy.MayFail(g.Failures, ended, to-from); count > most {
-			a.tooMany(Stop{Code: StopBatch, Failed: count, Allowed: most})
-			return
+	for i := 0; i <= a.s.Group && total > 0; i++ {
+		g, ok := a.s.InOrder(a.p, i)
+		begun := len(g.Nodes)
+		if i == a.s.Group {
+			begun = a.s.Next
+		}
+		for batch := 0; ok && g.Failures != "" && batch*g.Batch < begun; batch++ {
+			from, to := g.batch(batch)
+			count, ended := a.inBatch(i, g.Nodes[from:min(to, begun)])
+			if most := a.p.Policy.MayFail(g.Failures, ended, to-from); count > most {
+				a.tooMany(Stop{Code: StopBatch, Failed: count, Allowed: most})
+				return true
+			}
 		}
 	}
-	if limit := time.Duration(a.p.Policy.Progress); limit > 0 && len(a.s.Slots) > 0 && a.now.Sub(a.s.Moved) >= limit && !a.onlyHeld() {
-		a.s.Moved = a.now // the next pause is a whole deadline later
-		a.halt(Stop{Code: StopProgress})
-	}
+	return false
 }
 
 // inBatch counts the failures that no operator accepted among nodes that began, and the nodes that ended.
-func (a *advance) inBatch(begun []Member) (failed, ended int) {
-	for _, m := range begun {
+func (a *advance) inBatch(group int, nodes []Member) (failed, ended int) {
+	for _, m := range nodes {
 		f, fails := a.s.Failed[m.Node]
 		_, busy := a.s.Slots[m.Node]
 		_, skipped := a.s.Skipped[m.Node]
 		switch {
+		case len(a.s.Late) > 0 && a.member(m.Node).group != group: // another machine of this name
 		case fails:
 			ended++
 			if !f.Accepted {
 				failed++
 			}
-		case !busy && !skipped && !slices.Contains(a.s.Again, m.Node):
+		case !busy && !skipped && !a.waitsAgain(m.Node):
 			ended++
 		}
 	}

@@ -62,3 +62,26 @@ func TestAdvanceCountsTheSample(t *testing.T) {
 		t.Errorf("two of ten in a batch of 20: %+v", b.state.Stop)
 	}
 }
+
+// TestAdvanceLimitsABatchThatIsOrderedAgain: without it, all nodes of a batch could fail once more, and the next group would begin.
+func TestAdvanceLimitsABatchThatIsOrderedAgain(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "db*4 web*4", Policy{Canaries: "0", Batch: "4", Failures: "8", Roles: map[string]RolePolicy{"db": {BatchFailures: "1"}}}).settle()
+	b.reports("failed", "db1", "db2").settle()
+	if b.state.Stop == nil || b.state.Stop.Code != StopBatch {
+		t.Fatalf("two of a batch failed: %+v", b.state.Stop)
+	}
+	b.resume().reports("failed", "db3", "db4").settle().resume().settle() // the next group begins
+	b.reports("ok", "web1", "web2", "web3").settle()
+	again, n, err := b.state.Retry(b.plan)
+	if err != nil || n != 4 {
+		t.Fatal(n, err)
+	}
+	b.state = again
+	b.reports("ok", "web4").is("advancing; ordered db1 db2 db3 db4; 4 done; waits for nodes")
+	b.reports("failed", "db1").settle()
+	if b.state.Stop != nil {
+		t.Errorf("one of the batch failed again, which the policy allows: %+v", b.state.Stop)
+	}
+	b.reports("failed", "db2").is("advancing; ordered db3 db4; 4 done; db1 run_failed; db2 run_failed; stopped: batch_failures; waits for gate")
+}

@@ -101,10 +101,10 @@ func (s State) Skip(p Plan, node string) (State, error) {
 
 // leaveOut skips a node that waits for its turn, or to be ordered again.
 func (s State) leaveOut(p Plan, node string) (State, error) {
-	_, group, at := s.member(p, node)
+	m, known := s.members(p)[node]
 	again := slices.Index(s.Again, node)
-	switch passed := group < s.Group || group == s.Group && at < s.Next; {
-	case group < 0:
+	switch passed := m.group < s.Group || m.group == s.Group && m.at < s.Next; {
+	case !known:
 		return s, ErrUnknown
 	case again < 0 && (passed || s.Skipped[node] == SkipOperator):
 		return s, ErrPassed

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"pulley/agent"
@@ -33,16 +32,44 @@ func (a *advance) order(m Member, again bool) {
 	a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
 }
 
-// member returns a node of a campaign, with the index of its group, -1 if it has none, and its index there. A late group may have a new
-// machine of a name that the plan has, too: it is the one that counts.
-func (s State) member(p Plan, node string) (m Member, group, at int) {
-	all := s.Groups(p)
-	for i := len(all) - 1; i >= 0; i-- {
-		if at := slices.IndexFunc(all[i].Nodes, func(m Member) bool { return m.Node == node }); at >= 0 {
-			return all[i].Nodes[at], i, at
+// position is a node of a campaign, with the index of its group and its index there.
+type position struct {
+	Member
+	group, at int
+}
+
+// members returns the nodes of a campaign by their names. A late group may have a new machine of a name that the plan has, too: it is the
+// one that counts.
+func (s State) members(p Plan) map[string]position {
+	all := make(map[string]position, s.Nodes(p))
+	for i, g := range s.Groups(p) {
+		for at, m := range g.Nodes {
+			all[m.Node] = position{m, i, at}
 		}
 	}
-	return Member{}, -1, -1
+	return all
+}
+
+// member returns a node of the campaign.
+func (a *advance) member(node string) position {
+	if a.members == nil {
+		a.members = a.s.members(a.p)
+	}
+	if m, ok := a.members[node]; ok {
+		return m
+	}
+	return position{group: -1}
+}
+
+// waitsAgain reports whether a node waited to be ordered again when the step began.
+func (a *advance) waitsAgain(node string) bool {
+	if a.queue == nil {
+		a.queue = map[string]bool{}
+		for _, name := range a.s.Again {
+			a.queue[name] = true
+		}
+	}
+	return a.queue[node]
 }
 
 // judge moves one slot by what its node reported.

@@ -199,6 +199,7 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 		if most := w.most(w.plan.Policy.Failures, s.Done+len(s.Failed), total); failed > most {
 			w.violate("%s is ordered after %d failures, and %d are allowed", node, failed, most)
 		}
+		w.checkBatchFailures(s, node)
 		if s.Slots[node].Again {
 			continue
 		}
@@ -208,7 +209,6 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 		if cause := rollout.CannotBegin(o.Nodes[node].View); cause != "" && w.plan.Policy.Treats(cause) != rollout.UnreadyWait {
 			w.violate("%s is ordered while it is %s, and the policy does not wait for it", node, cause)
 		}
-		w.checkBatchFailures(old, s, node)
 	}
 	w.checkSkips(old, s)
 	places, fresh := map[string]int{}, map[string]bool{}
@@ -248,28 +248,36 @@ func (w *world) most(share rollout.Share, ended, all int) int {
 	return n * min(all, max(ended, w.plan.Policy.Sample)) / 100
 }
 
-// checkBatchFailures checks that no node begins after too many of the present batch failed.
-func (w *world) checkBatchFailures(old, s rollout.State, node string) {
-	g, ok := old.Current(w.plan)
-	if !ok {
-		return
-	}
-	failed, ended := 0, 0
-	from, to := old.Batch*g.Batch, min((old.Batch+1)*g.Batch, len(g.Nodes))
-	for i := from; i < to && (s.Group > old.Group || i < s.Next); i++ {
-		name := g.Nodes[i].Node
-		f, fails := s.Failed[name]
-		_, busy := s.Slots[name]
-		_, skipped := s.Skipped[name]
-		if fails && !f.Accepted {
-			failed++
-		}
-		if fails || !busy && !skipped && !slices.Contains(s.Again, name) {
-			ended++
+// checkBatchFailures checks that no node begins after too many of a batch failed, also of an earlier one.
+func (w *world) checkBatchFailures(s rollout.State, node string) {
+	newest := map[string]int{} // groups by node: a late one may have a new machine of a known name
+	for i, g := range s.Groups(w.plan) {
+		for _, m := range g.Nodes {
+			newest[m.Node] = i
 		}
 	}
-	if most := w.most(g.Failures, ended, to-from); failed > most {
-		w.violate("%s is ordered after %d failures of a batch, and %d are allowed", node, failed, most)
+	for i, g := range s.Groups(w.plan) {
+		for from := 0; from < len(g.Nodes); from += g.Batch {
+			failed, ended, size := 0, 0, min(g.Batch, len(g.Nodes)-from)
+			for at := from; at < from+size && (i < s.Group || i == s.Group && at < s.Next); at++ {
+				name := g.Nodes[at].Node
+				f, fails := s.Failed[name]
+				_, busy := s.Slots[name]
+				_, skipped := s.Skipped[name]
+				switch {
+				case newest[name] != i:
+					continue
+				case fails && !f.Accepted:
+					failed++
+				}
+				if fails || !busy && !skipped && !slices.Contains(s.Again, name) {
+					ended++
+				}
+			}
+			if most := w.most(g.Failures, ended, size); failed > most {
+				w.violate("%s is ordered after %d failures of a batch, and %d are allowed", node, failed, most)
+			}
+		}
 	}
 }
 
