@@ -144,7 +144,7 @@ const (
 // The problems of a run against a Puppet server. Text is the cause.
 const (
 	PuppetServerAway   ProblemCode = "puppet_server_away"         // text: it did not answer; the run counts as none
-	PuppetServerLost   ProblemCode = "puppet_server_lost"         // number of resources; text: it stopped to answer during the run
+	PuppetServerLost   ProblemCode = "puppet_server_lost"         // number of resources; text: it stopped answering during the run
 	PuppetServerNone   ProblemCode = "puppet_server_none"         // text: the environment file gives the node no server
 	ServerUntrusted    ProblemCode = "puppet_server_untrusted"    // text: its certificate cannot be verified
 	CertificateMissing ProblemCode = "puppet_certificate_missing" // text: the node has no usable certificate of the server's CA

@@ -193,7 +193,7 @@ var problemWords = map[ProblemCode]string{
 		"`pulley-agent run --noop` on a node shows what it would change",
 
 	PuppetServerAway:   "no Puppet server answered",
-	PuppetServerLost:   "the Puppet server stopped to answer during the run, and {resources} failed",
+	PuppetServerLost:   "the Puppet server stopped answering during the run, and {resources} failed",
 	PuppetServerNone:   "the node has no Puppet server",
 	ServerUntrusted:    "the certificate of the Puppet server cannot be verified",
 	CertificateMissing: "the node has no usable certificate for the Puppet server",

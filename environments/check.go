@@ -234,7 +234,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		"duration":   {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
 		"batch":      {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least 1, or a percentage like 25%"},
 		"failures":   {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number, or a percentage like 25%"},
-		"promotion":  {pattern: `^(automatic|manual)$`, allowed: "it is either automatic or manual"},
+		"promotion":  {pattern: `^(automatic|manual|batches)$`, allowed: "it is automatic, manual or batches"},
 		"unready":    {pattern: `^(wait|skip|fail)$`, allowed: "it is wait, skip or fail"},
 		"on_failure": {pattern: `^(pause|revert)$`, allowed: "it is either pause or revert"},
 		"gate":       {pattern: `^[a-z][a-z0-9_-]{0,62}$`, allowed: "names of gates may contain small letters, digits, _ and -, like errors"},

@@ -151,7 +151,7 @@ type RolloutPolicy struct {
 	Canaries      string `json:"canaries,omitempty" form:"failures" like:"5%" help:"Nodes that take a target first: a number, or a percentage of all nodes (default: 1; with canaries_where, all of its nodes)."`
 	CanariesWhere string `json:"canaries_where,omitempty" form:"expression" like:"site == 'lab'" help:"Expression that selects the canaries, as in --where."`
 	Batch         string `json:"batch,omitempty" form:"batch" like:"10%" help:"Nodes of a role at a time: a number, or a percentage of the role (default: 10%)."`
-	Failures      string `json:"failures,omitempty" form:"failures" like:"5%" help:"Nodes that may fail before the rollout pauses: a number, or a percentage of its nodes (default: 0)."`
+	Failures      string `json:"failures,omitempty" form:"failures" like:"5%" help:"Nodes that may fail before the rollout pauses: a number, or a percentage of the nodes that ended, at least of sample (default: 0)."`
 	BatchFailures string `json:"batch_failures,omitempty" form:"failures" like:"1" help:"Nodes of one batch that may fail before the rollout pauses (default: as many as failures)."`
 	Sample        int    `json:"sample,omitempty" help:"Nodes of which a percentage of failures is at least: it is of the nodes that ended, as soon as these are more (default: 100)."`
 	Retries       int    `json:"retries,omitempty" help:"Runs after a failed one, before the node counts as failed (default: 0)."`
@@ -160,7 +160,7 @@ type RolloutPolicy struct {
 	Deadline Duration `json:"deadline,omitempty" like:"1h" help:"Time for one node, at most 720h (default: 1h)."`
 	Progress Duration `json:"progress,omitempty" like:"2h" help:"Time without a node that ends, after which the rollout pauses, at most 720h (default: 2h)."`
 
-	Promote        string         `json:"promote,omitempty" form:"promotion" like:"manual" help:"automatic or manual: who continues after the canaries (default: automatic)."`
+	Promote        string         `json:"promote,omitempty" form:"promotion" like:"manual" help:"automatic, manual (an operator approves after the canaries) or batches (an operator approves each batch but the first; default: automatic)."`
 	Unready        UnreadyPolicy  `json:"unready,omitzero" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn, for all causes or by cause (default: wait)."`
 	Skip           string         `json:"skip,omitempty" form:"failures" like:"5%" help:"Nodes that unready: skip may leave out; further ones fail (default: any number)."`
 	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute or a fact that may be unavailable at a time."`

@@ -125,7 +125,10 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 	p := RolloutPolicy{
 		Canaries: maybe(t, share), CanariesWhere: maybe(t, rapid.Just(`os.family == "Debian"`)), Batch: maybe(t, rapid.Just("25%")), Failures: maybe(t, share),
 		BatchFailures: maybe(t, share), Sample: rapid.SampledFrom([]int{0, 20}).Draw(t, "sample"), Retries: rapid.IntRange(0, 3).Draw(t, "retries"), Settle: drawTime(t), Deadline: drawTime(t), Progress: drawTime(t),
-		Promote: maybe(t, rapid.Just("manual")), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
+		Promote: maybe(t, rapid.SampledFrom([]string{"manual", "batches"})), Skip: maybe(t, share), OnFailure: maybe(t, rapid.Just("revert")), DirectLimit: maybe(t, share),
+	}
+	if p.Promote == "manual" && p.Canaries == "0" {
+		p.Promote = ""
 	}
 	if p.Preview.Required = rapid.Bool().Draw(t, "preview"); p.Preview.Required {
 		p.Preview.MaxChanged = rapid.IntRange(0, 50).Draw(t, "max_changed")

@@ -29,6 +29,9 @@ func (c checker) checkRollout() {
 	if p := c.Rollout.Preview; p.MaxChanged > 0 && !p.Required {
 		c.add(spot{noRole, "rollout.preview.max_changed"}, "write required: true beside it", "rollout.preview.max_changed limits a preview that is not required")
 	}
+	if p := c.Rollout; p.Promote == "manual" && (p.Canaries == "0" || p.Canaries == "0%") {
+		c.add(spot{noRole, "rollout.promote"}, "write promote: batches, or canaries: 1", "rollout.promote: manual waits for an approval after the canaries, and canaries is %s", p.Canaries)
+	}
 	for _, limit := range []struct {
 		key string
 		of  map[string]int

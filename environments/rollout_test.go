@@ -15,7 +15,7 @@ func TestRolloutPolicyIsChecked(t *testing.T) {
 		{"an unknown key", roles + "rollout: {canary: 1}\n", `dev.yaml:4:11: rollout has no key "canary" | did you mean canaries?`},
 		{"no share", roles + "rollout: {batch: 0}\n", `dev.yaml:4:18: rollout.batch "0": it is not a number of at least 1, or a percentage like 25%`},
 		{"no number", roles + "rollout: {retries: -1}\n", `dev.yaml:4:20: rollout.retries: it is -1, below 0`},
-		{"another word", roles + "rollout: {promote: auto}\n", `dev.yaml:4:20: rollout.promote "auto": it is either automatic or manual`},
+		{"another word", roles + "rollout: {promote: auto}\n", `dev.yaml:4:20: rollout.promote "auto": it is automatic, manual or batches`},
 		{"a treatment", roles + "rollout: {unready: ignore}\n", "dev.yaml:4:20: rollout.unready \"ignore\": it is wait, skip or fail | or name causes: `unready: {silent: skip, stuck: fail}`"},
 		{"a treatment of a cause", roles + "rollout: {unready: {stuck: ignore}}\n", `dev.yaml:4:28: rollout.unready.stuck "ignore": it is wait, skip or fail`},
 		{"an unknown cause", roles + "rollout: {unready: {sient: skip}}\n", `dev.yaml:4:21: rollout.unready has no key "sient" | did you mean silent?`},
@@ -40,6 +40,8 @@ func TestRolloutPolicyIsChecked(t *testing.T) {
 			`dev.yaml:4:51: rollout.roles: after makes a cycle: db → web → db | remove one of these dependencies`},
 		{"a limit of no preview", roles + "rollout: {preview: {max_changed: 5}}\n",
 			`dev.yaml:4:34: rollout.preview.max_changed limits a preview that is not required | write required: true beside it`},
+		{"an approval after no canaries", roles + "rollout: {canaries: 0, promote: manual}\n",
+			`dev.yaml:4:33: rollout.promote: manual waits for an approval after the canaries, and canaries is 0 | write promote: batches, or canaries: 1`},
 		{"a negative limit", roles + "rollout: {preview: {required: true, max_changed: -1}}\n", `dev.yaml:4:50: rollout.preview.max_changed: it is -1, below 0`},
 		{"a wrong expression", roles + "rollout: {canaries_where: site ==}\n", `dev.yaml:4:27: rollout.canaries_where: column 8: it ends | write on`},
 	} {

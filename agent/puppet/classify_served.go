@@ -93,7 +93,7 @@ func (c *console) decisiveError() string {
 	return c.firstError()
 }
 
-// lostServer reports whether each failed resource failed because the server stopped to answer.
+// lostServer reports whether each failed resource failed because the server stopped answering.
 func (r *runReport) lostServer() bool {
 	failed := 0
 	for _, e := range r.Resources {

@@ -36,7 +36,7 @@ func newRollout(o *options) *cobra.Command {
 		o.newRolloutAct(change.Abort, "Order no further node, and refuse to resume",
 			"abort ends the orders of a rollout. Nodes that took the target keep it, and the rollout owns the targets until `rollout revert`, or\n"+
 				"until they are changed with --abort-campaign, for example by `pulley promote`."),
-		o.newRolloutAct(change.Approve, "Let a rollout continue after its canaries", "approve lets a rollout continue after its canaries, if its policy promotes manually."),
+		o.newRolloutAct(change.Approve, "Let a rollout continue that waits for an approval", "approve lets a rollout continue after its canaries (promote: manual), or with its next batch (promote: batches)."),
 		newRolloutSkip(o), newRolloutRevert(o),
 	)
 }

@@ -278,7 +278,7 @@ const (
 	Resume  Act = "resume" // accepts the failures so far
 	Again   Act = "retry"  // only what failed; it continues the rollout, also an aborted one
 	Abort   Act = "abort"
-	Approve Act = "approve" // of the groups after the canaries
+	Approve Act = "approve" // of the groups after the canaries, or of the next batch
 	Skip    Act = "skip"    // of one node
 )
 

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/store"
 )
 
-// PlaceInRollout tells in a sentence where a node stands in the rollout in progress, or in that which the last change reverted; ""
+// PlaceInRollout returns a sentence about the place of a node in the rollout in progress, or in that which the last change reverted; ""
 // without one.
 func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
 	if gate.Rollout == "" {
@@ -58,10 +58,16 @@ func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
 		}
 		return beforeItsTurn(r, c, i, at/max(g.Batch, 1), now)
 	}
+	switch {
+	case r.Role != "":
+		return fmt.Sprintf("not in it: it is a rollout of role %s; nodes of this role that registered after the start take the target after the others", r.Role)
+	case c.State.Listed:
+		return "not in it: it registered after all others began, and takes what is desired"
+	}
 	return "not in it: it registered after the start, and takes the target after the others"
 }
 
-// beforeItsTurn tells for what a node of a batch waits.
+// beforeItsTurn returns what a node of a batch waits for.
 func beforeItsTurn(r Rollout, c *store.Campaign, group, batch int, now time.Time) string {
 	named := func(group, batch int) (string, int) {
 		g, ok := c.State.InOrder(c.Plan, group)
@@ -85,17 +91,25 @@ func beforeItsTurn(r Rollout, c *store.Campaign, group, batch int, now time.Time
 	for _, slot := range c.State.Slots {
 		again = again || slot.Again
 	}
+	then := ""
+	if len(c.Plan.Policy.Gates) > 0 {
+		then = " and the gates pass"
+	}
+	g, _ := c.State.Current(c.Plan)
+	if promote := c.Plan.Policy.Promote; !c.State.Approved && (promote == rollout.Batches || promote == rollout.Manual && g.Kind == rollout.Canaries) {
+		then += " and an operator approves it"
+	}
 	switch {
 	case again:
 		return "waiting for " + own + "; nodes that failed are ordered again before" + text
 	case group == c.State.Group && batch == c.State.Batch:
 		return "in " + own + ", which is in progress" + text
 	case next && wait.Code == rollout.WaitSettle && wait.Until.After(now):
-		return fmt.Sprintf("waiting for %s, which opens when %s stayed healthy for %s", own, wait.Names(), more(wait.Until.Sub(now)))
+		return fmt.Sprintf("waiting for %s, which opens when %s stayed healthy for %s%s", own, wait.Names(), more(wait.Until.Sub(now)), then)
 	case next && wait.Code == rollout.WaitSettle:
-		return fmt.Sprintf("waiting for %s, which opens when %s reported once more", own, wait.Names())
+		return fmt.Sprintf("waiting for %s, which opens when %s reported once more%s", own, wait.Names(), then)
 	case next && wait.Code == rollout.WaitNodes:
-		return fmt.Sprintf("waiting for %s, which opens when %s ended%s", own, wait.Names(), text)
+		return fmt.Sprintf("waiting for %s, which opens when %s ended%s%s", own, wait.Names(), then, text)
 	}
 	return "waiting for " + own + "; the rollout is at " + present + text
 }

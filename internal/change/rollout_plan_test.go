@@ -161,7 +161,7 @@ func TestExplainNamesWhatOpensABatch(t *testing.T) {
 			"waiting for batch 2 of 2 of web; the rollout is at batch 2 of 4 of compute; it waits for compute4 to stay healthy until " + at},
 		{rollout.Wait{Code: rollout.WaitNodes, Nodes: []string{"compute3", "compute4"}, Count: 2, Until: now.Add(2 * time.Minute)}, "compute5",
 			"waiting for batch 3 of 4 of compute, which opens when compute3, compute4 ended; it waits for compute3, compute4, until " + at},
-		{rollout.Wait{Code: rollout.WaitApproval}, "compute7", "waiting for batch 4 of 4 of compute; the rollout is at batch 2 of 4 of compute; it waits for an approval: the canaries took the target"},
+		{rollout.Wait{Code: rollout.WaitApproval}, "compute7", "waiting for batch 4 of 4 of compute; the rollout is at batch 2 of 4 of compute; it waits for an approval of the next batch"},
 		{rollout.Wait{Code: rollout.WaitApproval}, "compute2", "it took the target"},
 	} {
 		r := describeRollout(p, state, c.Gate)

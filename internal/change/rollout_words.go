@@ -109,7 +109,10 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 	}
 	switch {
 	case closed:
-		ways = append(ways, fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref), fmt.Sprintf("to set another target instead: `pulley promote VERSION -e %s --abort-campaign`", ref))
+		ways = append(ways, fmt.Sprintf("to take it back: `pulley rollout revert -e %s`", ref))
+		if r.Target.Release != "" {
+			ways = append(ways, fmt.Sprintf("to set another release instead: `pulley promote VERSION -e %s%s --abort-campaign`", ref, Flags(Scope{Role: r.Role})))
+		}
 	case r.Wait == nil:
 	case r.Wait.Code == rollout.WaitAnswers && slices.ContainsFunc(r.Wait.Blocking(), func(gate string) bool { return r.Wait.Answers[gate].Code == rollout.GateUndefined }):
 		ways = append(ways, "to define it: a file of `pulley serve --gates`, on the machine of each serve")

@@ -494,7 +494,7 @@ func TestFailedNodeEndsTheWaitOfItsPlace(t *testing.T) {
 		o.site.Trouble = nth("create", 1, 1, refuses)
 		begun := time.Now()
 		_, err := o.apply(racked(fleet(role("web", 2, flavor("large"), batch("2"), failures("2"))), racks))
-		if err == nil || !strings.Contains(err.Error(), "its retirement cannot begin: it waits for web") || !strings.Contains(err.Error(), "and the work of this apply on it failed") {
+		if err == nil || !strings.Contains(err.Error(), "cannot begin its retirement: it waits for web") || !strings.Contains(err.Error(), "and this apply failed on them") {
 			t.Fatal(err)
 		}
 		if took := time.Since(begun); took > 10*time.Minute {

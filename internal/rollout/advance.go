@@ -119,7 +119,11 @@ func (a *advance) fill() {
 			}
 			continue
 		}
-		_, to := g.batch(a.s.Batch)
+		from, to := g.batch(a.s.Batch)
+		if a.p.Policy.Promote == Batches && a.s.Next == from && from < to && a.s.beyondFirst() && !a.s.Approved {
+			a.wait = Wait{Code: WaitApproval}
+			return
+		}
 		if !a.begin(g, to) {
 			return
 		}
@@ -138,9 +142,11 @@ func (a *advance) fill() {
 		case ended:
 			a.batchEnded(true)
 			a.s.Group, a.s.Batch, a.s.Next, a.changed = a.s.Group+1, 0, 0, true
+			a.s.Approved = a.s.Approved && a.p.Policy.Promote != Batches
 		default:
 			a.batchEnded(false)
 			a.s.Batch, a.changed = a.s.Batch+1, true
+			a.s.Approved = a.s.Approved && a.p.Policy.Promote != Batches
 		}
 	}
 }

@@ -225,7 +225,7 @@ func TestAdvanceStops(t *testing.T) {
 			"advancing; ordered web1 web2; 0 done; waits for nodes"},
 		{"for a run that etcd's silence failed, without a failure", two, func(b *bench) { b.reports("unreachable", "web1") },
 			"advancing; ordered web1 web2; 0 done; stopped: doubtful; waits for gate"},
-		{"for a run in which the Puppet server stopped to answer, without a failure", two, func(b *bench) { b.reports("lost", "web1") },
+		{"for a run in which the Puppet server stopped answering, without a failure", two, func(b *bench) { b.reports("lost", "web1") },
 			"advancing; ordered web1 web2; 0 done; stopped: puppet_server; waits for gate"},
 		{"for a Puppet server that does not answer, without a failure", two, func(b *bench) { b.reports("away", "web1") },
 			"advancing; ordered web1 web2; 0 done; stopped: puppet_server; waits for gate"},

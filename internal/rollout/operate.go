@@ -64,20 +64,31 @@ func (s State) Abort(now time.Time, by string, why agent.Prose) State {
 	return s
 }
 
-// Approve returns the state after an operator approved the groups after the canaries. All canaries must have ended.
+// Approve returns the state after an operator approved the groups after the canaries, or the next batch. All nodes before must have
+// ended.
 func (s State) Approve(p Plan) (State, error) {
 	if s.Phase != Advancing {
 		return s, ErrEnded
 	}
 	g, ok := s.Current(p)
-	ended := ok && g.Kind == Canaries && s.Next >= len(g.Nodes) && len(s.Slots)+len(s.Again) == 0
-	if s.Approved || p.Policy.Promote != Manual || !ended {
+	waits := false
+	switch p.Policy.Promote {
+	case Manual:
+		waits = g.Kind == Canaries && s.Next >= len(g.Nodes)
+	case Batches:
+		from, to := g.batch(s.Batch)
+		waits = s.beyondFirst() && s.Next == from && from < to
+	}
+	if s.Approved || !ok || !waits || len(s.Slots)+len(s.Again) > 0 {
 		return s, ErrNotWaiting
 	}
 	s = s.clone()
 	s.Approved = true
 	return s, nil
 }
+
+// beyondFirst reports whether the first batch of the campaign ended.
+func (s State) beyondFirst() bool { return s.Group > 0 || s.Batch > 0 }
 
 // Skip returns the state after an operator left out a node. A node whose turn has not come does not begin. The assignment of a node in
 // progress is withdrawn if it did not begin, and a lost node frees its slot as soon as its assignment is deleted: it may run another

@@ -93,3 +93,37 @@ func TestAdvanceSkipBeforeItsTurn(t *testing.T) {
 	b.reports("ok", "web2").is("advancing; ordered web3; 1 done; " + skips + "; waits for nodes")
 	b.reports("ok", "web3").is("completed; 2 done; " + skips)
 }
+
+// A person who approves each batch is asked before each of them, and an approval is valid for one batch only.
+func TestAdvanceAsksBeforeEachBatch(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "db*1 web*3", Policy{Canaries: "0", Batch: "2", Promote: Batches}).settle()
+	approve := func(want string) {
+		t.Helper()
+		next, err := b.state.Approve(b.plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.state = next
+		b.is(want)
+		if _, err := b.state.Approve(b.plan); !errors.Is(err, ErrNotWaiting) {
+			t.Errorf("a second approval: %v", err)
+		}
+	}
+	b.is("advancing; ordered db1; 0 done; waits for nodes")
+	b.reports("ok", "db1").is("advancing; 1 done; waits for approval")
+	approve("advancing; ordered web1 web2; 1 done; waits for nodes")
+	b.reports("ok", "web1", "web2").is("advancing; 3 done; waits for approval")
+	approve("advancing; ordered web3; 3 done; waits for nodes")
+	b.reports("ok", "web3").is("completed; 4 done")
+}
+
+// A small fleet needs a canary more than a large one.
+func TestSmallFleetHasCanary(t *testing.T) {
+	t.Parallel()
+	for share, want := range map[Share]int{"5%": 1, "20%": 3, "0": 0, "0%": 0, "2": 2} {
+		if got := share.canaries(15); got != want {
+			t.Errorf("%s of 15 nodes are %d canaries, not %d", share, got, want)
+		}
+	}
+}

@@ -76,7 +76,7 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	roles := ordered(o.Roles, byRole)
 	most := len(may)
 	if policy.Canaries != "" {
-		most = policy.Canaries.Of(total, 0)
+		most = policy.Canaries.canaries(total)
 	}
 	canaries := pick(roles, byRole, may, most)
 	if len(canaries) > 0 {

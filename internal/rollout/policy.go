@@ -53,13 +53,14 @@ const (
 // Share is a number of nodes ("3") or a percentage ("10%").
 type Share string
 
-// Promotion tells who continues after the canaries.
+// Promotion is who lets the campaign continue after the canaries, or after each batch.
 type Promotion string
 
 // The promotions.
 const (
 	Automatic Promotion = "automatic"
-	Manual    Promotion = "manual"
+	Manual    Promotion = "manual"  // an operator, once
+	Batches   Promotion = "batches" // an operator, before each batch but the first one
 )
 
 // The defaults: one canary, a tenth of a group at a time, and a stop at the first failure. A percentage of a sample of 100 nodes is at
@@ -169,6 +170,14 @@ func (s Share) Of(total, least int) int {
 		return max(least, min(n, 100)*max(total, 0)/100)
 	}
 	return max(least, n)
+}
+
+// canaries returns the number of canaries of total nodes: a percentage is at least one node, because a small fleet needs them, too.
+func (s Share) canaries(total int) int {
+	if s == "0" || s == "0%" {
+		return 0
+	}
+	return s.Of(total, 1)
 }
 
 // MayFail returns the number of nodes that may fail when some of all have ended. A percentage is of the nodes that ended, and of at

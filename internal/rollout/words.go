@@ -41,7 +41,7 @@ func (w Wait) sentence() string {
 	case WaitGate:
 		return w.gateSentence()
 	case WaitApproval:
-		return "it waits for an approval: the canaries took the target"
+		return "it waits for an approval of the next batch"
 	case WaitNodes:
 		return fmt.Sprintf("it waits for %s, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitSettle:
@@ -49,7 +49,7 @@ func (w Wait) sentence() string {
 	case WaitIdle:
 		return fmt.Sprintf("it waits until %s ended their runs, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitLost:
-		return fmt.Sprintf("it waits for %s: began, did not answer, and may still run", w.Names())
+		return fmt.Sprintf("it waits for nodes that began, did not answer, and may still run: %s", w.Names())
 	case WaitHeld:
 		if !w.Until.IsZero() {
 			return fmt.Sprintf("it waits for %s: held, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
@@ -131,7 +131,7 @@ func (s Stop) Sentence() string {
 		if s.Run == "" {
 			return s.Node + " waits for a Puppet server that answers, which proves nothing about the target"
 		}
-		return fmt.Sprintf("the Puppet server of %s stopped to answer during its run, which proves nothing about the target (run %s)", s.Node, s.Run)
+		return fmt.Sprintf("the Puppet server of %s stopped answering during its run, which proves nothing about the target (run %s)", s.Node, s.Run)
 	case StopOther:
 		return fmt.Sprintf("the Puppet server gave %s the code %s, and the nodes before it %s: the environment changed meanwhile", s.Node, s.After, s.Before)
 	case StopRestored:

@@ -17,9 +17,12 @@ import (
 type rollouts struct {
 	*Tasks
 	controllers map[environments.Ref]*control.Controller
-	waits       map[environments.Ref]string          // what was told last
-	told        map[environments.Ref]map[string]bool // lost nodes and blocking gates that were told
+	waits       map[environments.Ref]told            // what was logged and sent last
+	told        map[environments.Ref]map[string]bool // lost nodes and blocking gates that were logged and sent
 }
+
+// told is a wait of a campaign. The wait is "" when none is in progress.
+type told struct{ id, wait string }
 
 // advance takes the next steps of each rollout. A failure of one environment does not stop the others.
 func (r *rollouts) advance(ctx context.Context) error {
@@ -58,51 +61,62 @@ func (r *rollouts) advance(ctx context.Context) error {
 
 // tell logs and sends what changed about the rollout of an environment.
 func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout.Plan, wait rollout.Wait) {
+	if plan == nil {
+		return
+	}
 	kind := string(wait.Code)
 	if wait.Gate != nil {
 		kind += " " + string(wait.Gate.State) + " " + wait.Gate.At.UTC().Format(time.RFC3339)
 	}
-	if r.waits[ref] == kind {
+	before, now := r.waits[ref], told{plan.ID, kind}
+	if before == now {
 		return
 	}
-	r.waits[ref] = kind
-	switch {
-	case plan == nil:
-	case kind == "":
-		c, err := r.Store.Campaigns.Get(ctx, ref, plan.ID, plan)
-		if err != nil {
-			r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", plan.ID, "error", err)
-			return
-		}
-		how := "an operator's change replaced it"
-		switch c.State.Phase {
-		case rollout.Completed:
-			how = "it completed"
-		case rollout.Reverted:
-			how = "it was taken back"
-		case rollout.Failed:
-			how = "it stopped by itself, and the rest of its nodes did not run"
-		case rollout.Aborted:
-			how = "an operator ended it"
-		case rollout.Gone:
-			how = "no serve advanced it, and its nodes went on by themselves"
-		}
-		what := "took " + rollout.What(plan.Target, plan.Agent.Version)
-		if plan.Kind == rollout.Run {
-			what = "ran"
-		}
-		text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, c.State.Nodes(*plan), what, len(c.State.Failed))
-		r.Log.Info("a campaign ended", "env", ref, "rollout", plan.ID, "how", text)
-		r.Notifier.Rollout(ref, store.RolloutEnded, plan.ID, "", text)
-	default:
-		r.Log.Info("a campaign waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
-		switch wait.Code {
-		case rollout.WaitGate:
-			r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())
-		case rollout.WaitApproval:
-			r.Notifier.Rollout(ref, store.RolloutWaits, plan.ID, "", wait.Sentence())
-		}
+	r.waits[ref] = now
+	if before.wait != "" && (kind == "" || before.id != plan.ID) { // the next one may have begun since
+		r.tellEnd(ctx, ref, before.id)
+	} else if kind == "" {
+		r.tellEnd(ctx, ref, plan.ID)
 	}
+	if kind == "" {
+		return
+	}
+	r.Log.Info("a campaign waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
+	switch wait.Code {
+	case rollout.WaitGate:
+		r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())
+	case rollout.WaitApproval:
+		r.Notifier.Rollout(ref, store.RolloutWaits, plan.ID, "", wait.Sentence())
+	}
+}
+
+// tellEnd logs and sends how a rollout or a job ended.
+func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, id string) {
+	c, err := r.Store.Campaigns.Get(ctx, ref, id, nil)
+	if err != nil {
+		r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", id, "error", err)
+		return
+	}
+	how := "an operator's change replaced it"
+	switch c.State.Phase {
+	case rollout.Completed:
+		how = "it completed"
+	case rollout.Reverted:
+		how = "it was taken back"
+	case rollout.Failed:
+		how = "it stopped by itself, and the rest of its nodes did not run"
+	case rollout.Aborted:
+		how = "an operator ended it"
+	case rollout.Gone:
+		how = "no serve advanced it, and its nodes continued by themselves"
+	}
+	what := "took " + rollout.What(c.Plan.Target, c.Plan.Agent.Version)
+	if c.Plan.Kind == rollout.Run {
+		what = "ran"
+	}
+	text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, c.State.Nodes(c.Plan), what, len(c.State.Failed))
+	r.Log.Info("a campaign ended", "env", ref, "rollout", id, "how", text)
+	r.Notifier.Rollout(ref, store.RolloutEnded, id, "", text)
 }
 
 // warn logs and sends at once that a node was lost, and that a gate blocks: a rollout may wait for hours before either pauses it.
@@ -114,9 +128,8 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 	}
 	for _, node := range wait.Lost {
 		if now["node "+node] = true; !before["node "+node] {
-			one := rollout.Wait{Code: rollout.WaitLost, Nodes: []string{node}, Count: 1}
 			r.Log.Warn("a campaign lost a node", "env", ref, "rollout", plan.ID, "node", node)
-			r.Notifier.Rollout(ref, store.RolloutLost, plan.ID, node, one.Sentence())
+			r.Notifier.Rollout(ref, store.RolloutLost, plan.ID, node, node+" began, did not answer before its deadline, and may still run")
 		}
 	}
 	blocking := wait.Blocking()

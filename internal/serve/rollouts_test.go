@@ -50,8 +50,8 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"rollout_blocked: it waits for its gates, until 2026-03-01T12:00:00Z: gate smoke refuses: 503",
-		"rollout_lost: it waits for web1: began, did not answer, and may still run",
-		"rollout_lost: it waits for web2: began, did not answer, and may still run",
+		"rollout_lost: web1 began, did not answer before its deadline, and may still run",
+		"rollout_lost: web2 began, did not answer before its deadline, and may still run",
 	}
 	var got []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

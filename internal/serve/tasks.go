@@ -94,7 +94,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.Notifier.Run(ctx) })
 	h := &holds{Tasks: t, seen: map[environments.Ref]map[store.Scope]agent.Hold{}}
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
-	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]string{}, told: map[environments.Ref]map[string]bool{}}
+	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]told{}, told: map[environments.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
 	if t.Puppet != "" {
 		c := &cleanups{Tasks: t, dir: t.Puppet, failed: map[string]failure{}}

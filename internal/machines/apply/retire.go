@@ -89,7 +89,7 @@ func (j *job) awaitPlace() error {
 				return true, machines.Reason{}, nil
 			}
 			if j.hopeless(why.Nodes) {
-				return false, *why, fmt.Errorf("its retirement cannot begin: %s, and the work of this apply on it failed\nrepair or remove %s, and %s",
+				return false, *why, fmt.Errorf("cannot begin its retirement: %s, and this apply failed on them\nrepair or remove %s, and %s",
 					render.Reason(*why), strings.Join(why.Nodes, " or "), resume(false))
 			}
 			j.turn.end() // others may work meanwhile

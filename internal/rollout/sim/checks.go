@@ -109,6 +109,9 @@ func (w *world) checkState() {
 	if len(w.plan.Groups) > 0 && w.plan.Groups[0].Kind == rollout.Canaries && w.plan.Policy.Promote == rollout.Manual && s.Group > 0 && !s.Approved {
 		w.violate("the groups after the canaries began, and nobody approved them")
 	}
+	if w.plan.Policy.Promote == rollout.Batches && s.Group+s.Batch > 0 && s.Next > s.Batch*g.Batch && !s.Approved {
+		w.violate("a batch began, and nobody approved it")
+	}
 }
 
 // position is the number of batches that ended.

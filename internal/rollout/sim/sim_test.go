@@ -32,7 +32,7 @@ func configOf(seed uint64) Config {
 				{rollout.UnreadySilent: rollout.UnreadySkip, rollout.UnreadyStuck: rollout.UnreadyFail}, {rollout.UnreadyHeld: rollout.UnreadyFail, rollout.UnreadyOthers: rollout.UnreadySkip},
 			}[pick(13)%5],
 			Sample: []int{0, 0, 5, 20}[pick(19)%4], BatchFailures: []rollout.Share{"", "", "1", "30%"}[pick(23)%4],
-			Promote: []rollout.Promotion{rollout.Automatic, rollout.Automatic, rollout.Manual}[pick(17)%3],
+			Promote: []rollout.Promotion{rollout.Automatic, rollout.Automatic, rollout.Manual, rollout.Batches}[pick(17)%4],
 		},
 	}
 	if seed%4 == 0 {
