@@ -163,7 +163,7 @@ func (a *advance) busy() bool {
 
 // assign returns the assignments of the state that etcd lacks, while the gate is open.
 func (a *advance) assign() (all []Assign) {
-	if !a.open() {
+	if !a.open() || a.stopped() {
 		return nil
 	}
 	for _, node := range a.s.slots() {

@@ -214,6 +214,7 @@ type SkipCode string
 const (
 	SkipRemoved  SkipCode = "removed" // from the host list, or another machine has its name
 	SkipOperator SkipCode = "operator"
+	SkipStopped  SkipCode = "stopped" // the job stopped, and the node did not begin
 )
 
 // clone returns a copy that shares nothing that Advance changes.

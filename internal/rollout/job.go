@@ -30,7 +30,7 @@ func MakeJob(o Order, layers [][]Member) (Plan, error) {
 }
 
 // job decides on the next step of a job. All its nodes are ordered to wait. When none of them runs, they are ordered to run, layer by
-// layer; a node that ran waits until the job ends. A job that failed lets the nodes in progress end.
+// layer; a node that ran waits until the job ends. A job that failed lets the nodes in progress end, and those that did not begin do not run.
 func (a *advance) job() Step {
 	if a.o.Gone || a.o.Reached > a.p.Epoch { // etcd was restored from an older backup
 		return a.over(Gone)
@@ -92,6 +92,9 @@ func (a *advance) gathered() bool {
 	a.s.Gathered, a.s.Moved, a.changed = true, a.now, true
 	return false // written before a node begins
 }
+
+// stopped reports whether a job stopped: no other node begins.
+func (a *advance) stopped() bool { return a.p.Kind == Run && a.s.Stop != nil }
 
 // here reports whether a member of the plan is registered, on its machine.
 func here(m Member, n Node) bool { return n.Host != nil && n.Host.MachineID == m.Machine }

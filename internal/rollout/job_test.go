@@ -29,6 +29,8 @@ func job(t testing.TB, layers string, batch Share, concurrency int) *bench {
 	return b
 }
 
+func silence(n *Node) { n.View.State = agent.Silent }
+
 func stopped(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonStopped }
 
 // ran lets nodes answer their turn: ok, failed or running.
@@ -107,10 +109,27 @@ func TestJobStops(t *testing.T) {
 			"failed; 0 done; db1 run_failed; stopped: failures"},
 		{"what runs meanwhile ends first", func(b *bench) {
 			b.settle().ran("ok", "db1").settle().ran("failed", "web1").ran("running", "web2")
-		}, "advancing; ordered web2 web3; 1 done; web1 run_failed; stopped: failures; waits for nodes"},
+		}, "advancing; ordered web2; 1 done; web1 run_failed; web3 skipped: stopped; stopped: failures; waits for nodes"},
 		{"then the job ends", func(b *bench) {
-			b.settle().ran("ok", "db1").settle().ran("failed", "web1").settle().ran("ok", "web2", "web3")
-		}, "failed; 3 done; web1 run_failed; stopped: failures"},
+			b.settle().ran("ok", "db1").settle().ran("failed", "web1").ran("running", "web2").settle().ran("ok", "web2")
+		}, "failed; 2 done; web1 run_failed; web3 skipped: stopped; stopped: failures"},
+		{"a silent node that was ordered does not keep the others waiting", func(b *bench) {
+			b.settle().ran("ok", "db1").settle().edit("web2", silence).ran("failed", "web1")
+		}, "failed; 1 done; web1 run_failed; web2 skipped: stopped; web3 skipped: stopped; stopped: failures"},
+		{"a node that begins before its order is withdrawn ends its run", func(b *bench) {
+			b.settle().ran("ok", "db1").settle().ran("failed", "web1")
+			for b.state.Slots["web2"].State != Withdrawing {
+				b.state = *Advance(b.plan, b.state, b.o, b.now).State
+			}
+			b.ran("running", "web2").settle().ran("failed", "web2")
+		}, "failed; 1 done; web1 run_failed; web2 run_failed; web3 skipped: stopped; stopped: failures"},
+		{"and one that ran meanwhile counts", func(b *bench) {
+			b.settle().ran("ok", "db1").settle().ran("failed", "web1")
+			for b.state.Slots["web2"].State != Withdrawing {
+				b.state = *Advance(b.plan, b.state, b.o, b.now).State
+			}
+			b.ran("ok", "web2")
+		}, "failed; 2 done; web1 run_failed; web3 skipped: stopped; stopped: failures"},
 		{"an old answer is none", func(b *bench) {
 			b.settle().edit("db1", func(n *Node) { n.Status.Assignment, n.Status.Ran = "r0.1", &agent.Answer{ID: "r0.1"} })
 		}, "advancing; ordered db1; 0 done; waits for nodes"},

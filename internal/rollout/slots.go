@@ -119,7 +119,13 @@ func (a *advance) judge(node string) {
 		case late && stop.Run == "" && slot.State == Ordered: // it is no failure
 			a.halt(stop)
 		}
+	case working:
+		a.late(node, slot, n)
 	default:
+		if a.stopped() && slot.State == Ordered && !a.taking(n) {
+			a.put(node, withdrawn(slot, Failure{}, SkipStopped))
+			return
+		}
 		a.late(node, slot, n)
 	}
 }
@@ -135,6 +141,9 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 		}
 		a.ended(node)
 	case slot.GivenUp:
+	case a.taking(n) && slot.Skip == SkipStopped: // the job waits for its end
+		slot.State, slot.Skip = Ordered, ""
+		a.put(node, slot)
 	case a.taking(n):
 		slot.State = Lost
 		a.fail(node, Failure{Code: NodeLost})

@@ -177,6 +177,8 @@ func (c SkipCode) Words() string {
 		return "it was removed, or another machine has its name"
 	case SkipOperator:
 		return "an operator skipped it"
+	case SkipStopped:
+		return "the job stopped before it began"
 	}
 	return "it was " + string(c) + ", and the policy skips such nodes"
 }
