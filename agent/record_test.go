@@ -187,7 +187,8 @@ func TestLongestStatusFits(t *testing.T) {
 			Hold: &Hold{Scope: "roles/" + name, Mode: Freeze, Who: string(text), Why: text, Since: start, Until: start},
 		},
 		state: State{
-			LastGood: longest("g"), Enforcing: longest("e"), RanAt: start, Outcome: Unchanged, LastRun: "20260304T050607Z-1234567",
+			LastGood: longest("g"), Enforcing: longest("e"), RanAt: start, Outcome: Unchanged, LastRun: "20260304T050607Z-1234567", Enforce: EnforceDaemon,
+			Served:   &Served{Environment: name, Server: strings.Repeat("s", 253), Reason: "failover", Criterion: string(text), Value: string(text), Code: string(text)},
 			Attempts: []Attempt{{Target: wanted, Started: 1 << 30, Finished: 1 << 30, Last: start, Kind: Untouched, Problem: Problem{Code: CatalogRefused, Text: text}}},
 		},
 	}

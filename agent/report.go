@@ -284,6 +284,10 @@ func fit(s Status) Status {
 		s.Attempt = edited(s.Attempt, func(a *Attempt) { a.Problem = a.Problem.clipped(limit) })
 		s.Refusal = edited(s.Refusal, func(r *Refusal) { *r = r.clipped(limit) })
 		s.Agent = edited(s.Agent, func(u *Upgrade) { u.Wanted, u.Problem = clip.Text(u.Wanted, 64), u.Problem.clipped(limit) })
+		s.Served = edited(s.Served, func(v *Served) {
+			v.Criterion, v.Value, v.Code = clip.Text(v.Criterion, limit), clip.Text(v.Value, limit), clip.Text(v.Code, limit)
+			v.Server, v.Environment = clip.Text(v.Server, max(limit, 20)), clip.Text(v.Environment, max(limit, 20))
+		})
 		s.Hold = edited(s.Hold, func(h *Hold) {
 			h.Replaced = nil
 			*h = h.clipped(limit)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // The messages of puppet agent by which a run is judged (puppet/configurer.rb, puppet/transaction.rb of Puppet 7.23).
@@ -28,7 +29,7 @@ func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Re
 	r.ExitCode = e.code
 	r.Kind, r.Outcome, r.Problem = classifyServed(e, job.Noop, environment, report, out)
 	if report != nil {
-		r.ConfigVersion = meaningful(report, time.Now())
+		r.ConfigVersion = clip.Line(meaningful(report, time.Now()), maxVersion)
 	}
 	r.Log = limited(r.Log, maxLogLines)
 	return r
