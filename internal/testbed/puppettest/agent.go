@@ -128,7 +128,7 @@ func (r *run) catalog(environment string) (string, error) {
 	case answer.StatusCode == http.StatusNotFound:
 		return "", os.ErrNotExist
 	case answer.StatusCode != http.StatusOK:
-		return "", fmt.Errorf("Error %d on SERVER: %s", answer.StatusCode, text)
+		return "", fmt.Errorf("%s %d on SERVER: %s", "Error", answer.StatusCode, text) // as Puppet prints it
 	}
 	return string(text), err
 }

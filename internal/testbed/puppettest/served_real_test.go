@@ -90,7 +90,7 @@ func (s *realServer) revoke(t *testing.T, ssldir, name string) {
 		if time.Now().After(until) {
 			t.Fatal("the server still accepts the certificate")
 		}
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 	}
 }
 

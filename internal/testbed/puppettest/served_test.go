@@ -318,7 +318,7 @@ func (c servedCase) apply(t *testing.T, m machine, s puppetServer, number int) *
 				c.During(t, s)
 				return
 			}
-			time.Sleep(20 * time.Millisecond)
+			<-time.After(20 * time.Millisecond)
 		}
 	}()
 	r.Result, err = r.Puppet.Apply(t.Context(), r.Job)
