@@ -150,11 +150,8 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 // configure lets the first server read classes and live data from Pulley.
 func (b *bench) configure() {
 	conf := filepath.Join(b.site.Dir, puppetservertest.FirstName, "conf")
-	classifier := b.path("pulley-enc")
-	b.write("pulley-enc", fmt.Sprintf("#!/bin/sh\nHOME=%s XDG_CONFIG_HOME=%[1]s/config XDG_CACHE_HOME=%[1]s/cache exec %s enc \"$@\"\n", b.dir, program))
-	if err := os.Chmod(classifier, 0o755); err != nil {
-		b.t.Fatal(err)
-	}
+	// Puppet divides the command at blanks.
+	classifier := fmt.Sprintf("/usr/bin/env HOME=%s XDG_CONFIG_HOME=%[1]s/config XDG_CACHE_HOME=%[1]s/cache %s enc", b.dir, program)
 	f, err := os.OpenFile(filepath.Join(conf, "puppet.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
 		_, err = fmt.Fprintf(f, "\n[master]\nnode_terminus = exec\nexternal_nodes = %s\n", classifier)
