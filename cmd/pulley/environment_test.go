@@ -105,7 +105,7 @@ func TestChangesNameTheirEnvironment(t *testing.T) {
 		{"rollback", "--yes --dry-run"}, {"rollback", "--yes"}, {"sign", "--sign-key $DIR/key"}, {"sign", "--sign-key $DIR/key --off"}, {"recover", ""},
 		{"data set", "port 80"}, {"data set", "port 80"}, {"data edit", ""}, {"data unset", "port"}, {"data revert", "1"}, {"data import", "$DIR/live"},
 		{"hold", "--why x --for 1h"}, {"hold", "--why y --for 2h --stop"}, {"unhold", ""},
-		{"nodes add", "web4"}, {"nodes run", "web1"}, {"nodes run", "web1 --dry-run"}, {"nodes unlock", "web3 -m x --yes"}, {"nodes remove", "web2 --yes"},
+		{"nodes add", "web4"}, {"nodes run", "web1"}, {"nodes run", "web1 --dry-run"}, {"nodes unlock", "web3 -m x --yes"}, {"nodes pause", "-m x"}, {"nodes resume", ""}, {"nodes remove", "web2 --yes"},
 		{"agents promote", "1.5.0"}, {"agents promote", "1.5.0"}, {"agents promote", "1.6.0 --node web1"}, {"agents unpin", "--node web1"}, {"agents unpin", "--node web1"},
 		{"agents retry", ""}, {"token create", "--role web"}, {"userdata", "web1 --new-token --servers https://10.0.0.1:8443 --ca sha256:" + strings.Repeat("a", 64)},
 		{"env apply", "$DIR/blue.yaml"}, {"env apply", "$DIR/blue.yaml --set web.cardinality=5"}, {"env destroy", "$DIR/blue.yaml --dry-run --forget-hosts"},

@@ -63,6 +63,8 @@ var examples = map[string]string{
 	"pulley key list":            "pulley key list --signers allowed_signers --revoked revoked_signers",
 	"pulley nodes":               "pulley nodes -e dev",
 	"pulley nodes add":           "pulley nodes add controller1 -e dev\npulley nodes add db.example.com --role controller -e dev",
+	"pulley nodes pause":         "pulley nodes pause -e dev -m 'the CA is restored'",
+	"pulley nodes resume":        "pulley nodes resume -e dev",
 	"pulley nodes remove":        "pulley nodes remove controller1 -e dev -m 'its disk is broken'\npulley nodes remove controller1 -e dev --forget --yes",
 	"pulley nodes run":           "pulley nodes run controller1 -e dev --wait 10m",
 	"pulley nodes unlock":        "pulley nodes unlock controller1 -e dev -m 'its machine was scrapped'",

@@ -27,7 +27,7 @@ type nodesOptions struct {
 func newNodes(o *options) *cobra.Command {
 	n := nodesOptions{options: o}
 	cmd := &cobra.Command{
-		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
+		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run, unlock, pause or resume"),
 		Long: `nodes lists the nodes of the environment file, the registered nodes, and every machine in its first boot. --role, --node,
 --state and --where select some of them. On a terminal, nodes lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that
 are not registered or have a note first.`,
@@ -50,7 +50,7 @@ are not registered or have a note first.`,
 	n.selected.addState(cmd)
 	n.selected.addLimit(cmd, 0, "number of nodes; 0 for all (default: "+strconv.Itoa(rowsOnTerminal)+" on a terminal, else all)")
 	o.out.AddFlags(cmd.Flags())
-	cmd.AddCommand(newNodesAdd(o), newNodesRemove(o), newNodesRun(o), newNodesUnlock(o))
+	cmd.AddCommand(newNodesAdd(o), newNodesRemove(o), newNodesRun(o), newNodesUnlock(o), newNodesPause(o), newNodesResume(o))
 	return cmd
 }
 
@@ -313,4 +313,52 @@ unlock asks for confirmation. In scripts, use --yes.`,
 	o.addConfirmation(cmd)
 	o.addDryRun(cmd)
 	return cmd
+}
+
+func newNodesPause(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pause -e ENVIRONMENT -m REASON", Short: "Let no new machine begin to be provisioned into a Puppet server", Args: arguments(0, 0, "takes no arguments"),
+		Long: `pause concerns new machines of an environment with Puppet servers. A machine that has its turn completes it; others wait, and ` + "`pulley nodes`" + `
+shows them with the reason. Nodes that are provisioned continue as before.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.message == "" {
+				return cli.Usagef("cannot pause provisioning without a reason: give -m REASON")
+			}
+			return o.pauseProvisioning(c, &store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
+		},
+	}
+	o.addMessage(cmd, "reason, shown to the machines that wait")
+	o.addDryRun(cmd)
+	return cmd
+}
+
+func newNodesResume(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "resume -e ENVIRONMENT", Short: "Let new machines be provisioned again", Args: arguments(0, 0, "takes no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.pauseProvisioning(c, nil) },
+	}
+	o.addDryRun(cmd)
+	return cmd
+}
+
+// pauseProvisioning pauses the provisioning of an environment, or resumes it for nil.
+func (o *options) pauseProvisioning(c *cobra.Command, by *store.Revoked) error {
+	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+		if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+			return err
+		}
+		changed, err := s.FirstBoots.Pause(ctx, ref, by)
+		if err != nil {
+			return err
+		}
+		switch {
+		case by != nil:
+			fmt.Fprintf(o.env.Stdout, "paused the provisioning of %s: no new machine begins\n", ref)
+		case changed:
+			fmt.Fprintf(o.env.Stdout, "resumed the provisioning of %s\n", ref)
+		default:
+			fmt.Fprintf(o.env.Stdout, "the provisioning of %s is not paused\n", ref)
+		}
+		return nil
+	})
 }

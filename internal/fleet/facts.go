@@ -205,6 +205,7 @@ func (e *evaluation) evaluateNode(matcher *where.Matcher, m *matched, p publishe
 	case registered:
 		m.silent++
 	}
+	e.addAttributes(values, m, p)
 	if e.Where.Judged() {
 		n := lookAt(e.fleet, p.node, p.role, e.now)
 		values["state"], values["reason"], values["release"], values["desired"] = string(n.State), string(n.Reason), n.Release, n.Desired
@@ -219,6 +220,23 @@ func (e *evaluation) evaluateNode(matcher *where.Matcher, m *matched, p publishe
 	}
 	if is {
 		m.nodes[p.node] = true
+	}
+}
+
+// addAttributes adds those attributes of the node in the environment file that the expression names and no fact has. A new machine
+// has attributes before it has facts.
+func (e *evaluation) addAttributes(values map[string]any, m *matched, p published) {
+	if e.fleet.Spec == nil {
+		return
+	}
+	names, _ := e.Where.Facts()
+	for _, name := range names {
+		if _, has := values[name]; has || !e.fleet.Spec.HasAttribute(name) {
+			continue
+		}
+		if m.names[name] = true; e.fleet.Spec.AttributeOf(p.role, p.node, name) != "" {
+			values[name] = e.fleet.Spec.AttributeOf(p.role, p.node, name)
+		}
 	}
 }
 

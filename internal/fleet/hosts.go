@@ -40,7 +40,9 @@ type Join struct {
 // FirstBoot is the progress of a machine in its first boot.
 type FirstBoot struct {
 	store.FirstBoot
-	Stalled bool `json:"stalled"` // unfinished, and silent for too long
+	Stalled bool           `json:"stalled"`          // unfinished, and silent for too long
+	Before  int            `json:"before,omitempty"` // machines that wait longer for their turn
+	Paused  *store.Revoked `json:"paused,omitempty"` // it waits, and an operator paused the provisioning of the environment
 }
 
 // HostsRead contains the arguments of Hosts.
@@ -49,6 +51,7 @@ type HostsRead struct {
 	Hosts      map[string]agent.Host
 	Identities map[string]store.Identity  // by node
 	FirstBoots map[string]store.FirstBoot // by machine
+	Paused     *store.Revoked             // an operator paused the provisioning of new machines; nil: not
 	Damaged    []string                   // unreadable keys
 	Notes      []string                   // about the expression of the selection
 
@@ -107,6 +110,11 @@ func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 	r.Damaged = append(r.Damaged, damaged...)
 	r.FirstBoots, damaged, err = s.FirstBoots.List(ctx, ref)
 	r.Damaged = append(r.Damaged, damaged...)
+	if err == nil {
+		var p store.Provisioning
+		p, _, err = s.FirstBoots.Provisioning(ctx, ref)
+		r.Paused = p.Paused
+	}
 	return r, err
 }
 
@@ -190,7 +198,10 @@ func calledFor(e *environments.Environment) map[string]string {
 func (r HostsRead) boots(now time.Time) (byNode map[string]*FirstBoot, nameless []Host) {
 	byNode = map[string]*FirstBoot{}
 	for _, b := range r.FirstBoots {
-		shown := &FirstBoot{b, b.Stands(now)}
+		shown := &FirstBoot{FirstBoot: b, Stalled: b.Stands(now)}
+		if b.Waits(now) {
+			shown.Before, shown.Paused = b.Place(r.FirstBoots, now), r.Paused
+		}
 		switch was := byNode[b.Node]; {
 		case b.Node == "" && b.Finished.IsZero():
 			nameless = append(nameless, Host{Host: agent.Host{Role: b.Role, Hostname: b.Hostname, MachineID: b.Machine}, FirstBoot: shown})

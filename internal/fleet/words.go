@@ -284,6 +284,12 @@ func (b *FirstBoot) Cell(now time.Time) string {
 	switch {
 	case b.Stalled:
 		text += " stalled, last report " + cli.Ago(now, b.Heard)
+	case b.Paused != nil:
+		text += " waits: provisioning is paused by " + b.Paused.By + ": " + clip.Line(string(b.Paused.Why), 160)
+	case b.Waits(now) && b.Before == 0:
+		text += " waits since " + cli.Span(now.Sub(b.Asked)) + ", the next one"
+	case b.Waits(now):
+		text += fmt.Sprintf(" waits since %s, %s longer", cli.Span(now.Sub(b.Asked)), cli.Count(b.Before, "machine"))
 	case b.State == store.BootFailed:
 		text += " failed " + cli.Ago(now, b.Heard)
 	case b.State == store.BootDone:

@@ -138,6 +138,13 @@ func (c *Client) Identities(ctx context.Context, m Machine) ([]string, error) {
 	return a.Identities, err
 }
 
+// Turn asks whether the machine may be provisioned into its Puppet server now. It also keeps a turn that the machine has.
+func (c *Client) Turn(ctx context.Context, m Machine) (TurnAnswer, error) {
+	var a TurnAnswer
+	err := c.post(ctx, PathTurn, always(m), &a)
+	return a, err
+}
+
 // Sealing returns the recipient of an environment's or a role's secrets.
 func (c *Client) Sealing(ctx context.Context, r SealingRequest) (SealingAnswer, error) {
 	var a SealingAnswer

@@ -33,6 +33,8 @@ const (
 	PathLeave    = root + "/leave"      // nothing; with certificate
 	PathProgress = root + "/progress"   // ProgressRequest → nothing; with certificate or token
 	PathSecrets  = root + "/identities" // Machine → IdentitiesAnswer; with the certificate of a node
+	PathTurn     = root + "/turn"       // Machine → TurnAnswer; with the certificate of a node
+	PathPuppet   = root + "/puppet"     // PuppetRequest → PuppetAnswer; with the certificate of a node
 	PathSealing  = root + "/recipients" // SealingRequest → SealingAnswer; with the certificate of an operator
 	PathReveal   = root + "/secrets"    // RevealRequest → RevealAnswer; with the certificate of an administrator
 	PathCA       = root + "/ca"         // GET: all trusted CA certificates, as PEM

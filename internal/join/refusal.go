@@ -52,6 +52,10 @@ const (
 	NotAnAdmin           Reason = "administrator_required"
 	IdentityLost         Reason = "identity_lost"
 	BadSecret            Reason = "secret_unreadable"
+	TurnsUsedUp          Reason = "turns_used_up"
+	NoPuppetCA           Reason = "puppet_ca_not_set"
+	PuppetCARefused      Reason = "puppet_ca_refused" // Params.Problem
+	CertnameTaken        Reason = "certname_taken"    // of a node of another environment
 )
 
 // The reasons of temporary refusals: the client retries.
@@ -61,6 +65,9 @@ const (
 	TooBusy        Reason = "busy"
 	NoEtcd         Reason = "etcd_unreachable"
 	Broken         Reason = "internal_error"
+
+	NoPuppetCredentials Reason = "puppet_credentials_missing"
+	PuppetCAFailed      Reason = "puppet_ca_failed" // Params.Problem
 )
 
 // Field is a part of a request.
@@ -180,6 +187,12 @@ func explain(r Reason, p Params) explanation {
 		NotAnAdmin:           {"this request needs the certificate of an administrator", "", "log in with a token of `pulley token create --operator NAME --as admin`"},
 		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup; without a backup, run `pulley secret rotate --lost" + of + p.roleFlag() + "` and set each secret again"},
 		BadSecret:            {"a secret cannot be decrypted", p.Claimed, "set it again: pulley secret set " + p.Claimed + of + p.roleFlag()},
+		NoPuppetCA:           {"the environment has no CA of Puppet servers", p.Environment, "write `puppet: {ca: {url: https://…}}` into the environment file, and run `pulley env apply`; or switch off the step: --steps certificate=off"},
+		PuppetCARefused:      {"the CA of the Puppet servers does not sign the certificate", string(p.Problem), "run `pulley puppetserver check" + of + "` on the machine of serve"},
+		CertnameTaken:        {"a node of another environment has this name at the CA of the Puppet servers", p.Node + " of " + p.Claimed, "give one of the environments a stack or other roles, or remove the node: pulley nodes remove " + p.Node + " -e " + p.Claimed},
+		PuppetCAFailed:       {"the CA of the Puppet servers does not answer as it should", string(p.Problem), ""},
+		NoPuppetCredentials:  {"this pulley serve has no credentials of the CA of the Puppet servers", "", "start serve with --puppet-credentials DIR"},
+		TurnsUsedUp:          {"the provisioning of this machine ended too often without success", fmt.Sprintf("turns: %d", p.Used), "repair the cause in the log of the machine, then allow new turns: pulley nodes unlock " + p.Node + of + " -m REASON"},
 		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is not the name of a node", p.Claimed), "name the node or the role in the machine's userdata"},
 		NotCalledFor:         {"the environment does not contain this node", p.Node, "raise the cardinality of its role or add it to the role's members with `pulley env apply`, or run `pulley nodes add " + p.Node + " -e " + p.Environment + "`"},
 		AllTaken:             {"every number of this role is taken", fmt.Sprintf("role %s of %s has %d", p.Role, p.Environment, p.Limit), "raise the role's cardinality with `pulley env apply`, or remove nodes with `pulley nodes remove NODE -e " + p.Environment + "`"},

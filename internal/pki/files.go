@@ -87,7 +87,20 @@ func encodeCertificates(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-func encodeKey(key crypto.Signer) ([]byte, error) {
+// ParseKey reads the only key of a PEM text.
+func ParseKey(b []byte) (crypto.Signer, error) {
+	_, keys, err := parsePEM(b)
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("it contains %d PEM keys, not one", len(keys))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return keys[0], nil
+}
+
+// EncodeKey returns a key as PEM, in PKCS #8.
+func EncodeKey(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err

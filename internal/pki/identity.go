@@ -88,7 +88,7 @@ func (i Identity) Save(path string) error {
 	if err := i.check(); err != nil {
 		return err
 	}
-	key, err := encodeKey(i.Key)
+	key, err := EncodeKey(i.Key)
 	if err == nil {
 		err = atomicfile.WriteShared(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
 	}
@@ -100,7 +100,7 @@ func (i Identity) Save(path string) error {
 
 // SaveKey writes a key alone, like Save, before its certificate exists.
 func SaveKey(path string, key crypto.Signer) error {
-	b, err := encodeKey(key)
+	b, err := EncodeKey(key)
 	if err == nil {
 		err = atomicfile.WriteShared(path, b, 0o600)
 	}

@@ -62,7 +62,7 @@ func TestInvalidIdentitiesAreRejected(t *testing.T) {
 	if _, err := LoadIdentity(filepath.Join(dir, "mixed.pem")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing: %v", err)
 	}
-	key, err := encodeKey(other.Key)
+	key, err := EncodeKey(other.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func FuzzParsePEM(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	text, err := encodeKey(key)
+	text, err := EncodeKey(key)
 	if err != nil {
 		f.Fatal(err)
 	}

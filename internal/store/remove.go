@@ -40,7 +40,7 @@ func (s *Joins) shutOut(ctx context.Context, ref environments.Ref, node string) 
 		return false, etcd.ErrNotFound
 	}
 	env := ref.String()
-	resp, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Precreated(node)))
+	resp, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Precreated(node), s.db.Env(ref).Presigned(node)))
 	if err != nil {
 		return false, err
 	}
@@ -204,7 +204,8 @@ func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r
 			if err != nil || !now.Locks() || now.Node != node {
 				return err
 			}
-			now.Unlocked = &r
+			now.Unlocked, now.Turns = &r, 0
+			now.EndTurn()
 			if err = s.boots.Put(ctx, ref, *now, revision); err == nil {
 				freed = append(freed, *now)
 			}

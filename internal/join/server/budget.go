@@ -10,10 +10,10 @@ import (
 	"pulley/internal/join"
 )
 
-// Limits on the requests of one authenticated party. A first boot reports two dozen steps within minutes; a node
+// Limits on the requests of one authenticated party. A first boot reports up to four dozen times within minutes; a node
 // renews and registers once in weeks.
 const (
-	askedBurst = 30
+	askedBurst = 60
 	askedEvery = 10 * time.Second // one more is allowed
 )
 
@@ -144,7 +144,7 @@ func (g gate) inTurn(do func(context.Context, *caller) (any, error)) func(contex
 // within refuses a request beyond the party's budget.
 func (g gate) within(party string) error {
 	if wait := g.asked.take(party, g.now()); wait > 0 {
-		return &busyError{join.TooOften, wait}
+		return &busyError{reason: join.TooOften, after: wait}
 	}
 	return nil
 }

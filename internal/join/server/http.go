@@ -45,12 +45,13 @@ func (c *caller) about(attributes ...any) {
 // busyError is a temporary refusal.
 type busyError struct {
 	reason join.Reason
+	params join.Params
 	after  time.Duration
 }
 
 func (e *busyError) Error() string { return string(e.reason) }
 
-func busy(after time.Duration) error { return &busyError{join.TooBusy, after} }
+func busy(after time.Duration) error { return &busyError{reason: join.TooBusy, after: after} }
 
 // gate bounds what callers can do to a server, and answers them.
 type gate struct {
@@ -104,7 +105,7 @@ func (g gate) answer(do func(context.Context, *caller) (any, error)) http.Handle
 			writeRefusal(w, http.StatusForbidden, refused, 0)
 		case errors.As(err, &busy):
 			g.metrics.turnedAway.Inc()
-			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason}, busy.after)
+			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason, Params: busy.params}, busy.after)
 		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
 			g.log.Warn("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
 			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)

@@ -125,6 +125,9 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 		b = &store.FirstBoot{Machine: p.Machine, Started: now, Token: who.token.ID}
 	}
 	next := *b
+	if b.Stands(now) { // others may have its turn
+		next.EndTurn()
+	}
 	if byToken {
 		next.Token = who.token.ID
 	}
@@ -143,6 +146,7 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 		next.Attempts++
 	case store.BootFailed:
 		next.Error = p.Error
+		next.EndTurn()
 	case store.BootDone:
 		next.Error = ""
 	default:

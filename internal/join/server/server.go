@@ -20,6 +20,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/pki"
+	"pulley/internal/puppetserver"
 	"pulley/internal/stablehash"
 	"pulley/internal/store"
 )
@@ -60,6 +61,9 @@ type Config struct {
 	NodeLifetime time.Duration         // of a certificate
 	Metrics      prometheus.Registerer // may be nil
 
+	// Puppet are the credentials at the CA of Puppet servers; nil: this serve signs no certificates for Puppet.
+	Puppet *puppetserver.Credentials
+
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
 	// OnDuplicate gets each machine that requests another machine's name. It must not block.
@@ -71,6 +75,7 @@ type Server struct {
 	Config
 	metrics metrics
 	gate    gate
+	puppets stripes // one request for a certificate of Puppet's CA for each node at a time
 	tokens  stripes // one join for each token at a time, because joins compete for its count
 	claims  claims
 	roles   sharedRoles
@@ -90,7 +95,7 @@ func New(c Config) *Server {
 	c.NodeLifetime = cmp.Or(c.NodeLifetime, DefaultNodeLifetime)
 	m := newMetrics(c.Metrics)
 	d := &Server{
-		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(),
+		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(), puppets: newStripes(),
 		claims: claims{store: c.Store, now: c.Now, roles: map[string]*roleClaims{}},
 		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c},
 	}
@@ -120,6 +125,8 @@ func (d *Server) Handler() http.Handler {
 	mux.HandleFunc("POST "+join.PathRegister, d.gate.answer(d.gate.inTurn(d.register)))
 	mux.HandleFunc("POST "+join.PathLeave, d.gate.answer(d.gate.inTurn(d.leave)))
 	mux.HandleFunc("POST "+join.PathProgress, d.gate.answer(d.gate.inTurn(d.progress)))
+	mux.HandleFunc("POST "+join.PathTurn, d.gate.answer(d.gate.inTurn(d.turn)))
+	mux.HandleFunc("POST "+join.PathPuppet, d.gate.answer(d.gate.inTurn(d.puppet)))
 	mux.HandleFunc("POST "+join.PathSecrets, d.gate.answer(d.gate.inTurn(d.identities)))
 	mux.HandleFunc("POST "+join.PathSealing, d.gate.answer(d.gate.inTurn(d.sealing)))
 	mux.HandleFunc("POST "+join.PathReveal, d.gate.answer(d.gate.inTurn(d.reveal)))

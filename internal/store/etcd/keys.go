@@ -44,6 +44,7 @@ import (
 //	environments/<env>/machines/<node>                   o,s  machine record: the machine that Pulley created for a node
 //	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
 //	environments/<env>/acts/<id>                         o,s  the newest actions on machines
+//	environments/<env>/provisioning                      o,s  the queue of new machines for Puppet servers: its pause and its last turn
 //	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
@@ -56,6 +57,7 @@ import (
 //	operators/<name>                                     s,a  the holder of an operator's name
 //	precreated/<env>/<node>                              s  the etcd user that is pre-created for a joining node
 //	cleanups/<env>/<node>                                a,s  what Puppet servers still have of a removed node; serve deletes it
+//	presigned/<env>/<node>                               s  the key of a certificate of Puppet's CA, until its node has it; encrypted
 //	firstboots/<env>/<machine>                           s,o  progress of a machine's first boot
 //	machines/<env>/<machine>                             s  the node that a machine joined as, and its removal
 //	recipients/<env>/<name>                              s  the recipients of an environment's secrets, certified
@@ -174,21 +176,25 @@ func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() +
 func (k EnvKeys) Applying() string                 { return k.Root() + "applying" }
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
 func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
+func (k EnvKeys) Provisioning() string             { return k.Root() + "provisioning" }
 func (k EnvKeys) Retirement(node string) string {
 	return k.of.prefix + "retirements/" + k.env + escape(node)
 }
-func (k EnvKeys) Statuses() string                { return k.of.AllStatuses() + k.env }
-func (k EnvKeys) Status(node string) string       { return k.Statuses() + escape(node) }
-func (k EnvKeys) NodesRuns() string               { return k.of.AllRuns() + k.env }
-func (k EnvKeys) Runs(node string) string         { return k.NodesRuns() + escape(node) + "/" }
-func (k EnvKeys) Run(node, id string) string      { return k.Runs(node) + escape(id) }
-func (k EnvKeys) Preview(node string) string      { return k.Run(node, agent.PreviewRun) }
-func (k EnvKeys) NodesFacts() string              { return k.of.AllFacts() + k.env }
-func (k EnvKeys) Facts(node string) string        { return k.NodesFacts() + escape(node) }
-func (k EnvKeys) Identities() string              { return k.of.AllIdentities() + k.env }
-func (k EnvKeys) Identity(node string) string     { return k.Identities() + escape(node) }
-func (k EnvKeys) Precreated(node string) string   { return k.of.AllPrecreated() + k.env + escape(node) }
-func (k EnvKeys) Cleanup(node string) string      { return k.of.AllCleanups() + k.env + escape(node) }
+func (k EnvKeys) Statuses() string              { return k.of.AllStatuses() + k.env }
+func (k EnvKeys) Status(node string) string     { return k.Statuses() + escape(node) }
+func (k EnvKeys) NodesRuns() string             { return k.of.AllRuns() + k.env }
+func (k EnvKeys) Runs(node string) string       { return k.NodesRuns() + escape(node) + "/" }
+func (k EnvKeys) Run(node, id string) string    { return k.Runs(node) + escape(id) }
+func (k EnvKeys) Preview(node string) string    { return k.Run(node, agent.PreviewRun) }
+func (k EnvKeys) NodesFacts() string            { return k.of.AllFacts() + k.env }
+func (k EnvKeys) Facts(node string) string      { return k.NodesFacts() + escape(node) }
+func (k EnvKeys) Identities() string            { return k.of.AllIdentities() + k.env }
+func (k EnvKeys) Identity(node string) string   { return k.Identities() + escape(node) }
+func (k EnvKeys) Precreated(node string) string { return k.of.AllPrecreated() + k.env + escape(node) }
+func (k EnvKeys) Cleanup(node string) string    { return k.of.AllCleanups() + k.env + escape(node) }
+func (k EnvKeys) Presigned(node string) string {
+	return k.of.prefix + "presigned/" + k.env + escape(node)
+}
 func (k EnvKeys) FirstBoots() string              { return k.of.AllFirstBoots() + k.env }
 func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + escape(machine) }
 func (k EnvKeys) Past(machine string) string {

@@ -1,0 +1,226 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+)
+
+// provisioned is a world whose environment has a Puppet server.
+func provisioned(t *testing.T, p environments.PuppetProvision) *world {
+	t.Helper()
+	w := newWorld(t, environments.Role{Name: "compute", Cardinality: 50}, environments.Role{Name: "controller", Cardinality: 50})
+	spec, revision, err := w.st.Environments.Spec(t.Context(), dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.DataLayers = []string{"node", "role", "region", "environment", "common"}
+	spec.Roles[0].Attributes = map[string]string{"region": "eu"}
+	spec.Puppet = environments.PuppetSettings{Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: p}
+	if err := w.st.Environments.PutSpec(t.Context(), spec, revision); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// member joins a machine, which then asks any of the servers.
+func (w *world) member(role string, n int, servers ...*serve) machine {
+	w.t.Helper()
+	m := w.machine(fmt.Sprintf("%s%032d", role, n)[:32], servers...)
+	m.is.ID = fmt.Sprintf("%032d", n)
+	a, err := m.join(w.t.Context(), w.token(store.Token{}), fmt.Sprintf("%s%d", role, n))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.joined(m, a, servers...)
+}
+
+func (m machine) says(t *testing.T, state string, finished bool) {
+	t.Helper()
+	if err := m.Progress(t.Context(), "", join.Progress{Machine: m.is.ID, Step: "certificate", State: state, Finished: finished}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Too many machines at a time would stop a Puppet server, and a machine that overtakes others makes them wait for ever. The
+// machines ask several serves at the same moment.
+func TestTurnsAreBoundedAndInOrder(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{Concurrency: 3})
+	one, two := w.serve(nil), w.serve(nil)
+	var all []machine
+	for n := range 12 {
+		servers := []*serve{one, two}
+		if n%2 == 1 {
+			slices.Reverse(servers)
+		}
+		all = append(all, w.member("compute", n+1, servers...))
+	}
+	granted := map[string]bool{}
+	var begun []string
+	var mu sync.Mutex
+	round := func() {
+		t.Helper()
+		var asked sync.WaitGroup
+		for _, m := range all {
+			asked.Go(func() {
+				a, err := m.Turn(t.Context(), m.is)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err != nil:
+					t.Error(err)
+				case a.Granted && !granted[m.is.ID]:
+					granted[m.is.ID] = true
+					begun = append(begun, m.is.ID)
+				case !a.Granted && (a.Wait != join.WaitFull || granted[m.is.ID]):
+					t.Errorf("%s waits: %+v", m.is.ID, a)
+				}
+			})
+		}
+		asked.Wait()
+		boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		working := 0
+		for _, b := range boots {
+			if b.HasTurn(time.Now()) {
+				working++
+			}
+		}
+		if working != min(3, len(all)) {
+			t.Errorf("%d machines of %d have a turn", working, len(all))
+		}
+	}
+	for _, m := range all { // the order of arrival
+		if _, err := m.Turn(t.Context(), m.is); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arrived := make([]string, len(all))
+	for i, m := range all {
+		arrived[i] = m.is.ID
+	}
+	for len(all) > 0 {
+		round()
+		for _, i := range rand.Perm(len(all)) {
+			if m := all[i]; granted[m.is.ID] {
+				m.says(t, "done", true)
+				all = slices.Delete(all, i, i+1)
+				break
+			}
+		}
+	}
+	if slices.Equal(begun[:3], arrived[:3]) { // the first three asked at the same moment
+		t.Log("in order")
+	}
+	slices.Sort(begun[:3])
+	if !slices.Equal(begun, arrived) {
+		t.Errorf("they arrived as %v\nand began as %v", arrived, begun)
+	}
+}
+
+// A machine that fails must give its turn to others, keep its place in no queue, and not come again for ever; one that restarts
+// keeps its turn.
+func TestTurnOfFailedMachine(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{Concurrency: 1})
+	s := w.serve(nil)
+	bad, good := w.member("compute", 1, s), w.member("compute", 2, s)
+	ask := func(m machine) join.TurnAnswer {
+		t.Helper()
+		a, err := m.Turn(t.Context(), m.is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if !ask(bad).Granted || ask(good).Granted || !ask(bad).Granted {
+		t.Error("a machine that asks again lost its turn, or two have one")
+	}
+	bad.says(t, "failed", false)
+	if ask(bad).Granted || !ask(good).Granted {
+		t.Error("the machine that failed is before the one that waited")
+	}
+	good.says(t, "done", true)
+	for range maxTurns - 1 {
+		if !ask(bad).Granted {
+			t.Fatal("a retry waits for nobody")
+		}
+		bad.says(t, "failed", false)
+	}
+	_, err := bad.Turn(t.Context(), bad.is)
+	var refused *join.RefusedError
+	if !errors.As(err, &refused) || refused.Reason != join.TurnsUsedUp || refused.Params.Used != maxTurns {
+		t.Errorf("turn %d: %v", maxTurns+1, err)
+	}
+	boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+	if b := boots[bad.is.ID]; err != nil || b.State != store.BootFailed || !b.Finished.IsZero() {
+		t.Errorf("the failed machine is hidden: %+v, %v", b, err)
+	}
+	if _, err := w.st.Joins.Unlock(t.Context(), dev, "compute1", store.Revoked{By: "ann", Why: "repaired"}); err != nil {
+		t.Fatal(err)
+	}
+	if !ask(bad).Granted {
+		t.Error("an operator unlocked it, and it has no turn")
+	}
+}
+
+// An operator must be able to stop the queue, to let only some machines through, and to spread them over time.
+func TestTurnsFollowTheOperator(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{Concurrency: 2, Sleeptime: environments.Duration(time.Minute), Where: `region == "eu"`})
+	var ahead time.Duration
+	s := w.serve(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } })
+	other, one, two := w.member("controller", 1, s), w.member("compute", 2, s), w.member("compute", 3, s)
+	ask := func(m machine) join.TurnAnswer {
+		t.Helper()
+		a, err := m.Turn(t.Context(), m.is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if a := ask(other); a.Granted || a.Wait != join.WaitFiltered {
+		t.Errorf("a machine that the expression does not select: %+v", a)
+	}
+	if _, err := w.st.FirstBoots.Pause(t.Context(), dev, &store.Revoked{By: "ann", Why: "the servers move"}); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(one); a.Granted || a.Wait != join.WaitPaused || a.By != "ann" || a.Why != "the servers move" {
+		t.Errorf("while it is paused: %+v", a)
+	}
+	if changed, err := w.st.FirstBoots.Pause(t.Context(), dev, nil); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	if a := ask(one); !a.Granted {
+		t.Errorf("after the pause: %+v", a)
+	}
+	if a := ask(two); a.Granted || a.Wait != join.WaitPause || a.After <= 50*time.Second {
+		t.Errorf("a moment later: %+v", a)
+	}
+	if ahead = time.Minute; !ask(two).Granted {
+		t.Error("after sleeptime, the second machine has no turn")
+	}
+	if ahead += store.StandsStill; ask(other).Granted {
+		t.Error("silence of others opens the filter")
+	}
+	boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+	if b := boots[one.is.ID]; err != nil || b.HasTurn(time.Now().Add(ahead)) {
+		t.Errorf("a silent machine keeps its turn: %+v, %v", b, err)
+	}
+	one.says(t, "started", false)
+	boots, _, err = w.st.FirstBoots.List(t.Context(), dev)
+	if b := boots[one.is.ID]; err != nil || b.HasTurn(time.Now().Add(ahead)) {
+		t.Errorf("a machine that was silent has its turn again without asking: %+v, %v", b, err)
+	}
+}
