@@ -287,6 +287,15 @@ func (d *Disk) Spool(r EncodedRun) error {
 	return d.write(path.Join(spoolDir, r.ID), r.Bytes, true)
 }
 
+// SpoolRun stores the record of a run outside a tick. The next tick sends it.
+func (d *Disk) SpoolRun(r Run) error {
+	e, err := encodeRun(r)
+	if err == nil {
+		err = d.Spool(e)
+	}
+	return err
+}
+
 // Spooled returns at most limit records, the oldest first.
 func (d *Disk) Spooled(limit int) ([]EncodedRun, error) {
 	names, err := d.list(spoolDir)

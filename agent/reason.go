@@ -47,6 +47,7 @@ const (
 	ReasonDue           Reason = "enforcement_due"   //
 	ReasonUpToDate      Reason = "up_to_date"        //
 	ReasonNotEnforced   Reason = "not_enforced"      //
+	ReasonFirstBoot     Reason = "first_boot"        // only in the record of a run
 )
 
 // The reasons that only an operator's view of a node has.

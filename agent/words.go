@@ -48,6 +48,7 @@ var reasonWords = map[Reason]string{
 	ReasonDue:           "enforcement is due",
 	ReasonNotEnforced:   "the node is on its target, and puppet.enforce of the environment file turns enforcement off",
 	ReasonUpToDate:      "the node is on its target, enforced recently",
+	ReasonFirstBoot:     "the first boot runs the bootstrap environment of the Puppet server",
 	ReasonSilent:        "the node last reported at {at}",
 	ReasonNeverReported: "the node registered at {at} and has never reported",
 	ReasonNotReported:   "the node is registered and has not reported yet",

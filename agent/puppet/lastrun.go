@@ -35,6 +35,15 @@ func ConfDirs(root string) []string {
 	return []string{filepath.Join("/", root, "etc/puppetlabs/puppet"), filepath.Join("/", root, "etc/puppet")}
 }
 
+// ConfDir returns the one of ConfDirs that belongs to an ssldir.
+func ConfDir(root, sslDir string) string {
+	dirs := ConfDirs(root)
+	if strings.HasPrefix(sslDir, dirs[0]+"/") {
+		return dirs[0]
+	}
+	return dirs[1]
+}
+
 // ReadConf reads the machine's own puppet.conf, the first of those in ConfDirs.
 func ReadConf(root string) (Conf, error) {
 	for _, dir := range ConfDirs(root) {

@@ -427,6 +427,7 @@ func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, ser
 		{"classfile", filepath.Join(dir, "classes.txt")},
 		{"resourcefile", filepath.Join(dir, "resources.txt")},
 		{"report", "true"},
+		{"manage_internal_file_permissions", "false"}, // the key stays readable for root only
 		{"noop", "false"},
 		{"splay", "false"},
 		{"waitforcert", "0"},

@@ -19,6 +19,9 @@ type Step struct {
 	Words    string        // the action, after "cannot": "install Puppet"
 	Deadline time.Duration // of all its tries together
 	Optional bool          // a failure does not stop the first boot
+	// Applies reports whether the step concerns this machine; otherwise nothing reports it. nil: always. After an error, Left
+	// returns the cause.
+	Applies func(context.Context) (bool, error)
 	// returns the remaining work, for people, and changes nothing; "" is none
 	Left func(context.Context) (string, error)
 	Do   func(context.Context) error // does the work; may be repeated at any point
@@ -123,6 +126,11 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 	if is.State == Done {
 		e.Log.Info("first boot", "step", s.Name, "state", "done before")
 		return nil
+	}
+	if s.Applies != nil {
+		if applies, err := s.Applies(ctx); err == nil && !applies {
+			return nil
+		}
 	}
 	failpoint.Here(before + string(s.Name))
 	is = StepState{State: Started, Started: e.Now().UTC(), Attempts: is.Attempts + 1, Replaced: e.Replaced[string(s.Name)]}
@@ -246,7 +254,18 @@ func (e *Engine) DryRun(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil && !errors.Is(err, ErrFinished) {
 		return err
 	}
-	for _, s := range e.Steps {
+	width := 0
+	concerning := slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool {
+		if s.Applies == nil || e.state.Steps[s.Name].State == Done {
+			return false
+		}
+		applies, err := s.Applies(ctx)
+		return err != nil || !applies // whether it applies is often known after the join
+	})
+	for _, s := range concerning {
+		width = max(width, len(s.Name))
+	}
+	for _, s := range concerning {
 		would := ""
 		switch instead := e.Replaced[string(s.Name)]; {
 		case e.state.Steps[s.Name].State == Done:
@@ -266,7 +285,7 @@ func (e *Engine) DryRun(ctx context.Context, o Options, out io.Writer) error {
 				would = "would " + left
 			}
 		}
-		if _, err := fmt.Fprintf(out, "%-8s  %s\n", s.Name, would); err != nil {
+		if _, err := fmt.Fprintf(out, "%-*s  %s\n", width, s.Name, would); err != nil {
 			return err
 		}
 	}

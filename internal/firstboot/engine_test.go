@@ -79,7 +79,7 @@ func TestStartResumes(t *testing.T) {
 		t.Errorf("a third start: %v", err)
 	}
 	again := newBoot(dir)
-	if err := again.Run(t.Context(), Options{From: Enable}); err != nil || !slices.Equal(again.ran, []Name{Enable, Notify, Post, Unlock}) {
+	if err := again.Run(t.Context(), Options{From: Enable}); err != nil || !slices.Equal(again.ran, []Name{Enable, FirstRun, Daemon, Notify, Post, Unlock}) {
 		t.Errorf("from enable it did %v: %v", again.ran, err)
 	}
 	if err := newBoot(dir).Run(t.Context(), Options{From: "nonsense"}); err == nil || !strings.Contains(err.Error(), "the steps are network, lock") {
@@ -229,7 +229,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	if err := b.DryRun(t.Context(), Options{}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"network   would do it\n", "hostname  is switched off\n", "puppet    would run /opt/install\n", "register  has nothing left to do\n"} {
+	for _, want := range []string{"network      would do it\n", "hostname     is switched off\n", "puppet       would run /opt/install\n", "register     has nothing left to do\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("there is no %q in\n%s", want, &out)
 		}
@@ -271,5 +271,25 @@ func TestPrograms(t *testing.T) {
 	}
 	if found, err := Executables(filepath.Join(dir, "none")); err != nil || found != nil {
 		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// A step of a Puppet server must cost a machine without one nothing: no report, no state, no crash point.
+func TestStepThatDoesNotApply(t *testing.T) {
+	dir := t.TempDir()
+	b := newBoot(dir)
+	at := slices.Index(Names(), Certificate)
+	b.Steps[at].Applies = func(context.Context) (bool, error) { return false, nil }
+	if err := b.Run(t.Context(), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	state, err := Disk{dir}.Load()
+	if _, noted := state.Steps[Certificate]; err != nil || noted || slices.Contains(b.ran, Certificate) || strings.Contains(strings.Join(b.reports, "\n"), "certificate") {
+		t.Errorf("it did %v, reported %v and noted %+v", b.ran, b.reports, state.Steps)
+	}
+	again := newBoot(t.TempDir())
+	again.Steps[at].Applies = func(context.Context) (bool, error) { return false, errors.New("etcd is away") }
+	if err := again.Run(t.Context(), Options{}); err != nil || !slices.Contains(again.ran, Certificate) {
+		t.Errorf("a step of which nobody knows whether it applies was left out: %v", err)
 	}
 }

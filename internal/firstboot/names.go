@@ -18,14 +18,33 @@ const (
 	Hostname Name = "hostname" // the machine's name
 	Puppet   Name = "puppet"   // installed
 	Register Name = "register" // entry in the host list
+
+	// The steps of a machine whose release names an environment of a Puppet server.
+	Server      Name = "server"      // the Puppet server is chosen
+	Turn        Name = "turn"        // the machine is among those that are provisioned now
+	Hosts       Name = "hosts"       // /etc/hosts names the server
+	PuppetConf  Name = "puppet-conf" // settings of Puppet's own agent
+	Certificate Name = "certificate" // of the CA of the Puppet servers
+	Bootstrap   Name = "bootstrap"   // a run in the bootstrap environment
+
 	Schedule Name = "schedule" // the first run of Puppet, which only sets up cron
 	Enable   Name = "enable"   // the ticks of cron may start runs
-	Notify   Name = "notify"   // serve is notified
-	Post     Name = "post"     // the operator's scripts, on a node that is ready
-	Unlock   Name = "unlock"   // removal of the files of the first boot
+
+	FirstRun Name = "first-run" // the promoted target, with a Puppet server
+	Daemon   Name = "daemon"    // Puppet's own daemon, instead of the agent's runs
+
+	Notify Name = "notify" // serve is notified
+	Post   Name = "post"   // the operator's scripts, on a node that is ready
+	Unlock Name = "unlock" // removal of the files of the first boot
 )
 
-var steps = []Name{Network, Lock, Pre, Agent, Join, Hostname, Puppet, Register, Schedule, Enable, Notify, Post, Unlock}
+var steps = []Name{
+	Network, Lock, Pre, Agent, Join, Hostname, Puppet, Register, Server, Turn, Hosts, PuppetConf, Certificate, Bootstrap, Schedule, Enable, FirstRun, Daemon,
+	Notify, Post, Unlock,
+}
+
+// serverSteps concern only machines with a Puppet server.
+var serverSteps = []Name{Server, Turn, Hosts, PuppetConf, Certificate, Bootstrap, FirstRun, Daemon}
 
 // Names returns the steps in their order.
 func Names() []Name { return slices.Clone(steps) }
@@ -49,12 +68,27 @@ const (
 	JoinAnswered = "first-boot-join:answered" // the answer is not on the disk
 	JoinKept     = "first-boot-join:kept"     // the identity is on the disk, the settings are not
 	JoinWritten  = "first-boot-join:written"  // all is on the disk, also the key of the request
+
+	CertificateAnswered  = "first-boot-certificate:answered"  // the answer is not on the disk
+	CertificateWritten   = "first-boot-certificate:written"   // it is on the disk, and serve does not know
+	CertificateConfirmed = "first-boot-certificate:confirmed" // serve knows
 )
 
 // CrashPoints returns the places where a first boot can crash, for tests: before and after each step, and in a join.
 func CrashPoints() []string {
 	points := []string{JoinAnswered, JoinKept, JoinWritten}
 	for _, s := range steps {
+		if !slices.Contains(serverSteps, s) {
+			points = append(points, before+string(s), after+string(s))
+		}
+	}
+	return points
+}
+
+// ServerCrashPoints returns the places where the steps of a machine with a Puppet server can crash, for tests.
+func ServerCrashPoints() []string {
+	points := []string{CertificateAnswered, CertificateWritten, CertificateConfirmed}
+	for _, s := range serverSteps {
 		points = append(points, before+string(s), after+string(s))
 	}
 	return points

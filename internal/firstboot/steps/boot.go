@@ -167,11 +167,14 @@ const (
 	puppetDeadline   = 45 * time.Minute
 	registerDeadline = 15 * time.Minute
 	scheduleDeadline = 15 * time.Minute
+	serverDeadline   = 15 * time.Minute
+	turnDeadline     = 24 * time.Hour
+	runDeadline      = 2 * time.Hour // Puppet has its own deadline of an hour
 )
 
 // steps is the list of the steps of a first boot, in their order.
 func (b *boot) steps(l *lock, m *member) []firstboot.Step {
-	n, p, host, c := &network{boot: b}, l.program, &machine{b}, &cron{b}
+	n, p, host, c, s := &network{boot: b}, l.program, &machine{b}, &cron{b}, &server{boot: b}
 	settings := "write the settings"
 	if b.joins() {
 		settings = "join the fleet"
@@ -185,8 +188,16 @@ func (b *boot) steps(l *lock, m *member) []firstboot.Step {
 		{Name: firstboot.Hostname, Words: "name the machine", Deadline: quickDeadline, Left: host.hostnameLeft, Do: host.setHostname},
 		{Name: firstboot.Puppet, Words: "install Puppet", Deadline: puppetDeadline, Left: host.puppetLeft, Do: host.installPuppet},
 		{Name: firstboot.Register, Words: "register", Deadline: registerDeadline, Left: m.registerLeft, Do: m.register},
+		{Name: firstboot.Server, Words: "choose a Puppet server", Deadline: serverDeadline, Applies: s.applies, Left: s.serverLeft, Do: s.useServer},
+		{Name: firstboot.Turn, Words: "wait for the machine's turn", Deadline: turnDeadline, Applies: s.applies, Left: s.turnLeft, Do: s.waitForTurn},
+		{Name: firstboot.Hosts, Words: "name the Puppet server", Deadline: quickDeadline, Applies: s.applies, Left: s.hostsLeft, Do: s.writeHosts},
+		{Name: firstboot.PuppetConf, Words: "configure Puppet's own agent", Deadline: quickDeadline, Applies: s.applies, Left: s.confLeft, Do: s.writeConf},
+		{Name: firstboot.Certificate, Words: "get a certificate of Puppet's CA", Deadline: joinDeadline, Applies: s.applies, Left: s.inTurn(s.certificateLeft), Do: s.getCertificate},
+		{Name: firstboot.Bootstrap, Words: "run Puppet in the bootstrap environment", Deadline: runDeadline, Applies: s.applies, Left: s.inTurn(s.bootstrapLeft), Do: s.runBootstrap},
 		{Name: firstboot.Schedule, Words: "set up the schedule", Deadline: scheduleDeadline, Left: c.scheduleLeft, Do: c.setUpSchedule},
 		{Name: firstboot.Enable, Words: "enable the agent", Deadline: quickDeadline, Left: l.enableLeft, Do: l.enable},
+		{Name: firstboot.FirstRun, Words: "run Puppet", Deadline: runDeadline, Applies: s.applies, Left: s.inTurn(s.firstRunLeft), Do: s.runFirst},
+		{Name: firstboot.Daemon, Words: "enable Puppet's own daemon", Deadline: quickDeadline, Applies: s.applies, Left: s.daemonLeft, Do: s.enableDaemon},
 		{Name: firstboot.Notify, Words: "report the end of the first boot", Deadline: quickDeadline, Optional: true, Left: m.notifyLeft, Do: m.notify},
 		{Name: firstboot.Post, Words: "run the scripts after", Deadline: scriptsDeadline, Left: host.scriptsLeft(postDir), Do: host.runScripts(firstboot.Post, postDir)},
 		{Name: firstboot.Unlock, Words: "unlock the first boot", Deadline: quickDeadline, Left: l.unlockLeft, Do: l.unlockBoot},

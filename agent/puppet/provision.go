@@ -1,0 +1,53 @@
+package puppet
+
+import (
+	"context"
+	"errors"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// ServedNode is what the release of a node says about its Puppet server.
+type ServedNode struct {
+	Environment string // of the server
+	Settings    environments.PuppetSettings
+	Server      environments.PuppetServer
+	Choice      environments.Choice // without a server, the reason
+}
+
+// ServedNode returns what the job's release says about the Puppet server of its node; nil if the release has its code.
+func (p *Puppet) ServedNode(ctx context.Context, job agent.Job) (*ServedNode, error) {
+	s, _, err := p.servedBy(ctx, job)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	n := &ServedNode{Environment: s.environment, Choice: s.choice}
+	if len(s.servers) > 0 {
+		n.Server = s.servers[0].PuppetServer
+	}
+	n.Settings, _, _, err = puppetSettings(job)
+	return n, err
+}
+
+// SSLDir returns the ssldir of the machine's own Puppet, which has the node's certificate for the Puppet server.
+func (p *Puppet) SSLDir() string { return p.sslDir() }
+
+// ApplyServed runs Puppet once against the server of a reference release, in another environment of the server. Errors are those
+// of Apply.
+func (p *Puppet) ApplyServed(ctx context.Context, job agent.Job, environment string) (agent.Result, error) {
+	if err := errors.Join(p.Reap(ctx), p.Locks()); err != nil {
+		return agent.Result{}, err
+	}
+	s, none, err := p.servedBy(ctx, job)
+	switch {
+	case err != nil:
+		return agent.Result{}, err
+	case none != nil:
+		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Problem: *none}, nil
+	case s == nil:
+		return agent.Result{}, errors.New("cannot run Puppet against a server: the release has its code")
+	}
+	s.environment = environment
+	return p.applyServed(ctx, job, s)
+}

@@ -1,0 +1,97 @@
+package steps
+
+import (
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The marks around the lines of Pulley in /etc/hosts and puppet.conf. Everything outside them belongs to the machine's owner.
+const (
+	hostsBegin = "# Puppet server, by pulley-agent: begin"
+	hostsEnd   = "# Puppet server, by pulley-agent: end"
+	confBegin  = "# settings by pulley-agent: begin"
+	confEnd    = "# settings by pulley-agent: end"
+	confOff    = "# replaced by pulley-agent: "
+)
+
+// withServerHosts returns the text of /etc/hosts with the names puppet and puppetmaster for a server's address, in a block at the
+// top: resolvers take the first line of a name. The zero address removes the block. No other line changes.
+func withServerHosts(text string, server netip.Addr) string {
+	rest := withoutBlock(text, hostsBegin, hostsEnd)
+	if !server.IsValid() {
+		return rest
+	}
+	return hostsBegin + "\n" + server.String() + "\tpuppet puppetmaster\n" + hostsEnd + "\n" + rest
+}
+
+// withoutBlock removes the lines between two marks. Of a block without its other mark, only the mark is removed.
+func withoutBlock(text, begin, end string) string {
+	lines := slices.Collect(strings.Lines(text))
+	is := func(i int, mark string) bool { return strings.TrimSpace(lines[i]) == mark }
+	var out strings.Builder
+	for i := 0; i < len(lines); i++ {
+		if is(i, begin) {
+			close := i + 1
+			for close < len(lines) && !is(close, end) && !is(close, begin) {
+				close++
+			}
+			if close < len(lines) && is(close, end) {
+				i = close
+			}
+			continue
+		}
+		if !is(i, end) {
+			out.WriteString(lines[i])
+		}
+	}
+	return out.String()
+}
+
+// The lines of puppet.conf, see puppet/settings/ini_file.rb.
+var (
+	confSection = regexp.MustCompile(`^\s*\[\s*(\w+)\s*\]\s*$`)
+	confSetting = regexp.MustCompile(`^\s*(\w+)\s*=`)
+)
+
+// withAgentSettings returns the text of puppet.conf with settings in a block at the begin of section [agent]. Other values of these
+// settings in that section become comments: Puppet takes the last one of a section. No other line changes.
+func withAgentSettings(text string, settings map[string]string) string {
+	block := confBegin + "\n"
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		block += name + " = " + settings[name] + "\n"
+	}
+	block += confEnd + "\n"
+	text = withoutBlock(text, confBegin, confEnd)
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	var out strings.Builder
+	section, placed := "main", false
+	for line := range strings.Lines(text) {
+		if off, was := strings.CutPrefix(line, confOff); was { // of an earlier block, which had other settings
+			line = off
+		}
+		if m := confSection.FindStringSubmatch(line); m != nil {
+			section = m[1]
+			out.WriteString(line)
+			if section == "agent" && !placed {
+				out.WriteString(block)
+				placed = true
+			}
+			continue
+		}
+		if m := confSetting.FindStringSubmatch(line); m != nil && section == "agent" {
+			if _, ours := settings[m[1]]; ours {
+				line = confOff + line
+			}
+		}
+		out.WriteString(line)
+	}
+	if !placed {
+		out.WriteString("[agent]\n" + block)
+	}
+	return out.String()
+}
