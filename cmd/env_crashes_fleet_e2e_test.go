@@ -84,7 +84,7 @@ func newApplyFleet(t *testing.T) *applyFleet {
 }
 
 // admin returns a plain client with the administrator's certificate, for writes that Pulley never makes.
-func (f *applyFleet) admin() *etcdclient.Client {
+func (f *bootFleet) admin() *etcdclient.Client {
 	f.t.Helper()
 	said := map[string]string{}
 	for _, v := range f.crashFleet.env {

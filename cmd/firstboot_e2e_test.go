@@ -82,6 +82,15 @@ type bootFleet struct {
 }
 
 func newBootFleet(t *testing.T, machines int) *bootFleet {
+	f := newFleet(t)
+	f.write("dev.yaml", fmt.Sprintf("roles:\n  controller: {cardinality: %d, flavor: bare-metal}\n", machines))
+	f.must("pulley", "env", "apply", "dev.yaml")
+	f.token = strings.TrimSpace(f.quietly("pulley", "token", "create", "--role", "controller", "--uses", "0"))
+	return f
+}
+
+// newFleet is an etcd with authentication, without an environment.
+func newFleet(t *testing.T, serve ...string) *bootFleet {
 	dir := t.TempDir()
 	f := &bootFleet{crashFleet: &crashFleet{t: t, dir: dir, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "PULLEY_ENVIRONMENT=dev", "SUDO_USER=ann")}}
 	for _, name := range []string{"fake", "machine"} {
@@ -90,21 +99,18 @@ func newBootFleet(t *testing.T, machines int) *bootFleet {
 		}
 	}
 	puppettest.Write(t, filepath.Join(dir, "fake"))
-	f.serve()
-	f.write("dev.yaml", fmt.Sprintf("roles:\n  controller: {cardinality: %d, flavor: bare-metal}\n", machines))
-	f.must("pulley", "env", "apply", "dev.yaml")
-	f.token = strings.TrimSpace(f.quietly("pulley", "token", "create", "--role", "controller", "--uses", "0"))
+	f.serve(serve...)
 	return f
 }
 
 // serve runs `pulley serve` until the test ends, and stores its output in the environment.
-func (f *bootFleet) serve() {
+func (f *bootFleet) serve(more ...string) {
 	log := filepath.Join(f.dir, "serve.log")
 	out, err := os.Create(log)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "pulley"), "serve", "--auth", "--data-dir", "data", "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0")
+	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "pulley"), append([]string{"serve", "--auth", "--data-dir", "data", "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0"}, more...)...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = f.dir, f.env, out, out
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)

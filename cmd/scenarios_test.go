@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
+// atEnd ends what the tests share.
+var atEnd []func() error
+
 func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "pulley-scenarios-")
 	if err != nil {
@@ -55,7 +58,14 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	for _, end := range atEnd {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	return code
 }
 
 // TestScenarios runs each script with its own etcd and the scripted Puppet. $PULLEY_ENDPOINTS is set. words_test.go

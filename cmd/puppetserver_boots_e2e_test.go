@@ -1,0 +1,313 @@
+//go:build e2e
+
+package cmd_test
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"pulley/environments"
+	"pulley/internal/firstboot"
+	"pulley/internal/puppetserver"
+)
+
+// published is a release that names an environment of the Puppet servers, for the fleets of this test.
+func (f *serverFleet) published(version, environment string, files map[string]string) {
+	f.t.Helper()
+	for name, text := range files {
+		f.write(filepath.Join("R", name), text)
+	}
+	f.must("pulley", "publish", "R", "--puppet-environment", environment, "--version", version)
+}
+
+// fleetFile is an environment file of machines of this host, in two regions.
+func (f *serverFleet) fleetFile(name, how, more, inEU, inUS string) string {
+	return fmt.Sprintf(`provider: {driver: local, folder: %s, agent: %s, interval: "@every 5s"}
+layers: [node, role, region, environment, common]
+trusted: {pp_environment: %s}
+puppet:
+  servers:
+    eu1: {address: %q, attributes: {region: eu}}
+    us1: {address: %q, attributes: {region: us}}
+  choose: [region]
+  ca: {url: %q, how: %s}
+  bootstrap: bootstrap
+%s
+roles:
+  %[9]s: {cardinality: 2, attributes: {region: eu}, trusted: {pp_role: %[9]s}}
+  %[10]s: {cardinality: 1, attributes: {region: us}, trusted: {pp_role: %[10]s}}
+`, filepath.Join(f.dir, "machines"), filepath.Join(bin, "pulley-agent"), name, f.site.First.Address, f.site.Second.Address, f.site.First.URL(), how, more, inEU, inUS)
+}
+
+// enter returns the output of a command in a machine.
+func (f *serverFleet) enter(env, node string, command ...string) string {
+	f.t.Helper()
+	return f.quietly("pulley", append([]string{"provider", "enter", "R/environments/" + env + ".yaml", node, "--"}, command...)...)
+}
+
+// Machines that get userdata and nothing else must become converged nodes of the Puppet server that their region names, with
+// certificates that nobody signed by hand: with keys of their own, and with keys that serve made.
+func TestMachinesJoinPuppetServers(t *testing.T) {
+	f := newServerFleet(t)
+	f.site.Second.Up(t)
+	const site = "file { '/etc/served': content => \"%s ${trusted['extensions']['pp_role']} ${trusted['extensions']['pp_environment']} ${environment}\\n\" }\n"
+	for server, at := range map[string]interface {
+		Put(testing.TB, string, string, string)
+	}{"eu1": f.site.First, "us1": f.site.Second} {
+		at.Put(t, "production", "manifests/site.pp", fmt.Sprintf(site, server))
+		at.Put(t, "bootstrap", "manifests/site.pp", "file { '/etc/bootstrapped': content => 'yes' }\n")
+	}
+	f.published("1.0.0", "production", map[string]string{
+		"environments/dev.yaml":  f.fleetFile("dev", "csr", "  provision: {concurrency: 2}", "web", "db"),
+		"environments/made.yaml": f.fleetFile("made", "presigned", "", "app", "store"),
+	})
+	for _, env := range []string{"dev", "made"} {
+		f.t.Cleanup(func() {
+			cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "pulley"), "env", "destroy", "R/environments/"+env+".yaml", "--yes", "--no-drain", "--max-retire", "100")
+			cmd.Dir, cmd.Env = f.dir, f.env
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Logf("%v\n%s", err, out)
+			}
+		})
+		f.write(env+".yaml", "roles:\n  web: {cardinality: 0}\n")
+		f.must("pulley", "env", "apply", env+".yaml")
+		f.must("pulley", "promote", "1.0.0", "-e", env)
+	}
+	var both sync.WaitGroup
+	for _, env := range []string{"dev", "made"} {
+		both.Go(func() {
+			if out, err := f.command(nil, "pulley", "env", "apply", "R/environments/"+env+".yaml", "--yes", "--servers", f.server, "--ca", f.pin); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	both.Wait()
+	if t.Failed() {
+		t.Fatalf("the machines:\n%s", f.logs())
+	}
+	for env, nodes := range map[string]map[string]string{
+		"dev": {"web1": "eu1 web", "web2": "eu1 web", "db1": "us1 db"}, "made": {"app1": "eu1 app", "app2": "eu1 app", "store1": "us1 store"},
+	} {
+		for node, want := range nodes {
+			if got := f.enter(env, node, "cat", "/etc/served"); got != want+" "+env+" production\n" {
+				t.Errorf("%s of %s: %q", node, env, got)
+			}
+			if got := f.enter(env, node, "cat", "/etc/bootstrapped"); got != "yes" {
+				t.Errorf("%s of %s had no run in the bootstrap environment: %q", node, env, got)
+			}
+			address := map[string]string{"eu1": f.site.First.Address, "us1": f.site.Second.Address}[want[:3]]
+			if got := f.enter(env, node, "head", "-n", "2", "/etc/hosts"); !strings.Contains(got, address+"\tpuppet puppetmaster\n") {
+				t.Errorf("/etc/hosts of %s: %s", node, got)
+			}
+			if text := f.quietly("pulley", "runs", node, "-e", env, "-o", "json"); strings.Count(text, `"action"`) < 2 || !strings.Contains(text, "first_boot") {
+				t.Errorf("runs of %s:\n%s", node, text)
+			}
+		}
+	}
+}
+
+// logs returns the ends of the machines' logs.
+func (f *serverFleet) logs() (text string) {
+	all, err := filepath.Glob(filepath.Join(f.dir, "machines", "*", "*", "*", "log"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, file := range all {
+		b, _ := os.ReadFile(file)
+		text += file + "\n" + string(b[max(0, len(b)-3000):])
+	}
+	return text
+}
+
+// serverMachine creates the root of a machine of an environment, with the machine's own Puppet. Steps are lines of the plan.
+func (f *serverFleet) serverMachine(name, env string, steps ...string) string {
+	f.t.Helper()
+	root := f.machine(name)
+	token := strings.TrimSpace(f.quietly("pulley", "token", "create", "-e", env, "--role", "web"))
+	f.write(filepath.Join(name, "etc/pulley/agent.yaml"), fmt.Sprintf("puppet: {program: /usr/bin/puppet, state_dirs: [%s/state]}\n", root))
+	f.write(filepath.Join(name, firstboot.PlanPath), fmt.Sprintf("role: web\nenvironment: %s\nservers: [%s]\nca: [%s]\ntoken: %s\nsteps:\n  schedule: %s\n  %s\n",
+		env, f.server, f.pin, token, filepath.Join(root, "schedule"), strings.Join(steps, "\n  ")))
+	f.write(filepath.Join(name, "etc/hosts"), "127.0.0.1 localhost\n10.9.9.9 puppetdb\n")
+	f.write(filepath.Join(name, "etc/puppet/puppet.conf"), "[main]\nvardir = /var/cache/puppet\n[agent]\nserver = old\nruninterval = 1h\n")
+	return root
+}
+
+// crashFleets stores environments for first boots of folders of this host, and promotes a release for them: dev with certificate
+// requests and made with certificates of serve, both without a bootstrap environment, and full with one.
+func (f *serverFleet) crashFleets(t *testing.T) {
+	t.Helper()
+	f.site.First.Put(t, "production", "manifests/site.pp", fmt.Sprintf("file { \"%s/machine/${trusted['certname']}\": content => 'served' }\n", f.dir))
+	f.site.First.Put(t, "bootstrap", "manifests/site.pp", fmt.Sprintf("file { \"%s/machine/${trusted['certname']}.bootstrap\": content => 'yes' }\n", f.dir))
+	files := map[string]string{}
+	for i, env := range []string{"dev", "made", "full"} {
+		how, bootstrap := "csr", ""
+		if env == "made" {
+			how = "presigned"
+		}
+		if env == "full" {
+			bootstrap = "  bootstrap: bootstrap\n"
+		}
+		files["environments/"+env+".yaml"] = fmt.Sprintf("stack: s%d\npuppet:\n  servers: {eu1: {address: %q}}\n  ca: {url: %q, how: %s}\n%sroles:\n  web: {cardinality: 60, flavor: bare-metal}\n",
+			i, f.site.First.Address, f.site.First.URL(), how, bootstrap)
+	}
+	f.published("1.0.0", "production", files)
+	for i, env := range []string{"dev", "made", "full"} {
+		f.must("pulley", "env", "apply", "R/environments/"+env+".yaml")
+		f.must("pulley", "promote", "1.0.0", "-e", fmt.Sprintf("%s@s%d", env, i))
+	}
+}
+
+// A first boot with a Puppet server that dies at any point must end as without the crash: with one certificate, with its turn given
+// to the next machine, and with no key left at serve.
+func TestServerFirstBootCrashes(t *testing.T) {
+	f := newServerFleet(t)
+	f.crashFleets(t)
+	const quick = "first-run: \"off\""
+	type crash struct{ env, place, step string }
+	var all []crash
+	for _, place := range firstboot.ServerCrashPoints() {
+		switch {
+		case strings.HasSuffix(place, "-bootstrap"), strings.HasSuffix(place, "-first-run"):
+			all = append(all, crash{"full@s2", place, ""})
+		case strings.Contains(place, "certificate"):
+			all = append(all, crash{"dev@s0", place, quick}, crash{"made@s1", place, quick})
+		default:
+			all = append(all, crash{"dev@s0", place, quick})
+		}
+	}
+	before, ran := f.certificates(t), 0
+	for i, c := range all {
+		t.Run(c.env+" "+c.place, func(t *testing.T) {
+			ran++
+			root := f.serverMachine(fmt.Sprintf("s%d", i), c.env, c.step)
+			f.die(t, root, c.place)
+			f.boot(root, nil)
+			f.endsWithServer(t, root, c.env, c.step == "")
+			f.boot(root, nil) // and a finished one changes nothing
+		})
+	}
+	after := f.certificates(t)
+	if len(after.revoked) != len(before.revoked) || after.signed-before.signed != ran {
+		t.Errorf("%d first boots got %d certificates, and %d were revoked", ran, after.signed-before.signed, len(after.revoked)-len(before.revoked))
+	}
+	if text := f.everything(); strings.Contains(text, "/presigned/") {
+		t.Error("etcd keeps keys that their nodes have")
+	}
+	for _, env := range []string{"dev@s0", "made@s1", "full@s2"} {
+		if text := f.quietly("pulley", "nodes", "-e", env, "-o", "json"); strings.Contains(text, `"stalled": true`) {
+			t.Errorf("a first boot of %s stands:\n%s", env, text)
+		}
+	}
+}
+
+// endsWithServer checks a machine after its first boot.
+func (f *serverFleet) endsWithServer(t *testing.T, root, env string, runs bool) {
+	t.Helper()
+	node := environments.Certname(f.node(t, root))
+	read := func(path string) string {
+		b, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	if text := read("etc/hosts"); strings.Count(text, "puppetmaster") != 1 || !strings.HasSuffix(text, "127.0.0.1 localhost\n10.9.9.9 puppetdb\n") {
+		t.Errorf("/etc/hosts is\n%s", text)
+	}
+	if text := read("etc/puppet/puppet.conf"); strings.Count(text, "certname = "+node+"\nenvironment = production\nserver = puppet\n") != 1 || !strings.Contains(text, "runinterval = 1h\n") {
+		t.Errorf("puppet.conf is\n%s", text)
+	}
+	cert := read("var/lib/puppet/ssl/certs/" + node + ".pem")
+	if now, err := f.ca.Certificate(t.Context(), node); err != nil || string(now) != cert {
+		t.Errorf("the CA has another certificate of %s: %v", node, err)
+	}
+	if info, err := os.Stat(filepath.Join(root, "var/lib/puppet/ssl/private_keys", node+".pem")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key: %v, %v", info, err)
+	}
+	if state := f.state(t, filepath.Join(root, "var/lib/pulley/first-boot.json")); !strings.HasPrefix(state, "finished true") {
+		t.Errorf("the first boot: %s", state)
+	}
+	if !runs {
+		return
+	}
+	for _, name := range []string{node, node + ".bootstrap"} {
+		if _, err := os.Stat(filepath.Join(f.dir, "machine", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if text := f.quietly("pulley", "runs", f.node(t, root), "-e", env, "-o", "json"); !strings.Contains(text, "first_boot") {
+		t.Errorf("no record of the run in the bootstrap environment:\n%s", text)
+	}
+}
+
+// certificates counts the certificates of the CA.
+type certificates struct {
+	signed  int
+	revoked []x509.RevocationListEntry
+}
+
+func (f *serverFleet) certificates(t *testing.T) (c certificates) {
+	t.Helper()
+	all, err := f.ca.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.State == puppetserver.Signed {
+			c.signed++
+		}
+	}
+	_, list, err := f.ca.CRL(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.revoked = list.RevokedCertificateEntries
+	return c
+}
+
+// Each step must be one that an operator can leave out, or do by a program of the machine.
+func TestServerStepsAreLeftOut(t *testing.T) {
+	f := newServerFleet(t)
+	f.crashFleets(t)
+	var off []string
+	for _, step := range []firstboot.Name{firstboot.Turn, firstboot.Hosts, firstboot.PuppetConf, firstboot.Certificate, firstboot.Bootstrap, firstboot.FirstRun, firstboot.Daemon} {
+		off = append(off, string(step)+": \"off\"")
+	}
+	root := f.serverMachine("off", "full@s2", off...)
+	before := f.certificates(t)
+	f.boot(root, nil)
+	for path, want := range map[string]string{
+		"etc/hosts":              "127.0.0.1 localhost\n10.9.9.9 puppetdb\n",
+		"etc/puppet/puppet.conf": "[main]\nvardir = /var/cache/puppet\n[agent]\nserver = old\nruninterval = 1h\n",
+	} {
+		if b, err := os.ReadFile(filepath.Join(root, path)); err != nil || string(b) != want {
+			t.Errorf("%s is %q, %v", path, b, err)
+		}
+	}
+	if now := f.certificates(t); now.signed != before.signed {
+		t.Error("a certificate was signed")
+	}
+	if made, err := filepath.Glob(filepath.Join(f.dir, "machine", "*")); err != nil || len(made) > 0 {
+		t.Errorf("Puppet ran: %v, %v", made, err)
+	}
+	f.write("own", "#!/bin/sh\necho \"$PULLEY_STEP $PULLEY_NODE\" >>$PULLEY_ROOT/own\n")
+	if err := os.Chmod(filepath.Join(f.dir, "own"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var own []string
+	for _, line := range off {
+		own = append(own, strings.Replace(line, "\"off\"", filepath.Join(f.dir, "own"), 1))
+	}
+	root = f.serverMachine("programs", "full@s2", own...)
+	f.boot(root, nil)
+	if b, err := os.ReadFile(filepath.Join(root, "own")); err != nil || strings.Count(string(b), "\n") != len(off) || !strings.Contains(string(b), "certificate web2_s2\n") {
+		t.Errorf("the programs ran as\n%s%v", b, err)
+	}
+}

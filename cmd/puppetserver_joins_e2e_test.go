@@ -1,0 +1,274 @@
+//go:build e2e
+
+package cmd_test
+
+import (
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	etcdclient "go.etcd.io/etcd/client/v3"
+
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/puppetserver"
+	"pulley/internal/testbed/puppetservertest"
+)
+
+// puppetSites are the Puppet servers of this package's tests.
+var puppetSites = func() *puppetservertest.Shared {
+	var shared puppetservertest.Shared
+	atEnd = append(atEnd, shared.Close)
+	return &shared
+}()
+
+// serverFleet is a fleet with a Puppet server. Its serve may sign certificates at the server's CA.
+type serverFleet struct {
+	*bootFleet
+	site *puppetservertest.Site
+	ca   *puppetserver.Client
+}
+
+func newServerFleet(t *testing.T) *serverFleet {
+	t.Helper()
+	site := puppetSites.Site(t)
+	site.First.Up(t)
+	dir := t.TempDir()
+	files := site.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed})
+	for from, to := range map[string]string{files.Cert: puppetserver.CertFile, files.Key: puppetserver.KeyFile, files.CA: puppetserver.CAFile} {
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, to), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, err := puppetserver.LoadCredentials(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := puppetserver.New(site.First.URL(), own, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &serverFleet{newFleet(t, "--puppet-credentials", dir), site, ca}
+}
+
+// environment stores an environment: the lines are those below the key puppet beside servers.
+func (f *serverFleet) environment(name, rest string) {
+	f.t.Helper()
+	f.write(name+".yaml", rest)
+	f.must("pulley", "env", "apply", name+".yaml")
+}
+
+// joined is a machine that joined, and asks for its certificate by itself.
+type joined struct {
+	*join.Client
+	machine join.Machine
+}
+
+func (f *serverFleet) join(t *testing.T, environment, node string) joined {
+	t.Helper()
+	token := strings.TrimSpace(f.quietly("pulley", "token", "create", "-e", environment, "--node", node))
+	trust, err := pki.Pinned([]string{f.pin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := join.NewClient([]string{f.server}, trust, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := join.Machine{ID: machineIDOf(environment + node), Hostname: node}
+	a, err := first.Join(t.Context(), key, join.Request{Token: token, Node: node, Machine: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := pki.NewIdentity(key, []byte(a.Certificate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trust, err = identity.TLS([]byte(a.CA)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := join.NewClient([]string{f.server}, trust, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return joined{c, m}
+}
+
+func (m joined) asks(t *testing.T, r join.PuppetRequest) join.PuppetAnswer {
+	t.Helper()
+	r.Machine = m.machine
+	a, err := m.Puppet(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func csrOf(t *testing.T, key crypto.Signer, name string, extensions map[string]string) string {
+	t.Helper()
+	csr, err := puppetserver.NewCSR(key, name, extensions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(csr)
+}
+
+func keyFor(t *testing.T) crypto.Signer {
+	t.Helper()
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// Nobody signs a certificate of Puppet's CA by hand. So serve itself must refuse every request that is not exactly the node's, must
+// not sign twice when an answer is lost, and must not leave a former machine's certificate valid.
+func TestPuppetCertificates(t *testing.T) {
+	f := newServerFleet(t)
+	spec := fmt.Sprintf("trusted: {pp_environment: dev}\npuppet:\n  servers: {eu1: {address: %q}}\n  ca: {url: %q, how: %%s}\nroles:\n  probe: {cardinality: 9, flavor: bare-metal, trusted: {pp_role: web}}\n", f.site.First.Address, f.site.First.URL())
+	f.environment("dev", fmt.Sprintf(spec, "csr"))
+	f.environment("made", fmt.Sprintf(spec, "presigned"))
+	extensions := map[string]string{"pp_environment": "dev", "pp_role": "web"}
+
+	t.Run("csr", func(t *testing.T) {
+		former := keyFor(t)
+		old, err := f.ca.Issue(t.Context(), "probe1", []byte(csrOf(t, former, "probe1", nil)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := f.join(t, "dev", "probe1")
+		if a := m.asks(t, join.PuppetRequest{}); a.Certname != "probe1" || a.Certificate != "" || fmt.Sprint(a.Extensions) != fmt.Sprint(extensions) {
+			t.Fatalf("what to request: %+v", a)
+		}
+		if a := m.asks(t, join.PuppetRequest{Certificate: string(old)}); !a.Valid {
+			t.Error("the CA's certificate is not confirmed")
+		}
+		key := keyFor(t)
+		for name, csr := range map[string]string{
+			"of another name":         csrOf(t, key, "probe2", extensions),
+			"without extensions":      csrOf(t, key, "probe1", nil),
+			"of another role":         csrOf(t, key, "probe1", map[string]string{"pp_environment": "dev", "pp_role": "db"}),
+			"that is none":            "x",
+			"with further extensions": csrOf(t, key, "probe1", map[string]string{"pp_environment": "dev", "pp_role": "web", "pp_zone": "a"}),
+		} {
+			_, err := m.Puppet(t.Context(), join.PuppetRequest{Machine: m.machine, CSR: csr})
+			var refused *join.RefusedError
+			if !errors.As(err, &refused) || refused.Reason != join.PuppetCARefused {
+				t.Errorf("a request %s: %v", name, err)
+			}
+		}
+		first := m.asks(t, join.PuppetRequest{CSR: csrOf(t, key, "probe1", extensions)})
+		again := m.asks(t, join.PuppetRequest{CSR: csrOf(t, key, "probe1", extensions)})
+		if first.Certificate == "" || first.Certificate != again.Certificate || first.Key != "" {
+			t.Errorf("a repeated request gets another certificate:\n%+v\n%+v", first, again)
+		}
+		if a := m.asks(t, join.PuppetRequest{Certificate: first.Certificate}); !a.Valid {
+			t.Error("the node's certificate is not confirmed")
+		}
+		if a := m.asks(t, join.PuppetRequest{Certificate: string(old)}); a.Valid {
+			t.Error("the certificate of the former machine is confirmed")
+		}
+		if !onCRL(t, first.CRL, first.CA, old) && !onCRL(t, again.CRL, again.CA, old) {
+			t.Error("the certificate of the former machine is not revoked")
+		}
+	})
+	t.Run("presigned", func(t *testing.T) {
+		m := f.join(t, "made", "probe2")
+		first, again := m.asks(t, join.PuppetRequest{}), m.asks(t, join.PuppetRequest{})
+		if first.Key == "" || first.Certificate == "" || first.Key != again.Key || first.Certificate != again.Certificate {
+			t.Errorf("a repeated request gets another certificate:\n%+v\n%+v", first, again)
+		}
+		key, err := pki.ParseKey([]byte(first.Key))
+		if err == nil {
+			_, err = pki.NewIdentity(key, []byte(first.Certificate))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		stored := f.everything()
+		if !strings.Contains(stored, "/presigned/made/probe2") || strings.Contains(stored, keyLine(first.Key)) {
+			t.Error("etcd has no record of the key, or has it in plain text")
+		}
+		if a := m.asks(t, join.PuppetRequest{Certificate: first.Certificate}); !a.Valid {
+			t.Error("the certificate is not confirmed")
+		}
+		if strings.Contains(f.everything(), "/presigned/made/probe2") {
+			t.Error("etcd keeps the key although its node has it")
+		}
+	})
+	t.Run("of another environment", func(t *testing.T) {
+		m := f.join(t, "made", "probe1")
+		_, err := m.Puppet(t.Context(), join.PuppetRequest{Machine: m.machine})
+		var refused *join.RefusedError
+		if !errors.As(err, &refused) || refused.Reason != join.CertnameTaken || refused.Params.Claimed != "dev" {
+			t.Errorf("a node takes the certificate of another environment's: %v", err)
+		}
+	})
+	t.Run("away", func(t *testing.T) {
+		f.environment("away", "puppet:\n  servers: {eu1: {address: 127.0.0.1}}\n  ca: {url: 'https://127.0.0.1:1'}\nroles:\n  probe: {cardinality: 9, flavor: bare-metal}\n")
+		m := f.join(t, "away", "probe3")
+		_, err := m.Puppet(t.Context(), join.PuppetRequest{Machine: m.machine})
+		var unreachable *join.UnreachableError
+		if !errors.As(err, &unreachable) || unreachable.After <= 0 || !strings.Contains(err.Error(), "127.0.0.1:1") {
+			t.Errorf("a CA that does not answer must be tried again, and be named: %v", err)
+		}
+	})
+}
+
+// onCRL reports whether a revocation list has a certificate.
+func onCRL(t *testing.T, crl, bundle string, certificate []byte) bool {
+	t.Helper()
+	cas, err := pki.ParseCertificates([]byte(bundle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := puppetserver.ParseCRL([]byte(crl), cas)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(certificate)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range list.RevokedCertificateEntries {
+		if one.SerialNumber.Cmp(leaf.SerialNumber) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// keyLine returns a line of a key that no other text has.
+func keyLine(key string) string { return strings.Split(key, "\n")[1] }
+
+// everything returns all keys of etcd with their values.
+func (f *serverFleet) everything() string {
+	f.t.Helper()
+	c := f.admin()
+	resp, err := c.Get(f.t.Context(), "/", etcdclient.WithPrefix())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, kv := range resp.Kvs {
+		fmt.Fprintf(&all, "%s %s\n", kv.Key, kv.Value)
+	}
+	return all.String()
+}
