@@ -77,11 +77,10 @@ named. It shows the groups, asks, and shows the job, as run does.`,
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				p, again, err := change.RestOfJob(ctx, s, ref, first(args), selection, o.env.Now())
+				p, again, err := change.RestOfJob(ctx, s, ref, first(args), selection, order.SkipOutside, o.env.Now())
 				if err != nil {
 					return err
 				}
-				again.SkipOutside = order.SkipOutside
 				return o.runJob(ctx, s, ref, p, again)
 			})
 		},

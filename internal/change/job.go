@@ -115,8 +115,8 @@ func AbortJob(ctx context.Context, s *store.Store, ref environments.Ref, a Autho
 }
 
 // RestOfJob plans a job over the selected nodes of an ended one that failed or never ran, and returns how that job ran its groups. "" is
-// the newest.
-func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id string, sel JobSelection, now time.Time) (p JobPlan, o JobOrder, err error) {
+// the newest. skipOutside is that of the new job.
+func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id string, sel JobSelection, skipOutside bool, now time.Time) (p JobPlan, o JobOrder, err error) {
 	r, err := LookAtRollout(ctx, s, ref, rollout.Run, id, now)
 	if err != nil {
 		return p, o, err
@@ -129,7 +129,7 @@ func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id str
 		return p, o, fmt.Errorf("cannot repeat job %s of %s: it is in progress\n`pulley job watch -e %s` shows it", r.ID, ref, ref)
 	}
 	policy := c.Plan.Policy
-	o = JobOrder{Batch: policy.Batch, Concurrency: policy.Concurrency, Deadline: time.Duration(policy.Deadline), KeepWaiting: time.Duration(policy.KeepWaiting), Noop: c.Plan.Noop}
+	o = JobOrder{Batch: policy.Batch, Concurrency: policy.Concurrency, Deadline: time.Duration(policy.Deadline), KeepWaiting: time.Duration(policy.KeepWaiting), Noop: c.Plan.Noop, SkipOutside: skipOutside}
 	f, err := s.Fleet.State(ctx, ref)
 	if err == nil && f.Spec != nil {
 		err = sel.Check(f.Spec, f.Known())
@@ -140,13 +140,15 @@ func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id str
 	if sel.Selection, p.Notes, err = fleet.Narrow(ctx, s, ref, f, sel.Selection, now); err != nil {
 		return p, o, err
 	}
-	left := []string{}
+	left, removed := []string{}, 0
 	for _, g := range c.Plan.Groups {
 		group := JobGroup{Number: len(p.Groups) + 1}
 		before := left
 		for _, m := range g.Nodes {
-			switch {
+			switch _, registered := f.Hosts[m.Node]; {
 			case r.took[m.Node]:
+			case !registered:
+				p.Notes, removed = append(p.Notes, m.Node+" is not registered any more: the job leaves it out"), removed+1
 			case sel.Has(f.RoleOf(m.Node), m.Node) && sel.hasAny(m.Does):
 				group.Nodes = append(group.Nodes, JobNode{Node: m.Node, machine: f.Hosts[m.Node].MachineID, Does: append([]applications.Name{}, m.Does...)})
 			default:
@@ -159,12 +161,22 @@ func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id str
 	}
 	if p.Environment = ref.String(); len(p.Groups) > 0 {
 		p.complete(f, now)
+		if f.Spec != nil && !skipOutside {
+			components, roles := f.Spec.Components(nodesByRole(f))
+			if p.graph, err = applications.Make(components, lastOnes(roles, f)); err != nil {
+				return p, o, fmt.Errorf("cannot repeat job %s of %s: %w\nor give --skip-outside-check: the job then does not check other nodes", r.ID, ref, unorderable(err))
+			}
+			p.needs(f, now)
+		}
 		err := p.readRuns(ctx, s, ref, f)
 		p.Takes = p.takes(o)
 		return p, o, err
 	}
-	if len(left) > 0 {
+	switch {
+	case len(left) > 0:
 		return p, o, fmt.Errorf("cannot repeat job %s of %s: none of its nodes that failed or never ran is selected\n`pulley job show %[1]s -e %[2]s` shows them", r.ID, ref)
+	case removed > 0:
+		return p, o, fmt.Errorf("cannot repeat job %s of %s: its nodes that failed or never ran are not registered any more\n`pulley job run -e %[2]s` runs the others again", r.ID, ref)
 	}
 	return p, o, fmt.Errorf("cannot repeat job %s of %s: all of its nodes ran\n`pulley job run -e %s` runs them again", r.ID, ref, ref)
 }

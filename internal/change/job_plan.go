@@ -125,7 +125,6 @@ func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 	if err != nil {
 		return p, err
 	}
-	selected := map[string]bool{}
 	for _, nodes := range p.graph.Layers() {
 		var group []JobNode
 		for _, node := range nodes {
@@ -136,7 +135,6 @@ func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 			for _, c := range p.graph.On(node) {
 				n.Does = append(n.Does, c.Name)
 			}
-			selected[node] = true
 			group = append(group, n)
 		}
 		if len(group) > 0 {
@@ -144,15 +142,24 @@ func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 			p.Groups = append(p.Groups, JobGroup{Number: len(p.Groups) + 1, Nodes: group})
 		}
 	}
-	if len(selected) == 0 {
+	if len(p.Groups) == 0 {
 		return p, errors.New("the selection has no registered node")
 	}
 	p.complete(f, now)
+	p.needs(f, now)
+	return p, p.readRuns(ctx, s, ref, f)
+}
+
+// needs fills in what the nodes consume from other nodes.
+func (p *JobPlan) needs(f store.FleetState, now time.Time) {
+	selected := map[string]bool{}
+	for n := range p.each() {
+		selected[n.Node] = true
+	}
 	for _, need := range p.graph.Outside(selected) {
 		p.Outside = append(p.Outside, JobNeed{need, stateOf(f, need.On, now)})
 	}
 	slices.SortStableFunc(p.Outside, func(a, b JobNeed) int { return fleet.CompareNatural(a.On, b.On) })
-	return p, p.readRuns(ctx, s, ref, f)
 }
 
 // complete fills in what follows from the groups.

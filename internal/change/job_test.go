@@ -1,0 +1,150 @@
+package change
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/content"
+	"pulley/internal/fleet"
+	"pulley/internal/store"
+)
+
+// A job over a node that cannot run would wait for it until its deadline, and keep the other nodes from running.
+func TestJobRefusesNodesThatCannotRun(t *testing.T) {
+	t.Parallel()
+	now, target := time.Now(), agent.Target{Release: "1.0.0", Tree: strings.Repeat("b", 64)}
+	stop := agent.Hold{Mode: agent.Stop, Why: "disk swap", Who: "ann"}
+	for name, c := range map[string]struct {
+		edit func(h *agent.Host, st *agent.Status, holds map[store.Scope]agent.Hold)
+		want string // beginning of the cause; "": the job starts
+	}{
+		"ready":   {func(*agent.Host, *agent.Status, map[store.Scope]agent.Hold) {}, ""},
+		"running": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) { st.Phase = agent.Running }, ""},
+		"silent": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) {
+			st.SeenAt = now.Add(-24 * time.Hour)
+		}, "web1 is silent: "},
+		"silent in run": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) {
+			st.SeenAt, st.Phase = now.Add(-24*time.Hour), agent.Running
+		}, "web1 is silent: "},
+		"held": {func(_ *agent.Host, _ *agent.Status, holds map[store.Scope]agent.Hold) {
+			holds[store.Scope{Node: "web1"}] = stop
+		}, "web1 is held: "},
+		"held by role": {func(_ *agent.Host, _ *agent.Status, holds map[store.Scope]agent.Hold) {
+			holds[store.Scope{Role: "web"}] = stop
+		}, "web1 is held: "},
+		"all held": {func(_ *agent.Host, _ *agent.Status, holds map[store.Scope]agent.Hold) { holds[store.Scope{}] = stop }, "web1 is held: "},
+		"disabled": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) { st.Disabled = "maintenance" }, "web1 is held: "},
+		"retiring": {func(h *agent.Host, _ *agent.Status, _ map[store.Scope]agent.Hold) {
+			h.Request = &agent.Request{ID: "1", Do: agent.RequestRetire}
+		}, "web1 is held: "},
+		"not registered": {func(h *agent.Host, _ *agent.Status, _ map[store.Scope]agent.Hold) { *h = agent.Host{} }, "web1 is missing: it is not registered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := agent.Host{Node: "web1", Role: "web", MachineID: "m-web1"}
+			st := agent.Status{Node: "web1", Role: "web", Machine: "m-web1", SeenAt: now, Settings: agent.DefaultSettings(), Target: target, LastGood: target, Enforcing: target}
+			holds := map[store.Scope]agent.Hold{}
+			c.edit(&h, &st, holds)
+			f := store.FleetState{Desires: store.Desires{Default: target}, Hosts: map[string]agent.Host{}, Statuses: map[string]agent.Status{"web1": st}, Holds: holds}
+			if h.Node != "" {
+				f.Hosts["web1"] = h
+			}
+			p := JobPlan{Groups: []JobGroup{{Number: 1, Nodes: []JobNode{{Node: "web1"}}}}}
+			got := p.refused(f, JobOrder{SkipOutside: true}, now)
+			if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 2 || !strings.HasPrefix(got[0], c.want) || !strings.HasPrefix(got[1], "repair, enable or remove them")) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// A retry runs only what can run: a removed node would refuse it. It checks the producers outside of the job, as the job did.
+func TestRestOfJob(t *testing.T) {
+	t.Parallel()
+	server, s := fleetOfOne(t, `
+roles:
+  web: {cardinality: 4}
+  db: {cardinality: 1}
+applications:
+  Lamp:
+    app1:
+      database: {node: db1, produces: ["Sql[app1]"]}
+      web: {node: web2, consumes: ["Sql[app1]"]}
+`)
+	dev, ctx, now, author := environments.Ref{Environment: "dev"}, t.Context(), time.Now(), Author{Author: store.Author{By: "ann", At: time.Now()}}
+	publishing, err := s.Releases.BeginPublish(ctx, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := store.Release{Version: "1.0.0", Author: "ann", At: now.UTC(), Content: content.Record{Tree: strings.Repeat("b", 64)}}
+	_, err = s.Releases.Put(ctx, publishing, release, nil, nil)
+	var d store.Desires
+	if err = errors.Join(err, publishing.Close()); err == nil {
+		d, err = s.Targets.Desires(ctx, dev)
+	}
+	target := release.Target()
+	if err == nil {
+		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, author.store())
+	}
+	report := func(node string, seen time.Time) {
+		if err == nil {
+			err = s.Node.Report(ctx, agent.Identity{Node: node, Role: strings.TrimRight(node, "123"), Environment: "dev"}, agent.Status{
+				Node: node, Role: strings.TrimRight(node, "123"), Machine: "m-" + node, SeenAt: seen, Settings: agent.DefaultSettings(), Target: target, LastGood: target, Enforcing: target,
+			}, nil, nil)
+		}
+	}
+	for _, node := range []string{"web2", "web3", "db1"} {
+		if err == nil {
+			err = s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node})
+		}
+		report(node, now)
+	}
+	sel := JobSelection{Selection: fleet.Selection{Nodes: []string{"web2", "web3"}}}
+	var p JobPlan
+	if err == nil {
+		p, err = PlanJob(ctx, s, dev, sel, JobOrder{}, now)
+	}
+	if err == nil {
+		_, err = StartJob(ctx, s, dev, p, JobOrder{}, author)
+	}
+	if err == nil {
+		_, err = AbortJob(ctx, s, dev, author)
+	}
+	if err == nil {
+		_, err = server.Client().Delete(ctx, "/pulley/v1/environments/dev/hosts/nodes/web3")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dry := author
+	dry.DryRun = true
+	retry := func(skip bool) (JobPlan, error) {
+		p, o, err := RestOfJob(ctx, s, dev, "", JobSelection{}, skip, now)
+		if err == nil {
+			_, err = StartJob(ctx, s, dev, p, o, dry)
+		}
+		return p, err
+	}
+	p, err = retry(false)
+	if got := fmt.Sprintf("%s %d %v %v", p.Groups[0].Nodes[0].Node, p.Nodes, p.Left, p.Notes); err != nil || got != "web2 1 [] [web3 is not registered any more: the job leaves it out]" {
+		t.Errorf("%s: %v", got, err)
+	}
+	report("db1", now.Add(-24*time.Hour))
+	if _, again := retry(false); err != nil || again == nil || !strings.Contains(again.Error(), "consumes Sql[app1]") {
+		t.Errorf("a silent producer: %v, %v", err, again)
+	}
+	if _, err := retry(true); err != nil {
+		t.Errorf("with --skip-outside-check: %v", err)
+	}
+	if _, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/hosts/nodes/web2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := retry(true); err == nil || !strings.Contains(err.Error(), "its nodes that failed or never ran are not registered any more\n`pulley job run -e dev`") {
+		t.Errorf("all are removed: %v", err)
+	}
+}
