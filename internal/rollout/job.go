@@ -11,7 +11,7 @@ import (
 func MakeJob(o Order, layers [][]Member) (Plan, error) {
 	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress, KeepWaiting: o.Policy.KeepWaiting}
 	policy = policy.withDefaults()
-	policy.Canaries, policy.Batch, policy.Sample = "", o.Policy.Batch, 0
+	policy.Canaries, policy.Batch, policy.Sample, policy.Progress = "", o.Policy.Batch, 0, o.Policy.Progress // each node has its deadline
 	p := Plan{Kind: Run, Noop: o.Noop, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
 	for _, nodes := range layers {
 		if len(nodes) == 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 )
 
 // job begins a job over layers of nodes: "db*1 | web*4".
@@ -26,6 +27,9 @@ func job(t testing.TB, layers string, batch Share, concurrency int) *bench {
 	}
 	p.ID, p.Epoch = "r1", 5
 	b.plan = p
+	for name := range b.o.Nodes {
+		b.edit(name, func(n *Node) { n.Wanted = oldT })
+	}
 	return b
 }
 
@@ -38,7 +42,7 @@ func (b *bench) ran(what string, nodes ...string) *bench {
 	b.t.Helper()
 	for _, node := range nodes {
 		b.edit(node, func(n *Node) {
-			if n.Assigned == nil || n.Assigned.Kind != agent.AssignRun {
+			if n.Assigned == nil || n.Assigned.Kind == agent.AssignWait {
 				b.t.Fatalf("%s has no turn: %+v", node, n.Assigned)
 			}
 			st := n.Status
@@ -130,6 +134,16 @@ func TestJobStops(t *testing.T) {
 			}
 			b.ran("ok", "web2")
 		}, "failed; 2 done; web1 run_failed; web3 skipped: stopped; stopped: failures"},
+		{"a run of the old target is a failure: the node refuses its target", func(b *bench) {
+			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted, n.Status.Refusal = newT, &agent.Refusal{Target: newT} })
+		}, "failed; 0 done; db1 target_refused; stopped: failures"},
+		{"or a hold keeps it on the old one", func(b *bench) {
+			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted, n.View.State, n.View.Reason = newT, agent.Held, agent.ReasonFrozen })
+		}, "failed; 0 done; db1 not_ready; stopped: failures"},
+		{"a noop run enforces nothing", func(b *bench) {
+			b.plan.Noop = true
+			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted = newT })
+		}, "advancing; ordered web1 web2 web3; 1 done; waits for nodes"},
 		{"an old answer is none", func(b *bench) {
 			b.settle().edit("db1", func(n *Node) { n.Status.Assignment, n.Status.Ran = "r0.1", &agent.Answer{ID: "r0.1"} })
 		}, "advancing; ordered db1; 0 done; waits for nodes"},
@@ -161,6 +175,20 @@ func TestJobStops(t *testing.T) {
 			b.is(c.want)
 		})
 	}
+}
+
+// TestJobWaitsForItsDeadline: a deadline of more than two hours is that of each node, and no job stops before it.
+func TestJobWaitsForItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := job(t, "db*1", "", 0)
+	p, err := MakeJob(Order{Policy: Policy{Deadline: environments.Duration(5 * time.Hour)}, At: t0}, [][]Member{b.plan.Groups[0].Nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ID, p.Epoch = "r1", 5
+	b.plan = p
+	b.settle().ran("running", "db1").settle().after(4 * time.Hour).is("advancing; ordered db1; 0 done; waits for nodes")
+	b.after(90 * time.Minute).is("failed; lost db1; 0 done; db1 lost; stopped: failures")
 }
 
 // TestNoopJobOrdersNoopRuns: else a job that should only look would change its nodes.

@@ -30,7 +30,7 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 		return judgement{answer: silent}
 	}
 	if p.Kind == Run {
-		return ran(st, slot.ID)
+		return ran(p, n, slot.ID)
 	}
 	if p.Agent.Version != "" {
 		if v := ofAgent(st, p.Agent.Version); v.answer != succeeded {
@@ -67,13 +67,21 @@ func inconclusive(code agent.ProblemCode) bool {
 	return code == agent.EtcdLost || code == agent.PuppetServerLost
 }
 
-// ran reads how the run ended that a job ordered.
-func ran(st *agent.Status, id string) judgement {
+// ran reads how the run ended that a job ordered. A run that enforced another target than the node's own is a failure: the node refused
+// that target, or something keeps it from it.
+func ran(p Plan, n Node, id string) judgement {
+	st := n.Status
 	switch answered := st.Ran != nil && st.Ran.ID == id; {
 	case st.Phase == agent.Running:
 		return judgement{answer: working}
 	case answered && st.Ran.Failed():
 		return judgement{failed, Failure{Code: RunFailed, Problem: st.Ran.Problem, Run: st.LastRun}}
+	case answered && !p.Noop && (st.Enforcing != n.Wanted || st.LastGood != n.Wanted):
+		f := Failure{Code: NotReady, Run: st.LastRun, Cause: CannotBegin(n.View)}
+		if st.Refusal != nil && st.Refusal.Target == n.Wanted {
+			f.Code, f.Cause = NodeRefused, ""
+		}
+		return judgement{failed, f}
 	case answered:
 		return judgement{answer: succeeded}
 	}
