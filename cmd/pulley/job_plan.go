@@ -58,7 +58,7 @@ type jobOrder struct {
 
 func (f *jobOrder) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.batch, "batch", "", "nodes of a group at a time, as `N or N%` (default: all)")
-	c.Flags().IntVar(&f.Concurrency, "concurrency", 0, "nodes at a time, also within a batch (default: all)")
+	c.Flags().IntVar(&f.Concurrency, "concurrency", rollout.JobConcurrency, "nodes at a time, also within a batch")
 	cli.DurationVar(c.Flags(), &f.Deadline, "deadline", time.Hour, "time for one node")
 }
 
@@ -67,8 +67,8 @@ func (f *jobOrder) check() error {
 		return cli.Usagef("--batch is a number of nodes, or a percentage up to 100%%: not %q", f.batch)
 	}
 	switch {
-	case f.Concurrency < 0:
-		return cli.Usagef("--concurrency is a number of nodes, not %d", f.Concurrency)
+	case f.Concurrency < 1 || f.Concurrency > rollout.MaxJobConcurrency:
+		return cli.Usagef("--concurrency is a number of nodes, from 1 to %d, not %d", rollout.MaxJobConcurrency, f.Concurrency)
 	case f.Deadline < time.Minute:
 		return cli.Usagef("--deadline is at least 1m, not %s", f.Deadline)
 	case f.KeepWaiting < 0:

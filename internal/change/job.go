@@ -19,7 +19,7 @@ import (
 // JobOrder is how a job runs its layers of nodes.
 type JobOrder struct {
 	Batch       rollout.Share // nodes of a layer at a time; "": all
-	Concurrency int           // nodes at a time, also within a batch; 0: all
+	Concurrency int           // nodes at a time, also within a batch; 0: rollout.JobConcurrency
 	Deadline    time.Duration // for one node; 0: an hour
 	KeepWaiting time.Duration // hold the nodes that fail for this long; 0: do not
 	Noop        bool          // the runs make no changes

@@ -92,6 +92,9 @@ func PlanJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 		return p, fmt.Errorf("cannot plan a job in %s: %w", ref, err)
 	}
 	p.Takes = p.takes(o)
+	if most := cmp.Or(o.Concurrency, rollout.JobConcurrency); slices.ContainsFunc(p.Groups, func(g JobGroup) bool { return o.batch(len(g.Nodes)) > most }) {
+		p.Notes = append(p.Notes, fmt.Sprintf("at most %d nodes run at a time: --concurrency sets this", most))
+	}
 	return p, nil
 }
 
@@ -356,7 +359,7 @@ func (p JobPlan) takes(o JobOrder) (t JobTime) {
 	t.Most = deadline // until all nodes wait
 	for _, g := range p.Groups {
 		for batch := range slices.Chunk(g.Nodes, o.batch(len(g.Nodes))) {
-			places := make([]time.Duration, min(cmp.Or(o.Concurrency, len(batch)), len(batch))) // when each is free
+			places := make([]time.Duration, min(cmp.Or(o.Concurrency, rollout.JobConcurrency), len(batch))) // when each is free
 			for _, n := range batch {
 				first := slices.Index(places, slices.Min(places))
 				places[first] += n.LastRun

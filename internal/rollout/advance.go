@@ -80,7 +80,7 @@ func (a *advance) open() bool { return a.o.Gate.State == agent.GateOpen || a.o.G
 
 // clocks stops deadlines while the gate is closed, and corrects instants that are in the future after the clock was set back.
 func (a *advance) clocks() {
-	for _, t := range []*time.Time{&a.s.Moved, &a.s.Closed} {
+	for _, t := range []*time.Time{&a.s.Moved, &a.s.Closed, &a.s.Busy} {
 		if t.After(a.now) {
 			*t, a.changed = a.now, true
 		}

@@ -127,8 +127,9 @@ type State struct {
 	Asked   time.Time         `json:"asked,omitzero"`    // since when the gates are asked after a batch; zero: they are not
 	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block the next batch
 
-	Gathered bool   `json:"gathered,omitempty"` // all nodes of the job wait, and none of them runs
-	Times    []Span `json:"times,omitempty"`    // of groups by their index; the zero value for one of which no node began
+	Busy     time.Time `json:"busy,omitzero"`      // when all nodes of the job were seen to wait, and some of them still to run
+	Gathered bool      `json:"gathered,omitempty"` // all nodes of the job wait, and none of them runs
+	Times    []Span    `json:"times,omitempty"`    // of groups by their index; the zero value for one of which no node began
 
 	Code string `json:"code,omitempty"` // that the Puppet server gave the newest node; "": none names any
 

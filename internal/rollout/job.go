@@ -1,17 +1,26 @@
 package rollout
 
 import (
+	"cmp"
 	"time"
 
 	"pulley/agent"
 )
 
+// JobConcurrency is the default of a job's nodes at a time, and MaxJobConcurrency the most: all nodes in progress are in one value of etcd,
+// which may have 1.5 MiB, and which is written at each change.
+const (
+	JobConcurrency    = 500
+	MaxJobConcurrency = 2000
+)
+
 // MakeJob plans a job over layers of nodes: each layer needs only earlier ones. Of the policy, it uses the batch (default: the complete
-// layer), the concurrency, the failures, the deadline and the progress.
+// layer), the concurrency (default: JobConcurrency), the failures, the deadline and the progress.
 func MakeJob(o Order, layers [][]Member) (Plan, error) {
 	policy := Policy{Batch: o.Policy.Batch, Concurrency: o.Policy.Concurrency, Failures: o.Policy.Failures, Deadline: o.Policy.Deadline, Progress: o.Policy.Progress, KeepWaiting: o.Policy.KeepWaiting}
 	policy = policy.withDefaults()
 	policy.Canaries, policy.Batch, policy.Sample, policy.Progress = "", o.Policy.Batch, 0, o.Policy.Progress // each node has its deadline
+	policy.Concurrency = cmp.Or(policy.Concurrency, JobConcurrency)
 	p := Plan{Kind: Run, Noop: o.Noop, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
 	for _, nodes := range layers {
 		if len(nodes) == 0 {
@@ -81,8 +90,11 @@ func (a *advance) gathered() bool {
 		}
 	}
 	if len(busy) > 0 {
+		if a.s.Busy.IsZero() {
+			a.s.Busy, a.changed = a.now, true
+		}
 		some := busy[:min(len(busy), named)]
-		a.wait = Wait{Code: WaitIdle, Nodes: some, Count: len(busy), Until: a.p.At.Add(time.Duration(a.p.Policy.Deadline))}
+		a.wait = Wait{Code: WaitIdle, Nodes: some, Count: len(busy), Until: a.s.Busy.Add(time.Duration(a.p.Policy.Deadline))}
 		if !a.now.Before(a.wait.Until) {
 			a.halt(Stop{Code: StopBusy, Nodes: some})
 			a.s.Closed = time.Time{}

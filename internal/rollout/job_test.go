@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +191,63 @@ func TestJobWaitsForItsDeadline(t *testing.T) {
 	b.plan = p
 	b.settle().ran("running", "db1").settle().after(4 * time.Hour).is("advancing; ordered db1; 0 done; waits for nodes")
 	b.after(90 * time.Minute).is("failed; lost db1; 0 done; db1 lost; stopped: failures")
+}
+
+// TestBusyNodesHaveTheirDeadline: it is counted by the clock of serve. An operator's clock that is behind ended the job at its first look.
+func TestBusyNodesHaveTheirDeadline(t *testing.T) {
+	t.Parallel()
+	b := job(t, "web*2", "", 0)
+	b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running })
+	b.after(24 * time.Hour).is("advancing; 0 done; waits for idle")
+	b.after(59 * time.Minute).is("advancing; 0 done; waits for idle")
+	b.after(-3 * time.Hour).is("advancing; 0 done; waits for idle")
+	b.after(time.Hour).is("failed; 0 done; stopped: busy")
+}
+
+// TestStateOfALargeJobFits: all nodes in progress are in one value of etcd, which may have 1.5 MiB.
+func TestStateOfALargeJobFits(t *testing.T) {
+	t.Parallel()
+	for concurrency, most := range map[int]int{0: JobConcurrency, MaxJobConcurrency: MaxJobConcurrency} {
+		var nodes []Member
+		for i := range 10000 {
+			nodes = append(nodes, Member{Node: fmt.Sprintf("compute%d.region1.example.com", i), Machine: strings.Repeat("0123456789abcdef", 2)})
+		}
+		p, err := MakeJob(Order{Policy: Policy{Concurrency: concurrency}, At: t0}, [][]Member{nodes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.ID, p.Epoch = "j123456", 5
+		s, o := Start(t0), Observed{Gate: agent.Gate{Epoch: 5, State: agent.GateOpen, Rollout: p.ID}, Nodes: map[string]Node{}}
+		s.Gathered, s.Tries = true, map[string]int{}
+		for _, m := range nodes {
+			o.Nodes[m.Node] = Node{Host: &agent.Host{Node: m.Node, MachineID: m.Machine}}
+			s.Tries[m.Node] = 1 // as at the end of the job
+		}
+		step := Advance(p, s, o, t0)
+		if step.State == nil || len(step.State.Slots) != most {
+			t.Fatalf("concurrency %d: %+v", concurrency, step.Wait)
+		}
+		b, err := json.Marshal(step.State)
+		if err != nil || len(b) > 1<<20 {
+			t.Errorf("with %d nodes in progress, the state has %d bytes: %v", most, len(b), err)
+		}
+		t.Logf("%d nodes in progress: %d bytes", most, len(b))
+	}
+}
+
+// TestLargeJobsReadPages: reading each of 10,000 nodes alone, every two seconds, loads etcd until the last one of them waits.
+func TestLargeJobsReadPages(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]bool{pagesFrom - 1: false, pagesFrom: true} {
+		b := job(t, fmt.Sprint("web*", n), "", 0)
+		if got := NeedsOf(b.plan, b.state).All; got != want {
+			t.Errorf("%d nodes: all keys are read: %t", n, got)
+		}
+		b.state.Gathered = true
+		if NeedsOf(b.plan, b.state).All {
+			t.Errorf("%d nodes: all keys are read when the job runs", n)
+		}
+	}
 }
 
 // TestNoopJobOrdersNoopRuns: else a job that should only look would change its nodes.

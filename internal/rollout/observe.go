@@ -34,7 +34,7 @@ type Node struct {
 // Needs names what Advance will look at.
 type Needs struct {
 	Nodes []string // in order
-	All   bool     // they are all nodes that limits of places count
+	All   bool     // they are most nodes of the environment, or all that limits of places count
 	Hosts bool     // the host list
 	Gates []string // to ask now
 }
@@ -69,6 +69,9 @@ func (n Needs) everybody(p Plan, s State) Needs {
 	return n
 }
 
+// pagesFrom is the number of nodes of a job from which all keys of the environment are read: less than reading each node.
+const pagesFrom = 400
+
 // NeedsOf names what Advance looks at: the nodes in progress and the rest of the batch.
 func NeedsOf(p Plan, s State) Needs {
 	if s.Phase != Advancing {
@@ -100,7 +103,7 @@ func NeedsOf(p Plan, s State) Needs {
 			need[m.Node] = true
 		}
 	}
-	needs := Needs{Nodes: slices.Sorted(maps.Keys(need)), Hosts: p.Kind == Take && !s.Listed && s.Group >= len(p.Groups)}
+	needs := Needs{Nodes: slices.Sorted(maps.Keys(need)), All: p.Kind == Run && !s.Gathered && len(need) >= pagesFrom, Hosts: p.Kind == Take && !s.Listed && s.Group >= len(p.Groups)}
 	if !s.Asked.IsZero() {
 		needs.Gates = p.Policy.Gates
 	}

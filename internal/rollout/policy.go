@@ -15,7 +15,7 @@ type Policy struct {
 	Canaries       Share                    `json:"canaries,omitempty"`       // nodes that take the target first
 	CanariesWhere  string                   `json:"canaries_where,omitempty"` // expression that selects them; the candidates have its answers
 	Batch          Share                    `json:"batch,omitempty"`          // nodes of a group at a time
-	Concurrency    int                      `json:"concurrency,omitempty"`    // of a job: nodes at a time, also within a batch; 0: all of the batch
+	Concurrency    int                      `json:"concurrency,omitempty"`    // of a job: nodes at a time, also within a batch
 	KeepWaiting    environments.Duration    `json:"keep_waiting,omitempty"`   // of a job: how long the nodes that failed are held
 	Failures       Share                    `json:"failures,omitempty"`       // nodes of the campaign that may fail
 	BatchFailures  Share                    `json:"batch_failures,omitempty"` // nodes of a batch that may fail
