@@ -318,7 +318,7 @@ func newRolloutSkip(o *options) *cobra.Command {
 		Use: "skip NODE -e ENVIRONMENT", Short: "Do not wait for a node",
 		Long: "skip leaves out a node whose turn has not come, also one that waits to be ordered again. It gives up a node in progress: its order is\n" +
 			"withdrawn if it did not begin. A node that began, and did not answer before its deadline, frees its place in the batch, although it\n" +
-			"may still run. A skipped node keeps its target until the rollout ends.",
+			"may still run. A node that settles counts as done at once. A skipped node keeps its target until the rollout ends.",
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error { return o.actOnRollout(c, change.Skip, args[0]) },
 	}

@@ -180,7 +180,7 @@ type Slot struct {
 	Why      FailureCode   `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
 	Problem  agent.Problem `json:"problem,omitzero"`   // Withdrawing: of that failure
 	Skip     SkipCode      `json:"skip,omitempty"`     // Withdrawing: the skip that follows
-	GivenUp  bool          `json:"given_up,omitempty"` // Withdrawing: an operator does not wait for the node, even if it runs
+	GivenUp  bool          `json:"given_up,omitempty"` // Withdrawing, Healthy: an operator does not wait for the node, even if it runs
 	Again    bool          `json:"again,omitempty"`    // an operator ordered it again
 	Doubtful string        `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
 }

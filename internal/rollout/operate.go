@@ -92,7 +92,7 @@ func (s State) beyondFirst() bool { return s.Group > 0 || s.Batch > 0 }
 
 // Skip returns the state after an operator left out a node. A node whose turn has not come does not begin. The assignment of a node in
 // progress is withdrawn if it did not begin, and a lost node frees its slot as soon as its assignment is deleted: it may run another
-// target until now.
+// target until now. A node that settles counts as done at once.
 func (s State) Skip(p Plan, node string) (State, error) {
 	if s.Phase != Advancing {
 		return s, ErrEnded
@@ -102,6 +102,11 @@ func (s State) Skip(p Plan, node string) (State, error) {
 		return s.leaveOut(p, node)
 	}
 	s = s.clone()
+	if slot.State == Healthy {
+		slot.GivenUp = true
+		s.Slots[node] = slot
+		return s, nil
+	}
 	lost := slot.State == Lost || slot.GivenUp
 	delete(s.Failed, node)
 	slot = withdrawn(slot, Failure{}, SkipOperator)

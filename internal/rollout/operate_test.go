@@ -127,3 +127,25 @@ func TestSmallFleetHasCanary(t *testing.T) {
 		}
 	}
 }
+
+// TestAdvanceSkipOfASettlingNode: without it, a skip reports success, and the settle time of the node begins once more.
+func TestAdvanceSkipOfASettlingNode(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Settle: environments.Duration(time.Hour)}).settle()
+	b.reports("ok", "web1").is("advancing; healthy web1; 0 done; waits for settle")
+	skip := func(node string) {
+		t.Helper()
+		var err error
+		if b.state, err = b.state.Skip(b.plan, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	skip("web1")
+	b.is("advancing; ordered web2; 1 done; waits for nodes")
+	b.reports("ok", "web2").settle().reports("running", "web2") // and it stops answering
+	skip("web2")
+	b.is("advancing; ordered web3; 2 done; waits for nodes")
+	b.reports("ok", "web3").settle()
+	skip("web3")
+	b.reports("failed", "web3").is("advancing; 2 done; web3 run_failed; stopped: failures; waits for gate")
+}

@@ -92,7 +92,13 @@ func (a *advance) judge(node string) {
 		a.halt(Stop{Code: StopRestored, Node: node})
 		return
 	}
-	switch v := verdict(a.p, n, slot); v.answer {
+	v := verdict(a.p, n, slot)
+	if slot.State == Healthy && slot.GivenUp && v.answer != failed {
+		a.s.Done++
+		a.ended(node)
+		return
+	}
+	switch v.answer {
 	case succeeded:
 		a.compare(node, slot, n)
 		a.healthy(node, slot, n)

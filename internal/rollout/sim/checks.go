@@ -148,7 +148,7 @@ func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Tim
 		case !n.honest() || n.machine != slot.Machine || w.era > 0:
 		case n.took == 0:
 			w.violate("%s counts as done, and never took the target", node)
-		case !w.skewed && w.now-n.took < settle:
+		case !w.skewed && !slot.GivenUp && w.now-n.took < settle:
 			w.violate("%s took the target %v ago, and settles for %v", node, w.now-n.took, settle)
 		}
 	}
