@@ -130,6 +130,7 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 	if p.Promote == "manual" && p.Canaries == "0" {
 		p.Promote = ""
 	}
+	p.Progress = max(p.Progress, p.Deadline+DefaultProgress)
 	if p.Preview.Required = rapid.Bool().Draw(t, "preview"); p.Preview.Required {
 		p.Preview.MaxChanged = rapid.IntRange(0, 50).Draw(t, "max_changed")
 	}

@@ -1,9 +1,17 @@
 package environments
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
+	"time"
+)
+
+// The defaults of RolloutPolicy.Deadline and RolloutPolicy.Progress.
+const (
+	DefaultDeadline = Duration(time.Hour)
+	DefaultProgress = Duration(2 * time.Hour)
 )
 
 // checkRollout checks what the policy for staged rollouts says about roles and attributes.
@@ -31,6 +39,13 @@ func (c checker) checkRollout() {
 	}
 	if p := c.Rollout; p.Promote == "manual" && (p.Canaries == "0" || p.Canaries == "0%") {
 		c.add(spot{noRole, "rollout.promote"}, "write promote: batches, or canaries: 1", "rollout.promote: manual waits for an approval after the canaries, and canaries is %s", p.Canaries)
+	}
+	deadline, progress := cmp.Or(c.Rollout.Deadline, DefaultDeadline), cmp.Or(c.Rollout.Progress, DefaultProgress)
+	if at := (spot{noRole, "rollout.progress"}); progress <= deadline {
+		if c.Rollout.Progress == 0 {
+			at.field = "rollout.deadline"
+		}
+		c.add(at, "write a longer progress", "rollout.progress is %s, and a node has %s until its deadline: the rollout would pause before it", progress, deadline)
 	}
 	for _, limit := range []struct {
 		key string

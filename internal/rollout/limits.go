@@ -25,7 +25,7 @@ func (a *advance) limits() {
 	if a.failures() {
 		return
 	}
-	if limit := time.Duration(a.p.Policy.Progress); limit > 0 && len(a.s.Slots) > 0 && a.now.Sub(a.s.Moved) >= limit && !a.onlyHeld() {
+	if limit := time.Duration(a.p.Policy.Progress); limit > 0 && len(a.s.Slots) > 0 && a.now.Sub(a.s.Moved) >= limit && !a.onlyHeld() && !a.settles() {
 		a.s.Moved = a.now // the next pause is a whole deadline later
 		a.halt(Stop{Code: StopProgress})
 	}
@@ -90,6 +90,16 @@ func (a *advance) onlyHeld() bool {
 		}
 	}
 	return true
+}
+
+// settles reports whether a node is within its settle time: it ends without an operator.
+func (a *advance) settles() bool {
+	for _, slot := range a.s.Slots {
+		if slot.State == Healthy && a.now.Sub(slot.Since) < time.Duration(a.p.Policy.Settle) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayskip reports whether the policy lets the campaign leave out one more node.

@@ -3,6 +3,9 @@ package rollout
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	"pulley/environments"
 )
 
 // TestMayFail: a percentage of the first few nodes would stop a rollout for one failure, and one of all nodes too late.
@@ -84,4 +87,15 @@ func TestAdvanceLimitsABatchThatIsOrderedAgain(t *testing.T) {
 		t.Errorf("one of the batch failed again, which the policy allows: %+v", b.state.Stop)
 	}
 	b.reports("failed", "db2").is("advancing; ordered db3 db4; 4 done; db1 run_failed; db2 run_failed; stopped: batch_failures; waits for gate")
+}
+
+// TestAdvanceSettlesForLongerThanProgress: without it, each batch with a long settle time pauses its rollout. A node that stops reporting
+// while it settles still pauses it.
+func TestAdvanceSettlesForLongerThanProgress(t *testing.T) {
+	t.Parallel()
+	policy := Policy{Canaries: "0", Batch: "1", Settle: environments.Duration(3 * time.Hour)}
+	b := begin(t, "web*2", policy).settle()
+	b.reports("ok", "web1").settle().after(3*time.Hour - time.Second).is("advancing; healthy web1; 0 done; waits for settle")
+	b.after(time.Second).reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for nodes")
+	b.reports("ok", "web2").settle().after(3 * time.Hour).is("advancing; healthy web2; 1 done; stopped: progress; waits for gate")
 }

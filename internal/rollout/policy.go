@@ -70,8 +70,6 @@ const (
 	defaultBatch    = Share("10%")
 	defaultFailures = Share("0")
 	defaultSample   = 100
-	defaultDeadline = time.Hour
-	defaultProgress = 2 * time.Hour
 )
 
 // PolicyOf returns the policy for the staged rollouts of an environment.
@@ -108,10 +106,10 @@ func (p Policy) withDefaults() Policy {
 		p.Sample = defaultSample
 	}
 	if p.Deadline == 0 {
-		p.Deadline = environments.Duration(defaultDeadline)
+		p.Deadline = environments.DefaultDeadline
 	}
 	if p.Progress == 0 {
-		p.Progress = environments.Duration(defaultProgress)
+		p.Progress = environments.DefaultProgress
 	}
 	if p.Promote == "" {
 		p.Promote = Automatic
