@@ -48,6 +48,10 @@ type Record struct {
 // OnlyLeaves reports whether a record only tracks a node that leaves: Pulley never ordered its machine.
 func (r Record) OnlyLeaves() bool { return r.Phase == Retiring && r.ID == "" && r.Tries == 0 }
 
+// Away reports whether the record is that of a machine which leaves, or which is replaced and whose node did not join yet. No host entry
+// shows such a node.
+func (r Record) Away() bool { return len(r.Places) > 0 && !(r.Phase == Made && r.Joined) }
+
 // Begun returns the reasons of a retirement that is not finished.
 func (r Record) Begun(more ...Reason) []Reason {
 	all := append([]Reason{{Code: RetirementBegun, At: r.At, By: r.By}}, more...)

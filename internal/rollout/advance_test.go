@@ -419,7 +419,28 @@ func TestAdvanceForgetsPlacesOfFormerMachines(t *testing.T) {
 			b.o.Hosts[i].Machine, b.o.Hosts[i].Places = "another", []string{"rack=2"}
 		}
 	}
-	b.reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for nodes")
+	b.reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for nodes") // alone in its former rack
+}
+
+// TestAdvanceCountsReplacedMachines: without it, both nodes of a pair could be unavailable: the machine of the one is being replaced.
+func TestAdvanceCountsReplacedMachines(t *testing.T) {
+	t.Parallel()
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", MaxUnavailable: map[string]int{"pair": 1}})
+	for i := range 2 {
+		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
+	}
+	b.edit("web2", func(n *Node) { n.Host, n.Replaced, n.View.State = nil, true, agent.Unregistered }).is("advancing; 0 done; waits for place")
+	b.edit("web2", func(n *Node) {
+		n.Host, n.Replaced, n.View.State = &agent.Host{Node: "web2", Role: "web", MachineID: "another"}, false, agent.Pending
+	}).is("advancing; 0 done; waits for place")
+	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).is("advancing; ordered web1; 0 done; waits for nodes")
+
+	b = begin(t, "web*3", b.plan.Policy)
+	for i := range 2 {
+		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
+	}
+	b.edit("web2", func(n *Node) { n.Host, n.View.State = nil, agent.Unregistered }) // an operator removed it
+	b.is("advancing; ordered web1; 0 done; waits for nodes")
 }
 
 // TestAdvanceWaitsForWindow: outside of the windows no node begins, also not after a pause of the clock; nodes in progress end. The

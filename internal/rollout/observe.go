@@ -22,6 +22,7 @@ type Observed struct {
 // Node is what etcd has of one node.
 type Node struct {
 	Host       *agent.Host // nil: not registered
+	Replaced   bool        // not registered, and an apply replaces or retires its machine; only with limits of places
 	Status     *agent.Status
 	Assigned   *agent.Assignment
 	View       agent.View   // with the assignment

@@ -56,7 +56,7 @@ func (p Policy) Full(away Away, m Member) (place string, full bool) {
 		}
 		var beside []string
 		for other := range away {
-			if other != place && attributeOf(other) == attribute {
+			if other != place && attributeOf(other) == attribute && !(away[other][m.Node] && len(away[other]) == 1) {
 				beside = append(beside, other)
 			}
 		}
@@ -90,12 +90,12 @@ func (a *advance) takePlaces(m Member) bool {
 }
 
 // counts reports whether a node counts as unavailable for its places: in progress, failed and not converged since, or unavailable
-// for another cause.
+// for another cause, also because its machine is being replaced.
 func (a *advance) counts(node string) bool {
 	n := a.o.Nodes[node]
 	_, slot := a.s.Slots[node]
 	_, failed := a.s.Failed[node]
-	return slot || failed && n.View.State != agent.Converged || Unavailable(n.View)
+	return slot || failed && n.View.State != agent.Converged || Unavailable(n.View) || n.Replaced
 }
 
 // unavailable counts the unavailable nodes of each place.
@@ -103,11 +103,12 @@ func (a *advance) unavailable() {
 	a.away, a.partial = Away{}, false
 	for m := range placed(a.p, a.s) {
 		n, read := a.o.Nodes[m.Node]
-		former := n.Host != nil && n.Host.MachineID != m.Machine // another machine has its name
+		newer := n.Host != nil && n.Host.MachineID != m.Machine // another machine has its name
 		switch {
 		case !read:
 			a.partial = true
-		case !former && a.counts(m.Node):
+		case newer && a.member(m.Node).Machine == n.Host.MachineID: // it counts as a node of its own
+		case newer && n.View.State != agent.Converged, !newer && a.counts(m.Node):
 			a.away.Add(m)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/facts"
+	"pulley/internal/machines"
 	"pulley/internal/rollout"
 	"pulley/internal/store/etcd"
 )
@@ -34,6 +35,9 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 				err = s.points(ctx, k, part, o.Nodes)
 			}
 		}
+	}
+	if len(c.Plan.Policy.Limits()) > 0 && err == nil {
+		err = s.replaced(ctx, k, o.Nodes)
 	}
 	for name, n := range o.Nodes {
 		o.Nodes[name] = c.look(f, name, n, now)
@@ -111,6 +115,32 @@ func (s *Campaigns) pages(ctx context.Context, k etcd.EnvKeys, names []string, i
 		err = errors.New(damaged[0])
 	}
 	return err
+}
+
+// replaced marks the nodes without a host entry whose machine an apply replaces, or retires.
+func (s *Campaigns) replaced(ctx context.Context, k etcd.EnvKeys, nodes map[string]rollout.Node) error {
+	var absent []string
+	for name, n := range nodes {
+		if n.Host == nil {
+			absent = append(absent, name)
+		}
+	}
+	slices.Sort(absent)
+	for part := range slices.Chunk(absent, nodesInTxn) {
+		records, points := make([]*machines.Record, len(part)), []etcd.Point{}
+		for i, name := range part {
+			points = append(points, etcd.Point{Key: k.MachineRecord(name), Read: etcd.Into(&records[i])})
+		}
+		if _, err := s.db.Read(ctx, map[string]int64{}, points...); err != nil {
+			return err
+		}
+		for i, name := range part {
+			n := nodes[name]
+			n.Replaced = records[i] != nil && records[i].Away()
+			nodes[name] = n
+		}
+	}
+	return nil
 }
 
 // look completes what was read of a node: its view, and what it wants if the campaign assigns it.

@@ -39,15 +39,10 @@ func gone(w machines.World, node string) bool {
 func away(w machines.World, node string) bool {
 	rec := w.Records[node]
 	_, registered := w.Hosts[node]
-	switch {
-	case len(rec.Places) == 0:
-		return false
-	case rec.Phase == machines.Made && registered:
+	if len(rec.Places) > 0 && rec.Phase == machines.Made && registered {
 		return settling(w, node, rec)
-	case rec.Phase == machines.Made:
-		return !rec.Joined // an operator removed it
 	}
-	return true
+	return rec.Away() // one that joined and is not registered was removed by an operator
 }
 
 // Recall adds the places that machine records keep: those of nodes that are not registered, and those of leaving nodes that the

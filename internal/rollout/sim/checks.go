@@ -221,8 +221,11 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 			_, slot := s.Slots[m.Node]
 			_, failed := s.Failed[m.Node]
 			away := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State)
-			if n.Host != nil && n.Host.MachineID != m.Machine {
-				continue // another machine has its name
+			if n.Host != nil && n.Host.MachineID != m.Machine { // another machine has its name
+				again := slices.ContainsFunc(s.Late, func(g rollout.LateGroup) bool {
+					return slices.ContainsFunc(g.Members, func(other rollout.Member) bool { return other.Node == m.Node && other.Machine == n.Host.MachineID })
+				})
+				slot, failed, away = false, false, !again && n.View.State != agent.Converged
 			}
 			if slot || away || failed && n.View.State != agent.Converged {
 				for _, place := range m.Places {
