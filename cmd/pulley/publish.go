@@ -54,16 +54,16 @@ EXIT STATUS
   0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 1, "takes the folder to publish"),
 		RunE: func(c *cobra.Command, args []string) (err error) {
+			if len(args) == 0 && p.reference.Server == "" {
+				return cli.Usagef("`%s` takes the folder to publish", c.CommandPath())
+			}
 			if err := p.check(c); err != nil {
 				return err
 			}
 			dir := ""
-			switch {
-			case len(args) > 0:
+			if len(args) > 0 {
 				dir = args[0]
-			case p.reference.Server == "":
-				return cli.Usagef("`%s` takes the folder to publish", c.CommandPath())
-			default:
+			} else {
 				if dir, err = os.MkdirTemp("", "pulley-publish-"); err != nil {
 					return err
 				}
