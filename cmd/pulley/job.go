@@ -31,7 +31,7 @@ func newJobRun(o *options) *cobra.Command {
 those of the next one. When a node fails, the rest does not run. The end of the job ends all waits.
 
 run shows the groups and asks for confirmation. In scripts, use --yes. Then it shows the job until it ends; Ctrl-C ends the view, and the
-job goes on.
+job continues.
 
 EXIT STATUS
   0 the job completed, or the view was interrupted; 1 failed, or not confirmed; 2 wrong usage, 3 etcd unreachable; 4 the job ended without
@@ -175,7 +175,7 @@ func newJobWatch(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watch [JOB] -e ENVIRONMENT", Short: "Show a job until it ends",
 		Long: `watch shows the job in progress, or else the newest one, until it has ended. On a terminal it is a live view, elsewhere one line for each
-change. Ctrl-C ends the view, and the job goes on.
+change. Ctrl-C ends the view, and the job continues.
 
 EXIT STATUS
   0 the job completed, or watch was interrupted; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 the job ended without completing`,

@@ -173,7 +173,7 @@ func (o *options) showJobPlan(noun string, p change.JobPlan) {
 	fmt.Fprintln(out, "until it ends, no node of it runs by its own schedule")
 }
 
-// jobTime tells how long a job takes.
+// jobTime returns how long a job takes.
 func jobTime(t change.JobTime, nodes int) string {
 	text := ""
 	switch likely := cli.Span(t.Likely.Round(time.Second)); {
@@ -182,7 +182,7 @@ func jobTime(t change.JobTime, nodes int) string {
 	case t.Unknown > 0:
 		text = fmt.Sprintf("it takes more than %s, by the last runs of %d of its nodes", likely, nodes-t.Unknown)
 	default:
-		text = fmt.Sprintf("it takes about %s, by the last runs of its nodes, and the time until their ticks", likely)
+		text = fmt.Sprintf("it takes about %s, by the last runs of its nodes, plus up to 5m for each batch (%d), on nodes with cron", likely, t.Batches)
 	}
 	return text + "; at most " + cli.Duration(t.Most) + ", by their deadlines"
 }

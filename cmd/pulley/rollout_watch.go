@@ -42,16 +42,15 @@ EXIT STATUS
 
 func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind, id string) error {
 	out, shown, before := o.env.Stdout, "", change.Rollout{}
-	for {
-		r, err := change.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
-		switch {
-		case ctx.Err() != nil:
+	r, err := change.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
+	for ; ; r, err = before.Again(ctx, s, ref, o.env.Now()) { // also after another one began
+		if err != nil {
 			o.detached(before, ref)
-			return nil
-		case err != nil:
+			if ctx.Err() != nil {
+				err = nil
+			}
 			return err
 		}
-		id = r.ID // also after another one began
 		if o.env.Terminal {
 			var screen bytes.Buffer
 			o.env.Stdout = &screen
@@ -83,10 +82,10 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environm
 	}
 }
 
-// detached prints what an interrupted view of a job leaves, and the ways to go on.
+// detached prints what an interrupted view of a job leaves, and the ways to continue.
 func (o *options) detached(r change.Rollout, ref environments.Ref) {
 	if r.Kind == rollout.Run && r.State == change.RolloutAdvancing {
-		fmt.Fprintf(o.env.Stdout, "the view ended, and %s goes on\n%s", r.Name(), waysOn(ref))
+		fmt.Fprintf(o.env.Stdout, "the view ended, and %s continues\n%s", r.Name(), waysOn(ref))
 	}
 }
 

@@ -181,7 +181,7 @@ func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id str
 	return p, o, fmt.Errorf("cannot repeat job %s of %s: all of its nodes ran\n`pulley job run -e %s` runs them again", r.ID, ref, ref)
 }
 
-// placeInJob tells where a node stands in the job in progress.
+// placeInJob returns where a node stands in the job in progress.
 func placeInJob(r Rollout, c *store.Campaign, node string) string {
 	for _, m := range r.Members {
 		if m.Node == node {
@@ -210,5 +210,5 @@ func placeInJob(r Rollout, c *store.Campaign, node string) string {
 		}
 		return text
 	}
-	return "not in it: it goes on by itself"
+	return "not in it: it runs by its own schedule"
 }

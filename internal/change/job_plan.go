@@ -82,6 +82,7 @@ type NotReady struct {
 type JobTime struct {
 	Likely  time.Duration `json:"likely"`  // by the last runs of its nodes
 	Unknown int           `json:"unknown"` // nodes without a run, or whose run was not read: the time may be longer
+	Batches int           `json:"batches"` // one after the other, also those of --concurrency; nodes with cron begin each at their next tick
 	Most    time.Duration `json:"most"`    // by the deadline of each node
 }
 
@@ -360,15 +361,20 @@ func (p JobPlan) takes(o JobOrder) (t JobTime) {
 	for _, g := range p.Groups {
 		for batch := range slices.Chunk(g.Nodes, o.batch(len(g.Nodes))) {
 			places := make([]time.Duration, min(cmp.Or(o.Concurrency, rollout.JobConcurrency), len(batch))) // when each is free
-			for _, n := range batch {
-				first := slices.Index(places, slices.Min(places))
+			for i, n := range batch {
+				first := i // all at once
+				if len(places) < len(batch) {
+					first = slices.Index(places, slices.Min(places))
+				}
 				places[first] += n.LastRun
 				if n.LastRun == 0 {
 					t.Unknown++
 				}
 			}
+			rounds := (len(batch) + len(places) - 1) / len(places)
+			t.Batches += rounds
 			t.Likely += slices.Max(places)
-			t.Most += deadline * time.Duration((len(batch)+len(places)-1)/len(places))
+			t.Most += deadline * time.Duration(rounds)
 		}
 	}
 	return t

@@ -11,6 +11,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/content"
 	"pulley/internal/fleet"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -140,6 +141,22 @@ applications:
 	}
 	if _, err := retry(true); err != nil {
 		t.Errorf("with --skip-outside-check: %v", err)
+	}
+	requests := func(look func() (Rollout, error)) (n int) {
+		before := server.Requests()
+		r, err := look()
+		if err != nil || r.ID == "" || r.Nodes != 2 || r.State != JobAborted {
+			t.Errorf("%+v: %v", r, err)
+		}
+		return server.Requests() - before
+	}
+	first, err := LookAtRollout(ctx, s, dev, rollout.Run, "", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := requests(func() (Rollout, error) { return LookAtRollout(ctx, s, dev, rollout.Run, first.ID, now) })
+	if again := requests(func() (Rollout, error) { return first.Again(ctx, s, dev, now) }); again >= whole {
+		t.Errorf("a view reads with %d requests again what took %d: also the plan", again, whole)
 	}
 	if _, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/hosts/nodes/web2"); err != nil {
 		t.Fatal(err)

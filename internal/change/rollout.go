@@ -51,6 +51,7 @@ type Rollout struct {
 	Notes    []string        `json:"-"`                 // of a start, about its canaries
 
 	took map[string]bool // nodes that took the target
+	plan *rollout.Plan
 }
 
 // RolloutState is the state of a staged rollout: its phase, or that of its gate.
@@ -381,15 +382,22 @@ func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, ki
 		}
 		id = campaigns[at].Plan.ID
 	}
-	r, _, err := lookAtRollout(ctx, s, ref, id, now)
+	r, _, err := lookAtRollout(ctx, s, ref, id, nil, now)
 	if errors.Is(err, store.ErrNotFound) || err == nil && kind != "" && r.Kind != kind {
 		err = fmt.Errorf("%s has no %s %s\n`pulley %s list -e %s` lists them", ref, noun(kind), id, noun(kind), ref)
 	}
 	return r, err
 }
 
-func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, now time.Time) (r Rollout, c *store.Campaign, err error) {
-	c, err = s.Campaigns.Get(ctx, ref, id, nil)
+// Again reads the same rollout or job again, but not its plan, which never changes and may be of ten thousand nodes.
+func (r Rollout) Again(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) (Rollout, error) {
+	r, _, err := lookAtRollout(ctx, s, ref, r.ID, r.plan, now)
+	return r, err
+}
+
+// lookAtRollout reads one rollout or job. known is its plan, or nil.
+func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, known *rollout.Plan, now time.Time) (r Rollout, c *store.Campaign, err error) {
+	c, err = s.Campaigns.Get(ctx, ref, id, known)
 	if err != nil {
 		return r, nil, err
 	}
@@ -414,7 +422,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
 		ID: p.ID, Kind: p.Kind, Noop: p.Noop, EndedBy: s.EndedBy, EndedWhy: s.EndedWhy, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
 		Nodes: s.Nodes(p), MayFail: p.Policy.MayFail(p.Policy.Failures, s.Nodes(p), s.Nodes(p)), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
-		took: map[string]bool{},
+		took: map[string]bool{}, plan: &p,
 	}
 	if s.Phase == rollout.Reverted || s.Phase == rollout.Failed {
 		r.Stop = s.Stop

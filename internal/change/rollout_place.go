@@ -18,7 +18,7 @@ func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, g
 	if gate.Rollout == "" {
 		return placeAfterRevert(ctx, s, ref, gate, node)
 	}
-	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, now)
+	r, c, err := lookAtRollout(ctx, s, ref, gate.Rollout, nil, now)
 	if err != nil {
 		return "", err
 	}

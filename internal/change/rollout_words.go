@@ -89,6 +89,9 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.
 func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 	if r.Kind == rollout.Run {
+		if r.Policy != nil && r.Policy.KeepWaiting > 0 && r.Failed > 0 && r.State != RolloutAdvancing {
+			ways = append(ways, fmt.Sprintf("to end the hold of a failed node first: `pulley unhold --node NODE -e %s`", ref))
+		}
 		if r.State == JobFailed || r.State == JobAborted || r.State == JobLost {
 			ways = append(ways, fmt.Sprintf("to run the nodes that failed or never ran: `pulley job retry %s -e %s`", r.ID, ref))
 		}

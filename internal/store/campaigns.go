@@ -76,6 +76,9 @@ const outside = -1
 // set here. It returns ErrCampaign if there is one already, and ErrConflict if the targets changed since d was read.
 func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, p rollout.Plan, a Author) (rollout.Plan, error) {
 	fail := func(err error) (rollout.Plan, error) {
+		if p.Kind == rollout.Run {
+			return rollout.Plan{}, fmt.Errorf("cannot start a job in %s: %w", ref, err)
+		}
 		return rollout.Plan{}, fmt.Errorf("cannot start a rollout in %s: %w", ref, err)
 	}
 	k, scope, at := s.db.Env(ref), etcd.Scope{Role: p.Role}, a.At.UTC().Truncate(time.Second)
@@ -211,7 +214,7 @@ func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollo
 // Get reads a campaign, also one that ended. It returns ErrNotFound if there was none.
 func (s *Campaigns) Get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
 	c, err := s.get(ctx, ref, id, known)
-	return c, etcd.Wrap(err, "cannot read rollout %s of %s", id, ref)
+	return c, etcd.Wrap(err, "cannot read %s %s of %s", rollout.Noun(id), id, ref)
 }
 
 func (s *Campaigns) get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
@@ -277,7 +280,7 @@ func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign,
 	k, p := s.db.Env(ref), c.Plan
 	guards := []clientv3.Cmp{etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(p.ID), c.state)}
 	if step.State != nil {
-		return etcd.Wrap(s.move(ctx, ref, c, step, guards, now), "cannot advance rollout %s of %s", p.ID, ref)
+		return etcd.Wrap(s.move(ctx, ref, c, step, guards, now), "cannot advance %s %s of %s", rollout.Noun(p.ID), p.ID, ref)
 	}
 	for part := range slices.Chunk(step.Assign, nodesInTxn) {
 		b := etcd.If(guards...)
@@ -286,7 +289,7 @@ func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign,
 			b.If(etcd.Same(k.Host(a.Node), n.HostAt), etcd.Same(k.Assignment(a.Node), n.AssignedAt)).Put(k.Assignment(a.Node), a.Assignment)
 		}
 		if err := s.db.Commit(ctx, b); err != nil {
-			return etcd.Wrap(err, "cannot assign nodes to rollout %s of %s", p.ID, ref)
+			return etcd.Wrap(err, "cannot assign nodes to %s %s of %s", rollout.Noun(p.ID), p.ID, ref)
 		}
 	}
 	for _, node := range step.Withdraw {
@@ -298,7 +301,7 @@ func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign,
 			b.Delete(k.Assignment(node))
 		}
 		if err := s.db.Commit(ctx, b); err != nil && !errors.Is(err, etcd.ErrConflict) {
-			return etcd.Wrap(err, "cannot withdraw node %s from rollout %s of %s", node, p.ID, ref)
+			return etcd.Wrap(err, "cannot withdraw node %s from %s %s of %s", node, rollout.Noun(p.ID), p.ID, ref)
 		}
 	}
 	return nil

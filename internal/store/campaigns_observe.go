@@ -50,7 +50,7 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 	if need.Hosts && err == nil {
 		o.Hosts, err = s.candidates(ctx, ref, c)
 	}
-	return o, etcd.Wrap(err, "cannot read the nodes of rollout %s of %s", c.Plan.ID, ref)
+	return o, etcd.Wrap(err, "cannot read the nodes of %s %s of %s", rollout.Noun(c.Plan.ID), c.Plan.ID, ref)
 }
 
 // points reads nodes by point keys, in one transaction.
