@@ -103,6 +103,27 @@ func TestRunsAtTheMachineAnswerNoTurn(t *testing.T) {
 	}
 }
 
+// The message of the operator who disabled a node must survive the waits, the turn and the end of a job.
+func TestDisabledNodeKeepsItsMessageInAJob(t *testing.T) {
+	w := fleetOn(t, verA)
+	if err := w.disk.Disable("kernel debugging"); err != nil {
+		t.Fatal(err)
+	}
+	for name, order := range map[string]func(*Desired){
+		"wait": func(d *Desired) { turnOf(d, AssignWait, "j4.wait") },
+		"turn": func(d *Desired) { turnOf(d, AssignRun, "j4.1") },
+		"end":  func(d *Desired) { d.Gate.Rollout, d.Job, d.Assigned = "", nil, nil },
+	} {
+		w.etcd.operator(t, order)
+		w.now = w.now.Add(2 * time.Hour)
+		w.idle(t)
+		s := w.etcd.status(t)
+		if text, err := w.disk.Disabled(); err != nil || text != "kernel debugging" || s.Disabled != text || s.Reason != ReasonDisabled || s.Ran != nil {
+			t.Errorf("%s: the machine has %q, the status is %+v: %v", name, text, s, err)
+		}
+	}
+}
+
 // The turn of a job must be answered by that very run, also after its agent was stopped in the middle and repeated it.
 func TestTurnIsAnsweredByItsRun(t *testing.T) {
 	w := fleetOn(t, verA)
