@@ -128,6 +128,9 @@ func (o *options) showUnready(r change.Rollout) error {
 	t.Row("CAUSE", "COUNT", "NODES", "WHEN THEIR TURN COMES")
 	for _, u := range r.Unready {
 		does := map[rollout.Unready]string{rollout.UnreadyWait: "waits up to their deadline", rollout.UnreadySkip: "left out", rollout.UnreadyFail: "failed"}[u.Does]
+		if u.Does == rollout.UnreadyWait && u.Cause.Kept() {
+			does = "waits until an operator ends the cause"
+		}
 		if u.Does == rollout.UnreadySkip && r.Policy != nil && r.Policy.Skip != "" {
 			does += fmt.Sprintf(", up to %s of the rollout; then failed", r.Policy.Skip)
 		}

@@ -208,3 +208,25 @@ func TestRolloutShowsNodesThatAreOrderedAgain(t *testing.T) {
 		t.Errorf("explain prints %q", got)
 	}
 }
+
+// A rollout that waits for an operator must end `rollout watch` and name the way out: no time ends such a wait.
+func TestRolloutWaitsForAnOperator(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		wait  rollout.Wait
+		waits bool
+		way   string
+	}{
+		{rollout.Wait{Code: rollout.WaitHeld, Nodes: []string{"web1"}}, false, ""},
+		{rollout.Wait{Code: rollout.WaitHeld, Nodes: []string{"web1"}, Overdue: []string{"web1"}}, true, "rollout skip NODE"},
+		{rollout.Wait{Code: rollout.WaitPlace, Node: "web2"}, false, ""},
+		{rollout.Wait{Code: rollout.WaitPlace, Node: "web2", Overdue: []string{"web2"}}, true, "rollout skip web2"},
+		{rollout.Wait{Code: rollout.WaitNodes, Nodes: []string{"web3"}, Overdue: []string{"web1"}}, false, ""},
+	} {
+		r := Rollout{Kind: rollout.Take, State: RolloutAdvancing, Wait: &c.wait}
+		ways := strings.Join(r.WaysOut(environments.Ref{Environment: "dev"}), ", ")
+		if r.Waits() != c.waits || !strings.Contains(ways, c.way) || c.way == "" && ways != "" {
+			t.Errorf("%+v needs an operator: %t; ways out: %s", c.wait, r.Waits(), ways)
+		}
+	}
+}

@@ -16,7 +16,15 @@ func (r Rollout) Waits() bool {
 	case RolloutPaused, RolloutAborted, JobFailed, JobLost:
 		return true
 	case RolloutAdvancing:
-		return r.Wait != nil && (r.Wait.Code == rollout.WaitApproval || r.Wait.Code == rollout.WaitLost)
+		if r.Wait == nil {
+			return false
+		}
+		switch r.Wait.Code {
+		case rollout.WaitApproval, rollout.WaitLost:
+			return true
+		case rollout.WaitHeld, rollout.WaitPlace: // nothing else is in progress, or what is needs an operator as well
+			return len(r.Wait.Overdue) > 0
+		}
 	}
 	return false
 }
@@ -121,7 +129,9 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 		ways = append(ways, "to define it: a file of `pulley serve --gates`, on the machine of each serve")
 	case r.Wait.Code == rollout.WaitApproval:
 		ways = append(ways, fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref))
-	case r.Wait.Code == rollout.WaitLost:
+	case r.Wait.Code == rollout.WaitPlace && len(r.Wait.Overdue) > 0:
+		ways = append(ways, fmt.Sprintf("to leave the node out: `pulley rollout skip %s -e %s`; or repair or remove the unavailable ones: `pulley status -e %s`", r.Wait.Node, ref, ref))
+	case r.Wait.Code == rollout.WaitLost, r.Wait.Code == rollout.WaitHeld && len(r.Wait.Overdue) > 0:
 		ways = append(ways, fmt.Sprintf("to give a node up: `pulley rollout skip NODE -e %s`", ref))
 	}
 	return ways

@@ -363,10 +363,10 @@ func render(n store.Notice) (title, text string) {
 	case store.NodeFloods:
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
-	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded, store.RolloutLost, store.RolloutBlocks:
+	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded, store.RolloutLost, store.RolloutBlocks, store.RolloutStalls:
 		what := map[store.NoticeKind]string{
 			store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended", store.RolloutLost: "lost a node",
-			store.RolloutBlocks: "is blocked by a gate",
+			store.RolloutBlocks: "is blocked by a gate", store.RolloutStalls: "waits for an operator",
 		}[n.Kind]
 		return fmt.Sprintf("%s %s in %s %s", rollout.Noun(n.Rollout), n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley %s show %s -e %s`", n.Problem, rollout.Noun(n.Rollout), n.Rollout, n.Environment)
 	case store.HoldEnded:

@@ -14,6 +14,7 @@ type Step struct {
 	Assign   []Assign
 	Withdraw []string
 	Wait     Wait
+	Blocking []string // with WaitPlace: the unavailable nodes for which it waits; the next Decide reads them first
 }
 
 // Empty reports whether there is nothing to write.
@@ -59,7 +60,7 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 	if a.changed {
 		return Step{State: &a.s, Close: a.stop}
 	}
-	return Step{Assign: a.assign(), Withdraw: a.withdraw(), Wait: a.waits()}
+	return Step{Assign: a.assign(), Withdraw: a.withdraw(), Wait: a.waits(), Blocking: a.blocking()}
 }
 
 type advance struct {

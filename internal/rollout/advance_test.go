@@ -371,11 +371,13 @@ func TestPlacesAreReadBeforeANodeBegins(t *testing.T) {
 		reads += fmt.Sprintf("%d ", len(needs.Nodes))
 		return o, nil
 	}
+	var blocking []string
 	steps := func(want, wait string) {
 		t.Helper()
 		reads = ""
 		for {
-			step, _, err := Decide(b.plan, b.state, b.now, observe)
+			step, _, err := Decide(b.plan, b.state, b.now, observe, blocking...)
+			blocking = step.Blocking
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -396,11 +398,12 @@ func TestPlacesAreReadBeforeANodeBegins(t *testing.T) {
 	first, outside := b.plan.Groups[0].Nodes, b.plan.Groups[1].Nodes[1].Node
 	b.edit(outside, func(n *Node) { n.View.State = agent.Silent }) // in the second rack
 	steps("2 6 2 2 6", "place")
+	steps("3", "place") // the node that blocks is enough
 	if len(b.state.Slots) != 1 || b.state.Slots[first[0].Node].ID == "" {
 		t.Fatalf("in progress are %v", b.state.Slots)
 	}
 	b.edit(outside, func(n *Node) { n.View.State = agent.Converged })
-	steps("2 6 4 4", "nodes") // with the next batch
+	steps("3 6 4 4", "nodes") // with the next batch
 	steps("4", "nodes")
 }
 
@@ -420,6 +423,35 @@ func TestAdvanceForgetsPlacesOfFormerMachines(t *testing.T) {
 		}
 	}
 	b.reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for nodes") // alone in its former rack
+}
+
+// TestAdvanceStallsForAnOperator: without it, a rollout waits for ever for one held node, or for a place, and nobody hears of it.
+func TestAdvanceStallsForAnOperator(t *testing.T) {
+	t.Parallel()
+	hour := environments.Duration(time.Hour)
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "2", Deadline: hour, Progress: 2 * hour}).settle()
+	b.edit("web1", func(n *Node) { n.View.State = agent.Held })
+	b.reports("ok", "web2").after(time.Hour - time.Second).is("advancing; ordered web1; 1 done; waits for held")
+	if len(b.wait.Overdue) > 0 {
+		t.Errorf("before its deadline: %v", b.wait.Overdue)
+	}
+	b.after(time.Second).is("advancing; ordered web1; 1 done; waits for held")
+	if !slices.Equal(b.wait.Overdue, []string{"web1"}) {
+		t.Errorf("after its deadline: %v", b.wait.Overdue)
+	}
+
+	b = begin(t, "web*2", Policy{Canaries: "0", Batch: "1", Progress: 2 * hour, Deadline: hour, MaxUnavailable: map[string]int{"pair": 1}})
+	for i := range b.plan.Groups[0].Nodes {
+		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
+	}
+	b.edit("web2", func(n *Node) { n.View.State = agent.Silent }).after(2*time.Hour - time.Second).is("advancing; 0 done; waits for place")
+	if len(b.wait.Overdue) > 0 {
+		t.Errorf("before the end of progress: %v", b.wait.Overdue)
+	}
+	b.after(time.Second).is("advancing; 0 done; waits for place")
+	if !slices.Equal(b.wait.Overdue, []string{"web1"}) {
+		t.Errorf("after progress: %v", b.wait.Overdue)
+	}
 }
 
 // TestAdvanceCountsReplacedMachines: without it, both nodes of a pair could be unavailable: the machine of the one is being replaced.
@@ -581,6 +613,22 @@ func BenchmarkAdvance(b *testing.B) {
 		for b.Loop() {
 			if step := Advance(f.plan, f.state, f.o, f.now); step.State == nil || len(step.State.Slots) != 900 {
 				b.Fatalf("%d slots", len(step.State.Slots))
+			}
+		}
+	})
+	b.Run("retries", func(b *testing.B) {
+		failed := f.state.clone()
+		failed.Next = 9000
+		for _, m := range f.plan.Groups[2].Nodes {
+			failed.Failed[m.Node] = Failure{Code: RunFailed}
+		}
+		again, _, err := failed.Retry(f.plan)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if step := Advance(f.plan, again, f.o, f.now); step.State == nil || len(step.State.Slots) != 900 {
+				b.Fatalf("%+v", step.Wait)
 			}
 		}
 	})

@@ -41,9 +41,14 @@ type Needs struct {
 }
 
 // Decide takes the next step of a campaign, after observe has read what it looks at. Limits of places count all nodes: observe
-// reads them only when a node would begin otherwise.
-func Decide(p Plan, s State, now time.Time, observe func(Needs) (Observed, error)) (Step, Observed, error) {
+// reads them only when a node would begin otherwise: first those that blocked the step before.
+func Decide(p Plan, s State, now time.Time, observe func(Needs) (Observed, error), blocking ...string) (Step, Observed, error) {
 	needs := NeedsOf(p, s)
+	if len(blocking) > 0 {
+		needs.Nodes = slices.Concat(needs.Nodes, blocking)
+		slices.Sort(needs.Nodes)
+		needs.Nodes = slices.Compact(needs.Nodes)
+	}
 	for {
 		o, err := observe(needs)
 		if err != nil {

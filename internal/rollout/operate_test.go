@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -148,4 +149,28 @@ func TestAdvanceSkipOfASettlingNode(t *testing.T) {
 	b.reports("ok", "web3").settle()
 	skip("web3")
 	b.reports("failed", "web3").is("advancing; 2 done; web3 run_failed; stopped: failures; waits for gate")
+}
+
+// A retry of thousands of nodes copied the list of those that wait for each node that began: a step took longer than serve has for it.
+func TestRetryOfManyNodes(t *testing.T) { // not beside others, which allocate as well
+	b := fleetOfTenThousand(t)
+	b.state.Group, b.state.Next = 2, 9000
+	b.state = b.state.clone()
+	for _, m := range b.plan.Groups[2].Nodes {
+		b.state.Failed[m.Node] = Failure{Code: RunFailed}
+	}
+	again, _, err := b.state.Retry(b.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	step := Advance(b.plan, again, b.o, b.now)
+	runtime.ReadMemStats(&after)
+	if step.State == nil || len(step.State.Slots) != 900 {
+		t.Fatalf("%+v", step.Wait)
+	}
+	if used := (after.TotalAlloc - before.TotalAlloc) >> 20; used > 30 {
+		t.Errorf("a step allocated %d MiB", used)
+	}
 }

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"iter"
+	"maps"
 	"slices"
 
 	"pulley/agent"
@@ -87,6 +88,17 @@ func (a *advance) takePlaces(m Member) bool {
 	}
 	a.away.Add(m)
 	return true
+}
+
+// blocking returns the unavailable nodes of the places for which the campaign waits. As long as they are unavailable, it waits.
+func (a *advance) blocking() []string {
+	need := map[string]bool{}
+	for place, nodes := range a.away {
+		if a.wait.Code == WaitPlace && attributeOf(place) == attributeOf(a.wait.Place) {
+			maps.Copy(need, nodes)
+		}
+	}
+	return slices.Sorted(maps.Keys(need))
 }
 
 // counts reports whether a node counts as unavailable for its places: in progress, failed and not converged since, or unavailable

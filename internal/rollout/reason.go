@@ -68,6 +68,8 @@ type Wait struct {
 	Gate  *agent.Gate `json:"gate,omitempty"`
 	Stop  *Stop       `json:"stop,omitempty"`
 	Lost  []string    `json:"lost,omitempty"` // nodes that keep their slots until an operator acts, whatever the wait is for
+	// nodes that are held beyond their deadline, whatever the wait is for, and of place: node, if no node ended for longer than progress
+	Overdue []string `json:"overdue,omitempty"`
 
 	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block; without a code: not yet
 }
@@ -89,9 +91,15 @@ const named = 4
 func (a *advance) waits() Wait {
 	w := a.waitsFor()
 	for _, node := range a.s.slots() {
-		if a.s.Slots[node].State == Lost {
+		switch slot := a.s.Slots[node]; {
+		case slot.State == Lost:
 			w.Lost = append(w.Lost, node)
+		case a.p.Kind != Run && a.open() && slot.State == Ordered && isHeld(a.o.Nodes[node]) && a.now.Sub(slot.At) >= time.Duration(a.p.Policy.Deadline):
+			w.Overdue = append(w.Overdue, node)
 		}
+	}
+	if w.Code == WaitPlace && a.now.Sub(a.s.Moved) >= time.Duration(a.p.Policy.Progress) {
+		w.Overdue = append(w.Overdue, w.Node)
 	}
 	return w
 }

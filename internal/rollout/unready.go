@@ -35,6 +35,11 @@ const (
 	UnreadyFail Unready = "fail"
 )
 
+// Kept reports whether an operator, or an apply, ends the cause: the deadline of such a node does not end the wait.
+func (c UnreadyCause) Kept() bool {
+	return c == UnreadyHeld || c == UnreadyDisabled || c == UnreadyRetiring
+}
+
 // treatments returns the treatments that an environment names.
 func treatments(from environments.UnreadyPolicy) map[UnreadyCause]Unready {
 	all := map[UnreadyCause]Unready{}

@@ -119,7 +119,7 @@ func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, id string)
 	r.Notifier.Rollout(ref, store.RolloutEnded, id, "", text)
 }
 
-// warn logs and sends at once that a node was lost, and that a gate blocks: a rollout may wait for hours before either pauses it.
+// warn logs and sends at once that a node was lost, or waits for an operator, and that a gate blocks: a rollout may wait for hours before either pauses it.
 func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.Wait) {
 	before, now := r.told[ref], map[string]bool{}
 	r.told[ref] = now
@@ -130,6 +130,16 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 		if now["node "+node] = true; !before["node "+node] {
 			r.Log.Warn("a campaign lost a node", "env", ref, "rollout", plan.ID, "node", node)
 			r.Notifier.Rollout(ref, store.RolloutLost, plan.ID, node, node+" began, did not answer before its deadline, and may still run")
+		}
+	}
+	for _, node := range wait.Overdue {
+		text := node + " is held beyond its deadline, and the rollout waits for it until an operator ends the hold or skips it"
+		if wait.Code == rollout.WaitPlace && node == wait.Node {
+			text = wait.Sentence()
+		}
+		if now["overdue "+node] = true; !before["overdue "+node] {
+			r.Log.Warn("a campaign waits for an operator", "env", ref, "rollout", plan.ID, "node", node, "why", text)
+			r.Notifier.Rollout(ref, store.RolloutStalls, plan.ID, node, text)
 		}
 	}
 	blocking := wait.Blocking()

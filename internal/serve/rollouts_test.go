@@ -44,6 +44,9 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 	}
 	for _, wait := range []rollout.Wait{
 		lost(), lost("web1"), lost("web1"), lost("web1", "web2"), lost("web2"),
+
+		{Code: rollout.WaitHeld, Nodes: []string{"web3"}}, {Code: rollout.WaitHeld, Nodes: []string{"web3"}, Overdue: []string{"web3"}},
+		{Code: rollout.WaitPlace, Node: "web4", Place: "rack=r1", Overdue: []string{"web3", "web4"}},
 		gates(""), gates(rollout.GateRefused), gates(rollout.GateUnanswered), lost(),
 	} {
 		r.warn(dev, plan, wait)
@@ -52,6 +55,8 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 		"rollout_blocked: it waits for its gates, until 2026-03-01T12:00:00Z: gate smoke refuses: 503",
 		"rollout_lost: web1 began, did not answer before its deadline, and may still run",
 		"rollout_lost: web2 began, did not answer before its deadline, and may still run",
+		"rollout_stalled: it waits before web4: too many nodes of rack=r1 are unavailable",
+		"rollout_stalled: web3 is held beyond its deadline, and the rollout waits for it until an operator ends the hold or skips it",
 	}
 	var got []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

@@ -32,6 +32,7 @@ const (
 	RolloutEnded  NoticeKind = "rollout_ended"
 	RolloutLost   NoticeKind = "rollout_lost"    // a node began, and did not answer before its deadline
 	RolloutBlocks NoticeKind = "rollout_blocked" // by a gate
+	RolloutStalls NoticeKind = "rollout_stalled" // a node is held beyond its deadline, or its place is full for too long
 
 	HoldEnded NoticeKind = "hold_ended" // by its time
 

@@ -1,7 +1,7 @@
 // Package control is the loop around staged rollouts: it reads a campaign, lets package rollout decide on the next step,
 // and carries the step out. Any number of programs may do so at once: each step is guarded by what it was decided from.
 //
-// It must never decide, and must never keep more than the plan, which does not change.
+// It must never decide, and must never keep more than the plan, which does not change, and what to read first.
 package control
 
 import (
@@ -24,6 +24,7 @@ type Controller struct {
 
 	asking  *question
 	plan    *rollout.Plan // of the campaign that was read last
+	blocked []string      // nodes for which its last step waits
 	reached agent.Epoch   // the highest of the gate; a lower one comes from a backup
 	renewed time.Time     // when the lease of the job was renewed
 }
@@ -113,7 +114,8 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates, now)
 		}
 		return o, err
-	})
+	}, c.blocked...)
+	c.blocked = step.Blocking
 	if err == nil && !step.Empty() {
 		err = c.Store.Campaigns.Take(ctx, c.Ref, campaign, o, step, now)
 	}

@@ -16,6 +16,7 @@ type controller struct {
 	w    *world
 	n    int
 	skew time.Duration
+	last rollout.Step
 }
 
 // advance reads the state, later the nodes, later writes the step. Anything may happen in between.
@@ -46,7 +47,8 @@ func (k *controller) advance() {
 				o.Answers = w.ask(need.Gates)
 			}
 			return o, nil
-		})
+		}, k.last.Blocking...)
+		k.last = step
 		w.after(k.pause(), func() {
 			if k.act(state, gate, step, o, revs, now) {
 				next = 0
