@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 func (s Setup) Orders(ctx context.Context) <-chan struct{} {
 	ordered := make(chan struct{}, 1)
 	go func() {
+		refused := false
 		for ctx.Err() == nil {
 			err := s.watchOrders(ctx, func() {
 				select {
@@ -30,10 +32,19 @@ func (s Setup) Orders(ctx context.Context) <-chan struct{} {
 			if err == nil {
 				continue
 			}
-			s.Log.Debug("cannot watch for orders; a later watch sees the next one", "err", err)
+			pause := watchPause
+			if errors.Is(err, store.ErrWatchRefused) { // more attempts would look like a flood
+				pause = watchLife
+				if !refused {
+					s.Log.Warn("etcd refuses the watch for orders: the node sees them in its ticks; update pulley serve", "err", err)
+				}
+				refused = true
+			} else {
+				s.Log.Debug("cannot watch for orders; a later watch sees the next one", "err", err)
+			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(watchPause/2 + rand.N(watchPause/2)):
+			case <-time.After(pause/2 + rand.N(pause/2)):
 			}
 		}
 	}()

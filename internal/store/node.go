@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -78,13 +79,18 @@ func listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]
 	return hosts, exports, damaged, err
 }
 
+// ErrWatchRefused means that etcd refuses a node its watch: an earlier serve does.
+var ErrWatchRefused = errors.New("etcd refuses watches to this node")
+
 // WatchOrders calls each when etcd orders the node to run or to take a target, until ctx ends or the watch breaks. It watches the node's
 // own key: a change of the gate, or an order to wait, must not make a whole fleet read at once.
 func (s *Node) WatchOrders(ctx context.Context, id agent.Identity, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Env(id.Environment).Assignment(id.Node), clientv3.WithFilterDelete()) {
-		if err := resp.Err(); err != nil {
+		if err := resp.Err(); err != nil && strings.Contains(err.Error(), "permission denied") { // of a watch, it has no code
+			return fmt.Errorf("cannot watch for orders: %w", ErrWatchRefused)
+		} else if err != nil {
 			return fmt.Errorf("cannot watch for orders: %w", s.db.Explain(err))
 		}
 		for _, e := range resp.Events {

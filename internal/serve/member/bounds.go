@@ -46,8 +46,8 @@ const rootRole = "root"
 // leaseCalls begins the names of the calls that create leases.
 var leaseCalls = []string{"/etcdserverpb.Lease/LeaseGrant", "/v3lockpb.", "/v3electionpb."}
 
-// forEverybody begins the names of the calls that users without a writing role may make. Pulley's nodes and viewers make
-// no others. Leases, watches, locks and elections cost etcd memory for as long as their caller likes.
+// forEverybody begins the names of the calls that users without a writing role may make. Pulley's viewers make no others, and its nodes
+// one watch. Leases, watches, locks and elections cost etcd memory for as long as their caller likes.
 var forEverybody = []string{
 	"/etcdserverpb.KV/", "/etcdserverpb.Auth/", "/etcdserverpb.Cluster/MemberList", "/etcdserverpb.Maintenance/Status",
 	"/etcdserverpb.Maintenance/Alarm", "/grpc.health.v1.Health/",
@@ -63,6 +63,7 @@ type bounds struct {
 
 	mu      sync.Mutex
 	budgets map[string]*budget // of operators
+	watches map[string]int     // open ones of nodes
 }
 
 // budget is what remains of an operator's leases.
@@ -78,7 +79,7 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, budgets: map[string]*budget{}}
+	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, budgets: map[string]*budget{}, watches: map[string]int{}}
 	tlsConfig, err := cfg.ClientTLSInfo.ServerConfig()
 	if err != nil {
 		_ = b.remove()
@@ -121,6 +122,11 @@ func (b *bounds) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 }
 
 func (b *bounds) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if info.FullMethod == watchCall {
+		if others, err := b.watch(srv, s, handler); !others {
+			return err
+		}
+	}
 	if err := b.check(s.Context(), info.FullMethod); err != nil {
 		return err
 	}

@@ -5,15 +5,23 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/auth"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"pulley/agent"
+	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
+	"pulley/internal/store"
 )
 
 // lookups is etcd's users. It counts lookups, and those that take the lock of etcd's writes.
@@ -98,5 +106,98 @@ func TestConnectionsOfOneCertificateAreLimited(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Error("three connections of one certificate are open")
+	}
+}
+
+// Without its watch, a daemon sees the order of a job at its next tick only. Other watches would cost etcd memory for as long as a stolen
+// node likes.
+func TestNodeWatchesOneKey(t *testing.T) {
+	t.Parallel()
+	c := secureConfig(t, t.TempDir())
+	calls := atomic.Int64{}
+	c.Refused = func(string, string) { calls.Add(1) }
+	s := startSecure(t, c)
+	name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "controller1", Incarnation: pki.NewIncarnation()}
+	access := connect(t, s.Connection).Access
+	if err := errors.Join(access.EnsureEnvironment(t.Context(), "dev"), access.EnsureNode(t.Context(), "dev", "controller1", name.String())); err != nil {
+		t.Fatal(err)
+	}
+	of := s.Connection
+	of.Cert = identity(t, s.Certificates, name)
+	of.Key = of.Cert
+	node, who := connect(t, of).Node, agent.Identity{Environment: "dev", Node: "controller1"}
+	if err := node.WatchOrders(t.Context(), agent.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, store.ErrWatchRefused) {
+		t.Errorf("a watch of the orders in another environment: %v", err)
+	}
+	b, end := s.Etcd.bounds, []context.CancelFunc{}
+	open := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			b.mu.Lock()
+			n := b.watches[name.String()]
+			b.mu.Unlock()
+			if n == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d watches are open, not %d", n, want)
+			}
+		}
+	}
+	open(0)
+	for n := range watchesOfNode {
+		ctx, cancel := context.WithCancel(t.Context())
+		end = append(end, cancel)
+		one := connect(t, of).Node
+		go func() { _ = one.WatchOrders(ctx, who, func() {}) }()
+		open(n + 1)
+	}
+	if calls.Load() != 0 {
+		t.Errorf("%d calls of a daemon were refused", calls.Load())
+	}
+	if err := node.WatchOrders(t.Context(), who, func() {}); err == nil || errors.Is(err, store.ErrWatchRefused) || calls.Load() != 1 {
+		t.Errorf("watch %d is open, after %d refusals: %v", watchesOfNode+1, calls.Load(), err)
+	}
+	end[0]()
+	open(watchesOfNode - 1)
+	for _, cancel := range end {
+		cancel()
+	}
+	open(0)
+}
+
+// requests is the stream of a client.
+type requests struct {
+	grpc.ServerStream
+	next *pb.WatchRequest
+}
+
+func (r requests) RecvMsg(m any) error {
+	m.(*pb.WatchRequest).RequestUnion = r.next.RequestUnion
+	return nil
+}
+
+func TestNodeWatchRefusesMore(t *testing.T) {
+	t.Parallel()
+	create := func(key, end string) *pb.WatchRequest {
+		return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{Key: []byte(key), RangeEnd: []byte(end)}}}
+	}
+	cancels := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{}}}
+	progress := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}
+	for name, all := range map[string][]*pb.WatchRequest{
+		"a second key": {create("a", ""), create("b", "")}, "keys from one on": {create("a", "\x00")}, "all keys": {create("", "")}, "a range": {create("a", "b")},
+		"another one after its end": {create("a", ""), cancels, create("a", "")}, "progress": {create("a", ""), progress}, "nothing": {{}},
+	} {
+		refused := 0
+		w := &nodeWatch{refused: func() { refused++ }}
+		for i, r := range all {
+			w.ServerStream = requests{next: r}
+			if err := w.RecvMsg(&pb.WatchRequest{}); (err != nil) != (i == len(all)-1) {
+				t.Errorf("%s: request %d: %v", name, i+1, err)
+			}
+		}
+		if refused != 1 {
+			t.Errorf("%s: %d were refused", name, refused)
+		}
 	}
 }
