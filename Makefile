@@ -39,7 +39,7 @@ demo: build ## play a fleet's story on this machine: make demo, or make demo ARG
 .PHONY: test
 test: ## run all tests: unit tests, etcd, crash points, real Puppet, and machines that boot
 	@e2e/packages $(TESTED)
-	$(GO) test -count=1 -timeout 40m -p 3 -vet=off $(SMALL) -tags 'e2e failpoint' $(LONG) ./...
+	$(GO) test -count=1 -timeout 80m -p 3 -vet=off $(SMALL) -tags 'e2e failpoint' $(LONG) ./...
 
 .PHONY: unit
 unit: ## run the tests of packages: no Puppet, no scripts of whole programs, fewer random cases
