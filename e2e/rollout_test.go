@@ -73,7 +73,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 	explained("rollout       r2 of 1.2.0: it took the target", nodes[:2]...)
 	explained("rollout       r2 of 1.2.0: its run failed", nodes[2])
 	for i, node := range nodes[3:] {
-		explained(fmt.Sprintf("rollout       r2 of 1.2.0: waiting for batch %d of 6 of web; it paused by itself", i+4), node)
+		explained(fmt.Sprintf("rollout       r2 of 1.2.0: waiting for batch %d of 6 of web; the rollout is at batch 3 of 6 of web; it paused by itself", i+4), node)
 		if runs := f.pulley("runs", node); strings.Contains(runs, "1.2.0") {
 			t.Errorf("%s ran the release:\n%s", node, runs)
 		}
