@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"pulley/agent"
@@ -13,15 +14,20 @@ import (
 // The messages of puppet agent by which a run is judged (puppet/configurer.rb, puppet/transaction.rb of Puppet 7.23).
 const applyingLine = "Applying configuration version" // an info, printed after the catalog arrived and before any change
 
+// They are compiled at their first use: most ticks start no Puppet.
 var (
-	noEnvironment    = regexp.MustCompile(`Environment '[^']*' not found on server`)
-	otherEnvironment = regexp.MustCompile(`Not using catalog because its environment '[^']*' does not match`)
-	refusedOnServer  = regexp.MustCompile(`[Cc]ertificate .* is revoked|certificate revoked|revoked certificate|certificate unknown|sslv3 alert|tlsv1 alert|tlsv13 alert|alert (bad|unknown|unsupported|expired) ?certificate|certificate verify failed`)
+	noEnvironment    = lazily(`Environment '[^']*' not found on server`)
+	otherEnvironment = lazily(`Not using catalog because its environment '[^']*' does not match`)
+	refusedOnServer  = lazily(`[Cc]ertificate .* is revoked|certificate revoked|revoked certificate|certificate unknown|sslv3 alert|tlsv1 alert|tlsv13 alert|alert (bad|unknown|unsupported|expired) ?certificate|certificate verify failed`)
 
 	// silentServer matches what a run logs when its server ends in the middle.
-	silentServer = regexp.MustCompile(`Connection refused|Connection reset by peer|Failed to open TCP connection|No route to host|Network is unreachable|` +
+	silentServer = lazily(`Connection refused|Connection reset by peer|Failed to open TCP connection|No route to host|Network is unreachable|` +
 		`end of file reached|execution expired|timed out|Net::(Open|Read)Timeout|No more routes to|Error 50[234] on SERVER|unexpected eof while reading|interrupted after`)
 )
+
+func lazily(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
 
 // resultServed reads the output of an ended run of puppet agent and judges it.
 func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Result {
@@ -66,14 +72,14 @@ func notApplied(out console) agent.Problem {
 	cause := oneLine(out.decisiveError())
 	code := agent.CatalogRefused
 	switch {
-	case noEnvironment.MatchString(cause):
+	case noEnvironment().MatchString(cause):
 		code = agent.EnvironmentMissing
-	case otherEnvironment.MatchString(cause):
+	case otherEnvironment().MatchString(cause):
 		code = agent.EnvironmentOther
 	case strings.Contains(cause, "Error 500 on SERVER"): // its text may be anything
-	case refusedOnServer.MatchString(cause):
+	case refusedOnServer().MatchString(cause):
 		code = agent.CertificateRefused
-	case silentServer.MatchString(cause):
+	case silentServer().MatchString(cause):
 		code = agent.PuppetServerAway
 	}
 	return agent.Problem{Code: code, Text: agent.Prose(cause)}
@@ -87,7 +93,7 @@ func (c *console) unapplied() bool {
 // decisiveError returns the error that ended the run: the answer of the server, else the first error.
 func (c *console) decisiveError() string {
 	for _, line := range c.lines {
-		if isError(line) && (noEnvironment.MatchString(line.Message) || otherEnvironment.MatchString(line.Message) || strings.Contains(line.Message, "on SERVER")) {
+		if isError(line) && (noEnvironment().MatchString(line.Message) || otherEnvironment().MatchString(line.Message) || strings.Contains(line.Message, "on SERVER")) {
 			return line.Message
 		}
 	}
@@ -102,7 +108,7 @@ func (r *runReport) lostServer() bool {
 			continue
 		}
 		failed++
-		if !silentServer.MatchString(strings.Join(e.Messages, "\n")) {
+		if !silentServer().MatchString(strings.Join(e.Messages, "\n")) {
 			return false
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -289,7 +288,7 @@ func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.Ce
 }
 
 // refusal matches the alerts with which a server refuses the certificate of its client.
-var refusal = regexp.MustCompile(`remote error: tls: (.*certificate.*|access denied)`)
+var refusal = lazily(`remote error: tls: (.*certificate.*|access denied)`)
 
 // refusedBy names the cause of a failed probe.
 func refusedBy(err error) *agent.Problem {
@@ -307,8 +306,8 @@ func refusedBy(err error) *agent.Problem {
 		if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
 			code = agent.CertificateTime
 		}
-	case refusal.MatchString(text):
-		code, text = agent.CertificateRefused, refusal.FindStringSubmatch(text)[1]
+	case refusal().MatchString(text):
+		code, text = agent.CertificateRefused, refusal().FindStringSubmatch(text)[1]
 	case errors.As(err, &at) && at.Op == "remote error":
 		code = agent.CertificateRefused
 	case errors.Is(err, context.DeadlineExceeded):

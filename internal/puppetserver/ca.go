@@ -27,13 +27,16 @@ const (
 	typeText, typeJSON = "text/plain", "application/json"
 )
 
+// maxCertname limits the bytes of a certname: a count in the pattern would make each start of the agent compile it for long.
+const maxCertname = 253
+
 // certname is what Puppet's CA signs, less what would be a path or another endpoint.
-var certname = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,252}$`)
+var certname = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]*$`)
 
 // CheckName returns an error with the code InvalidName for a name that Puppet's CA does not sign: with upper-case letters,
 // for example.
 func CheckName(name string) error {
-	if !certname.MatchString(name) || name == authority {
+	if len(name) > maxCertname || !certname.MatchString(name) || name == authority {
 		return &Error{Code: InvalidName, Doing: "use a name at Puppet's CA", Name: name}
 	}
 	return nil
