@@ -108,7 +108,7 @@ func TestEtcdRefusesForeignKeys(t *testing.T) {
 	reading := []string{"/pulley/v1/environments/dev/", "/pulley/v1/retirements/dev/", "/pulley/v1/releases/", "/pulley/v1/content/", "/pulley/v1/deltas/", "/pulley/v1/agents/"}
 	own := []string{"/pulley/v1/status/dev/controller1", "/pulley/v1/runs/dev/controller1/", "/pulley/v1/facts/dev/controller1",
 		"/pulley/v1/environments/dev/hosts/exports/controller1", "/pulley/v1/environments/dev/hosts/head"}
-	nothing := func(string) bool { return false }
+	nothing, orders := func(string) bool { return false }, "/pulley/v1/environments/dev/assigned/controller1"
 	writtenBy := map[string]bool{} // an operator or publisher, as the table says
 	for _, of := range [][2]string{{"dev", "controller1"}, {"dev", "compute1"}, {"dev", "controller10"}, {"dev@t42", "controller1"}, {"production", "controller1"}} {
 		for _, r := range store.TableOfKeys(t, of[0], of[1]) {
@@ -146,7 +146,8 @@ func TestEtcdRefusesForeignKeys(t *testing.T) {
 				for what, op := range reads {
 					judge(what, key, may.read(key), do(t, client, op))
 				}
-				judge("watch", key, may.read(key) && user == operator, watch(t, client, key)) // the embedded etcd lets nodes and viewers watch nothing
+				// The embedded etcd lets a node watch its own orders, and viewers nothing.
+				judge("watch", key, may.read(key) && user == operator || user == nodeA && key == orders, watch(t, client, key))
 				for what, op := range writes {
 					reading := strings.Contains(what, "previous") || strings.Contains(what, "other of both") || strings.Contains(what, "nested") && strings.Contains(what, "delete")
 					err := do(t, client, op)

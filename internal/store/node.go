@@ -79,6 +79,11 @@ func listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]
 	return hosts, exports, damaged, err
 }
 
+// OrdersKey is the key with the orders to a node, which its daemon watches. prefix is that of Config.
+func OrdersKey(prefix, environment, node string) string {
+	return etcd.NewKeys(prefix).Env(environment).Assignment(node)
+}
+
 // ErrWatchRefused means that etcd refuses a node its watch: an earlier serve does.
 var ErrWatchRefused = errors.New("etcd refuses watches to this node")
 

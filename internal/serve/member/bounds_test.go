@@ -129,6 +129,9 @@ func TestNodeWatchesOneKey(t *testing.T) {
 	if err := node.WatchOrders(t.Context(), agent.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, store.ErrWatchRefused) {
 		t.Errorf("a watch of the orders in another environment: %v", err)
 	}
+	if calls.Swap(0) != 1 {
+		t.Error("that watch is not counted")
+	}
 	b, end := s.Etcd.bounds, []context.CancelFunc{}
 	open := func(want int) {
 		t.Helper()
@@ -189,7 +192,7 @@ func TestNodeWatchRefusesMore(t *testing.T) {
 		"another one after its end": {create("a", ""), cancels, create("a", "")}, "progress": {create("a", ""), progress}, "nothing": {{}},
 	} {
 		refused := 0
-		w := &nodeWatch{refused: func() { refused++ }}
+		w := &nodeWatch{key: "a", refused: func() { refused++ }}
 		for i, r := range all {
 			w.ServerStream = requests{next: r}
 			if err := w.RecvMsg(&pb.WatchRequest{}); (err != nil) != (i == len(all)-1) {

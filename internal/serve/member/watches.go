@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"pulley/internal/pki"
+	"pulley/internal/store"
 )
 
 // watchCall is the only call of a node that stays open: its daemon watches the key with its orders. A daemon has one, and for a while
@@ -16,9 +17,10 @@ const (
 	watchesOfNode = 4
 )
 
-// nodeWatch is a stream of watches of a node: it creates one watch, of one key. etcd checks that the node may read the key.
+// nodeWatch is a stream of watches of a node: it creates one watch, of one key.
 type nodeWatch struct {
 	grpc.ServerStream
+	key     string
 	created bool
 	refused func()
 }
@@ -32,7 +34,7 @@ func (w *nodeWatch) RecvMsg(m any) error {
 	switch create := req.GetCreateRequest(); {
 	case req.GetCancelRequest() != nil:
 		return nil
-	case create != nil && !w.created && len(create.Key) > 0 && len(create.RangeEnd) == 0:
+	case create != nil && !w.created && string(create.Key) == w.key && len(create.RangeEnd) == 0:
 		w.created = true
 		return nil
 	}
@@ -43,7 +45,8 @@ func (w *nodeWatch) RecvMsg(m any) error {
 // watch serves a stream of watches of a node. others is true if the caller is no node.
 func (b *bounds) watch(srv any, s grpc.ServerStream, handler grpc.StreamHandler) (others bool, err error) {
 	user := userOf(s.Context())
-	if name, err := pki.ParseName(user); err != nil || name.Kind != pki.KindNode || b.users.Load() == nil {
+	name, err := pki.ParseName(user)
+	if err != nil || name.Kind != pki.KindNode || b.users.Load() == nil {
 		return true, nil
 	}
 	refused := func() {
@@ -56,7 +59,7 @@ func (b *bounds) watch(srv any, s grpc.ServerStream, handler grpc.StreamHandler)
 		return false, status.Error(codes.ResourceExhausted, "etcdserver: too many requests")
 	}
 	defer b.closes(user)
-	return false, handler(srv, &nodeWatch{ServerStream: s, refused: refused})
+	return false, handler(srv, &nodeWatch{ServerStream: s, key: store.OrdersKey(name.Prefix, name.Environment, name.Subject), refused: refused})
 }
 
 func (b *bounds) opens(user string) bool {
