@@ -12,7 +12,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/content"
 	"pulley/internal/controlrepo"
-	"pulley/internal/store"
 )
 
 // Reference is an environment of an existing Puppet server. A reference release names it and has no code.
@@ -79,19 +78,3 @@ func (f *Folder) refer(r Reference, validate bool) error {
 
 // settingsFile is the file with the settings of a release.
 const settingsFile = "pulley.yaml"
-
-// unnamed returns an error if another release names the environment of the Puppet server: one name belongs to one version.
-// Otherwise a rollback from one to the other would change nothing.
-func (b *build) unnamed(all []store.SignedRelease) error {
-	if b.from.Reference == nil {
-		return nil
-	}
-	for _, r := range all {
-		if r.PuppetEnvironment == b.from.Reference.Environment && r.Version != b.wish.Version {
-			return fmt.Errorf("cannot publish %s: release %s names environment %s of the Puppet server already\n"+
-				"deploy the new code on the server as another environment, for example %s, and publish that one",
-				b.wish.Version, r.Version, r.PuppetEnvironment, r.PuppetEnvironment+"_"+strings.NewReplacer(".", "_", "-", "_").Replace(b.wish.Version))
-		}
-	}
-	return nil
-}

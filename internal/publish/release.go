@@ -92,9 +92,6 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 			return b.existing(ctx, r)
 		}
 	}
-	if err := b.unnamed(all); err != nil {
-		return Result{}, err
-	}
 	parent, of, err := b.openParent(ctx, all, taken)
 	if err != nil {
 		return done, err

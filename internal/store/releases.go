@@ -92,6 +92,9 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	} else { // a pruned version may be published again, but its line must not continue from another tree
 		b.If(etcd.NothingBelow(s.db.Keys.Line(chain.Line)))
 	}
+	if err := s.unnamed(ctx, b, r); err != nil {
+		return false, fmt.Errorf("cannot publish %s: %w", r.Version, err)
+	}
 	created, err = s.publish(ctx, p, b, s.db.Keys.Release(r.Version), trust.Release, r, sign, func(kv *etcd.KV) error {
 		have, err := s.decodeRelease(kv)
 		if err == nil {
@@ -101,11 +104,36 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	})
 	if errors.Is(err, etcd.ErrConflict) {
 		err = fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, err)
-		if chain.Seq == 0 {
+		if chain.Seq == 0 && r.PuppetEnvironment == "" { // nothing follows a reference release: another release appeared meanwhile
 			err = errors.New("a release of this version was pruned, and others that follow it are still there\npublish this one under a new version")
 		}
 	}
 	return created, etcd.Wrap(err, "cannot publish %s", r.Version)
+}
+
+// unnamed guards that no other release names the environment of the Puppet server, and returns an error if one does: one name belongs
+// to one version. Otherwise a rollback from one to the other would change nothing.
+func (s *Releases) unnamed(ctx context.Context, b *etcd.Batch, r Release) error {
+	if r.PuppetEnvironment == "" {
+		return nil
+	}
+	before, err := s.db.Get(ctx, s.db.Keys.Releases(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return err
+	}
+	all, err := s.List(ctx)
+	if err != nil && !errors.As(err, new(*UnreadableReleases)) {
+		return err
+	}
+	for _, other := range all {
+		if other.PuppetEnvironment == r.PuppetEnvironment && other.Version != r.Version {
+			return fmt.Errorf("release %s names environment %s of the Puppet server already\n"+
+				"deploy the new code on the server as another environment, for example %s, and publish that one",
+				other.Version, r.PuppetEnvironment, r.PuppetEnvironment+"_"+strings.NewReplacer(".", "_", "-", "_").Replace(r.Version))
+		}
+	}
+	b.If(etcd.NothingNewBelow(s.db.Keys.Releases(), before.Header.Revision))
+	return nil
 }
 
 // Published reports whether a release exists with this tree. Another tree is an error, as for Put.

@@ -228,6 +228,40 @@ func TestOneReleaseAPosition(t *testing.T) {
 	}
 }
 
+// Two versions that name one environment of a Puppet server would be the same code: a rollback between them changes nothing. The
+// second publish comes between the first one's check and its write.
+func TestOnePuppetEnvironmentAVersion(t *testing.T) {
+	t.Parallel()
+	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
+	key, _ := signer(t, "ann", "*")
+	put := func(version, environment string, sign store.Sign) error {
+		r := release(version, version)
+		r.PuppetEnvironment = environment
+		_, err := st.Releases.Put(ctx, publishing(t, st, "publisher "+version), r, nil, sign)
+		return err
+	}
+	between := func(version, environment string) store.Sign {
+		return func(ctx context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
+			if err := put(version, environment, nil); err != nil {
+				t.Error(err)
+			}
+			return key.Sign(ctx, ns, record)
+		}
+	}
+	if err := put("1.0.0", "production", between("2.0.0", "production")); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a second version that names the environment was published: %v", err)
+	}
+	if err := put("1.0.0", "production", nil); err == nil || !strings.Contains(err.Error(), "release 2.0.0 names environment production of the Puppet server already") {
+		t.Errorf("the repetition: %v", err)
+	}
+	if all, err := st.Releases.List(ctx); err != nil || len(all) != 1 {
+		t.Errorf("%d releases, %v", len(all), err)
+	}
+	if err := put("1.0.0", "staging", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // A prune may have deleted the objects of a publisher that lost its lock. Its release would name missing objects.
 func TestPublishWithoutLockPublishesNothing(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,11 @@ func NothingBelow(prefix string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
 }
 
+// NothingNewBelow guards that no key that begins with prefix was created after a revision.
+func NothingNewBelow(prefix string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "<", revision+1)
+}
+
 // MaxOps is etcd's default limit on the operations of one transaction.
 const MaxOps = 128
 
