@@ -91,6 +91,9 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 // gate, no failure. Only then may the agent be upgraded: an upgrade never coincides with new content.
 func (d Decision) Calm(on Desired) bool {
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
+	if d.Reason == ReasonDaemon { // decided before the rest was looked at
+		return open && on.known() && on.Host != nil && len(on.Holds) == 0
+	}
 	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonNotEnforced || d.Reason == ReasonDue || d.Reason == ReasonHosts)
 }
 

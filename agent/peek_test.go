@@ -11,7 +11,8 @@ import (
 
 // If an agent and its content change together, the cause of a broken machine is unknown.
 func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
-	open := Desired{Gate: Gate{State: GateOpen}}
+	open, daemon := Desired{Gate: Gate{State: GateOpen}}, Cause{Reason: ReasonDaemon}
+	beside := Decision{Cause: daemon, Blocked: daemon}
 	for _, c := range []struct {
 		name string
 		d    Decision
@@ -21,6 +22,10 @@ func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
 		{"up to date", Decision{Cause: Cause{Reason: ReasonUpToDate}}, open, true},
 		{"a missing gate", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{}, true},
 		{"due", Decision{Action: Enforce, Cause: Cause{Reason: ReasonDue}}, open, true},
+		{"without enforcement", Decision{Cause: Cause{Reason: ReasonNotEnforced}}, open, true},
+		{"beside Puppet's own daemon", beside, Desired{Gate: open.Gate, Host: &Host{}}, true},
+		{"beside Puppet's own daemon, frozen", beside, Desired{Gate: open.Gate, Host: &Host{}, Holds: []Hold{{Mode: Freeze}}}, false},
+		{"beside Puppet's own daemon, while etcd is unreachable", beside, Desired{Gate: open.Gate, Host: &Host{}, Unreachable: "no answer"}, false},
 		{"a new target", Decision{Action: Take, Cause: Cause{Reason: ReasonNew}}, open, false},
 		{"between two targets", Decision{Action: Take, Cause: Cause{Reason: ReasonReturn}}, open, false},
 		{"a retry", Decision{Action: Enforce, Cause: Cause{Reason: ReasonRetry}}, open, false},

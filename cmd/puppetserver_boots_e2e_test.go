@@ -277,7 +277,7 @@ func TestServerStepsAreLeftOut(t *testing.T) {
 	f := newServerFleet(t)
 	f.crashFleets(t)
 	var off []string
-	for _, step := range []firstboot.Name{firstboot.Turn, firstboot.Hosts, firstboot.PuppetConf, firstboot.Certificate, firstboot.Bootstrap, firstboot.FirstRun, firstboot.Daemon} {
+	for _, step := range []firstboot.Name{firstboot.Turn, firstboot.Hosts, firstboot.PuppetConf, firstboot.Certificate, firstboot.Bootstrap, firstboot.FirstRun, firstboot.Daemon, firstboot.Notify} {
 		off = append(off, string(step)+": \"off\"")
 	}
 	root := f.serverMachine("off", "full@s2", off...)

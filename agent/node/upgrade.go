@@ -129,7 +129,7 @@ func (s Setup) installed() bool {
 // only after a tick without work: an upgrade never coincides with new content.
 func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 	u.seen(report.Desired)
-	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Reason == agent.ReasonUpToDate
+	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Action == agent.Nothing
 	if !quiet || !report.Decision.Calm(report.Desired) {
 		return nil
 	}

@@ -112,6 +112,9 @@ func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error 
 	if len(r.Excluded) > 0 {
 		fmt.Fprintf(o.env.Stdout, "not in it, because of a release of their own or of their role: %s\n", nodeNames(r.Excluded))
 	}
+	if len(r.Daemons) > 0 {
+		fmt.Fprintf(o.env.Stdout, "not in it, because Puppet's own daemon runs there: %s\n", nodeNames(r.Daemons))
+	}
 	if !o.dryRun {
 		fmt.Fprintf(o.env.Stdout, "`pulley serve` advances it; to see it: `pulley rollout show -e %s`\n", ref)
 	}

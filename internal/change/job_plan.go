@@ -129,10 +129,15 @@ func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 	if err != nil {
 		return p, err
 	}
+	var daemons []string
 	for _, nodes := range p.graph.Layers() {
 		var group []JobNode
 		for _, node := range nodes {
 			if chosen != nil && !chosen[node] || !sel.Has(f.RoleOf(node), node) {
+				continue
+			}
+			if f.Statuses[node].Enforce == agent.EnforceDaemon {
+				daemons = append(daemons, node)
 				continue
 			}
 			n := JobNode{Node: node, machine: f.Hosts[node].MachineID, Does: []applications.Name{}}
@@ -146,7 +151,14 @@ func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 			p.Groups = append(p.Groups, JobGroup{Number: len(p.Groups) + 1, Nodes: group})
 		}
 	}
-	if len(p.Groups) == 0 {
+	if len(daemons) > 0 {
+		slices.SortFunc(daemons, fleet.CompareNatural)
+		p.Notes = append(p.Notes, "not in it, because Puppet's own daemon runs there: "+strings.Join(daemons, ", "))
+	}
+	switch {
+	case len(p.Groups) == 0 && len(daemons) > 0:
+		return p, fmt.Errorf("Puppet's own daemon runs on each selected node: %s\nrun Puppet there by hand: `pulley-agent run --force`", strings.Join(daemons, ", "))
+	case len(p.Groups) == 0:
 		return p, errors.New("the selection has no registered node")
 	}
 	p.complete(f, now)

@@ -40,6 +40,7 @@ type Rollout struct {
 	Failed   int             `json:"failed"`
 	Skipped  int             `json:"skipped"`
 	Excluded []string        `json:"excluded,omitzero"` // nodes with a release of their own or of their role
+	Daemons  []string        `json:"daemons,omitzero"`  // nodes beside which Puppet's own daemon runs
 	MayFail  int             `json:"may_fail"`          // nodes that may fail in all
 	Policy   *rollout.Policy `json:"policy,omitempty"`  // below: only of one rollout
 	Groups   []RolloutGroup  `json:"groups,omitempty"`
@@ -254,7 +255,7 @@ func lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, p *Pla
 		p.Notes = append(p.Notes, fmt.Sprintf("rollout.preview demands a preview first, and a dry run orders none: `%s`", again))
 		return p.Plan.At, nil
 	}
-	q := preview.Query{Release: target.Release, Generation: target.Data, Except: p.Plan.Excluded, Sample: preview.DefaultSample, By: p.Plan.By}
+	q := preview.Query{Release: target.Release, Generation: target.Data, Except: slices.Concat(p.Plan.Excluded, p.Plan.Daemons), Sample: preview.DefaultSample, By: p.Plan.By}
 	if p.Plan.Role != "" {
 		q.Selection.Roles = []string{p.Plan.Role}
 	}
@@ -421,7 +422,7 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id
 func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	r := Rollout{
 		ID: p.ID, Kind: p.Kind, Noop: p.Noop, EndedBy: s.EndedBy, EndedWhy: s.EndedWhy, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
-		Nodes: s.Nodes(p), MayFail: p.Policy.MayFail(p.Policy.Failures, s.Nodes(p), s.Nodes(p)), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Policy: &p.Policy,
+		Nodes: s.Nodes(p), MayFail: p.Policy.MayFail(p.Policy.Failures, s.Nodes(p), s.Nodes(p)), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Daemons: p.Daemons, Policy: &p.Policy,
 		took: map[string]bool{}, plan: &p,
 	}
 	if s.Phase == rollout.Reverted || s.Phase == rollout.Failed {

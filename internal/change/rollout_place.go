@@ -48,6 +48,9 @@ func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
 	if slices.Contains(r.Excluded, node) {
 		return "not in it: it has a release of its own, or of its role"
 	}
+	if slices.Contains(r.Daemons, node) {
+		return "not in it: Puppet's own daemon runs on the machine"
+	}
 	for i, g := range slices.Backward(c.State.Groups(c.Plan)) { // a late group may have a new machine of the name
 		at := slices.IndexFunc(g.Nodes, func(m rollout.Member) bool { return m.Node == node })
 		switch {

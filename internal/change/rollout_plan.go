@@ -50,7 +50,14 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 		return p, err
 	}
 	p.Desires, p.demandsSigned = f.Desires, signers(f, scope)
+	state, err := s.Fleet.State(ctx, ref)
+	if err != nil {
+		return p, err
+	}
 	candidates := store.Candidates(f.Hosts, f.Desires, of)
+	for i := range candidates {
+		candidates[i].Daemon = state.Statuses[candidates[i].Node].Enforce == agent.EnforceDaemon
+	}
 	policy := rollout.PolicyOf(f.Spec)
 	p.demandsPreview, p.maxChanged = f.Spec.Rollout.Preview.Required, f.Spec.Rollout.Preview.MaxChanged
 	if limits := policy.Limits(); len(limits) > 0 {
@@ -64,7 +71,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 		}
 	}
 	if policy.CanariesWhere != "" {
-		if p.Notes, err = markCanaries(ctx, s, ref, f, policy.CanariesWhere, candidates, a); err != nil {
+		if p.Notes, err = markCanaries(ctx, s, ref, state, policy.CanariesWhere, candidates, a); err != nil {
 			return p, err
 		}
 	}
@@ -73,7 +80,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 	}, candidates)
 	switch {
 	case err == nil:
-		err = p.findUnready(ctx, s, ref, a.At)
+		p.findUnready(state, a.At)
 	case !errors.Is(err, rollout.ErrEmpty):
 	case of.Agent.Version != "":
 		err = fmt.Errorf("%w\n`pulley agents promote %s -e %s%s` sets the version for nodes that join later", err, of.Agent.Version, ref, Flags(scope))
@@ -86,11 +93,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 }
 
 // findUnready lists the nodes of the plan that could not begin now, by cause, and what the policy does with them.
-func (p *PlannedRollout) findUnready(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) error {
-	f, err := s.Fleet.State(ctx, ref)
-	if err != nil {
-		return err
-	}
+func (p *PlannedRollout) findUnready(f store.FleetState, now time.Time) {
 	nodes := map[rollout.UnreadyCause][]string{}
 	for _, g := range p.Plan.Groups {
 		for _, m := range g.Nodes {
@@ -106,7 +109,6 @@ func (p *PlannedRollout) findUnready(ctx context.Context, s *store.Store, ref en
 			p.Unready = append(p.Unready, UnreadyNodes{cause, p.Plan.Policy.Treats(cause), names})
 		}
 	}
-	return nil
 }
 
 // markCanaries marks the candidates for which the expression is true. It refuses one that is true for none.
@@ -114,11 +116,6 @@ func markCanaries(ctx context.Context, s *store.Store, ref environments.Ref, f s
 	expression, err := where.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("canaries_where: %w", err)
-	}
-	if expression.Judged() {
-		if f, err = s.Fleet.State(ctx, ref); err != nil {
-			return nil, err
-		}
 	}
 	sel, notes, err := fleet.Narrow(ctx, s, ref, f, fleet.Selection{Where: expression}, a.At)
 	if err != nil {
@@ -128,7 +125,7 @@ func markCanaries(ctx context.Context, s *store.Store, ref environments.Ref, f s
 	for i := range candidates {
 		c := &candidates[i]
 		c.Canary = sel.Has(c.Role, c.Node)
-		found = found || c.Canary && !c.Excluded
+		found = found || c.Canary && !c.Excluded && !c.Daemon
 	}
 	if !found {
 		notes = append(notes, "change rollout.canaries_where in the environment file, and run `pulley env apply`")

@@ -1,5 +1,7 @@
 package rollout
 
+import "slices"
+
 // begin orders the nodes of the batch up to index to. It reports whether all of them began, or were left out.
 func (a *advance) begin(g Group, to int) bool {
 	if a.s.Next < to && a.closed() {
@@ -130,7 +132,7 @@ func (a *advance) later() bool {
 		}
 	}
 	byRole := map[string][]Member{}
-	sorted := natural(a.o.Hosts)
+	sorted := slices.DeleteFunc(natural(a.o.Hosts), func(c Candidate) bool { return slices.Contains(a.p.Daemons, c.Node) })
 	for _, c := range sorted {
 		if machine, was := planned[c.Node]; !c.Excluded && (a.p.Role == "" || c.Role == a.p.Role) && (!was || machine != c.Machine) {
 			byRole[c.Role] = append(byRole[c.Role], Member{Node: c.Node, Machine: c.Machine, Places: c.Places})

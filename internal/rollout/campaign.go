@@ -37,6 +37,7 @@ type Plan struct {
 	Roles    []string          `json:"roles,omitempty"`   // of the environment, in the order of their groups
 	Groups   []Group           `json:"groups"`            // one after the other
 	Excluded []string          `json:"excluded,omitzero"` // nodes with a target of their own or of their role
+	Daemons  []string          `json:"daemons,omitzero"`  // nodes beside which Puppet's own daemon runs
 	Outside  []Member          `json:"-"`                 // other nodes with places that the policy limits; stored beside the plan
 	Others   int               `json:"others,omitzero"`   // number of Outside
 	By       string            `json:"by,omitempty"`

@@ -16,7 +16,8 @@ func TestAdvanceLate(t *testing.T) {
 	for _, node := range []string{"web3", "web4"} {
 		b.o.Nodes[node] = late.o.Nodes[node]
 	}
-	b.o.Hosts = late.o.Hosts
+	b.o.Hosts = append(late.o.Hosts, Candidate{Node: "web5", Role: "web"})
+	b.plan.Daemons = []string{"web5"} // no campaign reaches it
 	b.reports("ok", "web1", "web2").is("advancing; ordered web3 web4; 2 done; waits for nodes")
 	b.o.Hosts = fleetOf("web*9") // too late
 	b.reports("ok", "web3").is("advancing; ordered web4; 3 done; waits for nodes")

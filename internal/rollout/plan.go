@@ -30,6 +30,7 @@ type Order struct {
 type Candidate struct {
 	Node, Role, Machine string
 	Excluded            bool     // it has a target of its own, or of its role, that the campaign does not change
+	Daemon              bool     // Puppet's own daemon runs there
 	Canary              bool     // Policy.CanariesWhere is true for it
 	Places              []string // as in Member
 }
@@ -50,11 +51,15 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	for _, c := range sorted {
 		m := Member{Node: c.Node, Machine: c.Machine, Places: c.Places}
 		outside := o.Role != "" && c.Role != o.Role
-		if c.Excluded && !outside {
+		switch {
+		case outside:
+		case c.Excluded:
 			p.Excluded = append(p.Excluded, c.Node)
+		case c.Daemon:
+			p.Daemons = append(p.Daemons, c.Node)
 		}
 		switch {
-		case outside || c.Excluded:
+		case outside || c.Excluded || c.Daemon:
 			if len(c.Places) > 0 {
 				p.Outside = append(p.Outside, m)
 			}
@@ -90,7 +95,7 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 func sizes(candidates []Candidate) map[string]int {
 	of := map[string]int{}
 	for _, c := range candidates {
-		if !c.Excluded {
+		if !c.Excluded && !c.Daemon {
 			of[c.Role]++
 		}
 	}

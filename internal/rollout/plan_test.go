@@ -109,11 +109,11 @@ func TestPlan(t *testing.T) {
 
 func TestPlanLeavesOutExcludedNodes(t *testing.T) {
 	t.Parallel()
-	fleet := fleetOf("web*3")
-	fleet[1].Excluded = true
-	p, err := Make(Order{Policy: Policy{Canaries: "0", Batch: "9"}}, fleet)
-	if err != nil || shape(p) != "web: web1 web3" || !slices.Equal(p.Excluded, []string{"web2"}) {
-		t.Errorf("%v %s without %v", err, shape(p), p.Excluded)
+	fleet := fleetOf("web*5")
+	fleet[1].Excluded, fleet[3].Daemon = true, true
+	p, err := Make(Order{Policy: Policy{Canaries: "0", Batch: "100%"}}, fleet)
+	if err != nil || shape(p) != "web: web1 web3 web5" || !slices.Equal(p.Excluded, []string{"web2"}) || !slices.Equal(p.Daemons, []string{"web4"}) || p.Groups[0].Batch != 3 {
+		t.Errorf("%v %s without %v and %v", err, shape(p), p.Excluded, p.Daemons)
 	}
 	if _, err := Make(Order{Role: "db"}, fleet); !errors.Is(err, ErrEmpty) {
 		t.Errorf("a plan without nodes: %v", err)

@@ -106,5 +106,8 @@ func held(v agent.View) UnreadyCause {
 	return UnreadyHeld
 }
 
-// Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has.
-func Unavailable(v agent.View) bool { return CannotBegin(v) != "" && v.Reason != agent.ReasonFrozen }
+// Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has,
+// and so does a node with Puppet's own daemon.
+func Unavailable(v agent.View) bool {
+	return CannotBegin(v) != "" && v.Reason != agent.ReasonFrozen && v.Reason != agent.ReasonDaemon
+}

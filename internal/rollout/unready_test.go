@@ -50,10 +50,14 @@ func TestUnreadyCauses(t *testing.T) {
 		{agent.View{State: agent.Held, Cause: agent.Cause{Reason: agent.ReasonPuppetBlocked, Params: agent.Params{Blocked: &agent.Blocked{Code: agent.PuppetBusy}}}}, ""},
 		{agent.View{State: agent.FailedState, Cause: because(agent.ReasonOtherMachine)}, UnreadyDuplicate},
 		{agent.View{State: agent.FailedState, Cause: because(agent.ReasonBackoff)}, UnreadyFailed},
+		{agent.View{State: agent.Held, Cause: because(agent.ReasonDaemon)}, UnreadyHeld},
 		{agent.View{State: agent.Converged}, ""}, {agent.View{State: agent.Pending}, ""}, {agent.View{State: agent.InRun}, ""},
 	} {
 		if got := CannotBegin(c.view); got != c.want {
 			t.Errorf("%s, %s: %q, not %q", c.view.State, c.view.Reason, got, c.want)
+		}
+		if available := c.want == "" || c.view.Reason == agent.ReasonDaemon; Unavailable(c.view) == available {
+			t.Errorf("%s, %s: unavailable %v", c.view.State, c.view.Reason, !available) // its places would stay blocked, or be overloaded
 		}
 	}
 }
