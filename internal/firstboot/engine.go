@@ -127,6 +127,10 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 		e.Log.Info("first boot", "step", s.Name, "state", "done before")
 		return nil
 	}
+	interrupted := func() error { return fmt.Errorf("cannot %s: %w", s.Words, ctx.Err()) }
+	if ctx.Err() != nil {
+		return interrupted()
+	}
 	if s.Applies != nil {
 		if applies, err := s.Applies(ctx); err == nil && !applies {
 			return nil
@@ -142,12 +146,16 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 	is.Took = e.Now().Sub(is.Started).Round(time.Millisecond)
 	failpoint.Here(after + string(s.Name))
 	if err != nil {
+		if ctx.Err() != nil { // a reboot is no failure: the machine keeps its turn, and nobody is notified
+			e.Log.Info("first boot", "step", s.Name, "state", "interrupted", "took", is.Took, "attempt", is.Attempts, "err", err)
+			return interrupted()
+		}
 		err = fmt.Errorf("cannot %s: %w", s.Words, err)
 		is.State, is.Error = Failed, err.Error()
 		e.Log.Error("first boot", "step", s.Name, "state", Failed, "took", is.Took, "attempt", is.Attempts)
 		noted := e.note(s.Name, is)
-		e.report(context.WithoutCancel(ctx), s.Name, Failed, is.Error)
-		if s.Optional && ctx.Err() == nil {
+		e.report(ctx, s.Name, Failed, is.Error)
+		if s.Optional {
 			e.Log.Warn("the first boot continues without this step", "step", s.Name, "err", err)
 			return noted
 		}

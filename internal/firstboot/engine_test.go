@@ -87,6 +87,35 @@ func TestStartResumes(t *testing.T) {
 	}
 }
 
+// An orderly reboot sends SIGTERM. If it counted as a failure, the machine would lose its turn and somebody would be notified; if it
+// went unheard, steps without etcd would go on until systemd kills them.
+func TestInterruptedStepIsNoFailure(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b := newBoot(dir)
+	at := slices.Index(Names(), Notify) // an optional step does not swallow it
+	b.Steps[at].Optional = true
+	b.Steps[at].Do = func(ctx context.Context) error { cancel(); return errors.New("signal received") }
+	err := b.Run(ctx, Options{})
+	if !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "cannot do notify: ") {
+		t.Errorf("it ended with %v", err)
+	}
+	state, _ := Disk{dir}.Load()
+	if s := state.Steps[Notify]; s.State != Started || !slices.Equal(b.ran, Names()[:at]) || b.reports[len(b.reports)-1] != "notify started" {
+		t.Errorf("it did %v, reported %q, and the state says %+v", b.ran, b.reports, s)
+	}
+
+	// A step that ended well is done, and the next one does not begin.
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	b = newBoot(t.TempDir())
+	b.Steps[at].Do = func(context.Context) error { b.ran = append(b.ran, Notify); cancel(); return nil }
+	if err := b.Run(ctx, Options{}); !errors.Is(err, context.Canceled) || !slices.Equal(b.ran, Names()[:at+1]) {
+		t.Errorf("it did %v: %v", b.ran, err)
+	}
+}
+
 // A disk that was copied to another machine, or a changed plan, is another first boot.
 func TestOtherMachineOrPlanRestartsFirstBoot(t *testing.T) {
 	for say, change := range map[string]func(*boot){"machine": func(b *boot) { b.Machine = "m2" }, "plan": func(b *boot) { b.Engine.Plan = "p2" }} {
