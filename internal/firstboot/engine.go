@@ -27,7 +27,8 @@ type Step struct {
 	Do   func(context.Context) error // does the work; may be repeated at any point
 }
 
-// Reporter reports the machine's progress to serve. Engine.report limits the time of each report.
+// Reporter reports the machine's progress to serve. Engine.report limits the time of each report. The problem of a step that is
+// started is what it waits for.
 type Reporter interface {
 	Report(ctx context.Context, step Name, state Progress, problem string) error
 }
@@ -181,6 +182,7 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 	default:
 		return "ran " + instead, e.Program(ctx, s.Name, instead)
 	}
+	reported := ""
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		did, err = s.Left(ctx)
 		if err == nil && did == "" {
@@ -195,6 +197,10 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 		}
 		wait := max(jittered(pause), passing.After)
 		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err, "remedy", remedy(err))
+		if !passing.Known && err.Error() != reported {
+			reported = err.Error()
+			e.report(ctx, s.Name, Started, fmt.Sprintf("cannot %s: %s", s.Words, reported))
+		}
 		if e.sleep(ctx, wait) != nil {
 			return "", err // the cause of the last try is more useful than the deadline
 		}
@@ -224,6 +230,7 @@ func jittered(d time.Duration) time.Duration {
 type PassingError struct {
 	Err   error
 	After time.Duration // earliest next try; 0 if unknown
+	Known bool          // to serve, which made the machine wait: nothing reports it
 }
 
 func (e *PassingError) Error() string { return e.Err.Error() }

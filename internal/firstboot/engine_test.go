@@ -116,6 +116,33 @@ func TestInterruptedStepIsNoFailure(t *testing.T) {
 	}
 }
 
+// An operator who sees only "since 10m" would have to log in to every machine. A cause that stays must not be reported at each try,
+// and one that serve gave not at all.
+func TestWaitingStepReportsItsCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBoot(t.TempDir())
+		answers := []error{
+			Passing(errors.New("the CA is away")), Passing(errors.New("the CA is away")), &PassingError{Err: errors.New("3 machines wait longer"), Known: true},
+			Passing(errors.New("no answer")), nil,
+		}
+		at := slices.Index(Names(), Certificate)
+		b.Steps[at].Do = func(context.Context) error { err := answers[0]; answers = answers[1:]; return err }
+		if err := b.Run(t.Context(), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, report := range b.reports {
+			if strings.HasPrefix(report, "certificate") {
+				got = append(got, report)
+			}
+		}
+		want := []string{"certificate started", "certificate startedcannot do certificate: the CA is away", "certificate startedcannot do certificate: no answer", "certificate done"}
+		if !slices.Equal(got, want) {
+			t.Errorf("it reported %q", got)
+		}
+	})
+}
+
 // A disk that was copied to another machine, or a changed plan, is another first boot.
 func TestOtherMachineOrPlanRestartsFirstBoot(t *testing.T) {
 	for say, change := range map[string]func(*boot){"machine": func(b *boot) { b.Machine = "m2" }, "plan": func(b *boot) { b.Engine.Plan = "p2" }} {

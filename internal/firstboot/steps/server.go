@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"pulley/agent"
 	"pulley/agent/node"
@@ -22,6 +21,7 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 )
@@ -37,7 +37,7 @@ type server struct {
 	certname string
 	sslDir   string // of the machine's own Puppet
 
-	after time.Duration // until serve wants to hear of a waiting machine again
+	turn join.TurnAnswer // of serve, to a machine that waits
 }
 
 // ssl returns the places of the node's certificate.
@@ -232,7 +232,7 @@ func (b *server) askTurn(ctx context.Context) (string, error) {
 	if a.Granted {
 		return "", nil
 	}
-	b.after = a.After
+	b.turn = a
 	return "wait for its turn: " + a.String(), nil
 }
 
@@ -241,7 +241,7 @@ func (b *server) waitForTurn(ctx context.Context) error {
 	if err != nil || left == "" {
 		return err
 	}
-	return &firstboot.PassingError{Err: errors.New(strings.TrimPrefix(left, "wait for its turn: ")), After: b.after}
+	return &firstboot.PassingError{Err: errors.New(strings.TrimPrefix(left, "wait for its turn: ")), After: b.turn.After, Known: b.turn.Wait != join.WaitFiltered}
 }
 
 // inTurn wraps the work of a step that needs the machine's turn: a machine that failed has lost it, and another one may have it.

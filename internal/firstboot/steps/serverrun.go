@@ -63,16 +63,21 @@ func (b *server) bootstrap(ctx context.Context, n *node.Node) error {
 	return judged(result)
 }
 
-// judged returns the error of a run that did not succeed. A server that is away is a temporary one.
+// judged returns the error of a run that did not succeed. A server that went away is a temporary one.
 func judged(r agent.Result) error {
 	if r.Kind == agent.Success && r.Outcome != agent.Failed {
 		return nil
 	}
 	err := fmt.Errorf("the run did not succeed: %s", cli.Clean(r.Problem.String()))
-	if r.Problem.Code == agent.PuppetServerAway {
+	if serverGone(r.Problem) {
 		return firstboot.Passing(err)
 	}
 	return err
+}
+
+// serverGone reports whether a run failed by its server, before or during the catalog.
+func serverGone(p agent.Problem) bool {
+	return p.Code == agent.PuppetServerAway || p.Code == agent.PuppetServerLost
 }
 
 // firstRunLeft is the first tick of the node, unless ticks run no Puppet here.
@@ -108,6 +113,8 @@ func (b *server) tick(ctx context.Context) error {
 		return report.Err
 	case d.Blocked.Reason == agent.ReasonServerAway || d.Reason == agent.ReasonServerAway || d.Reason == agent.ReasonUnreachable || report.Unreachable:
 		return firstboot.Passing(errors.New(d.Sentence()))
+	case d.Blocked.Reason == agent.ReasonBackoff && d.Blocked.Params.Attempt != nil && serverGone(d.Blocked.Params.Attempt.Problem):
+		return firstboot.Passing(errors.New(d.Blocked.Sentence()))
 	case d.Blocked.Reason == agent.ReasonBackoff || d.Blocked.Reason == agent.ReasonStuck || d.Blocked.Reason == agent.ReasonRefused:
 		return errors.New(d.Blocked.Sentence())
 	default:

@@ -143,7 +143,11 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 	}
 	switch next.State = store.BootState(p.State); next.State {
 	case store.BootStarted:
-		next.Attempts++
+		if p.Error == "" {
+			next.Attempts++
+		} else { // it waits
+			next.Error = p.Error
+		}
 	case store.BootFailed:
 		next.Error = p.Error
 		next.EndTurn()

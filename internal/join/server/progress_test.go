@@ -59,6 +59,10 @@ func TestFirstBootIsRecorded(t *testing.T) {
 		t.Errorf("while it fails: %+v", b)
 	}
 	say(node, "", "puppet", "started", "", false)
+	say(node, "", "puppet", "started", "the archive is away", false)
+	if b := read(); b.Attempts != 4 || b.Error != "the archive is away" || b.State != store.BootStarted {
+		t.Errorf("while it waits: %+v", b)
+	}
 	say(node, "", "puppet", "done", "", false)
 	say(node, "", "notify", "done", "", true)
 	say(node, "", "unlock", "done", "", false)
