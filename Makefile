@@ -54,7 +54,7 @@ e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, long rollouts
 	@e2e/packages $(TESTED)
 	PULLEY_TEST_LOOKUPS=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestLookupIsThatOfTheNode$$' ./e2e
-	PULLEY_TEST_TRACES=all PULLEY_TEST_CRASHES=all $(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' -run '^(TestSecretsLeaveNoTrace|TestCrashes|TestEnvApplyCrashes)$$' ./cmd
+	PULLEY_TEST_TRACES=all PULLEY_TEST_CRASHES=all $(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' -run '^(TestSecretsLeaveNoTrace|TestCrashes|TestEnvApplyCrashes|TestServerFirstBootCrashes)$$' ./cmd
 	PULLEY_TEST_CONTRACT=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestReal|TestRealServed)$$' ./internal/testbed/puppettest
 	PULLEY_TEST_MACHINES=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestFirstBootSurvivesPowerCut|TestTakeoverFromSystemd)$$' ./e2e/nspawn
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
