@@ -3,14 +3,24 @@
 package cmd_test
 
 import (
+	"bytes"
+	"context"
 	"crypto"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,8 +42,9 @@ var puppetSites = func() *puppetservertest.Shared {
 // serverFleet is a fleet with a Puppet server. Its serve may sign certificates at the server's CA.
 type serverFleet struct {
 	*bootFleet
-	site *puppetservertest.Site
-	ca   *puppetserver.Client
+	site        *puppetservertest.Site
+	ca          *puppetserver.Client
+	credentials string // folder
 }
 
 func newServerFleet(t *testing.T) *serverFleet {
@@ -59,7 +70,7 @@ func newServerFleet(t *testing.T) *serverFleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &serverFleet{newFleet(t, "--puppet-credentials", dir), site, ca}
+	return &serverFleet{newFleet(t, "--puppet-credentials", dir), site, ca, dir}
 }
 
 // environment stores an environment: the lines are those below the key puppet beside servers.
@@ -220,6 +231,38 @@ func TestPuppetCertificates(t *testing.T) {
 			t.Errorf("a node takes the certificate of another environment's: %v", err)
 		}
 	})
+	t.Run("while the former machine is removed", func(t *testing.T) {
+		t.Parallel()
+		ca := f.proxied(t)
+		f.environment("raced", fmt.Sprintf("puppet:\n  servers: {eu1: {address: %q}}\n  ca: {url: %q}\nroles:\n  probe: {cardinality: 9, flavor: bare-metal}\n", f.site.First.Address, ca.URL))
+		former := f.join(t, "raced", "probe4")
+		old := former.asks(t, join.PuppetRequest{CSR: csrOf(t, keyFor(t), "probe4", nil)}).Certificate
+		f.quietly("pulley", "nodes", "remove", "probe4", "-e", "raced", "-m", "replaced", "--yes")
+		select { // serve has seen that the node is removed, and its revocation is on the way
+		case <-ca.held:
+		case <-time.After(patience):
+			t.Fatal("serve does not clean the certificate of a removed node")
+		}
+		m, csr := f.join(t, "raced", "probe4"), csrOf(t, keyFor(t), "probe4", nil)
+		_, err := m.Puppet(t.Context(), join.PuppetRequest{Machine: m.machine, CSR: csr})
+		var unreachable *join.UnreachableError
+		if !errors.As(err, &unreachable) || unreachable.After <= 0 {
+			t.Errorf("the new machine has to wait, and got: %v", err)
+		}
+		close(ca.release)
+		var got join.PuppetAnswer
+		eventually(t, "the new machine gets no certificate", func() bool {
+			got, err = m.Puppet(t.Context(), join.PuppetRequest{Machine: m.machine, CSR: csr})
+			return err == nil
+		})
+		eventually(t, "serve does not end the removal", func() bool { return !strings.Contains(f.everything(), "/cleanups/raced/probe4") })
+		if now, err := f.ca.Certificate(t.Context(), "probe4"); err != nil || string(now) != got.Certificate || got.Certificate == old {
+			t.Errorf("the CA has another certificate than the new machine: %v", err)
+		}
+		if a := m.asks(t, join.PuppetRequest{Certificate: got.Certificate}); !a.Valid {
+			t.Error("the certificate of the new machine is not valid")
+		}
+	})
 	t.Run("away", func(t *testing.T) {
 		f.environment("away", "puppet:\n  servers: {eu1: {address: 127.0.0.1}}\n  ca: {url: 'https://127.0.0.1:1'}\nroles:\n  probe: {cardinality: 9, flavor: bare-metal}\n")
 		m := f.join(t, "away", "probe3")
@@ -229,6 +272,67 @@ func TestPuppetCertificates(t *testing.T) {
 			t.Errorf("a CA that does not answer must be tried again, and be named: %v", err)
 		}
 	})
+}
+
+// proxied is the CA behind a proxy, which holds a request on its way, or goes away.
+type proxied struct {
+	*httptest.Server
+	held    chan struct{} // closed when the first revocation has arrived
+	release chan struct{} // closed to let it pass
+}
+
+func (f *serverFleet) proxied(t *testing.T) *proxied {
+	t.Helper()
+	ssl := filepath.Dir(f.site.First.CRLFile())
+	cert, err := tls.LoadX509KeyPair(filepath.Join(ssl, "certs", f.site.First.Name+".pem"), filepath.Join(ssl, "private_keys", f.site.First.Name+".pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := puppetserver.LoadCredentials(f.credentials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := own.Identity.TLS(own.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(f.site.First.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(f.site.First.Address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxied{held: make(chan struct{}), release: make(chan struct{})}
+	forward := httputil.NewSingleHostReverseProxy(target)
+	forward.Transport = &http.Transport{TLSClientConfig: config}
+	var seen atomic.Bool
+	p.Server = &httptest.Server{Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{cert}}, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		if bytes.Contains(body, []byte(`"revoked"`)) && seen.CompareAndSwap(false, true) {
+			close(p.held)
+			<-p.release
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		forward.ServeHTTP(w, r.WithContext(context.WithoutCancel(r.Context())))
+	})}}
+	p.StartTLS()
+	t.Cleanup(p.Close)
+	return p
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
 }
 
 // onCRL reports whether a revocation list has a certificate.

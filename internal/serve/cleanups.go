@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -62,25 +61,32 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 			left.Steps = append(left.Steps, step)
 			continue
 		}
-		returned, err := c.Store.Joins.Returned(ctx, of)
-		if err != nil {
+		returned, failed := false, error(nil)
+		err := c.Store.Joins.AtPuppetCA(ctx, of.Environment, of.Node, func(ctx context.Context) (err error) {
+			if returned, err = c.Store.Joins.Returned(ctx, of); err == nil && !returned {
+				failed = c.do(ctx, step, of, own)
+			}
 			return err
-		}
+		})
 		if returned {
 			log.Info("a removed node is back: its join cleans its old certificate")
 			left.Steps = nil
 			break
 		}
-		switch err := c.do(ctx, step, of, own); {
+		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == nil:
+		case errors.Is(err, store.ErrConflict): // another serve does the same, or the next machine gets its certificate
+			left.Steps = append(left.Steps, step)
+		case err != nil:
+			return err
+		case failed == nil:
 			delete(c.failed, step.URL)
 			log.Info("a removed node is gone from a Puppet server", "kind", step.Kind, "url", step.URL)
 		default:
-			c.fail(step.URL, err)
-			if step.Problem = agent.Prose(fmt.Sprint(err)); !slices.Contains(of.Steps, step) {
-				log.Warn("a Puppet server still has a removed node", "kind", step.Kind, "url", step.URL, "error", err)
+			c.fail(step.URL, failed)
+			if step.Problem = agent.Prose(failed.Error()); !slices.Contains(of.Steps, step) {
+				log.Warn("a Puppet server still has a removed node", "kind", step.Kind, "url", step.URL, "error", failed)
 			}
 			left.Steps = append(left.Steps, step)
 		}

@@ -6,9 +6,10 @@ import (
 	"slices"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/machines"
 	"pulley/internal/store/etcd"
 )
 
@@ -100,22 +101,40 @@ func compareCleanups(a, b Cleanup) int {
 	return slices.Compare([]string{a.Environment.String(), a.Node}, []string{b.Environment.String(), b.Node})
 }
 
-// Returned reports whether a removed node is back, or a new machine is ordered under its name. Its join cleans the old certificate, and
-// whoever cleans now would revoke the new one.
+// AtPuppetCA calls do while no other serve works on the certificates of the node's name at Puppet's CAs. It returns ErrConflict if one
+// does. The CA knows no condition: without this lock, a serve that cleans the certificate of a removed node could clean the one that
+// its successor got a moment before. The context of do ends when the lock is lost.
+func (s *Joins) AtPuppetCA(ctx context.Context, ref environments.Ref, node string, do func(context.Context) error) error {
+	key := s.db.Env(ref).Certificate(node)
+	l, _, err := s.db.Lock(ctx, etcd.LockSpec{
+		Key: func(string) string { return key }, Kind: etcd.LockCertificate, Lasts: etcd.LockLasts, Free: etcd.Same(key, 0), Rival: clientv3.OpGet(key),
+	})
+	if err != nil {
+		return fmt.Errorf("cannot begin to work on the certificate of node %s: %w", node, err)
+	}
+	if l == nil {
+		return etcd.ErrConflict
+	}
+	defer func() { _ = l.Close() }() // otherwise its lease ends it
+	within, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })()
+	return do(within)
+}
+
+// Returned reports whether a removed node is back. Its join cleans the old certificate, and whoever cleans now would revoke the new one.
 func (s *Joins) Returned(ctx context.Context, c Cleanup) (bool, error) {
 	k := s.db.Env(c.Environment)
 	var identity *Identity
 	var host *agent.Host
-	var record *machines.Record
 	_, err := s.db.Read(ctx, map[string]int64{},
 		etcd.Point{Key: k.Identity(c.Node), Read: etcd.Into(&identity)},
 		etcd.Point{Key: k.Host(c.Node), Read: etcd.Into(&host)},
-		etcd.Point{Key: k.MachineRecord(c.Node), Read: etcd.Into(&record)},
 	)
 	if err != nil {
 		return false, etcd.Wrap(err, "cannot read whether node %s returned", c.Node)
 	}
-	return identity.Live() || host != nil || record != nil && record.Phase != machines.Retiring && record.At.After(c.Removed), nil
+	return identity.Live() || host != nil, nil
 }
 
 // PutCleanup stores a cleanup after an attempt, or deletes it if no step is left. It does nothing if the node was removed again since c

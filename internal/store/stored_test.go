@@ -65,6 +65,7 @@ var stored = map[string]any{
 	"precreated/<env>/<node>":                              Precreated{},
 	"cleanups/<env>/<node>":                                Cleanup{},
 	"presigned/<env>/<node>":                               presigned{},
+	"certificates/<env>/<node>":                            etcd.LockHolder{},
 	"firstboots/<env>/<machine>":                           FirstBoot{},
 	"machines/<env>/<machine>":                             Past{},
 	"recipients/<env>/<name>":                              Recipients{},

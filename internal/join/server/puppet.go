@@ -47,13 +47,17 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 			return nil, no(join.PuppetCARefused, join.Params{Problem: agent.Prose(err.Error())})
 		}
 	}
-	unlock, err := d.puppets.lock(ctx, who.name.String())
-	if err != nil {
-		return nil, busy(3 * time.Second)
-	}
-	defer unlock()
 	p := puppetNode{Server: d, who: who, settings: spec.Puppet.CA, name: environments.Certname(who.identity.Node), extensions: extensions, say: c.say}
-	answer, err := p.answer(ctx, r)
+	var answer join.PuppetAnswer
+	err = retry(ctx, func(int) error {
+		return d.Store.Joins.AtPuppetCA(ctx, who.ref, who.identity.Node, func(ctx context.Context) error {
+			_, err := d.node(ctx, c) // again: nobody would clean the certificate of a node that was removed meanwhile
+			if err == nil {
+				answer, err = p.answer(ctx, r)
+			}
+			return err
+		})
+	})
 	return answer, puppetFailure(err)
 }
 

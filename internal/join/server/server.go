@@ -75,7 +75,6 @@ type Server struct {
 	Config
 	metrics metrics
 	gate    gate
-	puppets stripes // one request for a certificate of Puppet's CA for each node at a time
 	tokens  stripes // one join for each token at a time, because joins compete for its count
 	claims  claims
 	roles   sharedRoles
@@ -95,7 +94,7 @@ func New(c Config) *Server {
 	c.NodeLifetime = cmp.Or(c.NodeLifetime, DefaultNodeLifetime)
 	m := newMetrics(c.Metrics)
 	d := &Server{
-		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(), puppets: newStripes(),
+		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(),
 		claims: claims{store: c.Store, now: c.Now, roles: map[string]*roleClaims{}},
 		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c},
 	}

@@ -76,6 +76,8 @@ const (
 	LockPublish LockKind = "publish"
 	LockPrune   LockKind = "prune"
 	LockApply   LockKind = "apply"
+
+	LockCertificate LockKind = "certificate" // a node's, at Puppet's CA
 )
 
 // Lock is a key that exists during some work. A lease keeps it. Transactions that depend on the lock compare the key's
