@@ -22,12 +22,18 @@ func TestPuppetServerScenarios(t *testing.T) {
 	if err != nil {
 		t.Fatal("there is no Puppet here: apt-get install puppet-agent")
 	}
+	away := os.Getenv("PULLEY_TEST_AWAY") // how long the server stays away: "1h"
 	site := realPuppetServer{t, puppetservertest.New(t)}
 	play(t, "testdata/puppetserver", func(env *testscript.Env) error {
 		if err := setup(env); err != nil {
 			return err
 		}
 		*env.Values[puppetServerKey{}].(*puppetBackend) = site
+		env.Setenv("ENFORCE", "1h")
+		if away != "" {
+			env.Setenv("AWAY", away)
+			env.Setenv("ENFORCE", "2m")
+		}
 		program := filepath.Join(env.WorkDir, "fake", "puppet")
 		return errors.Join(os.Remove(program), os.Symlink(puppet, program))
 	})

@@ -87,6 +87,7 @@ func play(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Setup:               setup,
+		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"etcd": etcd, "put": put, "delete": deleteKeys, "damage": damage, "restore": restore,
 			"release": release, "node": node, "fleet": fleet,
@@ -98,6 +99,14 @@ func play(t *testing.T, dir string, setup func(*testscript.Env) error) {
 			"dump": dump, "private": private, "puppetserver": puppetServer, "users": users, "plant": plant, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
+}
+
+// condition reports whether a line of a scenario counts: [away] in a run with PULLEY_TEST_AWAY.
+func condition(name string) (bool, error) {
+	if name != "away" {
+		return false, fmt.Errorf("there is no condition [%s]", name)
+	}
+	return os.Getenv("PULLEY_TEST_AWAY") != "", nil
 }
 
 type serverKey struct{}
