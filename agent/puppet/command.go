@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"pulley/agent"
 	"pulley/hieradata"
@@ -112,18 +113,29 @@ func (p *Puppet) settings(job agent.Job) []string {
 var (
 	// Puppet refuses other names of environments.
 	environmentName = regexp.MustCompile(`^[a-z0-9_]+$`)
-	runID           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	runID           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	// Puppet refuses other certnames too. The agent checks first, because a newline must not reach a command line or a
 	// log.
 	certname = regexp.MustCompile(`^[a-z0-9._-]+$`)
-	// The form of Puppet's tags. A comma separates them.
-	tag = regexp.MustCompile(`^[\p{L}\p{N}_][\p{L}\p{N}_:.-]*$`)
 )
+
+// Patterns are compiled at each start of the agent. Neither counts nor classes of Unicode are in them: these become programs of many KiB.
+const maxRunID = 128
+
+// isTag reports whether a text has the form of Puppet's tags. A comma separates them.
+func isTag(text string) bool {
+	for i, r := range text {
+		if !unicode.IsLetter(r) && !unicode.IsNumber(r) && r != '_' && (i == 0 || !strings.ContainsRune(":.-", r)) {
+			return false
+		}
+	}
+	return text != ""
+}
 
 // CheckTags refuses a text that cannot be a tag of Puppet.
 func CheckTags(part agent.Part) error {
 	for _, t := range slices.Concat(part.Tags, part.SkipTags) {
-		if !tag.MatchString(t) {
+		if !isTag(t) {
 			return fmt.Errorf("cannot use tag %q: Puppet's tags consist of letters, digits, _, :, . and -", t)
 		}
 	}
@@ -178,7 +190,7 @@ func (p *Puppet) prepare(job agent.Job) error {
 // checkJob refuses a job that must not reach a command line or a path.
 func (p *Puppet) checkJob(job agent.Job) error {
 	switch {
-	case !runID.MatchString(job.ID):
+	case len(job.ID) > maxRunID || !runID.MatchString(job.ID):
 		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
 	case !environmentName.MatchString(job.PuppetEnvironment):
 		return fmt.Errorf("cannot prepare run %s: %q is not the name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)

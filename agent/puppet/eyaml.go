@@ -22,8 +22,8 @@ const missingEyaml = "Lookup using eyaml lookup_key function is only supported w
 
 var notDecrypted = regexp.MustCompile(`hiera-eyaml backend error decrypting .*? when looking up (\S+ in .*)$`)
 
-// encryptedValue is a long value in a message of hiera-eyaml.
-var encryptedValue = regexp.MustCompile(`ENC\[[A-Z0-9]+,[A-Za-z0-9+/=]{64,}\]`)
+// encryptedValue is a value in a message of hiera-eyaml.
+var encryptedValue = regexp.MustCompile(`ENC\[[A-Z0-9]+,[A-Za-z0-9+/=]+\]`)
 
 // prepareEyaml installs hiera-eyaml if the job's release decrypts data, and reports keys that the node lacks. Neither
 // ends the run: a node that reads no encrypted value needs none of it.

@@ -70,14 +70,16 @@ func wouldRefresh(line agent.LogLine) bool {
 	return strings.HasPrefix(line.Message, "Would have triggered '")
 }
 
-// checksum is the value of the property content of a file.
-var checksum = regexp.MustCompile(`^\{\w+\}[0-9a-f]{32,128}$`)
+// checksum is the value of the property content of a file, of more than minChecksum characters.
+var checksum = regexp.MustCompile(`^\{\w+\}[0-9a-f]+$`)
+
+const minChecksum = 32
 
 // flat returns a value of a report in one line.
 func flat(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.ScalarNode:
-		if b, err := base64.StdEncoding.DecodeString(n.Value); err == nil && checksum.Match(b) {
+		if b, err := base64.StdEncoding.DecodeString(n.Value); err == nil && len(b) > minChecksum && checksum.Match(b) {
 			return string(b) // Puppet 7 writes the checksum of a wanted content so
 		}
 		return clip.Text(n.Value, maxMessage)

@@ -205,3 +205,15 @@ func FuzzParseExternalNode(f *testing.F) {
 		}
 	})
 }
+
+// A tag that Puppet refuses, or a comma in one, would run other resources than those that the operator named.
+func TestTagsHaveThePuppetForm(t *testing.T) {
+	for text, is := range map[string]bool{
+		"web": true, "Größe": true, "apt::update": true, "a.b-c:d_1": true, "_x": true, "٣": true,
+		"": false, "-web": false, ":web": false, "web,db": false, "web db": false, "a\nb": false, "a\xff": false, "a/b": false,
+	} {
+		if err := puppet.CheckTags(agent.Part{Tags: []string{text}}); (err == nil) != is {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -13,7 +13,7 @@ import (
 // patterns, each time. The test counts bytes, which are constant between runs. The runtime prints them
 // (https://pkg.go.dev/runtime#hdr-Environment_Variables, inittrace).
 func TestAgentStartAllocatesLittle(t *testing.T) {
-	const most = 1 << 20
+	const most = 800 << 10
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	var trace bytes.Buffer
