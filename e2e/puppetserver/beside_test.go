@@ -1,11 +1,12 @@
 //go:build e2e
 
-// Package puppetserver_test runs the commands beside real Puppet servers: classes and data that the servers read, and nodes that are
-// removed. It must never replace a part of a server.
+// Package puppetserver_test runs the commands beside real Puppet servers and a real PuppetDB: classes and data that the servers read,
+// and nodes that are removed. It must never replace a part of a server.
 package puppetserver_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -46,6 +47,7 @@ const environment = `
 puppet:
   servers: {eu1: {address: %[1]s}}
   ca: {url: "%[2]s"}
+  puppetdb: https://%[3]s
 enc: {parameters: {datacenter: east}}
 roles:
   web: {cardinality: 2, enc: {classes: {role_web: {port: 8080}}}}
@@ -61,15 +63,18 @@ hierarchy:
 `
 
 // Nodes of an existing Puppet server must get the classes and the live data of their fleet, also while etcd is away, and a removed
-// node must get nothing: no server may accept its certificate, also if the CA was away when it was removed.
+// node must get nothing: no server may accept its certificate, and PuppetDB must have it as deactivated, also if the CA and PuppetDB were
+// away when it was removed.
 func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 	b := &bench{t: t, dir: t.TempDir(), site: puppetservertest.New(t)}
 	first := b.site.First
 	var up sync.WaitGroup
 	b.configure()
 	up.Go(func() { b.site.Up(t) })
+	database := b.site.PuppetDB(t, puppetservertest.Allowed)
+	up.Go(func() { database.Up(t) })
 	b.start()
-	b.write("dev.yaml", fmt.Sprintf(environment, first.Address, first.URL()))
+	b.write("dev.yaml", fmt.Sprintf(environment, first.Address, first.URL(), database.Address))
 	b.pulley("env", "apply", b.path("dev.yaml"), "--yes")
 	b.pulley("nodes", "add", "web1")
 	b.pulley("data", "set", "app::message", "hello")
@@ -101,17 +106,27 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 	b.stop()
 	b.compiles(node, "port=8080 type=Integer east=east role=web in=dev live=more site=ams1")
 
-	// The CA is away when the node is removed: the removal is done, and its certificate is not.
+	// The CA and PuppetDB are away when the node is removed: the removal is done, and they still have the node.
+	database.Facts(t, "web1", time.Now())
 	first.Kill()
 	b.start()
-	if out := b.pulley("nodes", "remove", "web1", "--yes"); !strings.Contains(out, "pulley serve removes web1 from 1 Puppet server") {
+	if out := b.pulley("nodes", "remove", "web1", "--yes"); !strings.Contains(out, "pulley serve removes web1 from 2 Puppet servers") {
 		t.Errorf("nodes remove prints %s", out)
 	}
 	b.until("may still have valid certificates of removed nodes: web1: cannot read the state of web1: cannot connect to the Puppet server", "doctor")
+	b.until("PuppetDB https://"+database.Address+" still has removed nodes: web1: cannot deactivate web1 in PuppetDB: cannot connect to PuppetDB", "doctor")
 	if refuses, err := b.client(b.site.Second.URL(), b.own).Refuses(t.Context(), id); refuses || err != nil {
 		t.Errorf("the second server refuses the node before its list has it: %v, %v", refuses, err)
 	}
+	if database.Deactivated(t, "web1") {
+		t.Error("PuppetDB has the node as deactivated before it can be reached")
+	}
+	database.Reachable(t)
 	first.Up(t)
+	b.gone("still has removed nodes", "doctor")
+	if !database.Deactivated(t, "web1") {
+		t.Error("PuppetDB still has the removed node")
+	}
 	b.gone("may still have valid certificates", "doctor")
 	_, crl, err := ca.CRL(t.Context())
 	if err != nil {
@@ -145,6 +160,54 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 	if _, err := other.Compile(t.Context(), "production", nil); err == nil || strings.Contains(err.Error(), "port=8080") {
 		t.Errorf("the server classifies a removed node: %v", err)
 	}
+
+	b.deactivates(database)
+}
+
+// deactivates tries what PuppetDB answers to commands that it does not obey.
+func (b *bench) deactivates(database *puppetservertest.PuppetDB) {
+	b.t.Helper()
+	client := func(own puppetserver.Credentials) *puppetserver.Client {
+		c, err := puppetserver.NewPuppetDB("https://"+database.Address, own, time.Now)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.t.Cleanup(c.Close)
+		return c
+	}
+	refused := func(err error, code puppetserver.Code, text, hint string) {
+		var e *puppetserver.Error
+		if !errors.As(err, &e) || e.Code != code || !strings.Contains(err.Error(), text) || !strings.Contains(e.Hint(), hint) {
+			b.t.Errorf("%v, want %s with %q and the remedy %q", err, code, text, hint)
+		}
+	}
+	ctx, c, now := b.t.Context(), client(b.own), time.Now()
+
+	// A node that reported with a later time than that of the command stays active, and PuppetDB reports no error.
+	database.Facts(b.t, "web2", now.Add(time.Hour))
+	refused(c.Deactivate(ctx, "web2", now), puppetserver.StillActive, `has data of "web2" that is newer than `, "clocks")
+	refused(client(b.issue("plain.test")).Deactivate(ctx, "web2", now.Add(2*time.Hour)), puppetserver.NoRight, `not allow POST on /pdb/cmd/v1 to the certificate "plain.test": Permission denied`, "certificate-allowlist")
+	if database.Deactivated(b.t, "web2") {
+		b.t.Error("PuppetDB obeys a certificate that it does not allow, or an old command")
+	}
+	for range 2 { // it may be repeated
+		if err := c.Deactivate(ctx, "web2", now.Add(2*time.Hour)); err != nil || !database.Deactivated(b.t, "web2") {
+			b.t.Errorf("web2 is not deactivated: %v", err)
+		}
+	}
+	if err := c.Deactivate(ctx, "unknown", now); err != nil || !database.Deactivated(b.t, "unknown") {
+		b.t.Errorf("a node that PuppetDB does not know: %v", err)
+	}
+	refused(c.Deactivate(ctx, " ", now), puppetserver.Refused, "Certname must be a non-empty string", "")
+	foreign := b.own
+	foreign.Identity = b.load(b.site.Issue(b.t, puppetservertest.Client{Name: puppetservertest.Allowed, Foreign: true}), "foreign").Identity
+	refused(client(foreign).Deactivate(ctx, "web2", now), puppetserver.Unreachable, "cannot connect to PuppetDB", "certificate of this Puppet CA")
+	elsewhere, err := puppetserver.NewPuppetDB(b.site.First.URL(), b.own, time.Now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	refused(elsewhere.Deactivate(ctx, "web2", now), puppetserver.NoService, "no PuppetDB answers at "+b.site.First.URL(), "8081")
 }
 
 // configure lets the first server read classes and live data from Pulley.
@@ -176,7 +239,12 @@ func (b *bench) configure() {
 // issue returns credentials, which it also writes into a folder as serve reads them.
 func (b *bench) issue(name string) puppetserver.Credentials {
 	b.t.Helper()
-	files, dir := b.site.Issue(b.t, puppetservertest.Client{Name: name}), b.path("credentials-"+name)
+	return b.load(b.site.Issue(b.t, puppetservertest.Client{Name: name}), name)
+}
+
+func (b *bench) load(files puppetservertest.Credentials, name string) puppetserver.Credentials {
+	b.t.Helper()
+	dir := b.path("credentials-" + name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		b.t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package connect names why a connection to etcd, to pulley serve or to a Puppet server failed. Explain finds the cause in an error, Probe tries an
+// Package connect names why a connection to etcd, to pulley serve, to a Puppet server or to PuppetDB failed. Explain finds the cause in an error, Probe tries an
 // endpoint of etcd itself. A Failure is a code with parameters; words.go makes its sentence and its remedy, the same for
 // both programs, for first boots and for doctor.
 //
@@ -55,9 +55,10 @@ type Server string
 
 // The servers.
 const (
-	Etcd   Server = "etcd"
-	Serve  Server = "pulley serve"
-	Puppet Server = "the Puppet server"
+	Etcd     Server = "etcd"
+	Serve    Server = "pulley serve"
+	Puppet   Server = "the Puppet server"
+	PuppetDB Server = "PuppetDB"
 )
 
 // Target is one server and how it is dialled.

@@ -47,7 +47,7 @@ func TestExplainRecognisesTexts(t *testing.T) {
 func TestEachCodeHasCauseAndRemedy(t *testing.T) {
 	t.Parallel()
 	for _, code := range codes(t) {
-		for _, server := range []connect.Server{connect.Etcd, connect.Serve, connect.Puppet} {
+		for _, server := range []connect.Server{connect.Etcd, connect.Serve, connect.Puppet, connect.PuppetDB} {
 			f := &connect.Failure{Code: code, Server: server, URL: "https://etcd:2379", Text: "TEXT", Host: "etcd", Within: time.Second}
 			if cause := f.Cause(); cause == "" || cause == "TEXT" && code != connect.Other || strings.Contains(cause, "\n") {
 				t.Errorf("%s: cause %q", code, cause)

@@ -96,7 +96,7 @@ func (f *Failure) clock() string {
 
 // Hint returns the remedy in one line.
 func (f *Failure) Hint() string {
-	if hint := f.puppetHint(); f.Server == Puppet && hint != "" {
+	if hint := f.puppetHint(); (f.Server == Puppet || f.Server == PuppetDB) && hint != "" {
 		return hint
 	}
 	etcd := f.Server == Etcd
@@ -153,15 +153,19 @@ func (f *Failure) Hint() string {
 	return ""
 }
 
-// puppetHint returns the remedy where that of a Puppet server differs.
+// puppetHint returns the remedy where that of a Puppet server or of PuppetDB differs.
 func (f *Failure) puppetHint() string {
+	program, servers, port := "puppetserver", "Puppet servers have", "8140"
+	if f.Server == PuppetDB {
+		program, servers, port = "puppetdb", "PuppetDB has", "8081"
+	}
 	switch f.Code {
 	case PortClosed:
-		return "start puppetserver there, or correct the address: Puppet servers have port 8140 by default"
+		return "start " + program + " there, or correct the address: " + servers + " port " + port + " by default"
 	case TLSTimeout, AnswerTimeout, ConnectionClosed:
-		return "read the log of puppetserver on that host: it may be overloaded or starting, which takes up to a minute"
+		return "read the log of " + program + " on that host: it may be overloaded or starting, which takes up to a minute"
 	case ServerPlain, ServerTLS, JoinsPort, EtcdsPort, OtherServer:
-		return "give the HTTPS port of the Puppet server, 8140 by default"
+		return "give the HTTPS port of " + string(f.Server) + ", " + port + " by default"
 	case OtherName:
 		return "use a name of the certificate in the address; or add this one to the server's dns_alt_names, and renew its certificate"
 	case CAMissing, CADiffers, PinDiffers:
@@ -171,7 +175,7 @@ func (f *Failure) puppetHint() string {
 	case OwnTime:
 		return "compare the clocks of both machines (`date -u`); if they are correct, make a new certificate for Pulley: docs/puppet-server.md describes how"
 	case ServerTime:
-		return "check this machine's clock (`date -u`); if it is correct, renew the certificate of the Puppet server"
+		return "check this machine's clock (`date -u`); if it is correct, renew the certificate of " + string(f.Server)
 	}
 	return ""
 }

@@ -1,5 +1,5 @@
-// Package puppetserver is a client of Puppet servers: of Puppet's CA, of the catalog endpoint and of the status service. It knows
-// each answer that puppetserver 7.9 gives, and turns it into a code. words.go makes the sentences.
+// Package puppetserver is a client of Puppet servers: of Puppet's CA, of the catalog endpoint and of the status service; and of
+// PuppetDB. It knows each answer that puppetserver 7.9 and PuppetDB 7.12 give, and turns it into a code. words.go makes the sentences.
 //
 // It must never trust a server beyond the CA that was given, clean or revoke a certificate of Puppet's own infrastructure, or take
 // a certificate for its own whose key it did not check.
@@ -84,6 +84,7 @@ func (c Credentials) Name() string { return c.Identity.Leaf().Subject.CommonName
 type Client struct {
 	URL string
 
+	server connect.Server
 	own    Credentials
 	caFile []*x509.Certificate
 	http   *http.Client
@@ -127,7 +128,7 @@ func NewNamed(address, name string, own Credentials, now func() time.Time) (*Cli
 	config.MinVersion = tls.VersionTLS12 // puppetserver on Java 8 knows no later version
 	config.InsecureSkipVerify = true     // VerifyConnection verifies
 	config.VerifyConnection = func(s tls.ConnectionState) error { return verifyServer(s, config.RootCAs, names, now()) }
-	return &Client{URL: "https://" + host, own: own, caFile: cas, now: now, http: httpClient(config)}, nil
+	return &Client{URL: "https://" + host, server: connect.Puppet, own: own, caFile: cas, now: now, http: httpClient(config)}, nil
 }
 
 func httpClient(config *tls.Config) *http.Client {
@@ -183,9 +184,10 @@ type answer struct {
 func (a answer) text() string {
 	var said struct {
 		Message string `json:"message"`
+		Error   string `json:"error"` // of PuppetDB
 	}
-	if json.Unmarshal(a.body, &said) == nil && said.Message != "" {
-		return clip.Line(said.Message, maxText)
+	if json.Unmarshal(a.body, &said) == nil && said.Message+said.Error != "" {
+		return clip.Line(said.Message+said.Error, maxText)
 	}
 	return clip.Line(strings.TrimSpace(string(a.body)), maxText)
 }
@@ -238,13 +240,13 @@ func (c *Client) unreachable(ctx context.Context, r request, err error) error {
 		return fmt.Errorf("cannot %s: %w", r.doing, ctx.Err())
 	}
 	own := c.own.Identity.Leaf()
-	target := connect.Target{Server: connect.Puppet, URL: c.URL, CA: CAFile, Own: own, Timeout: r.timeout}
+	target := connect.Target{Server: c.server, URL: c.URL, CA: CAFile, Own: own, Timeout: r.timeout}
 	return &Error{Code: Unreachable, Doing: r.doing, URL: c.URL, err: target.Explain(err, c.now())}
 }
 
 // refused returns the error for an answer that no caller has a code for.
 func (c *Client) refused(r request, a answer) *Error {
-	e := &Error{Code: Refused, Doing: r.doing, URL: c.URL, Name: c.own.Name(), Status: a.status, Text: a.text()}
+	e := &Error{Code: Refused, Doing: r.doing, Server: c.server, URL: c.URL, Name: c.own.Name(), Status: a.status, Text: a.text()}
 	switch {
 	case a.status == http.StatusForbidden:
 		e.Code, e.Method, e.Path = NoRight, r.method, r.path

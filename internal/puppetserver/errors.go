@@ -3,6 +3,8 @@ package puppetserver
 import (
 	"fmt"
 	"strings"
+
+	"pulley/internal/connect"
 )
 
 // Code names why a Puppet server did not do what was requested.
@@ -12,7 +14,7 @@ type Code string
 const (
 	Unreachable        Code = "unreachable"         // wraps a *connect.Failure
 	NoRight            Code = "no_right"            // Name: the client's own; Method, Path
-	NoService          Code = "no_service"          // no CA at this address
+	NoService          Code = "no_service"          // no CA, or no PuppetDB, at this address
 	UnknownName        Code = "unknown_name"        // Name
 	NoRequest          Code = "no_request"          // Name: the CA has no request to sign
 	NotSigned          Code = "not_signed"          // Name: only a signed certificate can be revoked
@@ -23,6 +25,7 @@ const (
 	OtherCertificate   Code = "other_certificate"   // Name, Text: the CA's answer is not the certificate that was requested
 	EnvironmentMissing Code = "environment_missing" // Name: of the environment; Text: of the one that was compiled
 	CompileFailed      Code = "compile_failed"      // Text
+	StillActive        Code = "still_active"        // Name; Text: the time of the command that PuppetDB ignored
 	Refused            Code = "refused"             // Status, Text
 	ServerFailed       Code = "server_failed"       // Status, Text
 	Unreadable         Code = "unreadable"          // Text
@@ -30,9 +33,10 @@ const (
 
 // Error is why a request was not done. Each code has few of the parameters.
 type Error struct {
-	Code  Code
-	Doing string // "sign the certificate of web1"
-	URL   string // of the server
+	Code   Code
+	Doing  string // "sign the certificate of web1"
+	Server connect.Server
+	URL    string // of the server
 
 	Name         string
 	State        State
@@ -58,8 +62,15 @@ func (e *Error) Cause() string {
 	case Unreachable:
 		return e.err.Error()
 	case NoRight:
-		return fmt.Sprintf("the Puppet server %s does not allow %s on %s to the certificate %q", e.URL, e.Method, e.endpoint(), e.Name)
+		cause := fmt.Sprintf("%s %s does not allow %s on %s to the certificate %q", e.Server, e.URL, e.Method, e.endpoint(), e.Name)
+		if e.Server == connect.PuppetDB { // its text names the setting
+			cause += ": " + e.Text
+		}
+		return cause
 	case NoService:
+		if e.Server == connect.PuppetDB {
+			return "no PuppetDB answers at " + e.URL
+		}
 		return "the Puppet server " + e.URL + " has no CA"
 	case UnknownName:
 		return fmt.Sprintf("the CA %s has no certificate and no request of %q", e.URL, e.Name)
@@ -87,17 +98,20 @@ func (e *Error) Cause() string {
 		return fmt.Sprintf("%q is not the name of an environment: Puppet accepts lower-case letters, digits and _", e.Name)
 	case CompileFailed:
 		return e.Text
+	case StillActive:
+		return fmt.Sprintf("PuppetDB %s has data of %q that is newer than %s, this machine's time", e.URL, e.Name, e.Text)
 	case ServerFailed:
-		return fmt.Sprintf("the Puppet server %s failed (%d): %s", e.URL, e.Status, e.Text)
+		return fmt.Sprintf("%s %s failed (%d): %s", e.Server, e.URL, e.Status, e.Text)
 	case Unreadable:
 		return fmt.Sprintf("the answer of %s has an unknown form: %s", e.URL, e.Text)
 	}
-	return fmt.Sprintf("the Puppet server %s refused it (%d): %s", e.URL, e.Status, e.Text)
+	return fmt.Sprintf("%s %s refused it (%d): %s", e.Server, e.URL, e.Status, e.Text)
 }
 
 // endpoint is the path as auth.conf has it: without the certname.
 func (e *Error) endpoint() string {
-	parts := strings.SplitN(strings.TrimPrefix(e.Path, "/"), "/", 4)
+	path, _, _ := strings.Cut(e.Path, "?")
+	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 4)
 	return "/" + strings.Join(parts[:min(len(parts), 3)], "/")
 }
 
@@ -109,8 +123,14 @@ func (e *Error) Hint() string {
 			return hinting.Hint()
 		}
 	case NoRight:
+		if e.Server == connect.PuppetDB {
+			return fmt.Sprintf("add %q to the file that certificate-allowlist of that PuppetDB names, and restart it", e.Name)
+		}
 		return fmt.Sprintf("allow %q in auth.conf of that server, and restart it: docs/puppet-server.md has the rules", e.Name)
 	case NoService:
+		if e.Server == connect.PuppetDB {
+			return "give the URL of PuppetDB, port " + DefaultPuppetDBPort + " by default"
+		}
 		return "give the URL of the Puppet server with the CA"
 	case UnknownName, NoRequest:
 		return "list the names with `pulley puppetserver list --all`"
@@ -128,7 +148,12 @@ func (e *Error) Hint() string {
 		return "clean the name with `pulley puppetserver clean`, and repeat the request"
 	case EnvironmentMissing:
 		return "deploy the environment on that server, correct its name, or correct the classifier"
+	case StillActive:
+		return "compare the clocks of both machines (`date -u`), and stop Puppet on a removed machine that still runs"
 	case ServerFailed:
+		if e.Server == connect.PuppetDB {
+			return "read the log of puppetdb on that host"
+		}
 		return "read the log of puppetserver on that host"
 	}
 	return ""

@@ -117,7 +117,7 @@ func (c *cleanups) do(ctx context.Context, step store.CleanupStep, of store.Clea
 // failure of one name stops no other.
 func (c *cleanups) fail(url string, err error) {
 	var failed *puppetserver.Error
-	if errors.As(err, &failed) && (failed.Code == puppetserver.Infrastructure || failed.Code == puppetserver.InvalidName) {
+	if errors.As(err, &failed) && slices.Contains([]puppetserver.Code{puppetserver.Infrastructure, puppetserver.InvalidName, puppetserver.StillActive}, failed.Code) {
 		return
 	}
 	pause := min(max(2*c.failed[url].pause, cleanupPause), maxCleanupPause)

@@ -1,46 +1,28 @@
 package puppetservertest
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
-)
-
-// Deadlines, for machines that are much slower than this one.
-const (
-	startTimeout = 4 * time.Minute
-	stopTimeout  = 90 * time.Second
 )
 
 // Server is one puppetserver in a folder of its own.
 type Server struct {
-	Name    string
+	daemon
 	Address string // of loopback, without the port
-	dir     string
-
-	mu      sync.Mutex
-	process *os.Process
-	ended   chan struct{} // closed when the process has ended
 }
 
 // server writes the configuration of a server. The CA does not exist yet.
 func (s *Site) server(name string) (*Server, error) {
-	address, err := freeAddress()
+	address, err := freeAddress(Port)
 	if err != nil {
 		return nil, err
 	}
-	server := &Server{Name: name, Address: address, dir: filepath.Join(s.Dir, name)}
+	server := &Server{daemon: daemon{Name: name, dir: filepath.Join(s.Dir, name)}, Address: address}
 	return server, server.configure(s.cadir(), name == FirstName)
 }
 
@@ -55,8 +37,6 @@ func (s *Server) CodeDir() string { return filepath.Join(s.dir, "code") }
 
 func (s *Server) confdir() string { return filepath.Join(s.dir, "conf") }
 func (s *Server) ssldir() string  { return filepath.Join(s.dir, "ssl") }
-func (s *Server) restart() string { return filepath.Join(s.dir, "restart") }
-func (s *Server) log() string     { return filepath.Join(s.dir, "puppetserver.log") }
 
 // names are the names in the server's certificate besides its own: those that agents use by habit, and the address.
 func (s *Server) names() string { return "puppet,puppetmaster,IP:" + s.Address }
@@ -184,111 +164,11 @@ func (s *Server) up() error {
 	return s.start()
 }
 
-// Down stops the server as systemd does.
-func (s *Server) Down(t testing.TB) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.running() {
-		return
-	}
-	_ = s.process.Signal(syscall.SIGTERM)
-	select {
-	case <-s.ended:
-	case <-time.After(stopTimeout):
-		t.Fatalf("%s does not stop\n%s", s.Name, s.Log())
-	}
-}
-
-// Kill ends the server at once.
-func (s *Server) Kill() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running() {
-		_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL)
-		<-s.ended
-	}
-}
-
-// Process returns the running server's process, for tests that stop it for a time (SIGSTOP).
-func (s *Server) Process() *os.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.process
-}
-
-// Log returns the end of the server's log.
-func (s *Server) Log() string {
-	b, _ := os.ReadFile(s.log())
-	return string(b[max(0, len(b)-8000):])
-}
-
-func (s *Server) running() bool {
-	if s.process == nil {
-		return false
-	}
-	select {
-	case <-s.ended:
-		return false
-	default:
-		return true
-	}
-}
-
 func (s *Server) start() error {
 	compiled, err := classes()
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.restart(), []byte("0"), 0o644); err != nil {
-		return err
-	}
-	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	// A small heap, and compilers that prefer a short start.
-	c := exec.Command("java", "-Xms64m", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djruby.logger.class=com.puppetlabs.jruby_utils.jruby.Slf4jLogger",
-		"-Djruby.lib=/usr/share/jruby/lib", "-Djava.io.tmpdir="+filepath.Join(s.dir, "run"), "-cp", compiled+":"+jar, "puppetlabs.trapperkeeper.main",
-		"--config", filepath.Join(s.dir, "conf.d"), "--bootstrap-config", filepath.Join(s.dir, "services.d"), "--restart-file", s.restart())
-	c.Dir, c.Stdout, c.Stderr = s.dir, log, log
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // Pdeathsig watches the thread that forked: it lives as long as the server
-		defer close(ended)
-		err := c.Start()
-		started <- err
-		if err == nil {
-			_ = c.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("cannot start puppetserver: %w", err)
-	}
-	s.process, s.ended = c.Process, ended
-	return s.answers(time.Now().Add(startTimeout))
-}
-
-// answers waits until the server has started.
-func (s *Server) answers(end time.Time) error {
-	for {
-		if b, err := os.ReadFile(s.restart()); err == nil && bytes.HasPrefix(b, []byte("1")) {
-			return nil
-		}
-		var err error
-		select {
-		case <-s.ended:
-			err = errors.New("it ended")
-		case <-time.After(100 * time.Millisecond):
-			if time.Now().After(end) {
-				err = fmt.Errorf("it did not answer within %s", startTimeout)
-				_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("cannot start %s: %w\n%s", s.Name, err, s.Log())
-		}
-	}
+	return s.serve("-Djruby.logger.class=com.puppetlabs.jruby_utils.jruby.Slf4jLogger", "-Djruby.lib=/usr/share/jruby/lib", "-Djava.io.tmpdir="+filepath.Join(s.dir, "run"),
+		"-cp", compiled+":"+jar, "puppetlabs.trapperkeeper.main", "--config", filepath.Join(s.dir, "conf.d"), "--bootstrap-config", filepath.Join(s.dir, "services.d"))
 }

@@ -1,5 +1,6 @@
 // Package puppetservertest owns real Puppet servers for tests: Debian's puppetserver in private folders, with a CA of its own, on
-// loopback addresses. A second server of the same CA runs beside the first one. All of it ends with the test's process.
+// loopback addresses. A second server of the same CA runs beside the first one, and Debian's puppetdb where a test starts it. All of it
+// ends with the test's process.
 //
 // A server needs 20 to 40 s and 600 MiB. The tests of a package share one site, and a server starts when the first test
 // calls Up. It must never be part of a program.
@@ -169,6 +170,7 @@ type Client struct {
 	Until   time.Time // zero: in an hour
 	CLIAuth bool      // with the extension pp_cli_auth, which auth.conf allows to use the CA
 	Foreign bool      // of another CA that has the same name
+	At      []string  // IP addresses of a server
 }
 
 // oidCLIAuth is Puppet's extension pp_cli_auth.
@@ -199,6 +201,9 @@ func (s *Site) Issue(t testing.TB, c Client) Credentials {
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: c.Name}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: c.Until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, address := range c.At {
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(address))
 	}
 	if c.CLIAuth {
 		value, err := asn1.MarshalWithParams("true", "utf8")
@@ -250,13 +255,13 @@ func (s *Site) CopyCRL(t testing.TB) {
 	}
 }
 
-// freeAddress returns an address of loopback whose port of Puppet is free.
-func freeAddress() (string, error) {
+// freeAddress returns an address of loopback where a port is free.
+func freeAddress(port string) (string, error) {
 	var err error
 	for range 50 {
 		var l net.Listener
 		address := net.IPv4(127, byte(1+mathrand.IntN(250)), byte(mathrand.IntN(250)), byte(2+mathrand.IntN(250))).String()
-		if l, err = net.Listen("tcp", net.JoinHostPort(address, Port)); err == nil {
+		if l, err = net.Listen("tcp", net.JoinHostPort(address, port)); err == nil {
 			return address, l.Close()
 		}
 	}
