@@ -281,38 +281,37 @@ func (p *Puppet) environmentDir(job agent.Job) string {
 	return filepath.Join(p.RunDir(job.ID), "environments", job.PuppetEnvironment)
 }
 
-// puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
-// of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
-// come from the run's modules, whatever modulepath the release has, as in Puppet's own packages. node has the settings
-// that classify the node.
-func (p *Puppet) puppetConf(job agent.Job, core bool, reports Reports, node [][2]string) []byte {
-	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+// partOptions returns the options of a run that makes no changes, or applies a part of its catalog.
+func partOptions(job agent.Job) (args []string) {
+	if job.Noop {
+		args = append(args, "--noop")
+	}
+	if len(job.Tags) > 0 {
+		args = append(args, "--tags", strings.Join(job.Tags, ","))
+	}
+	if len(job.SkipTags) > 0 {
+		args = append(args, "--skip_tags", strings.Join(job.SkipTags, ","))
+	}
+	return args
+}
+
+// confHeader begins a run's puppet.conf.
+const confHeader = "# written anew for each run\n[main]\n"
+
+// writeSettings writes settings of a run's puppet.conf, and those that all runs have. Folders that runs share are below own.
+func (p *Puppet) writeSettings(b *strings.Builder, job agent.Job, core bool, own string, settings ...[2]string) {
+	dir := p.RunDir(job.ID)
 	state := filepath.Join(own, "var", "state")
 	if job.Noop { // Puppet would record when it checked each resource, and skip those with a schedule in the next run
 		state = filepath.Join(dir, "state")
 	}
-	var b strings.Builder
-	b.WriteString("# written anew for each run\n[main]\n")
-	if reports.URL != "" {
-		fmt.Fprintf(&b, "reporturl = %s\nreport_include_system_store = true\n", reports.URL)
-	}
-	if job.Preview {
-		b.WriteString("show_diff = true\n") // types.rb turns it off for a release with secrets
-	}
 	if core {
-		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
+		settings = append(settings, [2]string{"vendormoduledir", filepath.Join(dir, "modules")})
 	}
-	for _, s := range append([][2]string{
+	settings = append(settings, [][2]string{
 		{"basemodulepath", filepath.Join(dir, "modules")},
-		{"codedir", dir}, // $codedir/environments/$environment is the release, as everywhere
-		{"environmentpath", filepath.Join(dir, "environments")},
-		{"libdir", filepath.Join(dir, "lib")},
-		{"factpath", filepath.Join(dir, "lib", "facter")},
-		{"pluginfactdest", filepath.Join(dir, "facts.d")},
-		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
 		{"statedir", state},
 		{"publicdir", filepath.Join(own, "var", "public")},
-		{"ssldir", filepath.Join(own, "ssl")},
 		{"rundir", filepath.Join(own, "run")},
 		{"logdir", filepath.Join(own, "log")},
 		{"lastrunreport", filepath.Join(dir, "report.yaml")},
@@ -320,15 +319,41 @@ func (p *Puppet) puppetConf(job agent.Job, core bool, reports Reports, node [][2
 		{"write_catalog_summary", "true"},
 		{"classfile", filepath.Join(dir, "classes.txt")},
 		{"resourcefile", filepath.Join(dir, "resources.txt")},
-		{"reports", "none"},
 		{"report", "true"},
-		{"storeconfigs", "false"},
-		{"log_level", "notice"}, // a notice: `Compiled catalog`, the proof that classify needs
 		{"disable_i18n", "true"},
-		{"facts_terminus", "pulley"}, // of the libdir
-	}, node...) {
-		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
+	}...)
+	for _, s := range settings {
+		fmt.Fprintf(b, "%s = %s\n", s[0], s[1])
 	}
+}
+
+// puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
+// of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
+// come from the run's modules, whatever modulepath the release has, as in Puppet's own packages. node has the settings
+// that classify the node.
+func (p *Puppet) puppetConf(job agent.Job, core bool, reports Reports, node [][2]string) []byte {
+	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+	var b strings.Builder
+	b.WriteString(confHeader)
+	if reports.URL != "" {
+		fmt.Fprintf(&b, "reporturl = %s\nreport_include_system_store = true\n", reports.URL)
+	}
+	if job.Preview {
+		b.WriteString("show_diff = true\n") // types.rb turns it off for a release with secrets
+	}
+	p.writeSettings(&b, job, core, own, append([][2]string{
+		{"codedir", dir}, // $codedir/environments/$environment is the release, as everywhere
+		{"environmentpath", filepath.Join(dir, "environments")},
+		{"libdir", filepath.Join(dir, "lib")},
+		{"factpath", filepath.Join(dir, "lib", "facter")},
+		{"pluginfactdest", filepath.Join(dir, "facts.d")},
+		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
+		{"ssldir", filepath.Join(own, "ssl")},
+		{"reports", "none"},
+		{"storeconfigs", "false"},
+		{"log_level", "notice"},      // a notice: `Compiled catalog`, the proof that classify needs
+		{"facts_terminus", "pulley"}, // of the libdir
+	}, node...)...)
 	return []byte(b.String())
 }
 

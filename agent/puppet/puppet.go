@@ -152,16 +152,7 @@ func (p *Puppet) reveal(ctx context.Context, job agent.Job) (data string, done f
 
 // apply runs Puppet once.
 func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error) {
-	args := []string{"apply", "--detailed-exitcodes"}
-	if job.Noop {
-		args = append(args, "--noop")
-	}
-	if len(job.Tags) > 0 {
-		args = append(args, "--tags", strings.Join(job.Tags, ","))
-	}
-	if len(job.SkipTags) > 0 {
-		args = append(args, "--skip_tags", strings.Join(job.SkipTags, ","))
-	}
+	args := append([]string{"apply", "--detailed-exitcodes"}, partOptions(job)...)
 	// Empty code makes Puppet use the environment's own manifest setting. Without it, Puppet would read standard input.
 	cmd, err := p.command(job, append(args, "-e", job.Code)...)
 	if refused := (*ReleaseError)(nil); errors.As(err, &refused) {

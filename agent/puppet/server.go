@@ -379,16 +379,7 @@ func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*ex
 		"--server", server.CertificateName(), "--onetime", "--no-daemonize", "--detailed-exitcodes", "--strict_environment_mode", "--no-usecacheonfailure",
 		"--catalog_cache_terminus", "", "--logdest", "console", "--color=false",
 	}
-	if job.Noop {
-		args = append(args, "--noop")
-	}
-	if len(job.Tags) > 0 {
-		args = append(args, "--tags", strings.Join(job.Tags, ","))
-	}
-	if len(job.SkipTags) > 0 {
-		args = append(args, "--skip_tags", strings.Join(job.SkipTags, ","))
-	}
-	cmd := exec.Command(name, args...)
+	cmd := exec.Command(name, append(args, partOptions(job)...)...)
 	cmd.Env, cmd.Dir = environ(), "/"
 	if server.Address != server.CertificateName() {
 		cmd.Env = append(cmd.Env, "RUBYOPT=-r"+filepath.Join(dir, "lib", "pulley_address.rb"), "PULLEY_SERVER_NAME="+server.CertificateName(), "PULLEY_SERVER_ADDRESS="+server.Address)
@@ -398,43 +389,22 @@ func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*ex
 
 // agentConf returns the run's puppet.conf. The settings of the environment file cannot name those that follow them.
 func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, server namedServer) []byte {
-	dir, own := p.RunDir(job.ID), p.agentDir()
-	state := filepath.Join(own, "var", "state")
-	if job.Noop { // Puppet would record when it checked each resource, and skip those with a schedule in the next run
-		state = filepath.Join(dir, "state")
-	}
+	own := p.agentDir()
 	var b strings.Builder
-	b.WriteString("# written anew for each run\n[main]\n")
+	b.WriteString(confHeader)
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		fmt.Fprintf(&b, "%s = %s\n", name, more[name])
 	}
-	if core {
-		fmt.Fprintf(&b, "vendormoduledir = %s\n", filepath.Join(dir, "modules"))
-	}
-	for _, s := range [][2]string{
+	p.writeSettings(&b, job, core, own, [][2]string{
 		{"serverport", strconv.Itoa(cmp.Or(server.Port, environments.DefaultPort))},
 		{"ssldir", p.sslDir()},
-		{"basemodulepath", filepath.Join(dir, "modules")},
 		{"codedir", filepath.Join(own, "code")},
-		{"statedir", state},
-		{"publicdir", filepath.Join(own, "var", "public")},
-		{"rundir", filepath.Join(own, "run")},
-		{"logdir", filepath.Join(own, "log")},
-		{"lastrunreport", filepath.Join(dir, "report.yaml")},
-		{"lastrunfile", filepath.Join(dir, "summary.yaml")},
-		{"write_catalog_summary", "true"},
-		{"classfile", filepath.Join(dir, "classes.txt")},
-		{"resourcefile", filepath.Join(dir, "resources.txt")},
-		{"report", "true"},
 		{"manage_internal_file_permissions", "false"}, // the key stays readable for root only
 		{"noop", "false"},
 		{"splay", "false"},
 		{"waitforcert", "0"},
 		{"waitforlock", "0"},
 		{"log_level", "info"}, // an info: `Applying configuration version`, the proof that a catalog was applied
-		{"disable_i18n", "true"},
-	} {
-		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
-	}
+	}...)
 	return []byte(b.String())
 }

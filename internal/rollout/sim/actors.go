@@ -108,14 +108,7 @@ func (w *world) observe(need rollout.Needs) (rollout.Observed, revisions) {
 // act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
 func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step, o rollout.Observed, r revisions, now time.Time) bool {
 	w := k.w
-	w.result.Advances++
-	if step.State == nil && state.rev == w.state.rev {
-		w.lastWait = step.Wait
-		if state.value.Phase == rollout.Advancing && step.Wait.Code == "" {
-			w.violate("an advance without a change says nothing")
-		}
-	}
-	if state.rev != w.state.rev || gate.rev != w.gate.rev {
+	if !w.current(state, gate, step) {
 		return false
 	}
 	if step.State != nil {
@@ -136,6 +129,23 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step 
 		w.checkAssigned()
 		return true
 	}
+	return w.write(step, r, func(node string) { delete(w.assigned, node) })
+}
+
+// current reports whether a step may be written: neither state nor gate changed since they were read.
+func (w *world) current(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step) bool {
+	w.result.Advances++
+	if step.State == nil && state.rev == w.state.rev {
+		w.lastWait = step.Wait
+		if state.value.Phase == rollout.Advancing && step.Wait.Code == "" {
+			w.violate("an advance without a change says nothing")
+		}
+	}
+	return state.rev == w.state.rev && gate.rev == w.gate.rev
+}
+
+// write writes the orders of a step, and withdraws others, if nothing changed since the nodes were read. It reports whether there are any.
+func (w *world) write(step rollout.Step, r revisions, withdraw func(node string)) bool {
 	for _, a := range step.Assign {
 		if w.now < w.Until && w.chance(w.Chaos/20) {
 			return false // it ends between two transactions
@@ -146,7 +156,7 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step 
 	}
 	for _, node := range step.Withdraw {
 		if r.assigned[node] == w.assigned[node].rev && r.status[node] == w.statuses[node].rev {
-			delete(w.assigned, node)
+			withdraw(node)
 		}
 	}
 	return len(step.Assign)+len(step.Withdraw) > 0

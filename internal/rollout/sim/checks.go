@@ -21,7 +21,7 @@ func (w *world) checkAdmission(n *node, a agent.Assignment) {
 		w.violate("%s began %s of epoch %d in epoch %d", n.name, a.ID, a.Epoch, g.Epoch)
 	case g.Rollout != w.plan.ID || s.Phase != rollout.Advancing:
 		w.violate("%s began %s of a campaign that is %s", n.name, a.ID, s.Phase)
-	case a.Machine != n.machine:
+	case a.Machine != n.id:
 		w.violate("%s began an assignment of another machine", n.name)
 	case g.Epoch < w.highest && n.state.Epoch == w.highest:
 		w.violate("%s began %s of epoch %d after it saw epoch %d", n.name, a.ID, g.Epoch, w.highest)
@@ -38,7 +38,7 @@ func (w *world) checkBudget(s rollout.State) {
 	for i, g := range w.groups(s) {
 		for _, m := range g.Nodes {
 			n := w.nodes[m.Node]
-			if n.machine != m.Machine || n.gone || n.running == "" || n.running == n.ended || n.era != w.era || !n.honest() {
+			if n.id != m.Machine || n.gone || n.running == "" || n.running == n.ended || n.era != w.era || !n.honest() {
 				continue
 			}
 			if _, skipped := s.Skipped[m.Node]; skipped || s.Slots[m.Node].GivenUp {
@@ -145,7 +145,7 @@ func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Tim
 		freed++
 		n, settle := w.nodes[node], time.Duration(w.plan.Policy.Settle)-time.Second // instants are whole seconds
 		switch {
-		case !n.honest() || n.machine != slot.Machine || w.era > 0:
+		case !n.honest() || n.id != slot.Machine || w.era > 0:
 		case n.took == 0:
 			w.violate("%s counts as done, and never took the target", node)
 		case !w.skewed && !slot.GivenUp && w.now-n.took < settle:
@@ -350,7 +350,7 @@ func (w *world) checkAssigned() {
 	}
 	for node, a := range w.assigned {
 		n := w.nodes[node]
-		if _, slot := s.Slots[node]; a.value.Epoch == g.Epoch && !slot && n.honest() && n.machine == a.value.Machine && n.state.LastGood != after && !slices.Contains(n.began, a.value.ID) {
+		if _, slot := s.Slots[node]; a.value.Epoch == g.Epoch && !slot && n.honest() && n.id == a.value.Machine && n.state.LastGood != after && !slices.Contains(n.began, a.value.ID) {
 			w.violate("%s never began %s, which outlived its slot", node, a.value.ID)
 		}
 	}

@@ -64,8 +64,8 @@ func RunJob(c JobConfig) Result {
 		n := y.join(name)
 		n.state.LastGood, n.state.Enforcing, n.state.RanAt = before, before, n.clock().Add(-w.between(0, 30*time.Minute))
 		w.statuses[name] = cell[agent.Status]{n.status(y.read(name), agent.Idle), w.bump()}
-		layers[at] = append(layers[at], rollout.Member{Node: name, Machine: n.machine})
-		y.layer[n.machine] = at
+		layers[at] = append(layers[at], rollout.Member{Node: name, Machine: n.id})
+		y.layer[n.id] = at
 	}
 	plan, err := rollout.MakeJob(rollout.Order{Policy: c.Policy, At: w.time()}, layers)
 	if err != nil {
@@ -144,8 +144,8 @@ func (y *yard) finish() {
 	}
 	for name, n := range y.workers {
 		d := y.read(name)
-		calm := n.mood == honest && w.now > max(n.down, n.cut, n.held)+time.Hour && len(d.Holds) == 0 && d.Host != nil && d.Host.MachineID == n.machine
-		dec := agent.Decide(agent.Observed{Identity: agent.Identity{Node: name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.machine}, d, n.clock())
+		calm := n.mood == honest && w.now > max(n.down, n.cut, n.held)+time.Hour && len(d.Holds) == 0 && d.Host != nil && d.Host.MachineID == n.id
+		dec := agent.Decide(agent.Observed{Identity: agent.Identity{Node: name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id}, d, n.clock())
 		switch {
 		case dec.Reason == agent.ReasonWaits:
 			w.violate("%s waits after the end of the job", name)
@@ -238,14 +238,7 @@ func (y *yard) observe(need rollout.Needs) (rollout.Observed, revisions) {
 // act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
 func (k *conductor) act(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step, o rollout.Observed, r revisions) bool {
 	y, w := k.y, k.y.world
-	w.result.Advances++
-	if step.State == nil && state.rev == w.state.rev {
-		w.lastWait = step.Wait
-		if state.value.Phase == rollout.Advancing && step.Wait.Code == "" {
-			w.violate("an advance without a change says nothing")
-		}
-	}
-	if state.rev != w.state.rev || gate.rev != w.gate.rev {
+	if !w.current(state, gate, step) {
 		return false
 	}
 	if step.State != nil {
@@ -258,20 +251,9 @@ func (k *conductor) act(state cell[rollout.State], gate cell[agent.Gate], step r
 		}
 		return true
 	}
-	for _, a := range step.Assign {
-		if w.now < w.Until && w.chance(w.Chaos/20) {
-			return false // it ends between two transactions
-		}
-		if r.host[a.Node] == w.hosts[a.Node].rev && r.assigned[a.Node] == w.assigned[a.Node].rev {
-			w.assigned[a.Node] = cell[agent.Assignment]{a.Assignment, w.bump()}
-		}
-	}
-	for _, node := range step.Withdraw {
-		if r.assigned[node] == w.assigned[node].rev && r.status[node] == w.statuses[node].rev {
-			w.assigned[node] = cell[agent.Assignment]{w.plan.Waits(state.value.Slots[node].Machine), w.bump()}
-		}
-	}
-	return len(step.Assign)+len(step.Withdraw) > 0
+	return w.write(step, r, func(node string) {
+		w.assigned[node] = cell[agent.Assignment]{w.plan.Waits(state.value.Slots[node].Machine), w.bump()}
+	})
 }
 
 // free ends the job: with the next epoch its orders are void, and its key is deleted.
@@ -326,7 +308,7 @@ func (y *yard) checkTurn(n *worker, a agent.Assignment) {
 		w.violate("%s began %s after the lease of the job ended", n.name, a.ID)
 	case w.gate.value.Rollout != w.plan.ID || a.Epoch != w.gate.value.Epoch || s.Phase != rollout.Advancing:
 		w.violate("%s began %s of a job that is %s", n.name, a.ID, s.Phase)
-	case a.Machine != n.machine:
+	case a.Machine != n.id:
 		w.violate("%s began an order for another machine", n.name)
 	case w.era == 0 && s.Slots[n.name].ID != a.ID:
 		w.violate("%s began %s without a slot", n.name, a.ID)
@@ -336,7 +318,7 @@ func (y *yard) checkTurn(n *worker, a agent.Assignment) {
 	}
 	count := 0
 	for _, other := range y.workers {
-		_, planned := y.layer[other.machine]
+		_, planned := y.layer[other.id]
 		if !other.honest() || other.running == "" || other.gone || !planned || w.hosts[other.name].rev == 0 {
 			continue
 		}
@@ -346,8 +328,8 @@ func (y *yard) checkTurn(n *worker, a agent.Assignment) {
 		case other.running == alone: // etcd was away for it: it enforces as usual
 		case other.running != turn(s, other) && !lost:
 			w.violate("%s began its turn while %s runs %q", n.name, other.name, other.running)
-		case y.layer[other.machine] != y.layer[n.machine] && !lost:
-			w.violate("%s of layer %d began while %s of layer %d runs", n.name, y.layer[n.machine], other.name, y.layer[other.machine])
+		case y.layer[other.id] != y.layer[n.id] && !lost:
+			w.violate("%s of layer %d began while %s of layer %d runs", n.name, y.layer[n.id], other.name, y.layer[other.id])
 		default:
 			count++
 		}
@@ -374,7 +356,7 @@ func (y *yard) checkJob(old, s rollout.State, o rollout.Observed) {
 		}
 		freed++
 		n := y.workers[node]
-		if n.honest() && n.machine == slot.Machine && w.era == 0 && (n.answered == nil || !n.answered[slot.ID]) {
+		if n.honest() && n.id == slot.Machine && w.era == 0 && (n.answered == nil || !n.answered[slot.ID]) {
 			w.violate("%s counts as done, and never ran %s well", node, slot.ID)
 		}
 	}

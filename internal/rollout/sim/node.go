@@ -18,15 +18,43 @@ const (
 	stubborn mood = "running" // it reports a run forever
 )
 
+// machine is a machine of the fleet, and what may happen to it.
+type machine struct {
+	name   string
+	id     string // of the machine
+	mood   mood
+	broken bool // its runs, or its runs of the target, fail
+	skew   time.Duration
+	down   time.Duration // until
+	cut    time.Duration // without etcd until
+	held   time.Duration // until
+	gone   bool          // replaced by another machine
+}
+
+func (w *world) newMachine(name string) machine {
+	m := machine{name: name, id: fmt.Sprintf("m%d", w.bump()), mood: honest}
+	switch x := w.rng.Float64(); {
+	case x < 0.02*min(w.Chaos*10, 1):
+		m.mood = slow
+	case x < 0.03*min(w.Chaos*10, 1):
+		m.mood = liar
+	case x < 0.04*min(w.Chaos*10, 1):
+		m.mood = stubborn
+	}
+	m.broken = w.chance(w.Broken)
+	if w.chance(w.Chaos) {
+		m.skew = w.between(-48*time.Hour, 48*time.Hour)
+	}
+	return m
+}
+
+func (m *machine) honest() bool { return m.mood == honest || m.mood == slow }
+
 // node is one machine with a real decision and an imitated Puppet.
 type node struct {
-	w       *world
-	name    string
-	machine string
-	rack    string
-	mood    mood
-	broken  bool // the target fails here
-	skew    time.Duration
+	machine
+	w    *world
+	rack string
 
 	state   agent.State
 	running string        // id of the assignment whose target it takes now
@@ -34,14 +62,8 @@ type node struct {
 	ended   string        // id of the assignment that it answered last
 	era     int           // of etcd's data when it began
 	took    time.Duration // when it took the target of the campaign; 0: never
-	down    time.Duration // until
-	cut     time.Duration // without etcd until
-	held    time.Duration // until
 	heard   time.Duration // its last read
-	gone    bool          // replaced by another machine
 }
-
-func (n *node) honest() bool { return n.mood == honest || n.mood == slow }
 
 func (n *node) alive(w *world) bool { return !n.gone && n.down <= w.now && n.cut <= w.now }
 
@@ -52,21 +74,9 @@ func (w *world) join(name, role string) {
 	} else {
 		w.names = append(w.names, name)
 	}
-	n := &node{w: w, name: name, machine: fmt.Sprintf("m%d", w.bump()), rack: fmt.Sprintf("rack=r%d", len(w.names)%3), mood: honest}
-	switch x := w.rng.Float64(); {
-	case x < 0.02*min(w.Chaos*10, 1):
-		n.mood = slow
-	case x < 0.03*min(w.Chaos*10, 1):
-		n.mood = liar
-	case x < 0.04*min(w.Chaos*10, 1):
-		n.mood = stubborn
-	}
-	n.broken = w.chance(w.Broken)
-	if w.chance(w.Chaos) {
-		n.skew = w.between(-48*time.Hour, 48*time.Hour)
-	}
+	n := &node{machine: w.newMachine(name), w: w, rack: fmt.Sprintf("rack=r%d", len(w.names)%3)}
 	w.nodes[name] = n
-	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: role, MachineID: n.machine, At: w.time()}, w.bump()}
+	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: role, MachineID: n.id, At: w.time()}, w.bump()}
 	if w.plan.ID == "" { // it has the origin already
 		n.state.LastGood, n.state.Enforcing, n.state.RanAt = before, before, n.clock()
 		w.statuses[name] = cell[agent.Status]{n.status(agent.Desired{Default: before}, agent.Idle), w.bump()}
@@ -109,7 +119,7 @@ func (n *node) tick() {
 		n.state.Attempts = slices.DeleteFunc(slices.Clone(n.state.Attempts), func(old agent.Attempt) bool { return old.Target == d.Wanted() })
 	}
 	dec := agent.Decide(agent.Observed{
-		Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.machine,
+		Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id,
 	}, d, n.clock())
 	if dec.Action != agent.Take && dec.Action != agent.Enforce {
 		n.report(d, agent.Idle)
@@ -223,7 +233,7 @@ func (n *node) fail() {
 func (n *node) status(d agent.Desired, phase agent.Phase) agent.Status {
 	st := agent.Status{
 		Node: n.name, Phase: phase, Target: d.Wanted(), LastGood: n.state.LastGood, Enforcing: n.state.Enforcing, Outcome: n.state.Outcome,
-		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: agent.DefaultSettings(), Machine: n.machine,
+		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: agent.DefaultSettings(), Machine: n.id,
 	}
 	if a := d.Assignment(); a != nil {
 		st.Assignment = a.ID
@@ -238,7 +248,7 @@ func (n *node) status(d agent.Desired, phase agent.Phase) agent.Status {
 
 func (n *node) report(d agent.Desired, phase agent.Phase) {
 	w := n.w
-	if n.cut > w.now || w.hosts[n.name].value.MachineID != n.machine && w.hosts[n.name].rev != 0 {
+	if n.cut > w.now || w.hosts[n.name].value.MachineID != n.id && w.hosts[n.name].rev != 0 {
 		return
 	}
 	w.statuses[n.name] = cell[agent.Status]{n.status(d, phase), w.bump()}

@@ -224,7 +224,7 @@ func (w *world) finish() {
 	for _, name := range w.names {
 		n := w.nodes[name]
 		d := w.read(name)
-		if !n.honest() || !n.alive(w) || d.Host == nil || d.Host.MachineID != n.machine {
+		if !n.honest() || !n.alive(w) || d.Host == nil || d.Host.MachineID != n.id {
 			continue
 		}
 		calm := n.mood == honest && w.now > max(n.down, n.cut, n.held)+time.Hour && len(d.Holds) == 0

@@ -9,22 +9,14 @@ import (
 
 // worker is one machine in a job, with a real decision and an imitated Puppet.
 type worker struct {
-	y       *yard
-	name    string
-	machine string
-	mood    mood
-	broken  bool // its runs fail
-	skew    time.Duration
+	machine
+	y *yard
 
 	state    agent.State
 	running  string          // id of the order that it runs now; alone or due without one; "": nothing
 	answered map[string]bool // the orders that it ran well
 	ran      time.Duration   // when a run last ended well; 0: never
 	number   int             // of its runs
-	down     time.Duration   // until
-	cut      time.Duration   // without etcd until
-	held     time.Duration   // until
-	gone     bool            // replaced by another machine
 }
 
 // The runs of a node that no job ordered.
@@ -32,8 +24,6 @@ const (
 	due   = "its schedule"
 	alone = "without etcd"
 )
-
-func (n *worker) honest() bool { return n.mood == honest || n.mood == slow }
 
 func (n *worker) clock() time.Time { return n.y.time().Add(n.skew) }
 
@@ -45,21 +35,9 @@ func (y *yard) join(name string) *worker {
 	} else {
 		w.names = append(w.names, name)
 	}
-	n := &worker{y: y, name: name, machine: fmt.Sprintf("m%d", w.bump()), mood: honest, answered: map[string]bool{}}
-	switch x := w.rng.Float64(); {
-	case x < 0.02*min(w.Chaos*10, 1):
-		n.mood = slow
-	case x < 0.03*min(w.Chaos*10, 1):
-		n.mood = liar
-	case x < 0.04*min(w.Chaos*10, 1):
-		n.mood = stubborn
-	}
-	n.broken = w.chance(w.Broken)
-	if w.chance(w.Chaos) {
-		n.skew = w.between(-48*time.Hour, 48*time.Hour)
-	}
+	n := &worker{machine: w.newMachine(name), y: y, answered: map[string]bool{}}
 	y.workers[name] = n
-	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: "web", MachineID: n.machine, At: w.time()}, w.bump()}
+	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: "web", MachineID: n.id, At: w.time()}, w.bump()}
 	w.after(w.between(0, time.Minute), n.tick)
 	return n
 }
@@ -93,7 +71,7 @@ func (n *worker) tick() {
 	if d.Unreachable == "" {
 		n.state.Holds = d.Holds
 	}
-	dec := agent.Decide(agent.Observed{Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.machine}, d, n.clock())
+	dec := agent.Decide(agent.Observed{Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id}, d, n.clock())
 	if dec.Action != agent.Take && dec.Action != agent.Enforce {
 		n.report(d, agent.Idle)
 		w.after(again, n.tick)
@@ -173,7 +151,7 @@ func (n *worker) end(t agent.Target, number int) {
 func (n *worker) status(d agent.Desired, phase agent.Phase) agent.Status {
 	st := agent.Status{
 		Node: n.name, Phase: phase, Target: d.Wanted(), LastGood: n.state.LastGood, Enforcing: n.state.Enforcing, Outcome: n.state.Outcome,
-		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: agent.DefaultSettings(), Machine: n.machine, Ran: n.state.Ran,
+		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: agent.DefaultSettings(), Machine: n.id, Ran: n.state.Ran,
 	}
 	if a := d.Assignment(); a != nil {
 		st.Assignment = a.ID
@@ -183,7 +161,7 @@ func (n *worker) status(d agent.Desired, phase agent.Phase) agent.Status {
 
 func (n *worker) report(d agent.Desired, phase agent.Phase) {
 	w := n.y.world
-	if n.cut > w.now || w.hosts[n.name].value.MachineID != n.machine && w.hosts[n.name].rev != 0 {
+	if n.cut > w.now || w.hosts[n.name].value.MachineID != n.id && w.hosts[n.name].rev != 0 {
 		return
 	}
 	w.statuses[n.name] = cell[agent.Status]{n.status(d, phase), w.bump()}
