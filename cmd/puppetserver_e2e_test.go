@@ -23,7 +23,7 @@ func TestPuppetServerScenarios(t *testing.T) {
 		t.Fatal("there is no Puppet here: apt-get install puppet-agent")
 	}
 	away := os.Getenv("PULLEY_TEST_AWAY") // how long the server stays away: "1h"
-	site := realPuppetServer{t, puppetservertest.New(t)}
+	site := realPuppetServer{t, puppetSites.Site(t)}
 	play(t, "testdata/puppetserver", func(env *testscript.Env) error {
 		if err := setup(env); err != nil {
 			return err

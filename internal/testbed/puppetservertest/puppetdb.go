@@ -26,7 +26,7 @@ import (
 // PuppetDB is Debian's puppetdb with a PostgreSQL of its own.
 type PuppetDB struct {
 	daemon
-	Address string // of loopback, for clients. Its port is closed until Reachable
+	*Way // for clients
 
 	own      string // where puppetdb listens
 	client   *http.Client
@@ -62,12 +62,10 @@ func (s *Site) PuppetDB(t testing.TB, allowed ...string) *PuppetDB {
 	t.Helper()
 	d := &PuppetDB{daemon: daemon{Name: puppetDBName, dir: filepath.Join(s.Dir, puppetDBName)}}
 	var err error
-	if d.Address, err = freeAddress(puppetDBPort); err == nil {
-		d.own, err = freeAddress(puppetDBPort)
-	}
-	if err != nil {
+	if d.own, err = freeAddress(puppetDBPort); err != nil {
 		t.Fatal(err)
 	}
+	d.Way = NewWay(t, net.JoinHostPort(d.own, puppetDBPort))
 	files := s.Issue(t, Client{Name: puppetDBName, At: []string{d.Address, d.own}})
 	if d.client, err = clientOf(files); err != nil {
 		t.Fatal(err)
@@ -190,34 +188,6 @@ func clientOf(files Credentials) (*http.Client, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: roots}}}, nil
-}
-
-// Reachable opens the port at Address. A second start of PuppetDB would need 20 s more.
-func (d *PuppetDB) Reachable(t testing.TB) {
-	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(d.Address, puppetDBPort))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer from.Close()
-				to, err := net.Dial("tcp", net.JoinHostPort(d.own, puppetDBPort))
-				if err != nil {
-					return
-				}
-				defer to.Close()
-				go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
-				_, _ = io.Copy(from, to)
-			}()
-		}
-	}()
 }
 
 // Facts submits facts of a node that have a time, as a Puppet server does.
