@@ -88,7 +88,17 @@ type joined struct {
 
 func (f *serverFleet) join(t *testing.T, environment, node string) joined {
 	t.Helper()
-	token := strings.TrimSpace(f.quietly("pulley", "token", "create", "-e", environment, "--node", node))
+	return f.joinWith(t, f.token(environment, node), environment, node)
+}
+
+// token returns a token that lets one machine join as the node.
+func (f *serverFleet) token(environment, node string) string {
+	f.t.Helper()
+	return strings.TrimSpace(f.quietly("pulley", "token", "create", "-e", environment, "--node", node))
+}
+
+func (f *serverFleet) joinWith(t *testing.T, token, environment, node string) joined {
+	t.Helper()
 	trust, err := pki.Pinned([]string{f.pin})
 	if err != nil {
 		t.Fatal(err)
@@ -263,6 +273,63 @@ func TestPuppetCertificates(t *testing.T) {
 			t.Error("the certificate of the new machine is not valid")
 		}
 	})
+	t.Run("before the machine boots", func(t *testing.T) {
+		t.Parallel()
+		ca := f.proxied(t)
+		close(ca.release)
+		f.environment("early", fmt.Sprintf("puppet:\n  servers: {eu1: {address: %q}}\n  ca: {url: %q, how: presigned}\nroles:\n  probe: {cardinality: 9, flavor: bare-metal}\n", f.site.First.Address, ca.URL))
+		alive, err := f.ca.Certificate(t.Context(), "probe2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.token("made", "probe2") // its machine is alive
+		comes, given := f.token("early", "probe5"), f.token("early", "probe6")
+		signed := func(node string) bool {
+			return strings.Contains(f.value("/pulley/v1/presigned/early/"+node), "BEGIN CERTIFICATE")
+		}
+		eventually(t, "no certificate is signed before its machine boots", func() bool { return signed("probe5") && signed("probe6") })
+
+		f.quietly("pulley", "token", "revoke", strings.Split(given, "_")[1], "--yes")
+		eventually(t, "the certificate of a machine that does not come is not cleaned", func() bool {
+			_, err := f.ca.Status(t.Context(), "probe6")
+			var failed *puppetserver.Error
+			return errors.As(err, &failed) && failed.Code == puppetserver.UnknownName
+		})
+		if signed("probe6") {
+			t.Error("etcd keeps the key of a machine that does not come")
+		}
+
+		ca.Close() // the machine boots while the CA is away
+		f.token("early", "probe7")
+		m := f.joinWith(t, comes, "early", "probe5")
+		got := m.asks(t, join.PuppetRequest{})
+		key, err := pki.ParseKey([]byte(got.Key))
+		if err == nil {
+			_, err = pki.NewIdentity(key, []byte(got.Certificate))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now, err := f.ca.Certificate(t.Context(), "probe5"); err != nil || string(now) != got.Certificate || onCRL(t, got.CRL, got.CA, now) {
+			t.Errorf("the CA has another certificate than the machine: %v", err)
+		}
+		if stored := f.everything(); strings.Contains(stored, keyLine(got.Key)) {
+			t.Error("etcd has the key in plain text")
+		}
+		if a := m.asks(t, join.PuppetRequest{Certificate: got.Certificate}); !a.Valid {
+			t.Error("the certificate is not confirmed")
+		}
+		if f.value("/pulley/v1/presigned/early/probe5") != "" {
+			t.Error("etcd keeps the key although its node has it")
+		}
+		eventually(t, "doctor does not name a certificate that is not signed", func() bool {
+			out, _ := f.command(nil, "pulley", "doctor")
+			return strings.Contains(string(out), "did not sign the certificates of machines that are to boot: probe7")
+		})
+		if now, err := f.ca.Certificate(t.Context(), "probe2"); err != nil || string(now) != string(alive) || f.value("/pulley/v1/presigned/made/probe2") != "" {
+			t.Errorf("a token for a machine that is alive made another certificate: %v", err)
+		}
+	})
 	t.Run("away", func(t *testing.T) {
 		f.environment("away", "puppet:\n  servers: {eu1: {address: 127.0.0.1}}\n  ca: {url: 'https://127.0.0.1:1'}\nroles:\n  probe: {cardinality: 9, flavor: bare-metal}\n")
 		m := f.join(t, "away", "probe3")
@@ -361,6 +428,19 @@ func onCRL(t *testing.T, crl, bundle string, certificate []byte) bool {
 
 // keyLine returns a line of a key that no other text has.
 func keyLine(key string) string { return strings.Split(key, "\n")[1] }
+
+// value returns the value of a key of etcd; "" for none.
+func (f *serverFleet) value(key string) string {
+	f.t.Helper()
+	resp, err := f.admin().Get(f.t.Context(), key)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		return string(kv.Value)
+	}
+	return ""
+}
 
 // everything returns all keys of etcd with their values.
 func (f *serverFleet) everything() string {

@@ -98,6 +98,7 @@ type environment struct {
 	nodes      []fleet.Node        // all that are known, by name
 	secrets    []change.Secret
 	secretsErr error
+	presigned  map[string]store.Presigned
 }
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
@@ -185,6 +186,7 @@ func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref,
 	var damaged []string
 	for _, read := range []func(){
 		func() { e.hosts, damaged, err = st.Fleet.HostList(ctx, ref) },
+		func() { e.presigned, damaged, err = st.Identities.AllPresigned(ctx, ref) },
 		func() { e.precreated, damaged, err = st.Identities.Precreated(ctx, ref) },
 		func() { e.identities, damaged, err = st.Identities.List(ctx, ref) },
 		func() { e.boots, damaged, err = st.FirstBoots.List(ctx, ref) },

@@ -295,7 +295,8 @@ const (
 	kindPuppetDB  = string(store.CleanPuppetDB)
 )
 
-// cleanups names what Puppet servers still have of removed nodes: one finding for each server of an environment.
+// cleanups names what Puppet servers still have of removed nodes, and what they do not have of new ones: one finding for each server of an
+// environment.
 func cleanups(f *facts) (all []Finding) {
 	at := map[[3]string]int{}
 	for _, c := range f.cleanups {
@@ -318,5 +319,28 @@ func cleanups(f *facts) (all []Finding) {
 			}
 		}
 	}
+	for _, e := range f.environments {
+		if found, some := unsigned(e); some {
+			all = append(all, found)
+		}
+	}
 	return all
+}
+
+// unsigned names the machines of an environment whose certificates the CA did not sign before they boot.
+func unsigned(e environment) (found Finding, some bool) {
+	found = Finding{Code: presignPending, Severity: Warning, Environment: e.ref.String()}
+	if e.spec != nil {
+		found.Params.Endpoint = e.spec.Puppet.CA.URL
+	}
+	for node, made := range sorted(e.presigned) {
+		if made.Certificate != "" || made.Problem == "" {
+			continue
+		}
+		if found.Params.Count++; found.Params.Count <= shownCleanups {
+			found.Params.Nodes = append(found.Params.Nodes, node)
+		}
+		found.Params.Text = made.Problem
+	}
+	return found, found.Params.Count > 0
 }

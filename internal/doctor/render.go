@@ -115,6 +115,7 @@ const (
 	straysDeleted      Code = "strays_deleted"
 
 	cleanupPending Code = "cleanup_pending"
+	presignPending Code = "presign_pending"
 
 	noticeFailed      Code = "notice_failed"
 	noticeUnsure      Code = "notice_unsure"
@@ -338,6 +339,9 @@ func (f Finding) render() (sentence, remedy string) {
 			what = "PuppetDB " + p.Endpoint + " still has removed nodes: " + someNodes(p)
 		}
 		return what + cause(p.Text), "`pulley serve --puppet-credentials DIR` repeats it until it is done"
+	case presignPending:
+		return "the Puppet CA " + p.Endpoint + " did not sign the certificates of machines that are to boot: " + someNodes(p) + cause(p.Text),
+			"`pulley serve --puppet-credentials DIR` repeats it, and does it again when the machine joins"
 	case noticeFailed:
 		return "a notice was not sent: " + p.Kind + cause(p.Text), "check the URLs of `pulley serve --notify`"
 	case noticeUnsure:

@@ -48,6 +48,15 @@ type Error struct {
 
 func (e *Error) Unwrap() error { return e.err }
 
+// OfName reports whether the error concerns one name, and no other request to the server.
+func (e *Error) OfName() bool {
+	switch e.Code {
+	case Taken, InvalidName, BadRequest, Infrastructure, OtherCertificate, StillActive:
+		return true
+	}
+	return false
+}
+
 // Error returns the error in one line.
 func (e *Error) Error() string {
 	if e.Code == Unreachable {

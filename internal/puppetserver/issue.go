@@ -34,7 +34,7 @@ func (c *Client) Issue(ctx context.Context, name string, csr []byte, extensions 
 	if err != nil {
 		return nil, err
 	}
-	return cert, c.verify(cert, name, r.PublicKey, extensions)
+	return cert, c.Verify(cert, name, r.PublicKey, extensions)
 }
 
 // isOurs reports whether the name that is taken has our key. A revoked certificate never is.
@@ -90,8 +90,9 @@ func (c *Client) Presign(ctx context.Context, name string, extensions map[string
 	return Presigned{Key: key, Certificate: cert}, nil
 }
 
-// verify returns an error unless the certificate is of this name and key, with these extensions, valid now, and of our CA.
-func (c *Client) verify(cert []byte, name string, public crypto.PublicKey, extensions map[string]string) error {
+// Verify returns an error unless the certificate is of this name and key, with these extensions, valid now, and of our CA. It
+// sends no request.
+func (c *Client) Verify(cert []byte, name string, public crypto.PublicKey, extensions map[string]string) error {
 	bad := func(text string) error {
 		return &Error{Code: OtherCertificate, Doing: "get a certificate for " + name, URL: c.URL, Name: name, Text: text}
 	}

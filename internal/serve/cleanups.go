@@ -22,13 +22,7 @@ const (
 type cleanups struct {
 	*Tasks
 	dir    string // of the credentials
-	failed map[string]failure
-}
-
-// failure is a server that failed, by its URL.
-type failure struct {
-	pause time.Duration
-	until time.Time
+	failed pauses // of servers, by their URLs
 }
 
 // work does all that is due.
@@ -57,13 +51,14 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 	left := of
 	left.Steps = nil
 	for _, step := range of.Steps {
-		if c.Now().Before(c.failed[step.URL].until) {
+		if c.failed.wait(step.URL, c.Now()) {
 			left.Steps = append(left.Steps, step)
 			continue
 		}
 		returned, failed := false, error(nil)
-		err := c.Store.Joins.AtPuppetCA(ctx, of.Environment, of.Node, func(ctx context.Context) (err error) {
-			if returned, err = c.Store.Joins.Returned(ctx, of); err == nil && !returned {
+		err := c.Store.Joins.AtPuppetCA(ctx, of.Environment, of.Node, func(ctx context.Context) error {
+			holder, err := c.Store.Joins.Holder(ctx, of.Environment, of.Node)
+			if returned = err == nil && holder.Returned(); err == nil && !returned {
 				failed = c.do(ctx, step, of, own)
 			}
 			return err
@@ -81,10 +76,13 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 		case err != nil:
 			return err
 		case failed == nil:
-			delete(c.failed, step.URL)
+			c.failed.end(step.URL)
 			log.Info("a removed node is gone from a Puppet server", "kind", step.Kind, "url", step.URL)
 		default:
-			c.fail(step.URL, failed)
+			var refused *puppetserver.Error
+			if !errors.As(failed, &refused) || !refused.OfName() { // the other steps there would fail as well
+				c.failed.begin(step.URL, c.Now())
+			}
 			if step.Problem = agent.Prose(failed.Error()); !slices.Contains(of.Steps, step) {
 				log.Warn("a Puppet server still has a removed node", "kind", step.Kind, "url", step.URL, "error", failed)
 			}
@@ -111,15 +109,4 @@ func (c *cleanups) do(ctx context.Context, step store.CleanupStep, of store.Clea
 	defer client.Close()
 	_, err = client.Clean(ctx, of.Certname)
 	return err
-}
-
-// fail makes all steps at a server wait that does not answer, or that refuses serve: the other steps there would fail as well. A
-// failure of one name stops no other.
-func (c *cleanups) fail(url string, err error) {
-	var failed *puppetserver.Error
-	if errors.As(err, &failed) && slices.Contains([]puppetserver.Code{puppetserver.Infrastructure, puppetserver.InvalidName, puppetserver.StillActive}, failed.Code) {
-		return
-	}
-	pause := min(max(2*c.failed[url].pause, cleanupPause), maxCleanupPause)
-	c.failed[url] = failure{pause, c.Now().Add(pause)}
 }

@@ -408,10 +408,14 @@ func (c Config) serve(ctx context.Context, v service) error {
 			return err
 		}
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
-		web.Join = server.New(server.Config{
+		joins := server.New(server.Config{
 			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: own,
 			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.duplicateRefused,
-		}).Handler()
+		})
+		web.Join = joins.Handler()
+		if own != nil {
+			tasks.presigning = &presigning{Tasks: tasks, server: joins, failed: pauses{}}
+		}
 	}
 	if err := v.https.serve(web, &v.ready); err != nil {
 		return err

@@ -54,6 +54,8 @@ type Tasks struct {
 	events     *prometheus.CounterVec
 	precreated *prometheus.GaugeVec
 
+	presigning *presigning // nil: this serve may not use the CA of Puppet servers
+
 	disk disk // for checkDisk alone
 
 	mu   sync.Mutex
@@ -97,9 +99,14 @@ func (t *Tasks) Run(ctx context.Context) {
 	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]told{}, told: map[environments.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
 	if t.Puppet != "" {
-		c := &cleanups{Tasks: t, dir: t.Puppet, failed: map[string]failure{}}
+		c := &cleanups{Tasks: t, dir: t.Puppet, failed: pauses{}}
 		tasks.Go(func() {
 			t.every(ctx, cleanupInterval, "cannot remove nodes from Puppet servers", c.work)
+		})
+	}
+	if t.presigning != nil {
+		tasks.Go(func() {
+			t.every(ctx, cleanupInterval, "cannot get certificates before machines boot", t.presigning.work)
 		})
 	}
 	if t.EtcdDir != "" {

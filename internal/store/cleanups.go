@@ -122,21 +122,6 @@ func (s *Joins) AtPuppetCA(ctx context.Context, ref environments.Ref, node strin
 	return do(within)
 }
 
-// Returned reports whether a removed node is back. Its join cleans the old certificate, and whoever cleans now would revoke the new one.
-func (s *Joins) Returned(ctx context.Context, c Cleanup) (bool, error) {
-	k := s.db.Env(c.Environment)
-	var identity *Identity
-	var host *agent.Host
-	_, err := s.db.Read(ctx, map[string]int64{},
-		etcd.Point{Key: k.Identity(c.Node), Read: etcd.Into(&identity)},
-		etcd.Point{Key: k.Host(c.Node), Read: etcd.Into(&host)},
-	)
-	if err != nil {
-		return false, etcd.Wrap(err, "cannot read whether node %s returned", c.Node)
-	}
-	return identity.Live() || host != nil, nil
-}
-
 // PutCleanup stores a cleanup after an attempt, or deletes it if no step is left. It does nothing if the node was removed again since c
 // was read.
 func (s *Joins) PutCleanup(ctx context.Context, c Cleanup) error {

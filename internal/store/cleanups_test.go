@@ -70,14 +70,14 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	again.Environment = dev
 
 	// A node that is back.
-	if back, err := st.Joins.Returned(ctx, *again); err != nil || back {
-		t.Errorf("%v, %v", back, err)
+	if h, err := st.Joins.Holder(ctx, dev, "web1"); err != nil || h.Returned() || h.Awaited() {
+		t.Errorf("%+v, %v", h, err)
 	}
 	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	if back, err := st.Joins.Returned(ctx, *again); err != nil || !back {
-		t.Errorf("%v, %v", back, err)
+	if h, err := st.Joins.Holder(ctx, dev, "web1"); err != nil || !h.Returned() {
+		t.Errorf("%+v, %v", h, err)
 	}
 	again.Steps = nil
 	if err := st.Joins.PutCleanup(ctx, *again); err != nil {

@@ -90,6 +90,7 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 		}
 	}
 	steps := []func() error{
+		func() error { return a.giveUpPresigned(ctx, d) }, // as long as the environment names the CA
 		func() error { return a.deleteKeys(ctx, d, k.Spec()) },
 		listed(s.tokens.of),
 		below(k.Precreated("")),
@@ -106,6 +107,23 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 		}
 	}
 	return nil
+}
+
+// giveUpPresigned records that the certificates of machines which will not join are to be cleaned.
+func (a *Applying) giveUpPresigned(ctx context.Context, d *Destroyed) error {
+	kv, err := a.db.Get(ctx, a.keys.Spec())
+	if err != nil || len(kv.Kvs) == 0 {
+		return err
+	}
+	spec, _ := environments.Decode(kv.Kvs[0].Value) // an unreadable one names no CA, and stops no destruction
+	all, _, err := a.machines.joins.identities.AllPresigned(ctx, a.ref)
+	for node := range all {
+		if err == nil {
+			err = a.machines.joins.GiveUpPresigned(ctx, a.ref, spec, node, Removal{At: a.now(), By: a.by})
+			d.Keys++
+		}
+	}
+	return err
 }
 
 // destroyUsers deletes the users of all the environment's nodes, then each node's role, then the shared role.

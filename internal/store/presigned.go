@@ -3,34 +3,119 @@ package store
 import (
 	"context"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store/etcd"
 )
 
-// presigned is the key of a certificate that serve requests at Puppet's CA for a node, until the node has both.
-type presigned struct {
-	Key string `json:"key"` // encrypted to the key of the CA folder
+// Presigned is what serve makes for a node at Puppet's CA, until the node has it. With all of it, the node needs no CA at its join.
+type Presigned struct {
+	Key         string `json:"key"`                   // encrypted to the key of the CA folder
+	Certificate string `json:"certificate,omitempty"` // PEM, as the rest; "": not signed yet
+	CA          string `json:"ca,omitempty"`
+	CRL         string `json:"crl,omitempty"` // at the time of the signature; "": too long to keep
+
+	Problem agent.Prose `json:"problem,omitempty"` // of the last attempt to get the certificate before the join
 }
 
-// Presigned returns the key that was made for a node, as the function fresh encrypted it, and stores a fresh one first if there is
-// none. Several serves get the same key.
-func (s *Identities) Presigned(ctx context.Context, ref environments.Ref, node string, fresh func() (string, error)) (key string, err error) {
+// Presigned reads what was made for a node; nil for nothing.
+func (s *Identities) Presigned(ctx context.Context, ref environments.Ref, node string) (*Presigned, error) {
+	p, _, err := etcd.Single[Presigned](ctx, s.db, s.db.Env(ref).Presigned(node))
+	return p, etcd.Wrap(err, "cannot read the key of node %s for Puppet's CA", node)
+}
+
+// AllPresigned reads what was made for the nodes of an environment. damaged names the unreadable ones.
+func (s *Identities) AllPresigned(ctx context.Context, ref environments.Ref) (all map[string]Presigned, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[Presigned](ctx, s.db, s.db.Env(ref).Presigned(""))
+	return all, damaged, etcd.Wrap(err, "cannot list the keys of %s for Puppet's CA", ref)
+}
+
+// EnsurePresigned returns what was made for a node, and stores a key first if there is none, as the function fresh encrypted it. Several
+// serves get the same key.
+func (s *Identities) EnsurePresigned(ctx context.Context, ref environments.Ref, node string, fresh func() (string, error)) (p Presigned, err error) {
 	at := s.db.Env(ref).Presigned(node)
-	err = etcd.Update(ctx, s.db, at, s.db.Commit, func(have *presigned, b *etcd.Batch) (err error) {
+	err = etcd.Update(ctx, s.db, at, s.db.Commit, func(have *Presigned, b *etcd.Batch) (err error) {
 		if have != nil {
-			key = have.Key
+			p = *have
 			return nil
 		}
-		if key, err = fresh(); err == nil {
-			b.Put(at, presigned{key})
+		p = Presigned{}
+		if p.Key, err = fresh(); err == nil {
+			b.Put(at, p)
 		}
 		return err
 	})
-	return key, etcd.Wrap(err, "cannot store the key of node %s for Puppet's CA", node)
+	return p, etcd.Wrap(err, "cannot store the key of node %s for Puppet's CA", node)
+}
+
+// PutPresigned stores the progress of a node's key. It returns ErrNotFound if the key was deleted or replaced meanwhile.
+func (s *Identities) PutPresigned(ctx context.Context, ref environments.Ref, node string, p Presigned) error {
+	at := s.db.Env(ref).Presigned(node)
+	err := etcd.Update(ctx, s.db, at, s.db.Commit, func(have *Presigned, b *etcd.Batch) error {
+		switch {
+		case have == nil || have.Key != p.Key:
+			return etcd.ErrNotFound
+		case *have != p:
+			b.Put(at, p)
+		}
+		return nil
+	})
+	return etcd.Wrap(err, "cannot store the certificate of node %s for Puppet servers", node)
 }
 
 // DropPresigned deletes the key that was made for a node: the node has it.
 func (s *Identities) DropPresigned(ctx context.Context, ref environments.Ref, node string) error {
 	_, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Presigned(node))) // whoever deletes it first; no guard is needed
 	return etcd.Wrap(err, "cannot delete the key of node %s for Puppet's CA", node)
+}
+
+// GiveUpPresigned deletes the key that was made for a node which will not join, and records that its certificate is to be cleaned.
+func (s *Joins) GiveUpPresigned(ctx context.Context, ref environments.Ref, spec *environments.Environment, node string, r Removal) error {
+	k := s.db.Env(ref)
+	err := etcd.Update(ctx, s.db, k.Presigned(node), s.db.Commit, func(have *Presigned, b *etcd.Batch) error {
+		if have == nil {
+			return nil
+		}
+		if cleanup := cleanupOf(spec, node, r); cleanup != nil {
+			b.Put(k.Cleanup(node), cleanup)
+		}
+		b.Delete(k.Presigned(node))
+		return nil
+	})
+	return etcd.Wrap(err, "cannot give up the certificate of node %s for Puppet servers", node)
+}
+
+// Holder is who has a node's name, and what there is of the name at Puppet's CAs.
+type Holder struct {
+	Identity  *Identity
+	Listed    bool // in the host list
+	Presigned bool // a certificate is made for its next machine
+	Unclean   bool // that of a former machine is still to be cleaned
+}
+
+// Returned reports whether the certificate at the CAs is of a node that is back, or of its next machine.
+func (h Holder) Returned() bool { return h.Identity.Live() || h.Listed || h.Presigned }
+
+// Awaited reports whether the name waits for a machine, and is free at the CAs as far as Pulley knows.
+func (h Holder) Awaited() bool { return !h.Identity.Live() && !h.Listed && !h.Unclean }
+
+// Holder reads the holder of a node's name.
+func (s *Joins) Holder(ctx context.Context, ref environments.Ref, node string) (h Holder, err error) {
+	k := s.db.Env(ref)
+	var host *agent.Host
+	var cleanup *Cleanup
+	var made *Presigned
+	_, err = s.db.Read(ctx, map[string]int64{},
+		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&h.Identity)},
+		etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
+		etcd.Point{Key: k.Cleanup(node), Read: etcd.Into(&cleanup)},
+		etcd.Point{Key: k.Presigned(node), Read: etcd.Into(&made)},
+	)
+	h.Listed, h.Presigned = host != nil, made != nil
+	if cleanup != nil {
+		for _, step := range cleanup.Steps {
+			h.Unclean = h.Unclean || step.Kind == CleanCertificate
+		}
+	}
+	return h, etcd.Wrap(err, "cannot read the holder of the name %s", node)
 }

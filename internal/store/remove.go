@@ -40,7 +40,7 @@ func (s *Joins) shutOut(ctx context.Context, ref environments.Ref, node string) 
 		return false, etcd.ErrNotFound
 	}
 	env := ref.String()
-	resp, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Precreated(node), s.db.Env(ref).Presigned(node)))
+	resp, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Precreated(node)))
 	if err != nil {
 		return false, err
 	}
@@ -62,12 +62,14 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	var host *agent.Host
 	var reserve *Precreated
 	var record *booked
+	var made bool // a certificate of Puppet's CA, for its next machine
 	var spec *environments.Environment
 	var unreadable error // only an entry of the host list needs the machine record
 	_, err := s.db.Read(ctx, read,
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
 		etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
 		etcd.Point{Key: k.Precreated(node), Read: etcd.Into(&reserve)},
+		etcd.Point{Key: k.Presigned(node), Read: func(*etcd.KV) error { made = true; return nil }},
 		etcd.Point{Key: k.Cleanup(node), Read: func(*etcd.KV) error { return nil }},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
 			spec, _ = environments.Decode(kv.Value) // an unreadable one names no Puppet servers, and stops no removal
@@ -89,7 +91,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		return err
 	}
 	self := etcd.Scope{Node: node}
-	gone := []string{k.Host(node), k.Precreated(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
+	gone := []string{k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
 	for machine, b := range boots {
 		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
 		if (b.Node == node || mine) && len(gone) < etcd.MaxOps/2 {
@@ -104,7 +106,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		users = append(users, reserve.User)
 	}
 	b := etcd.If(etcd.Unchanged(read)...).Delete(gone...).Touch(k.HostsHead()).Touch(s.db.Keys.Targets())
-	if cleanup := cleanupOf(spec, node, r); cleanup != nil && (host != nil || identity.Live()) {
+	if cleanup := cleanupOf(spec, node, r); cleanup != nil && (host != nil || identity.Live() || made) {
 		b.Put(k.Cleanup(node), cleanup)
 	}
 	// A node that left by itself may return with its old token, and others may take its name. This removal forbids

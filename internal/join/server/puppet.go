@@ -15,6 +15,7 @@ import (
 	"pulley/internal/pki"
 	"pulley/internal/puppetserver"
 	"pulley/internal/secrets"
+	"pulley/internal/store"
 )
 
 // puppet gives a node its certificate at the CA of its Puppet servers. A repeated request gets the same certificate: by its key,
@@ -41,14 +42,14 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 	if d.Puppet == nil {
 		return nil, &busyError{reason: join.NoPuppetCredentials, after: time.Minute}
 	}
-	extensions := spec.ExtensionsOf(who.identity.Node, who.identity.Role)
-	for name := range extensions {
-		if _, err := puppetserver.ExtensionOID(name); err != nil {
-			return nil, no(join.PuppetCARefused, join.Params{Problem: agent.Prose(err.Error())})
-		}
+	p, err := d.puppetNode(who.ref, spec, who.identity.Node, who.identity.Role, c.say)
+	if err != nil {
+		return nil, no(join.PuppetCARefused, join.Params{Problem: agent.Prose(err.Error())})
 	}
-	p := puppetNode{Server: d, who: who, settings: spec.Puppet.CA, name: environments.Certname(who.identity.Node), extensions: extensions, say: c.say}
-	var answer join.PuppetAnswer
+	answer, known, err := p.kept(ctx, r)
+	if err != nil || known {
+		return answer, puppetFailure(err)
+	}
 	err = retry(ctx, func(int) error {
 		return d.Store.Joins.AtPuppetCA(ctx, who.ref, who.identity.Node, func(ctx context.Context) error {
 			_, err := d.node(ctx, c) // again: nobody would clean the certificate of a node that was removed meanwhile
@@ -77,52 +78,98 @@ func puppetFailure(err error) error {
 // puppetNode is a node whose certificate is requested.
 type puppetNode struct {
 	*Server
-	who        certified
-	settings   environments.PuppetCA
+	ref        environments.Ref
+	node       string
+	settings   *environments.PuppetSettings
 	name       string // certname
 	extensions map[string]string
 	say        []any
 }
 
-func (p puppetNode) client(url string) (*puppetserver.Client, error) {
-	return puppetserver.New(url, *p.Puppet, p.Now)
+func (d *Server) puppetNode(ref environments.Ref, spec *environments.Environment, node, role string, say []any) (puppetNode, error) {
+	p := puppetNode{d, ref, node, &spec.Puppet, environments.Certname(node), spec.ExtensionsOf(node, role), say}
+	for name := range p.extensions {
+		if _, err := puppetserver.ExtensionOID(name); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
 }
 
+func (p puppetNode) client(url string) (*puppetserver.Client, error) {
+	return puppetserver.OpenCA(p.settings, url, *p.Puppet, p.Now)
+}
+
+// kept answers with what was made for the node before, and reports whether there is an answer. It needs no CA.
+func (p puppetNode) kept(ctx context.Context, r join.PuppetRequest) (a join.PuppetAnswer, known bool, err error) {
+	a.Certname = p.name
+	stored, err := p.Store.Identities.Presigned(ctx, p.ref, p.node)
+	if err != nil || stored == nil || stored.Certificate == "" {
+		return a, false, err
+	}
+	if r.Certificate != "" {
+		if a.Valid = sameCertificate([]byte(r.Certificate), []byte(stored.Certificate)); a.Valid {
+			err = p.Store.Identities.DropPresigned(ctx, p.ref, p.node) // the node has it
+		}
+		return a, a.Valid, err
+	}
+	ca, err := p.client(p.settings.CA.URL)
+	if err != nil || p.settings.CA.How != environments.CertificatesMade || stored.CRL == "" {
+		return a, false, err
+	}
+	key, signer, err := p.open(ctx, *stored)
+	if err != nil || ca.Verify([]byte(stored.Certificate), p.name, signer.Public(), p.extensions) != nil {
+		return a, false, err
+	}
+	a.Certificate, a.Key, a.CA, a.CRL = stored.Certificate, key, stored.CA, stored.CRL
+	return a, true, nil
+}
+
+// answer answers with the CA.
 func (p puppetNode) answer(ctx context.Context, r join.PuppetRequest) (join.PuppetAnswer, error) {
 	a := join.PuppetAnswer{Certname: p.name}
-	ca, err := p.client(p.settings.URL)
+	ca, err := p.client(p.settings.CA.URL)
 	if err != nil {
+		return a, err
+	}
+	if r.Certificate == "" && p.settings.CA.How == environments.CertificatesMade {
+		stored, key, err := p.presigned(ctx, ca, p.issue)
+		if err == nil {
+			a.Certificate, a.Key, a.CA, a.CRL = stored.Certificate, key, stored.CA, stored.CRL
+		}
 		return a, err
 	}
 	current, err := currentCertificate(ctx, ca, p.name)
 	if err != nil {
 		return a, err
 	}
-	made := p.settings.How == environments.CertificatesMade
 	switch {
 	case r.Certificate != "":
 		if a.Valid = current != nil && sameCertificate([]byte(r.Certificate), current); a.Valid {
-			err = p.Store.Identities.DropPresigned(ctx, p.who.ref, p.who.identity.Node) // the node has it
+			err = p.Store.Identities.DropPresigned(ctx, p.ref, p.node) // the node has it
 		}
 		return a, err
-	case made:
-		a.Certificate, a.Key, err = p.presigned(ctx, ca, current)
 	case r.CSR == "":
 		a.Extensions = p.extensions
 		return a, nil
-	default:
-		a.Certificate, err = p.sign(ctx, ca, current, []byte(r.CSR))
 	}
+	cert, err := p.sign(ctx, ca, current, []byte(r.CSR))
 	if err != nil {
 		return a, err
 	}
-	bundle, err := ca.CA(ctx)
-	if err != nil {
-		return a, err
-	}
-	crl, _, err := ca.CRL(ctx)
-	a.CA, a.CRL = string(bundle), string(crl)
+	a.Certificate = string(cert)
+	a.CA, a.CRL, err = authority(ctx, ca)
 	return a, err
+}
+
+// authority returns the certificates and the revocation list of a CA.
+func authority(ctx context.Context, ca *puppetserver.Client) (bundle, crl string, err error) {
+	b, err := ca.CA(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	list, _, err := ca.CRL(ctx)
+	return string(b), string(list), err
 }
 
 // currentCertificate returns the certificate of a name that the CA signed and did not revoke, as PEM; nil for none.
@@ -156,13 +203,13 @@ func sameCertificate(a, b []byte) bool {
 }
 
 // sign gets a certificate for the node's own key. The node is authenticated, and the request must name it and nothing else.
-func (p puppetNode) sign(ctx context.Context, ca *puppetserver.Client, current, csr []byte) (string, error) {
+func (p puppetNode) sign(ctx context.Context, ca *puppetserver.Client, current, csr []byte) ([]byte, error) {
 	r, err := puppetserver.CheckCSR(csr, p.name, p.extensions)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if current != nil && hasKey(current, r.PublicKey) { // an earlier answer was lost
-		return string(current), nil
+		return current, nil
 	}
 	return p.issue(ctx, ca, csr)
 }
@@ -174,10 +221,10 @@ func (p puppetNode) unclaimed(ctx context.Context) error {
 		return err
 	}
 	for _, ref := range refs {
-		if ref == p.who.ref {
+		if ref == p.ref {
 			continue
 		}
-		i, _, err := p.Store.Identities.Get(ctx, ref, p.who.identity.Node)
+		i, _, err := p.Store.Identities.Get(ctx, ref, p.node)
 		if err != nil {
 			return err
 		}
@@ -188,25 +235,25 @@ func (p puppetNode) unclaimed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if spec != nil && spec.Puppet.CA.URL == p.settings.URL {
-			return no(join.CertnameTaken, join.Params{Node: p.who.identity.Node, Claimed: ref.String()})
+		if spec != nil && spec.Puppet.CA.URL == p.settings.CA.URL {
+			return no(join.CertnameTaken, join.Params{Node: p.node, Claimed: ref.String()})
 		}
 	}
 	return nil
 }
 
 // issue gets a certificate from the CA, and frees the name first: a former machine may have had it.
-func (p puppetNode) issue(ctx context.Context, ca *puppetserver.Client, csr []byte) (string, error) {
-	for _, url := range p.settings.Also {
+func (p puppetNode) issue(ctx context.Context, ca *puppetserver.Client, csr []byte) ([]byte, error) {
+	for _, url := range p.settings.CA.Also {
 		if err := p.clean(ctx, url); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
 	cert, err := ca.Issue(ctx, p.name, csr, p.extensions)
 	var failed *puppetserver.Error
 	if errors.As(err, &failed) && failed.Code == puppetserver.Taken {
 		if err = p.unclaimed(ctx); err == nil {
-			err = p.clean(ctx, p.settings.URL)
+			err = p.clean(ctx, p.settings.CA.URL)
 		}
 		if err == nil {
 			cert, err = ca.Issue(ctx, p.name, csr, p.extensions)
@@ -215,7 +262,27 @@ func (p puppetNode) issue(ctx context.Context, ca *puppetserver.Client, csr []by
 	if err == nil {
 		p.Log.Info("signed a certificate of Puppet's CA", append(p.say, "certname", p.name, "ca", ca.URL)...)
 	}
-	return string(cert), err
+	return cert, err
+}
+
+// issueFree gets a certificate from the CA for a name that no CA knows. What has the name may be a machine in use: only the join of
+// its successor frees it.
+func (p puppetNode) issueFree(ctx context.Context, ca *puppetserver.Client, csr []byte) ([]byte, error) {
+	for _, url := range p.settings.CA.Also {
+		other, err := p.client(url)
+		if err != nil {
+			return nil, err
+		}
+		s, err := other.Status(ctx, p.name)
+		var failed *puppetserver.Error
+		switch {
+		case err == nil:
+			return nil, &puppetserver.Error{Code: puppetserver.Taken, Doing: "request a certificate for " + p.name, URL: other.URL, Name: p.name, State: s.State}
+		case !errors.As(err, &failed) || failed.Code != puppetserver.UnknownName:
+			return nil, err
+		}
+	}
+	return ca.Issue(ctx, p.name, csr, p.extensions)
 }
 
 // clean revokes and deletes what a CA has under the node's name.
@@ -231,39 +298,106 @@ func (p puppetNode) clean(ctx context.Context, url string) error {
 	return err
 }
 
-// presigned returns the certificate that was made for the node, with its key, and makes them first if there are none. The key is
-// stored before the CA signs: after a crash the same key gets the same certificate.
-func (p puppetNode) presigned(ctx context.Context, ca *puppetserver.Client, current []byte) (cert, key string, err error) {
-	ref, node := p.who.ref, p.who.identity.Node
-	at := secrets.Place{Environment: ref.String(), Layer: hieradata.Layer("puppet"), Key: node}
-	master, err := p.masterKey(ctx, ref)
-	if err != nil {
-		return "", "", err
+// maxKeptCRL is the size of a revocation list that is kept beside the key of a machine that did not join yet: some 3,000 certificates.
+const maxKeptCRL = 128 << 10
+
+// presigned returns what was made for the node, with its key, and makes it first. The key is stored before the CA signs: after a crash
+// the same key gets the same certificate.
+func (p puppetNode) presigned(
+	ctx context.Context, ca *puppetserver.Client, issue func(context.Context, *puppetserver.Client, []byte) ([]byte, error),
+) (made store.Presigned, key string, err error) {
+	for replaced := false; ; replaced = true {
+		made, err = p.Store.Identities.EnsurePresigned(ctx, p.ref, p.node, func() (string, error) { return p.sealKey(ctx) })
+		if err != nil {
+			return made, "", err
+		}
+		var signer crypto.Signer
+		if key, signer, err = p.open(ctx, made); err != nil {
+			return made, "", err
+		}
+		cert := []byte(made.Certificate)
+		if made.Certificate == "" {
+			var csr []byte
+			if csr, err = puppetserver.NewCSR(signer, p.name, p.extensions); err == nil {
+				cert, err = issue(ctx, ca, csr)
+			}
+		} else {
+			err = ca.Verify(cert, p.name, signer.Public(), p.extensions)
+		}
+		var failed *puppetserver.Error
+		if errors.As(err, &failed) && failed.Code == puppetserver.OtherCertificate && !replaced { // of a former CA, or with former extensions
+			if err = p.Store.Identities.DropPresigned(ctx, p.ref, p.node); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return made, "", err
+		}
+		made.Certificate, made.Problem = string(cert), ""
+		break
 	}
-	sealed, err := p.Store.Identities.Presigned(ctx, ref, node, func() (string, error) { return sealKey(master, at) })
-	if err != nil {
-		return "", "", err
+	if made.CA, made.CRL, err = authority(ctx, ca); err != nil {
+		return made, "", err
 	}
-	if key, err = secrets.Open([]string{master}, at, sealed); err != nil {
-		return "", "", err
+	kept := made
+	if len(kept.CRL) > maxKeptCRL {
+		kept.CRL = ""
 	}
-	signer, err := pki.ParseKey([]byte(key))
-	if err != nil {
-		return "", "", err
-	}
-	if current != nil && hasKey(current, signer.Public()) {
-		return string(current), key, nil
-	}
-	csr, err := puppetserver.NewCSR(signer, p.name, p.extensions)
-	if err != nil {
-		return "", "", err
-	}
-	cert, err = p.issue(ctx, ca, csr)
-	return cert, key, err
+	return made, key, p.Store.Identities.PutPresigned(ctx, p.ref, p.node, kept)
 }
 
-// sealKey returns a new key, encrypted to the CA folder's key for one node.
-func sealKey(master string, at secrets.Place) (string, error) {
+// Presign gets the certificate of a node before its machine joins. It does nothing if a machine has the name, or if a former one left
+// its certificate. It returns ErrConflict while another serve works on the name.
+func (d *Server) Presign(ctx context.Context, ref environments.Ref, spec *environments.Environment, node, role string) error {
+	p, err := d.puppetNode(ref, spec, node, role, []any{"env", ref.String(), "node", node})
+	if err != nil {
+		return err
+	}
+	ca, err := p.client(p.settings.CA.URL)
+	if err != nil {
+		return err
+	}
+	defer ca.Close()
+	return d.Store.Joins.AtPuppetCA(ctx, ref, node, func(ctx context.Context) error {
+		holder, err := d.Store.Joins.Holder(ctx, ref, node)
+		if err != nil || !holder.Awaited() {
+			return err
+		}
+		made, _, err := p.presigned(ctx, ca, p.issueFree)
+		if err == nil {
+			d.Log.Info("signed a certificate of Puppet's CA before its machine boots", append(p.say, "certname", p.name, "ca", ca.URL)...)
+			return nil
+		}
+		if made.Problem = agent.Prose(clip.Text(err.Error(), maxSaid*2)); made.Key != "" {
+			err = errors.Join(err, d.Store.Identities.PutPresigned(ctx, ref, node, made))
+		}
+		return err
+	})
+}
+
+// sealed is the place of a node's key among the secrets.
+func (p puppetNode) sealed() secrets.Place {
+	return secrets.Place{Environment: p.ref.String(), Layer: hieradata.Layer("puppet"), Key: p.node}
+}
+
+// open decrypts the key that was made for the node.
+func (p puppetNode) open(ctx context.Context, made store.Presigned) (text string, key crypto.Signer, err error) {
+	master, err := p.masterKey(ctx, p.ref)
+	if err == nil {
+		text, err = secrets.Open([]string{master}, p.sealed(), made.Key)
+	}
+	if err == nil {
+		key, err = pki.ParseKey([]byte(text))
+	}
+	return text, key, err
+}
+
+// sealKey returns a new key, encrypted to the CA folder's key for the node.
+func (p puppetNode) sealKey(ctx context.Context) (string, error) {
+	master, err := p.masterKey(ctx, p.ref)
+	if err != nil {
+		return "", err
+	}
 	recipient, err := secrets.RecipientOf(master)
 	if err != nil {
 		return "", err
@@ -276,7 +410,7 @@ func sealKey(master string, at secrets.Place) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return secrets.Seal(recipient, at, string(text))
+	return secrets.Seal(recipient, p.sealed(), string(text))
 }
 
 // masterKey returns the key of the CA folder that encrypts what only serve may read in etcd.

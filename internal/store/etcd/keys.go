@@ -57,7 +57,7 @@ import (
 //	operators/<name>                                     s,a  the holder of an operator's name
 //	precreated/<env>/<node>                              s  the etcd user that is pre-created for a joining node
 //	cleanups/<env>/<node>                                a,s  what Puppet servers still have of a removed node; serve deletes it
-//	presigned/<env>/<node>                               s  the key of a certificate of Puppet's CA, until its node has it; encrypted
+//	presigned/<env>/<node>                               s  a certificate of Puppet's CA with its key, until its node has it; encrypted
 //	certificates/<env>/<node>                            s  work on a node's certificate at Puppet's CA; a lease ends it
 //	firstboots/<env>/<machine>                           s,o  progress of a machine's first boot
 //	machines/<env>/<machine>                             s  the node that a machine joined as, and its removal
