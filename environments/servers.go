@@ -70,6 +70,21 @@ func (p *PuppetSettings) NameAt(address string) string {
 	return ""
 }
 
+// IsServer reports whether a certname is that of a server, a CA or PuppetDB of these settings: its certificate is never cleaned.
+func (p *PuppetSettings) IsServer(certname string) bool {
+	for _, s := range p.Servers {
+		if certname == s.CertificateName() || certname == s.Address {
+			return true
+		}
+	}
+	for _, address := range append([]string{p.CA.URL, p.PuppetDB}, p.CA.Also...) {
+		if u, err := url.Parse(address); err == nil && u.Hostname() != "" && u.Hostname() == certname {
+			return true
+		}
+	}
+	return certname == "puppet"
+}
+
 // IP returns the address of the server if it is an IP address.
 func (s PuppetServer) IP() (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s.Address)

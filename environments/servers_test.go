@@ -219,3 +219,24 @@ func TestDiffShowsServers(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A node with the name of a server would have the server's certificate revoked at its removal.
+func TestServersAreKnownByTheirNames(t *testing.T) {
+	t.Parallel()
+	p := PuppetSettings{
+		Servers:  map[string]PuppetServer{"eu1": {Address: "10.0.0.1", Name: "eu1.example.com"}, "us1": {Address: "us1.example.com"}},
+		CA:       PuppetCA{URL: "https://ca.example.com:8140", Also: []string{"https://old.example.com"}},
+		PuppetDB: "https://db.example.com:8081",
+	}
+	for name, want := range map[string]bool{
+		"eu1.example.com": true, "us1.example.com": true, "ca.example.com": true, "old.example.com": true, "db.example.com": true, "puppet": true,
+		"web1": false, "eu1": false, "": false, "xus1.example.com": false,
+	} {
+		if got := p.IsServer(name); got != want {
+			t.Errorf("%q is a server: %t", name, got)
+		}
+	}
+	if (&PuppetSettings{}).IsServer("") {
+		t.Error("no name is that of a server")
+	}
+}

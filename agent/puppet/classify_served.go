@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"pulley/agent"
 	"pulley/internal/clip"
@@ -23,6 +22,9 @@ var (
 	// silentServer matches what a run logs when its server ends in the middle.
 	silentServer = lazily(`Connection refused|Connection reset by peer|Failed to open TCP connection|No route to host|Network is unreachable|` +
 		`end of file reached|execution expired|timed out|Net::(Open|Read)Timeout|No more routes to|Error 50[234] on SERVER|unexpected eof while reading|interrupted after`)
+
+	// ofServer matches messages about requests to the Puppet server. Packages and services have network errors of their own.
+	ofServer = lazily(`/puppet/v3/|puppet://| on SERVER`)
 )
 
 func lazily(pattern string) func() *regexp.Regexp {
@@ -35,7 +37,7 @@ func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Re
 	r.ExitCode = e.code
 	r.Kind, r.Outcome, r.Problem = classifyServed(e, job.Noop, environment, report, out)
 	if report != nil {
-		r.ConfigVersion = clip.Line(meaningful(report, time.Now()), maxVersion)
+		r.ConfigVersion = clip.Line(meaningful(report), maxVersion)
 	}
 	r.Log = limited(r.Log, maxLogLines)
 	return r
@@ -108,23 +110,23 @@ func (r *runReport) lostServer() bool {
 			continue
 		}
 		failed++
-		if !silentServer().MatchString(strings.Join(e.Messages, "\n")) {
+		text := strings.Join(e.Messages, "\n")
+		if !silentServer().MatchString(text) || !ofServer().MatchString(text) {
 			return false
 		}
 	}
 	return failed > 0 && failed == r.Counts.Failed
 }
 
-// meaningful returns what names the code of a catalog: the code id, or a configured config_version. Without one, Puppet's
-// version is the time of the compilation, and tells nothing.
-func meaningful(r *runReport, now time.Time) string {
+// meaningful returns what names the code of a catalog: the code id, or a configured config_version. Without one, Puppet's version is
+// the time, in seconds, when the server loaded the environment (puppet/resource/type_collection.rb). It tells nothing: a server with
+// environment_timeout has another one in each of its JRuby instances, from any day.
+func meaningful(r *runReport) string {
 	if r.CodeID != "" {
 		return r.CodeID
 	}
-	if seconds, err := strconv.ParseInt(r.Version, 10, 64); err == nil {
-		if age := now.Sub(time.Unix(seconds, 0)).Abs(); age < 48*time.Hour {
-			return ""
-		}
+	if _, err := strconv.ParseUint(r.Version, 10, 64); err == nil && len(r.Version) == len("1700000000") {
+		return ""
 	}
 	return r.Version
 }

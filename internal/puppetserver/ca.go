@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"time"
 
 	"pulley/internal/pki"
@@ -63,8 +64,11 @@ type Status struct {
 	Extensions  map[string]string // authorization extensions
 }
 
-// infrastructure reports whether the certificate gives rights on Puppet servers.
-func (s Status) infrastructure() bool { return len(s.Extensions) > 0 && s.State != Requested }
+// infrastructure reports whether the certificate is that of a server, by its further names, or gives rights on Puppet servers.
+func (s Status) infrastructure() bool {
+	others := func(name string) bool { return name != "DNS:"+s.Name }
+	return s.State != Requested && (len(s.Extensions) > 0 || slices.ContainsFunc(s.Names, others))
+}
 
 // statusTime is the form of Puppet's times.
 const statusTime = "2006-01-02T15:04:05MST"
@@ -218,10 +222,15 @@ func (c *Client) desire(ctx context.Context, r request, name string, state State
 // the server's certificate revoked.
 func (c *Client) expendable(ctx context.Context, r request, name string) error {
 	s, err := c.Status(ctx, name)
-	if err == nil && (s.infrastructure() || name == c.own.Name()) {
+	if err == nil && c.mustKeep(s) {
 		return c.of(r, Infrastructure, name)
 	}
 	return err
+}
+
+// mustKeep reports whether the certificate is one of Puppet's infrastructure, or Pulley's own.
+func (c *Client) mustKeep(s Status) bool {
+	return s.infrastructure() || s.Name == c.own.Name() || c.isServer != nil && c.isServer(s.Name)
 }
 
 // Clean revokes the certificate of a name and deletes it, and deletes a pending request. It returns the former state; ""
@@ -235,7 +244,7 @@ func (c *Client) Clean(ctx context.Context, name string) (State, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case s.infrastructure() || name == c.own.Name():
+	case c.mustKeep(s):
 		return s.State, c.of(r, Infrastructure, name)
 	case s.State == Signed:
 		if err := c.desire(ctx, request{doing: r.doing}, name, Revoked); err != nil {

@@ -89,6 +89,8 @@ type Client struct {
 	caFile []*x509.Certificate
 	http   *http.Client
 	now    func() time.Time
+
+	isServer func(certname string) bool // by the environment file; nil: unknown
 }
 
 // habitual is the name that agents use for their server. The certificates of servers have it, and often no IP address.

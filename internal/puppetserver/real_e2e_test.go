@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -271,12 +272,40 @@ func has(all []puppetserver.Status, name string, state puppetserver.State) bool 
 	return false
 }
 
+// A CA that signs requests by itself must not fail each first attempt of a machine.
+func TestIssueAtACAThatSignsByItself(t *testing.T) {
+	site := shared.Site(t)
+	site.Up(t)
+	c, ctx := client(t, site, site.First, pulley), t.Context()
+	const name = "auto1.test"
+	if err := os.WriteFile(filepath.Join(site.Dir, "ca", "autosign.conf"), []byte(name+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ours := csr(t, pkix.Name{CommonName: name})
+	first, err := c.Issue(ctx, name, ours, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.Issue(ctx, name, ours, nil); err != nil || !bytes.Equal(first, again) {
+		t.Errorf("again: %v", err)
+	}
+}
+
 // A node that takes the name of a Puppet server must not have the server's certificate revoked.
 func TestInfrastructureIsNotCleaned(t *testing.T) {
 	site := shared.Site(t)
 	site.Up(t)
 	c, ctx := client(t, site, site.First, pulley), t.Context()
-	for _, name := range []string{puppetservertest.FirstName, puppetservertest.SecondName} {
+	const compiler = "us2.test" // a server without rights at the CA, as most are
+	files := site.Issue(t, puppetservertest.Client{Name: compiler, Names: []string{compiler, "puppet"}})
+	text, err := os.ReadFile(files.Cert)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(site.Dir, "ca", "signed", compiler+".pem"), text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{puppetservertest.FirstName, puppetservertest.SecondName, compiler} {
 		_, err := c.Clean(ctx, name)
 		want(t, err, puppetserver.Infrastructure, "puppetserver ca")
 		want(t, c.Revoke(ctx, name), puppetserver.Infrastructure)

@@ -51,7 +51,11 @@ func Open(p *environments.PuppetSettings, own Credentials, now func() time.Time)
 
 // OpenCA returns a client of the CA at a URL. A CA on one of the servers has that server's name in its certificate.
 func OpenCA(p *environments.PuppetSettings, address string, own Credentials, now func() time.Time) (*Client, error) {
-	return NewNamed(address, p.NameAt(address), own, now)
+	c, err := NewNamed(address, p.NameAt(address), own, now)
+	if err == nil {
+		c.isServer = p.IsServer
+	}
+	return c, err
 }
 
 // CAs returns the clients of all CAs: those that a clean must reach.

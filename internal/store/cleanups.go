@@ -53,6 +53,9 @@ func cleanupOf(spec *environments.Environment, node string, r Removal) *Cleanup 
 	if p.CA.URL != "" {
 		cas = append([]string{p.CA.URL}, cas...)
 	}
+	if p.IsServer(c.Certname) {
+		cas = nil
+	}
 	for _, url := range cas {
 		c.Steps = append(c.Steps, CleanupStep{Kind: CleanCertificate, URL: url, Name: p.NameAt(url)})
 	}

@@ -87,6 +87,12 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 
+	// The certificate of a server stays.
+	remove("puppet.example.com")
+	if c, err := st.Joins.Cleanup(ctx, dev, "puppet.example.com"); err != nil || c == nil || len(c.Steps) != 1 || c.Steps[0].Kind != store.CleanPuppetDB {
+		t.Errorf("%+v, %v", c, err)
+	}
+
 	// Without Puppet servers there is nothing to clean.
 	_, revision, err := st.Environments.Spec(ctx, dev)
 	if err != nil {

@@ -171,6 +171,7 @@ type Client struct {
 	CLIAuth bool      // with the extension pp_cli_auth, which auth.conf allows to use the CA
 	Foreign bool      // of another CA that has the same name
 	At      []string  // IP addresses of a server
+	Names   []string  // alternative names, as servers have them
 }
 
 // oidCLIAuth is Puppet's extension pp_cli_auth.
@@ -202,6 +203,7 @@ func (s *Site) Issue(t testing.TB, c Client) Credentials {
 		SerialNumber: serial, Subject: pkix.Name{CommonName: c.Name}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: c.Until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	template.DNSNames = c.Names
 	for _, address := range c.At {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(address))
 	}
