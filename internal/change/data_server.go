@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
+	"pulley/internal/content"
 	"pulley/internal/store"
 )
 
@@ -25,6 +27,8 @@ type ServerData struct {
 	Folder     string   // of this generation
 	New        bool     // the link points to it since now
 	Secrets    []string // keys that were left out, as LAYER: KEY
+
+	digest string // of the generation, in the target
 }
 
 // CurrentData is the link in such a folder to the generation in force.
@@ -38,42 +42,58 @@ const (
 
 // ExportForServer writes the live data in force into a folder of its own below dir, and points the link dir/current to it. Layers
 // have no secrets: Puppet servers cannot decrypt them. A generation that is there already is not written again.
-func ExportForServer(ctx context.Context, s *store.Store, ref environments.Ref, dir string) (d ServerData, err error) {
+func ExportForServer(ctx context.Context, s *store.Store, ref environments.Ref, dir string) (ServerData, error) {
+	return exportForServer(ctx, s, ref, dir, ServerData{})
+}
+
+// exportForServer is ExportForServer after an earlier export. If that one is still in force and in its place, it is the result, after
+// one request to etcd.
+func exportForServer(ctx context.Context, s *store.Store, ref environments.Ref, dir string, earlier ServerData) (d ServerData, err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, agent.ErrUnreachable) {
 			err = fmt.Errorf("cannot export the data of %s to %s: %w", ref, dir, err)
 		}
 	}()
-	desires, err := s.Targets.Desires(ctx, ref)
+	target, err := s.Targets.InForce(ctx, ref)
 	if err != nil {
 		return d, err
 	}
-	data, err := s.Targets.Data(ctx, ref, desires)
-	if err != nil {
-		return d, err
+	if target.Data == earlier.Generation && target.DataDigest == earlier.digest && earlier.inPlace(dir) {
+		earlier.New = false
+		return earlier, nil
 	}
-	d.Generation = agent.Generation(data.Number)
+	var data store.Data
+	if target.Data > 0 {
+		g, err := s.Targets.Generation(ctx, ref.String(), target.Data)
+		if err != nil {
+			return d, err
+		}
+		data.Generation = g.Generation
+	}
+	d.Generation, d.digest = target.Data, target.DataDigest
 	name := fmt.Sprintf("%d-%.12s", data.Number, cmp.Or(data.Digest(), "000000000000")) // a restored etcd uses numbers again
 	d.Folder = filepath.Join(dir, name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return d, err
 	}
-	files := map[string][]byte{}
+	former := d.Folder
+	if _, err := os.Lstat(former); err != nil {
+		if has, err := filepath.EvalSymlinks(filepath.Join(dir, CurrentData)); err == nil { // another export may change the link
+			former = has
+		}
+	}
+	var layers []serverLayer
 	for _, layer := range data.SortedLayers() {
-		text, err := readLayer(ctx, s, ref, data, layer)
+		l, secrets, err := readServerLayer(ctx, s, ref, data, layer, former)
 		if err != nil {
 			return d, err
 		}
-		plain, secrets, err := hieradata.WithoutSecrets(text)
-		if err != nil {
-			return d, fmt.Errorf("layer %s: %w", layer, err)
-		}
-		files[layer.File()] = plain
+		layers = append(layers, l)
 		for _, key := range secrets {
 			d.Secrets = append(d.Secrets, string(layer)+": "+key)
 		}
 	}
-	if err := writeGeneration(dir, name, files); err != nil {
+	if err := writeGeneration(dir, name, layers); err != nil {
 		return d, err
 	}
 	if d.New, err = link(dir, name); err != nil {
@@ -82,8 +102,51 @@ func ExportForServer(ctx context.Context, s *store.Store, ref environments.Ref, 
 	return d, removeGenerations(dir, name)
 }
 
-// writeGeneration makes the folder of a generation whole, and durable.
-func writeGeneration(dir, name string, files map[string][]byte) (err error) {
+// inPlace reports whether the link points to the export's folder.
+func (d ServerData) inPlace(dir string) bool {
+	if d.Folder == "" {
+		return false
+	}
+	path := filepath.Join(dir, CurrentData)
+	has, err := os.Readlink(path)
+	if err != nil || has != filepath.Base(d.Folder) {
+		return false
+	}
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// serverLayer is the file of a layer without its secrets.
+type serverLayer struct {
+	file   string // below the folder of a generation
+	text   []byte
+	former string // a file with this text; "" for none
+}
+
+// readServerLayer reads a layer from the former folder if a file there has its digest, else from etcd. A layer with secrets never has:
+// its keys are named for each generation.
+func readServerLayer(ctx context.Context, s *store.Store, ref environments.Ref, data store.Data, layer hieradata.Layer, former string) (l serverLayer, secrets []string, err error) {
+	l.file = layer.File()
+	former = filepath.Join(former, l.file)
+	if info, err := os.Lstat(former); err == nil && info.Mode().IsRegular() {
+		if text, err := os.ReadFile(former); err == nil && hieradata.Digest(text) == data.Layers[layer] {
+			l.text, l.former = text, former
+			return l, nil, nil
+		}
+	}
+	text, err := readLayer(ctx, s, ref, data, layer)
+	if err != nil {
+		return l, nil, err
+	}
+	if l.text, secrets, err = hieradata.WithoutSecrets(text); err != nil {
+		return l, nil, fmt.Errorf("layer %s: %w", layer, err)
+	}
+	return l, secrets, nil
+}
+
+// writeGeneration makes the folder of a generation whole, and durable. Files of the former generation are linked: nothing writes to a
+// file after it has its name.
+func writeGeneration(dir, name string, layers []serverLayer) (err error) {
 	if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 		return nil
 	}
@@ -99,19 +162,39 @@ func writeGeneration(dir, name string, files map[string][]byte) (err error) {
 	if err := os.Chmod(staging, 0o750); err != nil {
 		return err
 	}
-	for file, text := range files {
-		path := filepath.Join(staging, file)
-		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	written := map[string]bool{staging: true}
+	for _, l := range layers {
+		path := filepath.Join(staging, l.file)
+		folder := filepath.Dir(path)
+		if err := os.MkdirAll(folder, 0o750); err != nil {
 			return err
 		}
-		if err := atomicfile.Write(path, text, 0o640); err != nil {
+		written[folder] = true
+		if l.former != "" && os.Link(l.former, path) == nil {
+			continue
+		}
+		if err := atomicfile.WriteVolatile(path, l.text, 0o640); err != nil {
 			return err
 		}
+		written[path] = true
+	}
+	if err := flush(staging, written); err != nil {
+		return err
 	}
 	if err := os.Rename(staging, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) { // another export was faster
 		return err
 	}
 	return errors.Join(atomicfile.SyncFolder(dir), os.RemoveAll(staging))
+}
+
+// flush makes the files and folders below a folder durable: the rename that follows must not survive a power cut without them.
+func flush(folder string, written map[string]bool) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	// SyncFolder suits files as well.
+	return errors.Join(content.FlushAll(f, slices.Sorted(maps.Keys(written)), atomicfile.SyncFolder), f.Close())
 }
 
 // link points the link to a folder with one rename, so that each lookup finds it.
@@ -170,10 +253,14 @@ func removeGenerations(dir, current string) error {
 func FollowData(ctx context.Context, s *store.Store, ref environments.Ref, dir string, interval time.Duration, each func(ServerData, error)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	var last ServerData
 	for {
-		d, err := ExportForServer(ctx, s, ref, dir)
+		d, err := exportForServer(ctx, s, ref, dir, last)
 		if ctx.Err() != nil {
 			return
+		}
+		if err == nil {
+			last = d
 		}
 		each(d, err)
 		select {

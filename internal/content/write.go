@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"runtime"
@@ -502,18 +503,24 @@ func (st *staged) flush() error {
 	if err := os.Chtimes(st.path, now, now); err != nil {
 		return err
 	}
-	if len(st.changed) > fewEntries && syncfsTellsErrors() {
-		if err := unix.Syncfs(int(st.lock.Fd())); err != nil {
-			return &fs.PathError{Op: "syncfs", Path: st.path, Err: err}
+	changed := slices.Collect(maps.Keys(st.changed)) // a linked file was flushed when it was written
+	return errors.Join(FlushAll(st.lock, changed, st.root.sync), st.lock.Sync())
+}
+
+// FlushAll makes written files and folders durable, whose file system has the open folder dir. flush flushes one of them.
+func FlushAll(dir *os.File, paths []string, flush func(path string) error) error {
+	if len(paths) > fewEntries && syncfsTellsErrors() {
+		if err := unix.Syncfs(int(dir.Fd())); err != nil {
+			return &fs.PathError{Op: "syncfs", Path: dir.Name(), Err: err}
 		}
 		return nil
 	}
-	for name := range st.changed { // a linked file was flushed when it was written
-		if err := st.root.sync(name); err != nil {
+	for _, path := range paths {
+		if err := flush(path); err != nil {
 			return err
 		}
 	}
-	return st.lock.Sync()
+	return nil
 }
 
 // syncfsTellsErrors reports whether the kernel is 5.8 or later. Earlier kernels hide failed writes from syncfs

@@ -102,6 +102,15 @@ func (s *Targets) Generations(ctx context.Context, ref environments.Ref) ([]agen
 	return all, etcd.Wrap(err, "cannot list the data generations of %s", ref)
 }
 
+// InForce reads the default target of an environment; zero for none. It is one request.
+func (s *Targets) InForce(ctx context.Context, ref environments.Ref) (agent.Target, error) {
+	t, _, err := etcd.Single[agent.Target](ctx, s.db, s.db.Env(ref).Target(etcd.Scope{}))
+	if err != nil || t == nil {
+		return agent.Target{}, etcd.Wrap(err, "cannot read the target of %s", ref)
+	}
+	return *t, nil
+}
+
 // Data reads the generation of d's default target, on which a change is based. Without one it returns the zero
 // generation.
 func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
