@@ -309,9 +309,9 @@ var ownedSettings = []string{
 	"daemonize", "detailed_exitcodes", "dns_alt_names", "environment", "environmentpath", "factpath", "facts_terminus", "hostcert", "hostcrl",
 	"hostcsr", "hostprivkey", "hostpubkey", "lastrunfile", "lastrunreport", "libdir", "localcacert", "log_level", "logdest", "logdir", "manage_internal_file_permissions",
 	"maxwaitforcert", "maxwaitforlock", "modulepath", "node_name", "node_name_fact", "node_name_value", "noop", "onetime", "passfile", "pidfile", "plugindest",
-	"pluginfactdest", "privatedir", "privatekeydir", "publicdir", "publickeydir", "report", "requestdir", "resourcefile", "rundir", "runinterval", "server",
+	"pluginfactdest", "privatedir", "privatekeydir", "publicdir", "publickeydir", "report", "requestdir", "resourcefile", "route_file", "rundir", "runinterval", "server",
 	"server_list", "serverport", "masterport", "signeddir", "skip_tags", "splay", "splaylimit", "ssldir", "statedir", "statefile", "strict_environment_mode", "tags", "transactionstorefile",
-	"use_cached_catalog", "usecacheonfailure", "vardir", "waitforcert", "waitforlock", "yamldir",
+	"use_cached_catalog", "usecacheonfailure", "vardir", "vendormoduledir", "waitforcert", "waitforlock", "yamldir",
 }
 
 var ownedPattern = "^(" + strings.Join(ownedSettings, "|") + ")$"

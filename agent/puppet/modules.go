@@ -60,6 +60,20 @@ func (p *Puppet) linkCoreTypes(dir string) (linked bool, err error) {
 	return linked, nil
 }
 
+// linkVendored links the modules that the packages of Puppet and OpenVox contain into dir.
+func linkVendored(from, dir string) error {
+	modules, err := os.ReadDir(from)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, m := range modules {
+		if err := os.Symlink(filepath.Join(from, m.Name()), filepath.Join(dir, m.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // supplyTypes makes missing core types available that the release uses, and reports whether another run may succeed. For
 // a noop run it fetches them into a folder of the agent, which the caller removes: the machine stays as it is.
 func (p *Puppet) supplyTypes(ctx context.Context, job agent.Job, problem agent.Problem) bool {

@@ -6,6 +6,24 @@ import (
 	"testing"
 )
 
+// The packages of Puppet and OpenVox have the core types as vendored modules. A run whose own modules replace that folder must not
+// lose them.
+func TestVendoredModulesStay(t *testing.T) {
+	vendored, run := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(vendored, "cron_core/lib/puppet"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := linkVendored(vendored, run); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(run, "cron_core/lib/puppet")); err != nil {
+		t.Error(err)
+	}
+	if err := linkVendored(filepath.Join(vendored, "absent"), run); err != nil { // with other packages
+		t.Error(err)
+	}
+}
+
 // Root starts the agent in any folder. A link there that is named like a core type must not become a module of the run:
 // another user could have made it.
 func TestCoreTypesComeFromTheirFolderOnly(t *testing.T) {

@@ -28,7 +28,8 @@ import (
 	"pulley/internal/facts"
 )
 
-// addresses makes Puppet connect to an address while it verifies the name in the server's certificate.
+// addresses makes Puppet connect to an address while it verifies the name in the server's certificate. It is a terminus, because
+// Puppet loads termini itself: the programs of Puppet's packages drop RUBYOPT, and programs that a catalog starts would inherit it.
 //
 //go:embed address.rb
 var addresses []byte
@@ -347,8 +348,9 @@ func (p *Puppet) agentDir() string { return filepath.Join(p.Dir, "puppet", "agen
 // agentCommand prepares the run's folder and returns the command.
 //
 //	runs/<id>/conf/puppet.conf           the settings, with those of the environment file
-//	runs/<id>/modules                    links to the installed modules of Puppet's core types, and nothing else
-//	runs/<id>/lib/pulley_address.rb      see addresses
+//	runs/<id>/conf/address               the server's address, if its certificate has another name
+//	runs/<id>/conf/routes.yaml           names the terminus in addresses
+//	runs/<id>/modules                    the module of addresses, and links to the installed modules of Puppet's core types
 //	puppet/agent                         vardir and the like: plug-ins of the server, and no catalog
 func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*exec.Cmd, error) {
 	name, err := p.find()
@@ -360,17 +362,20 @@ func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*ex
 	}
 	dir, own := p.RunDir(job.ID), p.agentDir()
 	err = os.RemoveAll(dir)
-	for _, d := range []string{dir, filepath.Join(dir, "conf"), filepath.Join(dir, "lib"), filepath.Join(dir, "modules"), filepath.Join(dir, "state"), filepath.Join(own, "code"), filepath.Join(own, "var", "state")} {
+	for _, d := range []string{dir, filepath.Join(dir, "conf"), filepath.Join(dir, "modules"), filepath.Join(dir, "state"), filepath.Join(own, "code"), filepath.Join(own, "var", "state")} {
 		err = errors.Join(err, os.MkdirAll(d, 0o700))
 	}
 	core := false
 	if err == nil {
 		core, err = p.linkCoreTypes(filepath.Join(dir, "modules"))
 	}
-	err = errors.Join(err,
-		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.agentConf(job, core, s.settings, server), 0o600),
-		os.WriteFile(filepath.Join(dir, "lib", "pulley_address.rb"), addresses, 0o600),
-	)
+	if err == nil && server.Address != server.CertificateName() {
+		err = placeAddress(dir, server.Address)
+		if !core { // the run's modules replace the vendored ones
+			core, err = true, errors.Join(err, linkVendored(vendoredModules, filepath.Join(dir, "modules")))
+		}
+	}
+	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.agentConf(job, core, s.settings, server), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
@@ -381,10 +386,18 @@ func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*ex
 	}
 	cmd := exec.Command(name, append(args, partOptions(job)...)...)
 	cmd.Env, cmd.Dir = environ(), "/"
-	if server.Address != server.CertificateName() {
-		cmd.Env = append(cmd.Env, "RUBYOPT=-r"+filepath.Join(dir, "lib", "pulley_address.rb"), "PULLEY_SERVER_NAME="+server.CertificateName(), "PULLEY_SERVER_ADDRESS="+server.Address)
-	}
 	return cmd, nil
+}
+
+// placeAddress puts into the folder of a run what makes Puppet connect to an address.
+func placeAddress(dir, address string) error {
+	terminus := filepath.Join(dir, "modules", "pulley", "lib", "puppet", "indirector", "facts")
+	return errors.Join(
+		os.MkdirAll(terminus, 0o700),
+		os.WriteFile(filepath.Join(terminus, "pulley_address.rb"), addresses, 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "routes.yaml"), []byte("agent: {facts: {terminus: pulley_address}}\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "address"), []byte(address), 0o600),
+	)
 }
 
 // agentConf returns the run's puppet.conf. The settings of the environment file cannot name those that follow them.
@@ -398,6 +411,7 @@ func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, ser
 	p.writeSettings(&b, job, core, own, [][2]string{
 		{"serverport", strconv.Itoa(cmp.Or(server.Port, environments.DefaultPort))},
 		{"ssldir", p.sslDir()},
+		{"route_file", filepath.Join(p.RunDir(job.ID), "conf", "routes.yaml")},
 		{"codedir", filepath.Join(own, "code")},
 		{"manage_internal_file_permissions", "false"}, // the key stays readable for root only
 		{"noop", "false"},

@@ -147,7 +147,7 @@ func (c *change) write(step firstboot.Name) error {
 	return nil
 }
 
-// hosts returns the change of /etc/hosts: the names puppet and puppetmaster, for a server that has only an address.
+// hosts returns the change of /etc/hosts: the names of a server that has only an address.
 func (b *server) hosts(ctx context.Context) (*change, error) {
 	s, err := b.chosen(ctx)
 	if err != nil {
@@ -157,7 +157,7 @@ func (b *server) hosts(ctx context.Context) (*change, error) {
 	if !numeric {
 		address = netip.Addr{}
 	}
-	return b.changeOf(b.path("etc/hosts"), func(old string) string { return withServerHosts(old, address) })
+	return b.changeOf(b.path("etc/hosts"), func(old string) string { return withServerHosts(old, address, s.CertificateName()) })
 }
 
 func (b *server) hostsLeft(ctx context.Context) (string, error) {

@@ -17,14 +17,19 @@ const (
 	confOff    = "# replaced by pulley-agent: "
 )
 
-// withServerHosts returns the text of /etc/hosts with the names puppet and puppetmaster for a server's address, in a block at the
-// top: resolvers take the first line of a name. The zero address removes the block. No other line changes.
-func withServerHosts(text string, server netip.Addr) string {
+// withServerHosts returns the text of /etc/hosts with the names puppet and puppetmaster, and the name in the server's certificate,
+// for a server's address, in a block at the top: resolvers take the first line of a name. The zero address removes the block. No
+// other line changes.
+func withServerHosts(text string, server netip.Addr, name string) string {
 	rest := withoutBlock(text, hostsBegin, hostsEnd)
 	if !server.IsValid() {
 		return rest
 	}
-	return hostsBegin + "\n" + server.String() + "\tpuppet puppetmaster\n" + hostsEnd + "\n" + rest
+	names := "puppet puppetmaster"
+	if name != "puppet" && name != "puppetmaster" {
+		names += " " + name
+	}
+	return hostsBegin + "\n" + server.String() + "\t" + names + "\n" + hostsEnd + "\n" + rest
 }
 
 // withoutBlock removes the lines between two marks. Of a block without its other mark, only the mark is removed.

@@ -1,6 +1,7 @@
 package steps
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,29 +12,33 @@ import (
 func TestHostsBlockChangesNoOtherLine(t *testing.T) {
 	const four = hostsBegin + "\n10.0.0.1\tpuppet puppetmaster\n" + hostsEnd + "\n"
 	six := strings.Replace(four, "10.0.0.1", "fd00::1", 1)
-	for name, c := range map[string]struct{ before, address, after string }{
-		"an empty file":             {"", "10.0.0.1", four},
-		"other lines stay":          {"127.0.0.1 localhost\n10.0.0.9 puppetdb # puppet\n", "10.0.0.1", four + "127.0.0.1 localhost\n10.0.0.9 puppetdb # puppet\n"},
-		"another line has the name": {"10.9.9.9 puppet\n", "10.0.0.1", four + "10.9.9.9 puppet\n"},
-		"odd lines stay":            {"\t\n#\r\n10.0.0.9\n\xff\x00 x\nno end", "10.0.0.1", four + "\t\n#\r\n10.0.0.9\n\xff\x00 x\nno end"},
-		"a second start":            {four + "127.0.0.1 localhost\n", "10.0.0.1", four + "127.0.0.1 localhost\n"},
-		"IPv6":                      {four + "::1 localhost\n", "fd00::1", six + "::1 localhost\n"},
-		"an owner moved the block":  {"127.0.0.1 localhost\n" + four + "::1 localhost\n", "fd00::1", six + "127.0.0.1 localhost\n::1 localhost\n"},
-		"the server has a name":     {four + "127.0.0.1 localhost\n", "", "127.0.0.1 localhost\n"},
-		"a block without its end":   {hostsBegin + "\n10.0.0.1 puppet\n127.0.0.1 localhost\n", "10.0.0.1", four + "10.0.0.1 puppet\n127.0.0.1 localhost\n"},
-		"two begins":                {hostsBegin + "\n127.0.0.1 localhost\n" + four, "10.0.0.1", four + "127.0.0.1 localhost\n"},
-		"an end alone":              {"127.0.0.1 localhost\n" + hostsEnd + "\n", "", "127.0.0.1 localhost\n"},
+	named := strings.Replace(four, "puppetmaster", "puppetmaster eu1.example.com", 1)
+	for situation, c := range map[string]struct{ before, address, after, name string }{
+		"an empty file":             {"", "10.0.0.1", four, ""},
+		"other lines stay":          {"127.0.0.1 localhost\n10.0.0.9 puppetdb # puppet\n", "10.0.0.1", four + "127.0.0.1 localhost\n10.0.0.9 puppetdb # puppet\n", ""},
+		"another line has the name": {"10.9.9.9 puppet\n", "10.0.0.1", four + "10.9.9.9 puppet\n", ""},
+		"odd lines stay":            {"\t\n#\r\n10.0.0.9\n\xff\x00 x\nno end", "10.0.0.1", four + "\t\n#\r\n10.0.0.9\n\xff\x00 x\nno end", ""},
+		"a second start":            {four + "127.0.0.1 localhost\n", "10.0.0.1", four + "127.0.0.1 localhost\n", ""},
+		"IPv6":                      {four + "::1 localhost\n", "fd00::1", six + "::1 localhost\n", ""},
+		"an owner moved the block":  {"127.0.0.1 localhost\n" + four + "::1 localhost\n", "fd00::1", six + "127.0.0.1 localhost\n::1 localhost\n", ""},
+		"the server has a name":     {four + "127.0.0.1 localhost\n", "", "127.0.0.1 localhost\n", ""},
+		"a block without its end":   {hostsBegin + "\n10.0.0.1 puppet\n127.0.0.1 localhost\n", "10.0.0.1", four + "10.0.0.1 puppet\n127.0.0.1 localhost\n", ""},
+		"two begins":                {hostsBegin + "\n127.0.0.1 localhost\n" + four, "10.0.0.1", four + "127.0.0.1 localhost\n", ""},
+		"an end alone":              {"127.0.0.1 localhost\n" + hostsEnd + "\n", "", "127.0.0.1 localhost\n", ""},
+		"a name in the certificate": {four + "127.0.0.1 localhost\n", "10.0.0.1", named + "127.0.0.1 localhost\n", "eu1.example.com"},
+		"it has an old name":        {four, "10.0.0.1", four, "puppetmaster"},
 	} {
 		var address netip.Addr
 		if c.address != "" {
 			address = netip.MustParseAddr(c.address)
 		}
-		got := withServerHosts(c.before, address)
+		name := cmp.Or(c.name, "puppet")
+		got := withServerHosts(c.before, address, name)
 		if got != c.after {
-			t.Errorf("%s: %q, want %q", name, got, c.after)
+			t.Errorf("%s: %q, want %q", situation, got, c.after)
 		}
-		if again := withServerHosts(got, address); again != got {
-			t.Errorf("%s: the second time %q", name, again)
+		if again := withServerHosts(got, address, name); again != got {
+			t.Errorf("%s: the second time %q", situation, again)
 		}
 	}
 }

@@ -104,8 +104,15 @@ func (r *run) catalog(environment string) (string, error) {
 	cas.AppendCertsFromPEM(ca)
 	server := r.get("server")
 	host := server
-	if os.Getenv("PULLEY_SERVER_NAME") == server && strings.Contains(os.Getenv("RUBYOPT"), "pulley_address.rb") {
-		host = os.Getenv("PULLEY_SERVER_ADDRESS")
+	if routes, _ := os.ReadFile(r.get("route_file")); strings.Contains(string(routes), "pulley_address") {
+		if _, err := os.Stat(filepath.Join(r.get("vendormoduledir"), "pulley/lib/puppet/indirector/facts/pulley_address.rb")); err != nil {
+			return "", fmt.Errorf("could not find terminus pulley_address for indirection facts: %w", err)
+		}
+		address, err := os.ReadFile(filepath.Join(r.get("confdir"), "address"))
+		if err != nil {
+			return "", err
+		}
+		host = string(address)
 	}
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: cas, ServerName: server, MinVersion: tls.VersionTLS12},

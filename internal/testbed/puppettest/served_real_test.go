@@ -26,8 +26,12 @@ func TestRealServed(t *testing.T) {
 	if os.Getenv("PULLEY_TEST_CONTRACT") == "all" {
 		without = nil
 	}
+	// The program of the packages of Puppet and OpenVox is a script that drops the variables of Ruby.
+	wrapper := filepath.Join(t.TempDir(), "puppet")
+	write(t, wrapper, "#!/bin/sh\nunset GEM_HOME GEM_PATH RUBYLIB RUBYOPT RUBYPATH RUBYSHELL\nexec "+program+" \"$@\"\n")
+	must(t, os.Chmod(wrapper, 0o755))
 	servedSuite(t, &realServer{Site: puppetservertest.New(t)}, func(t *testing.T) machine {
-		m := machine{Program: program, Vardir: filepath.Join(t.TempDir(), "var"), Grace: 20 * time.Second}
+		m := machine{Program: wrapper, Vardir: filepath.Join(t.TempDir(), "var"), Grace: 20 * time.Second}
 		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
 		return m
 	}, without)

@@ -52,6 +52,9 @@ type servedCase struct {
 
 const (
 	servedFile = "# fake: file {{dir}}/motd hello\nnode default { file { '{{dir}}/motd': content => 'hello' } }\n"
+	// The command runs Ruby as another user: it must not inherit what the run gives to Puppet's Ruby.
+	servedChange = "# fake: file {{dir}}/motd hello\n# fake: source {{dir}}/late\n" +
+		"node default { file { '{{dir}}/motd': content => 'hello' } file { '{{dir}}/late': source => 'puppet:///modules/m1/x' } exec { '/bin/false': user => 'nobody', unless => \"/usr/bin/ruby -e 'exit(ENV.keys.grep(/RUBY|PULLEY/).empty?)'\" } }\n"
 	servedExec = "# fake: file {{dir}}/begun x\n# fake: sleep 8\n# fake: source {{dir}}/late\n" +
 		"node default { file { '{{dir}}/begun': content => 'x' } -> exec { '/bin/sleep 8': } -> file { '{{dir}}/late': source => 'puppet:///modules/m1/x' } }\n"
 )
@@ -60,8 +63,13 @@ func servedCases() []servedCase {
 	one := "servers: {one: {address: {{address}}, port: {{port}}, attributes: {region: eu}}, dead: {address: 127.0.0.1, port: 1, attributes: {region: us}}}\n"
 	return []servedCase{
 		{
-			Name: "a change", Manifest: servedFile, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "a change", Manifest: servedChange, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
+				for line := range strings.Lines(r.Stdout) { // errors of plug-ins and of the report end no run
+					if strings.Contains(line, "Error: ") && !strings.Contains(line, "Error: Facter: ") { // of the machine
+						t.Errorf("the output has %q", line)
+					}
+				}
 				if r.file("motd") != "hello" || r.Served.Server != "one" || r.Served.Environment != r.environment() || r.Served.Reason != "spread" {
 					t.Errorf("motd %q, served %+v", r.file("motd"), r.Served)
 				}
