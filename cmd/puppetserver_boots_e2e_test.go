@@ -152,15 +152,15 @@ func (f *serverFleet) crashFleets(t *testing.T) {
 	f.site.First.Put(t, "bootstrap", "manifests/site.pp", fmt.Sprintf("file { \"%s/machine/${trusted['certname']}.bootstrap\": content => 'yes' }\n", f.dir))
 	files := map[string]string{}
 	for i, env := range []string{"dev", "made", "full"} {
-		how, bootstrap := "csr", ""
+		how, more := "csr", ""
 		if env == "made" {
-			how = "presigned"
+			how, more = "presigned", "  provision: {where: os.family == 'Debian'}\n" // a fact of machines that never ran Puppet
 		}
 		if env == "full" {
-			bootstrap = "  bootstrap: bootstrap\n"
+			more = "  bootstrap: bootstrap\n"
 		}
 		files["environments/"+env+".yaml"] = fmt.Sprintf("stack: s%d\npuppet:\n  servers: {eu1: {address: %q}}\n  ca: {url: %q, how: %s}\n%sroles:\n  web: {cardinality: 60, flavor: bare-metal}\n",
-			i, f.site.First.Address, f.site.First.URL(), how, bootstrap)
+			i, f.site.First.Address, f.site.First.URL(), how, more)
 	}
 	f.published("1.0.0", "production", files)
 	for i, env := range []string{"dev", "made", "full"} {

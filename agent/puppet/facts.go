@@ -35,6 +35,21 @@ func (p *Puppet) Facts() ([]byte, error) {
 	return b, err
 }
 
+// KnownFacts is Facts, and gathers the facts with the job's release if the node never did.
+func (p *Puppet) KnownFacts(ctx context.Context, job agent.Job) ([]byte, error) {
+	known, err := p.Facts()
+	if err != nil {
+		p.log().Warn("cannot read the facts of this machine", "error", err)
+	}
+	if known != nil {
+		return known, nil
+	}
+	if err := p.gather(ctx, job.Identity, job.Tree); err != nil {
+		return nil, err
+	}
+	return p.Facts()
+}
+
 // keepFacts keeps the facts that a run gathered. They never end a run.
 func (p *Puppet) keepFacts(job agent.Job) {
 	if job.Noop { // it may show another release, with other custom facts

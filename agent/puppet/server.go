@@ -132,17 +132,11 @@ func attributesOf(job agent.Job, root *yaml.Node) func(name string) string {
 // criteria returns the values of the criteria: attributes, else facts. It gathers the facts if a criterion needs them and the node
 // never did.
 func (p *Puppet) criteria(ctx context.Context, job agent.Job, of environments.PuppetSettings, attribute func(string) string) (func(string) string, error) {
-	needed := slices.ContainsFunc(of.Choose, func(criterion string) bool { return attribute(criterion) == "" })
-	known, err := p.Facts()
-	if err != nil {
-		p.log().Warn("cannot read the facts of this machine", "error", err)
-	}
-	if needed && known == nil {
-		if err := p.gather(ctx, job.Identity, job.Tree); err != nil {
+	var known []byte
+	if slices.ContainsFunc(of.Choose, func(criterion string) bool { return attribute(criterion) == "" }) {
+		var err error
+		if known, err = p.KnownFacts(ctx, job); err != nil {
 			return nil, fmt.Errorf("cannot choose a Puppet server: %w", err)
-		}
-		if known, err = p.Facts(); err != nil {
-			return nil, err
 		}
 	}
 	return func(criterion string) string {

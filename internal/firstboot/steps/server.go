@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"pulley/agent"
 	"pulley/agent/node"
@@ -37,7 +38,8 @@ type server struct {
 	certname string
 	sslDir   string // of the machine's own Puppet
 
-	turn join.TurnAnswer // of serve, to a machine that waits
+	turn      join.TurnAnswer // of serve, to a machine that waits
+	published bool            // it published its facts, or failed to
 }
 
 // ssl returns the places of the node's certificate.
@@ -241,7 +243,33 @@ func (b *server) waitForTurn(ctx context.Context) error {
 	if err != nil || left == "" {
 		return err
 	}
+	if b.turn.Wait == join.WaitFiltered && !b.published {
+		b.published = true
+		if err := b.withNode(ctx, b.publishFacts); err != nil {
+			b.Log.Warn("cannot publish the facts of this machine, which puppet.provision.where may read", "err", err)
+		} else {
+			b.turn.After = time.Second
+		}
+	}
 	return &firstboot.PassingError{Err: errors.New(strings.TrimPrefix(left, "wait for its turn: ")), After: b.turn.After, Known: b.turn.Wait != join.WaitFiltered}
+}
+
+// publishFacts publishes the facts of a machine that never ran Puppet: an expression that does not select it may read them.
+func (b *server) publishFacts(ctx context.Context, n *node.Node) error {
+	job, done, err := n.Stage(ctx)
+	if err != nil {
+		return passingStore(err)
+	}
+	defer done()
+	facts, err := n.Puppet.KnownFacts(ctx, job)
+	if err != nil {
+		return err
+	}
+	s, err := store.Open(n.Config.Store)
+	if err == nil {
+		err = errors.Join(s.Node.PublishFacts(ctx, job.Identity, facts), s.Close())
+	}
+	return passingStore(err)
 }
 
 // inTurn wraps the work of a step that needs the machine's turn: a machine that failed has lost it, and another one may have it.
