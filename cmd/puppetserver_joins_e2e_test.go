@@ -241,6 +241,31 @@ func TestPuppetCertificates(t *testing.T) {
 			t.Errorf("a node takes the certificate of another environment's: %v", err)
 		}
 	})
+	t.Run("of removed nodes, with a damaged file", func(t *testing.T) {
+		nodes := []string{"probe5", "probe6"}
+		for _, node := range nodes {
+			m := f.join(t, "dev", node)
+			m.asks(t, join.PuppetRequest{CSR: csrOf(t, keyFor(t), node, extensions)})
+		}
+		file := filepath.Join(f.site.Dir, "ca", "signed", "probe5.pem")
+		whole, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(file, nil, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.WriteFile(file, whole, 0o644) }) // others list all certificates
+		for _, node := range nodes {
+			f.quietly("pulley", "nodes", "remove", node, "-e", "dev", "-m", "sold", "--yes")
+		}
+		eventually(t, "one name that the CA cannot read keeps the certificates of other removed nodes", func() bool {
+			return !strings.Contains(f.everything(), "/cleanups/dev/probe6")
+		})
+		if !strings.Contains(f.everything(), "/cleanups/dev/probe5") {
+			t.Error("the removal of a node with a damaged file at the CA is forgotten")
+		}
+	})
 	t.Run("while the former machine is removed", func(t *testing.T) {
 		t.Parallel()
 		ca := f.proxied(t)

@@ -48,13 +48,10 @@ type Error struct {
 
 func (e *Error) Unwrap() error { return e.err }
 
-// OfName reports whether the error concerns one name, and no other request to the server.
-func (e *Error) OfName() bool {
-	switch e.Code {
-	case Taken, InvalidName, BadRequest, Infrastructure, OtherCertificate, StillActive:
-		return true
-	}
-	return false
+// OfServer reports whether other requests to the server would fail as well. Any other failure may be of one name, for example of a
+// damaged file of the CA.
+func (e *Error) OfServer() bool {
+	return e.Code == Unreachable || e.Code == NoRight || e.Code == NoService
 }
 
 // Error returns the error in one line.

@@ -22,7 +22,7 @@ const (
 type cleanups struct {
 	*Tasks
 	dir    string // of the credentials
-	failed pauses // of servers, by their URLs
+	failed pauses // of servers, by their URLs, and of single nodes there
 }
 
 // work does all that is due.
@@ -51,7 +51,8 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 	left := of
 	left.Steps = nil
 	for _, step := range of.Steps {
-		if c.failed.wait(step.URL, c.Now()) {
+		here := step.URL + " " + of.Environment.String() + " " + of.Node
+		if c.failed.wait(step.URL, c.Now()) || c.failed.wait(here, c.Now()) {
 			left.Steps = append(left.Steps, step)
 			continue
 		}
@@ -76,18 +77,22 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 		case err != nil:
 			return err
 		case failed == nil:
-			c.failed.end(step.URL)
+			c.failed.end(step.URL, here)
 			log.Info("a removed node is gone from a Puppet server", "kind", step.Kind, "url", step.URL)
 		default:
 			var refused *puppetserver.Error
-			if !errors.As(failed, &refused) || !refused.OfName() { // the other steps there would fail as well
-				c.failed.begin(step.URL, c.Now())
+			if errors.As(failed, &refused) && refused.OfServer() { // the other steps there would fail as well
+				here = step.URL
 			}
+			c.failed.begin(here, c.Now())
 			if step.Problem = agent.Prose(failed.Error()); !slices.Contains(of.Steps, step) {
 				log.Warn("a Puppet server still has a removed node", "kind", step.Kind, "url", step.URL, "error", failed)
 			}
 			left.Steps = append(left.Steps, step)
 		}
+	}
+	if slices.Equal(left.Steps, of.Steps) {
+		return nil
 	}
 	return c.Store.Joins.PutCleanup(ctx, left)
 }

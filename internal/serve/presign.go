@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"pulley/environments"
@@ -157,7 +158,7 @@ func (s *presigning) one(ctx context.Context, ref environments.Ref, node string,
 			return nil // another serve works on it
 		case err == nil:
 			s.failed.end(url, name)
-		case errors.As(err, &failed) && !failed.OfName():
+		case errors.As(err, &failed) && failed.OfServer():
 			s.failed.begin(url, s.Now())
 		default:
 			s.failed.begin(name, s.Now())
@@ -178,6 +179,7 @@ type failure struct {
 func (p pauses) wait(what string, now time.Time) bool { return now.Before(p[what].until) }
 
 func (p pauses) begin(what string, now time.Time) {
+	maps.DeleteFunc(p, func(_ string, f failure) bool { return now.Sub(f.until) > maxCleanupPause }) // for example of nodes that another serve removed
 	pause := min(max(2*p[what].pause, cleanupPause), maxCleanupPause)
 	p[what] = failure{pause, now.Add(pause)}
 }
