@@ -17,7 +17,8 @@ import (
 type Step struct {
 	Name     Name
 	Words    string        // the action, after "cannot": "install Puppet"
-	Deadline time.Duration // of all its tries together
+	Deadline time.Duration // of all its tries together, and with Patience of each one
+	Patience time.Duration // of a step that needs the machine's turn: of all its tries. Each wait is reported and ends the turn
 	Optional bool          // a failure does not stop the first boot
 	// Applies reports whether the step concerns this machine; otherwise nothing reports it. nil: always. After an error, Left
 	// returns the cause.
@@ -173,23 +174,22 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 
 // work runs a step, or its replacement, and describes the work. It retries temporary failures.
 func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Deadline)
-	defer cancel()
 	switch instead := e.Replaced[string(s.Name)]; instead {
 	case "":
 	case Off:
 		return "nothing: it is switched off", nil
 	default:
+		ctx, cancel := context.WithTimeout(ctx, s.Deadline)
+		defer cancel()
 		return "ran " + instead, e.Program(ctx, s.Name, instead)
 	}
+	ctx, cancel := context.WithTimeout(ctx, max(s.Deadline, s.Patience))
+	defer cancel()
 	reported := ""
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		did, err = s.Left(ctx)
+		did, err = s.try(ctx)
 		if err == nil && did == "" {
 			return "nothing was left to do", nil
-		}
-		if err == nil {
-			err = s.Do(ctx)
 		}
 		var passing *PassingError
 		if err == nil || !e.Patient || !errors.As(err, &passing) {
@@ -197,7 +197,7 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 		}
 		wait := max(jittered(pause), passing.After)
 		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err, "remedy", remedy(err))
-		if !passing.Known && err.Error() != reported {
+		if !passing.Known && (s.Patience > 0 || err.Error() != reported) {
 			reported = err.Error()
 			e.report(ctx, s.Name, Started, fmt.Sprintf("cannot %s: %s", s.Words, reported))
 		}
@@ -205,6 +205,16 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 			return "", err // the cause of the last try is more useful than the deadline
 		}
 	}
+}
+
+// try does the remaining work, once.
+func (s Step) try(ctx context.Context) (did string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Deadline)
+	defer cancel()
+	if did, err = s.Left(ctx); err == nil && did != "" {
+		err = s.Do(ctx)
+	}
+	return did, err
 }
 
 // The pauses between the tries of a step.

@@ -143,6 +143,37 @@ func TestWaitingStepReportsItsCause(t *testing.T) {
 	})
 }
 
+// The wait for a server gives the machine's turn back, each time: a turn that nobody reports keeps other machines waiting. It may
+// last longer than one try, and one try must not last so long.
+func TestStepInTurnWaitsLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBoot(t.TempDir())
+		step := &b.Steps[slices.Index(Names(), Certificate)]
+		step.Deadline, step.Patience = time.Minute, time.Hour
+		begun := time.Now()
+		step.Do = func(ctx context.Context) error {
+			if time.Since(begun) < 30*time.Minute {
+				return Passing(errors.New("the CA is away"))
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		err := b.Run(t.Context(), Options{})
+		if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took < 31*time.Minute || took > 32*time.Minute {
+			t.Errorf("after %s: %v", took, err)
+		}
+		reports := 0
+		for _, report := range b.reports {
+			if report == "certificate startedcannot do certificate: the CA is away" {
+				reports++
+			}
+		}
+		if reports < 30*60/33 {
+			t.Errorf("it reported %d waits", reports)
+		}
+	})
+}
+
 // A disk that was copied to another machine, or a changed plan, is another first boot.
 func TestOtherMachineOrPlanRestartsFirstBoot(t *testing.T) {
 	for say, change := range map[string]func(*boot){"machine": func(b *boot) { b.Machine = "m2" }, "plan": func(b *boot) { b.Engine.Plan = "p2" }} {

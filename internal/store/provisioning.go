@@ -31,7 +31,7 @@ func (f FirstBoot) Waits(now time.Time) bool {
 // Place returns the number of machines that wait longer for their turn than this one.
 func (f FirstBoot) Place(all map[string]FirstBoot, now time.Time) (before int) {
 	for _, other := range all {
-		if other.Waits(now) && (other.Asked.Before(f.Asked) || other.Asked.Equal(f.Asked) && other.Machine < f.Machine) {
+		if other.Machine != f.Machine && other.Waits(now) && (other.Asked.Before(f.Asked) || other.Asked.Equal(f.Asked) && other.Machine < f.Machine) {
 			before++
 		}
 	}
@@ -40,6 +40,14 @@ func (f FirstBoot) Place(all map[string]FirstBoot, now time.Time) (before int) {
 
 // EndTurn gives the machine's turn to the next one.
 func (f *FirstBoot) EndTurn() { f.Asked, f.Turn = time.Time{}, time.Time{} }
+
+// ReturnTurn gives the machine's turn to the next one, and does not count it: the machine waits for a server, and did not fail.
+func (f *FirstBoot) ReturnTurn() {
+	if !f.Turn.IsZero() {
+		f.EndTurn()
+		f.Turns = max(f.Turns-1, 0)
+	}
+}
 
 // Provisioning reads what an environment's new machines share, and the revision of its last write.
 func (s *FirstBoots) Provisioning(ctx context.Context, ref environments.Ref) (Provisioning, int64, error) {

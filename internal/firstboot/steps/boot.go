@@ -158,7 +158,7 @@ func (b *boot) engine() (*firstboot.Engine, *lock) {
 	return e, locks
 }
 
-// The deadlines of the steps, with all their tries.
+// The deadlines of the steps.
 const (
 	networkDeadline  = 5 * time.Minute
 	quickDeadline    = time.Minute
@@ -168,8 +168,8 @@ const (
 	registerDeadline = 15 * time.Minute
 	scheduleDeadline = 15 * time.Minute
 	serverDeadline   = 15 * time.Minute
-	turnDeadline     = 24 * time.Hour
-	runDeadline      = 2 * time.Hour // Puppet has its own deadline of an hour
+	turnDeadline     = 24 * time.Hour // also of the steps that wait for a turn again
+	runDeadline      = 2 * time.Hour  // Puppet has its own deadline of an hour
 )
 
 // steps is the list of the steps of a first boot, in their order.
@@ -192,11 +192,11 @@ func (b *boot) steps(l *lock, m *member) []firstboot.Step {
 		{Name: firstboot.Turn, Words: "wait for the machine's turn", Deadline: turnDeadline, Applies: s.applies, Left: s.turnLeft, Do: s.waitForTurn},
 		{Name: firstboot.Hosts, Words: "name the Puppet server", Deadline: quickDeadline, Applies: s.applies, Left: s.hostsLeft, Do: s.writeHosts},
 		{Name: firstboot.PuppetConf, Words: "configure Puppet's own agent", Deadline: quickDeadline, Applies: s.applies, Left: s.confLeft, Do: s.writeConf},
-		{Name: firstboot.Certificate, Words: "get a certificate of Puppet's CA", Deadline: joinDeadline, Applies: s.applies, Left: s.inTurn(s.certificateLeft), Do: s.getCertificate},
-		{Name: firstboot.Bootstrap, Words: "run Puppet in the bootstrap environment", Deadline: runDeadline, Applies: s.applies, Left: s.inTurn(s.bootstrapLeft), Do: s.runBootstrap},
+		{Name: firstboot.Certificate, Words: "get a certificate of Puppet's CA", Deadline: joinDeadline, Patience: turnDeadline, Applies: s.applies, Left: s.inTurn(s.certificateLeft), Do: s.getCertificate},
+		{Name: firstboot.Bootstrap, Words: "run Puppet in the bootstrap environment", Deadline: runDeadline, Patience: turnDeadline, Applies: s.applies, Left: s.inTurn(s.bootstrapLeft), Do: s.runBootstrap},
 		{Name: firstboot.Schedule, Words: "set up the schedule", Deadline: scheduleDeadline, Left: c.scheduleLeft, Do: c.setUpSchedule},
 		{Name: firstboot.Enable, Words: "enable the agent", Deadline: quickDeadline, Left: l.enableLeft, Do: l.enable},
-		{Name: firstboot.FirstRun, Words: "run Puppet", Deadline: runDeadline, Applies: s.applies, Left: s.inTurn(s.firstRunLeft), Do: s.runFirst},
+		{Name: firstboot.FirstRun, Words: "run Puppet", Deadline: runDeadline, Patience: turnDeadline, Applies: s.applies, Left: s.inTurn(s.firstRunLeft), Do: s.runFirst},
 		{Name: firstboot.Daemon, Words: "enable Puppet's own daemon", Deadline: quickDeadline, Applies: s.applies, Left: s.daemonLeft, Do: s.enableDaemon},
 		{Name: firstboot.Notify, Words: "report the end of the first boot", Deadline: quickDeadline, Optional: true, Left: m.notifyLeft, Do: m.notify},
 		{Name: firstboot.Post, Words: "run the scripts after", Deadline: scriptsDeadline, Left: host.scriptsLeft(postDir), Do: host.runScripts(firstboot.Post, postDir)},

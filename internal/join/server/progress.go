@@ -147,6 +147,9 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 			next.Attempts++
 		} else { // it waits
 			next.Error = p.Error
+			if p.Step != "turn" { // for a CA or a server: others may not need it
+				next.ReturnTurn()
+			}
 		}
 	case store.BootFailed:
 		next.Error = p.Error

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"pulley/environments"
@@ -58,17 +59,10 @@ func (d *Server) turn(ctx context.Context, c *caller) (any, error) {
 	return answer, err
 }
 
-// ask judges a request on one reading of the queue, and writes the result.
-func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machine, q queue) (join.TurnAnswer, error) {
+// ask judges a request, and writes the result. Most requests need no reading of the whole queue: thousands of machines may wait. A
+// machine begins only on a fresh one.
+func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machine, q queue) (answer join.TurnAnswer, err error) {
 	boots, ref := d.Store.FirstBoots, who.ref
-	shared, turns, err := boots.Provisioning(ctx, ref) // before the records: another machine that begins meanwhile is a conflict
-	if err != nil {
-		return join.TurnAnswer{}, err
-	}
-	q.shared = shared
-	if q.boots, _, err = boots.List(ctx, ref); err != nil {
-		return join.TurnAnswer{}, err
-	}
 	own := &store.FirstBoot{Machine: m.ID, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: store.BootStarted, Started: q.now, Since: q.now, Joined: true}
 	known, revision, err := boots.Get(ctx, ref, m.ID)
 	if err != nil {
@@ -77,8 +71,24 @@ func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machi
 	if known != nil {
 		own = known
 	}
-	answer, next, err := q.judge(*own)
-	switch {
+	var turns int64
+	var next store.FirstBoot
+	var refused error
+	judge := func(all map[string]store.FirstBoot) {
+		q.boots = all
+		answer, next, refused = q.judge(*own)
+	}
+	if !own.Finished.IsZero() || own.HasTurn(q.now) {
+		judge(nil)
+	} else {
+		if q.shared, turns, err = boots.Provisioning(ctx, ref); err != nil { // before the records: another machine that begins meanwhile is a conflict
+			return answer, err
+		}
+		if err = d.boots.use(ctx, ref, bootsLast, judge); err == nil && answer.Granted {
+			err = d.boots.use(ctx, ref, 0, judge)
+		}
+	}
+	switch err := errors.Join(err, refused); {
 	case err != nil || !own.Finished.IsZero():
 		return answer, err
 	case answer.Granted && !own.HasTurn(q.now):

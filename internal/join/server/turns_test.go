@@ -6,12 +6,17 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // provisioned is a world whose environment has a Puppet server.
@@ -55,7 +60,9 @@ func (m machine) says(t *testing.T, state string, finished bool) {
 func TestTurnsAreBoundedAndInOrder(t *testing.T) {
 	t.Parallel()
 	w := provisioned(t, environments.PuppetProvision{Concurrency: 3})
-	one, two := w.serve(nil), w.serve(nil)
+	var ahead atomic.Int64 // the serves read again what the other one wrote
+	clock := func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } }
+	one, two := w.serve(clock), w.serve(clock)
 	var all []machine
 	for n := range 12 {
 		servers := []*serve{one, two}
@@ -69,6 +76,7 @@ func TestTurnsAreBoundedAndInOrder(t *testing.T) {
 	var mu sync.Mutex
 	round := func() {
 		t.Helper()
+		ahead.Add(int64(bootsLast))
 		var asked sync.WaitGroup
 		for _, m := range all {
 			asked.Go(func() {
@@ -173,6 +181,174 @@ func TestTurnOfFailedMachine(t *testing.T) {
 	if !ask(bad).Granted {
 		t.Error("an operator unlocked it, and it has no turn")
 	}
+}
+
+// An outage of the CA, or of one region's servers, must not use up the turns of machines that only wait for it, and must not stop the
+// machines that need something else.
+func TestWaitForServerReturnsTurn(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{Concurrency: 1})
+	s := w.serve(nil)
+	waits, other := w.member("compute", 1, s), w.member("compute", 2, s)
+	ask := func(m machine) join.TurnAnswer {
+		t.Helper()
+		a, err := m.Turn(t.Context(), m.is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	report := func(step string, state store.BootState, problem agent.Prose) {
+		t.Helper()
+		if err := waits.Progress(t.Context(), "", join.Progress{Machine: waits.is.ID, Step: step, State: string(state), Error: problem}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := func() store.FirstBoot {
+		t.Helper()
+		b, _, err := w.st.FirstBoots.Get(t.Context(), dev, waits.is.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *b
+	}
+	if !ask(waits).Granted || ask(other).Granted {
+		t.Fatal("two machines have the only turn, or none")
+	}
+	report("turn", store.BootStarted, "the answer was lost")
+	if ask(other).Granted {
+		t.Error("a lost answer costs a machine its turn")
+	}
+	report("certificate", store.BootStarted, "the CA is away")
+	if a := ask(waits); a.Granted || a.Before != 1 {
+		t.Errorf("a machine that waits for the CA asks again before the one that waited for it: %+v", a)
+	}
+	if b := own(); b.Turns != 0 || b.Error != "the CA is away" || !b.Waits(time.Now()) {
+		t.Errorf("the machine waits for the CA: %+v", b)
+	}
+	if !ask(other).Granted || ask(waits).Granted {
+		t.Error("the machine that waits for the CA keeps the only turn, or two have it")
+	}
+	other.says(t, "done", true)
+	for range maxTurns + 1 {
+		if !ask(waits).Granted {
+			t.Fatal("the only machine waits for its turn")
+		}
+		report("certificate", store.BootStarted, "the CA is away")
+	}
+	report("certificate", store.BootFailed, "the CA is away") // the end of the step, in a wait
+	if b := own(); b.Turns != 0 {
+		t.Errorf("the outage used up %d turns", b.Turns)
+	}
+	ask(waits)
+	report("first-run", store.BootFailed, "the run did not succeed")
+	if b := own(); b.Turns != 1 {
+		t.Errorf("a run that failed counts %d turns", b.Turns)
+	}
+}
+
+// waiting stores first boots of machines that wait for their turn.
+func waiting(t testing.TB, st *store.Store, count int) {
+	t.Helper()
+	now := time.Now().UTC()
+	var all sync.WaitGroup
+	for first := range 16 {
+		all.Go(func() {
+			for n := first; n < count; n += 16 {
+				b := store.FirstBoot{
+					Machine: fmt.Sprintf("%032d", n), Hostname: fmt.Sprintf("compute%d.example.com", n), Node: fmt.Sprintf("compute%d", n), Role: "compute", Step: "turn",
+					State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now.Add(-time.Minute), Token: "0123456789", Joined: true,
+				}
+				if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// asks returns a request of one of many machines, which has its turn or waits.
+func asks(t testing.TB, st *store.Store, turn bool) func(testing.TB) {
+	t.Helper()
+	now := time.Now().UTC()
+	b := store.FirstBoot{Machine: "own", Node: "own1", Role: "compute", Step: "turn", State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now, Joined: true}
+	if turn {
+		b.Machine, b.Asked, b.Turn, b.Turns = "own turn", time.Time{}, now, 1
+	}
+	if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+		t.Fatal(err)
+	}
+	d := New(Config{Store: st})
+	return func(t testing.TB) {
+		a, err := d.ask(t.Context(), &caller{}, certified{ref: dev, identity: &store.Identity{Node: b.Node, Role: b.Role}}, join.Machine{ID: b.Machine}, queue{selected: true, now: d.Now().UTC()})
+		if err != nil || a.Granted != turn {
+			t.Fatalf("%+v, %v", a, err)
+		}
+	}
+}
+
+// Each of thousands of waiting machines asks once a minute. Requests that read all of them would need several processors.
+func TestTurnRequestsDoNotReadTheQueue(t *testing.T) {
+	etcd := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st := etcd.Admin()
+	const machines, requests = 200, 20
+	waiting(t, st, machines)
+	sent := func() (bytes float64) {
+		families, err := prometheus.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "etcd_network_client_grpc_sent_bytes_total" {
+				bytes = f.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+		return bytes
+	}
+	before := sent()
+	if _, _, err := st.FirstBoots.List(t.Context(), dev); err != nil {
+		t.Fatal(err)
+	}
+	all := sent() - before
+	if all < machines*100 {
+		t.Fatalf("%d machines have %.0f bytes", machines, all)
+	}
+	for what, turn := range map[string]bool{"waits": false, "has its turn": true} {
+		ask := asks(t, st, turn)
+		before, begun := sent(), time.Now()
+		for range requests {
+			ask(t)
+		}
+		most := all / 2 // of 20 small answers
+		if !turn {
+			most += all * (1 + float64(time.Since(begun)/bootsLast))
+		}
+		if got := sent() - before; got > most {
+			t.Errorf("a machine that %s read %.0f bytes in %d requests; all machines are %.0f", what, got, requests, all)
+		}
+	}
+}
+
+func BenchmarkTurnOfThreeThousand(b *testing.B) {
+	st := etcdtest.StartAuth(b, etcdtest.AuthOptions{}).Admin()
+	waiting(b, st, 3000)
+	for what, turn := range map[string]bool{"waits": false, "has": true} {
+		ask := asks(b, st, turn)
+		b.Run(what, func(b *testing.B) {
+			for b.Loop() {
+				ask(b)
+			}
+		})
+	}
+	b.Run("list", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := st.FirstBoots.List(b.Context(), dev); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
 // An operator must be able to stop the queue, to let only some machines through, and to spread them over time.
