@@ -15,7 +15,7 @@ import (
 )
 
 func newENC(o *options) *cobra.Command {
-	var cache string
+	var cache, unknown string
 	cmd := &cobra.Command{
 		Use: "enc NODE [-e ENVIRONMENT]", Short: "Answer a Puppet server's question for the classes of a node",
 		Long: `enc is an external node classifier. It prints the classes and parameters that the environment file gives to a node, as YAML. Name it
@@ -28,10 +28,16 @@ in puppet.conf of the Puppet server, which adds the node's certname:
 Without an environment, enc searches all. It keeps each answer in a folder. If etcd does not answer within ` + enc.Patience.String() + `, enc prints the
 kept answer, and names the problem on standard error. An answer never names an environment of Puppet.
 
+For a name that no environment has, enc fails, and the server compiles no catalog. If the server has agents that are not in Pulley, also its own,
+give --unknown empty: enc then answers without classes, and keeps this answer as any other.
+
 EXIT STATUS
-  0 answered; 1 no environment has such a node, or failed; 2 wrong usage; 3 etcd unreachable, and no answer is kept`,
+  0 answered; 1 no environment has such a node, or several, or failed; 2 wrong usage; 3 etcd unreachable, and no answer is kept`,
 		Args: arguments(1, 1, "takes a node"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if unknown != string(enc.Fail) && unknown != string(enc.Empty) {
+				return cli.Usagef("cannot use --unknown %s: give one of %s, %s", quoted(unknown), enc.Fail, enc.Empty)
+			}
 			var ref environments.Ref
 			if o.fleet.Name != "" || o.env.Getenv("PULLEY_ENVIRONMENT") != "" || o.fleet.Default != "" || c.Flags().Changed("environment") {
 				var err error
@@ -43,7 +49,7 @@ EXIT STATUS
 				cache = filepath.Join(dir, "enc")
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				a, err := enc.Cache(cache).Classify(ctx, s, ref, args[0])
+				a, err := enc.Cache(cache).Classify(ctx, s, ref, args[0], enc.Unknown(unknown))
 				if err != nil {
 					return err
 				}
@@ -60,5 +66,6 @@ EXIT STATUS
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	cmd.Flags().StringVar(&cache, "cache", "", "`FOLDER` of the kept answers (default: pulley/enc in the user's cache folder)")
+	cmd.Flags().StringVar(&unknown, "unknown", string(enc.Fail), "for a name that no environment has: fail or empty (no classes)")
 	return cmd
 }

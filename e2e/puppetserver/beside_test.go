@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/pki"
 	"pulley/internal/puppetserver"
 	"pulley/internal/testbed/puppetservertest"
@@ -161,6 +162,22 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 		t.Errorf("the server classifies a removed node: %v", err)
 	}
 
+	// The check names the classifier that fails for its own name. With --unknown empty, the server compiles for every name, also without
+	// etcd, and gives the removed node no classes.
+	check := []string{"puppetserver", "check", b.path("dev.yaml"), "--puppet-credentials", b.path("credentials-" + puppetservertest.Allowed), "--puppet-environment", "production"}
+	out, err := b.command(check...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "Failed to find "+puppetservertest.Allowed+" via exec: ") || !strings.Contains(string(out), ": pulley enc needs --unknown empty") {
+		t.Errorf("the check of a server whose classifier fails: %v\n%s", err, out)
+	}
+	b.classifier("--unknown empty")
+	b.pulley(check...)
+	for range 2 {
+		if c, err := other.Compile(t.Context(), "production", nil); err != nil {
+			t.Errorf("the removed node with --unknown empty: %+v, %v", c, err)
+		}
+		b.stop()
+	}
+
 	b.deactivates(database)
 }
 
@@ -213,11 +230,10 @@ func (b *bench) deactivates(database *puppetservertest.PuppetDB) {
 // configure lets the first server read classes and live data from Pulley.
 func (b *bench) configure() {
 	conf := filepath.Join(b.site.Dir, puppetservertest.FirstName, "conf")
-	// Puppet divides the command at blanks.
-	classifier := fmt.Sprintf("/usr/bin/env HOME=%s XDG_CONFIG_HOME=%[1]s/config XDG_CACHE_HOME=%[1]s/cache %s enc", b.dir, program)
+	b.classifier("")
 	f, err := os.OpenFile(filepath.Join(conf, "puppet.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
-		_, err = fmt.Fprintf(f, "\n[master]\nnode_terminus = exec\nexternal_nodes = %s\n", classifier)
+		_, err = fmt.Fprintf(f, "\n[master]\nnode_terminus = exec\nexternal_nodes = %s\n", b.path("enc"))
 		f.Close()
 	}
 	if err == nil {
@@ -234,6 +250,15 @@ func (b *bench) configure() {
 	}
 	b.listen = l.Addr().String()
 	l.Close()
+}
+
+// classifier writes the script that the first server calls.
+func (b *bench) classifier(flags string) {
+	b.t.Helper()
+	script := fmt.Sprintf("#!/bin/sh\nHOME=%s XDG_CONFIG_HOME=%[1]s/config XDG_CACHE_HOME=%[1]s/cache exec %s enc %s \"$@\"\n", b.dir, program, flags)
+	if err := atomicfile.Write(b.path("enc"), []byte(script), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // issue returns credentials, which it also writes into a folder as serve reads them.

@@ -1,6 +1,6 @@
 // Package enc answers the external node classifier of Puppet servers: from etcd, and without it from the answers that it kept.
 //
-// It must never answer for a node that etcd does not list, name an environment of Puppet, or fail because of its kept answers.
+// It must never give classes to a node that etcd does not list, name an environment of Puppet, or fail because of its kept answers.
 package enc
 
 import (
@@ -30,6 +30,17 @@ type Answer struct {
 	Unkept error // why the answer could not be kept; it is valid
 }
 
+// Unknown decides what a name gets that no environment lists.
+type Unknown string
+
+// The decisions.
+const (
+	Fail  Unknown = "fail"  // an *UnknownError: the server compiles no catalog
+	Empty Unknown = "empty" // an answer without classes: the server compiles what its own code gives to the name
+)
+
+const noClasses = environments.AnswerStart + "classes: {}\n"
+
 // UnknownError reports a node that no environment lists, or several. No kept answer replaces it.
 type UnknownError struct {
 	Node    string
@@ -52,21 +63,28 @@ func (e *UnknownError) Error() string {
 type Cache string
 
 // Classify answers for a certname in an environment; the zero Ref means any environment. When etcd fails, it returns the kept answer.
-func (c Cache) Classify(ctx context.Context, s *store.Store, ref environments.Ref, certname string) (Answer, error) {
+func (c Cache) Classify(ctx context.Context, s *store.Store, ref environments.Ref, certname string, unknown Unknown) (Answer, error) {
 	file, named := c.file(ref, certname)
 	kept, since := read(file)
+	if string(kept) == noClasses && unknown != Empty { // kept by an earlier setting
+		kept = nil
+	}
 	if kept != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Patience)
 		defer cancel()
 	}
 	text, err := classify(ctx, s, ref, environments.NodeOf(certname))
-	switch {
-	case errors.As(err, new(*UnknownError)):
-		if kept != nil {
+	if of := (*UnknownError)(nil); errors.As(err, &of) {
+		if kept != nil && string(kept) != noClasses { // the classes of a removed node
 			_ = os.Remove(file)
 		}
-		return Answer{}, err
+		if unknown != Empty || len(of.Several) > 0 {
+			return Answer{}, err
+		}
+		text, err = []byte(noClasses), nil
+	}
+	switch {
 	case err != nil && kept != nil:
 		return Answer{Text: kept, Since: since, Etcd: err}, nil
 	case err != nil || !named:

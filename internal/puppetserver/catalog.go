@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 )
 
 // Catalog is what a server compiled, without its resources.
@@ -45,6 +46,8 @@ func (c *Client) Compile(ctx context.Context, environment string, facts map[stri
 	switch {
 	case err != nil:
 		return Catalog{}, err
+	case a.status == http.StatusInternalServerError && strings.Contains(a.text(), "Failed to find "+name+" via exec:"): // Puppet's words
+		return Catalog{}, &Error{Code: ClassifierFailed, Doing: r.doing, URL: c.URL, Name: name, Text: a.text()}
 	case a.status == http.StatusInternalServerError:
 		return Catalog{}, &Error{Code: CompileFailed, Doing: r.doing, URL: c.URL, Text: a.text()}
 	case a.status != http.StatusOK:

@@ -114,7 +114,7 @@ func TestCheckCSRAcceptsOnlyItsName(t *testing.T) {
 // Every code has a sentence and, but for a few, a remedy.
 func TestEveryCodeHasWords(t *testing.T) {
 	t.Parallel()
-	for _, code := range []Code{NoRight, NoService, UnknownName, NoRequest, NotSigned, Taken, InvalidName, BadRequest, Infrastructure, OtherCertificate, EnvironmentMissing, CompileFailed, Refused, ServerFailed, Unreadable} {
+	for _, code := range []Code{NoRight, NoService, UnknownName, NoRequest, NotSigned, Taken, InvalidName, BadRequest, Infrastructure, OtherCertificate, EnvironmentMissing, CompileFailed, ClassifierFailed, Refused, ServerFailed, Unreadable} {
 		e := &Error{Code: code, Doing: "DO", URL: "https://ca:8140", Name: "web1", State: Signed, Method: "PUT", Path: "/puppet-ca/v1/certificate_status/web1", Status: 409, Text: "TEXT"}
 		if !strings.HasPrefix(e.Error(), "cannot DO: ") || e.Cause() == "" || strings.Contains(e.Error()+e.Hint(), "\n") {
 			t.Errorf("%s: %v", code, e)

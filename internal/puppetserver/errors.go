@@ -25,6 +25,7 @@ const (
 	OtherCertificate   Code = "other_certificate"   // Name, Text: the CA's answer is not the certificate that was requested
 	EnvironmentMissing Code = "environment_missing" // Name: of the environment; Text: of the one that was compiled
 	CompileFailed      Code = "compile_failed"      // Text
+	ClassifierFailed   Code = "classifier_failed"   // Name: the client's own; Text: of the server
 	StillActive        Code = "still_active"        // Name; Text: the time of the command that PuppetDB ignored
 	Refused            Code = "refused"             // Status, Text
 	ServerFailed       Code = "server_failed"       // Status, Text
@@ -102,7 +103,7 @@ func (e *Error) Cause() string {
 			return fmt.Sprintf("the server compiled environment %q: it has no environment %q, or its classifier names another one", e.Text, e.Name)
 		}
 		return fmt.Sprintf("%q is not the name of an environment: Puppet accepts lower-case letters, digits and _", e.Name)
-	case CompileFailed:
+	case CompileFailed, ClassifierFailed:
 		return e.Text
 	case StillActive:
 		return fmt.Sprintf("PuppetDB %s has data of %q that is newer than %s, this machine's time", e.URL, e.Name, e.Text)
@@ -154,6 +155,8 @@ func (e *Error) Hint() string {
 		return "clean the name with `pulley puppetserver clean`, and repeat the request"
 	case EnvironmentMissing:
 		return "deploy the environment on that server, correct its name, or correct the classifier"
+	case ClassifierFailed:
+		return fmt.Sprintf("correct external_nodes of that server for %q: pulley enc needs --unknown empty for names that are not in Pulley", e.Name)
 	case StillActive:
 		return "compare the clocks of both machines (`date -u`), and stop Puppet on a removed machine that still runs"
 	case ServerFailed:
