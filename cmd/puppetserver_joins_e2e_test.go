@@ -240,6 +240,28 @@ func TestPuppetCertificates(t *testing.T) {
 		if !errors.As(err, &refused) || refused.Reason != join.CertnameTaken || refused.Params.Claimed != "dev" {
 			t.Errorf("a node takes the certificate of another environment's: %v", err)
 		}
+		f.must("pulley", "nodes", "remove", "probe1", "-e", "made", "--yes")
+		for deadline := time.Now().Add(time.Minute); strings.Contains(f.everything(), "/cleanups/made/probe1"); {
+			if time.Now().After(deadline) {
+				t.Fatal("the removal never ends")
+			}
+			<-time.After(200 * time.Millisecond) // between two looks
+		}
+		if s, err := f.ca.Status(t.Context(), "probe1"); err != nil || s.State != puppetserver.Signed {
+			t.Errorf("the removal of a node took the certificate of another environment's: %+v, %v", s, err)
+		}
+	})
+	t.Run("with a key that has a certificate", func(t *testing.T) { // of a time in which the node had other extensions
+		key := keyFor(t)
+		old, err := f.ca.Issue(t.Context(), "probe8", []byte(csrOf(t, key, "probe8", nil)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := f.join(t, "dev", "probe8")
+		a := m.asks(t, join.PuppetRequest{CSR: csrOf(t, key, "probe8", extensions)})
+		if a.Certificate == "" || a.Certificate == string(old) || !onCRL(t, a.CRL, a.CA, old) {
+			t.Errorf("the old certificate is handed out again, or stays valid:\n%+v", a)
+		}
 	})
 	t.Run("of removed nodes, with a damaged file", func(t *testing.T) {
 		nodes := []string{"probe5", "probe6"}

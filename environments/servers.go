@@ -52,16 +52,37 @@ func (s PuppetServer) HostPort() string {
 	return s.Address + ":" + port
 }
 
-// NameAt returns the name in the certificate of the server at a URL; "" for a URL of no server, or without a name of its own.
-func (p *PuppetSettings) NameAt(address string) string {
+// hostPort returns host and port of a URL; "" for a text that is none.
+func hostPort(address, port string) string {
 	u, err := url.Parse(address)
-	if err != nil {
+	if err != nil || u.Hostname() == "" {
 		return ""
 	}
-	host := u.Host
-	if u.Port() == "" {
-		host = net.JoinHostPort(u.Hostname(), strconv.Itoa(DefaultPort))
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
+}
+
+const defaultPuppetDBPort = 8081
+
+// Uses reports whether a URL is that of a CA or of PuppetDB in these settings.
+func (p *PuppetSettings) Uses(address string) bool {
+	for _, of := range []struct {
+		urls []string
+		port int
+	}{{append([]string{p.CA.URL}, p.CA.Also...), DefaultPort}, {[]string{p.PuppetDB}, defaultPuppetDBPort}} {
+		port := strconv.Itoa(of.port)
+		want := hostPort(address, port)
+		for _, one := range of.urls {
+			if want != "" && hostPort(one, port) == want {
+				return true
+			}
+		}
 	}
+	return false
+}
+
+// NameAt returns the name in the certificate of the server at a URL; "" for a URL of no server, or without a name of its own.
+func (p *PuppetSettings) NameAt(address string) string {
+	host := hostPort(address, strconv.Itoa(DefaultPort))
 	for _, of := range p.Servers {
 		if of.HostPort() == host && of.Name != "" {
 			return of.Name

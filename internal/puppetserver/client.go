@@ -49,10 +49,39 @@ const (
 type Credentials struct {
 	Identity pki.Identity
 	CA       []byte // PEM: the issuing certificate, and those above it
+
+	others map[string]Credentials // at servers of another CA, by their host
 }
 
-// LoadCredentials reads the files cert.pem, key.pem and ca.pem of a folder.
+// at returns the credentials at a host.
+func (c Credentials) at(host string) Credentials {
+	if other, has := c.others[host]; has {
+		return other
+	}
+	return c
+}
+
+// LoadCredentials reads the files cert.pem, key.pem and ca.pem of a folder. A folder below it has those for the host of its name, which
+// has another CA.
 func LoadCredentials(dir string) (Credentials, error) {
+	c, err := loadCredentials(dir)
+	if err != nil {
+		return c, err
+	}
+	below, err := filepath.Glob(filepath.Join(dir, "*", CertFile))
+	for i := 0; err == nil && i < len(below); i++ {
+		var other Credentials
+		if other, err = loadCredentials(filepath.Dir(below[i])); err == nil {
+			if c.others == nil {
+				c.others = map[string]Credentials{}
+			}
+			c.others[filepath.Base(filepath.Dir(below[i]))] = other
+		}
+	}
+	return c, err
+}
+
+func loadCredentials(dir string) (Credentials, error) {
 	fail := func(err error) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("cannot read the credentials of the Puppet CA: %w\nput %s, %s and %s there: docs/puppet-server.md describes how to make them", err, CertFile, KeyFile, CAFile)
 	}
@@ -112,6 +141,7 @@ func NewNamed(address, name string, own Credentials, now func() time.Time) (*Cli
 	if u.Port() == "" {
 		host = net.JoinHostPort(u.Hostname(), DefaultPort)
 	}
+	own = own.at(u.Hostname())
 	cas, err := pki.ParseCertificates(own.CA)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the CA certificates: %w", err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 )
@@ -56,10 +57,13 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 			left.Steps = append(left.Steps, step)
 			continue
 		}
-		returned, failed := false, error(nil)
-		err := c.Store.Joins.AtPuppetCA(ctx, of.Environment, of.Node, func(ctx context.Context) error {
+		returned, moved, failed := false, (*environments.Ref)(nil), error(nil)
+		err := c.Store.Joins.AtPuppetCA(ctx, of.Certname, func(ctx context.Context) error {
 			holder, err := c.Store.Joins.Holder(ctx, of.Environment, of.Node)
-			if returned = err == nil && holder.Returned(); err == nil && !returned {
+			if returned = err == nil && holder.Returned(); err != nil || returned {
+				return err
+			}
+			if moved, err = c.Store.Joins.NamesakeAt(ctx, of.Environment, of.Node, step.URL); err == nil && moved == nil {
 				failed = c.do(ctx, step, of, own)
 			}
 			return err
@@ -76,6 +80,8 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 			left.Steps = append(left.Steps, step)
 		case err != nil:
 			return err
+		case moved != nil:
+			log.Info("a removed node stays at a Puppet server: a node of another environment has its name there", "kind", step.Kind, "url", step.URL, "other", moved)
 		case failed == nil:
 			c.failed.end(step.URL, here)
 			log.Info("a removed node is gone from a Puppet server", "kind", step.Kind, "url", step.URL)

@@ -403,17 +403,13 @@ func (c Config) serve(ctx context.Context, v service) error {
 	v.overloads.connect(tasks, metrics)
 	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints, Now: c.Now}
 	if certs != nil {
-		own, err := c.puppetCredentials()
-		if err != nil {
-			return err
-		}
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
 		joins := server.New(server.Config{
-			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: own,
+			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: c.Puppet,
 			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.duplicateRefused,
 		})
 		web.Join = joins.Handler()
-		if own != nil {
+		if c.Puppet != "" {
 			tasks.presigning = &presigning{Tasks: tasks, server: joins, failed: pauses{}}
 		}
 	}
@@ -436,15 +432,6 @@ func (c Config) serve(ctx context.Context, v service) error {
 	defer cancel()
 	defer v.https.close()
 	return v.wait(ctx)
-}
-
-// puppetCredentials returns the credentials at the CA of Puppet servers; nil for none.
-func (c Config) puppetCredentials() (*puppetserver.Credentials, error) {
-	if c.Puppet == "" {
-		return nil, nil
-	}
-	own, err := puppetserver.LoadCredentials(c.Puppet)
-	return &own, err
 }
 
 // endHolds ends the holds that expired while etcd was down. A restart of etcd renews its leases.

@@ -104,16 +104,16 @@ func compareCleanups(a, b Cleanup) int {
 	return slices.Compare([]string{a.Environment.String(), a.Node}, []string{b.Environment.String(), b.Node})
 }
 
-// AtPuppetCA calls do while no other serve works on the certificates of the node's name at Puppet's CAs. It returns ErrConflict if one
+// AtPuppetCA calls do while no other serve works on the certificates of a certname at Puppet's CAs. It returns ErrConflict if one
 // does. The CA knows no condition: without this lock, a serve that cleans the certificate of a removed node could clean the one that
-// its successor got a moment before. The context of do ends when the lock is lost.
-func (s *Joins) AtPuppetCA(ctx context.Context, ref environments.Ref, node string, do func(context.Context) error) error {
-	key := s.db.Env(ref).Certificate(node)
+// its successor, or a node of another environment, got a moment before. The context of do ends when the lock is lost.
+func (s *Joins) AtPuppetCA(ctx context.Context, certname string, do func(context.Context) error) error {
+	key := s.db.Keys.Certificate(certname)
 	l, _, err := s.db.Lock(ctx, etcd.LockSpec{
 		Key: func(string) string { return key }, Kind: etcd.LockCertificate, Lasts: etcd.LockLasts, Free: etcd.Same(key, 0), Rival: clientv3.OpGet(key),
 	})
 	if err != nil {
-		return fmt.Errorf("cannot begin to work on the certificate of node %s: %w", node, err)
+		return fmt.Errorf("cannot begin to work on the certificate of %s: %w", certname, err)
 	}
 	if l == nil {
 		return etcd.ErrConflict
@@ -123,6 +123,26 @@ func (s *Joins) AtPuppetCA(ctx context.Context, ref environments.Ref, node strin
 	defer cancel(nil)
 	defer context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })()
 	return do(within)
+}
+
+// NamesakeAt returns another environment whose node, or next machine, has a node's name at a CA or PuppetDB; nil if there is none.
+func (s *Joins) NamesakeAt(ctx context.Context, ref environments.Ref, node, url string) (*environments.Ref, error) {
+	names, err := s.db.Segments(ctx, s.db.Keys.Environments())
+	for i := 0; err == nil && i < len(names); i++ {
+		other, bad := environments.ParseRef(names[i])
+		if bad != nil || other == ref {
+			continue
+		}
+		var spec *environments.Environment
+		var holder Holder
+		if spec, _, err = s.specs.Spec(ctx, other); err != nil || spec == nil || !spec.Puppet.Uses(url) {
+			continue
+		}
+		if holder, err = s.Holder(ctx, other, node); err == nil && holder.Returned() {
+			return &other, nil
+		}
+	}
+	return nil, etcd.Wrap(err, "cannot read which environment has a node %s", node)
 }
 
 // PutCleanup stores a cleanup after an attempt, or deletes it if no step is left. It does nothing if the node was removed again since c

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -92,6 +93,33 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	if c, err := st.Joins.Cleanup(ctx, dev, "puppet.example.com"); err != nil || c == nil || len(c.Steps) != 1 || c.Steps[0].Kind != store.CleanPuppetDB {
 		t.Errorf("%+v, %v", c, err)
 	}
+
+	// A node of another environment may have the name at the same CA or PuppetDB.
+	prod := environments.Ref{Environment: "prod"}
+	namesake := func(url, want string) {
+		t.Helper()
+		other, err := st.Joins.NamesakeAt(ctx, dev, "web2", url)
+		if got := fmt.Sprint(other); err != nil || got != want {
+			t.Errorf("at %s, %s has web2, %v; want %s", url, got, err, want)
+		}
+	}
+	if err := st.Environments.PutSpec(ctx, &environments.Environment{Name: "prod", Roles: spec.Roles, Puppet: environments.PuppetSettings{
+		Servers: spec.Puppet.Servers, CA: environments.PuppetCA{URL: "https://10.0.0.2", Also: []string{"https://10.0.0.1:8140"}}, PuppetDB: "https://puppetdb.example",
+	}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	namesake("https://10.0.0.1", "<nil>")
+	if err := st.Fleet.Register(ctx, "prod", agent.Host{Node: "web2", Role: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	namesake("https://10.0.0.1", "prod")
+	namesake("https://10.0.0.2:8140", "prod")
+	namesake("https://puppetdb.example:8081", "prod")
+	namesake("https://10.0.0.3", "<nil>")
+	if err := st.Joins.RemoveNode(ctx, prod, "web2", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	namesake("https://10.0.0.1", "<nil>")
 
 	// Without Puppet servers there is nothing to clean.
 	_, revision, err := st.Environments.Spec(ctx, dev)

@@ -96,7 +96,7 @@ func newStore(db *etcd.DB) *Store {
 	s.Releases = &Releases{db, s.Cluster, s.Targets}
 	s.Access = &Access{db, s.Cluster, s.Environments}
 	s.Identities = &Identities{db, s.Access}
-	s.Joins = &Joins{db, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
+	s.Joins = &Joins{db, s.Environments, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
 	s.Campaigns = &Campaigns{db, s.Targets, s.Fleet}
 	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices, s.Campaigns}
 	return s
@@ -171,6 +171,7 @@ type Identities struct {
 // Joins admits machines and operators to the fleet, and removes nodes from it.
 type Joins struct {
 	db         *etcd.DB
+	specs      *Environments
 	cluster    *Cluster
 	access     *Access
 	identities *Identities

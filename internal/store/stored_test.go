@@ -65,7 +65,7 @@ var stored = map[string]any{
 	"precreated/<env>/<node>":                              Precreated{},
 	"cleanups/<env>/<node>":                                Cleanup{},
 	"presigned/<env>/<node>":                               Presigned{},
-	"certificates/<env>/<node>":                            etcd.LockHolder{},
+	"certificates/<name>":                                  etcd.LockHolder{},
 	"firstboots/<env>/<machine>":                           FirstBoot{},
 	"machines/<env>/<machine>":                             Past{},
 	"recipients/<env>/<name>":                              Recipients{},

@@ -126,13 +126,17 @@ func (l *limiter) makeRoom(now time.Time) {
 // inTurn makes a request wait for a slot. Joins have slots of their own, and progress reports do not delay them. The
 // body is read before the wait: a slow sender occupies no slot.
 func (g gate) inTurn(do func(context.Context, *caller) (any, error)) func(context.Context, *caller) (any, error) {
+	return inTurn(g.others, do)
+}
+
+func inTurn(in slots, do func(context.Context, *caller) (any, error)) func(context.Context, *caller) (any, error) {
 	return func(ctx context.Context, c *caller) (any, error) {
 		b, err := c.body()
 		if err != nil {
 			return nil, err
 		}
 		c.Body = io.NopCloser(bytes.NewReader(b))
-		leave, err := g.others.enter(ctx)
+		leave, err := in.enter(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -62,12 +62,13 @@ type gate struct {
 	asked   *limiter // on requests of authenticated parties
 	joins   slots
 	others  slots // of requests that are no joins
+	puppets slots // of requests that wait for Puppet's CA: while it hangs, no other request waits for it
 }
 
 func newGate(now func() time.Time, log *slog.Logger, m metrics) gate {
 	return gate{
 		now: now, log: log, metrics: m, refused: newLimiter(refusedBurst, refusedEvery), asked: newLimiter(askedBurst, askedEvery),
-		joins: newSlots(), others: newSlots(),
+		joins: newSlots(), others: newSlots(), puppets: newSlots(),
 	}
 }
 

@@ -39,19 +39,21 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 	if spec == nil || spec.Puppet.CA.URL == "" {
 		return nil, no(join.NoPuppetCA, join.Params{Environment: who.ref.String()})
 	}
-	if d.Puppet == nil {
+	if d.Puppet == "" {
 		return nil, &busyError{reason: join.NoPuppetCredentials, after: time.Minute}
 	}
 	p, err := d.puppetNode(who.ref, spec, who.identity.Node, who.identity.Role, c.say)
 	if err != nil {
 		return nil, no(join.PuppetCARefused, join.Params{Problem: agent.Prose(err.Error())})
 	}
+	ctx, cancel := context.WithTimeout(ctx, d.caTime)
+	defer cancel()
 	answer, known, err := p.kept(ctx, r)
 	if err != nil || known {
 		return answer, puppetFailure(err)
 	}
 	err = retry(ctx, func(int) error {
-		return d.Store.Joins.AtPuppetCA(ctx, who.ref, who.identity.Node, func(ctx context.Context) error {
+		return d.Store.Joins.AtPuppetCA(ctx, p.name, func(ctx context.Context) error {
 			_, err := d.node(ctx, c) // again: nobody would clean the certificate of a node that was removed meanwhile
 			if err == nil {
 				answer, err = p.answer(ctx, r)
@@ -62,14 +64,18 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 	return answer, puppetFailure(err)
 }
 
+// caTime is the time of the CA for all requests of one answer: less than requestTime, so that the answer names the CA.
+const caTime = 20 * time.Second
+
 // puppetFailure turns a failure of Puppet's CA into a refusal. What an operator has to repair is final for the machine's request.
 func puppetFailure(err error) error {
 	var failed *puppetserver.Error
-	if !errors.As(err, &failed) {
+	hangs := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, agent.ErrUnreachable) // of etcd
+	if !errors.As(err, &failed) && !hangs {
 		return err
 	}
 	p := join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid*2))}
-	if failed.Code == puppetserver.Unreachable || failed.Code == puppetserver.ServerFailed {
+	if hangs || failed.Code == puppetserver.Unreachable || failed.Code == puppetserver.ServerFailed {
 		return &busyError{reason: join.PuppetCAFailed, params: p, after: 10 * time.Second}
 	}
 	return no(join.PuppetCARefused, p)
@@ -96,8 +102,13 @@ func (d *Server) puppetNode(ref environments.Ref, spec *environments.Environment
 	return p, nil
 }
 
+// client returns a client of a CA. The credentials are read each time: they are renewed while serve runs.
 func (p puppetNode) client(url string) (*puppetserver.Client, error) {
-	return puppetserver.OpenCA(p.settings, url, *p.Puppet, p.Now)
+	own, err := puppetserver.LoadCredentials(p.Puppet)
+	if err != nil {
+		return nil, err
+	}
+	return puppetserver.OpenCA(p.settings, url, own, p.Now)
 }
 
 // kept answers with what was made for the node before, and reports whether there is an answer. It needs no CA.
@@ -113,10 +124,14 @@ func (p puppetNode) kept(ctx context.Context, r join.PuppetRequest) (a join.Pupp
 		}
 		return a, a.Valid, err
 	}
+	if p.settings.CA.How != environments.CertificatesMade || stored.CRL == "" {
+		return a, false, nil
+	}
 	ca, err := p.client(p.settings.CA.URL)
-	if err != nil || p.settings.CA.How != environments.CertificatesMade || stored.CRL == "" {
+	if err != nil {
 		return a, false, err
 	}
+	defer ca.Close()
 	key, signer, err := p.open(ctx, *stored)
 	if err != nil || ca.Verify([]byte(stored.Certificate), p.name, signer.Public(), p.extensions) != nil {
 		return a, false, err
@@ -132,6 +147,7 @@ func (p puppetNode) answer(ctx context.Context, r join.PuppetRequest) (join.Pupp
 	if err != nil {
 		return a, err
 	}
+	defer ca.Close()
 	if r.Certificate == "" && p.settings.CA.How == environments.CertificatesMade {
 		stored, key, err := p.presigned(ctx, ca, p.issue)
 		if err == nil {
@@ -185,17 +201,6 @@ func currentCertificate(ctx context.Context, ca *puppetserver.Client, name strin
 	return ca.Certificate(ctx, name)
 }
 
-// hasKey reports whether a certificate is of a key.
-func hasKey(certificate []byte, public crypto.PublicKey) bool {
-	certs, err := pki.ParseCertificates(certificate)
-	if err != nil {
-		return false
-	}
-	has, err := pki.KeyDigest(certs[0].PublicKey)
-	want, other := pki.KeyDigest(public)
-	return err == nil && other == nil && has == want
-}
-
 func sameCertificate(a, b []byte) bool {
 	one, err := pki.ParseCertificates(a)
 	two, other := pki.ParseCertificates(b)
@@ -208,38 +213,10 @@ func (p puppetNode) sign(ctx context.Context, ca *puppetserver.Client, current, 
 	if err != nil {
 		return nil, err
 	}
-	if current != nil && hasKey(current, r.PublicKey) { // an earlier answer was lost
+	if current != nil && ca.Verify(current, p.name, r.PublicKey, p.extensions) == nil { // an earlier answer was lost
 		return current, nil
 	}
 	return p.issue(ctx, ca, csr)
-}
-
-// unclaimed refuses a name that a node of another environment uses at the same CA.
-func (p puppetNode) unclaimed(ctx context.Context) error {
-	refs, err := p.Store.Environments.Named(ctx)
-	if err != nil {
-		return err
-	}
-	for _, ref := range refs {
-		if ref == p.ref {
-			continue
-		}
-		i, _, err := p.Store.Identities.Get(ctx, ref, p.node)
-		if err != nil {
-			return err
-		}
-		if !i.Live() {
-			continue
-		}
-		spec, _, err := p.Store.Environments.Spec(ctx, ref)
-		if err != nil {
-			return err
-		}
-		if spec != nil && spec.Puppet.CA.URL == p.settings.CA.URL {
-			return no(join.CertnameTaken, join.Params{Node: p.node, Claimed: ref.String()})
-		}
-	}
-	return nil
 }
 
 // issue gets a certificate from the CA, and frees the name first: a former machine may have had it.
@@ -251,11 +228,8 @@ func (p puppetNode) issue(ctx context.Context, ca *puppetserver.Client, csr []by
 	}
 	cert, err := ca.Issue(ctx, p.name, csr, p.extensions)
 	var failed *puppetserver.Error
-	if errors.As(err, &failed) && failed.Code == puppetserver.Taken {
-		if err = p.unclaimed(ctx); err == nil {
-			err = p.clean(ctx, p.settings.CA.URL)
-		}
-		if err == nil {
+	if errors.As(err, &failed) && (failed.Code == puppetserver.Taken || failed.Code == puppetserver.OtherCertificate) { // also an expired one of this key
+		if err = p.clean(ctx, p.settings.CA.URL); err == nil {
 			cert, err = ca.Issue(ctx, p.name, csr, p.extensions)
 		}
 	}
@@ -274,6 +248,7 @@ func (p puppetNode) issueFree(ctx context.Context, ca *puppetserver.Client, csr 
 			return nil, err
 		}
 		s, err := other.Status(ctx, p.name)
+		other.Close()
 		var failed *puppetserver.Error
 		switch {
 		case err == nil:
@@ -285,12 +260,20 @@ func (p puppetNode) issueFree(ctx context.Context, ca *puppetserver.Client, csr 
 	return ca.Issue(ctx, p.name, csr, p.extensions)
 }
 
-// clean revokes and deletes what a CA has under the node's name.
+// clean revokes and deletes what a CA has under the node's name. It refuses a name that a node of another environment has there.
 func (p puppetNode) clean(ctx context.Context, url string) error {
+	other, err := p.Store.Joins.NamesakeAt(ctx, p.ref, p.node, url)
+	if err != nil {
+		return err
+	}
+	if other != nil {
+		return no(join.CertnameTaken, join.Params{Node: p.node, Claimed: other.String()})
+	}
 	ca, err := p.client(url)
 	if err != nil {
 		return err
 	}
+	defer ca.Close()
 	was, err := ca.Clean(ctx, p.name)
 	if err == nil && was != "" {
 		p.Log.Info("cleaned a former certificate of Puppet's CA", append(p.say, "certname", p.name, "ca", ca.URL, "was", string(was))...)
@@ -358,7 +341,7 @@ func (d *Server) Presign(ctx context.Context, ref environments.Ref, spec *enviro
 		return err
 	}
 	defer ca.Close()
-	return d.Store.Joins.AtPuppetCA(ctx, ref, node, func(ctx context.Context) error {
+	return d.Store.Joins.AtPuppetCA(ctx, p.name, func(ctx context.Context) error {
 		holder, err := d.Store.Joins.Holder(ctx, ref, node)
 		if err != nil || !holder.Awaited() {
 			return err

@@ -20,7 +20,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/pki"
-	"pulley/internal/puppetserver"
 	"pulley/internal/stablehash"
 	"pulley/internal/store"
 )
@@ -61,8 +60,8 @@ type Config struct {
 	NodeLifetime time.Duration         // of a certificate
 	Metrics      prometheus.Registerer // may be nil
 
-	// Puppet are the credentials at the CA of Puppet servers; nil: this serve signs no certificates for Puppet.
-	Puppet *puppetserver.Credentials
+	// Puppet is the folder with the credentials at the CA of Puppet servers; "": this serve signs no certificates for Puppet.
+	Puppet string
 
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
@@ -79,6 +78,7 @@ type Server struct {
 	claims  claims
 	roles   sharedRoles
 	issuer  issuer
+	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
 	boots   cache[map[string]store.FirstBoot] // by machine
 	joined  cache[map[string]bool]            // machines that hold a name
 }
@@ -96,7 +96,7 @@ func New(c Config) *Server {
 	d := &Server{
 		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(),
 		claims: claims{store: c.Store, now: c.Now, roles: map[string]*roleClaims{}},
-		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c},
+		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c}, caTime: caTime,
 	}
 	d.boots = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]store.FirstBoot, error) {
 		all, _, err := c.Store.FirstBoots.List(ctx, ref)
@@ -125,7 +125,7 @@ func (d *Server) Handler() http.Handler {
 	mux.HandleFunc("POST "+join.PathLeave, d.gate.answer(d.gate.inTurn(d.leave)))
 	mux.HandleFunc("POST "+join.PathProgress, d.gate.answer(d.gate.inTurn(d.progress)))
 	mux.HandleFunc("POST "+join.PathTurn, d.gate.answer(d.gate.inTurn(d.turn)))
-	mux.HandleFunc("POST "+join.PathPuppet, d.gate.answer(d.gate.inTurn(d.puppet)))
+	mux.HandleFunc("POST "+join.PathPuppet, d.gate.answer(inTurn(d.gate.puppets, d.puppet)))
 	mux.HandleFunc("POST "+join.PathSecrets, d.gate.answer(d.gate.inTurn(d.identities)))
 	mux.HandleFunc("POST "+join.PathSealing, d.gate.answer(d.gate.inTurn(d.sealing)))
 	mux.HandleFunc("POST "+join.PathReveal, d.gate.answer(d.gate.inTurn(d.reveal)))

@@ -58,7 +58,7 @@ import (
 //	precreated/<env>/<node>                              s  the etcd user that is pre-created for a joining node
 //	cleanups/<env>/<node>                                a,s  what Puppet servers still have of a removed node; serve deletes it
 //	presigned/<env>/<node>                               s  a certificate of Puppet's CA with its key, until its node has it; encrypted
-//	certificates/<env>/<node>                            s  work on a node's certificate at Puppet's CA; a lease ends it
+//	certificates/<name>                                  s  work on a certname at Puppet's CAs; a lease ends it
 //	firstboots/<env>/<machine>                           s,o  progress of a machine's first boot
 //	machines/<env>/<machine>                             s  the node that a machine joined as, and its removal
 //	recipients/<env>/<name>                              s  the recipients of an environment's secrets, certified
@@ -119,7 +119,10 @@ func (k Keys) AllFacts() string                    { return k.prefix + "facts/" 
 func (k Keys) AllIdentities() string               { return k.prefix + "identities/" }
 func (k Keys) AllPrecreated() string               { return k.prefix + "precreated/" }
 func (k Keys) AllCleanups() string                 { return k.prefix + "cleanups/" }
-func (k Keys) AllFirstBoots() string               { return k.prefix + "firstboots/" }
+func (k Keys) Certificate(certname string) string {
+	return k.prefix + "certificates/" + escape(certname)
+}
+func (k Keys) AllFirstBoots() string { return k.prefix + "firstboots/" }
 
 // Env returns the keys of one environment.
 func (k Keys) Env(env string) EnvKeys { return EnvKeys{k, escape(env) + "/"} }
@@ -195,9 +198,6 @@ func (k EnvKeys) Precreated(node string) string { return k.of.AllPrecreated() + 
 func (k EnvKeys) Cleanup(node string) string    { return k.of.AllCleanups() + k.env + escape(node) }
 func (k EnvKeys) Presigned(node string) string {
 	return k.of.prefix + "presigned/" + k.env + escape(node)
-}
-func (k EnvKeys) Certificate(node string) string {
-	return k.of.prefix + "certificates/" + k.env + escape(node)
 }
 func (k EnvKeys) FirstBoots() string              { return k.of.AllFirstBoots() + k.env }
 func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + escape(machine) }
