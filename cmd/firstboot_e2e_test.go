@@ -180,7 +180,7 @@ func (f *bootFleet) machine(name string) string {
 func machineIDOf(name string) string { return fmt.Sprintf("%x%032d", name, 0)[:32] }
 
 func (f *bootFleet) bootstrap(root string, env []string) (string, error) {
-	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "pulley-agent"), "bootstrap", "--root", root)
+	cmd := exec.CommandContext(f.t.Context(), filepath.Join(bin, "pulley-agent"), "bootstrap", "--root", root)
 	cmd.Dir, cmd.Env = f.dir, append([]string{"PATH=" + os.Getenv("PATH")}, env...) // cron and systemd set only PATH
 	out, err := cmd.CombinedOutput()
 	return string(out), err

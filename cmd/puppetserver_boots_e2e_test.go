@@ -145,13 +145,14 @@ func (f *serverFleet) serverMachine(name, env string, steps ...string) string {
 }
 
 // crashFleets stores environments for first boots of folders of this host, and promotes a release for them: dev with certificate
-// requests and made with certificates of serve, both without a bootstrap environment, and full with one.
+// requests and made with certificates of serve, both without a bootstrap environment, and full with one. In away, one machine at a
+// time has its turn, and the CA is away.
 func (f *serverFleet) crashFleets(t *testing.T) {
 	t.Helper()
 	f.site.First.Put(t, "production", "manifests/site.pp", fmt.Sprintf("file { \"%s/machine/${trusted['certname']}\": content => 'served' }\n", f.dir))
 	f.site.First.Put(t, "bootstrap", "manifests/site.pp", fmt.Sprintf("file { \"%s/machine/${trusted['certname']}.bootstrap\": content => 'yes' }\n", f.dir))
 	files := map[string]string{}
-	for i, env := range []string{"dev", "made", "full"} {
+	for i, env := range []string{"dev", "made", "full", "away"} {
 		how, more := "csr", ""
 		if env == "made" {
 			how, more = "presigned", "  provision: {where: os.family == 'Debian'}\n" // a fact of machines that never ran Puppet
@@ -159,12 +160,20 @@ func (f *serverFleet) crashFleets(t *testing.T) {
 		if env == "full" {
 			more = "  bootstrap: bootstrap\n"
 		}
+		if env == "away" {
+			more = "  provision: {concurrency: 1}\n"
+		}
 		files["environments/"+env+".yaml"] = fmt.Sprintf("stack: s%d\npuppet:\n  servers: {eu1: {address: %q}}\n  ca: {url: %q, how: %s}\n%sroles:\n  web: {cardinality: 60, flavor: bare-metal}\n",
 			i, f.site.First.Address, f.site.First.URL(), how, more)
 	}
 	f.published("1.0.0", "production", files)
-	for i, env := range []string{"dev", "made", "full"} {
-		f.must("pulley", "env", "apply", "R/environments/"+env+".yaml")
+	f.write("without/away.yaml", strings.Replace(files["environments/away.yaml"], f.site.First.URL(), "https://127.0.0.1:1", 1))
+	for i, env := range []string{"dev", "made", "full", "away"} {
+		file := "R/environments/" + env + ".yaml"
+		if env == "away" {
+			file = "without/away.yaml"
+		}
+		f.must("pulley", "env", "apply", file)
 		f.must("pulley", "promote", "1.0.0", "-e", fmt.Sprintf("%s@s%d", env, i))
 	}
 }
@@ -173,6 +182,8 @@ func (f *serverFleet) crashFleets(t *testing.T) {
 // given to the next machine, and with no key left at serve. It dies by SIGKILL, as in a power cut, and by SIGTERM, as in a reboot: then
 // its own shutdown runs and may report to serve, which an exit at that place would not do. SIGTERM at the points beside the
 // certificate and the turn, which concern serve, and at all where PULLEY_TEST_CRASHES is "all".
+//
+// Meanwhile, two machines wait for a CA that is away, with one turn at a time: neither must keep the other from trying, or use up its turns.
 func TestServerFirstBootCrashes(t *testing.T) {
 	f := newServerFleet(t)
 	f.crashFleets(t)
@@ -197,8 +208,30 @@ func TestServerFirstBootCrashes(t *testing.T) {
 			all = append(all, crash{c.env, failpoint.End + c.place, c.step})
 		}
 	}
-	before, ran := f.certificates(t), 0
+	before, ran := f.certificates(t), 2
+	var waiting sync.WaitGroup
+	t.Cleanup(waiting.Wait)
+	for _, name := range []string{"away1", "away2"} {
+		root := f.serverMachine(name, "away@s3", quick)
+		waiting.Go(func() {
+			if out, err := f.bootstrap(root, nil); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
+		})
+	}
 	for i, c := range all {
+		if i == len(all)/2 {
+			eventually(t, "a machine that waits for the CA keeps the only turn", func() bool {
+				tried := 0
+				for _, b := range f.firstBoots(t, "away@s3") {
+					if b.Step == string(firstboot.Certificate) && strings.Contains(string(b.Error), "127.0.0.1:1") {
+						tried++
+					}
+				}
+				return tried == 2
+			})
+			f.must("pulley", "env", "apply", "R/environments/away.yaml")
+		}
 		t.Run(c.env+" "+c.place, func(t *testing.T) {
 			ran++
 			root := f.serverMachine(fmt.Sprintf("s%d", i), c.env, c.step)
@@ -212,6 +245,7 @@ func TestServerFirstBootCrashes(t *testing.T) {
 			f.boot(root, nil) // and a finished one changes nothing
 		})
 	}
+	waiting.Wait()
 	after := f.certificates(t)
 	if len(after.revoked) != len(before.revoked) || after.signed-before.signed != ran {
 		t.Errorf("%d first boots got %d certificates, and %d were revoked", ran, after.signed-before.signed, len(after.revoked)-len(before.revoked))
@@ -220,7 +254,7 @@ func TestServerFirstBootCrashes(t *testing.T) {
 		t.Error("etcd keeps keys that their nodes have")
 	}
 	seen := 0
-	for _, env := range []string{"dev@s0", "made@s1", "full@s2"} {
+	for _, env := range []string{"dev@s0", "made@s1", "full@s2", "away@s3"} {
 		for _, b := range f.firstBoots(t, env) {
 			if seen++; b.Finished.IsZero() || b.Turns != 1 {
 				t.Errorf("a first boot of %s holds its name or its turn, or got more than one: %+v", env, b)
