@@ -51,17 +51,7 @@ func newServerFleet(t *testing.T) *serverFleet {
 	t.Helper()
 	site := puppetSites.Site(t)
 	site.First.Up(t)
-	dir := t.TempDir()
-	files := site.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed})
-	for from, to := range map[string]string{files.Cert: puppetserver.CertFile, files.Key: puppetserver.KeyFile, files.CA: puppetserver.CAFile} {
-		b, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, to), b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := site.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed}).Dir
 	own, err := puppetserver.LoadCredentials(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -29,12 +29,13 @@ const patience = 3 * time.Minute
 
 // bench is a fleet whose serve runs beside the servers of a site.
 type bench struct {
-	t      *testing.T
-	dir    string
-	site   *puppetservertest.Site
-	listen string
-	own    puppetserver.Credentials
-	serve  *exec.Cmd
+	t           *testing.T
+	dir         string
+	site        *puppetservertest.Site
+	listen      string
+	credentials string // folder
+	own         puppetserver.Credentials
+	serve       *exec.Cmd
 }
 
 const site = `
@@ -217,7 +218,7 @@ func (b *bench) deactivates(database *puppetservertest.PuppetDB) {
 	}
 	refused(c.Deactivate(ctx, " ", now), puppetserver.Refused, "Certname must be a non-empty string", "")
 	foreign := b.own
-	foreign.Identity = b.load(b.site.Issue(b.t, puppetservertest.Client{Name: puppetservertest.Allowed, Foreign: true}), "foreign").Identity
+	foreign.Identity = b.load(b.site.Issue(b.t, puppetservertest.Client{Name: puppetservertest.Allowed, Foreign: true})).Identity
 	refused(client(foreign).Deactivate(ctx, "web2", now), puppetserver.Unreachable, "cannot connect to PuppetDB", "certificate of this Puppet CA")
 	elsewhere, err := puppetserver.NewPuppetDB(b.site.First.URL(), b.own, time.Now)
 	if err != nil {
@@ -243,7 +244,8 @@ func (b *bench) configure() {
 		b.t.Fatal(err)
 	}
 	b.site.First.Put(b.t, "production", "manifests/site.pp", site)
-	b.own = b.issue(puppetservertest.Allowed)
+	files := b.site.Issue(b.t, puppetservertest.Client{Name: puppetservertest.Allowed})
+	b.credentials, b.own = files.Dir, b.load(files)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.t.Fatal(err)
@@ -261,28 +263,14 @@ func (b *bench) classifier(flags string) {
 	}
 }
 
-// issue returns credentials, which it also writes into a folder as serve reads them.
 func (b *bench) issue(name string) puppetserver.Credentials {
 	b.t.Helper()
-	return b.load(b.site.Issue(b.t, puppetservertest.Client{Name: name}), name)
+	return b.load(b.site.Issue(b.t, puppetservertest.Client{Name: name}))
 }
 
-func (b *bench) load(files puppetservertest.Credentials, name string) puppetserver.Credentials {
+func (b *bench) load(files puppetservertest.Credentials) puppetserver.Credentials {
 	b.t.Helper()
-	dir := b.path("credentials-" + name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		b.t.Fatal(err)
-	}
-	for from, to := range map[string]string{files.Cert: puppetserver.CertFile, files.Key: puppetserver.KeyFile, files.CA: puppetserver.CAFile} {
-		text, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, to), text, 0o600)
-		}
-		if err != nil {
-			b.t.Fatal(err)
-		}
-	}
-	own, err := puppetserver.LoadCredentials(dir)
+	own, err := puppetserver.LoadCredentials(files.Dir)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -340,7 +328,7 @@ func (b *bench) start() {
 	}
 	var out bytes.Buffer
 	b.serve = b.command("serve", "--auth", "--data-dir", b.path("data"), "--listen", b.listen, "--listen-https", "127.0.0.1:0",
-		"--puppet-credentials", b.path("credentials-"+puppetservertest.Allowed), "--log-file", b.path("serve.log"))
+		"--puppet-credentials", b.credentials, "--log-file", b.path("serve.log"))
 	b.serve.Stdout, b.serve.Stderr = &out, &out
 	if err := b.serve.Start(); err != nil {
 		b.t.Fatal(err)

@@ -22,16 +22,10 @@ import (
 func TestCommands(t *testing.T) {
 	site := shared.Site(t)
 	site.Up(t)
-	dir := t.TempDir()
+	dir := site.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed}).Dir
 	pulley := filepath.Join(dir, "pulley")
 	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", pulley, "../../cmd/pulley").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
-	}
-	files := site.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed})
-	for from, to := range map[string]string{files.Cert: "cert.pem", files.Key: "key.pem", files.CA: "ca.pem"} {
-		if err := os.WriteFile(filepath.Join(dir, to), read(t, from), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 	file := filepath.Join(dir, "dev.yaml")
 	write := func(bootstrap string) {

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/atomicfile"
 	"pulley/internal/connect"
 	"pulley/internal/pki"
 	"pulley/internal/puppetserver"
@@ -39,17 +38,7 @@ func TestMain(m *testing.M) {
 // credentials are those of a client of the site.
 func credentials(t *testing.T, files puppetservertest.Credentials) puppetserver.Credentials {
 	t.Helper()
-	dir := t.TempDir()
-	for from, to := range map[string]string{files.Cert: puppetserver.CertFile, files.Key: puppetserver.KeyFile, files.CA: puppetserver.CAFile} {
-		b, err := os.ReadFile(from)
-		if err == nil {
-			err = atomicfile.Write(dir+"/"+to, b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	own, err := puppetserver.LoadCredentials(dir)
+	own, err := puppetserver.LoadCredentials(files.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}

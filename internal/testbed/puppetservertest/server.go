@@ -13,15 +13,11 @@ import (
 // Server is one puppetserver in a folder of its own.
 type Server struct {
 	daemon
-	Address string // of loopback, without the port
+	Address string // without the port
 }
 
 // server writes the configuration of a server. The CA does not exist yet.
-func (s *Site) server(name string) (*Server, error) {
-	address, err := freeAddress(Port)
-	if err != nil {
-		return nil, err
-	}
+func (s *Site) server(name, address string) (*Server, error) {
 	server := &Server{daemon: daemon{Name: name, dir: filepath.Join(s.Dir, name)}, Address: address}
 	return server, server.configure(s.cadir(), name == FirstName)
 }

@@ -1,6 +1,6 @@
 // Package puppetservertest owns real Puppet servers for tests: Debian's puppetserver in private folders, with a CA of its own, on
-// loopback addresses. A second server of the same CA runs beside the first one, and Debian's puppetdb where a test starts it. All of it
-// ends with the test's process.
+// addresses of loopback unless a test has others. A second server of the same CA runs beside the first one, and Debian's puppetdb where a
+// test starts it. All of it ends with the test's process.
 //
 // A server needs 20 to 40 s and 600 MiB. The tests of a package share one site, and a server starts when the first test
 // calls Up. It must never be part of a program.
@@ -65,7 +65,7 @@ func (s *Shared) Site(t testing.TB) *Site {
 	if s.site == nil && s.err == nil {
 		var dir string
 		if dir, s.err = os.MkdirTemp("", "pulley-puppetserver-"); s.err == nil {
-			s.site, s.err = create(dir)
+			s.site, s.err = create(dir, nil)
 		}
 	}
 	if s.err != nil {
@@ -84,10 +84,10 @@ func (s *Shared) Close() error {
 	return os.RemoveAll(s.site.Dir)
 }
 
-// New makes a site for one test.
-func New(t testing.TB) *Site {
+// New makes a site for one test. The servers listen on these two addresses, or else on free ones of loopback.
+func New(t testing.TB, addresses ...string) *Site {
 	t.Helper()
-	s, err := create(t.TempDir())
+	s, err := create(t.TempDir(), addresses)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,14 +97,22 @@ func New(t testing.TB) *Site {
 }
 
 // create makes the CA and the certificates of both servers, with Puppet's own tool.
-func create(dir string) (*Site, error) {
+func create(dir string, addresses []string) (*Site, error) {
 	if _, err := exec.LookPath("puppetserver"); err != nil {
 		return nil, errors.New("there is no Puppet server here: apt-get install puppetserver")
 	}
 	s := &Site{Dir: dir}
 	var err error
-	if s.First, err = s.server(FirstName); err == nil {
-		s.Second, err = s.server(SecondName)
+	for len(addresses) < 2 && err == nil {
+		var free string
+		free, err = freeAddress(Port)
+		addresses = append(addresses, free)
+	}
+	if err == nil {
+		s.First, err = s.server(FirstName, addresses[0])
+	}
+	if err == nil {
+		s.Second, err = s.server(SecondName, addresses[1])
 	}
 	if err != nil {
 		return nil, err
@@ -161,8 +169,9 @@ func (s *Site) loadCA() error {
 	return err
 }
 
-// Credentials are files of a client: a certificate, its key, and the CA's certificates.
-type Credentials struct{ Cert, Key, CA string }
+// Credentials are files of a client: a certificate, its key, and the CA's certificates. They are in one folder, as `pulley serve` reads
+// them.
+type Credentials struct{ Dir, Cert, Key, CA string }
 
 // Client is a certificate to issue.
 type Client struct {
@@ -223,7 +232,10 @@ func (s *Site) Issue(t testing.TB, c Client) Credentials {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := Credentials{Cert: filepath.Join(dir, c.Name+".pem"), Key: filepath.Join(dir, c.Name+".key"), CA: s.CAFile}
+	files := Credentials{dir, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "ca.pem")}
+	if err := copyFile(s.CAFile, files.CA); err != nil {
+		t.Fatal(err)
+	}
 	for file, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: cert}, files.Key: {Type: "PRIVATE KEY", Bytes: keyDER}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)

@@ -69,13 +69,7 @@ func (s *realServer) issue(t *testing.T, ssldir string, c Certificate) {
 // revoke replaces the certificate of a name by one that the CA issued and revoked.
 func (s *realServer) revoke(t *testing.T, ssldir, name string) {
 	if s.client == nil {
-		dir, files := t.TempDir(), s.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed})
-		for to, from := range map[string]string{puppetserver.CertFile: files.Cert, puppetserver.KeyFile: files.Key, puppetserver.CAFile: files.CA} {
-			text, err := os.ReadFile(from)
-			must(t, err)
-			write(t, filepath.Join(dir, to), string(text))
-		}
-		own, err := puppetserver.LoadCredentials(dir)
+		own, err := puppetserver.LoadCredentials(s.Issue(t, puppetservertest.Client{Name: puppetservertest.Allowed}).Dir)
 		must(t, err)
 		s.client, err = puppetserver.New(s.First.URL(), own, time.Now)
 		must(t, err)
