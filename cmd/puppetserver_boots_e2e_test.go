@@ -405,4 +405,49 @@ func TestServerStepsAreLeftOut(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(root, "own")); err != nil || strings.Count(string(b), "\n") != len(off) || !strings.Contains(string(b), "certificate web2_s2\n") {
 		t.Errorf("the programs ran as\n%s%v", b, err)
 	}
+	t.Run("for a mounted hosts file", f.leavesMountedHosts)
+}
+
+// leavesMountedHosts boots a machine whose hosts file is mounted read-only, as in containers. The first boot must name the file and the
+// remedy, and continue from there when the step is left out.
+func (f *serverFleet) leavesMountedHosts(t *testing.T) {
+	root := f.serverMachine("mounted", "dev@s0", "first-run: \"off\"")
+	hosts, plan := filepath.Join(root, "etc/hosts"), filepath.Join(root, firstboot.PlanPath)
+	boot := func() (string, error) {
+		script := `mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$2" bootstrap --root "$3"`
+		out, err := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", script, "sh", hosts, filepath.Join(bin, "pulley-agent"), root).CombinedOutput()
+		return string(out), err
+	}
+	read := func(path string) string {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	before := f.certificates(t)
+	out, err := boot()
+	if want := "cannot write " + hosts + ": it is a mount of its own: "; err == nil || !strings.Contains(out, want) || !strings.Contains(out, "leave the step out: --steps hosts=off; on this machine, write `hosts: \"off\"` below `steps` of "+plan+"\n") {
+		t.Errorf("the first boot ends with %v\n%s", err, out)
+	}
+	node := f.node(t, root)
+	f.write("mounted/"+firstboot.PlanPath, strings.Replace(read(plan), "steps:\n", "steps:\n  hosts: \"off\"\n", 1))
+	if out, err := boot(); err != nil {
+		t.Errorf("without the step, it ends with %v\n%s", err, out)
+	}
+	if text := read(hosts); text != "127.0.0.1 localhost\n10.9.9.9 puppetdb\n" {
+		t.Errorf("/etc/hosts is\n%s", text)
+	}
+	if left, err := filepath.Glob(filepath.Join(root, "etc/.hosts*")); err != nil || left != nil {
+		t.Errorf("files are left: %v, %v", left, err)
+	}
+	if now := f.node(t, root); now != node {
+		t.Errorf("it joined as %s, and then as %s", node, now)
+	}
+	if now := f.certificates(t); now.signed != before.signed+1 || len(now.revoked) != len(before.revoked) {
+		t.Errorf("%d certificates were signed, and %d revoked", now.signed-before.signed, len(now.revoked)-len(before.revoked))
+	}
+	if text := read(filepath.Join(root, "etc/puppet/puppet.conf")); !strings.Contains(text, "certname = "+environments.Certname(node)+"\n") {
+		t.Errorf("puppet.conf is\n%s", text)
+	}
 }

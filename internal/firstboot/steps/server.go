@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"pulley/agent"
@@ -134,8 +135,8 @@ func (b *server) changeOf(path string, with func(old string) string) (*change, e
 	return nil, nil
 }
 
-// write replaces the file at once: it is never seen half written, and keeps its mode.
-func (c *change) write(step firstboot.Name) error {
+// write replaces a file at once: it is never seen half written, and keeps its mode.
+func (b *server) write(c *change, step firstboot.Name) error {
 	if c == nil {
 		return nil
 	}
@@ -143,8 +144,12 @@ func (c *change) write(step firstboot.Name) error {
 	if err == nil {
 		err = atomicfile.Replace(c.path, []byte(c.text), 0o644)
 	}
+	if errors.Is(err, syscall.EBUSY) { // as in containers: no rename replaces it
+		err = fmt.Errorf("it is a mount of its own: %w", err)
+	}
 	if err != nil {
-		return fmt.Errorf("%w\nif something else manages this file, leave the step out: --steps %s=off", err, step)
+		return fmt.Errorf("cannot write %s: %w\nif something else manages this file, leave the step out: --steps %s=off; on this machine, write `%[3]s: \"off\"` below `steps` of %[4]s",
+			c.path, err, step, b.PlanPath)
 	}
 	return nil
 }
@@ -175,7 +180,7 @@ func (b *server) writeHosts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.write(firstboot.Hosts)
+	return b.write(c, firstboot.Hosts)
 }
 
 // puppetConf returns the change of puppet.conf of the machine's own Puppet.
@@ -206,7 +211,7 @@ func (b *server) writeConf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.write(firstboot.PuppetConf)
+	return b.write(c, firstboot.PuppetConf)
 }
 
 // turnLeft asks pulley serve for the machine's turn.
