@@ -54,6 +54,11 @@ func Look(s *Status, d Desired, now time.Time) View {
 	return v
 }
 
+// Settled reports whether nothing more is expected of the node: it is on its target, or Puppet's own daemon runs instead of the agent's ticks.
+func (v View) Settled() bool {
+	return v.State == Converged || v.State == Held && v.Reason == ReasonDaemon
+}
+
 func judge(s *Status, d Desired, now time.Time) View {
 	v := View{Wanted: d.Wanted()}
 	switch {

@@ -31,7 +31,7 @@ const (
 	Enable   Name = "enable"   // the ticks of cron may start runs
 
 	FirstRun Name = "first-run" // the promoted target, with a Puppet server
-	Daemon   Name = "daemon"    // Puppet's own daemon, instead of the agent's runs
+	Daemon   Name = "daemon"    // Puppet's own daemon, instead of the agent's later runs
 
 	Notify Name = "notify" // serve is notified
 	Post   Name = "post"   // the operator's scripts, on a node that is ready

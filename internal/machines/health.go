@@ -52,14 +52,14 @@ func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[s
 func (r *RoleHealth) add(node string, hosts map[string]agent.Host, views map[string]agent.View) {
 	r.Wanted++
 	_, registered := hosts[node]
-	state := views[node].State
+	view := views[node]
 	if registered {
 		r.Registered++
 	}
 	switch {
-	case registered && state == agent.Converged:
+	case registered && view.Settled():
 		r.Converged++
 	case len(r.Lacking) < maxLacking:
-		r.Lacking = append(r.Lacking, Lack{node, state})
+		r.Lacking = append(r.Lacking, Lack{node, view.State})
 	}
 }

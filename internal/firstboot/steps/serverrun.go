@@ -8,7 +8,6 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/node"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 )
@@ -80,9 +79,9 @@ func serverGone(p agent.Problem) bool {
 	return p.Code == agent.PuppetServerAway || p.Code == agent.PuppetServerLost
 }
 
-// firstRunLeft is the first tick of the node, unless ticks run no Puppet here.
+// firstRunLeft is the first tick of the node. It also precedes Puppet's own daemon: until it succeeded, ticks run Puppet.
 func (b *server) firstRunLeft(ctx context.Context) (string, error) {
-	if err := b.find(ctx); err != nil || !b.on || b.Settings.Enforce == environments.EnforceDaemon {
+	if err := b.find(ctx); err != nil || !b.on {
 		return "", err
 	}
 	return "run Puppet in the environment " + b.Environment + " of the server", nil

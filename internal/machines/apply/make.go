@@ -279,10 +279,10 @@ func converge(j *job) error {
 			return false, waits, nil
 		}
 		waits = machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)
-		switch v.State {
-		case agent.Converged:
+		switch {
+		case v.Settled():
 			return true, waits, nil
-		case agent.Stuck:
+		case v.State == agent.Stuck:
 			return false, waits, errors.New("it is " + render.Reason(waits))
 		}
 		return false, waits, nil

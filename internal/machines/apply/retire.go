@@ -196,7 +196,7 @@ func (j *job) goal() Waiting {
 
 // healthy reports whether a node that the plan found broken is healthy now.
 func (j *job) healthy(s snapshot) bool {
-	if _, ok := s.World.Hosts[j.step.Node]; !ok || s.World.Views[j.step.Node].State != agent.Converged {
+	if _, ok := s.World.Hosts[j.step.Node]; !ok || !s.World.Views[j.step.Node].Settled() {
 		return false
 	}
 	found := false

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 )
@@ -259,7 +258,7 @@ func settling(w machines.World, node string, rec machines.Record) bool {
 	if !reported || !adopted && !w.Reported(node, rec) {
 		return true
 	}
-	return st.LastGood.IsZero() && w.Views[node].State != agent.Converged
+	return st.LastGood.IsZero() && !w.Views[node].Settled()
 }
 
 // otherAddress reports whether the node and the machine of its name share no address: they may be different machines.
