@@ -3,7 +3,6 @@
 package cmd_test
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -30,105 +29,6 @@ func (f *serverFleet) published(version, environment string, files map[string]st
 		f.write(filepath.Join("R", name), text)
 	}
 	f.must("pulley", "publish", "R", "--puppet-environment", environment, "--version", version)
-}
-
-// fleetFile is an environment file of machines of this host, in two regions.
-func (f *serverFleet) fleetFile(name, how, more, inEU, inUS string) string {
-	return fmt.Sprintf(`provider: {driver: local, folder: %s, agent: %s, interval: "@every 5s"}
-layers: [node, role, region, environment, common]
-trusted: {pp_environment: %s}
-puppet:
-  servers:
-    eu1: {address: %q, attributes: {region: eu}}
-    us1: {address: %q, attributes: {region: us}}
-  choose: [region]
-  ca: {url: %q, how: %s}
-  bootstrap: bootstrap
-%s
-roles:
-  %[9]s: {cardinality: 2, attributes: {region: eu}, trusted: {pp_role: %[9]s}}
-  %[10]s: {cardinality: 1, attributes: {region: us}, trusted: {pp_role: %[10]s}}
-`, filepath.Join(f.dir, "machines"), filepath.Join(bin, "pulley-agent"), name, f.site.First.Address, f.site.Second.Address, f.site.First.URL(), how, more, inEU, inUS)
-}
-
-// enter returns the output of a command in a machine.
-func (f *serverFleet) enter(env, node string, command ...string) string {
-	f.t.Helper()
-	return f.quietly("pulley", append([]string{"provider", "enter", "R/environments/" + env + ".yaml", node, "--"}, command...)...)
-}
-
-// Machines that get userdata and nothing else must become converged nodes of the Puppet server that their region names, with
-// certificates that nobody signed by hand: with keys of their own, and with keys that serve made.
-func TestMachinesJoinPuppetServers(t *testing.T) {
-	f := newServerFleet(t)
-	f.site.Second.Up(t)
-	const site = "file { '/etc/served': content => \"%s ${trusted['extensions']['pp_role']} ${trusted['extensions']['pp_environment']} ${environment}\\n\" }\n"
-	for server, at := range map[string]interface {
-		Put(testing.TB, string, string, string)
-	}{"eu1": f.site.First, "us1": f.site.Second} {
-		at.Put(t, "production", "manifests/site.pp", fmt.Sprintf(site, server))
-		at.Put(t, "bootstrap", "manifests/site.pp", "file { '/etc/bootstrapped': content => 'yes' }\n")
-	}
-	f.published("1.0.0", "production", map[string]string{
-		"environments/dev.yaml":  f.fleetFile("dev", "csr", "  provision: {concurrency: 2}", "web", "db"),
-		"environments/made.yaml": f.fleetFile("made", "presigned", "", "app", "store"),
-	})
-	for _, env := range []string{"dev", "made"} {
-		f.t.Cleanup(func() {
-			cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "pulley"), "env", "destroy", "R/environments/"+env+".yaml", "--yes", "--no-drain", "--max-retire", "100")
-			cmd.Dir, cmd.Env = f.dir, f.env
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Logf("%v\n%s", err, out)
-			}
-		})
-		f.write(env+".yaml", "roles:\n  web: {cardinality: 0}\n")
-		f.must("pulley", "env", "apply", env+".yaml")
-		f.must("pulley", "promote", "1.0.0", "-e", env)
-	}
-	var both sync.WaitGroup
-	for _, env := range []string{"dev", "made"} {
-		both.Go(func() {
-			if out, err := f.command(nil, "pulley", "env", "apply", "R/environments/"+env+".yaml", "--yes", "--servers", f.server, "--ca", f.pin); err != nil {
-				t.Errorf("%v\n%s", err, out)
-			}
-		})
-	}
-	both.Wait()
-	if t.Failed() {
-		t.Fatalf("the machines:\n%s", f.logs())
-	}
-	for env, nodes := range map[string]map[string]string{
-		"dev": {"web1": "eu1 web", "web2": "eu1 web", "db1": "us1 db"}, "made": {"app1": "eu1 app", "app2": "eu1 app", "store1": "us1 store"},
-	} {
-		for node, want := range nodes {
-			if got := f.enter(env, node, "cat", "/etc/served"); got != want+" "+env+" production\n" {
-				t.Errorf("%s of %s: %q", node, env, got)
-			}
-			if got := f.enter(env, node, "cat", "/etc/bootstrapped"); got != "yes" {
-				t.Errorf("%s of %s had no run in the bootstrap environment: %q", node, env, got)
-			}
-			address := map[string]string{"eu1": f.site.First.Address, "us1": f.site.Second.Address}[want[:3]]
-			if got := f.enter(env, node, "head", "-n", "2", "/etc/hosts"); !strings.Contains(got, address+"\tpuppet puppetmaster\n") {
-				t.Errorf("/etc/hosts of %s: %s", node, got)
-			}
-			if text := f.quietly("pulley", "runs", node, "-e", env, "-o", "json"); strings.Count(text, `"action"`) < 2 || !strings.Contains(text, "first_boot") {
-				t.Errorf("runs of %s:\n%s", node, text)
-			}
-		}
-	}
-}
-
-// logs returns the ends of the machines' logs.
-func (f *serverFleet) logs() (text string) {
-	all, err := filepath.Glob(filepath.Join(f.dir, "machines", "*", "*", "*", "log"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	for _, file := range all {
-		b, _ := os.ReadFile(file)
-		text += file + "\n" + string(b[max(0, len(b)-3000):])
-	}
-	return text
 }
 
 // serverMachine creates the root of a machine of an environment, with the machine's own Puppet. Steps are lines of the plan.

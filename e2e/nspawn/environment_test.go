@@ -25,7 +25,7 @@ func TestEnvironmentBecomesMachines(t *testing.T) {
 	t.Parallel()
 	f := newServer(t)
 	m := madeFleet{Fleet: f, config: newConfig(t), retired: listen(t, f.Address)}
-	t.Cleanup(m.story)
+	t.Cleanup(func() { f.storyOf(filepath.Join(m.config.Folder, "*", "dev")) })
 	f.file("retire.d/10-report", "#!/bin/sh\nexec curl --silent --show-error --fail --max-time 20 \"http://"+m.retired.address+"/$(hostname)\"\n")
 	if err := os.Chmod(f.Path("repo/retire.d/10-report"), 0o755); err != nil {
 		t.Fatal(err)
@@ -126,21 +126,23 @@ func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 	return ids
 }
 
-// story logs the machines' output if the test failed.
-func (m madeFleet) story() {
-	if !m.t.Failed() {
+// storyOf logs the output of the machines in folders of environments if the test failed.
+func (f *Fleet) storyOf(folders ...string) {
+	if !f.t.Failed() {
 		return
 	}
-	for _, name := range []string{"log", "state.json", "upper/var/log/cloud-init-output.log", "upper/var/log/pulley-first-boot.log", "upper/var/log/pulley-bootstrap.log", "upper/var/lib/pulley/first-boot.json"} {
-		paths, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*", name))
-		for _, path := range paths {
-			text, _ := os.ReadFile(path)
-			m.t.Logf("--- %s\n%s", path, tail(string(text), 40))
+	for _, folder := range folders {
+		for _, name := range []string{"log", "state.json", "upper/var/log/cloud-init-output.log", "upper/var/log/pulley-first-boot.log", "upper/var/log/pulley-bootstrap.log", "upper/var/lib/pulley/first-boot.json"} {
+			paths, _ := filepath.Glob(filepath.Join(folder, "*", name))
+			for _, path := range paths {
+				text, _ := os.ReadFile(path)
+				f.t.Logf("--- %s\n%s", path, tail(string(text), 40))
+			}
 		}
-	}
-	journals, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*", "upper/var/log/journal"))
-	for _, journal := range journals {
-		m.t.Logf("--- %s\n%s", journal, tail(m.run("journalctl", "--no-pager", "-q", "-D", journal, "SYSLOG_IDENTIFIER=pulley-agent"), 30))
+		journals, _ := filepath.Glob(filepath.Join(folder, "*", "upper/var/log/journal"))
+		for _, journal := range journals {
+			f.t.Logf("--- %s\n%s", journal, tail(f.run("journalctl", "--no-pager", "-q", "-D", journal, "SYSLOG_IDENTIFIER=pulley-agent"), 30))
+		}
 	}
 }
 

@@ -46,12 +46,13 @@ func newFleet(t *testing.T, compute int) *Fleet {
 	return f
 }
 
-// newServer starts a server without environments, with a control repository and a key that signs for dev.
-func newServer(t *testing.T) *Fleet {
+// newServer starts a server without environments, with a control repository and a key that signs for dev. The flags are further ones of
+// `pulley serve`.
+func newServer(t *testing.T, flags ...string) *Fleet {
 	t.Helper()
 	f := &Fleet{Address: serverAddress(t), t: t, dir: t.TempDir()}
 	f.repo, f.signers, f.key = filepath.Join(f.dir, "repo"), filepath.Join(f.dir, "allowed_signers"), filepath.Join(f.dir, "key")
-	f.start()
+	f.start(flags)
 	t.Cleanup(f.stop)
 	f.pulley("init", f.repo)
 	// The tests wait for cron: it starts the agent each minute, without splay.
@@ -68,14 +69,14 @@ func (f *Fleet) Release(version string) {
 	f.pulley("promote", version)
 }
 
-func (f *Fleet) start() {
+func (f *Fleet) start(flags []string) {
 	f.t.Helper()
 	log, err := os.Create(filepath.Join(f.dir, "serve.log"))
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.serve = exec.Command(filepath.Join(binDir, "pulley"), "serve", "--data-dir", filepath.Join(f.dir, "data"),
-		"--listen", f.Address+":2379", "--listen-https", f.Address+":8443", "--agent", filepath.Join(binDir, "pulley-agent"))
+	f.serve = exec.Command(filepath.Join(binDir, "pulley"), append([]string{"serve", "--data-dir", filepath.Join(f.dir, "data"),
+		"--listen", f.Address + ":2379", "--listen-https", f.Address + ":8443", "--agent", filepath.Join(binDir, "pulley-agent")}, flags...)...)
 	f.serve.Env = operatorEnv()
 	f.serve.Stderr = log
 	out, err := f.serve.StdoutPipe()
