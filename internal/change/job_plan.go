@@ -157,7 +157,7 @@ func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 	}
 	switch {
 	case len(p.Groups) == 0 && len(daemons) > 0:
-		return p, fmt.Errorf("Puppet's own daemon runs on each selected node: %s\nrun Puppet there by hand: `pulley-agent run --force`", strings.Join(daemons, ", "))
+		return p, fmt.Errorf("each selected node has Puppet's own daemon: %s\nrun Puppet there by hand: `pulley-agent run --force`", strings.Join(daemons, ", "))
 	case len(p.Groups) == 0:
 		return p, errors.New("the selection has no registered node")
 	}
