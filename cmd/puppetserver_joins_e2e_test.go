@@ -89,35 +89,42 @@ func (f *serverFleet) token(environment, node string) string {
 
 func (f *serverFleet) joinWith(t *testing.T, token, environment, node string) joined {
 	t.Helper()
-	trust, err := pki.Pinned([]string{f.pin})
+	m, err := f.joinAs(t, token, machineIDOf(environment+node), node)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return m
+}
+
+// joinAs joins a machine by its machine id.
+func (f *serverFleet) joinAs(t *testing.T, token, id, node string) (joined, error) {
+	t.Helper()
+	trust, err := pki.Pinned([]string{f.pin})
+	if err != nil {
+		return joined{}, err
 	}
 	first, err := join.NewClient([]string{f.server}, trust, 0)
 	if err != nil {
-		t.Fatal(err)
+		return joined{}, err
 	}
 	key, err := pki.NewKey()
 	if err != nil {
-		t.Fatal(err)
+		return joined{}, err
 	}
-	m := join.Machine{ID: machineIDOf(environment + node), Hostname: node}
+	m := join.Machine{ID: id, Hostname: node}
 	a, err := first.Join(t.Context(), key, join.Request{Token: token, Node: node, Machine: m})
 	if err != nil {
-		t.Fatal(err)
+		return joined{}, err
 	}
 	identity, err := pki.NewIdentity(key, []byte(a.Certificate))
 	if err != nil {
-		t.Fatal(err)
+		return joined{}, err
 	}
 	if trust, err = identity.TLS([]byte(a.CA)); err != nil {
-		t.Fatal(err)
+		return joined{}, err
 	}
 	c, err := join.NewClient([]string{f.server}, trust, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return joined{c, m}
+	return joined{c, m}, err
 }
 
 func (m joined) asks(t *testing.T, r join.PuppetRequest) join.PuppetAnswer {
@@ -221,6 +228,30 @@ func TestPuppetCertificates(t *testing.T) {
 		}
 		if strings.Contains(f.everything(), "/presigned/made/probe2") {
 			t.Error("etcd keeps the key although its node has it")
+		}
+	})
+	t.Run("two machines", func(t *testing.T) {
+		first := f.join(t, "dev", "probe4")
+		key := keyFor(t)
+		old := first.asks(t, join.PuppetRequest{CSR: csrOf(t, key, "probe4", extensions)})
+		var refused *join.RefusedError
+		if _, err := f.joinAs(t, f.token("dev", "probe4"), machineIDOf("other"), "probe4"); !errors.As(err, &refused) || refused.Reason != join.LockedByAnother {
+			t.Errorf("a second machine in the first boot of the first: %v", err)
+		}
+		f.must("pulley", "nodes", "unlock", "probe4", "-e", "dev", "-m", "replaced", "--yes")
+		second, err := f.joinAs(t, f.token("dev", "probe4"), machineIDOf("other"), "probe4")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, r := range map[string]join.PuppetRequest{"repeats its request": {CSR: csrOf(t, key, "probe4", extensions)}, "confirms its certificate": {Certificate: old.Certificate}} {
+			r.Machine = first.machine
+			if a, err := first.Puppet(t.Context(), r); err == nil {
+				t.Errorf("the replaced machine %s: %+v", what, a)
+			}
+		}
+		now := second.asks(t, join.PuppetRequest{CSR: csrOf(t, keyFor(t), "probe4", extensions)})
+		if now.Certificate == "" || now.Certificate == old.Certificate || !onCRL(t, now.CRL, now.CA, []byte(old.Certificate)) {
+			t.Errorf("both machines have a valid certificate: %+v", now)
 		}
 	})
 	t.Run("of another environment", func(t *testing.T) {

@@ -230,17 +230,9 @@ func (b *bench) deactivates(database *puppetservertest.PuppetDB) {
 
 // configure lets the first server read classes and live data from Pulley.
 func (b *bench) configure() {
-	conf := filepath.Join(b.site.Dir, puppetservertest.FirstName, "conf")
 	b.classifier("")
-	f, err := os.OpenFile(filepath.Join(conf, "puppet.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err == nil {
-		_, err = fmt.Fprintf(f, "\n[master]\nnode_terminus = exec\nexternal_nodes = %s\n", b.path("enc"))
-		f.Close()
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(conf, "hiera.yaml"), fmt.Appendf(nil, hiera, b.dir), 0o644)
-	}
-	if err != nil {
+	b.site.First.Classifier(b.t, "exec "+b.path("enc")+` "$1"`)
+	if err := os.WriteFile(filepath.Join(b.site.Dir, puppetservertest.FirstName, "conf", "hiera.yaml"), fmt.Appendf(nil, hiera, b.dir), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
 	b.site.First.Put(b.t, "production", "manifests/site.pp", site)

@@ -193,6 +193,9 @@ func (all Failures) Error() string {
 		each = append(each, f.URL+": "+f.Cause())
 		same = same && f.Cause() == first.Cause()
 	}
+	if same && first.Code == Busy { // it answered
+		return fmt.Sprintf("%s answers: %s", first.Server, first.Text)
+	}
 	if same {
 		return fmt.Sprintf("cannot connect to %s at %s: %s", first.Server, strings.Join(urls, ", "), first.Cause())
 	}

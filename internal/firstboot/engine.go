@@ -199,7 +199,7 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err, "remedy", remedy(err))
 		if !passing.Known && (s.Patience > 0 || err.Error() != reported) {
 			reported = err.Error()
-			e.report(ctx, s.Name, Started, fmt.Sprintf("cannot %s: %s", s.Words, reported))
+			e.report(ctx, s.Name, Started, reported)
 		}
 		if e.sleep(ctx, wait) != nil {
 			return "", err // the cause of the last try is more useful than the deadline

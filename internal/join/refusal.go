@@ -190,7 +190,7 @@ func explain(r Reason, p Params) explanation {
 		NoPuppetCA:           {"the environment has no CA of Puppet servers", p.Environment, "write `puppet: {ca: {url: https://…}}` into the environment file, and run `pulley env apply`; or switch off the step: --steps certificate=off"},
 		PuppetCARefused:      {"the CA of the Puppet servers does not sign the certificate", string(p.Problem), "run `pulley puppetserver check" + of + "` on the machine of serve"},
 		CertnameTaken:        {"a node of another environment has this name at the CA of the Puppet servers", p.Node + " of " + p.Claimed, "give one of the environments a stack or other roles, or remove the node: pulley nodes remove " + p.Node + " -e " + p.Claimed},
-		PuppetCAFailed:       {"the CA of the Puppet servers does not answer as it should", string(p.Problem), ""},
+		PuppetCAFailed:       {"Puppet's CA failed", string(p.Problem), ""},
 		NoPuppetCredentials:  {"this pulley serve has no credentials of the CA of the Puppet servers", "", "start serve with --puppet-credentials DIR"},
 		TurnsUsedUp:          {"the provisioning of this machine ended too often without success", fmt.Sprintf("turns: %d", p.Used), "repair the cause in the log of the machine, then allow new turns: pulley nodes unlock " + p.Node + of + " -m REASON"},
 		NoName:               {"neither the token nor the machine names the node", fmt.Sprintf("hostname %q is not the name of a node", p.Claimed), "name the node or the role in the machine's userdata"},

@@ -503,6 +503,14 @@ func TestCheckFindsFaults(t *testing.T) {
 	if by = check(all, time.Now().Add(3*time.Hour), plan); by[puppetserver.ClockOff][0].Severity != puppetserver.Problem || by[puppetserver.ClockOff][0].Seconds > -3*3600+60 {
 		t.Errorf("three hours off: %+v", by[puppetserver.ClockOff])
 	}
+	const year = 366 * 24 * time.Hour
+	if by = check(all, time.Now().Add(year), puppetserver.Plan{}); len(by[puppetserver.ClockOff]) != 3 || by[puppetserver.ClockOff][0].Severity != puppetserver.Problem {
+		t.Errorf("a year ahead: %+v", by)
+	}
+	if by = check(all, time.Now().Add(-year), puppetserver.Plan{}); len(by[puppetserver.ServerFails]) != 3 || by[puppetserver.ServerFails][0].Kind != string(connect.ServerTime) ||
+		!strings.Contains(by[puppetserver.ServerFails][0].Remedy(), "check this machine's clock") {
+		t.Errorf("a year behind: %+v", by)
+	}
 	other := all
 	other.CA = append(other.CA[:0:0], foreignCA(t)...)
 	other.CA = append(other.CA, all.CA...)

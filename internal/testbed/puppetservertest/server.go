@@ -1,6 +1,7 @@
 package puppetservertest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -138,6 +139,23 @@ func (s *Server) Put(t testing.TB, environment, path, content string) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Classifier makes a shell command the external node classifier of a server that is down. $1 is the node's certname.
+func (s *Server) Classifier(t testing.TB, command string) {
+	t.Helper()
+	script := filepath.Join(s.dir, "classifier")
+	err := os.WriteFile(script, []byte("#!/bin/sh\n"+command+"\n"), 0o755)
+	if err == nil {
+		var f *os.File
+		if f, err = os.OpenFile(filepath.Join(s.confdir(), "puppet.conf"), os.O_APPEND|os.O_WRONLY, 0); err == nil {
+			_, err = fmt.Fprintf(f, "\n[master]\nnode_terminus = exec\nexternal_nodes = %s\n", script)
+			err = errors.Join(err, f.Close())
+		}
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -30,7 +30,9 @@ func TestRealServed(t *testing.T) {
 	wrapper := filepath.Join(t.TempDir(), "puppet")
 	write(t, wrapper, "#!/bin/sh\nunset GEM_HOME GEM_PATH RUBYLIB RUBYOPT RUBYPATH RUBYSHELL\nexec "+program+" \"$@\"\n")
 	must(t, os.Chmod(wrapper, 0o755))
-	servedSuite(t, &realServer{Site: puppetservertest.New(t)}, func(t *testing.T) machine {
+	site := puppetservertest.New(t)
+	site.First.Classifier(t, "echo '---'; cat "+filepath.Join(site.Dir, "classified")+" 2>/dev/null || echo '{}'")
+	servedSuite(t, &realServer{Site: site}, func(t *testing.T) machine {
 		m := machine{Program: wrapper, Vardir: filepath.Join(t.TempDir(), "var"), Grace: 20 * time.Second}
 		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
 		return m
@@ -106,6 +108,15 @@ func (s *realServer) refuses(t *testing.T, ssldir, name string) bool {
 	defer c.Close()
 	_, err = c.Certificate(t.Context(), name)
 	return err != nil
+}
+
+func (s *realServer) classify(t *testing.T, environment string) {
+	file := filepath.Join(s.Dir, "classified")
+	if environment == "" {
+		must(t, os.Remove(file))
+		return
+	}
+	write(t, file, "environment: "+environment+"\n")
 }
 
 func (s *realServer) up(t *testing.T) { s.First.Up(t) }

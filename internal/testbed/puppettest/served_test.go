@@ -22,24 +22,26 @@ type puppetServer interface {
 	put(t *testing.T, environment, path, content string)
 	issue(t *testing.T, ssldir string, c Certificate)
 	revoke(t *testing.T, ssldir, name string)
+	classify(t *testing.T, environment string) // the classifier's answer for each node; "": none
 	up(t *testing.T)
 	kill(t *testing.T)
 }
 
 // servedCase is one row of the contract of runs against a Puppet server.
 type servedCase struct {
-	Name     string
-	Manifest string // of the environment on the server; "": the environment does not exist
-	Conf     string // environment.conf
-	Settings string // of puppet.settings in the environment file, in YAML
-	Servers  string // puppet.servers and its criteria, in YAML with {{address}} and {{port}}; "": the server itself
-	Noop     bool
-	Preview  bool
-	Part     agent.Part
-	Deadline time.Duration
-	Extra    []string
-	Before   func(t *testing.T, s puppetServer, ssldir string)
-	During   func(t *testing.T, s puppetServer) // when the file `begun` exists
+	Name       string
+	Manifest   string // of the environment on the server; "": the environment does not exist
+	Conf       string // environment.conf
+	Classifier string // environment that the server's classifier gives to the node; "": none
+	Settings   string // of puppet.settings in the environment file, in YAML
+	Servers    string // puppet.servers and its criteria, in YAML with {{address}} and {{port}}; "": the server itself
+	Noop       bool
+	Preview    bool
+	Part       agent.Part
+	Deadline   time.Duration
+	Extra      []string
+	Before     func(t *testing.T, s puppetServer, ssldir string)
+	During     func(t *testing.T, s puppetServer) // when the file `begun` exists
 
 	Kind    agent.Kind
 	Outcome agent.Outcome
@@ -102,6 +104,15 @@ func servedCases() []servedCase {
 		{
 			Name: "an environment that does not exist",
 			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Code: agent.EnvironmentMissing, Problem: "not found on server",
+		},
+		{
+			Name: "a classifier that gives another environment", Classifier: "other", Manifest: "# fake: other-environment other\n" + servedFile,
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Code: agent.EnvironmentOther, Problem: "its environment 'other' does not match",
+			Check: func(t *testing.T, r *ran) {
+				if r.file("motd") != "" {
+					t.Errorf("motd %q", r.file("motd"))
+				}
+			},
 		},
 		{
 			Name: "noop", Noop: true, Manifest: servedFile, Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
@@ -285,6 +296,11 @@ func (c servedCase) apply(t *testing.T, m machine, s puppetServer, number int) *
 		s.put(t, on, "manifests/site.pp", strings.ReplaceAll(c.Manifest, "{{dir}}", r.Dir))
 		s.put(t, on, "modules/m1/files/x", "x")
 	}
+	if c.Classifier != "" {
+		s.put(t, c.Classifier, "manifests/site.pp", "")
+		s.classify(t, c.Classifier)
+		defer s.classify(t, "")
+	}
 	if c.Conf != "" {
 		s.put(t, on, "environment.conf", c.Conf)
 	}
@@ -354,6 +370,8 @@ func (f fakeServer) put(t *testing.T, environment, path, content string) {
 func (f fakeServer) issue(t *testing.T, ssldir string, c Certificate) { must(t, f.Issue(ssldir, c)) }
 
 func (f fakeServer) revoke(t *testing.T, ssldir, name string) { must(t, f.Revoke(ssldir, name)) }
+
+func (f fakeServer) classify(*testing.T, string) {} // a directive of the manifest does it
 
 func (f fakeServer) up(t *testing.T) {
 	must(t, f.Up())
