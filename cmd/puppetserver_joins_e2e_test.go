@@ -231,25 +231,25 @@ func TestPuppetCertificates(t *testing.T) {
 		}
 	})
 	t.Run("two machines", func(t *testing.T) {
-		first := f.join(t, "dev", "probe4")
+		first := f.join(t, "dev", "probe7")
 		key := keyFor(t)
-		old := first.asks(t, join.PuppetRequest{CSR: csrOf(t, key, "probe4", extensions)})
+		old := first.asks(t, join.PuppetRequest{CSR: csrOf(t, key, "probe7", extensions)})
 		var refused *join.RefusedError
-		if _, err := f.joinAs(t, f.token("dev", "probe4"), machineIDOf("other"), "probe4"); !errors.As(err, &refused) || refused.Reason != join.LockedByAnother {
+		if _, err := f.joinAs(t, f.token("dev", "probe7"), machineIDOf("other"), "probe7"); !errors.As(err, &refused) || refused.Reason != join.LockedByAnother {
 			t.Errorf("a second machine in the first boot of the first: %v", err)
 		}
-		f.must("pulley", "nodes", "unlock", "probe4", "-e", "dev", "-m", "replaced", "--yes")
-		second, err := f.joinAs(t, f.token("dev", "probe4"), machineIDOf("other"), "probe4")
+		f.must("pulley", "nodes", "unlock", "probe7", "-e", "dev", "-m", "replaced", "--yes")
+		second, err := f.joinAs(t, f.token("dev", "probe7"), machineIDOf("other"), "probe7")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, r := range map[string]join.PuppetRequest{"repeats its request": {CSR: csrOf(t, key, "probe4", extensions)}, "confirms its certificate": {Certificate: old.Certificate}} {
+		for what, r := range map[string]join.PuppetRequest{"repeats its request": {CSR: csrOf(t, key, "probe7", extensions)}, "confirms its certificate": {Certificate: old.Certificate}} {
 			r.Machine = first.machine
 			if a, err := first.Puppet(t.Context(), r); err == nil {
 				t.Errorf("the replaced machine %s: %+v", what, a)
 			}
 		}
-		now := second.asks(t, join.PuppetRequest{CSR: csrOf(t, keyFor(t), "probe4", extensions)})
+		now := second.asks(t, join.PuppetRequest{CSR: csrOf(t, keyFor(t), "probe7", extensions)})
 		if now.Certificate == "" || now.Certificate == old.Certificate || !onCRL(t, now.CRL, now.CA, []byte(old.Certificate)) {
 			t.Errorf("both machines have a valid certificate: %+v", now)
 		}

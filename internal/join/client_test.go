@@ -99,6 +99,9 @@ func TestClientTriesServersInTurn(t *testing.T) {
 	if err := client(t, ca, dead, busy).Register(t.Context(), Machine{}); !errors.As(err, &unreachable) || unreachable.After != 7*time.Second || strings.Count(err.Error(), "https://") != 2 {
 		t.Errorf("without a server that answers: %v", err)
 	}
+	if err := client(t, ca, busy).Register(t.Context(), Machine{}); !errors.As(err, &unreachable) || !strings.HasPrefix(err.Error(), "pulley serve answers: too many join") {
+		t.Errorf("a server that answered: %v", err)
+	}
 }
 
 // A token must not be sent to an unverified server at the address.
