@@ -196,7 +196,7 @@ func (f *servedFleet) keepsItsDaemon() {
 	if runs := f.pulley("runs", "app1", "-e", "own", "-o", "json"); strings.Count(runs, `"action"`) != 2 {
 		f.t.Errorf("the agent ran Puppet after the first boot:\n%s", runs)
 	}
-	const alone = "Puppet's own daemon runs on each selected node: app1"
+	const alone = "each selected node has Puppet's own daemon: app1"
 	if out, problem, err := f.try("job", "run", "-e", "own", "--dry-run"); err == nil || !strings.Contains(problem, alone) {
 		f.t.Errorf("a job of a node with a daemon: %v\n%s%s", err, out, problem)
 	}

@@ -176,7 +176,7 @@ type Credentials struct{ Dir, Cert, Key, CA string }
 // Client is a certificate to issue.
 type Client struct {
 	Name    string
-	Until   time.Time // zero: in an hour
+	Until   time.Time // zero: in a day
 	CLIAuth bool      // with the extension pp_cli_auth, which auth.conf allows to use the CA
 	Foreign bool      // of another CA that has the same name
 	At      []string  // IP addresses of a server
@@ -202,7 +202,7 @@ func (s *Site) Issue(t testing.TB, c Client) Credentials {
 		issuer = &x509.Certificate{Subject: issuer.Subject, RawSubject: issuer.RawSubject, PublicKey: caKey.Public(), SubjectKeyId: []byte{1}}
 	}
 	if c.Until.IsZero() {
-		c.Until = time.Now().Add(time.Hour)
+		c.Until = time.Now().Add(24 * time.Hour)
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
