@@ -387,7 +387,8 @@ func (t *tick) apply(ctx context.Context) error {
 		result.Problem.Damage = Prose(t.damage.Error())
 	}
 	t.run.Result = result
-	t.run.Drift = !t.noop() && t.decision.Action == Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == Changed
+	t.run.Drift = !t.noop() && t.decision.Action == Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == Changed &&
+		!otherCode(t.state.Served, result.Served)
 	if t.opts.Noop {
 		return cmp.Or(t.damage, errEnd)
 	}
@@ -402,6 +403,11 @@ func (t *tick) apply(ctx context.Context) error {
 		return cmp.Or(t.answerNoop(), t.damage, errEnd)
 	}
 	return nil
+}
+
+// otherCode reports whether a Puppet server compiled other code than before. It is false if the server does not name its code.
+func otherCode(before, now *Served) bool {
+	return before != nil && now != nil && before.Code != now.Code
 }
 
 // answerNoop answers an ordered noop run, and records nothing else of it: neither an attempt nor an enforcement.

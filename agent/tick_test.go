@@ -638,6 +638,23 @@ func TestDriftIsReported(t *testing.T) {
 	}
 }
 
+// Nobody must look for a hand on the machine when the Puppet server has other code.
+func TestOtherCodeOfPuppetServerIsNoDrift(t *testing.T) {
+	w := fleetOn(t, verA)
+	for _, c := range []struct {
+		code  string
+		drift bool
+	}{{"ghi", true}, {"ghi", true}, {"jkl", false}, {"jkl", true}, {"", false}, {"", true}} { // the first one follows a run without server
+		w.puppet.result = func(Job) (Result, error) {
+			return Result{Kind: Success, Outcome: Changed, Served: &Served{Environment: "v2", Code: c.code}}, nil
+		}
+		w.now = w.now.Add(time.Hour)
+		if run := w.good(t); run.Drift != c.drift || run.Outcome != Changed {
+			t.Errorf("code %q: drift %t, %s", c.code, run.Drift, run.Outcome)
+		}
+	}
+}
+
 // A change by a run between two targets is progress, not drift.
 func TestRetryIsNoDrift(t *testing.T) {
 	w := newWorld(t)

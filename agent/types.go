@@ -186,7 +186,7 @@ type Run struct {
 	Action     Action                   `json:"action"`
 	Reason     Reason                   `json:"reason"`
 	Assignment string                   `json:"assignment,omitempty"` // id of the assignment that Target is from
-	Drift      bool                     `json:"drift,omitempty"`      // the target was in place, and the run changed something
+	Drift      bool                     `json:"drift,omitempty"`      // the target was in place, its code was the same, and the run changed something
 	Part                                // never the result of a target, which only a complete run reaches
 	Started    time.Time                `json:"started"`
 	Duration   time.Duration            `json:"duration"`

@@ -151,6 +151,8 @@ func outcomeOf(r agent.Run) string {
 		return string(r.Outcome) + ", 0 classes"
 	case r.Counts.Pending > 0:
 		return fmt.Sprintf("%s, %d pending", r.Outcome, r.Counts.Pending)
+	case r.Drift && r.Served != nil:
+		return string(r.Outcome) + " (drift or catalog)"
 	case r.Drift:
 		return string(r.Outcome) + " (drift)"
 	}
@@ -208,7 +210,10 @@ func printRun(w io.Writer, r agent.Run) {
 	if r.Unclassified {
 		cli.Cleanf(w, "  warning: %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
 	}
-	if r.Drift {
+	switch {
+	case r.Drift && r.Served != nil:
+		fmt.Fprintln(w, "  drift or catalog: the target was already in place, and the machine or the catalog of the server had changed")
+	case r.Drift:
 		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
 	}
 	if r.Problem != (agent.Problem{}) {
