@@ -61,6 +61,9 @@ func (n nodesOptions) list(ctx context.Context, s *store.Store, ref environments
 	}
 	n.warn(slices.Concat(r.Damaged, r.Notes))
 	now := n.env.Now()
+	if r.Paused != nil {
+		n.warn([]string{fleet.PauseSentence(ref, *r.Paused, now)})
+	}
 	all, left := fleet.LimitHosts(fleet.Hosts(r, now), n.selected.limit, now)
 	err = n.out.Print(n.env, all, func(t *cli.Table) error {
 		t.Row("NODE", "ROLE", "REGISTERED", "ADDRESSES", "MACHINE ID", "FIRST BOOT", "NOTE")
@@ -324,7 +327,7 @@ shows them with the reason. Nodes that are provisioned continue as before.`,
 			if o.message == "" {
 				return cli.Usagef("cannot pause provisioning without a reason: give -m REASON")
 			}
-			return o.pauseProvisioning(c, &store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
+			return o.pauseProvisioning(c, true)
 		},
 	}
 	o.addMessage(cmd, "reason, shown to the machines that wait")
@@ -335,26 +338,34 @@ shows them with the reason. Nodes that are provisioned continue as before.`,
 func newNodesResume(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume -e ENVIRONMENT", Short: "Let new machines be provisioned again", Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.pauseProvisioning(c, nil) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.pauseProvisioning(c, false) },
 	}
 	o.addDryRun(cmd)
 	return cmd
 }
 
-// pauseProvisioning pauses the provisioning of an environment, or resumes it for nil.
-func (o *options) pauseProvisioning(c *cobra.Command, by *store.Revoked) error {
+// pauseProvisioning pauses the provisioning of an environment, or resumes it.
+func (o *options) pauseProvisioning(c *cobra.Command, pause bool) error {
 	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 		if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 			return err
 		}
-		changed, err := s.FirstBoots.Pause(ctx, ref, by)
+		now := o.env.Now()
+		var by *store.Revoked
+		if pause {
+			by = &store.Revoked{At: now.UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)}
+		}
+		was, err := s.FirstBoots.Pause(ctx, ref, by)
 		if err != nil {
 			return err
 		}
 		switch {
-		case by != nil:
+		case pause:
 			fmt.Fprintf(o.env.Stdout, "paused the provisioning of %s: no new machine begins\n", ref)
-		case changed:
+			if was != nil {
+				cli.Cleanf(o.env.Stdout, "replaced the pause of %s, %s: %s\n", was.By, cli.Ago(now, was.At), was.Why)
+			}
+		case was != nil:
 			fmt.Fprintf(o.env.Stdout, "resumed the provisioning of %s\n", ref)
 		default:
 			fmt.Fprintf(o.env.Stdout, "the provisioning of %s is not paused\n", ref)

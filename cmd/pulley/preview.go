@@ -44,7 +44,7 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error
-			q.Release, q.Generation, q.By = args[0], agent.Generation(generation), o.env.User
+			q.Release, q.Generation = args[0], agent.Generation(generation)
 			if q.Selection, err = selected.value(); err != nil {
 				return err
 			}
@@ -60,6 +60,7 @@ EXIT STATUS
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --wait 10m", q.Wait)
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				q.By = o.env.User // of the connection
 				return o.preview(ctx, s, ref, q, selected.limit)
 			})
 		},

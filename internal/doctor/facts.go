@@ -85,6 +85,7 @@ type environment struct {
 	identities map[string]store.Identity
 	precreated map[string]store.Precreated
 	boots      map[string]store.FirstBoot
+	paused     *store.Revoked // the provisioning of new machines; nil: it is not
 	floods     map[string]store.Flood
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
@@ -190,6 +191,14 @@ func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref,
 		func() { e.precreated, damaged, err = st.Identities.Precreated(ctx, ref) },
 		func() { e.identities, damaged, err = st.Identities.List(ctx, ref) },
 		func() { e.boots, damaged, err = st.FirstBoots.List(ctx, ref) },
+		func() {
+			var p store.Provisioning
+			damaged = nil
+			if p, _, err = st.FirstBoots.Provisioning(ctx, ref); errors.As(err, new(*store.UnreadableError)) {
+				damaged, err = []string{err.Error()}, nil
+			}
+			e.paused = p.Paused
+		},
 		func() { e.floods, damaged, err = st.Fleet.Floods(ctx, ref) },
 		func() { e.records, damaged, err = st.Machines.Records(ctx, ref) },
 	} {

@@ -159,6 +159,11 @@ func duplicates(f *facts) (all []Finding) {
 
 func firstBoots(f *facts) (all []Finding) {
 	for _, e := range f.environments {
+		if by := e.paused; by != nil {
+			all = append(all, Finding{Code: provisioningPaused, Severity: Warning, Environment: e.ref.String(), Params: Params{
+				By: by.By, Seconds: int64(f.now.Sub(by.At) / time.Second), Text: by.Why,
+			}})
+		}
 		for machine, b := range sorted(e.boots) {
 			p := Params{Machine: machine, Step: b.Step, Seconds: int64(f.now.Sub(b.Heard) / time.Second), Text: b.Error}
 			switch {

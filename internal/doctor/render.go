@@ -95,8 +95,9 @@ const (
 
 	duplicate Code = "duplicate"
 
-	firstBootStalled Code = "first_boot_stalled"
-	firstBootFails   Code = "first_boot_fails"
+	firstBootStalled   Code = "first_boot_stalled"
+	firstBootFails     Code = "first_boot_fails"
+	provisioningPaused Code = "provisioning_paused"
 
 	machineUnwanted Code = "machine_unwanted"
 	moreMachines    Code = "more_machines"
@@ -304,6 +305,9 @@ func (f Finding) render() (sentence, remedy string) {
 			"read its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock NODE -e " + env + "` lets another machine take its name"
 	case firstBootFails:
 		return fmt.Sprintf("the first boot of %s fails at step %s and retries%s", firstBootName(f), p.Step, cause(p.Text)), ""
+	case provisioningPaused:
+		return fmt.Sprintf("%s paused the provisioning of %s %s ago, no new machine begins%s", p.By, env, ago, cause(p.Text)),
+			"`pulley nodes resume -e " + env + "` continues it"
 	case machineUnwanted:
 		return fmt.Sprintf("pulley made machine %s for %s, which the environment does not need: the machine may still exist", p.Machine, node),
 			"`pulley env plan` shows it; `pulley env apply` retires it, and `pulley env destroy` retires the complete environment"

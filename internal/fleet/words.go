@@ -306,6 +306,12 @@ func (b *FirstBoot) Cell(now time.Time) string {
 	return text
 }
 
+// PauseSentence renders a pause of the provisioning of new machines.
+func PauseSentence(ref environments.Ref, by store.Revoked, now time.Time) string {
+	return fmt.Sprintf("%s paused the provisioning of %s %s, no new machine begins: %s\nrun `pulley nodes resume -e %[2]s` to continue it",
+		by.By, ref, cli.Ago(now, by.At), by.Why)
+}
+
 // Note is the further information about a node.
 func (h Host) Note(now time.Time) string {
 	var notes []string

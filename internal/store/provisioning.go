@@ -58,20 +58,20 @@ func (s *FirstBoots) Provisioning(ctx context.Context, ref environments.Ref) (Pr
 	return *p, revision, etcd.Wrap(err, "cannot read the provisioning of %s", ref)
 }
 
-// Pause pauses the provisioning of an environment, or resumes it for nil. It reports whether that is a change.
-func (s *FirstBoots) Pause(ctx context.Context, ref environments.Ref, by *Revoked) (changed bool, err error) {
+// Pause pauses the provisioning of an environment, or resumes it for nil. It returns the pause that it replaces or ends, if there is one.
+func (s *FirstBoots) Pause(ctx context.Context, ref environments.Ref, by *Revoked) (was *Revoked, err error) {
 	key := s.db.Env(ref).Provisioning()
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(p *Provisioning, b *etcd.Batch) error {
 		if p == nil {
 			p = &Provisioning{}
 		}
-		changed = (p.Paused == nil) != (by == nil)
-		if p.Paused = by; changed || by != nil {
+		was = p.Paused
+		if p.Paused = by; was != nil || by != nil {
 			b.Put(key, *p)
 		}
 		return nil
 	})
-	return changed, etcd.Wrap(err, "cannot change the provisioning of %s", ref)
+	return was, etcd.Wrap(err, "cannot change the provisioning of %s", ref)
 }
 
 // Begin gives a machine its turn, if neither its record nor the turns of the environment changed since they were read. Two
