@@ -165,7 +165,7 @@ func TestClassesDataAndRemovalAtRealServers(t *testing.T) {
 
 	// The check names the classifier that fails for its own name. With --unknown empty, the server compiles for every name, also without
 	// etcd, and gives the removed node no classes.
-	check := []string{"puppetserver", "check", b.path("dev.yaml"), "--puppet-credentials", b.path("credentials-" + puppetservertest.Allowed), "--puppet-environment", "production"}
+	check := []string{"puppetserver", "check", b.path("dev.yaml"), "--puppet-credentials", b.credentials, "--puppet-environment", "production"}
 	out, err := b.command(check...).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "Failed to find "+puppetservertest.Allowed+" via exec: ") || !strings.Contains(string(out), ": pulley enc needs --unknown empty") {
 		t.Errorf("the check of a server whose classifier fails: %v\n%s", err, out)
