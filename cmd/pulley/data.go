@@ -251,11 +251,20 @@ func (d *dataOptions) announceData(ref environments.Ref, done change.Data) {
 	case !done.Signed:
 		fmt.Fprintf(d.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse it\n", program)
 	}
-	when := fmt.Sprintf("changed (epoch %d); it concerns %s, at the next tick", done.Epoch, cli.Count(len(done.Concerns), "registered node"))
+	what, when := fmt.Sprintf("changed (epoch %d)", done.Epoch), "at the next tick"
 	if done.Rollout != nil {
-		when = fmt.Sprintf("differs; it concerns %s, in the rollout", cli.Count(len(done.Concerns), "registered node"))
+		what, when = "differs", "in the rollout"
 	}
-	fmt.Fprintf(d.env.Stdout, "data %d of %s: %s %s\n", done.Generation, ref, change.LayerNames(done.Layers), when)
+	served := fmt.Sprintf("through `pulley data export FOLDER -e %s --for-server` at the next catalog", ref)
+	switch done.Served {
+	case 0:
+	case len(done.Concerns):
+		when = served
+	default:
+		when += fmt.Sprintf("; %d of them %s", done.Served, served)
+	}
+	fmt.Fprintf(d.env.Stdout, "data %d of %s: %s %s; it concerns %s, %s\n", done.Generation, ref, change.LayerNames(done.Layers), what,
+		cli.Count(len(done.Concerns), "registered node"), when)
 	if d.dryRun {
 		showDifferences(d.env.Stdout, done.Differences)
 		for i, node := range done.Concerns {

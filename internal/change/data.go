@@ -25,6 +25,7 @@ type Data struct {
 	WasPlain    bool // a secret replaced a plain value
 	Differences []Difference
 	Concerns    []string // registered nodes that see one of the layers
+	Served      int      // of Concerns: a Puppet server gives them the data
 	Shadows     []Shadows
 	Rollout     *Rollout // brings the generation to the nodes; nil: it is their target
 }
@@ -149,7 +150,13 @@ func (l *layering) write(data store.Data, layers map[hieradata.Layer][]byte, dif
 	if err != nil {
 		return Data{}, err
 	}
-	return Data{Change: c, Layers: names, Made: true, Generation: c.After.Data, Signed: a.Key != nil, Differences: diffs, Concerns: concerns}, nil
+	done := Data{Change: c, Layers: names, Made: true, Generation: c.After.Data, Signed: a.Key != nil, Differences: diffs, Concerns: concerns}
+	for _, node := range concerns {
+		if _, target, err := l.levels(node); err == nil && l.served[target.Release] {
+			done.Served++
+		}
+	}
+	return done, nil
 }
 
 // direct is direct for a change of layers. Nodes without a release have nothing to lose.

@@ -18,15 +18,16 @@ import (
 // layering answers which layers of live data nodes have. The environment file of a node's desired release has their order and
 // the node's attributes; it reads each release once.
 type layering struct {
-	ctx  context.Context
-	s    *store.Store
-	ref  environments.Ref
-	f    store.FleetState
-	read map[string]hieradata.Hierarchy // by release
+	ctx    context.Context
+	s      *store.Store
+	ref    environments.Ref
+	f      store.FleetState
+	read   map[string]hieradata.Hierarchy // by release
+	served map[string]bool                // releases that were read, and name an environment of a Puppet server
 }
 
 func newLayering(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState) *layering {
-	return &layering{ctx: ctx, s: s, ref: ref, f: f, read: map[string]hieradata.Hierarchy{"": {}}}
+	return &layering{ctx: ctx, s: s, ref: ref, f: f, read: map[string]hieradata.Hierarchy{"": {}}, served: map[string]bool{}}
 }
 
 // hierarchy returns the hierarchy of a release. Without a release it is the one of every environment.
@@ -38,6 +39,7 @@ func (l *layering) hierarchy(release string) (hieradata.Hierarchy, error) {
 	if err != nil {
 		return hieradata.Hierarchy{}, err
 	}
+	l.served[release] = r.PuppetEnvironment != ""
 	names := []string{"environments/" + l.ref.Environment + ".yaml", "environments/" + l.ref.Environment + ".yml"}
 	files, err := content.ReadFiles(l.ctx, l.s.Releases, r.Content, func(name string) bool { return slices.Contains(names, name) })
 	if err != nil {
