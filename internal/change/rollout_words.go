@@ -116,7 +116,14 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 		ways = append(ways, fmt.Sprintf("to continue after all: `pulley rollout retry -e %s`", ref))
 	}
 	if r.State == RolloutPaused {
-		ways = append(ways, fmt.Sprintf("to continue, and accept the failures so far: `pulley rollout resume -e %s`", ref))
+		way, before := "to continue", ""
+		if r.Failed > 0 {
+			way += ", and accept the failures so far"
+		}
+		if r.Wait != nil && r.Wait.Stop != nil && r.Wait.Stop.Code == rollout.StopServer {
+			before = "restore the Puppet server (`pulley puppetserver check FILE` names what it lacks), then "
+		}
+		ways = append(ways, fmt.Sprintf("%s: %s`pulley rollout resume -e %s`", way, before, ref))
 	}
 	switch {
 	case closed:
