@@ -167,7 +167,7 @@ func (l *ladder) climb() Decision {
 	l.pass(AskEtcd, Cause{Params: Params{Revision: l.d.Revision}})
 
 	if l.d.Host == nil {
-		return l.enforce(AskRegistered, Cause{ReasonUnregistered, Params{Node: l.o.Node}})
+		return l.enforce(AskRegistered, l.d.unlisted(l.o.Node))
 	}
 	l.pass(AskRegistered, Cause{Params: Params{Role: l.d.Host.Role}})
 	l.dec.Wanted = l.d.Wanted()
@@ -534,3 +534,11 @@ func strictest(holds []Hold) *Hold {
 
 // Held returns the strictest hold on the node, or nil.
 func (d Desired) Held() *Hold { return strictest(d.Holds) }
+
+// unlisted is the cause for which a node is not on the host list.
+func (d Desired) unlisted(node string) Cause {
+	if d.Removed != "" {
+		return Cause{ReasonRemoved, Params{Node: node, Text: d.Removed}}
+	}
+	return Cause{ReasonUnregistered, Params{Node: node}}
+}

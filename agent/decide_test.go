@@ -383,6 +383,10 @@ var decisions = []decision{
 		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Host, d.Default = nil, verB },
 		want{Enforce, ReasonDue, verA, ReasonUnregistered, ""}},
 
+	{"a node that was removed from the fleet needs another remedy",
+		func(_ *Observed, d *Desired) { d.Host, d.Removed, d.Default = nil, "by ann: scrapped", verB },
+		want{Nothing, ReasonRemoved, verA, ReasonRemoved, "removed from the fleet: by ann: scrapped"}},
+
 	{"a node whose name another machine has takes nothing new",
 		func(o *Observed, d *Desired) { o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB },
 		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, "the host list has machine bbbb, this is machine aaaa"}},

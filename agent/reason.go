@@ -22,6 +22,7 @@ const (
 	ReasonUnreachable   Reason = "etcd_unreachable"  // text
 	ReasonUnreadable    Reason = "etcd_unreadable"   // text
 	ReasonUnregistered  Reason = "unregistered"      // node
+	ReasonRemoved       Reason = "removed"           // node, text
 	ReasonOtherMachine  Reason = "other_machine"     // machine, listed
 	ReasonWaits         Reason = "waits_for_job"     // gate
 	ReasonNoTarget      Reason = "no_target"         //

@@ -367,6 +367,7 @@ type Desired struct {
 	Clock       bool             `json:"clock,omitempty"`       // with Unreachable: a clock contradicts a certificate
 	Remedy      Prose            `json:"-"`                     // with Unreachable: for the person who runs the agent
 	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
+	Removed     Prose            `json:"-"`                     // the removal of the node from the fleet; "": it was not removed, or it is not known
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
 	Gate        Gate             `json:"gate"`

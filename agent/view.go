@@ -65,7 +65,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	case s == nil:
 		return v.unheard(d, now)
 	case d.Host == nil:
-		v.State, v.Cause = Unregistered, Cause{ReasonUnregistered, Params{Node: s.Node}}
+		v.State, v.Cause = Unregistered, d.unlisted(s.Node)
 		if s.Reason == ReasonRetired { // and an apply removed it: nobody has to act
 			v.Cause = Cause{ReasonRetired, Params{Problem: s.Answer.Failure()}}
 		}

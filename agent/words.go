@@ -22,6 +22,7 @@ var reasonWords = map[Reason]string{
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
 	ReasonUnreadable:    "etcd has a value that this agent cannot read; the node keeps enforcing its target",
 	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node} -e ENVIRONMENT`",
+	ReasonRemoved:       "the node was removed from the fleet",
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",
 	ReasonStale:         "no valid statement covers the target; the node keeps enforcing the target in place",

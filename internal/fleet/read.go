@@ -2,8 +2,11 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store"
 )
@@ -40,7 +43,7 @@ func FindNode(ctx context.Context, s *store.Store, ref environments.Ref, node st
 		return f, err
 	}
 	if f.Known()[node] {
-		return f, nil
+		return f, removals(ctx, s, ref, &f)
 	}
 	if _, called := f.Spec.RoleOf(node); called {
 		return f, nil
@@ -65,5 +68,58 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, sel Selecti
 	if err == nil {
 		err = sel.Check(e, f.Known())
 	}
+	if err == nil {
+		err = removals(ctx, s, ref, &f)
+	}
 	return f, err
+}
+
+// fewReads is the number of identities up to which single reads are cheaper than a list of all.
+const fewReads = 16
+
+// removals reads why nodes that reported are not on the host list. An unreadable identity, and one that the caller may not read,
+// leaves the reason open.
+func removals(ctx context.Context, s *store.Store, ref environments.Ref, f *store.FleetState) (err error) {
+	var unlisted []string
+	for node := range f.Statuses {
+		if _, listed := f.Hosts[node]; !listed {
+			unlisted = append(unlisted, node)
+		}
+	}
+	all := map[string]store.Identity{}
+	if len(unlisted) > fewReads {
+		all, _, err = s.Identities.List(ctx, ref)
+	} else {
+		for _, node := range unlisted {
+			i, _, failed := s.Identities.Get(ctx, ref, node)
+			if i != nil {
+				all[node] = *i
+			}
+			err = errors.Join(err, failed)
+		}
+	}
+	f.Removed = map[string]agent.Prose{}
+	for _, node := range unlisted {
+		i, has := all[node]
+		if !has || i.Live() || i.Removed == nil {
+			continue
+		}
+		text := i.Removed.At.UTC().Format(time.RFC3339)
+		if i.Removed.By != "" {
+			text += " by " + i.Removed.By
+		}
+		if i.Removed.Why != "" {
+			text += ", " + string(i.Removed.Why)
+		}
+		f.Removed[node] = agent.Prose(text + "; " + JoinAgain(ref, node))
+	}
+	if errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil {
+		return err
+	}
+	return nil
+}
+
+// JoinAgain is the remedy for a node that was removed from the fleet.
+func JoinAgain(ref environments.Ref, node string) string {
+	return fmt.Sprintf("for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap` on the machine", node, ref)
 }

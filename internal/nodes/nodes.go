@@ -187,6 +187,5 @@ func MayAdd(ctx context.Context, s *store.Identities, ref environments.Ref, node
 		return err
 	}
 	return fmt.Errorf("cannot add %s: it was removed from the fleet, and etcd rejects its certificate\n"+
-		"for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap` on the machine\n"+
-		"for a new machine: `pulley env apply %s --replace %s`", node, node, ref, ref, node)
+		"%s\nfor a new machine: `pulley env apply %s --replace %s`", node, fleet.JoinAgain(ref, node), ref, node)
 }

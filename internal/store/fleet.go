@@ -28,6 +28,8 @@ type FleetState struct {
 	Assigned map[string]agent.Assignment
 	Damaged  []string // unreadable keys, with the reason; one bad value does not hide the fleet
 
+	Removed map[string]agent.Prose // removals of nodes that are not on the host list, where a caller read them
+
 	Unconfirmed []string // nodes, in order, with a request to retire that no administrator confirmed: they refuse it
 }
 
@@ -197,6 +199,7 @@ func (f FleetState) Known() map[string]bool {
 // Desired returns the desired state of one node, assembled from the view as the node itself would read it.
 func (f FleetState) Desired(role, node string) agent.Desired {
 	d := f.Desires.For(role, node)
+	d.Removed = f.Removed[node]
 	if h, ok := f.Hosts[node]; ok {
 		d.Host = &h
 		_, refuses := slices.BinarySearch(f.Unconfirmed, node)
