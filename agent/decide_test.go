@@ -375,6 +375,12 @@ var decisions = []decision{
 	{"and when nothing is due the node says what it can't read",
 		func(_ *Observed, d *Desired) { d.Unreadable = "the gate is of format 9" },
 		want{Nothing, ReasonUnreadable, verA, ReasonUnreadable, "format 9"}},
+	{"a node whose certificate etcd refuses keeps its current target",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			*d = Desired{Unreadable: "no such user", Removed: "no such user"}
+		},
+		want{Enforce, ReasonDue, verA, ReasonRemoved, "the node was removed from the fleet: no such user"}},
 
 	{"a node that is on no list takes nothing new",
 		func(_ *Observed, d *Desired) { d.Host, d.Default = nil, verB },

@@ -145,6 +145,7 @@ type Staged struct {
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
 	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable
+	ErrRevoked     = errors.New("etcd has no such user (any more)")
 	ErrNoHosts     = errors.New("the host list was never read")
 	ErrChanged     = errors.New("the desired state changed meanwhile")
 )

@@ -104,6 +104,9 @@ func (t *tick) desire(ctx context.Context) error {
 		d = unreachable(err)
 	case err != nil:
 		d = Desired{Unreadable: Prose(err.Error())}
+		if errors.Is(err, ErrRevoked) {
+			d.Removed = d.Unreadable
+		}
 	case t.Current != nil:
 		if t.observed.Stale, t.keep = t.Current(d); t.observed.Stale != nil {
 			*t.observed.Stale = t.observed.Stale.clipped(maxDetailInHead)

@@ -241,7 +241,7 @@ func exitCode(r runOptions, report agent.Report) int {
 // failing reports whether the reason that keeps a node from its target is a failure, which cron's mail or a monitor
 // must show.
 func failing(blocked agent.Reason) bool {
-	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused || blocked == agent.ReasonStale ||
+	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRemoved || blocked == agent.ReasonRefused || blocked == agent.ReasonStale ||
 		blocked == agent.ReasonClock || blocked == agent.ReasonOtherMachine
 }
 

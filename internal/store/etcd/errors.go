@@ -34,7 +34,7 @@ var ErrConflict = errors.New("another command changed it at the same time")
 
 // ErrRevoked means that etcd has no user for a certificate. The node was removed, the operator was revoked, or either
 // joined again under another incarnation. The certificate never becomes valid again.
-var ErrRevoked = errors.New("etcd has no such user (any more)")
+var ErrRevoked = agent.ErrRevoked
 
 // ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
 var ErrFull = rpctypes.ErrNoSpace
