@@ -153,10 +153,10 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	}
 	want := []string{
 		"compute1|compute||duplicate machine used this name 2 times, last 0s ago: machine id m9 from 10.0.0.9",
-		"compute2|compute|lock failed 1m ago (2 attempts): etcd is away more|removed 60m ago by ann",
+		"compute2|compute|lock failed 1m ago (2 attempts): etcd is away; more|removed 60m ago by ann",
 		"extra5|extra||not called for by the environment",
 		"web.example.com|compute||",
-		"|compute|lock failed 1m ago (2 attempts): etcd is away more|has no name yet",
+		"|compute|lock failed 1m ago (2 attempts): etcd is away; more|has no name yet",
 	}
 	want[1] = strings.Replace(want[1], "60m", "1h", 1)
 	if !slices.Equal(got, want) {
@@ -168,6 +168,11 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	r.FirstBoots = map[string]store.FirstBoot{"a": boot("a", "compute2", time.Hour)}
 	if h := Hosts(r, now)[1]; !h.FirstBoot.Stalled || !strings.HasPrefix(h.FirstBoot.Cell(now), "lock stalled, last report 1h ago") {
 		t.Errorf("%q", h.FirstBoot.Cell(now))
+	}
+	long := boot("a", "compute2", time.Minute)
+	long.Error = agent.Prose(strings.Repeat("a long cause ", 30) + "\nwhat to do")
+	if cell := (&FirstBoot{FirstBoot: long}).Cell(now); !strings.HasSuffix(cell, "a long cause ; what to do") { // a terminal cuts it, a script must have all
+		t.Errorf("%q", cell)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/clip"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
@@ -285,7 +284,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 	case b.Stalled:
 		text += " stalled, last report " + cli.Ago(now, b.Heard)
 	case b.Paused != nil:
-		text += " waits: provisioning is paused by " + b.Paused.By + ": " + clip.Line(string(b.Paused.Why), 160)
+		text += " waits: provisioning is paused by " + b.Paused.By + ": " + oneLine(b.Paused.Why)
 	case b.Waits(now) && b.Before == 0:
 		text += " waits since " + cli.Span(now.Sub(b.Asked)) + ", the next one"
 	case b.Waits(now):
@@ -301,10 +300,13 @@ func (b *FirstBoot) Cell(now time.Time) string {
 		text += fmt.Sprintf(" (%d attempts)", b.Attempts)
 	}
 	if b.Error != "" {
-		text += ": " + clip.Line(string(b.Error), 160)
+		text += ": " + oneLine(b.Error)
 	}
 	return text
 }
+
+// oneLine puts a text on one line. It cuts nothing: what to do is often at the end.
+func oneLine(text agent.Prose) string { return strings.ReplaceAll(string(text), "\n", "; ") }
 
 // PauseSentence renders a pause of the provisioning of new machines.
 func PauseSentence(ref environments.Ref, by store.Revoked, now time.Time) string {

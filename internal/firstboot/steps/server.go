@@ -47,7 +47,7 @@ type server struct {
 func (b *server) ssl() sslFiles { return sslFiles{b.sslDir, b.certname} }
 
 // errNoRelease means that it is not known yet whether the node has a Puppet server.
-var errNoRelease = errors.New("the environment has Puppet servers, and no release is promoted for this node\npublish one with `pulley publish --puppet-environment NAME`, and promote it")
+var errNoRelease = errors.New("the environment has Puppet servers, and no release is promoted for this node\npromote one that names an environment of the Puppet server: `pulley promote VERSION -e ENV`; if there is none, publish it first: `pulley publish --puppet-environment NAME`")
 
 // applies reports whether the node has a Puppet server.
 func (b *server) applies(ctx context.Context) (bool, error) {
