@@ -129,6 +129,7 @@ const (
 	ChoiceSpread   ChoiceReason = "spread"    // without criteria, nodes are spread over all servers
 	ChoiceFallback ChoiceReason = "fallback"  // no criterion matched
 	ChoiceNoServer ChoiceReason = "no_server" // no criterion matched, and there is no fallback
+	ChoiceNoFile   ChoiceReason = "no_file"   // the release has no servers for the environment
 
 	ChoiceRelease  ChoiceReason = "release"  // the reference release names the server
 	ChoiceFailover ChoiceReason = "failover" // the node's own server did not answer
@@ -151,7 +152,7 @@ type Choice struct {
 // node's name decides: a further server takes nodes from the others, and no other node changes its server.
 func (p *PuppetSettings) ChooseServer(node string, value func(criterion string) string) Choice {
 	if len(p.Servers) == 0 {
-		return Choice{Reason: ChoiceNoServer}
+		return Choice{Reason: ChoiceNoFile}
 	}
 	values := make([]string, len(p.Choose))
 	for i, criterion := range p.Choose {
@@ -197,6 +198,8 @@ func (c Choice) String() string {
 		return fmt.Sprintf("server %s: the nodes are spread over the servers", c.Server)
 	case ChoiceFallback:
 		return fmt.Sprintf("server %s: no criterion matches, and it is the fallback", c.Server)
+	case ChoiceNoFile:
+		return "no server: the release has no puppet.servers in the file of this environment"
 	}
 	return "no server: no criterion matches, and there is no fallback"
 }

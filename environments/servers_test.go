@@ -40,7 +40,7 @@ func TestChooseServer(t *testing.T) {
 			}
 		})
 	}
-	if got := new(PuppetSettings).ChooseServer("web1", func(string) string { return "" }); got.Reason != ChoiceNoServer {
+	if got := new(PuppetSettings).ChooseServer("web1", func(string) string { return "" }); got.Reason != ChoiceNoFile || got.String() != "no server: the release has no puppet.servers in the file of this environment" {
 		t.Errorf("without servers: %+v", got)
 	}
 }
@@ -108,7 +108,7 @@ func TestChoicesKeepInvariants(t *testing.T) {
 		}
 		of := map[string]string{"r": value.Draw(t, "of r"), "s": value.Draw(t, "of s")}
 		c := p.ChooseServer("n", func(key string) string { return of[key] })
-		if c.Reason == ChoiceNoServer {
+		if c.Reason == ChoiceNoServer || c.Reason == ChoiceNoFile {
 			if c.Server != "" || c.Others != nil || p.Fallback != "" {
 				t.Fatalf("%+v", c)
 			}

@@ -107,6 +107,9 @@ func (b *server) useServer(context.Context) error {
 	if b.Choice.Server != "" {
 		return nil
 	}
+	if b.Choice.Reason == environments.ChoiceNoFile {
+		return fmt.Errorf("%s\nwrite them into environments/ENVIRONMENT.yaml; then publish and promote it", b.Choice)
+	}
 	return fmt.Errorf("%s\nadd the value to a server's attributes, or name a fallback, in the environment file; then publish and promote it", b.Choice)
 }
 
