@@ -149,6 +149,46 @@ func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 	})
 }
 
+// A removed node needs a token, also if so many nodes were removed that their identities are listed at once.
+func TestRemovedNodesAreNamed(t *testing.T) {
+	t.Parallel()
+	server, ref := etcdtest.Start(t), environments.Ref{Environment: "dev"}
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	e, err := environments.Parse("dev.yaml", []byte(generatedSpec))
+	if err == nil {
+		err = s.Environments.PutSpec(t.Context(), e, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := server.Client().Put(t.Context(), "/pulley/v1/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("identities/dev/web1", `{"v":1,"node":"web1","removed":{"at":"2026-03-04T05:06:07Z","by":"ann","why":"scrapped"}}`)
+	put("identities/dev/web2", `{"v":1,"node":"web2","user":"pulley/node/dev/web2/1"}`)
+	for i := 1; i <= 30; i++ {
+		put(fmt.Sprintf("status/dev/web%d", i), fmt.Sprintf(`{"v":1,"node":"web%d"}`, i))
+		if i != 2 && i != 30 {
+			continue
+		}
+		f, err := fleet.Find(t.Context(), s, ref, fleet.Selection{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]agent.Prose{"web1": "2026-03-04T05:06:07Z by ann, scrapped; " + agent.Prose(fleet.JoinAgain(ref, "web1"))}
+		if !reflect.DeepEqual(f.Removed, want) {
+			t.Errorf("of %d nodes: %v", i, f.Removed)
+		}
+	}
+}
+
 func same(t *rapid.T, node, what string, got, want any) {
 	t.Helper()
 	if !reflect.DeepEqual(got, want) {
