@@ -142,6 +142,14 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 		v.warn([]string{disk.Sentence() + "\nmake room on that disk"})
 	}
 	status := fleet.Look(f, ref, sel, v.env.Now())
+	boots, err := fleet.BootsOf(ctx, s, ref, status.Nodes, v.env.Now())
+	switch {
+	case errors.Is(err, agent.ErrUnreachable):
+		return status, err
+	case err != nil:
+		v.warn([]string{err.Error()})
+	}
+	status.AddBoots(boots)
 	if id := f.Desires.Gate.Rollout; id != "" {
 		switch r, err := change.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); {
 		case errors.Is(err, agent.ErrUnreachable):
@@ -187,7 +195,7 @@ func (v statusOptions) print(status fleet.Status) error {
 		t.Paint("STATE", fleet.StateStyle)
 		t.Spare("LAST RUN", "OUTCOME", "DATA")
 		for _, n := range status.Nodes {
-			t.Row(n.Node, n.StateCell(), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), v.complete(n.Why()))
+			t.Row(n.Node, n.StateCell(), n.ReleaseCell(), n.DataCell(), string(n.Outcome), n.LastRun, n.SeenCell(v.env.Now()), v.complete(n.Why(v.env.Now())))
 		}
 		return nil
 	})
@@ -317,6 +325,13 @@ its result.`,
 				}
 				o.warn(f.Damaged)
 				x := fleet.Explain(f, ref, args[0], o.env.Now())
+				if x.Status == nil {
+					boots, err := fleet.BootsOf(ctx, s, ref, []fleet.Node{{Node: x.Node}}, o.env.Now())
+					if err != nil {
+						o.warn([]string{err.Error()})
+					}
+					x.FirstBoot = boots[x.Node]
+				}
 				if x.Rollout, err = change.PlaceInRollout(ctx, s, ref, f.Desires.Gate, args[0], o.env.Now()); err != nil {
 					o.warn([]string{err.Error()})
 				}

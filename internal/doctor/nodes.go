@@ -109,7 +109,7 @@ func nodes(f *facts) (all []Finding) {
 			}
 			p := &found.Params
 			if p.Count++; p.Count == 1 {
-				p.Text = agent.Prose(n.Why())
+				p.Text = agent.Prose(n.Why(f.now))
 			}
 			if len(p.Nodes) < someOf {
 				p.Nodes = append(p.Nodes, n.Node)

@@ -84,6 +84,8 @@ type Node struct {
 
 	Signatures *agent.Signatures `json:"signatures"` // nil: not reported
 
+	FirstBoot *FirstBoot `json:"first_boot,omitempty"` // of a node that has not reported, while it is unfinished; set by AddBoots
+
 	View agent.View `json:"-"`
 }
 
@@ -247,7 +249,8 @@ type Explanation struct {
 	agent.Cause                 // of the action
 	Ladder      []agent.Rung    `json:"ladder"`
 	Status      *WholeStatus    `json:"status"`
-	Rollout     string          `json:"rollout,omitempty"` // its place in the rollout in progress, for people
+	Rollout     string          `json:"rollout,omitempty"`    // its place in the rollout in progress, for people
+	FirstBoot   *FirstBoot      `json:"first_boot,omitempty"` // as in Node; set by the caller
 
 	Environment string `json:"-"`
 

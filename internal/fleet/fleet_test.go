@@ -92,20 +92,39 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 		"compute1": {"- → 2.0.0", "0", "the node is registered and has not reported yet"}, "compute2": {"1.0.0 → 2.0.0", "0 → 3", ""}, "compute10": {"2.0.0", "3", ""},
 	} {
 		n := lookAt(f, node, "", now)
-		if n.ReleaseCell() != want[0] || n.DataCell() != want[1] || want[2] != "" && n.Why() != want[2] {
-			t.Errorf("%s: %q %q %q, want %q", node, n.ReleaseCell(), n.DataCell(), n.Why(), want)
+		if n.ReleaseCell() != want[0] || n.DataCell() != want[1] || want[2] != "" && n.Why(now) != want[2] {
+			t.Errorf("%s: %q %q %q, want %q", node, n.ReleaseCell(), n.DataCell(), n.Why(now), want)
 		}
 	}
-	if why := lookAt(f, "compute10", "", now).Why(); why != "" {
+	if why := lookAt(f, "compute10", "", now).Why(now); why != "" {
 		t.Errorf("a converged node has reason %q", why)
 	}
 	f.Holds[store.Scope{Role: "compute"}] = agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "ann", Why: "kernel bug"}
-	if n := lookAt(f, "compute2", "", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(), "kernel bug") {
-		t.Errorf("%+v: %s", n, n.Why())
+	if n := lookAt(f, "compute2", "", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(now), "kernel bug") {
+		t.Errorf("%+v: %s", n, n.Why(now))
 	}
 	f.Assigned = map[string]agent.Assignment{"compute2": {Rollout: "r1"}}
 	if n := lookAt(f, "compute2", "", now); n.Rollout != "r1" {
 		t.Errorf("assigned: %+v", n)
+	}
+}
+
+// A node without a report may be in a first boot that fails: its cause must not hide behind the node's state.
+func TestFirstBootExplainsNodeWithoutReport(t *testing.T) {
+	t.Parallel()
+	f := state(t)
+	boot := &FirstBoot{FirstBoot: store.FirstBoot{Node: "compute1", Step: "server", State: store.BootFailed, Attempts: 3, Heard: now.Add(-time.Minute), Error: "no release\npromote one"}}
+	s := Look(f, dev, Selection{}, now)
+	s.AddBoots(map[string]*FirstBoot{"compute1": boot, "compute2": boot})
+	for _, n := range s.Nodes {
+		if want := "first boot: server failed 1m ago (3 attempts): no release; promote one"; (n.Node == "compute1") != (n.Why(now) == want) {
+			t.Errorf("%s: %s", n.Node, n.Why(now))
+		}
+	}
+	x := Explain(f, dev, "compute1", now)
+	x.FirstBoot = boot
+	if !strings.Contains(x.Words(now), "\n  first boot    server failed 1m ago (3 attempts): no release; promote one\n") {
+		t.Error(x.Words(now))
 	}
 }
 

@@ -108,14 +108,39 @@ func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 		return r, err
 	}
 	r.Damaged = append(r.Damaged, damaged...)
-	r.FirstBoots, damaged, err = s.FirstBoots.List(ctx, ref)
-	r.Damaged = append(r.Damaged, damaged...)
+	return r, r.readBoots(ctx, s, ref)
+}
+
+func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref environments.Ref) error {
+	boots, damaged, err := s.FirstBoots.List(ctx, ref)
+	r.FirstBoots, r.Damaged = boots, append(r.Damaged, damaged...)
 	if err == nil {
 		var p store.Provisioning
 		p, _, err = s.FirstBoots.Provisioning(ctx, ref)
 		r.Paused = p.Paused
 	}
-	return r, err
+	return err
+}
+
+// BootsOf reads the unfinished first boots of those of some nodes that have not reported, by node. It reads nothing if each one has.
+func BootsOf(ctx context.Context, s *store.Store, ref environments.Ref, nodes []Node, now time.Time) (map[string]*FirstBoot, error) {
+	if !slices.ContainsFunc(nodes, func(n Node) bool { return n.LastSeen == nil }) {
+		return nil, nil
+	}
+	var r HostsRead
+	err := r.readBoots(ctx, s, ref)
+	all, _ := r.boots(now)
+	maps.DeleteFunc(all, func(_ string, b *FirstBoot) bool { return !b.Finished.IsZero() })
+	return all, err
+}
+
+// AddBoots adds first boots to the nodes that have not reported.
+func (s *Status) AddBoots(boots map[string]*FirstBoot) {
+	for i, n := range s.Nodes {
+		if n.LastSeen == nil {
+			s.Nodes[i].FirstBoot = boots[n.Node]
+		}
+	}
 }
 
 // narrow evaluates the expression of a selection.

@@ -166,7 +166,10 @@ func stateWords(s agent.NodeState, unclassified, hook bool) string {
 }
 
 // Why is the sentence of the node's reason; "" for a converged node that applies classes.
-func (n Node) Why() string {
+func (n Node) Why(now time.Time) string {
+	if n.FirstBoot != nil {
+		return "first boot: " + n.FirstBoot.Cell(now)
+	}
 	if n.State == agent.Converged && n.Hook != "" {
 		return string(n.Hook)
 	}
@@ -216,6 +219,9 @@ func (x Explanation) Words(now time.Time) string {
 	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
 	if x.Rollout != "" {
 		cli.Cleanf(&b, "  rollout       %s\n", x.Rollout)
+	}
+	if x.FirstBoot != nil {
+		cli.Cleanf(&b, "  first boot    %s\n", x.FirstBoot.Cell(now))
 	}
 	if x.Status == nil {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")

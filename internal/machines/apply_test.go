@@ -5,20 +5,30 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pulley/environments"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
 )
 
 // An operator must be able to make, grow, change, shrink and destroy a fleet.
 func TestApplyMakesFleetMatchFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
+		o.site.FirstBoot = 30 * time.Second
 		o.well(fleet(role("controller", 2), role("compute", 3, after("controller"))))
 		o.has("controller1", "controller2", "compute1", "compute2", "compute3")
 		o.well(fleet(role("controller", 3), role("compute", 5, after("controller"))))
 		o.has("controller1", "controller2", "controller3", "compute1", "compute2", "compute3", "compute4", "compute5")
+		waits := func(e apply.Event) bool {
+			return e.Node == "compute1" && e.State == apply.Waits && render.Reasons(e.Reasons) == "it joined, and its first boot is at step server: no release; promote one"
+		}
+		if !slices.ContainsFunc(o.events, waits) {
+			t.Error("the cause of the wait for a first boot is not shown")
+		}
+		o.site.FirstBoot = 0
 		before := o.site.machines()
 		r := o.well(fleet(role("controller", 3, flavor("large")), role("compute", 5, after("controller"))))
 		if len(r.Done) != 3 {

@@ -91,6 +91,7 @@ type World struct {
 	Hosts       map[string]agent.Host
 	Views       map[string]agent.View // of all registered nodes and all that reported
 	Statuses    map[string]agent.Status
+	Boots       map[string]Reason     // unfinished first boots of registered nodes that have not reported: WaitsForFirstBoot
 	Released    bool                  // a release is promoted for this environment, so nodes can converge
 	Held        map[string]agent.Hold // the strictest hold of a node, including those of its role and of all nodes
 	Places      map[string][]string   // by node, as Reader.Places returned them before

@@ -157,6 +157,7 @@ const (
 	WaitsForList        Code = "waits_for_list"        // the provider does not list it yet
 	WaitsForJoin        Code = "waits_for_join"        // State
 	WaitsForReport      Code = "waits_for_report"      //
+	WaitsForFirstBoot   Code = "waits_for_first_boot"  // Was: the step; Problem: of that step
 	WaitsForConvergence Code = "waits_for_convergence" // View
 	WaitsForRuns        Code = "waits_for_runs"        // Count
 )

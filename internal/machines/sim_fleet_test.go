@@ -23,13 +23,17 @@ func (x *session) World(ctx context.Context) (w machines.World, err error) {
 	err = x.call(ctx, "world", false, func(fault) error {
 		w = machines.World{
 			Old: s.spec, OldRevision: s.revision, Records: maps.Clone(s.records), Hosts: maps.Clone(s.hosts), Statuses: maps.Clone(s.statuses),
-			Views: map[string]agent.View{}, Held: map[string]agent.Hold{}, Released: !s.target.IsZero(), Now: s.Now(),
+			Views: map[string]agent.View{}, Boots: map[string]machines.Reason{}, Held: map[string]agent.Hold{}, Released: !s.target.IsZero(), Now: s.Now(),
 		}
 		for node, h := range s.holds {
 			w.Held[node] = h
 		}
 		for node := range s.hosts {
 			w.Views[node] = s.view(node)
+			if _, reported := s.statuses[node]; !reported {
+				boot := machines.Reason{Code: machines.WaitsForFirstBoot, Was: "server", Problem: "no release\npromote one"}
+				w.Boots[node] = boot
+			}
 		}
 		for node := range s.statuses {
 			w.Views[node] = s.view(node)

@@ -43,7 +43,7 @@ func (s *model) live(b *box, now time.Time) {
 	if listed && host.Request != nil && host.Request.Do == agent.RequestRun {
 		b.retired = false // the retirement is cancelled
 	}
-	if b.joined && !b.retired && listed && host.MachineID == b.ID {
+	if b.joined && !b.retired && listed && host.MachineID == b.ID && !now.Before(b.joinedAt.Add(s.FirstBoot)) {
 		s.report(b, host, now)
 	}
 }

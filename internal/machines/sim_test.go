@@ -20,12 +20,13 @@ type sim struct{ model }
 
 // model is the state of a Sim; its methods need the lock.
 type model struct {
-	Ref     environments.Ref
-	Now     func() time.Time
-	Latency time.Duration           // of each call
-	Trouble func(call string) fault // is called at each call and returns its fault; nil: no faults
-	Quota   int                     // of machines; 0: none
-	NoIDs   bool                    // the provider has no ids for its machines
+	Ref       environments.Ref
+	Now       func() time.Time
+	Latency   time.Duration           // of each call
+	Trouble   func(call string) fault // is called at each call and returns its fault; nil: no faults
+	Quota     int                     // of machines; 0: none
+	FirstBoot time.Duration           // of a machine after its join: its first report comes later
+	NoIDs     bool                    // the provider has no ids for its machines
 
 	mu       sync.Mutex
 	boxes    []*box

@@ -167,6 +167,21 @@ func TestWorldContainsHoldsAndReleases(t *testing.T) {
 	}
 	held("old.example.com: freeze on roles/web by ann: we look", "web1: freeze on roles/web by ann: we look", "web2: stop on nodes/web2 by bob", "web9: freeze on roles/web by ann: we look")
 
+	// The cause of a failing first boot is the cause for which an apply waits.
+	for machine, node := range map[string]string{"m1": "old.example.com", "m2": "old.example.com", "m3": "web2"} {
+		boot := store.FirstBoot{Machine: machine, Node: node, Step: "server", State: store.BootFailed, Error: agent.Prose("no release on " + machine)}
+		if err := st.FirstBoots.Put(ctx, dev, boot, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web", MachineID: "m1"}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := st.Machines.World(ctx, dev, time.Now())
+	if boot := w.Boots["old.example.com"]; err != nil || len(w.Boots) != 1 || boot.Code != machines.WaitsForFirstBoot || boot.Was != "server" || boot.Problem != "no release on m1" {
+		t.Errorf("first boots: %+v (%v)", w.Boots, err)
+	}
+
 	released := func(want bool) {
 		t.Helper()
 		if w, err := st.Machines.World(ctx, dev, time.Now()); err != nil || w.Released != want {

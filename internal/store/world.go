@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -141,6 +142,9 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	w.Records = records
 	w.Hosts, w.Statuses = f.Hosts, f.Statuses
 	w.Released = f.Desires.releases(w.Old)
+	if w.Boots, err = s.unreported(ctx, k, f, at); err != nil {
+		return w, err
+	}
 	for node := range f.Known() {
 		var said *agent.Status
 		if st, ok := f.Statuses[node]; ok {
@@ -150,6 +154,27 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	}
 	f.held(&w)
 	return w, nil
+}
+
+// unreported returns the first boots of registered nodes that have not reported. It reads nothing if each one has.
+func (s *Machines) unreported(ctx context.Context, k etcd.EnvKeys, f FleetState, at clientv3.OpOption) (map[string]machines.Reason, error) {
+	waits := map[string]machines.Reason{}
+	for node := range f.Hosts {
+		if _, reported := f.Statuses[node]; !reported {
+			waits[node] = machines.Reason{}
+		}
+	}
+	if len(waits) == 0 {
+		return nil, nil
+	}
+	boots, _, err := etcd.ReadAll[FirstBoot](ctx, s.db, k.FirstBoots(), at)
+	for _, b := range boots {
+		if _, waiting := waits[b.Node]; waiting && b.Locks() && b.Machine == f.Hosts[b.Node].MachineID {
+			waits[b.Node] = machines.Reason{Code: machines.WaitsForFirstBoot, Was: b.Step, Problem: b.Error}
+		}
+	}
+	maps.DeleteFunc(waits, func(_ string, r machines.Reason) bool { return r.Code == "" })
+	return waits, err
 }
 
 // held finds the holds of existing nodes, and of nodes that the environment requires.

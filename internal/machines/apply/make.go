@@ -276,6 +276,9 @@ func converge(j *job) error {
 		}
 		v, ok := j.view(s)
 		if !ok {
+			if boot, known := s.World.Boots[j.step.Node]; known {
+				waits = boot
+			}
 			return false, waits, nil
 		}
 		waits = machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)

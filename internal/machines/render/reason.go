@@ -130,6 +130,7 @@ var sentences = map[machines.Code]string{
 	machines.WaitsForList:        "the provider does not list it yet",
 	machines.WaitsForJoin:        "it is $state, and has not joined yet",
 	machines.WaitsForReport:      "it joined, and has not reported yet",
+	machines.WaitsForFirstBoot:   "it joined, and its first boot is at step $was$cause",
 	machines.WaitsForConvergence: "$view",
 	machines.WaitsForRuns:        "nodes that have not run yet: $count",
 
@@ -235,6 +236,11 @@ func param(r machines.Reason, name string) string {
 			return ""
 		}
 		return ": " + clean(string(r.Problem))
+	case "cause": // of a first boot, whole: what to do is at its end
+		if r.Problem == "" {
+			return ""
+		}
+		return ": " + clip.Line(strings.ReplaceAll(string(r.Problem), "\n", "; "), len(r.Problem)*2)
 	case "failure":
 		return cmp.Or(clean(string(r.Problem)), string(machines.Failed))
 	case "state":
