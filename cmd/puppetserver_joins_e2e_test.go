@@ -60,7 +60,24 @@ func newServerFleet(t *testing.T) *serverFleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &serverFleet{newFleet(t, "--puppet-credentials", dir), site, ca, dir}
+	f := &serverFleet{newFleet(t, "--puppet-credentials", dir), site, ca, dir}
+	f.forgetNodes()
+	return f
+}
+
+// forgetNodes cleans the certificates of nodes of earlier tests: a node of the same name would have them revoked.
+func (f *serverFleet) forgetNodes() {
+	f.t.Helper()
+	all, err := f.ca.List(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, of := range all {
+		var refused *puppetserver.Error
+		if _, err := f.ca.Clean(f.t.Context(), of.Name); err != nil && !(errors.As(err, &refused) && refused.Code == puppetserver.Infrastructure) {
+			f.t.Fatal(err)
+		}
+	}
 }
 
 // environment stores an environment: the lines are those below the key puppet beside servers.

@@ -43,7 +43,7 @@ var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`must be longer than zero`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is not a URL`, `it is not a network`,
 	`rollout\.roles has`, `takes targets after`, `at most 720h0m0s are allowed`, `has the layer`, `there is no time zone`, `it ends when it begins`, `limits a preview that`, `waits for an approval after the canaries`, `is too large: Puppet's integers`,
 	`^puppet\.servers\.\S+ "`, `concerns Puppet servers`, `no server has this attribute`, `there is no such server`, `^puppet.choose has .* twice`, `would give rights`,
-	`^puppet\.(ca\.(url|also)|puppetdb) .*it is not a URL`,
+	`^puppet\.(ca\.(url|also)|puppetdb) .*it is not a URL`, `and no component produces it`,
 	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer in JSON Schema
 }, "|"))
 
