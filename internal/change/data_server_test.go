@@ -17,7 +17,7 @@ import (
 // Three Puppet servers that follow the data of thousands of nodes must not load etcd while nothing changes, and a changed key must be
 // beside them at once: each look is one request, and a generation costs what differs.
 func TestServerDataCostsWhatChanges(t *testing.T) {
-	t.Parallel()
+	// Not parallel: it counts the requests of this process.
 	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, dir := environments.Ref{Environment: "dev"}, t.TempDir()
 	const layers = 100

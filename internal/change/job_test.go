@@ -66,7 +66,7 @@ func TestJobRefusesNodesThatCannotRun(t *testing.T) {
 
 // A retry runs only what can run: a removed node would refuse it. It checks the producers outside of the job, as the job did.
 func TestRestOfJob(t *testing.T) {
-	t.Parallel()
+	// Not parallel: it counts the requests of this process.
 	server, s := fleetOfOne(t, `
 roles:
   web: {cardinality: 4}
