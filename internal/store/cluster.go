@@ -134,19 +134,26 @@ const newestReports, leastReports = 25, 3
 // NodesTime returns the median of the times in the newest reports of nodes, each by the clock of its node. It is zero
 // with too few reports.
 func (s *Cluster) NodesTime(ctx context.Context) (time.Time, error) {
-	resp, err := s.db.Get(ctx, s.db.Keys.AllStatuses(), clientv3.WithPrefix(),
+	resp, err := s.db.Get(ctx, s.db.Keys.AllStatuses(), clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(newestReports))
+	var times []time.Time
+	var points []etcd.Point
+	for i := 0; err == nil && i < len(resp.Kvs); i++ {
+		points = append(points, etcd.Point{Key: string(resp.Kvs[i].Key), Read: func(kv *etcd.KV) error {
+			var report struct {
+				SeenAt time.Time `json:"seen_at"`
+			}
+			if json.Unmarshal(kv.Value, &report) == nil && !report.SeenAt.IsZero() { // what a node wrote must not stop serve
+				times = append(times, report.SeenAt)
+			}
+			return nil
+		}})
+	}
+	if len(points) > 0 {
+		_, err = s.db.Read(ctx, map[string]int64{}, points...)
+	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("cannot read the newest reports of nodes: %w", err)
-	}
-	var times []time.Time
-	for _, kv := range resp.Kvs {
-		var report struct {
-			SeenAt time.Time `json:"seen_at"`
-		}
-		if json.Unmarshal(kv.Value, &report) == nil && !report.SeenAt.IsZero() {
-			times = append(times, report.SeenAt)
-		}
 	}
 	if len(times) < leastReports {
 		return time.Time{}, nil

@@ -25,28 +25,29 @@ const (
 // Permits calls more with the rollback permits, newest first, page by page, until more has enough. It skips a permit
 // that is unreadable or was copied from another key: such a permit permits nothing, and must not hide valid ones.
 func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
-	k := s.db.Keys.Env(env)
-	from := k.Permits()
-	end := clientv3.GetPrefixRangeEnd(from)
-	for range mostPermits / permitPage {
-		resp, err := s.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-		if err != nil {
-			return fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
+	k, read := s.db.Keys.Env(env), 0
+	var page []trust.SignedPermit
+	err := s.db.ScanDown(ctx, k.Permits(), func(_ string, kv *etcd.KV) error {
+		var p trust.SignedPermit
+		var err error
+		p.Record, p.Signatures = trust.Split(kv.Value)
+		if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && k.Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
+			page = append(page, p)
 		}
-		var page []trust.SignedPermit
-		for _, kv := range resp.Kvs {
-			var p trust.SignedPermit
-			p.Record, p.Signatures = trust.Split(kv.Value)
-			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && k.Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
-				page = append(page, p)
-			}
-			end = string(kv.Key) // older permits come before it
-		}
-		if !more(page) || !resp.More {
+		if read++; read%permitPage != 0 {
 			return nil
 		}
+		if !more(page) || read == mostPermits {
+			page = nil
+			return etcd.ErrEnough
+		}
+		page = nil
+		return nil
+	}, clientv3.WithLimit(permitPage))
+	if err == nil && len(page) > 0 {
+		more(page)
 	}
-	return nil
+	return etcd.Wrap(err, "cannot read the permits to go back in %s", env)
 }
 
 // permit adds the permit for nodes to follow c to a lower target: a new one, or that which was signed before. It adds none if no

@@ -386,34 +386,28 @@ func (s *Targets) HistoryOf(ctx context.Context, ref environments.Ref, d Desires
 const historyPage = 500
 
 func (s *Targets) history(ctx context.Context, env string, limit int, opts ...clientv3.OpOption) ([]Change, error) {
-	from := s.db.Keys.Env(env).History()
-	end, changes := clientv3.GetPrefixRangeEnd(from), []Change{}
-	opts = append(opts, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	for {
-		page := historyPage
-		if limit > 0 {
-			page = min(page, limit-len(changes))
-		}
-		resp, err := s.db.Get(ctx, from, append(opts, clientv3.WithRange(end), clientv3.WithLimit(int64(page)))...)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the history of %s: %w", env, uncompacted(err))
-		}
-		for _, kv := range resp.Kvs {
-			var c Change
-			if err := etcd.Into(&c)(kv); err != nil {
-				return nil, err
-			}
-			if string(kv.Key) != s.db.Keys.Env(env).Change(c.Epoch) {
-				return nil, &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", c.Epoch)}
-			}
-			c.written = writtenAt(kv)
-			changes = append(changes, c)
-			end = string(kv.Key) // older changes come before it
-		}
-		if !resp.More || limit > 0 && len(changes) >= limit {
-			return changes, nil
-		}
+	k, changes := s.db.Keys.Env(env), []Change{}
+	if limit > 0 {
+		opts = append(opts, clientv3.WithLimit(int64(min(limit, historyPage))))
 	}
+	err := s.db.ScanDown(ctx, k.History(), func(_ string, kv *etcd.KV) error {
+		var c Change
+		if err := etcd.Into(&c)(kv); err != nil {
+			return err
+		}
+		if string(kv.Key) != k.Change(c.Epoch) {
+			return &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", c.Epoch)}
+		}
+		c.written = writtenAt(kv)
+		if changes = append(changes, c); len(changes) == limit {
+			return etcd.ErrEnough
+		}
+		return nil
+	}, opts...)
+	if errors.As(err, new(*etcd.UnreadableError)) {
+		return nil, err
+	}
+	return changes, etcd.Wrap(uncompacted(err), "cannot read the history of %s", env)
 }
 
 // Undo returns the change that a rollback of a scope undoes: the newest change of its target that is not a rollback and

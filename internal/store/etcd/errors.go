@@ -39,6 +39,9 @@ var ErrRevoked = agent.ErrRevoked
 // ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
 var ErrFull = rpctypes.ErrNoSpace
 
+// errTooLarge means that a request has a larger answer than this program accepts: ask for less.
+var errTooLarge = fmt.Errorf("the answer of etcd is larger than %d MiB\nrun `pulley doctor`: it names nodes that wrote too much", maxAnswerBytes>>20)
+
 // full is ErrFull with a remedy.
 type full struct{}
 
@@ -157,7 +160,7 @@ func (s *DB) Explain(err error) error {
 	}
 	switch {
 	case strings.Contains(err.Error(), "received message larger than max"):
-		return fmt.Errorf("the answer of etcd is larger than %d MiB\nselect fewer nodes with --role or --node; `pulley doctor` names nodes that wrote too much", maxAnswerBytes>>20)
+		return errTooLarge
 	case strings.Contains(err.Error(), "message larger than max"), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return errors.New("the value is larger than etcd accepts, 1.5 MiB by default\nstore it in smaller parts")
 	}

@@ -208,6 +208,19 @@ func (k EnvKeys) Recipients() string           { return k.of.prefix + "recipient
 func (k EnvKeys) Recipient(name string) string { return k.Recipients() + escape(name) }
 func (k EnvKeys) Flood(node string) string     { return k.of.prefix + "floods/" + k.env + escape(node) }
 
+// maxOfNode is the most bytes of a value that a node writes: twice what an honest one does.
+const maxOfNode = 64 << 10
+
+// limit returns the most bytes of the value of a key; 0 for a key that no node writes.
+func (k Keys) limit(key string) int {
+	kind, below, _ := strings.Cut(strings.TrimPrefix(key, k.prefix), "/")
+	switch _, below, _ = strings.Cut(below, "/"); {
+	case kind == "status", kind == "runs", kind == "facts", kind == "environments" && strings.HasPrefix(below, "hosts/exports/"):
+		return maxOfNode
+	}
+	return 0
+}
+
 // Scope is one node, one role, or all nodes: the scope of a target or a hold.
 type Scope struct{ Role, Node string }
 

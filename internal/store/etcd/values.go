@@ -2,9 +2,12 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -46,6 +49,9 @@ func (e *UnreadableError) Error() string {
 // Decode reads the result of Encode. It ignores unknown fields. A newer Pulley must raise the format if older versions
 // would misread its values.
 func Decode(key string, b []byte, into any) error {
+	if err := CheckSize(key, b); err != nil {
+		return err
+	}
 	if !bytes.HasPrefix(b, ownHead) { // else the format is known without a second pass over the value
 		if err := checkFormat(key, b); err != nil {
 			return err
@@ -77,6 +83,27 @@ func checkFormat(key string, b []byte) error {
 	return nil
 }
 
+// replaced begins what this package puts in the place of a value that is larger than its kind may be. No reader decodes it.
+const replaced = "\x00too large: "
+
+func tooLarge(size int) []byte { return fmt.Append(nil, replaced, size) }
+
+// bound replaces the value of a key if it is larger than its kind may be.
+func (k Keys) bound(kv *KV) {
+	if limit := k.limit(string(kv.Key)); limit > 0 && len(kv.Value) > limit {
+		kv.Value = tooLarge(len(kv.Value))
+	}
+}
+
+// CheckSize returns an UnreadableError for a value that was larger than its kind may be, when a key of this package was read.
+func CheckSize(key string, b []byte) error {
+	rest, is := bytes.CutPrefix(b, []byte(replaced))
+	if size, err := strconv.Atoi(string(rest)); is && err == nil {
+		return &UnreadableError{Key: key, Problem: fmt.Sprintf("its value has %d KiB, more than any that pulley writes", size>>10)}
+	}
+	return nil
+}
+
 // KV is a key with its value and revisions.
 type KV = mvccpb.KeyValue
 
@@ -84,29 +111,72 @@ type KV = mvccpb.KeyValue
 const pageKeys = 500
 
 // Scan reads the keys of a prefix page by page at one revision, and calls each with the rest of every key. The size of
-// a response does not grow with the fleet. WithLimit sets another page size, for large values or for keys alone.
+// a response does not grow with the fleet. WithLimit sets another page size, for large values or for keys alone. It reads
+// a page that is too large for one answer in smaller ones, down to a single key. A value that is larger than its kind may
+// be arrives as one that nothing decodes.
 func (s *DB) Scan(ctx context.Context, prefix string, each func(rest string, kv *KV) error, more ...clientv3.OpOption) error {
+	return s.scan(ctx, prefix, false, each, more)
+}
+
+// ErrEnough ends a scan before its last key. The scan then returns no error.
+var ErrEnough = errors.New("no more keys are needed")
+
+// ScanDown is Scan from the last key to the first. Its pages are of one revision only with WithRev.
+func (s *DB) ScanDown(ctx context.Context, prefix string, each func(rest string, kv *KV) error, more ...clientv3.OpOption) error {
+	return s.scan(ctx, prefix, true, each, append(more, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend)))
+}
+
+func (s *DB) scan(ctx context.Context, prefix string, down bool, each func(rest string, kv *KV) error, more []clientv3.OpOption) error {
 	from, end, revision := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
-	for {
-		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(revision)}
-		resp, err := s.Get(ctx, from, append(opts, more...)...)
+	for page := int64(pageKeys); ; {
+		opts := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(revision)}, more...)
+		if page < pageKeys {
+			opts = append(opts, clientv3.WithLimit(page))
+		}
+		resp, err := s.Get(ctx, from, opts...)
+		large := errors.Is(err, errTooLarge)
+		switch {
+		case large && page > 1:
+			page = max(1, page/smallerPage)
+			continue
+		case large: // one value is larger than an answer
+			resp, err = s.Get(ctx, from, append(opts, clientv3.WithKeysOnly())...)
+		}
 		if err != nil {
 			return err
 		}
-		if revision == 0 {
+		if revision == 0 && !down {
 			revision = resp.Header.Revision
 		}
+		size := 0
 		for _, kv := range resp.Kvs {
-			if err := each(strings.TrimPrefix(string(kv.Key), prefix), kv); err != nil {
+			size += len(kv.Value)
+			if large {
+				kv.Value = tooLarge(maxAnswerBytes)
+			}
+			s.Keys.bound(kv)
+			if err := each(strings.TrimPrefix(string(kv.Key), prefix), kv); errors.Is(err, ErrEnough) {
+				return nil
+			} else if err != nil {
 				return err
 			}
 		}
 		if !resp.More {
 			return nil
 		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		if last := string(resp.Kvs[len(resp.Kvs)-1].Key); down {
+			end = last
+		} else {
+			from = last + "\x00"
+		}
+		if size < maxAnswerBytes/smallerPage {
+			page = min(2*page, pageKeys)
+		}
 	}
 }
+
+// smallerPage divides the keys of a page that is too large for one answer.
+const smallerPage = 4
 
 // Segments lists the names that follow a prefix, up to the next slash. It skips the keys below each name.
 func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
@@ -178,6 +248,7 @@ func Single[T any](ctx context.Context, s *DB, key string) (*T, int64, error) {
 		return nil, 0, err
 	}
 	var value T
+	s.Keys.bound(resp.Kvs[0])
 	if err := Decode(key, resp.Kvs[0].Value, &value); err != nil {
 		return nil, resp.Kvs[0].ModRevision, err
 	}
@@ -195,26 +266,55 @@ func Into(value any) func(*KV) error {
 	return func(kv *KV) error { return Decode(string(kv.Key), kv.Value, value) }
 }
 
-// Read reads points at one revision, in one request. It adds the revision of each key to guards, 0 for a missing key.
+// Read reads points at one revision, in one request. It adds the revision of each key to guards, 0 for a missing key. Points that are
+// too large for one answer take several requests.
 func (s *DB) Read(ctx context.Context, guards map[string]int64, points ...Point) (revision int64, err error) {
-	ops := make([]clientv3.Op, len(points))
-	for i, p := range points {
-		ops[i] = clientv3.OpGet(p.Key)
-	}
-	resp, err := s.Txn(ctx, nil, ops, nil)
-	if err != nil {
+	kvs := make([]*KV, len(points))
+	if revision, err = s.read(ctx, 0, points, kvs); err != nil {
 		return 0, err
 	}
 	for i, p := range points {
 		guards[p.Key] = 0
-		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+		if kv := kvs[i]; kv != nil {
 			guards[p.Key] = kv.ModRevision
+			s.Keys.bound(kv)
 			if err := p.Read(kv); err != nil {
 				return 0, err
 			}
 		}
 	}
-	return resp.Header.Revision, nil
+	return revision, nil
+}
+
+// read reads points into kvs, nil for a missing key, at a revision; 0: the current one. It returns the revision.
+func (s *DB) read(ctx context.Context, at int64, points []Point, kvs []*KV, more ...clientv3.OpOption) (int64, error) {
+	ops := make([]clientv3.Op, len(points))
+	for i, p := range points {
+		ops[i] = clientv3.OpGet(p.Key, append(more, clientv3.WithRev(at))...)
+	}
+	resp, err := s.Txn(ctx, nil, ops, nil)
+	switch large := errors.Is(err, errTooLarge); {
+	case large && len(points) > 1:
+		half := len(points) / 2
+		if at, err = s.read(ctx, at, points[:half], kvs[:half]); err == nil {
+			_, err = s.read(ctx, at, points[half:], kvs[half:])
+		}
+		return at, err
+	case large:
+		at, err = s.read(ctx, at, points, kvs, clientv3.WithKeysOnly())
+		if err == nil && kvs[0] != nil {
+			kvs[0].Value = tooLarge(maxAnswerBytes)
+		}
+		return at, err
+	case err != nil:
+		return 0, err
+	}
+	for i := range points {
+		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+			kvs[i] = kv
+		}
+	}
+	return cmp.Or(at, resp.Header.Revision), nil
 }
 
 // ReadAll reads all values below a prefix, by name. damaged names the unreadable ones.
