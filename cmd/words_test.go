@@ -86,7 +86,7 @@ func damage(ts *testscript.TestScript, neg bool, args []string) {
 	value := string(resp.Kvs[0].Value)
 	bad := map[string]string{
 		"truncated": value[:len(value)/2],
-		"newer":     strings.Replace(value, `"v":1`, `"v":99`, 1),
+		"newer":     regexp.MustCompile(`"v":\d+`).ReplaceAllLiteralString(value, `"v":99`),
 		"foreign":   "locked by terraform",
 	}[args[1]]
 	if bad == "" || bad == value {

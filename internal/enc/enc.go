@@ -138,49 +138,76 @@ func classify(ctx context.Context, s *store.Store, ref environments.Ref, node st
 	if err != nil {
 		return nil, err
 	}
-	var found []byte
 	var in []string
+	var found member
+	var unreadable error
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
 			continue // no environment of Pulley
 		}
-		text, err := inEnvironment(ctx, s, ref, node)
+		m, err := find(ctx, s, ref, node)
 		switch {
 		case errors.As(err, new(*UnknownError)):
+		case errors.As(err, new(*store.UnreadableError)): // it has a node of this name: which one answers is not known
+			unreadable = err
 		case err != nil:
 			return nil, err
 		default:
-			found, in = text, append(in, name)
+			found, in = m, append(in, name)
 		}
 	}
-	switch len(in) {
-	case 0:
+	switch {
+	case unreadable != nil:
+		return nil, unreadable
+	case len(in) == 0:
 		return nil, &UnknownError{Node: node}
-	case 1:
-		return found, nil
+	case len(in) > 1:
+		return nil, &UnknownError{Node: node, Several: in}
 	}
-	return nil, &UnknownError{Node: node, Several: in}
+	return found.classify(node)
 }
 
-// inEnvironment answers for a node of the host list. Its role comes from there, else from the environment: never from its own status.
 func inEnvironment(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]byte, error) {
-	state, err := s.Fleet.One(ctx, ref, node)
+	m, err := find(ctx, s, ref, node)
 	if err != nil {
 		return nil, err
 	}
-	host, listed := state.Hosts[node]
+	return m.classify(node)
+}
+
+// member is a node of a host list.
+type member struct {
+	ref     environments.Ref
+	role    string
+	spec    *environments.Environment
+	specErr error // it cannot be read
+}
+
+// find looks for a node in the host list of an environment. It needs nothing else that can be read there: an environment that is damaged, or
+// of a newer version, must neither hide the nodes of others nor keep the classes of those that it does not list.
+func find(ctx context.Context, s *store.Store, ref environments.Ref, node string) (member, error) {
+	host, spec, specErr, err := s.Fleet.Host(ctx, ref, node)
 	switch {
-	case len(state.Damaged) > 0 && !listed:
-		return nil, fmt.Errorf("cannot classify %s: %s", node, state.Damaged[0])
-	case !listed:
-		return nil, &UnknownError{Node: node, In: ref.String()}
-	case state.Spec == nil:
-		return nil, fmt.Errorf("cannot classify %s: environment %s has no file in etcd\nrun `pulley env apply` with its file", node, ref)
+	case err != nil:
+		return member{}, fmt.Errorf("cannot classify %s: %w", node, err)
+	case host == nil:
+		return member{}, &UnknownError{Node: node, In: ref.String()}
 	}
-	role := host.Role
-	if r, known := state.Spec.RoleOf(node); known && role == "" {
+	return member{ref, host.Role, spec, specErr}, nil
+}
+
+// classify answers for a node of the host list. Its role comes from there, else from the environment: never from its own status.
+func (m member) classify(node string) ([]byte, error) {
+	switch {
+	case m.specErr != nil:
+		return nil, fmt.Errorf("cannot classify %s: %w", node, m.specErr)
+	case m.spec == nil:
+		return nil, fmt.Errorf("cannot classify %s: environment %s has no file in etcd\nrun `pulley env apply` with its file", node, m.ref)
+	}
+	role := m.role
+	if r, known := m.spec.RoleOf(node); known && role == "" {
 		role = r.Name
 	}
-	return state.Spec.Classify(role, node).YAML(), nil
+	return m.spec.Classify(role, node).YAML(), nil
 }

@@ -130,6 +130,17 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	return f, etcd.Wrap(err, "cannot read node %s of %s", node, ref)
 }
 
+// Host reads a node's entry of the host list, nil for none, and its environment. An environment that cannot be read is specErr.
+func (s *Fleet) Host(ctx context.Context, ref environments.Ref, node string) (host *agent.Host, spec *environments.Environment, specErr, err error) {
+	k := s.db.Env(ref)
+	_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
+		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
+			spec, specErr = decodeSpec(kv)
+			return nil
+		}})
+	return host, spec, specErr, err
+}
+
 // readable returns the reader of a value. An unreadable one is added to the damaged keys of f.
 func readable[T any](f *FleetState, put func(T)) func(*etcd.KV) error {
 	return func(kv *etcd.KV) error {
