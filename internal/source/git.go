@@ -123,7 +123,7 @@ type changes struct {
 // checkouts, assume-unchanged) count as changed, because their state is unknown.
 func (r *repository) changes(ctx context.Context) (changes, error) {
 	var c changes
-	out, err := r.git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=traditional",
+	out, err := r.git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching",
 		"--ignore-submodules=none", "--", ".").run(ctx, gitDeadline)
 	if err != nil {
 		return c, err

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,50 +18,41 @@ func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) er
 	if err != nil {
 		return err
 	}
-	// Modules that an earlier tool run left, or that git ignores, are installed again.
-	stale := func(string) bool { return false }
-	if tool != "" {
-		made, ignored := p.madeByTool(f.Root, changes.submodules), changes.ignoredOnes()
-		stale = func(name string) bool {
-			for up := name; p.owns(up); up = path.Dir(up) {
-				if made[up] || ignored[up] {
-					return true
-				}
-			}
-			return false
-		}
-	}
-	for _, name := range slices.Concat(changes.changed, changes.ignored) {
-		dir := strings.HasSuffix(name, "/")
-		if name = strings.TrimSuffix(name, "/"); !f.leftOut(name, dir) && !stale(name) {
-			f.Facts.Dirty = true
-		}
-	}
 	if tool == "" {
+		f.Facts.Dirty = f.differsFrom(changes, leftModules{})
 		return nil
 	}
+	old := p.leftModules(f.Root, changes)
 	if err := f.makeWork(); err != nil {
 		return err
 	}
 	o.Progress("copying " + f.Root)
 	tree := filepath.Join(f.work, treeFolder)
 	err = copyTree(ctx, f.Root, tree, func(name string, dir bool) bool {
-		return name != puppetfileName && f.Ignore(name, dir) || stale(name)
+		return name != puppetfileName && f.Ignore(name, dir) || old.stale[name] != ""
 	})
 	if err != nil {
 		return fmt.Errorf("cannot copy %s to resolve its Puppetfile: %w", f.Root, err)
 	}
 	f.Root = tree
 	f.rules.root = tree
-	return f.run(ctx, o, p, tool)
+	if err := f.run(ctx, o, p, tool); err != nil {
+		return err
+	}
+	f.Facts.Dirty = f.differsFrom(changes, old)
+	f.noteModules(old)
+	return nil
 }
 
-func (c changes) ignoredOnes() map[string]bool {
-	all := make(map[string]bool, len(c.ignored))
-	for _, name := range c.ignored {
-		all[strings.TrimSuffix(name, "/")] = true
+// differsFrom reports whether the published folder differs from the commit, apart from modules of the Puppetfile.
+func (f *Folder) differsFrom(changes changes, old leftModules) bool {
+	for _, name := range slices.Concat(changes.changed, changes.ignored) {
+		dir := strings.HasSuffix(name, "/")
+		if name = strings.TrimSuffix(name, "/"); !f.leftOut(name, dir) && !within(name, slices.Collect(maps.Keys(old.stale))) && !within(name, f.made) {
+			return true
+		}
 	}
-	return all
+	return false
 }
 
 // resolve resolves the Puppetfile of a temporary folder.
@@ -132,6 +123,7 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 	if f.Resolved, err = f.resolved(ctx, p); err != nil {
 		return err
 	}
+	f.made = p.installed(f.Root)
 	if err := m.putBack(); err != nil {
 		return fmt.Errorf("cannot keep the folder's own modules: %w", err)
 	}
@@ -198,24 +190,4 @@ func (f *Folder) complaint(said string) string {
 // leadsTo reports whether a folder contains or is a folder where tools install modules.
 func (p *puppetfile) leadsTo(name string) bool {
 	return slices.ContainsFunc(p.folders, func(folder string) bool { return folder == name || strings.HasPrefix(folder, name+"/") })
-}
-
-// madeByTool returns the modules, by path, that g10k or r10k installed to the operator's folder in an earlier run.
-func (p *puppetfile) madeByTool(root string, submodules []string) map[string]bool {
-	made := map[string]bool{}
-	for _, folder := range p.folders {
-		entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(folder)))
-		if err != nil {
-			continue // the folder is missing, or the copy reports the error
-		}
-		for _, e := range entries {
-			name := path.Join(folder, e.Name())
-			for _, mark := range []string{".latest_commit", ".git"} {
-				if _, err := os.Lstat(filepath.Join(root, filepath.FromSlash(name), mark)); err == nil && !slices.Contains(submodules, name) {
-					made[name] = true
-				}
-			}
-		}
-	}
-	return made
 }

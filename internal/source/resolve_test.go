@@ -76,3 +76,45 @@ func TestCopyIsBounded(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A module that nobody else has is missed at the first run of a node. The tools install the modules of the Puppetfile only.
+func TestOwnModulesAreKeptOrNamed(t *testing.T) {
+	bin, dir, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
+	write(t, bin, map[string]string{"r10k": "#!/bin/sh\nmkdir -p modules/alpha modules/loop\necho new >modules/alpha/a.pp\necho new >modules/loop/a.pp\n"})
+	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	write(t, elsewhere, map[string]string{"tree.pp": "x"})
+	commit(t, elsewhere, "one")
+	write(t, dir, map[string]string{
+		"Puppetfile":             "mod 'alpha', git: 'x'\n%w[loop].each { |m| mod m, git: 'x' }\n",
+		".gitignore":             "/modules/ignored\n*.gz\n",
+		"modules/tracked/own.pp": "x", "site/linked/own.pp": "x",
+	})
+	if err := os.Symlink("../site/linked", filepath.Join(dir, "modules/linked")); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, dir, "begin")
+	write(t, dir, map[string]string{
+		"modules/clone/own.pp": "x", "modules/alpha/a.pp": "old", "modules/alpha/gone.pp": "old", "modules/loop/a.pp": "old",
+		"modules/ignored/own.pp": "x", "modules/tracked/files/built.gz": "x", "modules/left/.latest_commit": "0123", "modules/left/a.pp": "old",
+	})
+	for _, clone := range []string{"clone", "alpha", "loop"} {
+		commit(t, filepath.Join(dir, "modules", clone), "one")
+	}
+	git(t, elsewhere, "worktree", "add", "-q", "--detach", filepath.Join(dir, "modules/tree"))
+	before := snapshot(t, dir)
+	f := open(t, dir, Options{Modules: R10k})
+	same(t, "published", published(t, f), ".gitignore", "Puppetfile", "modules/", "modules/alpha/", "modules/alpha/a.pp", "modules/clone/", "modules/clone/own.pp",
+		"modules/linked → ../site/linked", "modules/loop/", "modules/loop/a.pp", "modules/tracked/", "modules/tracked/files/", "modules/tracked/files/built.gz",
+		"modules/tracked/own.pp", "modules/tree/", "modules/tree/tree.pp", "site/", "site/linked/", "site/linked/own.pp")
+	same(t, "notes", f.Notes,
+		"modules that the Puppetfile does not name are published as they are in the folder, because they are clones of git: modules/clone, modules/tree",
+		"modules that the Puppetfile does not name are left out, because g10k installed them: modules/left",
+		"modules that the Puppetfile does not name are left out, because git ignores them: modules/ignored")
+	if !f.Facts.Dirty {
+		t.Error("git has not what is published, and the release names its commit alone")
+	}
+	same(t, "the operator's folder", snapshot(t, dir), before...)
+}

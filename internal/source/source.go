@@ -55,6 +55,7 @@ type Folder struct {
 	rules    rules
 	branch   string          // of the control repository; "" if unknown
 	differs  map[string]bool // paths that git does not have as they are
+	made     []string        // modules, by path, that a tool installed
 	cacheDir string
 	work     string // removed by Close; "" if there is none
 }

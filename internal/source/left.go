@@ -1,0 +1,82 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// leftModules are the modules of the operator's folder, by path, that a tool installed in an earlier run or may have installed. They
+// lie in folders where tools install modules.
+type leftModules struct {
+	stale  map[string]string // the copy leaves them out, and why; the tool installs those of the Puppetfile again
+	clones []string          // of git. Nobody else has them if the Puppetfile, which is Ruby, does not name them
+}
+
+// leftModules finds these modules. Modules that git tracks, and submodules, are the operator's.
+func (p *puppetfile) leftModules(root string, c changes) leftModules {
+	old := leftModules{stale: map[string]string{}}
+	ignored := func(name string) bool {
+		return slices.Contains(c.ignored, name) || slices.Contains(c.ignored, name+"/")
+	}
+	for _, folder := range p.folders {
+		entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(folder)))
+		if err != nil || slices.Contains(p.modules, folder) {
+			continue // the folder is missing or is a module, or the copy reports the error
+		}
+		for _, e := range entries {
+			name := path.Join(folder, e.Name())
+			has := func(mark string) bool {
+				_, err := os.Lstat(filepath.Join(root, filepath.FromSlash(name), mark))
+				return err == nil
+			}
+			switch {
+			case p.leadsTo(name), slices.Contains(c.submodules, name):
+			case ignored(name), ignored(folder):
+				old.stale[name] = "git ignores them"
+			case has(".latest_commit"):
+				old.stale[name] = "g10k installed them"
+			case has(".git") && slices.Contains(p.modules, name):
+				old.stale[name] = "the Puppetfile names them"
+			case has(".git"):
+				old.clones = append(old.clones, name)
+			}
+		}
+	}
+	return old
+}
+
+// within reports whether a path is one of some folders, or lies in one.
+func within(name string, folders []string) bool {
+	return slices.ContainsFunc(folders, func(folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") })
+}
+
+// maxNamed limits the modules that a note names.
+const maxNamed = 20
+
+// noteModules names the modules of the operator's folder that the tool did not install: the release has them as they are, or lacks
+// them.
+func (f *Folder) noteModules(old leftModules) {
+	note := func(names []string, sentence string) {
+		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(f.made, name) })
+		if more := len(names) - maxNamed; more > 0 {
+			names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more", more))
+		}
+		if len(names) > 0 {
+			f.Notes = append(f.Notes, "modules that the Puppetfile does not name "+sentence+": "+strings.Join(names, ", "))
+		}
+	}
+	note(old.clones, "are published as they are in the folder, because they are clones of git")
+	byCause := map[string][]string{}
+	for name, why := range old.stale {
+		byCause[why] = append(byCause[why], name)
+	}
+	for _, why := range slices.Sorted(maps.Keys(byCause)) {
+		slices.Sort(byCause[why])
+		note(byCause[why], "are left out, because "+why)
+	}
+}
