@@ -61,7 +61,7 @@ func problem(e end, report *runReport, out console) agent.Problem {
 		return agent.Problem{Code: agent.PuppetUnfinished, Text: agent.Prose(e.why)}
 	case e.code > 128:
 		return agent.Problem{Code: agent.PuppetKilled, Number: e.code - 128}
-	case out.ended:
+	case out.ended && e.code <= 1 && (report == nil || !report.Completed):
 		return agent.Problem{Code: agent.PuppetStopped, Text: agent.Prose(firstLine(out.lastError()))}
 	case report == nil:
 		return agent.Problem{Code: agent.NoReport, Number: e.code, Text: last(out)}

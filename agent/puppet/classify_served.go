@@ -11,7 +11,7 @@ import (
 )
 
 // The messages of puppet agent by which a run is judged (puppet/configurer.rb, puppet/transaction.rb of Puppet 7.23).
-const applyingLine = "Applying configuration version" // an info, printed after the catalog arrived and before any change
+const applyingLine = "Info: Applying configuration version" // an info, printed after the catalog arrived and before any change
 
 // They are compiled at their first use: most ticks start no Puppet.
 var (

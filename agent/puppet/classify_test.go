@@ -46,6 +46,13 @@ func TestClassify(t *testing.T) {
 		{"deadline while compiling", end{code: 1, why: "it was ended at its deadline of 1h"}, false, nil, "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "deadline of 1h"},
 		{"deadline of a good run", end{code: 2, why: "it was ended at its deadline of 1h"}, false, good(), applied, agent.Between, agent.Failed, "deadline"},
 		{"a signal while compiling", end{code: 1}, false, nil, "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "SIGTERM"},
+		{"words of a signal", end{code: 2}, false, good(), applied + "Exiting\nNotice: /Stage[main]/Main/Exec[x]/returns: Caught TERM; stopping\nNotice: Caught TERM; exiting\nError: Could not run: SIGTERM\n", agent.Success, agent.Changed, ""},
+		{"last words of a signal", end{code: 2}, false, good(), applied + "Exiting\n", agent.Success, agent.Changed, ""},
+		{"words of a signal before a compile error", end{code: 1}, false, nil, "Exiting\nCaught INT; exiting\nError: Evaluation Error: bad\n", agent.Untouched, agent.Failed, "Evaluation Error: bad"},
+		{"words of a signal in a failed run", end{code: 6}, false, good(func(r *runReport) { r.Counts.Failed = 2 }), applied + "Exiting\n", agent.Between, agent.Failed, "2 resources failed"},
+		{"words of a compiled catalog", end{code: 1}, false, nil, "Compiled catalog of books\nError: Evaluation Error: bad\n", agent.Untouched, agent.Failed, "Evaluation Error: bad"},
+		{"a signal in the middle", end{code: 1}, false, good(func(r *runReport) { r.Status, r.Completed = "failed", false }), applied + "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "ended by a signal"},
+		{"a signal of the keyboard", end{code: 1}, false, good(func(r *runReport) { r.Completed = false }), applied + "Exiting\n", agent.Between, agent.Failed, "ended by a signal"},
 		{"killed", end{code: 137}, false, nil, "Notice: x\n", agent.Between, agent.Failed, "signal 9"},
 		{"outlived", end{code: 137, why: "it was ended at its deadline of 1h", outlived: true}, false, nil, applied, agent.Between, agent.Failed, "outlived"},
 		{"status failed", end{code: 2}, false, good(func(r *runReport) { r.Status = "failed" }), applied, agent.Between, agent.Failed, "did not apply the complete catalog"},
@@ -89,8 +96,8 @@ func TestClassify(t *testing.T) {
 func TestConsoleIsSearchedInFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	const size = 64 << 10
-	for _, at := range []int{0, 1, size - 20, size - 16, size - 15, size - 1, size, 3*size + 7} {
-		text := strings.Repeat("x", at) + "Compiled catalog" + strings.Repeat("y", 400<<10) + "\nError: last\nof two lines\n"
+	for _, at := range []int{0, 1, size - 40, size - len(compiledLine), size - len(compiledLine) + 1, size - 1, size, 3*size + 7} {
+		text := strings.Repeat("x", at) + compiledLine + strings.Repeat("y", 400<<10) + "\nError: last\nof two lines\n"
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

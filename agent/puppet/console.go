@@ -22,7 +22,7 @@ type console struct {
 	read     bool            // the output was read to its end; otherwise a missing line proves nothing
 	compiled bool            // a catalog was compiled, anywhere in the output
 	applying bool            // a catalog of a server was applied, at least in part
-	ended    bool            // Puppet reports that a signal ended it
+	ended    bool            // its last words are those of a Puppet that a signal ended; they explain a failure, and prove none
 	lines    []agent.LogLine // of the last 256 KiB
 	stray    []int           // indices of lines that are output of something else, such as a fact
 }
@@ -34,10 +34,11 @@ var levels = map[string]string{
 }
 
 // compiledLine is a notice that puppet apply prints after the compilation and before any change.
-const compiledLine = "Compiled catalog"
+const compiledLine = "Notice: Compiled catalog for "
 
 var (
-	signalLine  = regexp.MustCompile(`(?m)^Error: Could not run: SIG[A-Z]+|^Exiting$|Caught (TERM|INT|HUP)`)
+	// The last line of puppet apply, or a line of puppet agent. Facts and the commands of a catalog can print the same.
+	signalLine  = regexp.MustCompile(`(^|\n)(Error: Could not run: SIG[A-Z]+\s*$|Exiting\s*$|Notice: Caught (TERM|INT); exiting\n)`)
 	levelPrefix = regexp.MustCompile(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
 	colour      = regexp.MustCompile("\x1b\\[[0-9;]*m")
 )

@@ -268,6 +268,20 @@ func endings() []testCase {
 			},
 		},
 		{
+			Name:  "words of a signal",
+			Files: map[string]string{"modules/m/lib/facter/words.rb": "Facter.add(:words) { setcode { puts 'Exiting'; 'x' } }\n"},
+			Manifest: motd + `exec { '/bin/echo "Caught TERM; exiting"': logoutput => true }
+# fake: stray Exiting
+# fake: print 1 Caught TERM; exiting
+`,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				if !strings.Contains(r.Stdout, "Exiting\n") || !strings.Contains(r.Stdout, "Caught TERM; exiting\n") {
+					t.Error("the words were not printed")
+				}
+			},
+		},
+		{
 			Name: "syntax error", Manifest: motd + `node default { file {
 # fake: compile-error Could not parse for environment %{env}: Syntax error at end of input (file: %{manifest})
 `,
