@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
 
 	"pulley/agent"
 	"pulley/internal/atomicfile"
-	"pulley/internal/proctree"
-	"pulley/internal/shellquote"
+	"pulley/internal/child"
 )
 
 // end is the end of a Puppet process.
@@ -27,7 +25,7 @@ type end struct {
 }
 
 // run starts the prepared command, holds the locks while it runs, and ends it at the deadline or when ctx ends.
-func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, error) {
+func (p *Puppet) run(ctx context.Context, cmd *child.Command, job agent.Job) (end, error) {
 	path := filepath.Join(p.RunDir(job.ID), "puppet.log")
 	// Puppet writes to the file directly. With a pipe, the agent's death would break Puppet, and a service that
 	// inherited the pipe would block the agent.
@@ -36,42 +34,39 @@ func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, er
 		return end{}, fmt.Errorf("cannot keep Puppet's log: %w", err)
 	}
 	defer out.Close()
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, p.ExtraFiles
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stdout, cmd.Stderr = out, out
 	limit := cmp.Or(p.Deadline, DefaultDeadline)
 	if job.Deadline > 0 {
 		limit = min(limit, job.Deadline)
 	}
-	p.log().Info("running puppet", "command", shellquote.Join(cmd.Args), "deadline", limit)
-	if err := cmd.Start(); err != nil {
+	p.log().Info("running puppet", "command", cmd.String(), "deadline", limit)
+	puppet, err := cmd.Start()
+	if err != nil {
 		return end{}, fmt.Errorf("cannot start Puppet: %w", err)
 	}
-	done := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(done) }()
-
-	me, _ := proctree.Read(cmd.Process.Pid)
-	me.PID = cmd.Process.Pid
-	release, err := p.claim(me, limit)
+	release, err := p.claim(puppet.Process, limit)
 	if err != nil {
 		// Ruby takes hundreds of milliseconds to load, so this Puppet has not changed anything yet.
-		_ = syscall.Kill(-me.PID, syscall.SIGKILL)
-		<-done
+		if puppet.Kill() {
+			_ = puppet.Wait()
+		}
 		return end{}, err
 	}
 	follow := p.follow(path)
-	e := watch(ctx, me, limit, p.grace(), done)
+	e := watch(ctx, puppet, limit)
 	follow()
 	if e.outlived {
 		e.code = 128 + int(syscall.SIGKILL)
 		return e, nil // keep locks and record: it still runs
 	}
+	_ = puppet.Wait() // the code tells
 	release()
-	e.code = exitCode(cmd.ProcessState)
+	e.code = puppet.ExitCode()
 	return e, nil
 }
 
 // claim records the started Puppet and takes Puppet's locks for it.
-func (p *Puppet) claim(me proctree.Process, limit time.Duration) (release func(), err error) {
+func (p *Puppet) claim(me child.Process, limit time.Duration) (release func(), err error) {
 	if err := p.record(me, limit); err != nil {
 		return nil, err
 	}
@@ -84,34 +79,20 @@ func (p *Puppet) claim(me proctree.Process, limit time.Duration) (release func()
 }
 
 // watch waits for the process, and ends it at its deadline.
-func watch(ctx context.Context, me proctree.Process, limit, grace time.Duration, done <-chan struct{}) end {
+func watch(ctx context.Context, puppet *child.Child, limit time.Duration) end {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var e end
 	select {
-	case <-done:
+	case <-puppet.Ended():
 		return e
 	case <-timer.C:
 		e.why = fmt.Sprintf("it was ended at its deadline of %s", limit)
 	case <-ctx.Done():
 		e.why = "it was ended because the agent was stopped"
 	}
-	e.outlived = !stop(me, grace, func() bool {
-		select {
-		case <-done:
-			return true
-		default:
-			return false
-		}
-	})
+	e.outlived = !puppet.End()
 	return e
-}
-
-func exitCode(state *os.ProcessState) int {
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return state.ExitCode()
 }
 
 // follow copies the growing log to Stdout until the returned function is called, which copies the rest.
@@ -158,7 +139,7 @@ type running struct {
 
 func (p *Puppet) recordPath() string { return filepath.Join(p.Dir, "puppet", "running.json") }
 
-func (p *Puppet) record(me proctree.Process, limit time.Duration) error {
+func (p *Puppet) record(me child.Process, limit time.Duration) error {
 	data, err := json.Marshal(running{Pid: me.PID, Start: me.Start, Boot: bootID(), Deadline: sinceBoot() + limit})
 	if err == nil {
 		err = atomicfile.WriteVolatile(p.recordPath(), data, 0o600) // a crash of the machine voids it
@@ -183,7 +164,7 @@ func (p *Puppet) Reap(ctx context.Context) error {
 		p.forget()
 		return nil
 	}
-	old := proctree.Process{PID: r.Pid, Start: r.Start}
+	old := child.Process{PID: r.Pid, Start: r.Start}
 	if !old.Alive() {
 		p.forget()
 		return nil
@@ -195,7 +176,7 @@ func (p *Puppet) Reap(ctx context.Context) error {
 		return err
 	}
 	p.log().Warn("ending a Puppet process of an earlier run, which is past its deadline", "pid", r.Pid)
-	if !stop(old, p.grace(), func() bool { return !old.Alive() }) {
+	if !old.End(p.grace()) {
 		return fmt.Errorf("cannot end the Puppet of an earlier run (pid %d): it outlived SIGKILL", r.Pid)
 	}
 	p.forget()

@@ -15,6 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/child"
 	"pulley/internal/shellquote"
 )
 
@@ -67,7 +68,7 @@ func (p *Puppet) Installed() error {
 }
 
 // command prepares the run's folder. It returns the command, with the run's settings inserted after the subcommand.
-func (p *Puppet) command(job agent.Job, args ...string) (*exec.Cmd, error) {
+func (p *Puppet) command(job agent.Job, args ...string) (*child.Command, error) {
 	name, err := p.find()
 	if err != nil {
 		return nil, err
@@ -87,9 +88,12 @@ func (p *Puppet) command(job agent.Job, args ...string) (*exec.Cmd, error) {
 	if sub == 1 && args[0] == "lookup" && !slices.ContainsFunc(args, namesOtherFacts) {
 		all = append(all, "--facts", filepath.Join(p.RunDir(job.ID), "conf", trustedFile)) // lookup ignores facts_terminus
 	}
-	cmd := exec.Command(name, all...)
-	cmd.Env, cmd.Dir = environ(), "/"
-	return cmd, nil
+	return p.child(name, all), nil
+}
+
+// child returns a Puppet. What a catalog leaves stays, as with Puppet alone.
+func (p *Puppet) child(name string, args []string) *child.Command {
+	return &child.Command{Path: name, Args: args, Env: environ(), Dir: "/", Files: p.ExtraFiles, Grace: p.grace(), Left: child.KeepAll}
 }
 
 // namesOtherFacts reports whether an argument of `puppet lookup` chooses the facts.

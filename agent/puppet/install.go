@@ -8,16 +8,15 @@ import (
 	"net/http"
 	neturl "net/url"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/child"
 	"pulley/internal/clip"
 	"pulley/internal/shellquote"
 )
@@ -192,19 +191,10 @@ func (i *Installer) run(ctx context.Context, name string, args ...string) (strin
 	return out, nil
 }
 
-// execCommand runs a command in its own process group. When ctx ends, the group receives SIGTERM, and later SIGKILL.
+// execCommand runs a command. A package may start services.
 func execCommand(ctx context.Context, env []string, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env, cmd.Dir = env, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 30 * time.Second
 	out := &clip.Tail{Limit: 64 << 10}
-	cmd.Stdout, cmd.Stderr = out, out
-	err := cmd.Run()
-	if ctx.Err() != nil && cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	}
+	err := child.Command{Path: name, Args: args, Env: env, Dir: "/", Stdout: out, Stderr: out, Grace: 30 * time.Second, Left: child.KeepAll}.Run(ctx)
 	return out.String(), err
 }
 

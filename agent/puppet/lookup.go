@@ -1,15 +1,14 @@
 package puppet
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"pulley/agent"
+	"pulley/internal/child"
 )
 
 // lookupFacts is the file in the run's confdir with the facts of Lookup.
@@ -18,12 +17,12 @@ const lookupFacts = "facts.json"
 // Lookup returns a command that runs `puppet lookup` for another machine, whose facts are given by name. The job's settings,
 // $trusted and the fact `pulley` are those of that machine's runs. No fact of this machine reaches the command. An external node
 // classifier is not asked. The remarks on Command hold.
-func (p *Puppet) Lookup(ctx context.Context, job agent.Job, facts map[string]json.RawMessage, args ...string) (*exec.Cmd, error) {
+func (p *Puppet) Lookup(job agent.Job, facts map[string]json.RawMessage, args ...string) (*child.Command, error) {
 	conf := filepath.Join(p.RunDir(job.ID), "conf")
 	file := filepath.Join(conf, lookupFacts)
 	all := append([]string{"lookup", "--node", job.Certname, "--facts", file}, args...)
 	// plain: the other termini would ask a Puppet server, or this machine.
-	cmd, err := p.Command(ctx, job, append(all, "--facts_terminus", "memory", "--node_terminus", "plain", "--log_level", "err")...)
+	cmd, err := p.Command(job, append(all, "--facts_terminus", "memory", "--node_terminus", "plain", "--log_level", "err")...)
 	if err != nil {
 		return nil, err
 	}
@@ -53,5 +52,6 @@ func (p *Puppet) Lookup(ctx context.Context, job agent.Job, facts map[string]jso
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		return nil, fmt.Errorf("cannot prepare the facts of %s: %w", job.Certname, err)
 	}
+	cmd.Terminal, cmd.Left = false, child.EndAll // a lookup asks no question and leaves no service
 	return cmd, nil
 }

@@ -23,14 +23,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/shellquote"
+	"pulley/internal/child"
 )
 
 // The default limits of a run.
@@ -176,11 +175,10 @@ func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error)
 }
 
 // Command returns a command that runs any Puppet subcommand with exactly the settings of the job's run. It prepares the
-// run's folder first. Example: Command(ctx, job, "lookup", "ntp::servers", "--explain").
+// run's folder first. Example: Command(job, "lookup", "ntp::servers", "--explain").
 //
-// The caller sets the standard streams and removes the folder (RunDir). When ctx ends, the command receives SIGTERM,
-// and later SIGKILL.
-func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*exec.Cmd, error) {
+// The caller sets the standard streams and removes the folder (RunDir).
+func (p *Puppet) Command(job agent.Job, args ...string) (*child.Command, error) {
 	if release, err := ReadReleaseSettings(job.Tree); err == nil && release.PuppetEnvironment != "" {
 		return nil, fmt.Errorf("cannot run Puppet with release %s: it names environment %s of a Puppet server, and has neither code nor data\n"+
 			"run Puppet itself against the server: puppet agent --test --noop --environment %s", job.Target.Release, release.PuppetEnvironment, release.PuppetEnvironment)
@@ -189,12 +187,9 @@ func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*e
 	if err != nil {
 		return nil, err
 	}
-	gentle := exec.CommandContext(ctx, cmd.Path)
-	gentle.Args, gentle.Env, gentle.Dir = cmd.Args, cmd.Env, cmd.Dir
-	gentle.Cancel = func() error { return gentle.Process.Signal(os.Interrupt) }
-	gentle.WaitDelay = p.grace()
-	p.log().Info("running puppet", "command", shellquote.Join(gentle.Args))
-	return gentle, nil
+	cmd.Terminal = true
+	p.log().Info("running puppet", "command", cmd.String())
+	return cmd, nil
 }
 
 // hasSecrets reports whether the job's data or release has secrets. No diff and no backup then shows the content of a file.

@@ -96,20 +96,20 @@ func TestExtraFilesStayOpenInPuppet(t *testing.T) {
 // `pulley-agent puppet -- …` must use the settings of a run, and options without a subcommand must work.
 func TestSettingsFollowSubcommand(t *testing.T) {
 	_, p, job := machine(t, "")
-	cmd, err := p.Command(t.Context(), job, "lookup", "x", "--explain")
+	cmd, err := p.Command(job, "lookup", "x", "--explain")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{p.Program, "lookup", "--confdir", p.RunDir("1") + "/conf", "--vardir", p.Dir + "/puppet/var", "--certname", "web1.example",
+	want := []string{"lookup", "--confdir", p.RunDir("1") + "/conf", "--vardir", p.Dir + "/puppet/var", "--certname", "web1.example",
 		"--environment", "dev", "--config_version", "cat " + p.RunDir("1") + "/config_version", "--color=false", "x", "--explain",
 		"--facts", p.RunDir("1") + "/conf/trusted.json"}
 	if !slices.Equal(cmd.Args, want) {
 		t.Errorf("arguments\n%q, want\n%q", cmd.Args, want)
 	}
-	if cmd, err = p.Command(t.Context(), job, "lookup", "x", "--facts", "mine.json"); err != nil || slices.Contains(cmd.Args, p.RunDir("1")+"/conf/trusted.json") {
+	if cmd, err = p.Command(job, "lookup", "x", "--facts", "mine.json"); err != nil || slices.Contains(cmd.Args, p.RunDir("1")+"/conf/trusted.json") {
 		t.Errorf("arguments %q, %v; want the operator's own facts only", cmd.Args, err)
 	}
-	if cmd, err = p.Command(t.Context(), job, "--version"); err != nil || !slices.Equal(cmd.Args, []string{p.Program, "--version"}) {
+	if cmd, err = p.Command(job, "--version"); err != nil || !slices.Equal(cmd.Args, []string{"--version"}) {
 		t.Errorf("arguments %q, %v", cmd.Args, err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,6 +24,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/child"
 	"pulley/internal/facts"
 )
 
@@ -346,7 +346,7 @@ func (p *Puppet) agentDir() string { return filepath.Join(p.Dir, "puppet", "agen
 //	runs/<id>/conf/routes.yaml           names the terminus in addresses
 //	runs/<id>/modules                    the module of addresses, and links to the installed modules of Puppet's core types
 //	puppet/agent                         vardir and the like: plug-ins of the server, and no catalog
-func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*exec.Cmd, error) {
+func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*child.Command, error) {
 	name, err := p.find()
 	if err != nil {
 		return nil, err
@@ -378,9 +378,7 @@ func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*ex
 		"--server", server.CertificateName(), "--onetime", "--no-daemonize", "--detailed-exitcodes", "--strict_environment_mode", "--no-usecacheonfailure",
 		"--catalog_cache_terminus", "", "--logdest", "console", "--color=false",
 	}
-	cmd := exec.Command(name, append(args, partOptions(job)...)...)
-	cmd.Env, cmd.Dir = environ(), "/"
-	return cmd, nil
+	return p.child(name, append(args, partOptions(job)...)), nil
 }
 
 // placeAddress puts into the folder of a run what makes Puppet connect to an address.

@@ -83,14 +83,13 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, p.Deadline)
 	defer cancel()
-	cmd, err := p.Command(ctx, job, args...)
+	cmd, err := p.Command(job, args...)
 	if err != nil {
 		return err
 	}
-	cmd.ExtraFiles = p.ExtraFiles
 	defer func() { err = errors.Join(err, os.RemoveAll(p.RunDir(job.ID))) }()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
-	err = cmd.Run()
+	err = cmd.Run(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("cannot finish `puppet %s`: it reached its deadline of %s", args[0], p.Deadline)
 	}

@@ -13,14 +13,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -28,6 +29,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/bounded"
+	"pulley/internal/child"
 	"pulley/internal/clip"
 	"pulley/internal/rollout"
 )
@@ -46,7 +48,7 @@ type Gate struct {
 	Command    []string              `yaml:"command"`    // passes if it exits with 0
 	HTTP       string                `yaml:"http"`       // URL; passes if the status is from 200 to 299
 	Prometheus string                `yaml:"prometheus"` // URL of the server
-	Query      string                `yaml:"query"`      // passes if it has samples, and none of them is 0
+	Query      string                `yaml:"query"`      // passes if it has samples, and none of them is 0 or NaN
 	Timeout    environments.Duration `yaml:"timeout"`
 }
 
@@ -165,37 +167,34 @@ func unanswered(err error) rollout.Answer {
 	return rollout.Answer{Code: rollout.GateUnanswered, Text: agent.Prose(clip.Line(text, maxText))}
 }
 
-// run runs the command of a gate in a process group of its own.
+// run runs the command of a gate. It gets no setting and no credential of serve.
 func (g Gate) run(ctx context.Context, about About) rollout.Answer {
 	out := &clip.Tail{Limit: maxText}
-	c := exec.CommandContext(ctx, g.Command[0], g.Command[1:]...)
-	c.Env = append(os.Environ(), "PULLEY_ENVIRONMENT="+about.Environment, "PULLEY_ROLLOUT="+about.Rollout, "PULLEY_RELEASE="+about.Target.Release, fmt.Sprintf("PULLEY_DATA=%d", about.Target.Data))
-	c.Stdout, c.Stderr = out, out
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
-	c.WaitDelay = grace
-	err := c.Run()
-	if c.Process != nil {
-		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // processes that it left
-	}
+	err := child.Command{
+		Path: g.Command[0], Args: g.Command[1:], Stdout: out, Stderr: out, Grace: grace,
+		Env: append(child.Filtered(os.Environ()), "PULLEY_ENVIRONMENT="+about.Environment, "PULLEY_ROLLOUT="+about.Rollout, "PULLEY_RELEASE="+about.Target.Release, fmt.Sprintf("PULLEY_DATA=%d", about.Target.Data)),
+	}.Run(ctx)
 	exited := (*exec.ExitError)(nil)
 	switch {
 	case err == nil:
 		return passed
-	case ctx.Err() != nil:
-		return unanswered(ctx.Err())
 	case errors.As(err, &exited) && exited.Exited():
 		return refused(cmp.Or(out.String(), fmt.Sprintf("exit code %d", exited.ExitCode())))
 	}
 	return unanswered(err)
 }
 
+// get follows no redirect: a page that asks for a password is no answer. It uses no proxy of the environment of serve.
 func get(ctx context.Context, address string) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return 0, nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	client := &http.Client{
+		Transport:     &http.Transport{Proxy: nil, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -217,7 +216,7 @@ func (g Gate) query(ctx context.Context) rollout.Answer {
 			Result     json.RawMessage
 		}
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" || status != http.StatusOK {
 		return unanswered(fmt.Errorf("HTTP status %d: %s", status, cmp.Or(answer.Error, "no answer of Prometheus")))
 	}
 	samples, err := samplesOf(answer.Data.ResultType, answer.Data.Result)
@@ -227,9 +226,12 @@ func (g Gate) query(ctx context.Context) rollout.Answer {
 	case len(samples) == 0:
 		return refused("the query has no samples")
 	}
-	for _, value := range samples {
-		if value == "0" || value == "NaN" {
-			return refused("the query has the value " + value)
+	for _, text := range samples {
+		switch value, err := strconv.ParseFloat(text, 64); {
+		case err != nil && !math.IsInf(value, 0):
+			return unanswered(fmt.Errorf("a sample of the query is no number: %.40q", text))
+		case value == 0 || math.IsNaN(value): // -0 is 0
+			return refused("the query has the value " + text)
 		}
 	}
 	return passed

@@ -6,11 +6,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/child"
 	"pulley/internal/rollout"
 )
 
@@ -22,8 +25,12 @@ func TestGatesAnswer(t *testing.T) {
 			fmt.Fprintf(w, `{"status":"success","data":{"resultType":%q,"result":%s}}`, kind, of)
 		}
 		switch r.URL.Path + " " + r.URL.Query().Get("query") {
+		case "/login/api/v1/query x":
+			w.WriteHeader(http.StatusNotFound)
 		case "/down ":
 			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/login ":
+			http.Redirect(w, r, "/up", http.StatusFound)
 		case "/slow ":
 			<-r.Context().Done()
 		case "/api/v1/query few < 5":
@@ -32,6 +39,12 @@ func TestGatesAnswer(t *testing.T) {
 			result("vector", `[]`)
 		case "/api/v1/query many < bool 5":
 			result("vector", `[{"metric":{},"value":[1,"1"]},{"metric":{},"value":[1,"0"]}]`)
+		case "/api/v1/query minus zero", "/api/v1/query NaN", "/api/v1/query words", "/api/v1/query +Inf", "/api/v1/query 0e5":
+			value := strings.Replace(r.URL.Query().Get("query"), "minus zero", "-0", 1)
+			result("vector", `[{"metric":{},"value":[1,"`+value+`"]}]`)
+		case "/api/v1/query failed":
+			w.WriteHeader(http.StatusBadGateway)
+			result("scalar", `[1,"1"]`)
 		case "/api/v1/query scalar":
 			result("scalar", `[1,"1"]`)
 		case "/api/v1/query few[5m]":
@@ -51,17 +64,26 @@ func TestGatesAnswer(t *testing.T) {
 	for i, c := range []struct{ definition, want string }{
 		{`{http: URL/up}`, "passed "},
 		{`{http: URL/down}`, "refused HTTP status 503"},
+		{`{http: URL/login}`, "refused HTTP status 302"},
+		{`{prometheus: URL/login, query: x}`, "unanswered HTTP status 404: no answer of Prometheus"},
 		{`{http: URL/slow, timeout: 100ms}`, "unanswered it did not answer in time"},
 		{`{http: CLOSED/x}`, "unanswered dial tcp 127.0.0.1:1: connect: connection refused"},
 		{`{prometheus: URL, query: "few < 5"}`, "passed "},
 		{`{prometheus: URL, query: "many < 5"}`, "refused the query has no samples"},
 		{`{prometheus: URL, query: "many < bool 5"}`, "refused the query has the value 0"},
+		{`{prometheus: URL, query: minus zero}`, "refused the query has the value -0"},
+		{`{prometheus: URL, query: 0e5}`, "refused the query has the value 0e5"},
+		{`{prometheus: URL, query: NaN}`, "refused the query has the value NaN"},
+		{`{prometheus: URL, query: +Inf}`, "passed "},
+		{`{prometheus: URL, query: words}`, `unanswered a sample of the query is no number: "words"`},
+		{`{prometheus: URL, query: failed}`, "unanswered HTTP status 502: no answer of Prometheus"},
 		{`{prometheus: URL/, query: scalar}`, "passed "},
 		{`{prometheus: URL, query: "few[5m]"}`, "unanswered the result of the query is a matrix, not a vector or a scalar"},
 		{`{prometheus: URL, query: (}`, "unanswered HTTP status 400: parse error"},
 		{`{prometheus: CLOSED, query: x}`, "unanswered dial tcp 127.0.0.1:1: connect: connection refused"},
 		{`{command: ["true"]}`, "passed "},
 		{`{command: [sh, -c, 'echo "$PULLEY_ENVIRONMENT $PULLEY_ROLLOUT $PULLEY_RELEASE $PULLEY_DATA"; exit 3']}`, "refused dev r2 1.5.0 12"},
+		{`{command: [sh, -c, 'setsid sleep 1000 &']}`, "passed "},
 		{`{command: ["false"]}`, "refused exit code 1"},
 		{`{command: [/nowhere/program]}`, "unanswered fork/exec /nowhere/program: no such file or directory"},
 		{`{command: [sh, -c, 'sleep 60 & sleep 60'], timeout: 200ms}`, "unanswered it did not answer in time"},
@@ -104,5 +126,37 @@ func TestLoadRefuses(t *testing.T) {
 		if _, err := Load(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", definition, err)
 		}
+	}
+}
+
+// Keys of etcd, credentials of clouds and proxies in the environment of serve do not reach a gate, and no process of it is left.
+func TestGatesGetNothingOfServe(t *testing.T) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	t.Cleanup(proxy.Close)
+	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy"} {
+		t.Setenv(name, proxy.URL)
+	}
+	for _, name := range []string{"PULLEY_PASSWORD", "ETCDCTL_USER", "AWS_SECRET_ACCESS_KEY", "OS_PASSWORD"} {
+		t.Setenv(name, "secret")
+	}
+	left := filepath.Join(t.TempDir(), "left")
+	about := About{"dev", "r2", agent.Target{Release: "1.5.0", Data: 12}}
+	answer := Gate{Command: []string{"sh", "-c", `setsid sh -c 'echo $$ > "$0"; exec sleep 1000' "$0" & while ! [ -s "$0" ]; do sleep 0.01; done; env | cut -d= -f1 | tr '\n' ' '; exit 1`, left}}.run(t.Context(), about)
+	for name := range strings.FieldsSeq(string(answer.Text)) {
+		if !slices.Contains([]string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PWD", "SHLVL", "OLDPWD", "_", "PULLEY_ENVIRONMENT", "PULLEY_ROLLOUT", "PULLEY_RELEASE", "PULLEY_DATA", "PULLEY_CHILD"}, name) {
+			t.Errorf("the gate has %s", name)
+		}
+	}
+	pid, err := os.ReadFile(left)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(strings.TrimSpace(string(pid)))
+	if p, ok := child.Read(number); err != nil || ok && !p.Zombie && p.Comm == "sleep" {
+		t.Errorf("%v: the gate left %+v", err, p)
+	}
+	// The proxy would answer; nothing resolves the name.
+	if answer := (Gate{HTTP: "http://gate.invalid/up"}).ask(t.Context(), about); answer.Code != rollout.GateUnanswered {
+		t.Errorf("through a proxy: %+v", answer)
 	}
 }

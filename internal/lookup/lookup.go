@@ -24,6 +24,7 @@ import (
 	"pulley/agent/puppet"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/clip"
 	"pulley/internal/fleet"
 	"pulley/internal/hosts"
 	"pulley/internal/publish"
@@ -235,13 +236,19 @@ type asked struct {
 	query  Query
 }
 
+// The limits of what Puppet prints, in bytes.
+const (
+	maxAnswer   = 64 << 20
+	maxMessages = 64 << 10
+)
+
 // redacted is the text that Puppet writes in the place of a Sensitive.
 const redacted = "Sensitive [value redacted]"
 
 func (q asked) value(a *Answer) error {
 	out, err := q.run("--render-as", "json")
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(exit.Stderr) == 0 {
+	if errors.As(err, &exit) && exit.ExitCode() == 1 {
 		return nil // Puppet prints nothing for a key that no level has
 	}
 	if err != nil {
@@ -254,7 +261,7 @@ func (q asked) value(a *Answer) error {
 	return nil
 }
 
-// run runs Puppet's lookup. The Stderr of an *exec.ExitError has its messages.
+// run runs Puppet's lookup. The error is an *exec.ExitError if Puppet printed no message.
 func (q asked) run(args ...string) ([]byte, error) {
 	args = append([]string{q.query.Key}, args...)
 	if q.query.Compile {
@@ -263,17 +270,19 @@ func (q asked) run(args ...string) ([]byte, error) {
 	if q.query.Merge != "" {
 		args = append(args, "--merge", q.query.Merge)
 	}
-	cmd, err := q.puppet.Lookup(q.ctx, q.job, q.facts, args...)
+	cmd, err := q.puppet.Lookup(q.job, q.facts, args...)
 	if err != nil {
 		return nil, err
 	}
-	out, err := cmd.Output()
+	said := &clip.Tail{Limit: maxMessages}
+	cmd.Stderr = said
+	out, err := cmd.Output(q.ctx, maxAnswer)
 	var exit *exec.ExitError
 	switch {
 	case q.ctx.Err() != nil:
 		return nil, fmt.Errorf("cannot look up %s for %s: %w", q.query.Key, q.query.Node, q.ctx.Err())
-	case errors.As(err, &exit) && len(exit.Stderr) > 0:
-		return nil, fmt.Errorf("cannot look up %s for %s: %s", q.query.Key, q.query.Node, q.relative(string(exit.Stderr)))
+	case errors.As(err, &exit) && said.String() != "":
+		return nil, fmt.Errorf("cannot look up %s for %s: %s", q.query.Key, q.query.Node, q.relative(said.String()))
 	}
 	return out, err
 }

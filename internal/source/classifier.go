@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -141,17 +140,4 @@ func (f *Folder) addAnswers(c Classifier, answers map[string][]byte) (err error)
 	}
 	f.Overlays = append(f.Overlays, Overlaid{Folder: c.Folder, Source: "classifier " + c.Command[0], Files: len(answers)})
 	return nil
-}
-
-// limited refuses more than max bytes; max is then negative.
-type limited struct {
-	to  io.Writer
-	max int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.max -= len(p); l.max < 0 {
-		return 0, io.ErrShortWrite
-	}
-	return l.to.Write(p)
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,25 +12,28 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"pulley/internal/proctree"
+	"pulley/internal/bounded"
+	"pulley/internal/child"
 )
 
-// command is a child process with a deadline and its own session. No process of it outlives it. It cannot prompt at the
-// terminal, where the progress line would hide the question.
+// command is a child process with a deadline and its own session. It cannot prompt at the terminal, where the progress line
+// would hide the question.
 type command struct {
 	dir  string
 	args []string
-	env  []string // added to the process environment
+	env  []string // added to the process environment, of which the settings of Pulley are no part
 	in   io.Reader
-	max  int       // bytes of standard output; 0: no limit
+	max  int64     // bytes of standard output; 0: maxOutput
 	show io.Writer // receives all output; nil: run returns standard output, and the error contains standard error
 }
 
 // grace is the time a process has to end after the first signal.
 const grace = 5 * time.Second
+
+// maxOutput exceeds the list of files of every repository.
+const maxOutput = 256 << 20
 
 // tailBytes is the number of bytes at the end of the output to keep for the error.
 const tailBytes = 4 << 10
@@ -65,43 +69,22 @@ func cause(err error) string {
 func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, &tooLongError{deadline})
 	defer cancel()
-	var out bytes.Buffer
 	said := &tail{}
-	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdin = c.dir, environ(c.env), c.in
-	cmd.Stdout, cmd.Stderr = &out, io.Writer(said)
-	limit := &limited{&out, c.max}
-	if c.max > 0 {
-		cmd.Stdout = limit
-	}
+	cmd := child.Command{Path: c.args[0], Args: c.args[1:], Dir: c.dir, Env: environ(c.env), Stdin: c.in, Stderr: said, Grace: grace, Left: child.KeepServices} // git starts daemons, such as the cache of credentials
+	var out []byte
+	var err error
 	if c.show != nil {
-		both := io.MultiWriter(c.show, said)
-		cmd.Stdout, cmd.Stderr = both, both // the same writer, so that exec does not write from two goroutines
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	var tree proctree.Tree // r10k starts each git in a session of its own, which the signal to its group does not reach
-	cmd.Cancel = func() error {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGSTOP) // else it may start another one while the tree is read
-		if p, ok := proctree.Read(cmd.Process.Pid); ok {
-			tree = proctree.Of(p)
-		}
-		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT)
-		return err
-	}
-	cmd.WaitDelay = grace
-	err := cmd.Run()
-	if err != nil && cmd.Process != nil {
-		tree.Grow().Signal(syscall.SIGKILL)
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // background processes that it left, if any
+		cmd.Stderr = io.MultiWriter(c.show, said)
+		cmd.Stdout = cmd.Stderr // the same writer, so that exec does not write from two goroutines
+		err = cmd.Run(ctx)
+	} else {
+		out, err = cmd.Output(ctx, cmp.Or(c.max, maxOutput))
 	}
 	if err == nil {
-		return out.Bytes(), nil
+		return out, nil
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	} else if limit.max < 0 {
-		err = fmt.Errorf("it wrote more than %d bytes", c.max)
+	if large := (*bounded.TooLargeError)(nil); errors.As(err, &large) {
+		err = fmt.Errorf("it wrote more than %d bytes", large.Limit)
 	} else if errors.Is(err, exec.ErrNotFound) {
 		err = fmt.Errorf("it is not installed: %w", exec.ErrNotFound)
 	}
@@ -176,7 +159,7 @@ var repositoryVariables = []string{
 }
 
 func environ(more []string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+	env := slices.DeleteFunc(child.WithoutOwn(os.Environ()), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(repositoryVariables, name)
 	})

@@ -8,22 +8,20 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"pulley/internal/bounded"
+	"pulley/internal/child"
 	"pulley/internal/clip"
 )
 
 const (
 	maxAnswerBytes = 16 << 20
 
-	// From SIGTERM to SIGKILL. A program that has lost the lock has some seconds until another one may take it: this and restDeadline
-	// must fit in (inFlight in a test of package store).
-	gentle       = 5 * time.Second
-	restDeadline = 2 * time.Second // for output after the command's end, by processes in other groups
+	// From SIGTERM to SIGKILL. A program that has lost the lock has some seconds until another one may take it: this and the time for
+	// output after the command's end, 2 s, must fit in (inFlight in a test of package store).
+	gentle = 5 * time.Second
 )
 
 // run starts the command for a request and returns its output. ended is set where the exit code is not 0. err is set where there is
@@ -38,69 +36,28 @@ func (p *Provider) run(ctx context.Context, r request) (out []byte, ended, err e
 	}
 	limited, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	stdout := &bounded{most: maxAnswerBytes}
 	stderr := &lines{log: p.config.Log.With("command", p.config.Command[0], "do", r.Do)}
-	cmd := exec.Command(p.program, p.config.Command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(append(input, '\n')), stdout, stderr
-	cmd.Env = environ(p.config.Environ)
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = restDeadline
-	if err := cmd.Start(); err != nil {
-		return nil, nil, fmt.Errorf("cannot start: %w", err)
-	}
-	endGroup(limited, cmd.Process.Pid)
-	waitErr := cmd.Wait()
+	out, err = child.Command{
+		Path: p.program, Args: p.config.Command[1:], Env: child.Filtered(p.config.Environ, passed...),
+		Stdin: bytes.NewReader(append(input, '\n')), Stderr: stderr, Grace: gentle,
+		Left: child.KeepServices, // a machine may be a process
+	}.Output(limited, maxAnswerBytes)
 	stderr.finish()
+	var large *bounded.TooLargeError
+	var exit *exec.ExitError
 	switch {
+	case err == nil:
+		return out, nil, nil
+	case errors.As(err, &exit):
+		return out, fmt.Errorf("ended with %w%s", err, stderr.last()), nil
 	case ctx.Err() != nil:
 		return nil, nil, fmt.Errorf("was ended: %w", ctx.Err())
 	case limited.Err() != nil:
 		return nil, nil, fmt.Errorf("was ended at its deadline of %v%s", p.config.Timeout, stderr.last())
-	case stdout.over:
+	case errors.As(err, &large):
 		return nil, nil, fmt.Errorf("printed more than %d MiB", maxAnswerBytes>>20)
-	case errors.Is(waitErr, exec.ErrWaitDelay): // the command succeeded; a process that it left has the output open
-	case waitErr != nil:
-		ended = fmt.Errorf("ended with %w%s", waitErr, stderr.last())
 	}
-	return stdout.data, ended, nil
-}
-
-// endGroup waits until a process has ended, by itself or with the context, and kills the rest of its group.
-func endGroup(ctx context.Context, pid int) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for { // it stays a zombie: no other group gets its number until it is collected
-			if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-	}()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		unix.Kill(-pid, unix.SIGTERM)
-		hard := time.AfterFunc(gentle, func() { unix.Kill(-pid, unix.SIGKILL) })
-		<-ended
-		hard.Stop()
-	}
-	unix.Kill(-pid, unix.SIGKILL)
-}
-
-// bounded keeps output up to a limit. A write beyond it fails.
-type bounded struct {
-	data []byte
-	most int
-	over bool
-}
-
-func (b *bounded) Write(data []byte) (int, error) {
-	if len(b.data)+len(data) > b.most {
-		b.over = true
-		return 0, errors.New("too much output")
-	}
-	b.data = append(b.data, data...)
-	return len(data), nil
+	return nil, nil, fmt.Errorf("cannot start: %w", err)
 }
 
 const (
@@ -151,23 +108,8 @@ func (l *lines) last() string {
 	return ": " + l.lastOne
 }
 
-// The variables of this program's environment that a command gets: paths, proxies, and the settings of the clouds' tools. Pulley's own
-// settings are not among them: they contain keys of etcd.
-var (
-	passed         = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
-	passedAnyCase  = []string{"http_proxy", "https_proxy", "no_proxy"}
-	passedPrefixes = []string{"OS_", "AWS_", "LIBVIRT_"}
-)
-
-// environ returns the variables that a command gets.
-func environ(all []string) []string {
-	kept := []string{}
-	for _, v := range all {
-		name, _, _ := strings.Cut(v, "=")
-		if slices.Contains(passed, name) || slices.Contains(passedAnyCase, strings.ToLower(name)) ||
-			slices.ContainsFunc(passedPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-			kept = append(kept, v)
-		}
-	}
-	return kept
+// passed are the variables that a command gets besides those of every child process: proxies, and the settings of the clouds' tools.
+var passed = []string{
+	"XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "OS_*", "AWS_*", "LIBVIRT_*",
+	"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
 }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/proctree"
+	"pulley/internal/child"
 )
 
 const (
@@ -106,7 +106,7 @@ func waitAll(command int, ending *atomic.Bool) (code int) {
 
 // killDescendants kills all current processes below this one.
 func killDescendants() {
-	if me, ok := proctree.Read(os.Getpid()); ok {
-		proctree.Of(me)[1:].Signal(unix.SIGKILL)
+	if me, ok := child.Read(os.Getpid()); ok {
+		child.Of(me)[1:].Signal(unix.SIGKILL)
 	}
 }

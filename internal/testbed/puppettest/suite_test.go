@@ -940,13 +940,13 @@ func hasFile(t *testing.T, r *ran, name, want string) {
 // explains checks that `puppet lookup --explain` with the run's settings names the layer.
 func explains(t *testing.T, r *ran, key, want string) {
 	t.Helper()
-	cmd, err := r.Puppet.Command(t.Context(), r.Job, "lookup", key, "--explain")
+	cmd, err := r.Puppet.Command(r.Job, "lookup", key, "--explain")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), want) {
+	if err := cmd.Run(t.Context()); err != nil || !strings.Contains(out.String(), want) {
 		t.Errorf("lookup --explain (%v) does not say %s:\n%s", err, want, &out)
 	}
 }
