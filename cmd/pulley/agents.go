@@ -39,11 +39,11 @@ func newAgentsList(o *options) *cobra.Command {
 }
 
 func (o agentsCommand) agents(ctx context.Context, s *store.Store) error {
-	all, err := change.Versions(ctx, s)
-	if err != nil {
-		return err
+	all, unread := change.Versions(ctx, s)
+	if unread != nil && len(all) == 0 {
+		return unread
 	}
-	return o.out.Print(o.env, all, func(t *cli.Table) error {
+	return errors.Join(o.out.Print(o.env, all, func(t *cli.Table) error {
 		if len(all) == 0 {
 			fmt.Fprintln(o.env.Stdout, "no agent is published; `pulley agents publish FILE` publishes one")
 			return nil
@@ -68,7 +68,7 @@ func (o agentsCommand) agents(ctx context.Context, s *store.Store) error {
 			t.Row(a.Version, strings.Join(platforms, " "), size, signed, strconv.Itoa(a.Nodes), strings.Join(wanted, ", "), since, a.Author, string(a.Message))
 		}
 		return nil
-	})
+	}), unread)
 }
 
 func newAgentsShow(o *options) *cobra.Command {

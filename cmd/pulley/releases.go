@@ -153,13 +153,13 @@ func newReleasesShow(o *options) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				r, err := publish.Show(ctx, s, args[0])
-				if err != nil {
+				if r.Version == "" {
 					return err
 				}
-				return o.out.Print(o.env, r, func(*cli.Table) error {
+				return errors.Join(o.out.Print(o.env, r, func(*cli.Table) error {
 					releasesCommand{o}.describeRelease(r)
 					return nil
-				})
+				}), err)
 			})
 		},
 	}

@@ -3,6 +3,8 @@ package change
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -79,22 +81,24 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 	if err != nil {
 		return nil, err
 	}
+	var problems []error
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
-			return nil, err
+			continue // it can have no nodes
 		}
 		w, _, err := s.Fleet.AgentWish(ctx, ref)
-		if err != nil {
-			return nil, err
+		var f store.FleetState
+		if err == nil {
+			f, err = s.Fleet.State(ctx, ref)
+		}
+		if err != nil { // the agents of the others are shown
+			problems = append(problems, fmt.Errorf("cannot read the agents of %s: %w", ref, err))
+			continue
 		}
 		for _, want := range wants(ref, w) {
 			v := of(want.Version)
 			v.Wanted = append(v.Wanted, want)
-		}
-		f, err := s.Fleet.State(ctx, ref)
-		if err != nil {
-			return nil, err
 		}
 		for _, st := range f.Statuses {
 			of(publish.PlainVersion(st.Version)).Nodes++
@@ -105,7 +109,7 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 		all = append(all, *v)
 	}
 	slices.SortFunc(all, func(a, b Version) int { return store.CompareVersions(b.Version, a.Version) })
-	return all, nil
+	return all, errors.Join(problems...)
 }
 
 // FleetVersions are the wanted and the running agents of an environment.

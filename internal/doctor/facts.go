@@ -124,8 +124,8 @@ func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (
 		}
 	}
 	f.operators, f.damaged, f.operatorsErr = st.Identities.Operators(ctx)
-	f.notices, _, _ = st.Notices.List(ctx) // a node may not read them, and no other finding needs them
-	f.cleanups, _ = st.Joins.Cleanups(ctx) // a node may not read them either
+	f.notices, _, _ = st.Notices.List(ctx)    // a node may not read them, and no other finding needs them
+	f.cleanups, _, _ = st.Joins.Cleanups(ctx) // a node may not read them either
 	return f, nil
 }
 

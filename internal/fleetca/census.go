@@ -60,7 +60,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 	for _, name := range known {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
-			return Census{}, err
+			continue // it can have no nodes
 		}
 		all, bad, err := s.Identities.List(ctx, ref)
 		if err != nil {

@@ -476,7 +476,10 @@ func (a *audit) data(ctx context.Context) error {
 		if err != nil {
 			continue // not a key of Pulley
 		}
-		if err := a.dataOf(ctx, ref); err != nil {
+		err = a.dataOf(ctx, ref)
+		if errors.As(err, new(*store.UnreadableError)) { // it stops the check of no others
+			a.find("environments/"+name, Unreadable, err.Error(), "run `pulley doctor`: it names the command that deletes the key")
+		} else if err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,8 @@ package publish
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"pulley/environments"
 	"pulley/internal/store"
@@ -52,7 +54,7 @@ type User struct {
 	Scopes      []store.Scope `json:"-"`       // those of Desired
 }
 
-// Show reads a release and finds its users.
+// Show reads a release and finds its users. With an error about an environment, it returns the users in all others.
 func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 	r, err := s.Releases.Get(ctx, version)
 	if err != nil {
@@ -67,14 +69,16 @@ func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 		return Shown{}, err
 	}
 	shown := Shown{List(r, withdrawn), []User{}}
+	var problems []error
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
 			continue // not an environment's key
 		}
 		f, err := s.Fleet.State(ctx, ref)
-		if err != nil {
-			return Shown{}, err
+		if err != nil { // it may use the release; the others are shown
+			problems = append(problems, fmt.Errorf("cannot read whether %s uses it: %w", ref, err))
+			continue
 		}
 		u := User{Environment: name, Desired: []string{}}
 		for _, scope := range append([]store.Scope{{}}, f.Desires.Pinned()...) {
@@ -91,5 +95,5 @@ func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 			shown.Users = append(shown.Users, u)
 		}
 	}
-	return shown, nil
+	return shown, errors.Join(problems...)
 }

@@ -187,16 +187,18 @@ func anchor(ctx context.Context, st *store.Store, a store.Author) ([]Anchored, e
 		return nil, err
 	}
 	var all []Anchored
+	var problems []error
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
-			return nil, err
+			continue // it can have no nodes
 		}
 		epoch, err := st.Targets.Anchor(ctx, ref, a)
-		if err != nil {
-			return nil, err
+		if err != nil { // the other environments are marked all the same
+			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
+			continue
 		}
 		all = append(all, Anchored{name, int64(epoch)})
 	}
-	return all, nil
+	return all, errors.Join(problems...)
 }

@@ -28,15 +28,18 @@ type cleanups struct {
 
 // work does all that is due.
 func (c *cleanups) work(ctx context.Context) error {
-	all, err := c.Store.Joins.Cleanups(ctx)
+	all, damaged, err := c.Store.Joins.Cleanups(ctx)
+	var problems []error
+	if len(damaged) > 0 {
+		problems = append(problems, damagedError(damaged))
+	}
 	if err != nil || len(all) == 0 {
-		return err
+		return errors.Join(append(problems, err)...)
 	}
 	own, err := puppetserver.LoadCredentials(c.dir) // at each round: they are renewed while serve runs
 	if err != nil {
 		return err
 	}
-	var problems []error
 	for _, one := range all {
 		if ctx.Err() != nil {
 			return ctx.Err()

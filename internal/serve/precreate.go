@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"pulley/environments"
@@ -61,39 +60,43 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 		return err
 	}
 	var refs []environments.Ref
+	var problems []error // of one environment; they stop no others
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
 			continue // it can have no nodes
 		}
 		if err := t.Store.Access.EnsureEnvironment(ctx, ref.String()); err != nil {
-			return err
+			problems = append(problems, err)
+			continue
 		}
 		refs = append(refs, ref)
 	}
 	if strays {
-		if err := t.dropStrays(ctx); err != nil {
-			return err
-		}
+		problems = append(problems, t.dropStrays(ctx))
 	}
 	left := maxPrecreated
-	var skipped []string
 	for _, ref := range refs {
-		left, err = t.precreateIn(ctx, ref, left)
-		switch {
-		case errors.Is(err, errDamaged):
-			skipped = append(skipped, ref.String())
-		case err != nil:
-			return err
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if left, err = t.precreateIn(ctx, ref, left); err != nil {
+			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
 		}
 	}
-	if skipped != nil {
-		return fmt.Errorf("cannot pre-create users of %s: %w", strings.Join(skipped, ", "), errDamaged)
-	}
-	return nil
+	return errors.Join(problems...)
 }
 
-var errDamaged = errors.New("a record of a user or an identity is damaged; `pulley doctor` names its key")
+// damagedError names records that cannot be read.
+type damagedError []string
+
+func (e damagedError) Error() string {
+	more := ""
+	if n := len(e) - 1; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
+	}
+	return e[0] + more + "\nrun `pulley doctor`: it names each of them with the command that deletes it"
+}
 
 // precreateIn creates the missing users of one environment, at most left, and deletes superfluous ones. It returns the
 // remaining number.
@@ -105,9 +108,6 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 	reserves, identities, damaged, err := t.recordsOf(ctx, ref)
 	if err != nil {
 		return left, err
-	}
-	if damaged { // a node whose identity is not readable may have joined
-		return left, errDamaged
 	}
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
@@ -138,18 +138,32 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 			waiting.Set(float64(made))
 		}
 	}
+	if len(damaged) > 0 {
+		return left, damaged
+	}
 	return left, nil
 }
 
 // recordsOf reads the holders of an environment's names. It reads pre-created users before identities: a user that
-// becomes an identity meanwhile is seen twice, not never.
-func (t *Tasks) recordsOf(ctx context.Context, ref environments.Ref) (p map[string]store.Precreated, i map[string]store.Identity, damaged bool, err error) {
+// becomes an identity meanwhile is seen twice, not never. A node with a record that cannot be read has an empty identity
+// and no pre-created user: it may have joined.
+func (t *Tasks) recordsOf(ctx context.Context, ref environments.Ref) (p map[string]store.Precreated, i map[string]store.Identity, damaged damagedError, err error) {
 	p, bad, err := t.Store.Identities.Precreated(ctx, ref)
 	if err != nil {
-		return nil, nil, false, err
+		return nil, nil, nil, err
 	}
 	i, worse, err := t.Store.Identities.List(ctx, ref)
-	return p, i, len(bad)+len(worse) > 0, err
+	if err == nil && len(bad)+len(worse) > 0 {
+		err = t.Store.Identities.Names(ctx, ref, func(node string, joined bool) {
+			_, reserved := p[node]
+			_, known := i[node]
+			if joined && !known || !joined && !reserved && !known {
+				i[node] = store.Identity{}
+				delete(p, node)
+			}
+		})
+	}
+	return p, i, append(bad, worse...), err
 }
 
 // plan returns the nodes with missing users, at most most, and the nodes with superfluous users. A removed node gets
@@ -189,6 +203,7 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 		return err
 	}
 	owned := map[string]func(node string) (_ store.Owners, readable bool){}
+	var problems []error
 	for _, user := range users {
 		name, err := pki.ParseName(user)
 		if err != nil || name.Prefix != t.Store.Prefix() {
@@ -202,7 +217,8 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 		if name.Kind == pki.KindNode {
 			if owned[name.Environment] == nil {
 				if owned[name.Environment], err = t.ownersIn(ctx, name.Environment); err != nil {
-					return err
+					problems = append(problems, err)
+					owned[name.Environment] = unreadableOwners
 				}
 			}
 			owners, readable = owned[name.Environment](name.Subject)
@@ -215,14 +231,17 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(problems...)
 }
+
+// unreadableOwners are the owners of the names of an environment whose records cannot be read: they may be any.
+func unreadableOwners(string) (_ store.Owners, readable bool) { return store.Owners{}, false }
 
 // ownersIn reads the owners of the names of an environment, which may have no spec. Unreadable records name any user.
 func (t *Tasks) ownersIn(ctx context.Context, env string) (func(node string) (_ store.Owners, readable bool), error) {
 	ref, err := environments.ParseRef(env)
 	if err != nil {
-		return func(string) (store.Owners, bool) { return store.Owners{}, false }, nil
+		return unreadableOwners, nil
 	}
 	precreated, identities, damaged, err := t.recordsOf(ctx, ref)
 	return func(node string) (owners store.Owners, readable bool) {
@@ -232,7 +251,7 @@ func (t *Tasks) ownersIn(ctx context.Context, env string) (func(node string) (_ 
 		if i, ok := identities[node]; ok {
 			owners.Identity = &i
 		}
-		return owners, !damaged
+		return owners, len(damaged) == 0
 	}, err
 }
 

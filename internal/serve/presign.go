@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"time"
 
@@ -81,18 +82,21 @@ func (s *presigning) work(ctx context.Context) error {
 		return err
 	}
 	of, specs := map[environments.Ref]map[string]place{}, map[environments.Ref]*environments.Environment{}
+	var problems []error
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
 			continue
 		}
 		spec, _, err := s.Store.Environments.Spec(ctx, ref)
-		if err != nil {
-			return err
+		if err != nil { // its machines wait; those of others do not
+			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
+			continue
 		}
 		made, _, err := s.Store.Identities.AllPresigned(ctx, ref)
 		if err != nil {
-			return err
+			problems = append(problems, err)
+			continue
 		}
 		if len(made) == 0 && (spec == nil || spec.Puppet.CA.How != environments.CertificatesMade) {
 			continue
@@ -103,7 +107,7 @@ func (s *presigning) work(ctx context.Context) error {
 		}
 	}
 	if len(of) == 0 {
-		return nil
+		return errors.Join(problems...)
 	}
 	tokens, _, err := s.Store.Tokens.List(ctx) // before the holders: a join uses the token up and takes the name at once
 	if err != nil {
@@ -119,7 +123,6 @@ func (s *presigning) work(ctx context.Context) error {
 			of[ref][t.Node] = p
 		}
 	}
-	var problems []error
 	for ref, places := range of {
 		for node, p := range places {
 			if ctx.Err() != nil {

@@ -187,31 +187,21 @@ func (t *Tasks) makeRoom(ctx context.Context) error {
 // checkBoots sends notices of first boots that are silent, and deletes old records of floods and of ended retirements.
 func (t *Tasks) checkBoots(ctx context.Context) error {
 	names, err := t.Store.Environments.List(ctx)
-	if err != nil {
-		return err
-	}
+	problems := []error{err}
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
 			continue
 		}
 		boots, _, err := t.Store.FirstBoots.List(ctx, ref)
-		if err != nil {
-			return err
-		}
 		for _, b := range boots {
 			if b.Stands(t.Now()) && b.Unlocked == nil {
 				t.Notifier.Stalled(ref, b)
 			}
 		}
-		if err := t.forgetFloods(ctx, ref); err != nil {
-			return err
-		}
-		if err := t.Store.Fleet.EndRetirements(ctx, ref); err != nil {
-			return err
-		}
+		problems = append(problems, err, t.forgetFloods(ctx, ref), t.Store.Fleet.EndRetirements(ctx, ref))
 	}
-	return nil
+	return errors.Join(problems...)
 }
 
 func (t *Tasks) forgetFloods(ctx context.Context, ref environments.Ref) error {

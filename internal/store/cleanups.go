@@ -68,8 +68,8 @@ func cleanupOf(spec *environments.Environment, node string, r Removal) *Cleanup 
 	return &c
 }
 
-// Cleanups lists all cleanups, the oldest removal first.
-func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, err error) {
+// Cleanups lists all cleanups, the oldest removal first. damaged names the unreadable ones.
+func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, damaged []string, err error) {
 	names, err := s.db.Segments(ctx, s.db.Keys.AllCleanups())
 	for i := 0; err == nil && i < len(names); i++ {
 		ref, bad := environments.ParseRef(names[i])
@@ -77,12 +77,16 @@ func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, err error) {
 			continue // not ours
 		}
 		var of map[string]Cleanup
-		of, _, err = etcd.ReadAll[Cleanup](ctx, s.db, s.db.Env(ref).Cleanup(""))
+		var worse []string
+		of, worse, err = etcd.ReadAll[Cleanup](ctx, s.db, s.db.Env(ref).Cleanup(""))
+		damaged = append(damaged, worse...)
 		for node, c := range of {
-			if c.Node == node {
-				c.Environment = ref
-				all = append(all, c)
+			if c.Node != node {
+				damaged = append(damaged, (&etcd.UnreadableError{Key: s.db.Env(ref).Cleanup(node), Problem: "it is that of another node"}).Error())
+				continue
 			}
+			c.Environment = ref
+			all = append(all, c)
 		}
 	}
 	slices.SortFunc(all, func(a, b Cleanup) int {
@@ -91,7 +95,7 @@ func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, err error) {
 		}
 		return compareCleanups(a, b)
 	})
-	return all, etcd.Wrap(err, "cannot list what Puppet servers have of removed nodes")
+	return all, damaged, etcd.Wrap(err, "cannot list what Puppet servers have of removed nodes")
 }
 
 // Cleanup reads what Puppet servers still have of a removed node; nil for nothing.
@@ -135,10 +139,10 @@ func (s *Joins) NamesakeAt(ctx context.Context, ref environments.Ref, node, url 
 		}
 		var spec *environments.Environment
 		var holder Holder
-		if spec, _, err = s.specs.Spec(ctx, other); err != nil || spec == nil || !spec.Puppet.Uses(url) {
+		if holder, err = s.Holder(ctx, other, node); err != nil || !holder.Returned() { // first: an environment that cannot be read stops only its own names
 			continue
 		}
-		if holder, err = s.Holder(ctx, other, node); err == nil && holder.Returned() {
+		if spec, _, err = s.specs.Spec(ctx, other); err == nil && spec != nil && spec.Puppet.Uses(url) {
 			return &other, nil
 		}
 	}

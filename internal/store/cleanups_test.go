@@ -36,7 +36,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	}
 	remove("web1")
 	remove("web2")
-	all, err := st.Joins.Cleanups(ctx)
+	all, _, err := st.Joins.Cleanups(ctx)
 	if err != nil || len(all) != 2 || all[0].Certname != "web1" || all[0].Environment != dev || len(all[0].Steps) != 3 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -84,7 +84,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	if err := st.Joins.PutCleanup(ctx, *again); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := st.Joins.Cleanups(ctx); err != nil || len(all) != 1 || all[0].Node != "web2" {
+	if all, _, err := st.Joins.Cleanups(ctx); err != nil || len(all) != 1 || all[0].Node != "web2" {
 		t.Errorf("%+v, %v", all, err)
 	}
 

@@ -81,6 +81,7 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 	if err != nil {
 		return 0, err
 	}
+	var problems []error
 	for _, env := range environments {
 		err := s.db.Scan(ctx, s.db.Keys.Env(env).Holds(), func(_ string, kv *etcd.KV) error {
 			removed, err := s.endHold(ctx, kv, now)
@@ -89,11 +90,9 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 			}
 			return err
 		})
-		if err != nil {
-			return ended, fmt.Errorf("cannot end the holds of %s: %w", env, err)
-		}
+		problems = append(problems, etcd.Wrap(err, "cannot end the holds of %s", env))
 	}
-	return ended, nil
+	return ended, errors.Join(problems...)
 }
 
 // endHold removes a hold whose end has passed, and renews the lease of another one.

@@ -88,6 +88,20 @@ func (s *Identities) List(ctx context.Context, ref environments.Ref) (all map[st
 	return all, damaged, etcd.Wrap(err, "cannot list the identities of %s", ref)
 }
 
+// Names calls each with the names of identities, which joined, and of pre-created users, also with those whose records cannot be read.
+func (s *Identities) Names(ctx context.Context, ref environments.Ref, each func(node string, joined bool)) (err error) {
+	k := s.db.Env(ref)
+	for joined, prefix := range map[bool]string{true: k.Identities(), false: k.Precreated("")} {
+		if err == nil {
+			err = s.db.Scan(ctx, prefix, func(rest string, _ *etcd.KV) error {
+				each(etcd.Unescape(rest), joined)
+				return nil
+			}, clientv3.WithKeysOnly())
+		}
+	}
+	return etcd.Wrap(err, "cannot list the identities of %s", ref)
+}
+
 // Get reads the holder of a node's name, and the revision of its last write. It returns nil and 0 if there is none.
 func (s *Identities) Get(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
 	return etcd.Single[Identity](ctx, s.db, s.db.Env(ref).Identity(node))
