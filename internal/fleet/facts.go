@@ -69,14 +69,19 @@ func Narrow(ctx context.Context, s *store.Store, ref environments.Ref, f store.F
 	if sel.Where == nil {
 		return sel, nil, nil
 	}
-	e := newEvaluation(sel, f, ref, now)
+	evaluation, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	e := newEvaluation(evaluation, sel, f, ref, now)
 	if err := readFacts(ctx, s, ref, sel, e.add); err != nil {
+		end(err)
+		e.done.Wait()
 		return sel, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
-	defer cancel()
-	if err := where.Within(ctx, e.finish); err != nil {
-		return sel, nil, err
+	limit := time.AfterFunc(evaluationTime, func() { end(context.DeadlineExceeded) })
+	defer limit.Stop()
+	e.finish()
+	if evaluation.Err() != nil {
+		return sel, nil, fmt.Errorf("cannot evaluate the expression: %w\nsimplify it", context.Cause(evaluation))
 	}
 	sel.matched = e.nodes
 	return sel, e.notes(), nil
@@ -97,6 +102,7 @@ func readFacts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 // evaluation evaluates an expression for the nodes of a fleet, on all processors, while etcd sends the next facts.
 type evaluation struct {
 	Selection
+	ctx   context.Context // ends the evaluation
 	fleet store.FleetState
 	ref   environments.Ref
 	now   time.Time
@@ -130,8 +136,8 @@ func newMatched() matched { return matched{nodes: map[string]bool{}, names: map[
 // evaluatedAtOnce is the number of nodes of one goroutine.
 const evaluatedAtOnce = 100
 
-func newEvaluation(sel Selection, f store.FleetState, ref environments.Ref, now time.Time) *evaluation {
-	e := &evaluation{Selection: sel, fleet: f, ref: ref, now: now, roles: map[string]string{}, matched: newMatched()}
+func newEvaluation(ctx context.Context, sel Selection, f store.FleetState, ref environments.Ref, now time.Time) *evaluation {
+	e := &evaluation{Selection: sel, ctx: ctx, fleet: f, ref: ref, now: now, roles: map[string]string{}, matched: newMatched()}
 	called := map[string]string{}
 	if f.Spec != nil {
 		called = calledFor(f.Spec)
@@ -211,7 +217,7 @@ func (e *evaluation) evaluateNode(matcher *where.Matcher, m *matched, p publishe
 		values["state"], values["reason"], values["release"], values["desired"] = string(n.State), string(n.Reason), n.Release, n.Desired
 		values["data"], values["outcome"], values["unclassified"], values["agent"] = int(n.Data), string(n.Outcome), n.Unclassified, e.fleet.Statuses[p.node].Version
 	}
-	is, err := matcher.Matches(values)
+	is, err := matcher.Matches(e.ctx, values)
 	if err != nil {
 		m.failed++
 		if m.first == nil {

@@ -5,6 +5,7 @@
 package where
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,12 +67,20 @@ func IsVariable(name string) bool {
 
 // Expression selects nodes.
 type Expression struct {
-	text    string
-	program *vm.Program
-	facts   []string   // names of the facts that it reads, in order
-	paths   [][]string // parts of facts that it reads, as {os, family}
-	all     bool       // it may read any fact
-	judged  bool
+	text   string
+	facts  []string   // names of the facts that it reads, in order
+	paths  [][]string // parts of facts that it reads, as {os, family}
+	all    bool       // it may read any fact
+	judged bool
+}
+
+// environment returns the variables with a value of their type.
+func environment() map[string]any {
+	env := map[string]any{}
+	for _, v := range variables {
+		env[v.name] = v.zero
+	}
+	return env
 }
 
 // Parse compiles an expression. Its error shows the place of a mistake, and lists the names.
@@ -79,19 +88,15 @@ func Parse(text string) (*Expression, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("cannot read the expression: it has %d bytes, more than %d", len(text), maxText)
 	}
-	env := map[string]any{}
-	for _, v := range variables {
-		env[v.name] = v.zero
-	}
 	read := &reads{names: map[string]bool{}, own: map[string]bool{}, facts: map[string]bool{}, bare: map[ast.Node]bool{}, paths: map[ast.Node][]string{}}
-	program, err := expr.Compile(text, expr.Env(env), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes), expr.Patch(read), expr.Patch(optional{}))
+	_, err := expr.Compile(text, expr.Env(environment()), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes), expr.Patch(read), expr.Patch(optional{}))
 	if err == nil && read.call != nil { // its name may be a fact's
 		err = (&file.Error{Location: read.call.Location(), Message: "there is no such function"}).Bind(file.NewSource(text))
 	}
 	if err != nil {
 		return nil, explain(err)
 	}
-	e := &Expression{text: text, program: program, all: len(read.bare) > 0}
+	e := &Expression{text: text, all: len(read.bare) > 0}
 	for _, v := range variables {
 		e.judged = e.judged || v.judged && read.names[v.name]
 		delete(read.names, v.name)
@@ -193,19 +198,79 @@ func (optional) Visit(node *ast.Node) {
 	}
 }
 
+// The limits of an evaluation for one node. The library has none for loops and texts.
+const (
+	maxSteps     = 1_000_000 // evaluations of the predicates of loops
+	maxTextBytes = 16 << 20  // of the texts that they, and each +, make together
+)
+
+// costName is the function that counts. A user cannot write it.
+const costName = "\x00cost"
+
+// ErrTooCostly is the error of an evaluation that reached a limit.
+var ErrTooCostly = errors.New("it takes too many steps for one node: a loop is in a loop, or a text grows")
+
+// counted makes each predicate of a loop, and each sum, count.
+type counted struct{}
+
+// Visit implements ast.Visitor.
+func (counted) Visit(node *ast.Node) {
+	count := func(of ast.Node) ast.Node {
+		return &ast.CallNode{Callee: &ast.IdentifierNode{Value: costName}, Arguments: []ast.Node{of}}
+	}
+	switch n := (*node).(type) {
+	case *ast.PredicateNode:
+		n.Node = count(n.Node)
+	case *ast.BinaryNode:
+		if n.Operator == "+" {
+			ast.Patch(node, count(n))
+		}
+	}
+}
+
 // Matcher evaluates an expression. One goroutine uses it at a time.
 type Matcher struct {
-	e  *Expression
-	vm vm.VM
+	vm          vm.VM
+	program     *vm.Program
+	broken      error
+	ctx         context.Context
+	steps, text int   // of this evaluation
+	ended       error // why this evaluation was ended
 }
 
 // Matcher returns a matcher.
-func (e *Expression) Matcher() *Matcher { return &Matcher{e: e} }
+func (e *Expression) Matcher() *Matcher {
+	m := &Matcher{}
+	m.program, m.broken = expr.Compile(e.text, expr.Env(environment()), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes),
+		expr.Function(costName, m.cost), expr.Patch(optional{}), expr.Patch(counted{}))
+	return m
+}
+
+// cost counts, and returns its argument.
+func (m *Matcher) cost(of ...any) (any, error) {
+	if text, is := of[0].(string); is {
+		m.text += len(text)
+	}
+	if m.steps++; m.steps > maxSteps || m.text > maxTextBytes {
+		m.ended = ErrTooCostly
+	} else if m.steps%1000 == 0 && m.ctx.Err() != nil {
+		m.ended = context.Cause(m.ctx)
+	}
+	return of[0], m.ended
+}
 
 // Matches reports whether the expression is true for a node with these values: of variables, and of facts by name. An
-// error is that of this node alone: its values have other types than the expression expects.
-func (m *Matcher) Matches(values map[string]any) (bool, error) {
-	out, err := m.vm.Run(m.e.program, values)
+// error is that of this node alone: its values have other types than the expression expects, or the evaluation is too costly. The
+// end of ctx ends an evaluation.
+func (m *Matcher) Matches(ctx context.Context, values map[string]any) (bool, error) {
+	m.ctx, m.steps, m.text, m.ended = ctx, 0, 0, context.Cause(ctx)
+	out, err := any(nil), cmp.Or(m.broken, m.ended)
+	if err == nil {
+		out, err = m.vm.Run(m.program, values)
+	}
+	if m.ended != nil {
+		err = m.ended
+	}
 	if at := (*file.Error)(nil); errors.As(err, &at) {
 		err = errors.New(at.Message)
 	}
@@ -214,16 +279,4 @@ func (m *Matcher) Matches(values map[string]any) (bool, error) {
 	}
 	is, _ := out.(bool)
 	return is, nil
-}
-
-// Within runs do, and returns an error if ctx ends earlier: an expression may loop for hours.
-func Within(ctx context.Context, do func()) error {
-	done := make(chan struct{})
-	go func() { defer close(done); do() }()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("cannot evaluate the expression: %w\nsimplify it", context.Cause(ctx))
-	}
 }
