@@ -64,7 +64,7 @@ func ReadChanges(ctx context.Context, s *store.Store, ref environments.Ref, r *R
 		if err != nil {
 			return err
 		}
-		runs = slices.DeleteFunc(runs, func(run agent.Run) bool { return !strings.HasPrefix(run.Assignment, r.ID+".") })
+		runs = slices.DeleteFunc(runs, func(run agent.Run) bool { return !r.plan.Ordered(run.Assignment) })
 		if first := slices.IndexFunc(runs, func(run agent.Run) bool { return run.Kind == agent.Success }); first >= 0 {
 			runs = runs[:first+1] // later ones only enforced the target
 		}

@@ -37,13 +37,13 @@ func TestReadChangesOfARollout(t *testing.T) {
 	}
 	motd, nginx := agent.ResourceEvent{Resource: "File[/etc/motd]", Status: "changed"}, agent.ResourceEvent{Resource: "Service[nginx]", Status: "failed"}
 	repaired := agent.ResourceEvent{Resource: "Service[nginx]", Status: "changed"}
-	run("web1", "1", "r1.1", agent.Success, agent.Counts{Changed: 9}, agent.ResourceEvent{Resource: "User[x]", Status: "changed"}) // another rollout
-	run("web1", "2", "r2.1", agent.Between, agent.Counts{Changed: 1, Failed: 1}, motd, nginx)
-	run("web1", "3", "r2.1", agent.Success, agent.Counts{Changed: 1}, repaired)
-	run("web1", "4", "r2.1", agent.Success, agent.Counts{Changed: 5}, agent.ResourceEvent{Resource: "User[y]", Status: "changed"}) // drift
-	run("web2", "1", "r2.1", agent.Between, agent.Counts{Changed: 1, Failed: 1}, motd, nginx)
+	run("web1", "1", "r2.1.b", agent.Success, agent.Counts{Changed: 9}, agent.ResourceEvent{Resource: "User[x]", Status: "changed"}) // another rollout
+	run("web1", "2", "r2.1.a", agent.Between, agent.Counts{Changed: 1, Failed: 1}, motd, nginx)
+	run("web1", "3", "r2.1.a", agent.Success, agent.Counts{Changed: 1}, repaired)
+	run("web1", "4", "r2.1.a", agent.Success, agent.Counts{Changed: 5}, agent.ResourceEvent{Resource: "User[y]", Status: "changed"}) // drift
+	run("web2", "1", "r2.1.a", agent.Between, agent.Counts{Changed: 1, Failed: 1}, motd, nginx)
 	r := Rollout{
-		ID: "r2", Kind: rollout.Take, Ended: now, took: map[string]bool{"web1": true, "web2": false, "web3": true, "web4": false},
+		ID: "r2", plan: &rollout.Plan{ID: "r2", Nonce: "a"}, Kind: rollout.Take, Ended: now, took: map[string]bool{"web1": true, "web2": false, "web3": true, "web4": false},
 		Members: []RolloutNode{{Node: "web2", State: NodeFailed}, {Node: "web4", State: NodeSkipped}},
 	}
 	if err := ReadChanges(ctx, s, dev, &r); err != nil {

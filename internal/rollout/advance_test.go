@@ -566,7 +566,7 @@ func TestStateComesFirst(t *testing.T) {
 		t.Fatalf("the first step is %+v", step)
 	}
 	next := Advance(b.plan, *step.State, b.o, b.now)
-	if next.State != nil || len(next.Assign) != 1 || next.Assign[0].Assignment.ID != "r1.1" || next.Assign[0].Assignment.Machine != "m-web1" {
+	if next.State != nil || len(next.Assign) != 1 || next.Assign[0].Assignment.ID != "r1.1." || next.Assign[0].Assignment.Machine != "m-web1" {
 		t.Fatalf("the second step is %+v", next)
 	}
 }

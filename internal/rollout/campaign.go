@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -25,7 +26,8 @@ const (
 
 // Plan is a campaign as it was started. It never changes.
 type Plan struct {
-	ID       string            `json:"id"`
+	ID       string            `json:"id"`              // for people: an etcd that went back in time gives it again
+	Nonce    string            `json:"nonce,omitempty"` // random: the plan, its keys and its orders have it, and no other plan has
 	Kind     Kind              `json:"kind"`
 	Epoch    agent.Epoch       `json:"epoch"`          // of the environment's gate while the campaign runs
 	Noop     bool              `json:"noop,omitempty"` // of a job: its runs make no changes
@@ -43,6 +45,14 @@ type Plan struct {
 	By       string            `json:"by,omitempty"`
 	Why      agent.Prose       `json:"why,omitempty"`
 	At       time.Time         `json:"at"`
+}
+
+// order is the ID of an order of this plan. No answer to another plan's order has it.
+func (p Plan) order(what string) string { return p.ID + "." + what + "." + p.Nonce }
+
+// Ordered reports whether an order is of this plan, by its ID.
+func (p Plan) Ordered(id string) bool {
+	return strings.HasPrefix(id, p.ID+".") && strings.HasSuffix(id, "."+p.Nonce)
 }
 
 // Group is a part of a plan. Its nodes take the target in batches.

@@ -113,7 +113,7 @@ func here(m Member, n Node) bool { return n.Host != nil && n.Host.MachineID == m
 
 // missing reports whether a node was not ordered to wait yet.
 func (a *advance) missing(m Member, n Node) bool {
-	return here(m, n) && (n.Assigned == nil || n.Assigned.Rollout != a.p.ID || n.Assigned.Epoch != a.p.Epoch)
+	return here(m, n) && (n.Assigned == nil || !a.p.Ordered(n.Assigned.ID) || n.Assigned.Epoch != a.p.Epoch)
 }
 
 // kept reports whether a hold, or the machine itself, keeps a node of a job from its turn.
@@ -138,5 +138,5 @@ func (a *advance) waiting() (all []Assign) {
 
 // Waits is the order to wait for a node of a job.
 func (p Plan) Waits(machine string) agent.Assignment {
-	return agent.Assignment{ID: p.ID + ".wait", Kind: agent.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}
+	return agent.Assignment{ID: p.order("wait"), Kind: agent.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}
 }

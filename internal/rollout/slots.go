@@ -1,7 +1,7 @@
 package rollout
 
 import (
-	"fmt"
+	"strconv"
 	"time"
 
 	"pulley/agent"
@@ -29,7 +29,7 @@ func (a *advance) order(m Member, again bool) {
 		a.s.Moved = a.now // what it waited for before is no lack of progress
 	}
 	a.s.Tries[m.Node]++
-	a.put(m.Node, Slot{ID: fmt.Sprintf("%s.%d", a.p.ID, a.s.Tries[m.Node]), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
+	a.put(m.Node, Slot{ID: a.p.order(strconv.Itoa(a.s.Tries[m.Node])), State: Ordered, Machine: m.Machine, At: a.now, Again: again})
 }
 
 // position is a node of a campaign, with the index of its group and its index there.

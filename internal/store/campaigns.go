@@ -65,6 +65,11 @@ type Campaign struct {
 
 // chunk is a part of the nodes of a plan.
 type chunk struct {
+	Parts []part `json:"parts"`
+}
+
+// part is nodes of one group of a plan.
+type part struct {
 	Group   int              `json:"group"` // index, or outside
 	Members []rollout.Member `json:"members"`
 }
@@ -98,9 +103,7 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 	if p.Kind == rollout.Run {
 		kind, p.ID = JobStarted, fmt.Sprintf("j%d", p.Epoch)
 	}
-	if err := s.putMembers(ctx, k, p); err != nil {
-		return fail(err)
-	}
+	p.Nonce = etcd.Nonce()
 	own := d.Target(scope)
 	c := Change{
 		Epoch: p.Epoch, Kind: kind, Role: p.Role, Before: own, After: own, By: a.By, Why: agent.Prose(a.Why), At: at,
@@ -120,17 +123,30 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 		Put(k.Gate(), agent.Gate{Epoch: p.Epoch, State: agent.GateOpen, Rollout: p.ID, By: a.By, Why: agent.Prose(a.Why), At: at}).
 		Put(k.Campaign(p.ID), p).Put(k.CampaignState(p.ID), rollout.Start(at)).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
-	if err := s.sign(ctx, b, ref, d, c, a); err != nil {
+	if err := s.sign(ctx, b, ref, d, c, a); err != nil { // before anything is written: it may take long, or need a person
 		return fail(err)
 	}
-	if p.Kind == rollout.Run {
-		lease, err := s.db.Grant(ctx, JobLease)
-		if err != nil {
+	draft, err := s.db.Draft(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	defer draft.Close(ctx)
+	for i, part := range chunks(p) {
+		if err := draft.Put(ctx, k.CampaignNodes(p.ID, p.Nonce, i), part); err != nil {
 			return fail(err)
 		}
-		b.Put(k.Job(), agent.LiveJob{ID: p.ID}, clientv3.WithLease(lease))
 	}
-	if err := s.db.Commit(ctx, b); err != nil {
+	draft.Keep(b)
+	var job etcd.LeaseSwap
+	if p.Kind == rollout.Run {
+		if job.Fresh, err = s.db.Grant(ctx, JobLease); err != nil {
+			return fail(err)
+		}
+		b.Put(k.Job(), agent.LiveJob{ID: p.ID}, clientv3.WithLease(job.Fresh))
+	}
+	err = s.db.Commit(ctx, b)
+	s.db.SettleLease(ctx, job, err)
+	if err != nil {
 		return fail(err)
 	}
 	return p, nil
@@ -161,44 +177,40 @@ func (s *Campaigns) sign(ctx context.Context, b *etcd.Batch, ref environments.Re
 	return s.targets.putEndings(ctx, b, ref, d, append(history, entry{key: s.db.Env(ref).Change(start.Epoch), change: &start}), start, a)
 }
 
-// putMembers writes the nodes of a plan before the plan itself. A start that loses a race leaves them behind; the next one
-// of its epoch overwrites them, and therefore they need no guard.
-func (s *Campaigns) putMembers(ctx context.Context, k etcd.EnvKeys, p rollout.Plan) error {
-	n := 0
-	for i := outside; i < len(p.Groups); i++ {
-		members := p.Outside
-		if i != outside {
-			members = p.Groups[i].Nodes
-		}
-		for len(members) > 0 {
-			size := chunkOf(members)
-			part := members[:size]
-			members = members[size:]
-			if err := s.db.Commit(ctx, etcd.If(etcd.Same(k.Campaign(p.ID), 0)).Put(k.CampaignNodes(p.ID, n), chunk{i, part})); err != nil {
-				return err
+// chunks divides the nodes of a plan into values that etcd accepts.
+func chunks(p rollout.Plan) (all []chunk) {
+	last, nodes, names := chunk{}, 0, 0
+	add := func(group int, members []rollout.Member) {
+		from := 0
+		for i, m := range members {
+			size := 0
+			for _, name := range m.Does {
+				size += len(name.String()) + 50
 			}
-			n++
+			if nodes > 0 && (nodes == membersInChunk || names+size > namesInChunk) {
+				if from < i {
+					last.Parts = append(last.Parts, part{group, members[from:i]})
+				}
+				all, last, nodes, names, from = append(all, last), chunk{}, 0, 0, i
+			}
+			nodes, names = nodes+1, names+size
+		}
+		if from < len(members) {
+			last.Parts = append(last.Parts, part{group, members[from:]})
 		}
 	}
-	return nil
-}
-
-// chunkOf returns how many of the members make a chunk.
-func chunkOf(members []rollout.Member) int {
-	size := 0
-	for i, m := range members {
-		for _, name := range m.Does {
-			size += len(name.String()) + 50
-		}
-		if i > 0 && (i == membersInChunk || size > namesInChunk) {
-			return i
-		}
+	add(outside, p.Outside)
+	for i, g := range p.Groups {
+		add(i, g.Nodes)
 	}
-	return len(members)
+	if len(last.Parts) > 0 {
+		all = append(all, last)
+	}
+	return all
 }
 
-// Open returns the campaign that owns an environment; nil if there is none; and the epoch of the gate. A plan of the same ID,
-// which never changes, is not read again.
+// Open returns the campaign that owns an environment; nil if there is none; and the epoch of the gate. The nodes of the
+// known plan, which never change, are not read again.
 func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, agent.Epoch, error) {
 	gate, _, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
 	if err != nil || gate == nil {
@@ -219,17 +231,20 @@ func (s *Campaigns) Get(ctx context.Context, ref environments.Ref, id string, kn
 
 func (s *Campaigns) get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
 	k, c := s.db.Env(ref), &Campaign{}
-	state, revision, err := etcd.Single[rollout.State](ctx, s.db, k.CampaignState(id)) // before all else: the rest is not older
+	var state *rollout.State
+	var plan *rollout.Plan
+	revisions := map[string]int64{} // both before all else: the rest is not older
+	_, err := s.db.Read(ctx, revisions, etcd.Point{Key: k.CampaignState(id), Read: etcd.Into(&state)}, etcd.Point{Key: k.Campaign(id), Read: etcd.Into(&plan)})
 	switch {
 	case err != nil:
 		return nil, err
-	case state == nil:
+	case state == nil || plan == nil:
 		return nil, ErrNotFound
 	}
-	c.State, c.state = *state, revision
-	if known != nil && known.ID == id {
+	c.State, c.state, c.Plan = *state, revisions[k.CampaignState(id)], *plan
+	if known != nil && known.ID == id && known.Nonce == plan.Nonce {
 		c.Plan = *known
-	} else if c.Plan, err = s.plan(ctx, k, id); err != nil {
+	} else if err := s.members(ctx, k, &c.Plan); err != nil {
 		return nil, err
 	}
 	c.Desires, err = s.targets.Desires(ctx, ref)
@@ -237,40 +252,36 @@ func (s *Campaigns) get(ctx context.Context, ref environments.Ref, id string, kn
 	return c, err
 }
 
-func (s *Campaigns) plan(ctx context.Context, k etcd.EnvKeys, id string) (p rollout.Plan, err error) {
-	stored, _, err := etcd.Single[rollout.Plan](ctx, s.db, k.Campaign(id))
-	switch {
-	case err != nil:
-		return p, err
-	case stored == nil:
-		return p, ErrNotFound
-	}
-	p = *stored
-	err = s.db.Scan(ctx, k.CampaignMembers(id), func(_ string, kv *etcd.KV) error {
-		var part chunk
-		if err := etcd.Into(&part)(kv); err != nil {
+// members reads the nodes of a plan.
+func (s *Campaigns) members(ctx context.Context, k etcd.EnvKeys, p *rollout.Plan) error {
+	key := k.CampaignMembers(p.ID, p.Nonce)
+	err := s.db.Scan(ctx, key, func(_ string, kv *etcd.KV) error {
+		var c chunk
+		if err := etcd.Into(&c)(kv); err != nil {
 			return err
 		}
-		if part.Group == outside {
-			p.Outside = append(p.Outside, part.Members...)
-			return nil
+		for _, part := range c.Parts {
+			switch {
+			case part.Group == outside:
+				p.Outside = append(p.Outside, part.Members...)
+			case part.Group < 0 || part.Group >= len(p.Groups):
+				return &etcd.UnreadableError{Key: string(kv.Key), Problem: "its plan has no such group"}
+			default:
+				g := &p.Groups[part.Group]
+				g.Nodes = append(g.Nodes, part.Members...)
+			}
 		}
-		if part.Group < 0 || part.Group >= len(p.Groups) {
-			return &etcd.UnreadableError{Key: string(kv.Key), Problem: "its plan has no such group"}
-		}
-		g := &p.Groups[part.Group]
-		g.Nodes = append(g.Nodes, part.Members...)
 		return nil
 	}, clientv3.WithLimit(4))
 	if err == nil && len(p.Outside) != p.Others {
-		err = &etcd.UnreadableError{Key: k.CampaignMembers(id), Problem: fmt.Sprintf("it has %d of %d other nodes", len(p.Outside), p.Others)}
+		err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it has %d of %d other nodes", len(p.Outside), p.Others)}
 	}
 	for i, g := range p.Groups {
 		if err == nil && len(g.Nodes) != g.Size {
-			err = &etcd.UnreadableError{Key: k.CampaignMembers(id), Problem: fmt.Sprintf("group %d has %d of %d nodes", i, len(g.Nodes), g.Size)}
+			err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("group %d has %d of %d nodes", i, len(g.Nodes), g.Size)}
 		}
 	}
-	return p, err
+	return err
 }
 
 // Take carries out a step. It returns ErrConflict if the campaign or its gate changed since they were read: another

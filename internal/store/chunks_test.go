@@ -10,26 +10,46 @@ import (
 	"pulley/internal/rollout"
 )
 
-// etcd refuses a value of more than 1.5 MiB: a job over nodes with many components would not start.
+// etcd refuses a value of more than 1.5 MiB, and a transaction of more than 128 operations: a job over nodes with many components, or with
+// many layers, would not start.
 func TestChunksOfMembersAreBounded(t *testing.T) {
 	t.Parallel()
 	long := applications.Name{Application: strings.Repeat("a", 255), Instance: strings.Repeat("b", 255), Component: strings.Repeat("c", 255)}
-	for _, names := range []int{0, 1, 50} {
-		var members []rollout.Member
-		for i := range 5000 {
-			m := rollout.Member{Node: fmt.Sprintf("web%d", i+1), Machine: strings.Repeat("0", 32)}
-			for range names {
-				m.Does = append(m.Does, long)
+	for _, c := range []struct{ names, layers, most int }{{0, 1, 3}, {0, 2500, 3}, {1, 3, 20}, {50, 7, 900}} {
+		members := func(n int) (all []rollout.Member) {
+			for i := range n {
+				m := rollout.Member{Node: fmt.Sprintf("web%d", i+1), Machine: strings.Repeat("0", 32)}
+				for range c.names {
+					m.Does = append(m.Does, long)
+				}
+				all = append(all, m)
 			}
-			members = append(members, m)
+			return all
 		}
-		for rest := members; len(rest) > 0; {
-			size := chunkOf(rest)
-			b, err := json.Marshal(rest[:size])
-			if err != nil || size == 0 || size > membersInChunk || len(b) > 1<<20 {
-				t.Fatalf("%d names: a chunk of %d nodes has %d bytes: %v", names, size, len(b), err)
+		p := rollout.Plan{Outside: members(3)}
+		for range c.layers {
+			p.Groups = append(p.Groups, rollout.Group{Nodes: members(5000 / c.layers)})
+		}
+		all := chunks(p)
+		if len(all) > c.most {
+			t.Errorf("%+v: %d chunks", c, len(all))
+		}
+		read := rollout.Plan{Groups: make([]rollout.Group, c.layers)}
+		for _, one := range all {
+			b, err := json.Marshal(one)
+			if err != nil || len(b) > 1<<20 {
+				t.Fatalf("%+v: a chunk has %d bytes: %v", c, len(b), err)
 			}
-			rest = rest[size:]
+			for _, part := range one.Parts {
+				if part.Group == outside {
+					read.Outside = append(read.Outside, part.Members...)
+				} else {
+					read.Groups[part.Group].Nodes = append(read.Groups[part.Group].Nodes, part.Members...)
+				}
+			}
+		}
+		if fmt.Sprint(read) != fmt.Sprint(p) {
+			t.Errorf("%+v: the chunks have other nodes than the plan", c)
 		}
 	}
 }

@@ -26,9 +26,9 @@ func tableOfKeys(t testing.TB, env, node, name string) (rows []keyRow) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := strings.NewReplacer("<node>", name, "<version>", name, "<sha256>", name, "<line>", name, "<id>", name, "<machine>", name, "<name>", name)
+	names := strings.NewReplacer("<node>", name, "<version>", name, "<sha256>", name, "<line>", name, "<id>", name, "<nonce>", name, "<machine>", name, "<name>", name)
 	fill := strings.NewReplacer("<env>", env, "<node>", node, "nodes/N", "nodes/"+node, "/R", "/controller", "<version>", "1.0.0", "<sha256>", strings.Repeat("a", 64),
-		"<line>", "l1", "<seq>", "000000001", "<epoch>", "000000000001", "<n>", "000000000001", "<id>", "id1", "<machine>", "m1", "<name>", "ann")
+		"<line>", "l1", "<seq>", "000000001", "<epoch>", "000000000001", "<n>", "000000000001", "<nonce>", "00000000000000aa", "<id>", "id1", "<machine>", "m1", "<name>", "ann")
 	for _, m := range tableRow.FindAllStringSubmatch(string(source), -1) {
 		variants := []string{m[1]}
 		if before, rest, braces := strings.Cut(m[1], "{"); braces {

@@ -51,6 +51,10 @@ func (m *mortal) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clien
 	return request(m, func() (*clientv3.LeaseKeepAliveResponse, error) { return m.Lease.KeepAliveOnce(ctx, id) })
 }
 
+func (m *mortal) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	return request(m, func() (*clientv3.LeaseRevokeResponse, error) { return m.Lease.Revoke(ctx, id) })
+}
+
 func (m *mortal) Txn(ctx context.Context) clientv3.Txn { return &mortalTxn{m.KV.Txn(ctx), m} }
 
 type mortalTxn struct {

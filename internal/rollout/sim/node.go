@@ -263,7 +263,7 @@ func (n *node) lie(d agent.Desired) {
 		st.LastGood, st.Enforcing = st.Target, st.Target
 	}
 	if n.w.chance(0.1) {
-		st.Assignment = "r6.1"
+		st.Assignment = "r6.1."
 	}
 	n.w.statuses[n.name] = cell[agent.Status]{st, n.w.bump()}
 }

@@ -181,7 +181,7 @@ func (n *worker) lie(d agent.Desired) {
 		st.Ran = &agent.Answer{ID: a.ID}
 	}
 	if n.y.chance(0.1) {
-		st.Assignment, st.Ran = "j6.1", &agent.Answer{ID: "j7.1"}
+		st.Assignment, st.Ran = "j6.1.", &agent.Answer{ID: "j7.1."}
 	}
 	n.y.statuses[n.name] = cell[agent.Status]{st, n.y.bump()}
 }

@@ -153,6 +153,8 @@ func (s *DB) Explain(err error) error {
 		return err
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return full{}
+	case errors.Is(err, rpctypes.ErrKeyNotFound): // only a put that keeps the value of a Draft's key demands a key
+		return ErrLeaseEnded
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped), dropped(err):

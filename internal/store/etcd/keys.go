@@ -30,7 +30,7 @@ import (
 //	environments/<env>/job                               o  the job in progress; serve renews its lease, which ends it
 //	environments/<env>/previews/<node>                   o  an order to show what a target would change; a lease ends it
 //	environments/<env>/campaigns/<id>/plan               o  a staged rollout as it was started; immutable; serve deletes old ones
-//	environments/<env>/campaigns/<id>/nodes/<n>          o  a part of its nodes; immutable
+//	environments/<env>/campaigns/<id>/nodes/<nonce>/<n>  o  a part of the nodes of the plan with this nonce; a lease ends those of a start that failed
 //	environments/<env>/campaigns/<id>/state              o,s  its progress
 //	environments/<env>/campaigns/<id>/endings            o  signed documents of its end; serve publishes them
 //	environments/<env>/data/head                         o  number of the newest generation
@@ -156,9 +156,11 @@ func (k EnvKeys) CampaignKeys(id string) string {
 func (k EnvKeys) Campaign(id string) string        { return k.CampaignKeys(id) + "plan" }
 func (k EnvKeys) CampaignState(id string) string   { return k.CampaignKeys(id) + "state" }
 func (k EnvKeys) CampaignEndings(id string) string { return k.CampaignKeys(id) + "endings" }
-func (k EnvKeys) CampaignMembers(id string) string { return k.CampaignKeys(id) + "nodes/" }
-func (k EnvKeys) CampaignNodes(id string, n int) string {
-	return k.CampaignMembers(id) + fmt.Sprintf("%012d", n)
+func (k EnvKeys) CampaignMembers(id, nonce string) string {
+	return k.CampaignKeys(id) + "nodes/" + escape(nonce) + "/"
+}
+func (k EnvKeys) CampaignNodes(id, nonce string, n int) string {
+	return k.CampaignMembers(id, nonce) + fmt.Sprintf("%012d", n)
 }
 func (k EnvKeys) DataHead() string    { return k.Root() + "data/head" }
 func (k EnvKeys) Generations() string { return k.Root() + "data/generations/" }

@@ -46,9 +46,7 @@ func (s *DB) SettleLease(ctx context.Context, l LeaseSwap, err error) {
 	if idle == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
-	defer cancel()
-	_, _ = s.Client.Revoke(ctx, idle) // otherwise it ends by itself
+	s.Revoke(ctx, idle)
 }
 
 // LockLasts is the time that a lock outlives a killed program.

@@ -135,7 +135,8 @@ func (s *DB) inForce(ctx context.Context, b *Batch, unanswered error) (revision 
 			continue
 		}
 		// All puts of a transaction have its revision.
-		if op.IsDelete() || len(kvs) == 0 || string(kvs[0].Value) != string(op.ValueBytes()) || revision != 0 && kvs[0].ModRevision != revision {
+		keeps := op.IsPut() && len(op.ValueBytes()) == 0 // of a Draft: no value of Pulley is empty
+		if op.IsDelete() || len(kvs) == 0 || !keeps && string(kvs[0].Value) != string(op.ValueBytes()) || revision != 0 && kvs[0].ModRevision != revision {
 			return 0, unanswered
 		}
 		revision = kvs[0].ModRevision
