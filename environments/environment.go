@@ -131,6 +131,7 @@ type PuppetCA struct {
 type PuppetProvision struct {
 	Concurrency int      `json:"concurrency,omitempty" help:"Machines at a time (default: 10)."`
 	Sleeptime   Duration `json:"sleeptime,omitempty" like:"5s" help:"Pause before the next machine, at most 24h (default: none)."`
+	Turn        Duration `json:"turn,omitempty" like:"2h" help:"Time of one machine, at most 24h: after it, the next one begins (default: 2h)."`
 	Where       string   `json:"where,omitempty" form:"expression" like:"region == 'eu'" help:"Expression that selects the waiting machines that are provisioned, as in --where (default: all)."`
 }
 

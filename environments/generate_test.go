@@ -90,7 +90,7 @@ func drawPuppet(t *rapid.T) PuppetSettings {
 	url := rapid.SampledFrom([]string{"https://10.0.0.1:8140", "https://[fd00::1]:8140", "https://ca.example/"})
 	p.CA = PuppetCA{URL: maybe(t, url), How: maybe(t, rapid.SampledFrom([]string{CertificatesByCSR, CertificatesMade})), Also: drawList(t, url)}
 	p.Bootstrap, p.Settings = maybe(t, rapid.Just("bootstrap")), drawMap(t, rapid.Just("http_read_timeout"), symbols)
-	p.Provision = PuppetProvision{Concurrency: rapid.IntRange(0, 20).Draw(t, "concurrency"), Sleeptime: drawTime(t), Where: maybe(t, rapid.Just("region == 'eu'"))}
+	p.Provision = PuppetProvision{Concurrency: rapid.IntRange(0, 20).Draw(t, "concurrency"), Sleeptime: drawTime(t), Turn: drawTime(t), Where: maybe(t, rapid.Just("region == 'eu'"))}
 	return p
 }
 

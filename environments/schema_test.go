@@ -150,7 +150,7 @@ var keysEverywhere = []string{
 	"stack", "roles", "provider", "driver", "owner", "command", "timeout", "folder", "agent", "interval", "bridge", "subnet", "cloud", "region", "availability_zone", "key_name",
 	"server_group", "security_groups", "config_drive", "flavors", "images", "networks", "userdata", "cardinality", "flavor", "image", "labels", "after", "reacts_to", "protected", "rollout", "replace", "canaries", "retries", "max_unavailable", "promote", "settle", "preview", "required", "max_changed",
 	"batch", "failures", "members", "servers", "ca", "endpoints", "allowed_signers", "mirrors", "agent_urls", "agent_sha256", "amd64", "puppet_package", "puppet_version", "package_repo",
-	"address", "port", "name", "attributes", "choose", "fallback", "failover", "url", "how", "also", "bootstrap", "settings", "enforce", "provision", "sleeptime", "where", "puppetdb", "eu1",
+	"address", "port", "name", "attributes", "choose", "fallback", "failover", "url", "how", "also", "bootstrap", "settings", "enforce", "provision", "sleeptime", "turn", "where", "puppetdb", "eu1",
 	"proxy", "schedule", "pre", "post", "steps", "puppet", "colour", "Web", "web", "web1", "a b", "pulley", "PULLEY.x", "x",
 }
 

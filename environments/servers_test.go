@@ -158,7 +158,7 @@ func TestMistakesInServers(t *testing.T) {
   bootstrap: bootstrap
   settings: {http_read_timeout: 2m, http_keepalive_timeout: "4"}
   enforce: off
-  provision: {concurrency: 10, sleeptime: 5s, where: region == 'eu'}
+  provision: {concurrency: 10, sleeptime: 5s, turn: 1h, where: region == 'eu'}
   puppetdb: https://puppetdb.example:8081
 `, ""},
 		{"an unknown server", one + "  choose: [region]\n  fallback: eu2\n", `dev.yaml:4:13: puppet.fallback is "eu2", and there is no such server | did you mean eu1?`},

@@ -18,6 +18,8 @@ const (
 	keysOfOneNode = 64               // a node keeps at most 20 run records
 	floodsOn      = 10 * time.Minute // a flood that was seen within this time continues
 	applyTakes    = time.Hour        // a longer apply waits for something
+	turnsWait     = 5 * time.Minute  // a machine that waits longer for its turn is kept from it
+	turnsAsked    = 2 * time.Minute  // a waiting machine asks at least once a minute
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
 	someOf        = 5                // nodes that a finding names
 )
@@ -173,6 +175,71 @@ func firstBoots(f *facts) (all []Finding) {
 				all = append(all, Finding{Code: firstBootFails, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: p})
 			}
 		}
+	}
+	return all
+}
+
+// turns names the machines that keep others from being provisioned into Puppet servers.
+func turns(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		var waiting, holders []store.FirstBoot
+		for _, b := range sorted(e.boots) {
+			switch {
+			case b.Waits(f.now):
+				waiting = append(waiting, b)
+			case b.HasTurn(f.now):
+				holders = append(holders, b)
+			}
+		}
+		slices.SortStableFunc(waiting, func(a, b store.FirstBoot) int { return a.Asked.Compare(b.Asked) })
+		slices.SortStableFunc(holders, func(a, b store.FirstBoot) int { return a.Turn.Compare(b.Turn) })
+		if len(waiting) == 0 || e.paused != nil || f.now.Sub(waiting[0].Asked) < turnsWait {
+			continue
+		}
+		about := func(code Code, b store.FirstBoot, since time.Time, others []store.FirstBoot) {
+			found := Finding{Code: code, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: Params{
+				Machine: b.Machine, Step: b.Step, Seconds: int64(f.now.Sub(since) / time.Second), Ends: b.Until, Count: int64(len(others)),
+			}}
+			for _, other := range others[:min(len(others), someOf)] {
+				found.Params.Nodes = append(found.Params.Nodes, other.Node)
+			}
+			all = append(all, found)
+		}
+		for _, b := range holders[:min(len(holders), someOf)] {
+			about(turnHeld, b, b.Turn, waiting)
+		}
+		if first := waiting[0]; len(waiting) > 1 && f.now.Sub(first.Again) > turnsAsked {
+			first.Until = first.LosesPosition()
+			about(turnNotAsked, first, first.Again, waiting[1:])
+		}
+	}
+	return all
+}
+
+// machineIDs finds nodes with one machine id: copies of one image, whose first boots and removals are mistaken for each other.
+func machineIDs(f *facts) (all []Finding) {
+	type holder struct{ env, node string }
+	holders := map[string][]holder{}
+	for _, e := range f.environments {
+		for node, h := range sorted(e.hosts) {
+			if h.MachineID != "" {
+				holders[h.MachineID] = append(holders[h.MachineID], holder{e.ref.String(), node})
+			}
+		}
+	}
+	for machine, some := range sorted(holders) {
+		if len(some) < 2 {
+			continue
+		}
+		if len(all) == oneByOne {
+			break
+		}
+		last := some[len(some)-1]
+		found := Finding{Code: sameMachineID, Severity: Warning, Environment: last.env, Node: last.node, Params: Params{Machine: machine, Count: int64(len(some))}}
+		for _, h := range some[:min(len(some), someOf)] {
+			found.Params.Nodes = append(found.Params.Nodes, h.node+" of "+h.env)
+		}
+		all = append(all, found)
 	}
 	return all
 }

@@ -93,11 +93,14 @@ const (
 	flooded  Code = "flooded"
 	manyKeys Code = "many_keys"
 
-	duplicate Code = "duplicate"
+	duplicate     Code = "duplicate"
+	sameMachineID Code = "same_machine_id"
 
 	firstBootStalled   Code = "first_boot_stalled"
 	firstBootFails     Code = "first_boot_fails"
 	provisioningPaused Code = "provisioning_paused"
+	turnHeld           Code = "turn_held"
+	turnNotAsked       Code = "turn_not_requested"
 
 	machineUnwanted Code = "machine_unwanted"
 	moreMachines    Code = "more_machines"
@@ -308,6 +311,15 @@ func (f Finding) render() (sentence, remedy string) {
 	case provisioningPaused:
 		return fmt.Sprintf("%s paused the provisioning of %s %s ago, no new machine begins%s", p.By, env, ago, cause(p.Text)),
 			"`pulley nodes resume -e " + env + "` continues it"
+	case turnHeld:
+		return fmt.Sprintf("%s has its turn to be provisioned for %s, at step %s, until %s at the latest; %d machines wait: %s", firstBootName(f), ago, p.Step, p.Ends.UTC().Format(time.RFC3339), p.Count, someNodes(p)),
+			"read its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock " + node + " -e " + env + " -m REASON` ends its turn at once"
+	case turnNotAsked:
+		return fmt.Sprintf("%s is the first machine that waits for its turn, and has not requested it for %s; %d machines wait behind it: %s", firstBootName(f), ago, p.Count, someNodes(p)),
+			"it loses its position at " + p.Ends.UTC().Format(time.RFC3339) + "; `pulley nodes unlock " + node + " -e " + env + " -m REASON` ends its wait at once"
+	case sameMachineID:
+		return fmt.Sprintf("%d nodes have the machine id %s: %s", p.Count, p.Machine, someNodes(p)),
+			"give each copy a machine id of its own: " + remove + ", on the machine `rm -f /etc/machine-id /var/lib/pulley/identity/*` and `systemd-machine-id-setup`, then join it again with " + token
 	case machineUnwanted:
 		return fmt.Sprintf("pulley made machine %s for %s, which the environment does not need: the machine may still exist", p.Machine, node),
 			"`pulley env plan` shows it; `pulley env apply` retires it, and `pulley env destroy` retires the complete environment"

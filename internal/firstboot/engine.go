@@ -88,7 +88,7 @@ func (e *Engine) open(o Options) error {
 	if o.From != "" && from < 0 {
 		return fmt.Errorf("cannot start from step %q: the steps are %s", o.From, NameList())
 	}
-	fresh := State{Machine: e.Machine, Plan: e.Plan, Started: e.Now().UTC(), Steps: map[Name]StepState{}}
+	fresh := State{ID: fmt.Sprintf("%016x", rand.Uint64()), Machine: e.Machine, Plan: e.Plan, Started: e.Now().UTC(), Steps: map[Name]StepState{}}
 	if e.Memory == nil {
 		e.state = fresh
 		for _, s := range e.Steps[:max(from, 0)] {
@@ -102,6 +102,9 @@ func (e *Engine) open(o Options) error {
 	}
 	before := e.state.finishedBefore(e.Machine)
 	if e.state.Steps == nil || e.state.Machine != e.Machine || e.state.Plan != e.Plan {
+		if e.state.ID != "" && e.state.Machine == e.Machine { // another plan: pulley serve continues its record
+			fresh.ID = e.state.ID
+		}
 		e.state = fresh
 		e.state.Before = before
 	}

@@ -16,6 +16,7 @@ import (
 // it.
 type State struct {
 	Format  int    `json:"v"`
+	ID      string `json:"id,omitempty"`      // of this first boot: it distinguishes machines with one machine id
 	Machine string `json:"machine,omitempty"` // machine id: a copy of this disk starts over
 	// digest of the plan without the token: another plan starts over
 	Plan string `json:"plan,omitempty"`

@@ -50,7 +50,7 @@ type HostsRead struct {
 	Spec       *environments.Environment
 	Hosts      map[string]agent.Host
 	Identities map[string]store.Identity  // by node
-	FirstBoots map[string]store.FirstBoot // by machine
+	FirstBoots map[string]store.FirstBoot // by key
 	Paused     *store.Revoked             // an operator paused the provisioning of new machines; nil: not
 	Damaged    []string                   // unreadable keys
 	Notes      []string                   // about the expression of the selection

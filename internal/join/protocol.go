@@ -45,8 +45,9 @@ const MaxBody = 64 << 10
 
 // Machine is a machine's description of itself.
 type Machine struct {
-	ID        string   `json:"id"`             // /etc/machine-id
-	Boot      string   `json:"boot,omitempty"` // /proc/sys/kernel/random/boot_id
+	ID        string   `json:"id"`                   // /etc/machine-id
+	Boot      string   `json:"boot,omitempty"`       // /proc/sys/kernel/random/boot_id
+	FirstBoot string   `json:"first_boot,omitempty"` // ID of its first boot: several machines may have one machine ID
 	Hostname  string   `json:"hostname,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`
 }
@@ -86,7 +87,8 @@ type Progress struct {
 	Environment string      `json:"environment,omitempty"`
 	Node        string      `json:"node,omitempty"` // "" until it is known
 	Role        string      `json:"role,omitempty"`
-	Machine     string      `json:"machine"` // machine ID
+	Machine     string      `json:"machine"`              // machine ID
+	FirstBoot   string      `json:"first_boot,omitempty"` // as in Machine
 	Hostname    string      `json:"hostname,omitempty"`
 	Step        string      `json:"step"`
 	State       string      `json:"state"` // started, done or failed

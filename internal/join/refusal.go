@@ -43,6 +43,7 @@ const (
 	HeldByAnother        Reason = "name_of_other_machine"
 	LockedByAnother      Reason = "name_locked"
 	WasRemoved           Reason = "removed"
+	MachineRemoved       Reason = "machine_removed"
 	NoCertificate        Reason = "certificate_missing"
 	WrongKind            Reason = "certificate_of_other_kind"
 	UntrustedCertificate Reason = "certificate_untrusted"
@@ -200,6 +201,7 @@ func explain(r Reason, p Params) explanation {
 		HeldByAnother:        {"another machine has this node's name", p.holder(), "if this machine replaces it, make a new token for it: " + node},
 		LockedByAnother:      {"another machine is in its first boot under this node's name", p.holder() + ": step " + p.Step, "wait until it has finished, or free the name: pulley nodes unlock " + p.Node + of + " -m REASON"},
 		WasRemoved:           {"this node was removed from the fleet", p.removal(), "to add it again, make a new token: " + node},
+		MachineRemoved:       {"a machine with the same machine id was removed from the fleet", "machine id " + p.Sender + " was " + p.removal(), "if this machine is a copy, give it a machine id of its own: rm -f /etc/machine-id && systemd-machine-id-setup, and boot it again; if it is the removed machine, make a new token: " + node},
 		NoCertificate:        {"this request needs a certificate", "", "a machine without a certificate joins with a token"},
 		WrongKind:            {"this request needs the certificate of a node", "the certificate is of kind " + p.Claimed, ""},
 		UntrustedCertificate: {"the certificate's CA or fleet is not trusted here", "", "join again with a new token"},

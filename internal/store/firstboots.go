@@ -29,7 +29,8 @@ const (
 
 // FirstBoot is the progress of a machine's first boot. Until it is finished, the machine holds the name of its node.
 type FirstBoot struct {
-	Machine  string      `json:"machine"` // machine id
+	Machine  string      `json:"machine"`      // machine id
+	ID       string      `json:"id,omitempty"` // of this first boot
 	Hostname string      `json:"hostname,omitempty"`
 	Node     string      `json:"node,omitempty"` // "" until it is known
 	Role     string      `json:"role,omitempty"`
@@ -47,9 +48,14 @@ type FirstBoot struct {
 
 	// The queue of machines that are provisioned into a Puppet server (provisioning.go).
 	Asked time.Time `json:"asked,omitzero"`  // since when it waits for its turn
+	Again time.Time `json:"again,omitzero"`  // its last request for a turn: a report of progress is none
 	Turn  time.Time `json:"turn,omitzero"`   // since when it has its turn
+	Until time.Time `json:"until,omitzero"`  // the end of its turn, whatever it reports
 	Turns int       `json:"turns,omitempty"` // turns so far
 }
+
+// LosesPosition returns the time at which a waiting machine loses its position unless it asks again.
+func (f FirstBoot) LosesPosition() time.Time { return f.Again.Add(waitsFor) }
 
 // Stands reports whether an unfinished first boot has been silent for too long.
 func (f FirstBoot) Stands(now time.Time) bool {
@@ -61,15 +67,26 @@ func (f *FirstBoot) Locks() bool {
 	return f != nil && f.Node != "" && f.Finished.IsZero() && f.Unlocked == nil
 }
 
-// List lists the first boots of an environment, by machine ID. damaged names the unreadable ones.
+// BootKey returns the key of a first boot among those of its environment: copies of one image may have one machine id.
+func BootKey(machine, id string) string {
+	if id == "" {
+		return machine
+	}
+	return machine + "." + id
+}
+
+// Key returns the key of the first boot, as BootKey does.
+func (f FirstBoot) Key() string { return BootKey(f.Machine, f.ID) }
+
+// List lists the first boots of an environment, by key. damaged names the unreadable ones.
 func (s *FirstBoots) List(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoots())
 	return all, damaged, etcd.Wrap(err, "cannot list the first boots of %s", ref)
 }
 
-// Get reads the progress of a machine, and the revision of its last write. It returns nil and 0 if there is none.
-func (s *FirstBoots) Get(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
-	return etcd.Single[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoot(machine))
+// Get reads the progress of a first boot by its key, and the revision of its last write. It returns nil and 0 if there is none.
+func (s *FirstBoots) Get(ctx context.Context, ref environments.Ref, key string) (*FirstBoot, int64, error) {
+	return etcd.Single[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoot(key))
 }
 
 // Lifetime of a first boot's record, by etcd's leases: of an unfinished one since its last report, and of a finished
@@ -88,7 +105,7 @@ const (
 // Put writes the progress of a machine. It returns ErrConflict if the progress was written since revision. It leaves
 // no unused lease, because a machine may report often.
 func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, boot FirstBoot, revision int64) error {
-	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Machine), revision))
+	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Key()), revision))
 	l, err := s.put(ctx, b, ref, boot, revision)
 	if err == nil {
 		err = s.db.Commit(ctx, b)
@@ -101,7 +118,7 @@ func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, boot FirstBo
 func (s *FirstBoots) put(ctx context.Context, b *etcd.Batch, ref environments.Ref, boot FirstBoot, revision int64) (l etcd.LeaseSwap, err error) {
 	boot.Hostname, boot.Step = clip.Text(boot.Hostname, maxBootWord), clip.Text(boot.Step, maxBootWord)
 	boot.Error = agent.Prose(clip.Text(string(boot.Error), maxBootError))
-	key, lasts := s.db.Env(ref).FirstBoot(boot.Machine), firstBootKept
+	key, lasts := s.db.Env(ref).FirstBoot(boot.Key()), firstBootKept
 	keep := revision != 0
 	if !boot.Finished.IsZero() {
 		lasts = finishedKept

@@ -26,6 +26,7 @@ type Identity struct {
 	Replaces    string     `json:"replaces,omitempty"`    // user of the previous incarnation, until it is deleted
 	Machine     string     `json:"machine,omitempty"`     // machine id
 	Boot        string     `json:"boot,omitempty"`        // the kernel's boot id at the join
+	FirstBoot   string     `json:"first_boot,omitempty"`  // ID of the first boot that joined
 	Key         string     `json:"key,omitempty"`         // as pki.KeyDigest returns it: sha256:…
 	Joined      time.Time  `json:"joined,omitzero"`
 	Revision    int64      `json:"revision,omitempty"` // of etcd, before it joined: a later token permits a new join

@@ -34,9 +34,9 @@ type JoinFacts struct {
 	guards map[string]int64
 }
 
-// Facts reads the input of a join: the token of this ID, the environment, the name and the machine. Commit fails if
+// Facts reads the input of a join: the token of this ID, the environment, the name, the machine and its first boot. Commit fails if
 // any of it has changed since.
-func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
+func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, node, machine, boot string) (JoinFacts, error) {
 	k := s.db.Env(ref)
 	f := JoinFacts{token: s.db.Keys.NodeToken(token), guards: map[string]int64{}}
 	revision, err := s.db.Read(ctx, f.guards,
@@ -51,7 +51,7 @@ func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, n
 		}},
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&f.Identity)},
 		etcd.Point{Key: k.Host(node), Read: etcd.Into(&f.Host)},
-		etcd.Point{Key: k.FirstBoot(machine), Read: etcd.Into(&f.Machine)},
+		etcd.Point{Key: k.FirstBoot(BootKey(machine, boot)), Read: etcd.Into(&f.Machine)},
 		etcd.Point{Key: k.Precreated(node), Read: etcd.Into(&f.Reserve)},
 		etcd.Point{Key: k.Past(machine), Read: etcd.Into(&f.mine)},
 	)
@@ -62,7 +62,7 @@ func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, n
 		if f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine {
 			more = append(more, etcd.Point{Key: k.Past(f.Identity.Machine), Read: etcd.Into(&f.theirs)})
 			if f.Identity.Live() {
-				more = append(more, etcd.Point{Key: k.FirstBoot(f.Identity.Machine), Read: etcd.Into(&f.Holder)})
+				more = append(more, etcd.Point{Key: k.FirstBoot(BootKey(f.Identity.Machine, f.Identity.FirstBoot)), Read: etcd.Into(&f.Holder)})
 			}
 		}
 		if f.mine != nil && f.mine.Node != node {
@@ -98,7 +98,10 @@ func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFact
 	j.Host.Request = askedBefore(facts.Host, j.Host)
 	b := etcd.If(etcd.Unchanged(facts.guards)...).Put(facts.token, j.Token).Put(k.Identity(node), j.Identity).Put(k.Host(node), j.Host)
 	b.Delete(k.Precreated(node)).Touch(k.HostsHead())
-	boot, err := s.boots.put(ctx, b, ref, j.Machine, facts.guards[k.FirstBoot(j.Machine.Machine)])
+	if was := facts.Identity; was != nil && was.Machine == j.Identity.Machine && was.FirstBoot != j.Identity.FirstBoot { // it was installed again
+		b.Delete(k.FirstBoot(BootKey(was.Machine, was.FirstBoot)))
+	}
+	boot, err := s.boots.put(ctx, b, ref, j.Machine, facts.guards[k.FirstBoot(j.Machine.Key())])
 	if err != nil {
 		return err
 	}

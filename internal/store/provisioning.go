@@ -15,23 +15,24 @@ type Provisioning struct {
 	Last   time.Time `json:"last,omitzero"`    // when a machine began last
 }
 
-// HasTurn reports whether the machine is being provisioned. Its silence ends a turn, as the end of a lease would.
+// HasTurn reports whether the machine is being provisioned. Its silence ends a turn, as the end of a lease would, and the deadline
+// of the turn does: a first boot that hangs may report for ever.
 func (f FirstBoot) HasTurn(now time.Time) bool {
-	return !f.Turn.IsZero() && f.Finished.IsZero() && !f.Stands(now)
+	return !f.Turn.IsZero() && f.Finished.IsZero() && !f.Stands(now) && now.Before(f.Until)
 }
 
-// waitsFor is the silence after which a waiting machine loses its place. A waiting machine asks at least once a minute.
+// waitsFor is the time without a request after which a waiting machine loses its position. A waiting machine asks at least once a minute.
 const waitsFor = 5 * time.Minute
 
-// Waits reports whether the machine waits for its turn.
+// Waits reports whether the machine waits for its turn, and asks for it: a machine that only reports progress would stop the queue.
 func (f FirstBoot) Waits(now time.Time) bool {
-	return !f.Asked.IsZero() && f.Turn.IsZero() && f.Finished.IsZero() && now.Sub(f.Heard) < waitsFor
+	return !f.Asked.IsZero() && f.Turn.IsZero() && f.Finished.IsZero() && now.Sub(f.Again) < waitsFor
 }
 
 // Place returns the number of machines that wait longer for their turn than this one.
 func (f FirstBoot) Place(all map[string]FirstBoot, now time.Time) (before int) {
 	for _, other := range all {
-		if other.Machine != f.Machine && other.Waits(now) && (other.Asked.Before(f.Asked) || other.Asked.Equal(f.Asked) && other.Machine < f.Machine) {
+		if other.Key() != f.Key() && other.Waits(now) && (other.Asked.Before(f.Asked) || other.Asked.Equal(f.Asked) && other.Key() < f.Key()) {
 			before++
 		}
 	}
@@ -39,7 +40,7 @@ func (f FirstBoot) Place(all map[string]FirstBoot, now time.Time) (before int) {
 }
 
 // EndTurn gives the machine's turn to the next one.
-func (f *FirstBoot) EndTurn() { f.Asked, f.Turn = time.Time{}, time.Time{} }
+func (f *FirstBoot) EndTurn() { f.Asked, f.Turn, f.Until = time.Time{}, time.Time{}, time.Time{} }
 
 // ReturnTurn gives the machine's turn to the next one, and does not count it: the machine waits for a server, and did not fail.
 func (f *FirstBoot) ReturnTurn() {
@@ -79,7 +80,7 @@ func (s *FirstBoots) Pause(ctx context.Context, ref environments.Ref, by *Revoke
 func (s *FirstBoots) Begin(ctx context.Context, ref environments.Ref, boot FirstBoot, revision int64, p Provisioning, turns int64) error {
 	key := s.db.Env(ref).Provisioning()
 	p.Last = boot.Turn
-	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Machine), revision), etcd.Same(key, turns)).Put(key, p)
+	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Key()), revision), etcd.Same(key, turns)).Put(key, p)
 	l, err := s.put(ctx, b, ref, boot, revision)
 	if err == nil {
 		err = s.db.Commit(ctx, b)

@@ -92,10 +92,13 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	}
 	self := etcd.Scope{Node: node}
 	gone := []string{k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
-	for machine, b := range boots {
-		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
-		if (b.Node == node || mine) && len(gone) < etcd.MaxOps/2 {
-			gone = append(gone, k.FirstBoot(machine))
+	for key, b := range boots {
+		mine := b.Node == node
+		if b.Node == "" { // a copy of the machine may have its machine id
+			mine = identity.Live() && key == BootKey(identity.Machine, identity.FirstBoot) || !identity.Live() && host != nil && host.MachineID != "" && b.Machine == host.MachineID
+		}
+		if mine && len(gone) < etcd.MaxOps/2 {
+			gone = append(gone, k.FirstBoot(key))
 		}
 	}
 	var users []string // of a join, or pre-created, since shutOut
@@ -197,12 +200,12 @@ func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r
 	if err != nil {
 		return nil, err
 	}
-	for machine, b := range all {
+	for key, b := range all {
 		if b.Node != node || !b.Locks() {
 			continue
 		}
 		err := etcd.Retry(ctx, func() error { // after a report of the machine
-			now, revision, err := s.boots.Get(ctx, ref, machine)
+			now, revision, err := s.boots.Get(ctx, ref, key)
 			if err != nil || !now.Locks() || now.Node != node {
 				return err
 			}

@@ -113,7 +113,7 @@ func TestKeyDeterminesScopeOfToken(t *testing.T) {
 			t.Errorf("%s is taken for %+v, %v", key, got, err)
 		}
 		if strings.HasPrefix(key, "nodes/") {
-			if f, err := s.Joins.Facts(t.Context(), id, ref, "controller1", "m"); !errors.As(err, &unreadable) {
+			if f, err := s.Joins.Facts(t.Context(), id, ref, "controller1", "m", ""); !errors.As(err, &unreadable) {
 				t.Errorf("%s is taken for %+v, %v", key, f.Token, err)
 			}
 		} else if f, err := s.Joins.OperatorFacts(t.Context(), id, "ann"); !errors.As(err, &unreadable) {
@@ -126,7 +126,7 @@ func TestKeyDeterminesScopeOfToken(t *testing.T) {
 
 	// A use is counted at the key where the token was read.
 	put("nodes/bbbbbbbb", `{"v":1,"environment":"dev","id":"`+ann.ID+`"}`)
-	f, err := s.Joins.Facts(t.Context(), "bbbbbbbb", ref, "controller1", "m")
+	f, err := s.Joins.Facts(t.Context(), "bbbbbbbb", ref, "controller1", "m", "")
 	if err != nil || f.Token.ID != "bbbbbbbb" {
 		t.Fatalf("its id is %+v, %v", f.Token, err)
 	}

@@ -149,9 +149,10 @@ func (b *boot) state(name string) string { return filepath.Join(b.stateDir(), na
 
 // machine describes this machine for serve.
 func (b *boot) machine() join.Machine {
-	name, _ := os.Hostname() // shown to people only
+	name, _ := os.Hostname()                             // shown to people only
+	state, _ := firstboot.Disk{Dir: b.stateDir()}.Load() // the engine has read it, and reports an error
 	return join.Machine{
-		ID: nodeconfig.MachineID(b.Root), Boot: nodeconfig.BootID(), Hostname: name, Addresses: addresses(),
+		ID: nodeconfig.MachineID(b.Root), Boot: nodeconfig.BootID(), FirstBoot: state.ID, Hostname: name, Addresses: addresses(),
 	}
 }
 
@@ -171,7 +172,8 @@ func (b *member) Report(ctx context.Context, step firstboot.Name, state firstboo
 }
 
 func (b *member) report(ctx context.Context, p join.Progress) error {
-	p.Machine, p.Hostname = nodeconfig.MachineID(b.Root), b.machine().Hostname
+	m := b.machine()
+	p.Machine, p.FirstBoot, p.Hostname = m.ID, m.FirstBoot, m.Hostname
 	p.Environment, p.Node, p.Role = b.plan.Environment, b.plan.Node, b.plan.Role
 	if b.self != nil {
 		id := b.self.Identity

@@ -38,7 +38,7 @@ func TestRemovedMachineCannotJoin(t *testing.T) {
 			if node == "compute1" && err != nil {
 				continue // for any reason
 			}
-			want(t, err, join.WasRemoved)
+			want(t, err, join.MachineRemoved)
 		}
 	}
 	if a, err := stolen.join(ctx, token, ""); err != nil || a.Node != "compute1" {
@@ -66,7 +66,7 @@ func TestRemovedMachineCannotJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := honest.join(ctx, token, "")
-	want(t, err, join.WasRemoved)
+	want(t, err, join.MachineRemoved)
 	remove("compute2")
 	refused(token)
 	refused(second)

@@ -139,7 +139,7 @@ func TestFreedNumberIsAssignedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.machine(i.Machine, s).join(t.Context(), token, "")
-	want(t, err, join.WasRemoved) // the machine itself does not return with the old token
+	want(t, err, join.MachineRemoved) // the machine itself does not return with the old token
 	a, err := w.machine("third", s).join(t.Context(), token, "")
 	if err != nil || a.Node != "compute1" {
 		t.Errorf("got %s, %v; want compute1", a.Node, err)
@@ -154,5 +154,5 @@ func TestFreedNumberIsAssignedAgain(t *testing.T) {
 		}
 	}
 	_, err = w.machine(two.Machine, w.serve(nil)).join(t.Context(), token, "")
-	want(t, err, join.WasRemoved)
+	want(t, err, join.MachineRemoved)
 }

@@ -106,6 +106,9 @@ func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 	if !machineID.MatchString(m.Boot) {
 		m.Boot = ""
 	}
+	if !machineID.MatchString(m.FirstBoot) {
+		m.FirstBoot = ""
+	}
 	if len(m.Hostname) > 253 {
 		m.Hostname = ""
 	}
@@ -213,7 +216,7 @@ func nameIsTaken(r join.Reason) bool {
 // before returns the node that this machine already has with this key, from the record of its first boot. Then an
 // earlier request claimed a number and its answer was lost. It returns "" for none.
 func (d *Server) before(ctx context.Context, ref environments.Ref, a joining) (string, error) {
-	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, a.Machine.ID)
+	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, store.BootKey(a.Machine.ID, a.Machine.FirstBoot))
 	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
 		return "", err
 	}
@@ -231,7 +234,7 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (p
 		return placed{}, busy(3 * time.Second)
 	}
 	defer unlock()
-	f, err := d.Store.Joins.Facts(ctx, a.id, ref, a.node, a.Machine.ID)
+	f, err := d.Store.Joins.Facts(ctx, a.id, ref, a.node, a.Machine.ID, a.Machine.FirstBoot)
 	if err != nil {
 		return placed{}, err
 	}
@@ -267,7 +270,7 @@ func (d *Server) newIdentity(ref environments.Ref, a joining, f store.JoinFacts,
 		name.Incarnation = f.Reserve.Incarnation
 	}
 	i := store.Identity{
-		Node: a.node, Role: role, User: name.String(), Incarnation: name.Incarnation, Machine: a.Machine.ID, Boot: a.Machine.Boot,
+		Node: a.node, Role: role, User: name.String(), Incarnation: name.Incarnation, Machine: a.Machine.ID, Boot: a.Machine.Boot, FirstBoot: a.Machine.FirstBoot,
 		Key: a.key, Joined: now, Revision: f.Revision, Issued: now, Until: now.Add(d.NodeLifetime), CA: d.issuer.pin(),
 		Token: a.id, By: f.Token.By,
 	}

@@ -102,7 +102,7 @@ func judge(a joining, f store.JoinFacts, now time.Time) verdict {
 	v := judgeName(a, f)
 	v.role = role
 	if was := f.Was; was != nil && v.refused == nil && !v.again && f.Minted <= was.Revision {
-		v.refused = no(join.WasRemoved, removed(was.As, *was.Removed))
+		v.refused = machineRemoved(a.Machine.ID, was.As, *was.Removed)
 	}
 	if v.refused == nil && !v.again && f.Token.UsedUp() {
 		v.refused = no(join.UsedUpToken, join.Params{Used: f.Token.Used})
@@ -143,6 +143,9 @@ func judgeName(a joining, f store.JoinFacts) verdict {
 		if f.Minted > f.Changed || a.claimed && !own || f.Identity.Removed.Left && own {
 			return verdict{}
 		}
+		if a.claimed { // no request named this node
+			return verdict{refused: machineRemoved(a.Machine.ID, a.node, *f.Identity.Removed)}
+		}
 		return verdict{refused: no(join.WasRemoved, removed(a.node, *f.Identity.Removed))}
 	case f.Host != nil && a.claimed:
 		// The node was listed after the number was claimed. Machine IDs are not secret: no claim gets a listed name.
@@ -178,6 +181,13 @@ func begin(machine string) string {
 		return machine
 	}
 	return machine[:shown] + "…"
+}
+
+// machineRemoved refuses a machine whose machine ID is that of a removed node: it is that node's machine, or a copy of it.
+func machineRemoved(machine, node string, r store.Removal) *join.RefusedError {
+	p := removed(node, r)
+	p.Sender = machine
+	return no(join.MachineRemoved, p)
 }
 
 func removed(node string, r store.Removal) join.Params {

@@ -63,15 +63,15 @@ func TestNamesWithFormerOwners(t *testing.T) {
 		"left by itself":                                  {minted: 10, identity: removed("me", true)},
 		"another's that left, by name":                    {minted: 10, identity: removed("other", true), want: join.WasRemoved},
 		"another's that was removed, by claim":            {minted: 10, claimed: true, identity: removed("other", false)},
-		"its own that was removed, by claim":              {minted: 10, claimed: true, identity: removed("me", false), want: join.WasRemoved},
+		"its own that was removed, by claim":              {minted: 10, claimed: true, identity: removed("me", false), want: join.MachineRemoved},
 		"on the list, its own":                            {minted: 10, host: listed("me")},
 		"on the list by hand":                             {minted: 10, host: listed("")},
 		"on the list with another machine":                {minted: 60, host: listed("other"), want: join.HeldByAnother},
 		"the same, with an old token for it":              {exact: true, minted: 10, host: listed("other"), want: join.HeldByAnother},
 		"the same, with a new token for it":               {exact: true, minted: 60, host: listed("other")},
 		"put on the list since it was claimed":            {minted: 10, claimed: true, host: listed("me"), want: join.HeldByAnother},
-		"removed under another name, the old token":       {minted: 10, was: gone, want: join.WasRemoved},
-		"removed under another name, by claim":            {minted: 10, claimed: true, was: gone, want: join.WasRemoved},
+		"removed under another name, the old token":       {minted: 10, was: gone, want: join.MachineRemoved},
+		"removed under another name, by claim":            {minted: 10, claimed: true, was: gone, want: join.MachineRemoved},
 		"removed under another name, a new token":         {minted: 60, was: gone},
 	} {
 		t.Run(name, func(t *testing.T) {

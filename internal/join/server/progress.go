@@ -39,6 +39,9 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 	if !machineID.MatchString(p.Machine) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldMachine})
 	}
+	if p.FirstBoot != "" && !machineID.MatchString(p.FirstBoot) {
+		p.FirstBoot = ""
+	}
 	if !stepName.MatchString(p.Step) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldStep})
 	}
@@ -110,22 +113,22 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 
 // note writes one report. After a conflict the caller repeats it.
 func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error {
-	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, p.Machine)
+	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, store.BootKey(p.Machine, p.FirstBoot))
 	if err != nil {
 		return err
 	}
 	now := d.Now().UTC()
 	byToken := who.token.ID != ""
 	if byToken {
-		if ignored, err := d.mayReport(ctx, who, p.Machine, b); err != nil || ignored {
+		if ignored, err := d.mayReport(ctx, who, p.Machine, p.FirstBoot, b); err != nil || ignored {
 			return err
 		}
 	}
 	if b == nil || byToken && !b.Finished.IsZero() { // a new first boot, or a repeated one
-		b = &store.FirstBoot{Machine: p.Machine, Started: now, Token: who.token.ID}
+		b = &store.FirstBoot{Machine: p.Machine, ID: p.FirstBoot, Started: now, Token: who.token.ID}
 	}
 	next := *b
-	if b.Stands(now) { // others may have its turn
+	if b.Stands(now) || !b.Turn.IsZero() && !b.HasTurn(now) { // others may have its turn
 		next.EndTurn()
 	}
 	if byToken {
@@ -168,7 +171,7 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 	if err := d.Store.FirstBoots.Put(ctx, who.ref, next, revision); err != nil {
 		return err
 	}
-	d.boots.change(who.ref, func(all map[string]store.FirstBoot) { all[next.Machine] = next })
+	d.boots.change(who.ref, func(all map[string]store.FirstBoot) { all[next.Key()] = next })
 	if d.OnFirstBoot != nil && (next.State == store.BootFailed || !next.Finished.Equal(b.Finished)) {
 		d.OnFirstBoot(who.ref, next)
 	}
@@ -184,7 +187,7 @@ func says(before, next store.FirstBoot) bool {
 // mayReport decides whether a token may report about a machine with record b. The machine must not have joined, and a
 // join with this token must be able to get its name. ignored means that the report changes nothing and is no mistake.
 // Then the machine has joined and its answer may be lost, or an operator allowed a new join.
-func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b *store.FirstBoot) (ignored bool, err error) {
+func (d *Server) mayReport(ctx context.Context, who reporter, machine, boot string, b *store.FirstBoot) (ignored bool, err error) {
 	if b != nil && b.Joined && b.Finished.IsZero() {
 		if b.Token != who.token.ID { // a joined machine would report with its certificate
 			return true, no(join.OtherToken, join.Params{})
@@ -199,11 +202,11 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b 
 		return false, nil
 	}
 	joined := false
-	if err := d.joined.use(ctx, who.ref, bootsLast, func(machines map[string]bool) { joined = machines[machine] }); err != nil || joined {
+	if err := d.joined.use(ctx, who.ref, bootsLast, func(machines map[string]bool) { joined = machines[store.BootKey(machine, boot)] }); err != nil || joined {
 		return true, err
 	}
 	if who.node != "" {
-		f, err := d.Store.Joins.Facts(ctx, who.token.ID, who.ref, who.node, machine)
+		f, err := d.Store.Joins.Facts(ctx, who.token.ID, who.ref, who.node, machine, boot)
 		if err != nil {
 			return true, err
 		}
@@ -222,7 +225,7 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b 
 			return true, v.refused
 		}
 	}
-	if refused := d.mayBegin(ctx, who, machine); refused != nil {
+	if refused := d.mayBegin(ctx, who, machine, boot); refused != nil {
 		return true, refused
 	}
 	return false, nil
@@ -230,10 +233,10 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine string, b 
 
 // mayBegin refuses a machine whose token has too many first boots, or whose name is locked. The cache may miss a
 // record of another serve: the join decides on the name. A refusal needs a fresh read.
-func (d *Server) mayBegin(ctx context.Context, who reporter, machine string) error {
+func (d *Server) mayBegin(ctx context.Context, who reporter, machine, boot string) error {
 	var refused *join.RefusedError
 	for _, age := range []time.Duration{bootsLast, 0} {
-		err := d.boots.use(ctx, who.ref, age, func(all map[string]store.FirstBoot) { refused = who.mayBegin(all, machine) })
+		err := d.boots.use(ctx, who.ref, age, func(all map[string]store.FirstBoot) { refused = who.mayBegin(all, machine, boot) })
 		if err != nil || refused == nil {
 			return err
 		}
@@ -241,14 +244,14 @@ func (d *Server) mayBegin(ctx context.Context, who reporter, machine string) err
 	return refused
 }
 
-func (who reporter) mayBegin(all map[string]store.FirstBoot, machine string) *join.RefusedError {
+func (who reporter) mayBegin(all map[string]store.FirstBoot, machine, boot string) *join.RefusedError {
 	most := maxMachines
 	if who.token.Uses > 0 {
 		most = min(who.token.Uses-who.token.Used+spareMachines, maxMachines)
 	}
 	count := 0
-	for id, b := range all {
-		if id == machine {
+	for key, b := range all {
+		if key == store.BootKey(machine, boot) {
 			continue
 		}
 		if b.Token == who.token.ID && !b.Joined { // including one that claims to be finished
@@ -256,8 +259,8 @@ func (who reporter) mayBegin(all map[string]store.FirstBoot, machine string) *jo
 				return no(join.TooManyMachines, join.Params{})
 			}
 		}
-		if who.node != "" && b.Node == who.node && b.Locks() {
-			return no(join.LockedByAnother, join.Params{Node: who.node, Machine: begin(id), Step: b.Step})
+		if who.node != "" && b.Node == who.node && b.Machine != machine && b.Locks() {
+			return no(join.LockedByAnother, join.Params{Node: who.node, Machine: begin(b.Machine), Step: b.Step})
 		}
 	}
 	return nil
@@ -265,7 +268,7 @@ func (who reporter) mayBegin(all map[string]store.FirstBoot, machine string) *jo
 
 // bootOf returns the first-boot record of a joining machine.
 func bootOf(a joining, f store.JoinFacts, role string, now time.Time) store.FirstBoot {
-	b := store.FirstBoot{Machine: a.Machine.ID, Step: "join", State: store.BootStarted, Started: now, Since: now}
+	b := store.FirstBoot{Machine: a.Machine.ID, ID: a.Machine.FirstBoot, Step: "join", State: store.BootStarted, Started: now, Since: now}
 	if f.Machine != nil && f.Machine.Finished.IsZero() {
 		b = *f.Machine
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -107,6 +108,58 @@ func TestFirstBootLocksItsName(t *testing.T) {
 	}
 	_, err = one.join(t.Context(), token, "")
 	want(t, err, join.LockedByAnother)
+}
+
+// Copies of one image that boot at the same moment have one machine id. An operator must see each of them, before and after its join, and
+// the removal of one must not hide the other.
+func TestCopiesInTheirFirstBootAreAllShown(t *testing.T) {
+	w := newWorld(t, role("controller", 3))
+	s := w.serve(nil)
+	token := w.token(store.Token{Role: "controller", Uses: 5})
+	one, two := w.machine("same", s), w.machine("same", s)
+	one.is.FirstBoot, two.is.FirstBoot = "1111111111111111", "2222222222222222"
+	say := func(m machine, token, step string) {
+		t.Helper()
+		if err := m.Progress(t.Context(), token, join.Progress{Machine: m.is.ID, FirstBoot: m.is.FirstBoot, Step: step, State: "started"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown := func(want ...string) {
+		t.Helper()
+		boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+		var got []string
+		for _, b := range boots {
+			if b.Machine != "same" {
+				t.Errorf("the machine id is %q", b.Machine)
+			}
+			got = append(got, b.Node+" "+b.Step)
+		}
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("the first boots are %q, want %q (%v)", got, want, err)
+		}
+	}
+	say(one, token, "network")
+	say(two, token, "lock")
+	shown(" lock", " network")
+	a, err := one.join(t.Context(), token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(two, token, "agent")
+	shown(" agent", a.Node+" network")
+	b, err := two.join(t.Context(), token, "")
+	if err != nil || b.Node == a.Node {
+		t.Fatalf("the second one is %s: %v", b.Node, err)
+	}
+	one = w.joined(one, a, s)
+	say(one, "", "puppet")
+	say(w.joined(two, b, s), "", "register")
+	shown("controller1 puppet", "controller2 register")
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, b.Node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	shown("controller1 puppet")
 }
 
 // A leaked token must not fill etcd with first boots of invented machines.

@@ -79,8 +79,8 @@ type Server struct {
 	roles   sharedRoles
 	issuer  issuer
 	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
-	boots   cache[map[string]store.FirstBoot] // by machine
-	joined  cache[map[string]bool]            // machines that hold a name
+	boots   cache[map[string]store.FirstBoot] // by key
+	joined  cache[map[string]bool]            // first boots that hold a name, by key
 }
 
 // New returns a server of joins.
@@ -107,7 +107,7 @@ func New(c Config) *Server {
 		machines := map[string]bool{}
 		for _, i := range all {
 			if i.Live() {
-				machines[i.Machine] = true
+				machines[store.BootKey(i.Machine, i.FirstBoot)] = true
 			}
 		}
 		return machines, err

@@ -16,11 +16,12 @@ import (
 // Limits of the queue of machines that are provisioned into Puppet servers.
 const (
 	defaultTurns = 10 // machines at a time
-	maxTurns     = 5  // of one machine, until an operator allows more: a machine that fails must not keep others waiting
+	defaultTurn  = 2 * time.Hour
+	maxTurns     = 5 // of one machine, until an operator allows more: a machine that fails must not keep others waiting
 
 	turnKept     = time.Minute      // at most between two writes of a machine that has its turn, or waits
 	askAgain     = 30 * time.Second // of a machine that waits for a decision of an operator
-	longestQueue = time.Minute      // until a machine far behind asks again
+	longestQueue = time.Minute      // until a waiting machine asks again: a machine that does not ask loses its position
 )
 
 // turn answers a machine that asks for its turn, and keeps the turn that it has.
@@ -63,8 +64,8 @@ func (d *Server) turn(ctx context.Context, c *caller) (any, error) {
 // machine begins only on a fresh one.
 func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machine, q queue) (answer join.TurnAnswer, err error) {
 	boots, ref := d.Store.FirstBoots, who.ref
-	own := &store.FirstBoot{Machine: m.ID, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: store.BootStarted, Started: q.now, Since: q.now, Joined: true}
-	known, revision, err := boots.Get(ctx, ref, m.ID)
+	own := &store.FirstBoot{Machine: m.ID, ID: m.FirstBoot, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: store.BootStarted, Started: q.now, Since: q.now, Joined: true}
+	known, revision, err := boots.Get(ctx, ref, own.Key())
 	if err != nil {
 		return join.TurnAnswer{}, err
 	}
@@ -96,13 +97,13 @@ func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machi
 			return answer, err
 		}
 		d.Log.Info("provisioning begins", append(c.say, "machine", m.ID, "turn", next.Turns)...)
-	case next.Asked.Equal(own.Asked) && next.Turn.Equal(own.Turn) && q.now.Sub(own.Heard) < turnKept:
+	case next.Asked.Equal(own.Asked) && next.Turn.Equal(own.Turn) && q.now.Sub(own.Heard) < turnKept && q.now.Sub(own.Again) < turnKept:
 	default:
 		if err := boots.Put(ctx, ref, next, revision); err != nil {
 			return answer, err
 		}
 	}
-	d.boots.change(ref, func(all map[string]store.FirstBoot) { all[next.Machine] = next })
+	d.boots.change(ref, func(all map[string]store.FirstBoot) { all[next.Key()] = next })
 	return answer, nil
 }
 
@@ -118,11 +119,11 @@ type queue struct {
 // judge decides whether a machine may begin, in the order of the first requests. next is its record with the decision.
 func (q queue) judge(own store.FirstBoot) (a join.TurnAnswer, next store.FirstBoot, err error) {
 	next = own
-	next.Heard = q.now
+	next.Heard, next.Again = q.now, q.now
 	if !own.Finished.IsZero() || own.HasTurn(q.now) { // an operator repeats steps, or the machine resumes
 		return join.TurnAnswer{Granted: true}, next, nil
 	}
-	next.Turn = time.Time{}
+	next.Turn, next.Until = time.Time{}, time.Time{}
 	if own.Turns >= maxTurns {
 		return a, next, no(join.TurnsUsedUp, join.Params{Used: own.Turns, Node: own.Node})
 	}
@@ -137,8 +138,8 @@ func (q queue) judge(own store.FirstBoot) (a join.TurnAnswer, next store.FirstBo
 		return join.TurnAnswer{Wait: join.WaitPaused, By: p.By, Why: p.Why, After: askAgain}, next, nil
 	}
 	free := cmp.Or(q.settings.Concurrency, defaultTurns)
-	for machine, b := range q.boots {
-		if machine != own.Machine && b.HasTurn(q.now) {
+	for key, b := range q.boots {
+		if key != own.Key() && b.HasTurn(q.now) {
 			free--
 		}
 	}
@@ -148,11 +149,12 @@ func (q queue) judge(own store.FirstBoot) (a join.TurnAnswer, next store.FirstBo
 	case free <= before:
 		return join.TurnAnswer{Wait: join.WaitFull, Before: before, After: min(5*time.Second+time.Duration(before)*time.Second, longestQueue)}, next, nil
 	case pause > 0 && pause <= time.Duration(q.settings.Sleeptime): // a clock that was ahead must not stop the queue
-		return join.TurnAnswer{Wait: join.WaitPause, Before: before, After: pause}, next, nil
+		return join.TurnAnswer{Wait: join.WaitPause, Before: before, After: min(pause, longestQueue)}, next, nil
 	case q.settings.Sleeptime > 0 && before > 0: // one at a time begins
-		return join.TurnAnswer{Wait: join.WaitFull, Before: before, After: time.Duration(q.settings.Sleeptime)}, next, nil
+		return join.TurnAnswer{Wait: join.WaitFull, Before: before, After: min(time.Duration(q.settings.Sleeptime), longestQueue)}, next, nil
 	}
 	next.Asked, next.Turn, next.Turns = time.Time{}, q.now, own.Turns+1
+	next.Until = q.now.Add(cmp.Or(time.Duration(q.settings.Turn), defaultTurn))
 	return join.TurnAnswer{Granted: true}, next, nil
 }
 

@@ -247,6 +247,60 @@ func TestWaitForServerReturnsTurn(t *testing.T) {
 	}
 }
 
+// One machine that hangs, or whose key is stolen, must not keep all others from being provisioned: neither with a turn that it only
+// reports about, nor at the head of the queue without a request.
+func TestHangingMachineBlocksNoTurn(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{Concurrency: 1, Sleeptime: environments.Duration(3 * time.Minute), Turn: environments.Duration(time.Hour)})
+	var ahead time.Duration
+	clock := func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } }
+	one, two := w.serve(clock), w.serve(clock)
+	bad, good, next := w.member("compute", 1, one, two), w.member("compute", 2, two, one), w.member("compute", 3, two, one)
+	ask := func(m machine) bool {
+		t.Helper()
+		a, err := m.Turn(t.Context(), m.is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.After > longestQueue {
+			t.Errorf("a waiting machine asks again after %s", a.After)
+		}
+		return a.Granted
+	}
+	// until lets time pass while the bad machine reports its step, and returns the time until the good one has its turn.
+	until := func(step string, most time.Duration) time.Duration {
+		t.Helper()
+		begun := ahead
+		for !ask(good) {
+			if ahead += time.Minute; ahead-begun > most {
+				t.Fatalf("the other machine has no turn after %s", ahead-begun)
+			}
+			if err := bad.Progress(t.Context(), "", join.Progress{Machine: bad.is.ID, Step: step, State: "started"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return ahead - begun
+	}
+	if !ask(bad) || ask(good) {
+		t.Fatal("two machines have the only turn, or none")
+	}
+	if after := until("first-run", time.Hour+time.Minute); after < 59*time.Minute {
+		t.Errorf("the machine lost its turn after %s", after)
+	}
+	if boots, _, err := w.st.FirstBoots.List(t.Context(), dev); err != nil || boots[bad.is.ID].HasTurn(time.Now().Add(ahead)) || boots[bad.is.ID].Turns != 1 {
+		t.Errorf("the turn that ended: %+v, %v", boots[bad.is.ID], err)
+	}
+	good.says(t, "done", true)
+
+	good = next
+	if ask(bad) { // it waits for sleeptime, and is the first one
+		t.Fatal("no pause between two machines")
+	}
+	if after := until("turn", 6*time.Minute); after < 4*time.Minute {
+		t.Errorf("the head of the queue lost its position after %s", after)
+	}
+}
+
 // waiting stores first boots of machines that wait for their turn.
 func waiting(t testing.TB, st *store.Store, count int) {
 	t.Helper()
@@ -257,7 +311,7 @@ func waiting(t testing.TB, st *store.Store, count int) {
 			for n := first; n < count; n += 16 {
 				b := store.FirstBoot{
 					Machine: fmt.Sprintf("%032d", n), Hostname: fmt.Sprintf("compute%d.example.com", n), Node: fmt.Sprintf("compute%d", n), Role: "compute", Step: "turn",
-					State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now.Add(-time.Minute), Token: "0123456789", Joined: true,
+					State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now.Add(-time.Minute), Again: now, Token: "0123456789", Joined: true,
 				}
 				if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
 					t.Error(err)
@@ -273,9 +327,9 @@ func waiting(t testing.TB, st *store.Store, count int) {
 func asks(t testing.TB, st *store.Store, turn bool) func(testing.TB) {
 	t.Helper()
 	now := time.Now().UTC()
-	b := store.FirstBoot{Machine: "own", Node: "own1", Role: "compute", Step: "turn", State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now, Joined: true}
+	b := store.FirstBoot{Machine: "own", Node: "own1", Role: "compute", Step: "turn", State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now, Again: now, Joined: true}
 	if turn {
-		b.Machine, b.Asked, b.Turn, b.Turns = "own turn", time.Time{}, now, 1
+		b.Machine, b.Asked, b.Turn, b.Until, b.Turns = "own turn", time.Time{}, now, now.Add(time.Hour), 1
 	}
 	if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
 		t.Fatal(err)

@@ -201,8 +201,8 @@ func (k EnvKeys) Cleanup(node string) string    { return k.of.AllCleanups() + k.
 func (k EnvKeys) Presigned(node string) string {
 	return k.of.prefix + "presigned/" + k.env + escape(node)
 }
-func (k EnvKeys) FirstBoots() string              { return k.of.AllFirstBoots() + k.env }
-func (k EnvKeys) FirstBoot(machine string) string { return k.FirstBoots() + escape(machine) }
+func (k EnvKeys) FirstBoots() string          { return k.of.AllFirstBoots() + k.env }
+func (k EnvKeys) FirstBoot(key string) string { return k.FirstBoots() + escape(key) }
 func (k EnvKeys) Past(machine string) string {
 	return k.of.prefix + "machines/" + k.env + escape(machine)
 }

@@ -1,0 +1,75 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+// An operator whose new machines wait must see which machine they wait for, since when, and the command that ends it.
+func TestBlockedTurnsAreNamed(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	boot := func(node string, b store.FirstBoot) store.FirstBoot {
+		b.Machine, b.Node, b.Heard, b.Step, b.State = "m-"+node, node, now, "first-run", store.BootStarted
+		return b
+	}
+	holder := boot("web1", store.FirstBoot{Turn: ago(40 * time.Minute), Until: now.Add(80 * time.Minute)})
+	waits := boot("web2", store.FirstBoot{Asked: ago(30 * time.Minute), Again: ago(20 * time.Second)})
+	silent := boot("web3", store.FirstBoot{Asked: ago(35 * time.Minute), Again: ago(3 * time.Minute)})
+	for name, c := range map[string]struct {
+		boots  []store.FirstBoot
+		paused bool
+		want   []string // findings, in parts
+	}{
+		"nobody waits":    {boots: []store.FirstBoot{holder}},
+		"a short wait":    {boots: []store.FirstBoot{holder, boot("web2", store.FirstBoot{Asked: ago(time.Minute), Again: now})}},
+		"paused":          {boots: []store.FirstBoot{holder, waits}, paused: true},
+		"a turn":          {boots: []store.FirstBoot{holder, waits}, want: []string{"web1 has its turn to be provisioned for 40m0s, at step first-run, until 2026-11-26T13:20:00Z at the latest; 1 machines wait: web2"}},
+		"a silent head":   {boots: []store.FirstBoot{silent, waits}, want: []string{"web3 is the first machine that waits for its turn, and has not requested it for 3m0s; 1 machines wait behind it: web2"}},
+		"a turn that end": {boots: []store.FirstBoot{boot("web1", store.FirstBoot{Turn: ago(3 * time.Hour), Until: ago(time.Hour)}), waits}},
+	} {
+		e := environment{ref: environments.Ref{Environment: "dev"}, boots: map[string]store.FirstBoot{}}
+		for _, b := range c.boots {
+			e.boots[b.Key()] = b
+		}
+		if c.paused {
+			e.paused = &store.Revoked{By: "ann"}
+		}
+		got := turns(&facts{now: now, environments: []environment{e}})
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %+v, want %q", name, got, c.want)
+			continue
+		}
+		for i, f := range got {
+			if f.Sentence() != c.want[i] || !strings.Contains(f.Remedy(), "`pulley nodes unlock "+f.Node+" -e dev -m REASON`") {
+				t.Errorf("%s: %s\n%s\nwant %s", name, f.Sentence(), f.Remedy(), c.want[i])
+			}
+		}
+	}
+}
+
+// Copies of one image with one machine id are mistaken for each other when one is removed.
+func TestOneMachineIDOfTwoNodesIsNamed(t *testing.T) {
+	t.Parallel()
+	hosts := func(ids map[string]string) map[string]agent.Host {
+		all := map[string]agent.Host{}
+		for node, id := range ids {
+			all[node] = agent.Host{Node: node, MachineID: id}
+		}
+		return all
+	}
+	f := &facts{environments: []environment{
+		{ref: environments.Ref{Environment: "dev"}, hosts: hosts(map[string]string{"web1": "one", "web2": "one", "web3": "two", "web4": "", "web5": ""})},
+		{ref: environments.Ref{Environment: "prod"}, hosts: hosts(map[string]string{"db1": "one", "db2": "three"})},
+	}}
+	got := machineIDs(f)
+	if len(got) != 1 || got[0].Severity != Warning || got[0].Sentence() != "3 nodes have the machine id one: web1 of dev, web2 of dev, db1 of prod" || !strings.Contains(got[0].Remedy(), "systemd-machine-id-setup") {
+		t.Errorf("got %+v: %s", got, got[0].Sentence())
+	}
+}
