@@ -1,6 +1,7 @@
 package hieradata
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,6 +29,17 @@ func ParseSecret(text string) (recipient, ciphertext string, ok bool) {
 		return "", "", false
 	}
 	return recipient, ciphertext, true
+}
+
+// SecretIDs returns the ids of the recipients of all secrets in the text of a layer, wherever they are in it. It parses nothing: a damaged
+// layer shows what it uses, too.
+func SecretIDs(layer []byte) (ids []string) {
+	for _, rest := range bytes.Split(layer, []byte(secretPrefix))[1:] {
+		if len(rest) >= secretIDDigits {
+			ids = append(ids, string(rest[:secretIDDigits]))
+		}
+	}
+	return ids
 }
 
 // Text returns a text as a value.

@@ -139,7 +139,7 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)}, forget)
+				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message), Rotate: true}, forget)
 			})
 		},
 	}

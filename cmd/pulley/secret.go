@@ -107,7 +107,9 @@ func newSecretRotate(o *options) *cobra.Command {
 secrets to it, in a new generation of data. Nodes get the new identity at their next run. The values stay the same, and who had the former
 identity may know them: after a theft, or after the removal of a node that others may read, set new values, too.
 
-With --lost, the former identities are lost: rotate encrypts nothing again. Set each secret again.`,
+With --lost, rotate forgets the former identities that no ` + "`pulley serve`" + ` decrypts, because its pki/secrets.key is lost. It encrypts nothing
+again: set each secret again. All servers of the context must answer, and none may decrypt the identities. This needs an administrator, and
+asks for confirmation; in scripts, use --yes.`,
 	}
 	o.fleet.AddFlag(cmd.Flags())
 	cmd.Flags().StringVar(&role, "role", "", "the secrets of one role")
@@ -117,7 +119,13 @@ With --lost, the former identities are lost: rotate encrypts nothing again. Set 
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
 	o.addAbort(cmd)
+	o.addConfirmation(cmd)
 	cmd.RunE = func(c *cobra.Command, _ []string) error {
+		if lost {
+			if err := o.mayConfirm(); err != nil {
+				return err
+			}
+		}
 		if err := o.sign.check(o.env); err != nil {
 			return err
 		}
@@ -125,6 +133,11 @@ With --lost, the former identities are lost: rotate encrypts nothing again. Set 
 			sealer, err := o.sealer()
 			if err != nil {
 				return fmt.Errorf("cannot rotate the secrets of %s: %w", ref, err)
+			}
+			if lost {
+				if err := o.confirmLost(ctx, ref, role); err != nil {
+					return err
+				}
 			}
 			done, err := change.RotateSecrets(ctx, s, ref, change.Rotation{Role: role, Lost: lost}, sealer, o.changing())
 			if err != nil {
@@ -135,6 +148,22 @@ With --lost, the former identities are lost: rotate encrypts nothing again. Set 
 		})
 	}
 	return cmd
+}
+
+// confirmLost asks for the end of identities, after each server reported that they are lost.
+func (o *options) confirmLost(ctx context.Context, ref environments.Ref, role string) error {
+	bundle, err := os.ReadFile(o.connection.CACert)
+	if err != nil {
+		return fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
+	}
+	client, err := o.joins(bundle)
+	if err == nil {
+		err = client.LostAt(ctx, ref.String(), role)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot forget the identities of the secrets of %s: %w", scopeOf(ref, role), err)
+	}
+	return o.confirm(ctx, fmt.Sprintf("A backup of pki/secrets.key cannot restore the secrets of %s afterwards.\nForget their identities?", scopeOf(ref, role)))
 }
 
 func (o *options) announceRotation(ref environments.Ref, role string, lost bool, done change.Rotated) {

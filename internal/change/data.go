@@ -82,6 +82,9 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 	if err != nil {
 		return Data{}, err
 	}
+	if e.secret != nil {
+		data.Encrypted(*e.secret)
+	}
 	before, err := readLayer(ctx, s, ref, data, layer)
 	if err != nil {
 		return Data{}, err

@@ -7,6 +7,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/store"
 )
 
 // DataEdit is a change of one layer of live data: of some of its keys, or of the whole layer.
@@ -19,8 +20,8 @@ type DataEdit struct {
 	Keys  []KeyEdit
 	Whole *LayerText // instead of Keys
 
-	Encrypted bool // the release's own hierarchy decrypts live data
-	secret    bool // the values are texts of secrets
+	Encrypted bool              // the release's own hierarchy decrypts live data
+	secret    *store.Recipients // the values are texts of secrets for these
 }
 
 // KeyEdit is a change of one key.
@@ -139,7 +140,7 @@ func (k KeyEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
 
 // check refuses values that no node can use, and plain values in the place of a secret.
 func (e DataEdit) check(d Difference, ref environments.Ref) error {
-	if d.To == nil || e.secret {
+	if d.To == nil || e.secret != nil {
 		return nil
 	}
 	if !e.Encrypted && hieradata.IsEncrypted(d.To.String()) {

@@ -46,6 +46,10 @@ func importData(ctx context.Context, s *store.Store, ref environments.Ref, wante
 	if err != nil {
 		return Data{}, err
 	}
+	recipients, err := guardRecipients(ctx, s, ref, &data)
+	if err != nil {
+		return Data{}, err
+	}
 	next := data
 	next.Layers = map[hieradata.Layer]string{}
 	for layer, text := range wanted {
@@ -78,7 +82,7 @@ func importData(ctx context.Context, s *store.Store, ref environments.Ref, wante
 		}
 		layers[layer], all = wanted[layer], append(all, diffs...)
 	}
-	if err := errors.Join(errors.Join(problems...), importedSecrets(ctx, s, ref, f, secrets, sealer)); err != nil {
+	if err := errors.Join(errors.Join(problems...), importedSecrets(ctx, ref, f, recipients, secrets, sealer)); err != nil {
 		return Data{}, err
 	}
 	if len(all) == 0 {

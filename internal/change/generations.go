@@ -182,6 +182,9 @@ func RevertData(ctx context.Context, s *store.Store, ref environments.Ref, to ag
 		if err != nil {
 			return Data{}, err
 		}
+		if _, err := guardRecipients(ctx, s, ref, &data); err != nil { // before the read of the layers, whose generation may be pruned
+			return Data{}, err
+		}
 		wanted, err := generation(ctx, s, ref, to)
 		if err != nil {
 			return Data{}, err

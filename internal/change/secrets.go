@@ -48,17 +48,20 @@ func SetSecret(ctx context.Context, s *store.Store, ref environments.Ref, e Data
 	if err != nil {
 		return Data{}, err
 	}
-	recipient, err := sealer.recipient(ctx, s, ref, role)
-	if err != nil {
-		return Data{}, fmt.Errorf("cannot set secret %s: %w", key, err)
-	}
-	text, err := secrets.Seal(recipient, secrets.Place{Environment: ref.String(), Layer: e.Layer(), Key: key}, value)
-	if err != nil {
-		return Data{}, err
-	}
-	quoted := "'" + text + "'" // a ciphertext has no quotes
-	e.Keys, e.secret = []KeyEdit{{key, &quoted}}, true
-	done, err := EditData(ctx, s, ref, e, a)
+	done, err := changeData(ctx, s, ref, a, func() (Data, error) {
+		recipient, to, err := sealer.recipient(ctx, s, ref, role)
+		if err != nil {
+			return Data{}, fmt.Errorf("cannot set secret %s: %w", key, err)
+		}
+		text, err := secrets.Seal(recipient, secrets.Place{Environment: ref.String(), Layer: e.Layer(), Key: key}, value)
+		if err != nil {
+			return Data{}, err
+		}
+		quoted := "'" + text + "'" // a ciphertext has no quotes
+		sealed := e
+		sealed.Keys, sealed.secret = []KeyEdit{{key, &quoted}}, &to
+		return editData(ctx, s, ref, sealed, a)
+	})
 	done.WasPlain = slices.ContainsFunc(done.Differences, func(d Difference) bool {
 		return d.From != nil && !d.From.IsSecret()
 	})
@@ -125,27 +128,33 @@ func roleOf(f store.FleetState, e DataEdit, key string) (string, error) {
 	return role, nil
 }
 
-// recipient returns the newest recipient of a scope, which a CA of the fleet certified.
-func (x Sealer) recipient(ctx context.Context, s *store.Store, ref environments.Ref, role string) (string, error) {
-	have, _, err := s.Identities.Recipients(ctx, ref, role)
+// recipient returns the newest recipient of a scope, which a CA of the fleet certified, and the recipients in etcd, which guard its use.
+func (x Sealer) recipient(ctx context.Context, s *store.Store, ref environments.Ref, role string) (string, store.Recipients, error) {
+	have, err := s.Identities.Recipients(ctx, ref, role)
 	if err != nil {
-		return "", err
+		return "", have, err
 	}
 	if len(have.Recipients) > 0 {
 		newest := have.Recipients[0]
 		if x.check(ref, role, newest.Recipient, newest.Certificate) == nil {
-			return newest.Recipient, nil
+			return newest.Recipient, have, nil
 		}
 	}
 	if x.DryRun {
 		_, recipient, err := secrets.NewIdentity() // nothing is stored
-		return recipient, err
+		return recipient, have, err
 	}
 	answer, err := x.Sealing(ctx, join.SealingRequest{Environment: ref.String(), Role: role})
-	if err != nil {
-		return "", err
+	if err == nil {
+		err = x.check(ref, role, answer.Recipient, answer.Certificate)
 	}
-	return answer.Recipient, x.check(ref, role, answer.Recipient, answer.Certificate)
+	if err == nil {
+		have, err = s.Identities.Recipients(ctx, ref, role)
+	}
+	if err == nil && (len(have.Recipients) == 0 || have.Recipients[0].Recipient != answer.Recipient) { // rotated since
+		err = store.ErrConflict
+	}
+	return answer.Recipient, have, err
 }
 
 func (x Sealer) check(ref environments.Ref, role, recipient, certificate string) error {
@@ -170,16 +179,16 @@ type Rotated struct {
 const maxSealing = 32 << 10
 
 // RotateSecrets makes a new recipient, and the next generation of live data with the secrets of the scope encrypted to
-// it. After an interruption, the next call encrypts the rest again.
+// it. It refuses what it cannot finish before serve stores the recipient. After an interruption, the next call encrypts the rest again.
 func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r Rotation, sealer Sealer, a Author) (done Rotated, err error) {
-	if done.Secrets, err = secretsOf(ctx, s, ref, r.Role); err != nil || sealer.DryRun {
+	if done.Secrets, err = secretsOf(ctx, s, ref, r.Role); err != nil {
 		return done, err
 	}
 	f, err := Find(ctx, s, ref, Scope{Role: r.Role})
-	if err == nil && len(done.Secrets) > 0 && !r.Lost && a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
-		err = unsignedError("rotate the secrets of "+ref.String(), ref, "give --sign-key FILE")
+	if err == nil && len(done.Secrets) > 0 && !r.Lost {
+		err = mayRotate(f, ref, a)
 	}
-	if err != nil {
+	if err != nil || sealer.DryRun {
 		return done, err
 	}
 	request := join.SealingRequest{Environment: ref.String(), Role: r.Role, Rotate: true, Lost: r.Lost}
@@ -192,6 +201,17 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r 
 	}
 	err = Retry(func() error { return sealAgain(ctx, s, ref, r.Role, sealer, a, &done) })
 	return done, err
+}
+
+// mayRotate refuses what the change of the data would refuse.
+func mayRotate(f store.FleetState, ref environments.Ref, a Author) error {
+	if a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
+		return unsignedError("rotate the secrets of "+ref.String(), ref, "give --sign-key FILE")
+	}
+	if err := f.Desires.MayChange(a.store()); err != nil {
+		return fmt.Errorf("cannot rotate the secrets of %s: %w", ref, err)
+	}
+	return nil
 }
 
 // RotationsAfter returns the rotations that a removed node makes necessary: of each scope whose identities it received and
@@ -211,16 +231,22 @@ func RotationsAfter(ctx context.Context, s *store.Store, ref environments.Ref, i
 	if err != nil {
 		return nil, err
 	}
+	return PendingRotations(f.Spec, have, *i), nil
+}
+
+// PendingRotations returns the rotations of the scopes whose newest recipient is older than the removal of a node, or of all that it may read if
+// it is not removed yet.
+func PendingRotations(spec *environments.Environment, have map[string]store.Recipients, i store.Identity) (all []Rotation) {
 	for _, role := range slices.Compact([]string{"", i.Role}) {
 		r := have[role].Recipients
-		if _, known := f.Spec.Role(role); role != "" && !known {
+		if _, known := spec.Role(role); role != "" && !known {
 			continue
 		}
 		if len(r) > 0 && (i.Removed == nil || r[0].At.Before(i.Removed.At)) {
 			all = append(all, Rotation{Role: role})
 		}
 	}
-	return all, nil
+	return all
 }
 
 // secretsOf lists the secrets whose readers are the nodes of a role, or of the environment for role "".
@@ -238,6 +264,11 @@ func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role s
 	if err != nil {
 		return err
 	}
+	to, err := s.Identities.Recipients(ctx, ref, role)
+	if err != nil {
+		return err
+	}
+	data.Encrypted(to)
 	changed := map[hieradata.Layer][]byte{}
 	for _, layer := range data.SortedLayers() {
 		if roleOfLayer(f, layer) != role {
@@ -309,14 +340,19 @@ func (x Sealer) again(ctx context.Context, ref environments.Ref, role string, al
 	return done, nil
 }
 
+// guardRecipients reads all recipients of an environment. The next generation, which takes secrets from elsewhere, conflicts with their change.
+func guardRecipients(ctx context.Context, s *store.Store, ref environments.Ref, data *store.Data) (map[string]store.Recipients, error) {
+	all, _, err := s.Identities.AllRecipients(ctx, ref)
+	for _, to := range all {
+		data.Encrypted(to)
+	}
+	return all, err
+}
+
 // importedSecrets refuses secrets of a folder that the nodes of their layers cannot decrypt. A dry run does not ask serve.
-func importedSecrets(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, diffs []Difference, sealer func() (Sealer, error)) error {
+func importedSecrets(ctx context.Context, ref environments.Ref, f store.FleetState, known map[string]store.Recipients, diffs []Difference, sealer func() (Sealer, error)) error {
 	if len(diffs) == 0 {
 		return nil
-	}
-	known, _, err := s.Identities.AllRecipients(ctx, ref)
-	if err != nil {
-		return err
 	}
 	owner := map[string]string{} // role by id of a recipient
 	for role, r := range known {
@@ -399,7 +435,7 @@ func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, only
 		one := Secret{Layer: v.Layer, Key: v.Key, Recipient: id, Role: roleOfLayer(f, v.Layer)}
 		have, read := known[one.Role]
 		if !read {
-			if have, _, err = s.Identities.Recipients(ctx, ref, one.Role); err != nil {
+			if have, err = s.Identities.Recipients(ctx, ref, one.Role); err != nil {
 				return nil, err
 			}
 			known[one.Role] = have

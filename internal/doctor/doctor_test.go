@@ -417,7 +417,12 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 		_, err = st.Targets.ChangeData(ctx, dev, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, store.Author{At: time.Now()})
 		check(err)
 	}
-	check(st.Identities.PutRecipients(ctx, dev, "controller", store.Recipients{Recipients: []store.Recipient{newest, former}}, 0))
+	check(st.Identities.PutRecipients(ctx, dev, "controller", store.Recipients{Recipients: []store.Recipient{newest, former}}, nil))
+	for node, removed := range map[string]store.Removal{
+		"controller8": {At: time.Now().Add(-time.Hour), Rotate: true}, "controller9": {At: time.Now().Add(time.Hour), Rotate: true}, "controller10": {At: time.Now().Add(time.Hour)},
+	} {
+		check(st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", Removed: &removed}, 0))
+	}
 	set("a::current", newest)
 	set("b::former", former)
 	set("c::lost", lost)
@@ -425,6 +430,7 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 	for _, want := range []string{
 		"problem secrets no node can decrypt the secret c::lost of layer roles/controller: its recipient is lost, or is another role's -> set it again: `pulley secret set c::lost -e dev --role controller`",
 		"warning secrets 1 secrets of role controller of dev are encrypted to a former recipient: a rotation was interrupted, or earlier data was restored -> `pulley secret rotate -e dev --role controller`",
+		"warning secrets the identities of 1 removed nodes decrypt also later secrets of role controller of dev: no rotation followed their removal -> `pulley secret rotate -e dev --role controller`",
 	} {
 		if !strings.Contains(lines, want) {
 			t.Errorf("missing: %s\nfound:\n%s", want, lines)

@@ -99,6 +99,7 @@ type environment struct {
 	nodes      []fleet.Node        // all that are known, by name
 	secrets    []change.Secret
 	secretsErr error
+	unrotated  map[string]int64 // removed nodes that decrypt later secrets, by the role of these
 	presigned  map[string]store.Presigned
 }
 

@@ -86,8 +86,10 @@ const (
 	moreSecretsLost Code = "more_secrets_lost"
 	secretsFormer   Code = "secrets_former"
 	secretsUnread   Code = "secrets_unread"
-	identityLost    Code = "identity_lost"
-	identitiesFine  Code = "identities_fine"
+
+	secretsUnrotated Code = "secrets_unrotated"
+	identityLost     Code = "identity_lost"
+	identitiesFine   Code = "identities_fine"
 
 	Floods   Code = "floods"
 	flooded  Code = "flooded"
@@ -280,6 +282,9 @@ func (f Finding) render() (sentence, remedy string) {
 	case secretsFormer:
 		return fmt.Sprintf("%d secrets of %s are encrypted to a former recipient: a rotation was interrupted, or earlier data was restored", p.Count, scope(p.Role, env)),
 			"`pulley secret rotate -e " + env + roleFlag(p.Role) + "`"
+	case secretsUnrotated:
+		return fmt.Sprintf("the identities of %d removed nodes decrypt also later secrets of %s: no rotation followed their removal", p.Count, scope(p.Role, env)),
+			"`pulley secret rotate -e " + env + roleFlag(p.Role) + "`; set new values if other people could read their disks"
 	case secretsUnread:
 		return "the secrets cannot be examined: " + string(p.Text), "run doctor as an administrator, while `pulley serve` runs"
 	case identityLost:

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store"
 )
 
-// unreadableSecrets finds secrets that no node decrypts, and those whose rotation was interrupted.
+// unreadableSecrets finds secrets that no node decrypts, those whose rotation was interrupted, and those that removed nodes can still decrypt.
 func unreadableSecrets(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
@@ -35,6 +35,9 @@ func unreadableSecrets(f *facts) (all []Finding) {
 		}
 		if more := lost - oneByOne; more > 0 {
 			all = append(all, Finding{Code: moreSecretsLost, Severity: Problem, Environment: env, Params: Params{Count: int64(more)}})
+		}
+		for role, n := range sorted(e.unrotated) {
+			all = append(all, Finding{Code: secretsUnrotated, Severity: Warning, Environment: env, Params: Params{Role: role, Count: n}})
 		}
 		for role, n := range sorted(former) {
 			all = append(all, Finding{Code: secretsFormer, Severity: Warning, Environment: env, Params: Params{Role: role, Count: n}})
@@ -98,5 +101,21 @@ func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (al
 func readSecrets(ctx context.Context, st *store.Store, e *environment) {
 	if e.spec != nil {
 		e.secrets, e.secretsErr = change.ListSecrets(ctx, st, e.ref, "")
+	}
+	if e.spec == nil || e.secretsErr != nil || len(e.secrets) == 0 {
+		return
+	}
+	var have map[string]store.Recipients
+	if have, _, e.secretsErr = st.Identities.AllRecipients(ctx, e.ref); e.secretsErr != nil {
+		return
+	}
+	e.unrotated = map[string]int64{}
+	for _, i := range e.identities {
+		if i.Removed == nil || !i.Removed.Rotate {
+			continue
+		}
+		for _, r := range change.PendingRotations(e.spec, have, i) {
+			e.unrotated[r.Role]++
+		}
 	}
 }

@@ -162,6 +162,24 @@ func (c *Client) Reveal(ctx context.Context, r RevealRequest) ([][]byte, error) 
 	return a.Plaintexts, err
 }
 
+// LostAt returns nil if every server decrypts no identity of a role's secrets, or lacks some of them. The error names a server that decrypts all, or
+// that cannot answer: several servers may have different keys.
+func (c *Client) LostAt(ctx context.Context, environment, role string) error {
+	for _, s := range c.servers {
+		one := &Client{[]server{s}, c.timeout}
+		_, err := one.Reveal(ctx, RevealRequest{Environment: environment, Role: role})
+		var refused *RefusedError
+		switch {
+		case errors.As(err, &refused) && refused.Reason == IdentityLost:
+		case err == nil:
+			return fmt.Errorf("%s: %w", s.url, &RefusedError{NothingLost, Params{Environment: environment, Role: role}})
+		default:
+			return fmt.Errorf("%s: %w", s.url, err)
+		}
+	}
+	return nil
+}
+
 // Leave removes the node from the fleet. Its certificate is invalid afterwards.
 func (c *Client) Leave(ctx context.Context) error {
 	return c.post(ctx, PathLeave, always(struct{}{}), nil)

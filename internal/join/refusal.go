@@ -52,6 +52,8 @@ const (
 	NotAnOperator        Reason = "operator_required"
 	NotAnAdmin           Reason = "administrator_required"
 	IdentityLost         Reason = "identity_lost"
+	NothingLost          Reason = "identity_not_lost"
+	TooManyRecipients    Reason = "too_many_recipients"
 	BadSecret            Reason = "secret_unreadable"
 	TurnsUsedUp          Reason = "turns_used_up"
 	NoPuppetCA           Reason = "puppet_ca_not_set"
@@ -187,6 +189,8 @@ func explain(r Reason, p Params) explanation {
 		NotAnOperator:        {"this request needs the certificate of an operator or administrator", "", "log in with a token of `pulley token create --operator NAME --as operator`"},
 		NotAnAdmin:           {"this request needs the certificate of an administrator", "", "log in with a token of `pulley token create --operator NAME --as admin`"},
 		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup; without a backup, run `pulley secret rotate --lost" + of + p.roleFlag() + "` and set each secret again"},
+		NothingLost:          {"the identities of these secrets are not lost", p.ofSecrets(), "rotate without --lost: pulley secret rotate" + of + p.roleFlag()},
+		TooManyRecipients:    {"stored generations of data use too many recipients of these secrets", fmt.Sprintf("%s: %d is the most", p.ofSecrets(), p.Limit), "remove old generations: pulley releases prune"},
 		BadSecret:            {"a secret cannot be decrypted", p.Claimed, "set it again: pulley secret set " + p.Claimed + of + p.roleFlag()},
 		NoPuppetCA:           {"the environment has no CA of Puppet servers", p.Environment, "write `puppet: {ca: {url: https://…}}` into the environment file, and run `pulley env apply`; or switch off the step: --steps certificate=off"},
 		PuppetCARefused:      {"the CA of the Puppet servers does not sign the certificate", string(p.Problem), "run `pulley puppetserver check" + of + "` on the machine of serve"},

@@ -121,6 +121,14 @@ func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.D
 	}, "")
 }
 
+// SecretsGiven sends a notice of a machine that joined, and can decrypt secrets from then on. It never blocks.
+func (n *Notifier) SecretsGiven(ref environments.Ref, i store.Identity, from string) {
+	kind := store.SecretsGiven
+	n.send(store.Notice{
+		ID: id(kind, ref, i.Node, i.Incarnation), Kind: kind, Environment: ref.String(), Node: i.Node, Machine: i.Machine, From: from, Token: i.Token, Operator: i.By,
+	}, "")
+}
+
 // DuplicateRuns sends a notice of two machines that run as one node. It never blocks.
 func (n *Notifier) DuplicateRuns(ref environments.Ref, node string, boots [2]string) {
 	kind := store.DuplicateRuns
@@ -360,6 +368,8 @@ func render(n store.Notice) (title, text string) {
 	case store.DuplicateRuns:
 		return "two machines run as " + where,
 			fmt.Sprintf("Their boot ids are %s and %s. The node is frozen until `pulley unhold -e %s --node %s`.", n.Boots[0], n.Boots[1], n.Environment, n.Node)
+	case store.SecretsGiven:
+		return where + " can decrypt secrets", fmt.Sprintf("Machine %s joined from %s with token %s of %s. If nobody expects it: pulley nodes remove %s -e %s", n.Machine, n.From, n.Token, n.Operator, n.Node, n.Environment)
 	case store.NodeFloods:
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)

@@ -198,7 +198,7 @@ func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
 // Each kind needs a text, or people receive codes.
 func TestEachKindHasAText(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []store.NoticeKind{store.FirstBootFinished, store.FirstBootFailed, store.FirstBootStalled, store.DuplicateRefused, store.DuplicateRuns, store.NodeFloods} {
+	for _, kind := range []store.NoticeKind{store.FirstBootFinished, store.FirstBootFailed, store.FirstBootStalled, store.DuplicateRefused, store.DuplicateRuns, store.NodeFloods, store.SecretsGiven} {
 		title, _ := render(store.Notice{Kind: kind, Environment: "dev", Node: "web1", Boots: []string{"a", "b"}})
 		if !strings.Contains(title, "web1 in dev") || strings.Contains(title, string(kind)) {
 			t.Errorf("%s has the title %q", kind, title)

@@ -23,6 +23,17 @@ type Data struct {
 	Edit *Edit // what the next generation changes, for the history
 	head dataHead
 	rev  int64 // of the head
+
+	recipients map[string]int64 // revisions by role: see Encrypted
+}
+
+// Encrypted makes the next generation conflict with a later change of recipients, to which secrets of its layers are encrypted: a
+// rotation drops recipients that no stored secret uses.
+func (d *Data) Encrypted(to Recipients) {
+	if d.recipients == nil {
+		d.recipients = map[string]int64{}
+	}
+	d.recipients[to.role] = to.revision
 }
 
 type dataHead struct {
@@ -187,6 +198,9 @@ func (s *Targets) nextData(ctx context.Context, ref environments.Ref, data Data,
 	number := agent.Generation(next.Number)
 	k := s.db.Env(ref)
 	b := etcd.If(etcd.Same(k.DataHead(), data.rev), etcd.Same(k.Generation(number), 0))
+	for role, revision := range data.recipients {
+		b.If(etcd.Same(k.Recipient(RecipientScope(role)), revision))
+	}
 	b.Put(k.DataHead(), dataHead{Newest: number}).Op(clientv3.OpPut(k.Generation(number), document))
 	if puts := putLayers(k, layers); len(puts) == 1 {
 		b.Op(puts[0]...)

@@ -60,6 +60,8 @@ type Removal struct {
 	By   string      `json:"by,omitempty"`
 	Why  agent.Prose `json:"why,omitempty"`
 	Left bool        `json:"left,omitempty"` // it left by itself: it may return with its token
+
+	Rotate bool `json:"rotate,omitempty"` // its identities must decrypt no later secret: the secrets that it could read are to be rotated
 }
 
 // Owners are the records that may name a user of etcd: those of the node or operator in its name, nil if missing.

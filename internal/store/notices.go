@@ -26,6 +26,7 @@ const (
 	DuplicateRefused  NoticeKind = "duplicate_refused"
 	DuplicateRuns     NoticeKind = "duplicate_runs"
 	NodeFloods        NoticeKind = "node_floods"
+	SecretsGiven      NoticeKind = "secrets_given" // to a machine that joined
 
 	RolloutPaused NoticeKind = "rollout_paused" // by itself or an operator, or aborted
 	RolloutWaits  NoticeKind = "rollout_waits"  // for an approval
@@ -60,6 +61,7 @@ type Notice struct {
 	Machine     string      `json:"machine,omitempty"`
 	Hostname    string      `json:"hostname,omitempty"`
 	From        string      `json:"from,omitempty"` // address
+	Token       string      `json:"token,omitempty"` // ID
 	Step        string      `json:"step,omitempty"`
 	Boots       []string    `json:"boots,omitempty"` // boot ids
 	Bytes       int64       `json:"bytes,omitempty"`

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"pulley/environments"
+	"pulley/hieradata"
 	"pulley/internal/store/etcd"
 )
 
@@ -13,6 +16,9 @@ import (
 // older than a rotation need the older ones.
 type Recipients struct {
 	Recipients []Recipient `json:"recipients"`
+
+	role     string
+	revision int64 // of their last write, which guards the next one
 }
 
 // Recipient is what secrets are encrypted to. Its identity decrypts them, and is encrypted to the key of the CA folder.
@@ -34,32 +40,66 @@ func RecipientScope(role string) string {
 
 const rolePrefix = "role."
 
-// Recipients reads the recipients of a role, or of the environment for role "", and the revision of their last write.
-func (s *Identities) Recipients(ctx context.Context, ref environments.Ref, role string) (Recipients, int64, error) {
+// Recipients reads the recipients of a role, or of the environment for role "".
+func (s *Identities) Recipients(ctx context.Context, ref environments.Ref, role string) (Recipients, error) {
 	r, revision, err := etcd.Single[Recipients](ctx, s.db, s.db.Env(ref).Recipient(RecipientScope(role)))
 	if r == nil {
 		r = &Recipients{}
 	}
-	return *r, revision, etcd.Wrap(err, "cannot read the recipients of secrets")
+	r.role, r.revision = role, revision
+	return *r, etcd.Wrap(err, "cannot read the recipients of secrets")
 }
 
 // AllRecipients reads the recipients of an environment by role; those of the environment have role "". damaged names the
 // unreadable ones.
 func (s *Identities) AllRecipients(ctx context.Context, ref environments.Ref) (all map[string]Recipients, damaged []string, err error) {
-	scopes, damaged, err := etcd.ReadAll[Recipients](ctx, s.db, s.db.Env(ref).Recipients())
 	all = map[string]Recipients{}
-	for scope, r := range scopes {
+	damaged, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Recipients(), func(rest string, r Recipients, revision int64) {
+		scope := etcd.Unescape(rest)
 		role, _ := strings.CutPrefix(scope, rolePrefix)
 		if scope == RecipientScope("") {
 			role = ""
 		}
+		r.role, r.revision = role, revision
 		all[role] = r
-	}
+	})
 	return all, damaged, etcd.Wrap(err, "cannot list the recipients of secrets of %s", ref)
 }
 
-// PutRecipients replaces recipients. It returns ErrConflict if they were written since revision.
-func (s *Identities) PutRecipients(ctx context.Context, ref environments.Ref, role string, r Recipients, revision int64) error {
-	_, err := s.db.Replace(ctx, s.db.Env(ref).Recipient(RecipientScope(role)), r, revision)
-	return err
+// InUse is the recipients that stored secrets of an environment are encrypted to.
+type InUse struct {
+	IDs  map[string]bool // of recipients, as ciphertexts name them
+	head int64           // revision of the head of the data, which each new generation writes
+}
+
+// RecipientsInUse reads the secrets of all stored generations of an environment's data.
+func (s *Identities) RecipientsInUse(ctx context.Context, ref environments.Ref) (InUse, error) {
+	k, used := s.db.Env(ref), InUse{IDs: map[string]bool{}}
+	resp, err := s.db.Get(ctx, k.DataHead())
+	if err == nil {
+		for _, kv := range resp.Kvs {
+			used.head = kv.ModRevision
+		}
+		err = s.db.Scan(ctx, k.Layers(), func(_ string, kv *etcd.KV) error {
+			for _, id := range hieradata.SecretIDs(kv.Value) {
+				used.IDs[id] = true
+			}
+			return nil
+		}, clientv3.WithLimit(layersAtOnce))
+	}
+	return used, etcd.Wrap(err, "cannot read which recipients the secrets of %s use", ref)
+}
+
+// layersAtOnce bounds a response with layers, of up to 512 KiB each.
+const layersAtOnce = 10
+
+// PutRecipients replaces recipients. It returns ErrConflict if they were written since r was read, or if a generation of data was made
+// since used was read; nil: r has all recipients that were read.
+func (s *Identities) PutRecipients(ctx context.Context, ref environments.Ref, role string, r Recipients, used *InUse) error {
+	key := s.db.Env(ref).Recipient(RecipientScope(role))
+	b := etcd.If(etcd.Same(key, r.revision)).Put(key, r)
+	if used != nil {
+		b.If(etcd.Same(s.db.Env(ref).DataHead(), used.head))
+	}
+	return s.db.Commit(ctx, b)
 }

@@ -213,6 +213,14 @@ func (d *Desires) add(rest string, kv *etcd.KV) error {
 	return nil
 }
 
+// MayChange returns a CampaignError while a rollout or a job owns the environment, which the change does not end.
+func (d Desires) MayChange(a Author) error {
+	if id := d.Gate.Rollout; id != "" && a.Ends != id && !a.Aborts {
+		return &CampaignError{id}
+	}
+	return nil
+}
+
 // Promote sets the target of a scope to after and raises the epoch, which voids every assignment. With a zero target,
 // a role or node inherits again. It returns ErrConflict if the targets changed since d was read, or if the release
 // does not exist: a prune may have deleted it after the lookup.
@@ -284,8 +292,8 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 	fail := func(err error) (Change, error) {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
-	if id := d.Gate.Rollout; id != "" && a.Ends != id && !a.Aborts && c.Kind != Recovered {
-		return fail(&CampaignError{id})
+	if err := d.MayChange(a); err != nil && c.Kind != Recovered {
+		return fail(err)
 	}
 	record, err := etcd.Encode(c)
 	if err != nil {

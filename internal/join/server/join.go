@@ -160,6 +160,12 @@ func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t store.Tok
 	if err == nil {
 		answer.Identities = d.identitiesFor(ctx, ref, p.Role)
 	}
+	if len(answer.Identities) > 0 {
+		c.about("secrets", len(answer.Identities))
+		if d.OnSecrets != nil {
+			d.OnSecrets(ref, p.Identity, c.from)
+		}
+	}
 	return answer, p.kind, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"pulley/environments"
@@ -14,8 +15,9 @@ import (
 	"pulley/internal/store"
 )
 
-// maxRecipients bounds the recipients that one scope keeps for older generations of data.
-const maxRecipients = 16
+// maxRecipients bounds the recipients of one scope that no stored generation of data uses, with the newest, and maxUsed those that some use: their value
+// must fit into etcd.
+const maxRecipients, maxUsed = 16, 256
 
 // identities answers a node with the identities of its environment and role. Its role is that of its join, which no
 // operator writes.
@@ -66,7 +68,7 @@ func (d *Server) identitiesFor(ctx context.Context, ref environments.Ref, role s
 
 // identitiesOf decrypts the identities of a role, or of the environment for role "".
 func (d *Server) identitiesOf(ctx context.Context, ref environments.Ref, role string) ([]string, error) {
-	r, _, err := d.Store.Identities.Recipients(ctx, ref, role)
+	r, err := d.Store.Identities.Recipients(ctx, ref, role)
 	if err != nil || len(r.Recipients) == 0 {
 		return nil, err
 	}
@@ -74,22 +76,29 @@ func (d *Server) identitiesOf(ctx context.Context, ref environments.Ref, role st
 }
 
 func (d *Server) unwrap(ref environments.Ref, role string, r store.Recipients) (all []string, err error) {
-	lost := no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
+	kept, all, err := d.readable(r)
+	if err == nil && len(kept) < len(r.Recipients) {
+		return nil, no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
+	}
+	return all, err
+}
+
+// readable returns the recipients whose identities the key decrypts, and the identities: none if the key is lost. A key that cannot be read
+// for any other reason is an error.
+func (d *Server) readable(r store.Recipients) (kept []store.Recipient, all []string, err error) {
 	key, err := d.CA.SecretsKey(nil)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, lost
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, one := range r.Recipients {
-		identity, err := secrets.Unwrap(key, one.Identity, one.Recipient)
-		if err != nil {
-			return nil, lost
+		if identity, err := secrets.Unwrap(key, one.Identity, one.Recipient); err == nil {
+			kept, all = append(kept, one), append(all, identity)
 		}
-		all = append(all, identity)
 	}
-	return all, nil
+	return kept, all, nil
 }
 
 // sealing answers an operator with the recipient of a scope. It makes a missing one, and a new one on request.
@@ -101,6 +110,9 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	o, err := d.operator(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	if r.Lost && o.As != store.RoleAdmin { // the key may be on another serve, or in a backup
+		return nil, no(join.NotAnAdmin, join.Params{})
 	}
 	ref, err := environments.ParseRef(r.Environment)
 	if err != nil {
@@ -152,7 +164,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	c.about("env", ref.String(), "role", r.Role)
-	have, _, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
+	have, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +215,7 @@ func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdenti
 // recipients returns the recipients of a scope with at least one, and a new one first if the request rotates. It
 // certifies the newest again after a rotation of the CA.
 func (d *Server) recipients(ctx context.Context, ref environments.Ref, r join.SealingRequest, by string) (store.Recipients, error) {
-	have, revision, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
+	have, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return have, err
 	}
@@ -221,28 +233,53 @@ func (d *Server) recipients(ctx context.Context, ref environments.Ref, r join.Se
 			return have, err
 		}
 		newest.Certificate = string(certificate)
-		return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, revision)
+		return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, nil)
 	}
-	if !r.Lost {
-		if err := d.keyIsKept(ctx, ref, r.Role); err != nil {
-			return have, err
-		}
+	if r.Lost {
+		have.Recipients, err = d.notLost(ref, r.Role, have)
+	} else if err = d.keyIsKept(ctx, ref, r.Role); err == nil && len(have.Recipients) > 0 { // else nodes could not read the older secrets
+		_, err = d.unwrap(ref, r.Role, have)
+	}
+	if err != nil {
+		return have, err
 	}
 	fresh, err := d.newRecipient(ref, scope, by)
 	if err != nil {
 		return have, err
 	}
-	if len(have.Recipients) > 0 && !r.Lost { // else nodes could not read the older secrets
-		if _, err := d.unwrap(ref, r.Role, have); err != nil {
-			return have, err
+	have.Recipients = append([]store.Recipient{fresh}, have.Recipients...)
+	if len(have.Recipients) <= maxRecipients {
+		return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, nil)
+	}
+	used, err := d.Store.Identities.RecipientsInUse(ctx, ref)
+	if err != nil {
+		return have, err
+	}
+	if have.Recipients = bounded(have.Recipients, used.IDs); len(have.Recipients) > maxUsed {
+		return have, no(join.TooManyRecipients, join.Params{Environment: ref.String(), Role: r.Role, Limit: maxUsed})
+	}
+	return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, &used)
+}
+
+// bounded drops the oldest recipients that no stored secret uses, until maxRecipients are left. It drops none in use: a rollback, or the
+// present data after a rotation that did not finish, needs it. The first one is new, and stays.
+func bounded(all []store.Recipient, used map[string]bool) []store.Recipient {
+	kept := slices.Clone(all)
+	for i := len(kept) - 1; i > 0 && len(kept) > maxRecipients; i-- {
+		if !used[secrets.ID(kept[i].Recipient)] {
+			kept = slices.Delete(kept, i, i+1)
 		}
 	}
-	if r.Lost {
-		have.Recipients = nil
+	return kept
+}
+
+// notLost returns the recipients whose identities this serve decrypts. It refuses if it decrypts all: then nothing is lost.
+func (d *Server) notLost(ref environments.Ref, role string, have store.Recipients) ([]store.Recipient, error) {
+	kept, _, err := d.readable(have)
+	if err == nil && len(kept) == len(have.Recipients) {
+		err = no(join.NothingLost, join.Params{Environment: ref.String(), Role: role})
 	}
-	have.Recipients = append([]store.Recipient{fresh}, have.Recipients...)
-	have.Recipients = have.Recipients[:min(len(have.Recipients), maxRecipients)]
-	return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, revision)
+	return kept, err
 }
 
 // keyIsKept refuses where the key is lost: a new one beside recipients of the former would hide that.

@@ -16,7 +16,10 @@ import (
 // the recipients.
 func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	w := newWorld(t, role("controller", 2), role("compute", 2))
-	s := w.serve(nil)
+	var given []store.Identity
+	s := w.serve(func(c *Config) {
+		c.OnSecrets = func(_ environments.Ref, i store.Identity, _ string) { given = append(given, i) }
+	})
 	ann := w.operator("ann", store.RoleOperator, s)
 	seal := func(role string) string {
 		t.Helper()
@@ -39,6 +42,9 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	a, err := m.join(t.Context(), w.token(store.Token{Role: "controller", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if len(given) != 1 || given[0].Node != "controller1" || given[0].Machine != "m1" || given[0].Token == "" {
+		t.Errorf("announced: %+v", given)
 	}
 	node := w.joined(m, a, s)
 	later, err := node.Identities(t.Context(), node.is)
@@ -75,7 +81,7 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if r, _, err := own.Identities.Recipients(t.Context(), environments.Ref{Environment: "dev"}, "controller"); err == nil {
+	if r, err := own.Identities.Recipients(t.Context(), environments.Ref{Environment: "dev"}, "controller"); err == nil {
 		t.Errorf("etcd lets a node read %d recipients", len(r.Recipients))
 	}
 }

@@ -67,6 +67,8 @@ type Config struct {
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
 	// OnDuplicate gets each machine that requests another machine's name. It must not block.
 	OnDuplicate func(environments.Ref, string, store.Duplicate)
+	// OnSecrets gets each machine that joined and can decrypt secrets from then on, and its address. It must not block.
+	OnSecrets func(environments.Ref, store.Identity, string)
 }
 
 // Server answers requests to join, renew, register, leave and report progress. Several may work on one etcd.

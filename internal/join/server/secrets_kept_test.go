@@ -1,0 +1,423 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/hieradata"
+	"pulley/internal/change"
+	"pulley/internal/join"
+	"pulley/internal/rollout"
+	"pulley/internal/secrets"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// errCut is the end of an interrupted command.
+var errCut = errors.New("interrupted")
+
+// cut interrupts a command before, or after, its request to etcd or to serve of a number.
+type cut struct {
+	clientv3.KV
+	at, made *int
+	after    bool
+	end      context.CancelFunc
+}
+
+// hit returns true if the command ends here.
+func (c cut) hit() bool {
+	*c.made++
+	if *c.at == 0 || *c.made < *c.at {
+		return false
+	}
+	c.end()
+	return true
+}
+
+func (c cut) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if c.hit() {
+		return nil, errCut
+	}
+	return c.KV.Get(ctx, key, opts...)
+}
+
+func (c cut) Txn(ctx context.Context) clientv3.Txn {
+	return cutTxn{c.KV.Txn(context.WithoutCancel(ctx)), c}
+}
+
+type cutTxn struct {
+	clientv3.Txn
+	cut cut
+}
+
+func (t cutTxn) If(cmps ...clientv3.Cmp) clientv3.Txn { return cutTxn{t.Txn.If(cmps...), t.cut} }
+func (t cutTxn) Then(ops ...clientv3.Op) clientv3.Txn { return cutTxn{t.Txn.Then(ops...), t.cut} }
+func (t cutTxn) Else(ops ...clientv3.Op) clientv3.Txn { return cutTxn{t.Txn.Else(ops...), t.cut} }
+func (t cutTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.cut.hit() {
+		if t.cut.after {
+			_, err := t.Txn.Commit()
+			return nil, errors.Join(errCut, err)
+		}
+		return nil, errCut
+	}
+	return t.Txn.Commit()
+}
+
+// keeper sets, rotates and reads secrets, as an administrator.
+type keeper struct {
+	w        *world
+	admin    *join.Client
+	node     machine // of role web
+	wanted   map[string]string
+	place    map[string]secrets.Place
+	made     *int // requests of the last command
+	sets     int
+	lost     int
+	rotated  int
+	refused  int
+	canceled int
+}
+
+// begin returns a store and a sealer that end at a request; 0: at none.
+func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store, sealer change.Sealer) {
+	ctx, end := context.WithCancel(k.w.t.Context())
+	k.w.t.Cleanup(end)
+	client := *k.w.etcd.ClientOf(etcdtest.Serve)
+	k.made = new(int)
+	c := cut{client.KV, &at, k.made, after, end}
+	client.KV = c
+	return ctx, store.Over(&client, nil, k.w.etcd.Endpoint, "", 5*time.Second), change.Sealer{
+		Bundle: k.w.ca.Bundle(), Reveal: k.admin.Reveal,
+		Sealing: func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
+			if c.hit() {
+				if after {
+					_, err := k.admin.Sealing(context.WithoutCancel(ctx), r)
+					return join.SealingAnswer{}, errors.Join(errCut, err)
+				}
+				return join.SealingAnswer{}, errCut
+			}
+			return k.admin.Sealing(ctx, r)
+		},
+	}
+}
+
+func (k *keeper) author() change.Author {
+	return change.Author{Author: store.Author{By: "ann", At: time.Now()}}
+}
+
+// check reads every acknowledged secret as an administrator and as a node, and the secrets of all generations.
+func (k *keeper) check(when string) {
+	t := k.w.t
+	t.Helper()
+	ctx, s, sealer := k.begin(0, false)
+	identities, err := k.node.Identities(ctx, k.node.is)
+	if err != nil {
+		t.Fatalf("%s: the node gets no identities: %v", when, err)
+	}
+	values, err := change.ReadData(ctx, s, dev, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range values {
+		at := secrets.Place{Environment: "dev", Layer: v.Layer, Key: v.Key}
+		if plain, err := secrets.Open(identities, at, v.Value.Plain()); err != nil || plain != k.wanted[v.Key] {
+			k.lost++
+			t.Errorf("%s: a node of the role reads %q of %s (%v)", when, plain, v.Key, err)
+		}
+	}
+	if err := change.RevealSecrets(ctx, s, dev, values, sealer); err != nil || len(values) != len(k.wanted) {
+		k.lost += len(k.wanted)
+		t.Fatalf("%s: an administrator reads %d secrets: %v", when, len(values), err)
+	}
+	for _, v := range values {
+		if v.Value.Plain() != k.wanted[v.Key] {
+			k.lost++
+			t.Errorf("%s: %s is %q", when, v.Key, v.Value.Plain())
+		}
+	}
+}
+
+// checkGenerations reads the secrets of all stored generations: each can be rolled back to.
+func (k *keeper) checkGenerations() (read int) {
+	t := k.w.t
+	ctx, s, _ := k.begin(0, false)
+	identities, err := k.node.Identities(ctx, k.node.is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers, err := s.Targets.Generations(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range numbers {
+		g, err := s.Targets.Generation(ctx, "dev", n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for layer, digest := range g.Layers {
+			text, err := s.Targets.Layer(ctx, "dev", digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := hieradata.Secrets(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for key, ciphertext := range found {
+				if _, err := secrets.Open(identities, secrets.Place{Environment: "dev", Layer: layer, Key: key}, ciphertext); err != nil {
+					k.lost++
+					t.Errorf("data %d, %s: %v", n, key, err)
+				}
+				read++
+			}
+		}
+	}
+	return read
+}
+
+// rotate rotates the secrets of a role, as `pulley secret rotate` does. Only an interruption or a rollout may fail it.
+func (k *keeper) rotate(role string, at int, after bool) bool {
+	ctx, s, sealer := k.begin(at, after)
+	_, err := change.RotateSecrets(ctx, s, dev, change.Rotation{Role: role}, sealer, k.author())
+	switch {
+	case err == nil:
+		k.rotated++
+	case errors.Is(err, store.ErrCampaign):
+		k.refused++
+	case errors.Is(err, errCut) || errors.Is(err, context.Canceled):
+		k.canceled++
+	default:
+		k.w.t.Errorf("rotation of role %q, cut at %d: %v", role, at, err)
+	}
+	return err == nil
+}
+
+// remove lets a machine join, and removes it as `pulley nodes remove` does. Its identities must open nothing that is encrypted after a complete rotation.
+func (k *keeper) remove(i, at int, after bool, servers ...*serve) {
+	t := k.w.t
+	t.Helper()
+	m := k.w.machine(fmt.Sprintf("gone%d", i), servers...)
+	a, err := m.join(t.Context(), k.w.token(store.Token{Node: "web2", Uses: 1}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, s, _ := k.begin(0, false)
+	identity, _, err := s.Identities.Get(ctx, dev, "web2")
+	if err == nil {
+		err = s.Joins.RemoveNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotations, err := change.RotationsAfter(ctx, s, dev, identity)
+	if err != nil || len(rotations) != 2 {
+		t.Fatalf("rotations after the removal: %+v, %v", rotations, err)
+	}
+	for _, r := range rotations {
+		if !k.rotate(r.Role, at, after) {
+			continue
+		}
+		list, err := change.ReadData(ctx, s, dev, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range list {
+			mine := r.Role == "" && v.Layer == hieradata.Environment || r.Role != "" && v.Layer == hieradata.ForRole(r.Role)
+			if _, err := secrets.Open(a.Identities, secrets.Place{Environment: "dev", Layer: v.Layer, Key: v.Key}, v.Value.Plain()); mine && err == nil {
+				t.Errorf("the removed node reads %s after the rotation", v.Key)
+			}
+		}
+	}
+}
+
+// set sets a secret to a new value. An interrupted set leaves the former value or the new one.
+func (k *keeper) set(key, role string, at int, after bool) {
+	t := k.w.t
+	t.Helper()
+	k.sets++
+	value := fmt.Sprintf("%s %d", key, k.sets)
+	ctx, s, sealer := k.begin(at, after)
+	_, err := change.SetSecret(ctx, s, dev, change.DataEdit{Scope: change.Scope{Role: role}}, key, value, sealer, k.author())
+	switch {
+	case err == nil:
+		k.wanted[key] = value
+	case errors.Is(err, errCut) || errors.Is(err, context.Canceled):
+		ctx, s, sealer := k.begin(0, false)
+		now, err := change.ReadData(ctx, s, dev, "", key)
+		if err == nil {
+			err = change.RevealSecrets(ctx, s, dev, now, sealer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now[0].Value.Plain() == value {
+			k.wanted[key] = value
+		}
+	case errors.Is(err, store.ErrCampaign):
+	default:
+		t.Errorf("set of %s, cut at %d: %v", key, at, err)
+	}
+}
+
+// Rotations and removals that do not finish, because a rollout is paused or the command is killed at any request, must cost no secret:
+// the recipients of the present data, and of each generation that a rollback can restore, stay.
+func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
+	rounds := 20 // more than the recipients that are kept without use
+	if text := os.Getenv("PULLEY_TEST_ROTATIONS"); text != "" {
+		var err error
+		if rounds, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, role("web", 2))
+	s := w.serve(nil)
+	s.gate.asked.burst = 1e6 // one operator and one node ask for all
+	k := &keeper{w: w, admin: w.operator("ann", store.RoleAdmin, s), wanted: map[string]string{}}
+	m := w.machine("m1", s)
+	a, err := m.join(t.Context(), w.token(store.Token{Node: "web1", Uses: 1}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.node = w.joined(m, a, s)
+	k.set("all::password", "", 0, false)
+	k.set("web::password", "web", 0, false)
+	k.check("at first")
+
+	// Each request of a rotation, before it and after it; and rotations that complete.
+	if !k.rotate("web", 0, false) {
+		t.FailNow()
+	}
+	requests := *k.made
+	for i := range rounds {
+		at, after := 1+i/2*(requests+1)/(rounds/2-1), i%2 == 1
+		if i%4 == 3 {
+			k.remove(i, at, after, s)
+		} else {
+			k.rotate([]string{"web", ""}[i/24%2], at, after)
+		}
+		k.check(fmt.Sprintf("rotation %d, cut at %d", i, at))
+		if i%5 == 0 {
+			k.set("web::password", "web", at, after)
+		}
+	}
+	if k.canceled < rounds/2 || k.rotated < 2 {
+		t.Errorf("%d rotations were interrupted, and %d completed", k.canceled, k.rotated)
+	}
+
+	// A rotation that stored its recipient, and nothing else: a kill at the worst moment, again and again.
+	for range maxRecipients + 2 {
+		if _, err := k.admin.Sealing(t.Context(), join.SealingRequest{Environment: "dev", Role: "web", Rotate: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.check("after rotations that only stored a recipient")
+
+	desires, err := w.st.Targets.Desires(t.Context(), dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := w.st.Campaigns.Start(t.Context(), dev, desires, rollout.Plan{Target: agent.Target{Data: desires.Default.Data, DataDigest: desires.Default.DataDigest}}, k.author().Author)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.st.Campaigns.Get(t.Context(), dev, p.ID, nil)
+	if err == nil {
+		err = w.st.Campaigns.Set(t.Context(), dev, c, agent.GatePaused, nil, k.author().Author)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := w.st.Identities.Recipients(t.Context(), dev, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.refused = 0
+	for i := range rounds {
+		if i%4 == 3 {
+			k.remove(i, 0, false, s)
+		} else {
+			k.rotate([]string{"web", ""}[i%2], 0, false)
+		}
+		k.check(fmt.Sprintf("rotation %d in a paused rollout", i))
+	}
+	if k.refused < rounds {
+		t.Errorf("%d of %d rotations in a paused rollout were refused", k.refused, rounds)
+	}
+	if now, err := w.st.Identities.Recipients(t.Context(), dev, "web"); err != nil || len(now.Recipients) != len(before.Recipients) || now.Recipients[0].Recipient != before.Recipients[0].Recipient {
+		t.Errorf("refused rotations stored recipients: %d before, %d now (%v)", len(before.Recipients), len(now.Recipients), err)
+	}
+	read := k.checkGenerations()
+	t.Logf("%d requests of a rotation; %d rotated, %d interrupted, %d refused; %d sets; %d secrets of all generations read; acknowledged secrets lost: %d", requests, k.rotated, k.canceled, k.refused, k.sets, read, k.lost)
+}
+
+// withoutKey is a CA folder whose secrets.key is lost.
+type withoutKey struct {
+	CA
+	fresh string
+}
+
+func (c *withoutKey) SecretsKey(fresh func() (string, error)) (string, error) {
+	if c.fresh == "" && fresh == nil {
+		return "", fs.ErrNotExist
+	}
+	var err error
+	if c.fresh == "" {
+		c.fresh, err = fresh()
+	}
+	return c.fresh, err
+}
+
+// One flag must not destroy the identities of secrets that a server decrypts, and no operator can destroy any.
+func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
+	w := newWorld(t, role("web", 2))
+	s := w.serve(nil)
+	lost := &withoutKey{CA: w.ca}
+	other := w.serve(func(c *Config) { c.CA = lost })
+	admin := w.operator("ann", store.RoleAdmin, s)
+	k := &keeper{w: w, admin: admin, wanted: map[string]string{}}
+	m := w.machine("m1", s)
+	a, err := m.join(t.Context(), w.token(store.Token{Node: "web1", Uses: 1}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.node = w.joined(m, a, s)
+	k.set("web::password", "web", 0, false)
+	forget := join.SealingRequest{Environment: "dev", Role: "web", Rotate: true, Lost: true}
+
+	_, err = w.operator("olga", store.RoleOperator, other).Sealing(t.Context(), forget)
+	want(t, err, join.NotAnAdmin)
+	_, err = admin.Sealing(t.Context(), forget)
+	want(t, err, join.NothingLost)
+	k.check("after refusals")
+
+	// Lost at one server only: the command asks each.
+	there := w.operator("bea", store.RoleAdmin, other)
+	if err := there.LostAt(t.Context(), "dev", "web"); err != nil {
+		t.Errorf("lost at the only server: %v", err)
+	}
+	err = w.operator("cleo", store.RoleAdmin, other, s).LostAt(t.Context(), "dev", "web")
+	want(t, err, join.NothingLost)
+
+	// Where it is true, the identities that can be decrypted stay.
+	if _, err := there.Sealing(t.Context(), forget); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := there.Sealing(t.Context(), join.SealingRequest{Environment: "dev", Role: "web", Rotate: true}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = there.Sealing(t.Context(), forget)
+	want(t, err, join.NothingLost)
+	if r, err := w.st.Identities.Recipients(t.Context(), dev, "web"); err != nil || len(r.Recipients) != 2 {
+		t.Errorf("%d recipients (%v)", len(r.Recipients), err)
+	}
+}
