@@ -33,6 +33,10 @@ type View struct {
 	Cause                    // why
 	ClockAhead time.Duration // of the node's clock; 0 when the clock may be right
 	Wanted     Target
+
+	// Its last run failed or was interrupted, or it refuses its target, and it has not converged since: State may be that of the moment,
+	// for example of the next attempt.
+	Failing bool
 }
 
 // silentAfter is the number of heartbeats that a node may miss. minSilence is the lower limit.
@@ -48,6 +52,7 @@ func Look(s *Status, d Desired, now time.Time) View {
 	if s == nil {
 		return v
 	}
+	v.Failing = d.Host != nil && v.State != Converged && s.failing(d.Host, v.Wanted)
 	if ahead := s.SeenAt.Sub(now); ahead > clockAhead {
 		v.ClockAhead = ahead
 	}
@@ -113,6 +118,17 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = Pending, Cause{ReasonNotTaken, Params{Target: &v.Wanted, LastGood: &s.LastGood}}
 	}
 	return v
+}
+
+// failing reports whether the node failed, whatever it does at the moment. A run in progress proves nothing before its end.
+func (s *Status) failing(h *Host, wanted Target) bool {
+	switch a := attemptAt(s, wanted); {
+	case s.Outcome == Failed, s.Refusal != nil && s.Refusal.Target == wanted, anotherMachine(h, s.Machine):
+		return true
+	case a != nil && (a.Finished > 0 || a.Started > 1):
+		return true
+	}
+	return s.Phase != Running && s.Enforcing != s.LastGood // a part of the target may be in place
 }
 
 // stale reports whether the refusal is that of a statement, which the node checks in every tick.

@@ -105,6 +105,8 @@ func beforeItsTurn(r Rollout, c *store.Campaign, group, batch int, now time.Time
 	switch {
 	case again:
 		return "waiting for " + own + "; nodes that failed are ordered again before" + text
+	case group == c.State.Group && batch == c.State.Batch && (wait.Code == rollout.WaitAnswers || wait.Code == rollout.WaitApproval):
+		return "waiting for " + own + text
 	case group == c.State.Group && batch == c.State.Batch:
 		return "in " + own + ", which is in progress" + text
 	case next && wait.Code == rollout.WaitSettle && wait.Until.After(now):

@@ -56,6 +56,7 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 	}
 	candidates := store.Candidates(f.Hosts, f.Desires, of)
 	for i := range candidates {
+		candidates[i].View = viewOf(state, candidates[i].Node, a.At)
 		candidates[i].Daemon = state.Statuses[candidates[i].Node].Enforce == agent.EnforceDaemon
 	}
 	policy := rollout.PolicyOf(f.Spec)

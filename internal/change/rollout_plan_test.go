@@ -185,6 +185,10 @@ func TestExplainNamesWhatOpensABatch(t *testing.T) {
 	if got := place(r, c, "compute7", now); got != "in batch 4 of 4 of compute, which is in progress; it waits before compute7: too many nodes of rack=r1 are unavailable" {
 		t.Error(got)
 	}
+	r.Wait = &rollout.Wait{Code: rollout.WaitAnswers, Answers: map[string]rollout.Answer{"smoke": {}}}
+	if got := place(r, c, "compute7", now); !strings.HasPrefix(got, "waiting for batch 4 of 4 of compute; it waits for its gates") {
+		t.Error(got)
+	}
 }
 
 // A node that waits for its second attempt took nothing yet.
@@ -221,9 +225,13 @@ func TestRolloutWaitsForAnOperator(t *testing.T) {
 		{rollout.Wait{Code: rollout.WaitHeld, Nodes: []string{"web1"}, Overdue: []string{"web1"}}, true, "rollout skip NODE"},
 		{rollout.Wait{Code: rollout.WaitPlace, Node: "web2"}, false, ""},
 		{rollout.Wait{Code: rollout.WaitPlace, Node: "web2", Overdue: []string{"web2"}}, true, "rollout skip web2"},
+		{rollout.Wait{Code: rollout.WaitGate, Stop: &rollout.Stop{Code: rollout.StopPlace, Node: "web2"}}, true, "rollout skip web2 -e dev`), then `pulley rollout resume"},
 		{rollout.Wait{Code: rollout.WaitNodes, Nodes: []string{"web3"}, Overdue: []string{"web1"}}, false, ""},
 	} {
 		r := Rollout{Kind: rollout.Take, State: RolloutAdvancing, Wait: &c.wait}
+		if c.wait.Stop != nil {
+			r.State = RolloutPaused
+		}
 		ways := strings.Join(r.WaysOut(environments.Ref{Environment: "dev"}), ", ")
 		if r.Waits() != c.waits || !strings.Contains(ways, c.way) || c.way == "" && ways != "" {
 			t.Errorf("%+v needs an operator: %t; ways out: %s", c.wait, r.Waits(), ways)

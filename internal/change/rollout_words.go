@@ -120,8 +120,13 @@ func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
 		if r.Failed > 0 {
 			way += ", and accept the failures so far"
 		}
-		if r.Wait != nil && r.Wait.Stop != nil && r.Wait.Stop.Code == rollout.StopServer {
-			before = "restore the Puppet server (`pulley puppetserver check FILE` names what it lacks), then "
+		if r.Wait != nil && r.Wait.Stop != nil {
+			switch stop := r.Wait.Stop; stop.Code {
+			case rollout.StopServer:
+				before = "restore the Puppet server (`pulley puppetserver check FILE` names what it lacks), then "
+			case rollout.StopPlace:
+				before = fmt.Sprintf("repair or remove the unavailable nodes (`pulley status -e %[1]s`), or leave %[2]s out (`pulley rollout skip %[2]s -e %[1]s`), then ", ref, stop.Node)
+			}
 		}
 		ways = append(ways, fmt.Sprintf("%s: %s`pulley rollout resume -e %s`", way, before, ref))
 	}

@@ -55,6 +55,7 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 		if a.stop == nil {
 			a.fill()
 			a.began()
+			a.waitsNoMore()
 		}
 	}
 	if a.changed {
@@ -81,7 +82,7 @@ func (a *advance) open() bool { return a.o.Gate.State == agent.GateOpen || a.o.G
 
 // clocks stops deadlines while the gate is closed, and corrects instants that are in the future after the clock was set back.
 func (a *advance) clocks() {
-	for _, t := range []*time.Time{&a.s.Moved, &a.s.Closed, &a.s.Busy} {
+	for _, t := range []*time.Time{&a.s.Moved, &a.s.Closed, &a.s.Busy, &a.s.KeptBack} {
 		if t.After(a.now) {
 			*t, a.changed = a.now, true
 		}
@@ -90,12 +91,15 @@ func (a *advance) clocks() {
 	switch {
 	case a.open() && !a.s.Closed.IsZero():
 		shift, a.s.Closed, a.s.Stop, a.changed = a.now.Sub(a.s.Closed), time.Time{}, nil, true
-		a.s.Moved = a.s.Moved.Add(shift)
+		a.s.Moved, a.s.KeptBack = a.s.Moved.Add(shift), time.Time{}
 	case !a.open() && a.s.Closed.IsZero():
 		a.s.Closed, a.changed = a.now, true
 	}
 	for node, slot := range a.s.Slots {
 		at, since := slot.At.Add(shift), slot.Since
+		if n, read := a.o.Nodes[node]; read && a.outdated(slot, n) {
+			at = slot.At // its gates are asked again
+		}
 		if at.After(a.now) {
 			at, a.changed = a.now, true
 		}
@@ -109,7 +113,7 @@ func (a *advance) clocks() {
 
 // fill begins the next nodes of the batch, the next batch or the next group, as far as slots are free.
 func (a *advance) fill() {
-	if !a.again() {
+	if !a.reordered() || !a.again() {
 		return
 	}
 	for {
@@ -138,17 +142,28 @@ func (a *advance) fill() {
 		case ended && g.Kind == Canaries && a.p.Policy.Promote == Manual && !a.s.Approved:
 			a.wait = Wait{Code: WaitApproval}
 			return
-		case !a.passed(g):
-			return
 		case ended:
 			a.batchEnded(true)
-			a.s.Group, a.s.Batch, a.s.Next, a.changed = a.s.Group+1, 0, 0, true
-			a.s.Approved = a.s.Approved && a.p.Policy.Promote != Batches
+			a.s.Group, a.s.Batch, a.s.Next = a.s.Group+1, 0, 0
 		default:
 			a.batchEnded(false)
-			a.s.Batch, a.changed = a.s.Batch+1, true
-			a.s.Approved = a.s.Approved && a.p.Policy.Promote != Batches
+			a.s.Batch++
 		}
+		a.s.Passed, a.changed = false, true
+		a.s.Approved = a.s.Approved && a.p.Policy.Promote != Batches
+	}
+}
+
+// waitsNoMore forgets since when the campaign waited for what it does not wait for any more.
+func (a *advance) waitsNoMore() {
+	if a.wait.Code == WaitRead {
+		return // the next step knows
+	}
+	if a.wait.Code != WaitPlace && !a.s.KeptBack.IsZero() {
+		a.s.KeptBack, a.changed = time.Time{}, true
+	}
+	if a.wait.Code != WaitAnswers && !a.s.Asked.IsZero() {
+		a.s.Asked, a.s.Answers, a.changed = time.Time{}, nil, true
 	}
 }
 
@@ -170,7 +185,7 @@ func (a *advance) assign() (all []Assign) {
 	for _, node := range a.s.slots() {
 		slot := a.s.Slots[node]
 		n, read := a.o.Nodes[node]
-		if slot.State != Ordered || !read || n.Assigned != nil && n.Assigned.ID == slot.ID && n.Assigned.Epoch == a.p.Epoch {
+		if slot.State != Ordered || !read || n.has(slot, a.p.Epoch) || a.outdated(slot, n) {
 			continue
 		}
 		kind := agent.AssignTake

@@ -444,13 +444,103 @@ func TestAdvanceStallsForAnOperator(t *testing.T) {
 	for i := range b.plan.Groups[0].Nodes {
 		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
 	}
-	b.edit("web2", func(n *Node) { n.View.State = agent.Silent }).after(2*time.Hour - time.Second).is("advancing; 0 done; waits for place")
-	if len(b.wait.Overdue) > 0 {
-		t.Errorf("before the end of progress: %v", b.wait.Overdue)
+	b.edit("web2", func(n *Node) { n.View.State = agent.Silent }).is("advancing; 0 done; waits for place")
+	b.after(2*time.Hour - time.Second).is("advancing; 0 done; waits for place")
+	b.after(time.Second).is("advancing; 0 done; stopped: place; waits for gate")
+	if text := b.wait.Sentence(); text != "it paused by itself: web1 waited for too long: too many nodes of pair=a are unavailable (web2)" {
+		t.Error(text)
 	}
-	b.after(time.Second).is("advancing; 0 done; waits for place")
-	if !slices.Equal(b.wait.Overdue, []string{"web1"}) {
+	b.resume().is("advancing; 0 done; waits for place") // for another 2 hours
+	b.after(2 * time.Hour).is("advancing; 0 done; stopped: place; waits for gate")
+	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).resume().is("advancing; ordered web1; 0 done; waits for nodes")
+
+	b = begin(t, "web*3", Policy{Canaries: "0", Batch: "2", Progress: 2 * hour, Deadline: hour, MaxUnavailable: map[string]int{"pair": 1}})
+	for i := range b.plan.Groups[0].Nodes {
+		b.plan.Groups[0].Nodes[i].Places = []string{fmt.Sprintf("pair=%d", i/2)}
+	}
+	b.edit("web1", func(n *Node) { n.View.State = agent.Held }).is("advancing; ordered web1; 0 done; waits for place")
+	b.after(2 * time.Hour).is("advancing; ordered web1; 0 done; waits for place") // the end of the hold ends it
+	if !slices.Equal(b.wait.Overdue, []string{"web1", "web2"}) {
 		t.Errorf("after progress: %v", b.wait.Overdue)
+	}
+}
+
+// TestAdvanceRepairsFailedNodes: without it, the release that repairs nodes never reaches them: each one waits for another one of its place.
+// Nodes of one place still begin one after the other: those that recover must not take the target together.
+func TestAdvanceRepairsFailedNodes(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []Policy{{MaxUnavailable: map[string]int{"rack": 1}}, {MaxPlaces: map[string]int{"rack": 1}}} {
+		policy.Canaries, policy.Batch = "0", "4"
+		b := begin(t, "web*3", policy)
+		for i := range b.plan.Groups[0].Nodes {
+			b.plan.Groups[0].Nodes[i].Places = []string{"rack=1"}
+			if len(policy.MaxPlaces) > 0 {
+				b.plan.Groups[0].Nodes[i].Places = []string{fmt.Sprintf("rack=%d", i)}
+			}
+		}
+		fails := func(n *Node) { n.View.State = agent.FailedState }
+		b.edit("web1", fails).edit("web2", fails).is("advancing; ordered web1; 0 done; waits for place")
+		b.edit("web1", func(n *Node) { n.View.State = agent.Converged }).reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for place")
+		b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).reports("ok", "web2").is("advancing; ordered web3; 2 done; waits for nodes")
+	}
+}
+
+// TestAdvanceWantsFreshAnswers: a batch must not begin on what a gate answered before etcd hung, before a window or an approval, or before a
+// node was kept back: it may refuse now.
+func TestAdvanceWantsFreshAnswers(t *testing.T) {
+	t.Parallel()
+	passes := func(b *bench, at time.Time) { b.o.Answers = map[string]Answer{"errors": {Code: GatePassed, At: at}} }
+	second := func(p Policy) *bench { // at the end of its first batch
+		p.Canaries, p.Batch, p.Gates = "0", "1", []string{"errors"}
+		b := begin(t, "web*2", p)
+		for i := range b.plan.Groups[0].Nodes {
+			b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
+		}
+		return b.settle().reports("ok", "web1")
+	}
+	b := second(Policy{})
+	b.is("advancing; 1 done; waits for answers")
+	passes(b, b.now)
+	b.now = b.now.Add(AnswerAge + time.Second)
+	b.is("advancing; 1 done; waits for answers")
+	passes(b, b.now.Add(AnswerAge+time.Second)) // the clock was set back since
+	b.is("advancing; 1 done; waits for answers")
+	passes(b, b.now.Add(-AnswerAge))
+	b.is("advancing; ordered web2; 1 done; waits for nodes")
+
+	b = second(Policy{Promote: Batches})
+	passes(b, b.now)
+	b.is("advancing; 1 done; waits for approval")
+	b.after(time.Hour)
+	approved, err := b.state.Approve(b.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state = approved
+	b.is("advancing; 1 done; waits for answers")
+
+	b = second(Policy{Windows: []string{"daily 12:00-12:30 UTC"}})
+	b.after(time.Hour).is("advancing; 1 done; waits for window")
+	passes(b, b.now)
+	b.after(23 * time.Hour).is("advancing; 1 done; waits for answers")
+
+	b = second(Policy{MaxUnavailable: map[string]int{"pair": 1}})
+	passes(b, b.now)
+	b.edit("web1", func(n *Node) { n.View.State = agent.Silent }).is("advancing; 1 done; waits for place")
+	b.edit("web1", func(n *Node) { n.View.State = agent.Converged }).after(time.Hour).is("advancing; 1 done; waits for answers")
+
+	b = second(Policy{})
+	b.settle()
+	passes(b, b.now)
+	b.state = *Advance(b.plan, b.state, b.o, b.now).State // and etcd hangs before the assignment is written
+	b.after(90 * time.Minute).is("advancing; ordered web2; 1 done; waits for answers")
+	if n := b.o.Nodes["web2"]; n.Assigned != nil {
+		t.Errorf("web2 may take the target: %+v", n.Assigned)
+	}
+	passes(b, b.now)
+	b.is("advancing; ordered web2; 1 done; waits for nodes")
+	if n := b.o.Nodes["web2"]; n.Assigned == nil {
+		t.Error("web2 is not ordered after the gates passed again")
 	}
 }
 
@@ -522,7 +612,7 @@ func TestAdvanceAsksGates(t *testing.T) {
 	t.Parallel()
 	b := begin(t, "web*2", Policy{Canaries: "1", Batch: "1", Gates: []string{"errors", "smoke"}, Progress: environments.Duration(time.Hour)})
 	answer := func(errors, smoke AnswerCode) *bench {
-		b.o.Answers = map[string]Answer{"errors": {Code: errors, Text: "503"}, "smoke": {Code: smoke}}
+		b.o.Answers = map[string]Answer{"errors": {Code: errors, Text: "503", At: b.now}, "smoke": {Code: smoke, At: b.now}}
 		return b
 	}
 	b.is("advancing; ordered web1; 0 done; waits for nodes")
@@ -544,7 +634,8 @@ func TestAdvanceAsksGates(t *testing.T) {
 		t.Errorf("%+v", b.state.Answers)
 	}
 	answer(GateUnanswered, GatePassed).is("advancing; 1 done; waits for answers")
-	b.after(time.Hour).is("advancing; 1 done; stopped: gates; waits for gate")
+	b.after(time.Hour)
+	answer(GateUnanswered, GatePassed).is("advancing; 1 done; stopped: gates; waits for gate")
 	if b.state.Stop == nil || b.state.Stop.Code != StopGates || len(b.state.Stop.Gates) != 1 {
 		t.Errorf("it paused for %+v", b.state.Stop)
 	}

@@ -37,7 +37,7 @@ func (a *advance) begin(g Group, to int) bool {
 			a.wait = a.waitForNodes()
 			return false
 		default:
-			if !a.takePlaces(m) {
+			if !a.takePlaces(m) || !a.passed() { // the gates last: their answers decide at this moment
 				return false
 			}
 			a.order(m, false)
@@ -119,6 +119,9 @@ func (a *advance) closed() bool {
 // limits of the plan. Then it completes the campaign.
 func (a *advance) later() bool {
 	if a.p.Kind == Run || a.s.Listed {
+		if !a.passed() {
+			return false
+		}
 		a.s.Phase, a.s.Ended, a.changed = Completed, a.now, true
 		return false
 	}
@@ -141,7 +144,7 @@ func (a *advance) later() bool {
 		}
 	}
 	for _, members := range byRole {
-		apart(a.p.Policy, members)
+		apart(a.p.Policy, members, nil)
 	}
 	for _, g := range a.p.Policy.groups(Late, a.p.Roles, byRole, sizes(sorted)) {
 		members := g.Nodes

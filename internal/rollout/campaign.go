@@ -135,7 +135,8 @@ type State struct {
 	Tries   map[string]int      `json:"tries,omitempty"`  // assignments of nodes
 	Again   []string            `json:"again,omitempty"`  // failed nodes that an operator orders again, before others begin
 
-	Asked   time.Time         `json:"asked,omitzero"`    // since when the gates are asked after a batch; zero: they are not
+	Passed  bool              `json:"passed,omitempty"`  // the gates let the batch in progress begin
+	Asked   time.Time         `json:"asked,omitzero"`    // since when the gates are asked before a batch; zero: they are not
 	Answers map[string]Answer `json:"answers,omitempty"` // of the gates that block the next batch
 
 	Busy     time.Time `json:"busy,omitzero"`      // when all nodes of the job were seen to wait, and some of them still to run
@@ -144,6 +145,7 @@ type State struct {
 
 	Code string `json:"code,omitempty"` // that the Puppet server gave the newest node; "": none names any
 
+	KeptBack time.Time `json:"kept_back,omitzero"` // since when the next node is kept back for its place; zero: it is not
 	Approved bool      `json:"approved,omitempty"` // the groups after the canaries
 	Stop     *Stop     `json:"stop,omitempty"`     // why the campaign paused by itself
 	Moved    time.Time `json:"moved,omitzero"`     // when a node last ended

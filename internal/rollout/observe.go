@@ -32,6 +32,11 @@ type Node struct {
 	AssignedAt int64
 }
 
+// has reports whether the assignment of a slot was written for the node, which may have answered it already.
+func (n Node) has(s Slot, e agent.Epoch) bool {
+	return n.Assigned != nil && n.Assigned.ID == s.ID && n.Assigned.Epoch == e
+}
+
 // Needs names what Advance will look at.
 type Needs struct {
 	Nodes []string // in order

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"time"
 
 	"pulley/agent"
 )
@@ -26,29 +27,36 @@ func placed(p Plan, s State) iter.Seq[Member] {
 	}
 }
 
-// Away has the unavailable nodes of each place.
+// Away has the unavailable nodes of each place, and whether each is in progress.
 type Away map[string]map[string]bool
 
-// Add counts a member as unavailable.
-func (w Away) Add(m Member) {
+// Add counts a member as unavailable. One in progress is unavailable because of this campaign.
+func (w Away) Add(m Member, inProgress bool) {
 	for _, place := range m.Places {
 		if w[place] == nil {
 			w[place] = map[string]bool{}
 		}
-		w[place][m.Node] = true
+		w[place][m.Node] = w[place][m.Node] || inProgress
 	}
 }
 
-// Full returns the place whose unavailable nodes forbid that a member becomes unavailable, too: its own, or another one if the
-// number of places is limited.
+// others counts the unavailable nodes of a place without one of them. Beside a node that is unavailable itself, only those in progress count:
+// it takes no further node away, and two that recover must not take the target together.
+func (w Away) others(place, node string, already bool) (n int) {
+	for other, inProgress := range w[place] {
+		if other != node && (inProgress || !already) {
+			n++
+		}
+	}
+	return n
+}
+
+// Full returns the place whose unavailable nodes forbid that a member begins: its own, or another one if the number of places is limited.
 func (p Policy) Full(away Away, m Member) (place string, full bool) {
 	for _, place := range m.Places {
 		attribute := attributeOf(place)
-		others := len(away[place])
-		if away[place][m.Node] {
-			others--
-		}
-		if most, limited := p.MaxUnavailable[attribute]; limited && others >= most {
+		_, already := away[place][m.Node]
+		if most, limited := p.MaxUnavailable[attribute]; limited && away.others(place, m.Node, already) >= most {
 			return place, true
 		}
 		most, limited := p.MaxPlaces[attribute]
@@ -57,7 +65,7 @@ func (p Policy) Full(away Away, m Member) (place string, full bool) {
 		}
 		var beside []string
 		for other := range away {
-			if other != place && attributeOf(other) == attribute && !(away[other][m.Node] && len(away[other]) == 1) {
+			if other != place && attributeOf(other) == attribute && away.others(other, m.Node, already) > 0 {
 				beside = append(beside, other)
 			}
 		}
@@ -80,14 +88,38 @@ func (a *advance) takePlaces(m Member) bool {
 	place, full := a.p.Policy.Full(a.away, m)
 	switch {
 	case full:
-		a.wait = Wait{Code: WaitPlace, Node: m.Node, Place: place}
+		a.keptBack(m.Node, place)
 		return false
 	case a.partial:
 		a.wait = Wait{Code: WaitRead}
 		return false
 	}
-	a.away.Add(m)
+	a.away.Add(m, true)
 	return true
+}
+
+// keptBack keeps a node back for its place. It pauses the campaign when nothing in progress can end the wait for too long.
+func (a *advance) keptBack(node, place string) {
+	a.wait = Wait{Code: WaitPlace, Node: node, Place: place}
+	if a.s.KeptBack.IsZero() {
+		a.s.KeptBack, a.changed = a.now, true
+	}
+	if len(a.s.Slots) > 0 || !a.keptTooLong() {
+		return
+	}
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(a.away[place])), func(other string) bool { return other == node })
+	a.s.KeptBack = a.now // the next pause is a whole deadline later
+	a.halt(Stop{Code: StopPlace, Node: node, Place: place, Nodes: others[:min(len(others), named)]})
+}
+
+// keptTooLong reports whether the next node is kept back for longer than the policy permits, and no other node ended meanwhile.
+func (a *advance) keptTooLong() bool {
+	since := a.s.KeptBack
+	if a.s.Moved.After(since) {
+		since = a.s.Moved
+	}
+	limit := time.Duration(a.p.Policy.Progress)
+	return limit > 0 && !a.s.KeptBack.IsZero() && a.now.Sub(since) >= limit
 }
 
 // blocking returns the unavailable nodes of the places for which the campaign waits. As long as they are unavailable, it waits.
@@ -101,13 +133,12 @@ func (a *advance) blocking() []string {
 	return slices.Sorted(maps.Keys(need))
 }
 
-// counts reports whether a node counts as unavailable for its places: in progress, failed and not converged since, or unavailable
-// for another cause, also because its machine is being replaced.
+// counts reports whether a node that is not in progress counts as unavailable for its places: it failed and has not converged since, or it
+// is unavailable for another cause, for example because its machine is being replaced.
 func (a *advance) counts(node string) bool {
 	n := a.o.Nodes[node]
-	_, slot := a.s.Slots[node]
 	_, failed := a.s.Failed[node]
-	return slot || failed && n.View.State != agent.Converged || Unavailable(n.View) || n.Replaced
+	return failed && n.View.State != agent.Converged || Unavailable(n.View) || n.Replaced
 }
 
 // unavailable counts the unavailable nodes of each place.
@@ -115,13 +146,14 @@ func (a *advance) unavailable() {
 	a.away, a.partial = Away{}, false
 	for m := range placed(a.p, a.s) {
 		n, read := a.o.Nodes[m.Node]
+		_, slot := a.s.Slots[m.Node]
 		newer := n.Host != nil && n.Host.MachineID != m.Machine // another machine has its name
 		switch {
 		case !read:
 			a.partial = true
 		case newer && a.member(m.Node).Machine == n.Host.MachineID: // it counts as a node of its own
-		case newer && n.View.State != agent.Converged, !newer && a.counts(m.Node):
-			a.away.Add(m)
+		case newer && n.View.State != agent.Converged, !newer && (slot || a.counts(m.Node)):
+			a.away.Add(m, slot && !newer)
 		}
 	}
 }

@@ -33,6 +33,7 @@ type Candidate struct {
 	Daemon              bool     // Puppet's own daemon runs there
 	Canary              bool     // Policy.CanariesWhere is true for it
 	Places              []string // as in Member
+	View                agent.View
 }
 
 // ErrEmpty means that a campaign has no node.
@@ -48,9 +49,14 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	sorted := natural(candidates)
 	byRole, total := map[string][]Member{}, 0
 	may := map[string]bool{} // be a canary
+	away, broken := Away{}, map[string]bool{}
 	for _, c := range sorted {
 		m := Member{Node: c.Node, Machine: c.Machine, Places: c.Places}
 		outside := o.Role != "" && c.Role != o.Role
+		if Unavailable(c.View) {
+			away.Add(m, false)
+		}
+		broken[c.Node] = repairable(CannotBegin(c.View))
 		switch {
 		case outside:
 		case c.Excluded:
@@ -76,14 +82,21 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	}
 	p.Others = len(p.Outside)
 	for _, members := range byRole {
-		apart(policy, members)
+		apart(policy, members, broken)
 	}
 	roles := ordered(o.Roles, byRole)
 	most := len(may)
 	if policy.Canaries != "" {
 		most = policy.Canaries.canaries(total)
 	}
-	canaries := pick(roles, byRole, may, most)
+	canaries := pick(roles, byRole, most, func(m Member) (rank int, ok bool) {
+		if _, full := policy.Full(away, m); full {
+			rank = 2
+		} else if broken[m.Node] && len(policy.Limits()) > 0 {
+			rank = 1
+		}
+		return rank, may[m.Node]
+	})
 	if len(canaries) > 0 {
 		p.Groups = append(p.Groups, Group{Kind: Canaries, Batch: len(canaries), Failures: policy.BatchFailures, Size: len(canaries), Nodes: canaries})
 	}
@@ -128,20 +141,24 @@ func ordered(given []string, members map[string][]Member) []string {
 }
 
 // apart orders members such that limits of places delay them least: place by place where MaxPlaces limits the number of
-// places, and by turns where MaxUnavailable limits the nodes of each place.
-func apart(p Policy, members []Member) {
+// places, and by turns where MaxUnavailable limits the nodes of each place. Broken nodes come first: others of their places wait for them.
+func apart(p Policy, members []Member, broken map[string]bool) {
 	if len(p.Limits()) == 0 {
 		return
 	}
 	type places struct{ together, alone string }
 	type keyed struct {
 		Member
+		order    int // 0: broken
 		together string
 		turn     int
 	}
 	turns, all := map[places]int{}, make([]keyed, len(members))
 	for i, m := range members {
-		k := keyed{Member: m}
+		k := keyed{Member: m, order: 1}
+		if broken[m.Node] {
+			k.order = 0
+		}
 		var alone []string
 		for _, place := range m.Places {
 			attribute := attributeOf(place)
@@ -160,7 +177,7 @@ func apart(p Policy, members []Member) {
 		all[i] = k
 	}
 	slices.SortStableFunc(all, func(a, b keyed) int {
-		return cmp.Or(strings.Compare(a.together, b.together), a.turn-b.turn)
+		return cmp.Or(a.order-b.order, strings.Compare(a.together, b.together), a.turn-b.turn)
 	})
 	for i, k := range all {
 		members[i] = k.Member
@@ -173,12 +190,18 @@ func attributeOf(place string) string {
 	return attribute
 }
 
-// pick takes n canaries out of the members that may be one: one of each role in turn, so that the first batch shows most roles.
-func pick(roles []string, members map[string][]Member, may map[string]bool, n int) (canaries []Member) {
+// pick takes n canaries out of the members that may be one: one of each role in turn, so that the first batch shows most roles. Of a role, it
+// takes the first member of the lowest rank.
+func pick(roles []string, members map[string][]Member, n int, rank func(Member) (rank int, may bool)) (canaries []Member) {
 	for len(canaries) < n {
 		before := len(canaries)
 		for _, role := range roles {
-			i := slices.IndexFunc(members[role], func(m Member) bool { return may[m.Node] })
+			i, lowest := -1, 0
+			for at, m := range members[role] {
+				if of, may := rank(m); may && (i < 0 || of < lowest) {
+					i, lowest = at, of
+				}
+			}
 			if i >= 0 && len(canaries) < n {
 				canaries, members[role] = append(canaries, members[role][i]), slices.Delete(members[role], i, i+1)
 			}

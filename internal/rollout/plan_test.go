@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"pulley/agent"
 )
 
 // fleetOf lists nodes: "web*3 db*2" is web1, web2, web3, db1 and db2.
@@ -65,6 +67,35 @@ func TestPlanSpreadsPlaces(t *testing.T) {
 		p, err := Make(Order{Policy: c.policy}, fleet)
 		if got := shape(p); err != nil || got != c.want {
 			t.Errorf("%v: %s (%v)", c.policy.Limits(), got, err)
+		}
+	}
+}
+
+// TestPlanRepairsFirst: a canary that waits for a broken node of its pair would wait for ever, because the release repairs that one later.
+// Without limits of places, nothing waits, and the order stays.
+func TestPlanRepairsFirst(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		broken string
+		policy Policy
+		want   string
+	}{
+		{"web2 web6", Policy{MaxUnavailable: map[string]int{"pair": 1}}, "canaries: web3 | web: web2 web6, web1 web5, web4"},
+		{"web2 web4 web6", Policy{MaxUnavailable: map[string]int{"pair": 1}}, "canaries: web2 | web: web4 web6, web1 web3, web5"},
+		{"web4", Policy{MaxPlaces: map[string]int{"rack": 1}}, "canaries: web4 | web: web1 web2, web3 web5, web6"},
+		{"web2 web6", Policy{}, "canaries: web1 | web: web2 web3, web4 web5, web6"},
+	} {
+		fleet := fleetOf("web*6")
+		for i := range fleet {
+			fleet[i].Places = []string{fmt.Sprintf("pair=%d", i/2), fmt.Sprintf("rack=%d", i)}
+			if strings.Contains(c.broken, fleet[i].Node) {
+				fleet[i].View.State = agent.FailedState
+			}
+		}
+		c.policy.Canaries, c.policy.Batch = "1", "2"
+		p, err := Make(Order{Policy: c.policy}, fleet)
+		if got := shape(p); err != nil || got != c.want {
+			t.Errorf("%s, %v: %s (%v)", c.broken, c.policy.Limits(), got, err)
 		}
 	}
 }

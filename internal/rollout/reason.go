@@ -17,6 +17,7 @@ const (
 	StopBatch    StopCode = "batch_failures" // failed, allowed: of the batch
 	StopProgress StopCode = "progress"       // no node ended for too long
 	StopGates    StopCode = "gates"          // gates: they blocked the next batch for too long
+	StopPlace    StopCode = "place"          // node, place, nodes, the first few: it waited for too long, because these are unavailable
 	StopBusy     StopCode = "busy"           // nodes: they ran for too long before the job could begin
 	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
 	StopServer   StopCode = "puppet_server"  // node, run, if one began: its Puppet server did not answer
@@ -29,6 +30,7 @@ type Stop struct {
 	Code    StopCode  `json:"code"`
 	Node    string    `json:"node,omitempty"`
 	Run     string    `json:"run,omitempty"`
+	Place   string    `json:"place,omitempty"`
 	Failed  int       `json:"failed,omitempty"`
 	Allowed int       `json:"allowed,omitempty"`
 	Gates   []string  `json:"gates,omitempty"`
@@ -98,7 +100,7 @@ func (a *advance) waits() Wait {
 			w.Overdue = append(w.Overdue, node)
 		}
 	}
-	if w.Code == WaitPlace && a.now.Sub(a.s.Moved) >= time.Duration(a.p.Policy.Progress) {
+	if w.Code == WaitPlace && a.keptTooLong() {
 		w.Overdue = append(w.Overdue, w.Node)
 	}
 	return w

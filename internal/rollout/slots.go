@@ -203,7 +203,7 @@ func (a *advance) healthy(node string, slot Slot, n Node) {
 
 // late ends the wait for a node that does not answer.
 func (a *advance) late(node string, slot Slot, n Node) {
-	if !a.open() || slot.State != Ordered || a.now.Sub(slot.At) < time.Duration(a.p.Policy.Deadline) {
+	if !a.open() || slot.State != Ordered || a.outdated(slot, n) || a.now.Sub(slot.At) < time.Duration(a.p.Policy.Deadline) {
 		return
 	}
 	switch {

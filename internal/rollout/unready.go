@@ -80,7 +80,12 @@ func CannotBegin(v agent.View) UnreadyCause {
 		}
 		return UnreadyFailed
 	case agent.Held:
-		return held(v)
+		if cause := held(v); cause != "" {
+			return cause
+		}
+	}
+	if v.Failing { // it repeats its run, or waits for the next one
+		return UnreadyFailed
 	}
 	return ""
 }
@@ -106,8 +111,17 @@ func held(v agent.View) UnreadyCause {
 	return UnreadyHeld
 }
 
+// repairable reports whether a target may end the cause.
+func repairable(c UnreadyCause) bool { return c == UnreadyFailed || c == UnreadyStuck }
+
 // Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has,
-// and so does a node with Puppet's own daemon.
+// and is unavailable only if that failed. A node with Puppet's own daemon enforces it as well, and does not report how.
 func Unavailable(v agent.View) bool {
-	return CannotBegin(v) != "" && v.Reason != agent.ReasonFrozen && v.Reason != agent.ReasonDaemon
+	switch v.Reason {
+	case agent.ReasonDaemon:
+		return false
+	case agent.ReasonFrozen:
+		return v.Failing
+	}
+	return CannotBegin(v) != ""
 }

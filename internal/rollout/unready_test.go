@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"testing"
+	"time"
 
 	"pulley/agent"
 )
@@ -58,6 +59,61 @@ func TestUnreadyCauses(t *testing.T) {
 		}
 		if available := c.want == "" || c.view.Reason == agent.ReasonDaemon; Unavailable(c.view) == available {
 			t.Errorf("%s, %s: unavailable %v", c.view.State, c.view.Reason, !available) // its places would stay blocked, or be overloaded
+		}
+	}
+}
+
+// TestFailedNodesCountUntilTheyConverge: without it, the second node of a pair begins while the first one is down, because that one repeats
+// its run, restarts or is frozen at this moment.
+func TestFailedNodesCountUntilTheyConverge(t *testing.T) {
+	t.Parallel()
+	attempt := func(of agent.Target, started, finished int) *agent.Attempt {
+		return &agent.Attempt{Target: of, Started: started, Finished: finished, Open: started > finished}
+	}
+	freeze, stop := &agent.Hold{Mode: agent.Freeze}, &agent.Hold{Mode: agent.Stop}
+	for _, c := range []struct {
+		name string
+		st   agent.Status // of a node that wants oldT; newT is another target
+		hold *agent.Hold
+		want bool
+	}{
+		{"its run failed", agent.Status{Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 1, 1)}, nil, true},
+		{"it repeats the run", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 2, 1)}, nil, true},
+		{"it repeats the run after its attempts were forgiven", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 1, 0)}, nil, true},
+		{"it repeats the run after too many failed", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: newT, Attempt: attempt(oldT, 9, 8)}, nil, true},
+		{"it returns from a target that failed", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 1, 0)}, nil, true},
+		{"it waits to return from a target that failed", agent.Status{Enforcing: newT, LastGood: newT, Outcome: agent.Failed}, nil, true},
+		{"it lost power in its run", agent.Status{Enforcing: oldT, LastGood: newT, Outcome: agent.Changed, Attempt: attempt(oldT, 1, 0)}, nil, true},
+		{"it repeats the run after it lost power", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: newT, Outcome: agent.Changed, Attempt: attempt(oldT, 2, 0)}, nil, true},
+		{"it refuses its target", agent.Status{Enforcing: newT, LastGood: newT, Refusal: &agent.Refusal{Target: oldT}}, nil, true},
+		{"it refuses its target, and enforces the former one", agent.Status{Phase: agent.Running, Enforcing: newT, LastGood: newT, Refusal: &agent.Refusal{Target: oldT}}, nil, true},
+		{"it failed and is frozen", agent.Status{Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 1, 1)}, freeze, true},
+		{"it failed and is stopped", agent.Status{Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 1, 1)}, stop, true},
+		{"it failed, and another Puppet runs", agent.Status{Enforcing: oldT, LastGood: oldT, Outcome: agent.Failed, Attempt: attempt(oldT, 1, 1),
+			Cause: agent.Cause{Reason: agent.ReasonPuppetBlocked, Params: agent.Params{Blocked: &agent.Blocked{Code: agent.PuppetBusy}}}}, nil, true},
+		{"another machine of its name runs", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: oldT, Machine: "other"}, nil, true},
+		{"it converged", agent.Status{Enforcing: oldT, LastGood: oldT, Outcome: agent.Changed}, nil, false},
+		{"it converged, and is frozen", agent.Status{Enforcing: oldT, LastGood: oldT, Outcome: agent.Unchanged}, freeze, false},
+		{"it enforces its target again", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: oldT, Outcome: agent.Unchanged, Attempt: attempt(oldT, 1, 0)}, nil, false},
+		{"it takes a target for the first time", agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: newT, Outcome: agent.Changed, Attempt: attempt(oldT, 1, 0)}, nil, false},
+		{"it has not begun to take its target", agent.Status{Enforcing: newT, LastGood: newT, Outcome: agent.Changed}, nil, false},
+	} {
+		d := agent.Desired{Host: &agent.Host{Node: "web1", MachineID: "m"}, Default: oldT}
+		if c.hold != nil {
+			d.Holds = []agent.Hold{*c.hold}
+		}
+		c.st.Node, c.st.SeenAt, c.st.Settings = "web1", t0, agent.DefaultSettings()
+		if c.st.Machine == "" {
+			c.st.Machine = "m"
+		}
+		for state, at := range map[string]time.Time{"reports": t0.Add(time.Minute), "is silent": t0.Add(24 * time.Hour)} {
+			v := agent.Look(&c.st, d, at)
+			if got := Unavailable(v); got != (c.want || state == "is silent") {
+				t.Errorf("%s, and it %s (%s, %s): unavailable %v", c.name, state, v.State, v.Reason, got)
+			}
+			if failed := CannotBegin(v) != ""; c.want && !failed {
+				t.Errorf("%s, and it %s (%s, %s): a policy for failed nodes does not meet it", c.name, state, v.State, v.Reason)
+			}
 		}
 	}
 }

@@ -123,6 +123,8 @@ func (s Stop) Sentence() string {
 		return "no node ended for too long"
 	case StopGates:
 		return "it waited for too long for " + strings.Join(s.Gates, ", ") + " to pass"
+	case StopPlace:
+		return fmt.Sprintf("%s waited for too long: too many nodes of %s are unavailable (%s)", s.Node, s.Place, strings.Join(s.Nodes, ", "))
 	case StopBusy:
 		return "it waited for too long until these nodes ended their runs: " + strings.Join(s.Nodes, ", ")
 	case StopDoubtful:

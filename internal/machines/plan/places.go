@@ -19,7 +19,7 @@ func MayRetire(e *environments.Environment, w machines.World, node string, begun
 	away := rollout.Away{}
 	for other, places := range w.Places {
 		if begun[other] || gone(w, other) {
-			away.Add(rollout.Member{Node: other, Places: places})
+			away.Add(rollout.Member{Node: other, Places: places}, begun[other])
 		}
 	}
 	place, full := rollout.PolicyOf(e).Full(away, rollout.Member{Node: node, Places: w.Places[node]})

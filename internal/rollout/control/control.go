@@ -22,60 +22,75 @@ type Controller struct {
 	Now   func() time.Time
 	Ask   func(ctx context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer // nil: no gate is defined
 
-	asking  *question
-	plan    *rollout.Plan // of the campaign that was read last
-	blocked []string      // nodes for which its last step waits
-	reached agent.Epoch   // the highest of the gate; a lower one comes from a backup
-	renewed time.Time     // when the lease of the job was renewed
+	asking  map[string]*question // by gate
+	plan    *rollout.Plan        // of the campaign that was read last
+	blocked []string             // nodes for which its last step waits
+	reached agent.Epoch          // the highest of the gate; a lower one comes from a backup
+	renewed time.Time            // when the lease of the job was renewed
 }
 
-// question is a question to the gates of a campaign, since its State.Asked.
+// question is a question to one gate of a campaign, since its State.Asked.
 type question struct {
 	id      string
 	since   time.Time
 	at      time.Time
 	answers chan map[string]rollout.Answer
+	answer  *rollout.Answer // nil: none yet
 }
 
-// askEvery is the time between two questions, and answersWithin how long a step waits for the answers before the next one does.
-// renewEvery is the time between two renewals of the lease of a job.
+// askEvery is the time between two questions to a gate that does not pass, and answersWithin how long a step waits for the answers before the
+// next one does. renewEvery is the time between two renewals of the lease of a job.
 const (
 	renewEvery    = time.Minute
 	askEvery      = 10 * time.Second
 	answersWithin = time.Second
 )
 
-// ask returns the answers of the gates, once for each question; nil if they did not answer yet. A gate may take minutes, and must
-// not delay other campaigns.
-func (c *Controller) ask(ctx context.Context, p rollout.Plan, s rollout.State, gates []string, now time.Time) map[string]rollout.Answer {
-	q := c.asking
-	if q == nil || q.id != p.ID || !q.since.Equal(s.Asked) || q.answers == nil && now.Sub(q.at) >= askEvery {
-		q = &question{p.ID, s.Asked, now, make(chan map[string]rollout.Answer, 1)}
-		c.asking = q
-		ask := c.Ask
-		go func() {
-			if ask == nil {
-				undefined := map[string]rollout.Answer{}
-				for _, gate := range gates {
-					undefined[gate] = rollout.Answer{Code: rollout.GateUndefined, At: now.UTC()}
-				}
-				q.answers <- undefined
-				return
+// ask returns the answers of the gates, without those that did not answer yet. A gate may take minutes, and must not delay other gates or
+// campaigns. Each one is asked again when its answer is too old: etcd, or another gate, may have taken longer than an answer lasts.
+func (c *Controller) ask(ctx context.Context, p rollout.Plan, s rollout.State, gates []string) map[string]rollout.Answer {
+	within, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	if c.asking == nil {
+		c.asking = map[string]*question{}
+	}
+	answers := map[string]rollout.Answer{}
+	for _, gate := range gates { // all are asked before the first answer is awaited
+		if q := c.asking[gate]; q == nil || q.id != p.ID || !q.since.Equal(s.Asked) || q.ended(c.Now()) {
+			c.asking[gate] = c.question(ctx, p, s, gate)
+		}
+	}
+	for _, gate := range gates {
+		q := c.asking[gate]
+		if q.answer == nil {
+			select {
+			case all := <-q.answers:
+				answer := all[gate]
+				q.answer = &answer
+			case <-within.Done():
 			}
-			q.answers <- ask(ctx, p, gates)
-		}()
+		}
+		if q.answer != nil && !q.answer.Outdated(c.Now()) {
+			answers[gate] = *q.answer
+		}
 	}
-	if q.answers == nil {
-		return nil
+	return answers
+}
+
+// question asks a gate.
+func (c *Controller) question(ctx context.Context, p rollout.Plan, s rollout.State, gate string) *question {
+	q := &question{id: p.ID, since: s.Asked, at: c.Now(), answers: make(chan map[string]rollout.Answer, 1)}
+	if ask := c.Ask; ask != nil {
+		go func() { q.answers <- ask(ctx, p, []string{gate}) }()
+	} else {
+		q.answers <- map[string]rollout.Answer{gate: {Code: rollout.GateUndefined, At: c.Now().UTC()}}
 	}
-	select {
-	case answers := <-q.answers:
-		q.answers = nil
-		return answers
-	case <-time.After(answersWithin):
-	case <-ctx.Done():
-	}
-	return nil
+	return q
+}
+
+// ended reports whether a gate has to be asked again.
+func (q *question) ended(now time.Time) bool {
+	return q.answer != nil && (q.answer.Outdated(now) || q.answer.Code != rollout.GatePassed && now.Sub(q.at) >= askEvery)
 }
 
 // Last returns the plan of the newest campaign that Advance saw; nil if there was none.
@@ -111,7 +126,7 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
 		o.Reached = c.reached
 		if err == nil && len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
-			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates, now)
+			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates)
 		}
 		return o, err
 	}, c.blocked...)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -277,14 +280,15 @@ func TestGatesBlockTheNextBatch(t *testing.T) {
 		t.Errorf("%d are done, and %d began", c.State.Done, c.State.Next)
 	}
 	var asked atomic.Int32
-	code := rollout.GateRefused
+	code, later := rollout.GateRefused, time.Now()
 	other := &Controller{Store: f.s, Ref: dev, Now: time.Now, Ask: func(_ context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer {
 		asked.Add(1)
 		if p.ID != plan.ID || len(gates) != 1 {
 			t.Errorf("it asks %v for %s", gates, p.ID)
 		}
-		return map[string]rollout.Answer{"errors": {Code: code, At: time.Now()}}
+		return map[string]rollout.Answer{"errors": {Code: code, At: later}}
 	}}
+	other.Now = func() time.Time { return later }
 	if wait, err := other.Advance(t.Context()); err != nil || wait.Code != rollout.WaitAnswers {
 		t.Fatalf("it waits for %+v: %v", wait, err)
 	}
@@ -292,8 +296,7 @@ func TestGatesBlockTheNextBatch(t *testing.T) {
 		t.Errorf("after %d questions: %+v", asked.Load(), c.State)
 	}
 	code = rollout.GatePassed
-	later := time.Now().Add(2 * askEvery)
-	other.Now = func() time.Time { return later }
+	later = later.Add(2 * askEvery)
 	for end := time.Now().Add(time.Minute); f.campaign(plan.ID).State.Phase != rollout.Completed; later = later.Add(askEvery) {
 		if _, err := other.Advance(t.Context()); err != nil {
 			t.Fatal(err)
@@ -499,5 +502,54 @@ func (f *fleet) returned(nodes int) {
 		if time.Now().After(end) {
 			f.t.Fatalf("%d of %d returned: %+v", returned, nodes, states.Statuses)
 		}
+	}
+}
+
+// TestAnswersOfGatesHaveAnAge: without it, a batch begins on what a gate answered before etcd hung, or before a slower gate answered.
+func TestAnswersOfGatesHaveAnAge(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var asked atomic.Int32
+	slow, first := make(chan rollout.AnswerCode), make(chan bool, 9)
+	c := &Controller{Now: func() time.Time { return now }, Ask: func(_ context.Context, _ rollout.Plan, gates []string) map[string]rollout.Answer {
+		code := rollout.GatePassed
+		if gates[0] == "slow" {
+			code = <-slow
+		}
+		answer := rollout.Answer{Code: code, At: now}
+		if gates[0] == "quick" {
+			asked.Add(1)
+			first <- true
+		}
+		return map[string]rollout.Answer{gates[0]: answer}
+	}}
+	s := rollout.State{Asked: now}
+	answers := func(ctx context.Context, gates ...string) string {
+		got := c.ask(ctx, rollout.Plan{ID: "r1"}, s, gates)
+		return strings.Join(slices.Sorted(maps.Keys(got)), " ")
+	}
+	away, cancel := context.WithCancel(t.Context())
+	cancel() // the step does not wait for the answer
+	answers(away, "quick")
+	<-first
+	now = now.Add(44 * time.Second) // etcd hangs
+	if got := answers(t.Context(), "quick"); got != "" {
+		t.Errorf("an answer before 44 seconds decides: %s", got)
+	}
+	if got := answers(t.Context(), "quick"); got != "quick" || asked.Load() != 2 {
+		t.Errorf("after %d questions it answers %q", asked.Load(), got)
+	}
+	if got := answers(t.Context(), "quick", "slow"); got != "quick" || asked.Load() != 2 {
+		t.Errorf("beside a slow gate, after %d questions, it answers %q", asked.Load(), got)
+	}
+	now = now.Add(rollout.AnswerAge + time.Second)
+	go func() { slow <- rollout.GatePassed }()
+	for end := time.Now().Add(10 * time.Second); answers(t.Context(), "quick", "slow") != "quick slow"; {
+		if time.Now().After(end) {
+			t.Fatalf("the gates never pass together, after %d questions", asked.Load())
+		}
+	}
+	if asked.Load() != 3 {
+		t.Errorf("the quick gate was asked %d times", asked.Load())
 	}
 }

@@ -44,7 +44,7 @@ func (k *controller) advance() {
 			o, revs = w.observe(need)
 			o.Gate = gate.value
 			if len(need.Gates) > 0 {
-				o.Answers = w.ask(need.Gates)
+				o.Answers = w.ask(need.Gates, now)
 			}
 			return o, nil
 		}, k.last.Blocking...)
@@ -65,8 +65,9 @@ func (k *controller) pause() time.Duration {
 	return k.w.between(0, 300*time.Millisecond)
 }
 
-// ask asks the gates of the policy. Until the end of the faults, they may refuse, or not answer in time.
-func (w *world) ask(gates []string) map[string]rollout.Answer {
+// ask asks the gates of the policy. Until the end of the faults, they may refuse, or not answer in time, and an answer may have waited for
+// the controller as long as etcd was away.
+func (w *world) ask(gates []string, now time.Time) map[string]rollout.Answer {
 	answers := map[string]rollout.Answer{}
 	for _, gate := range gates {
 		code := rollout.GatePassed
@@ -76,24 +77,28 @@ func (w *world) ask(gates []string) map[string]rollout.Answer {
 			}
 			code = []rollout.AnswerCode{rollout.GateRefused, rollout.GateUnanswered, rollout.GateUndefined}[w.rng.IntN(3)]
 		}
-		answers[gate] = rollout.Answer{Code: code, At: w.time()}
+		at := now
+		if w.now < w.Until && w.chance(0.2) {
+			at = now.Add(-w.between(0, w.now-w.since))
+		}
+		answers[gate] = rollout.Answer{Code: code, At: at}
 	}
 	return answers
 }
 
 // revisions are the guards of an observation.
-type revisions struct{ host, assigned, status map[string]int64 }
+type revisions struct {
+	host, assigned, status map[string]int64
+	ill                    map[string]bool // nodes that had reported a failed run
+}
 
 func (w *world) observe(need rollout.Needs) (rollout.Observed, revisions) {
 	o := rollout.Observed{Nodes: map[string]rollout.Node{}}
-	r := revisions{map[string]int64{}, map[string]int64{}, map[string]int64{}}
+	r := revisions{map[string]int64{}, map[string]int64{}, map[string]int64{}, maps.Clone(w.ill)}
 	for _, name := range need.Nodes {
 		d := w.read(name)
 		n := rollout.Node{Host: d.Host, Assigned: d.Assigned, HostAt: w.hosts[name].rev, AssignedAt: w.assigned[name].rev, StatusAt: w.statuses[name].rev}
-		if st := w.statuses[name]; st.rev != 0 {
-			status := st.value
-			n.Status = &status
-		}
+		n.Status = w.status(name)
 		n.View = agent.Look(n.Status, d, w.time())
 		n.Wanted = w.plan.Target.Overlay(d.Default)
 		o.Nodes[name] = n
@@ -105,6 +110,20 @@ func (w *world) observe(need rollout.Needs) (rollout.Observed, revisions) {
 	return o, r
 }
 
+// status returns the last status of a node, or nil.
+func (w *world) status(name string) *agent.Status {
+	st := w.statuses[name]
+	if st.rev == 0 {
+		return nil
+	}
+	return &st.value
+}
+
+// view returns what is known of a node.
+func (w *world) view(name string) agent.View {
+	return agent.Look(w.status(name), w.read(name), w.time())
+}
+
 // act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
 func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step, o rollout.Observed, r revisions, now time.Time) bool {
 	w := k.w
@@ -112,7 +131,7 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step 
 		return false
 	}
 	if step.State != nil {
-		w.checkMove(state.value, *step.State, o, now, step.Close != nil)
+		w.checkMove(state.value, *step.State, o, r, now, step.Close != nil)
 		w.state = cell[rollout.State]{*step.State, w.bump()}
 		switch {
 		case step.State.Phase == rollout.Completed:
@@ -224,6 +243,7 @@ func (w *world) operate() {
 		delete(w.hosts, name)
 		delete(w.assigned, name)
 		delete(w.statuses, name)
+		delete(w.ill, name)
 	case act == 11: // join again, as another machine
 		role := "web"
 		if h, ok := w.hosts[name]; ok {

@@ -125,7 +125,7 @@ func (w *world) position(s rollout.State) (n int) {
 }
 
 // checkMove checks a step of a controller, by its clock, before it is written.
-func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Time, closes bool) {
+func (w *world) checkMove(old, s rollout.State, o rollout.Observed, r revisions, now time.Time, closes bool) {
 	freed := 0
 	for node, slot := range old.Slots {
 		if slot.State == rollout.Lost || slot.GivenUp {
@@ -158,25 +158,15 @@ func (w *world) checkMove(old, s rollout.State, o rollout.Observed, now time.Tim
 	if s.Done != old.Done+freed {
 		w.violate("%d nodes are done after %d, and %d ended well", s.Done, old.Done, freed)
 	}
-	if moved := w.position(s) - w.position(old); moved > 0 && len(w.plan.Policy.Gates) > 0 {
-		if moved > 1 {
-			w.violate("%d batches ended after one question to the gates", moved)
-		}
-		for _, gate := range w.plan.Policy.Gates {
-			if a := o.Answers[gate]; a.Code != rollout.GatePassed || a.At.Before(start.Add(w.since)) {
-				w.violate("a batch ended at %v, and the next one began after %s answered %+v", w.since, gate, a)
-			}
-		}
-		w.since = w.now
-	}
+	w.checkGates(s, o, now)
 	w.checkLate(old, s)
 	if !closes {
-		w.checkOrders(old, s, o, now)
+		w.checkOrders(old, s, o, r, now)
 	}
 }
 
 // checkOrders checks the nodes that a step orders.
-func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.Time) {
+func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, r revisions, now time.Time) {
 	ordered := map[string]bool{}
 	for node, slot := range s.Slots {
 		ordered[node] = old.Slots[node].ID != slot.ID
@@ -214,31 +204,88 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, now time.T
 		}
 	}
 	w.checkSkips(old, s)
-	places, fresh := map[string]int{}, map[string]bool{}
+	w.checkAway(s, o, r, ordered)
+}
+
+// checkAway checks that no node begins while too many others of its rack are unavailable, or in too many racks. A node that is unavailable
+// itself makes it no worse: only nodes in progress count then. What a node reported counts until it reports a run that succeeded.
+func (w *world) checkAway(s rollout.State, o rollout.Observed, r revisions, ordered map[string]bool) {
+	if len(w.plan.Policy.Limits()) == 0 {
+		return
+	}
+	away, busy := map[string]int{}, map[string]int{}
+	fresh, repaired := map[string]bool{}, map[string]bool{}
+	members := slices.Clone(w.plan.Outside)
 	for _, g := range w.groups(s) {
-		for _, m := range g.Nodes {
-			n := o.Nodes[m.Node]
-			_, slot := s.Slots[m.Node]
-			_, failed := s.Failed[m.Node]
-			away := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State)
-			if n.Host != nil && n.Host.MachineID != m.Machine { // another machine has its name
-				again := slices.ContainsFunc(s.Late, func(g rollout.LateGroup) bool {
-					return slices.ContainsFunc(g.Members, func(other rollout.Member) bool { return other.Node == m.Node && other.Machine == n.Host.MachineID })
-				})
-				slot, failed, away = false, false, !again && n.View.State != agent.Converged
+		members = append(members, g.Nodes...)
+	}
+	for _, m := range members {
+		n := o.Nodes[m.Node]
+		_, slot := s.Slots[m.Node]
+		_, failed := s.Failed[m.Node]
+		unwell := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State) ||
+			n.Host != nil && r.ill[m.Node] && w.era == 0 && n.View.State != agent.Converged
+		if n.Host != nil && n.Host.MachineID != m.Machine { // another machine has its name
+			again := slices.ContainsFunc(s.Late, func(g rollout.LateGroup) bool {
+				return slices.ContainsFunc(g.Members, func(other rollout.Member) bool { return other.Node == m.Node && other.Machine == n.Host.MachineID })
+			})
+			slot, failed, unwell = false, false, !again && n.View.State != agent.Converged
+		}
+		unwell = unwell || failed && n.View.State != agent.Converged
+		for _, place := range m.Places {
+			if slot {
+				busy[place]++
 			}
-			if slot || away || failed && n.View.State != agent.Converged {
-				for _, place := range m.Places {
-					places[place]++
-					fresh[place] = fresh[place] || ordered[m.Node]
-				}
+			if slot || unwell {
+				away[place]++
 			}
+			fresh[place] = fresh[place] || slot && ordered[m.Node] && !unwell
+			repaired[place] = repaired[place] || slot && ordered[m.Node] && unwell
 		}
 	}
-	maps.DeleteFunc(places, func(place string, _ int) bool { return len(w.plan.Policy.MaxPlaces) == 0 && !fresh[place] })
-	if slices.Contains(slices.Collect(maps.Values(fresh)), true) {
-		w.checkPlaces(places, "are unavailable at the same time")
+	for what, places := range map[string]struct {
+		count map[string]int
+		begin map[string]bool
+	}{"are unavailable at the same time": {away, fresh}, "are in progress at the same time": {busy, repaired}} {
+		maps.DeleteFunc(places.count, func(place string, _ int) bool { return len(w.plan.Policy.MaxPlaces) == 0 && !places.begin[place] })
+		if slices.Contains(slices.Collect(maps.Values(places.begin)), true) {
+			w.checkPlaces(places.count, what)
+		}
 	}
+}
+
+// fresh is how old an answer of a gate may be when it decides, with a margin for whole seconds.
+const fresh = rollout.AnswerAge + 2*time.Second
+
+// checkGates checks that the gates passed a moment ago when the first node of a batch begins, and when the campaign completes.
+func (w *world) checkGates(s rollout.State, o rollout.Observed, now time.Time) {
+	if len(w.plan.Policy.Gates) == 0 {
+		return
+	}
+	oldest := now
+	for _, gate := range w.plan.Policy.Gates {
+		a := o.Answers[gate]
+		if a.Code != rollout.GatePassed {
+			oldest = time.Time{}
+		} else if a.At.Before(oldest) {
+			oldest = a.At
+		}
+	}
+	if !oldest.IsZero() {
+		w.answered = oldest
+	}
+	begins := s.Phase == rollout.Completed
+	at := w.position(s)
+	for _, slot := range s.Slots {
+		begins = begins || !slot.Again && at > w.begun
+	}
+	if !begins {
+		return
+	}
+	if age := now.Sub(w.answered); w.begun >= 0 && (age > fresh || w.answered.IsZero()) && !w.skewed {
+		w.violate("batch %d begins, or the campaign completes, %v after the gates passed", at, age)
+	}
+	w.begun = max(w.begun, at)
 }
 
 // most is how many nodes may fail, computed apart from the engine.

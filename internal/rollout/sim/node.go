@@ -24,6 +24,7 @@ type machine struct {
 	id     string // of the machine
 	mood   mood
 	broken bool // its runs, or its runs of the target, fail
+	ill    bool // its runs of the release that was in place before the campaign fail
 	skew   time.Duration
 	down   time.Duration // until
 	cut    time.Duration // without etcd until
@@ -77,8 +78,14 @@ func (w *world) join(name, role string) {
 	n := &node{machine: w.newMachine(name), w: w, rack: fmt.Sprintf("rack=r%d", len(w.names)%3)}
 	w.nodes[name] = n
 	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: role, MachineID: n.id, At: w.time()}, w.bump()}
+	delete(w.ill, name)
 	if w.plan.ID == "" { // it has the origin already
 		n.state.LastGood, n.state.Enforcing, n.state.RanAt = before, before, n.clock()
+		if n.ill = w.Ill > 0 && (w.Role == "" || w.Role == role) && w.chance(w.Ill); n.ill {
+			n.begin(before)
+			n.fail()
+			w.ill[name] = true
+		}
 		w.statuses[name] = cell[agent.Status]{n.status(agent.Desired{Default: before}, agent.Idle), w.bump()}
 	}
 	w.after(w.between(0, time.Minute), n.tick)
@@ -175,7 +182,7 @@ func (n *node) end(d agent.Desired, t agent.Target) {
 		w.after(n.down-w.now, n.tick)
 		return
 	}
-	failed := t == after && n.broken || w.now < w.Until && w.chance(w.Broken/10)
+	failed := t == after && n.broken || t == before && n.ill || w.now < w.Until && w.chance(w.Broken/10)
 	if failed {
 		n.fail()
 	} else {
@@ -252,6 +259,9 @@ func (n *node) report(d agent.Desired, phase agent.Phase) {
 		return
 	}
 	w.statuses[n.name] = cell[agent.Status]{n.status(d, phase), w.bump()}
+	if n.honest() {
+		w.ill[n.name] = n.state.Outcome == agent.Failed
+	}
 }
 
 // lie reports what is not true.

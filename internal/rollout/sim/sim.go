@@ -19,6 +19,9 @@ type Config struct {
 	Controllers int
 	Policy      rollout.Policy
 	Broken      float64       // share of nodes on which the target fails
+	Ill         float64       // share of nodes on which the release in place fails until another one is applied
+	Role        string        // of the rollout; "" for all nodes
+	Liars       int           // nodes of other roles that claim the rack of a node of the rollout, and fall silent
 	Chaos       float64       // faults for each node and hour
 	Operators   float64       // acts of operators for each hour
 	Joins       int           // nodes that are registered during the first half hour
@@ -86,6 +89,9 @@ type world struct {
 	skewed   bool            // a clock of a controller was wrong
 	since    time.Duration   // when a slot or a batch ended last
 	lost     map[string]bool // nodes that a batch did not wait for
+	ill      map[string]bool // nodes that reported a failed run, and none that succeeded since
+	begun    int             // number of batches before the newest one of which a node began; -1: none
+	answered time.Time       // when the oldest answer was given the last time that all gates passed; by the clock of the controller
 	longest  map[int]time.Duration
 }
 
@@ -152,6 +158,7 @@ func Run(c Config) Result {
 		Config: c, rng: rand.New(rand.NewPCG(c.Seed, 0x9e3779b97f4a7c15)), desired: before,
 		hosts: map[string]cell[agent.Host]{}, assigned: map[string]cell[agent.Assignment]{}, statuses: map[string]cell[agent.Status]{},
 		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{}, lost: map[string]bool{}, longest: map[int]time.Duration{},
+		ill: map[string]bool{}, begun: -1,
 	}
 	roles := []string{"db", "web"}
 	for i := range c.Nodes {
@@ -159,13 +166,16 @@ func Run(c Config) Result {
 	}
 	w.gate = cell[agent.Gate]{agent.Gate{Epoch: 7, State: agent.GateOpen, Rollout: "r7"}, w.bump()}
 	plan, err := rollout.Make(rollout.Order{
-		ID: "r7", Epoch: 7, Target: agent.Target{Release: after.Release, Tree: after.Tree}, Origin: before, Policy: c.Policy, Roles: roles, At: w.time(),
+		ID: "r7", Epoch: 7, Role: c.Role, Target: agent.Target{Release: after.Release, Tree: after.Tree}, Origin: before, Policy: c.Policy, Roles: roles, At: w.time(),
 	}, w.candidates())
 	if err != nil {
 		w.violate("plan: %v", err)
 		return w.result
 	}
 	w.plan = plan
+	for _, m := range plan.Outside[:min(c.Liars, len(plan.Outside))] {
+		w.nodes[m.Node].down = 100 * time.Hour
+	}
 	w.state = cell[rollout.State]{rollout.Start(w.time()), w.bump()}
 	for i := range c.Controllers {
 		k := &controller{w: w, n: i}
@@ -210,9 +220,16 @@ func (w *world) finish() {
 		return
 	}
 	s := w.state.value
+	if w.repairs() && s.Phase != rollout.Completed {
+		w.violate("the release repairs all nodes, and the rollout is %s: %+v", s.Phase, w.lastWait)
+	}
 	if s.Phase == rollout.Advancing {
 		switch w.lastWait.Code {
-		case rollout.WaitGate, rollout.WaitApproval, rollout.WaitLost, rollout.WaitHeld, rollout.WaitPlace, rollout.WaitWindow, rollout.WaitAnswers:
+		case rollout.WaitGate, rollout.WaitApproval, rollout.WaitLost, rollout.WaitHeld, rollout.WaitWindow, rollout.WaitAnswers:
+		case rollout.WaitPlace:
+			if len(s.Slots) == 0 {
+				w.violate("the campaign waits without end before %s, for %s", w.lastWait.Node, w.lastWait.Place)
+			}
 		case rollout.WaitNodes: // a node of which the controller can know nothing more
 			if !w.lastWait.Until.After(w.time().Add(-2 * time.Hour)) {
 				w.violate("the campaign waits for %v since %v", w.lastWait.Nodes, w.lastWait.Until)
@@ -230,16 +247,21 @@ func (w *world) finish() {
 		calm := n.mood == honest && w.now > max(n.down, n.cut, n.held)+time.Hour && len(d.Holds) == 0
 		switch {
 		case s.Phase == rollout.Advancing: // who registered meanwhile takes what is desired, also while the gate is closed
-			if calm && d.Assignment() == nil && n.state.LastGood != w.desired {
+			if calm && !n.ill && d.Assignment() == nil && n.state.LastGood != w.desired {
 				w.violate("%s has %v in the middle of the campaign, and desired is %v", name, n.state.LastGood, w.desired)
 			}
 		case n.heard > w.result.Took+time.Hour && d.Wanted() != w.desired:
 			w.violate("%s wants %v after the campaign ended, and desired is %v", name, d.Wanted(), w.desired)
 		case n.mood == honest && s.Phase == rollout.Reverted && n.state.Enforcing != w.desired,
-			calm && !(n.broken && w.desired == after) && n.state.LastGood != w.desired:
+			calm && !(n.broken && w.desired == after) && !(n.ill && w.desired == before) && n.state.LastGood != w.desired:
 			w.violate("%s has %v hours after the campaign was %s, and desired is %v", name, n.state.Enforcing, s.Phase, w.desired)
 		}
 	}
+}
+
+// repairs reports whether nothing but broken nodes delays the campaign, and its target repairs all of them.
+func (w *world) repairs() bool {
+	return w.Ill > 0 && w.plan.Policy.Treats(rollout.UnreadyFailed) == rollout.UnreadyWait && w.Broken == 0 && w.Chaos == 0 && w.Operators == 0 && w.Liars == 0 && !w.Restore && w.Revert == 0 && w.plan.Policy.Promote == rollout.Automatic
 }
 
 // candidates lists the registered nodes.
@@ -249,7 +271,7 @@ func (w *world) candidates() (all []rollout.Candidate) {
 		if n, ok := w.nodes[name]; ok {
 			rack = n.rack
 		}
-		all = append(all, rollout.Candidate{Node: name, Role: h.value.Role, Machine: h.value.MachineID, Places: []string{rack}})
+		all = append(all, rollout.Candidate{Node: name, Role: h.value.Role, Machine: h.value.MachineID, Places: []string{rack}, View: w.view(name)})
 	}
 	return all
 }

@@ -60,6 +60,20 @@ func configOf(seed uint64) Config {
 		c.Nodes, c.Broken, c.Chaos, c.Operators, c.Restore = 60, 0.15, 0, 0, false
 		c.Policy = rollout.Policy{Canaries: "2", Batch: "10%", Failures: "20%", Sample: 5, Deadline: c.Policy.Deadline}
 	}
+	if seed%5 == 2 { // the release in place fails on some nodes
+		c.Ill = 0.4
+		if len(c.Policy.MaxPlaces) == 0 {
+			c.Policy.MaxUnavailable = map[string]int{"rack": 1}
+		}
+	}
+	if seed%10 == 2 { // and nothing else does: the target repairs all of them
+		c.Broken, c.Chaos, c.Operators, c.Restore = 0, 0, 0, false
+		c.Policy.Unready, c.Policy.Promote, c.Policy.Windows = nil, rollout.Automatic, nil
+		c.Role = []string{"web", "db"}[pick(10)%2] // groups follow each other, and a broken node of a later one keeps others back
+	}
+	if seed%8 == 6 { // nodes outside of the rollout claim the racks of others, and fall silent
+		c.Role, c.Liars, c.Policy.MaxUnavailable = "web", 2, map[string]int{"rack": 1}
+	}
 	if seed%100 == 99 {
 		c.Nodes = 1000
 	}
