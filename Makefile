@@ -53,13 +53,14 @@ e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/puppetserver ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: full
-full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, 100 interrupted rotations of secrets, long rollouts, a Puppet server that is away for an hour
+full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, 100 interrupted rotations of secrets, long rollouts, 1,000 hostile requests, a Puppet server that is away for an hour
 	@e2e/packages $(TESTED)
 	PULLEY_TEST_LOOKUPS=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestLookupIsThatOfTheNode$$' ./e2e
 	PULLEY_TEST_TRACES=all PULLEY_TEST_CRASHES=all $(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' -run '^(TestSecretsLeaveNoTrace|TestCrashes|TestEnvApplyCrashes|TestServerFirstBootCrashes)$$' ./cmd
 	PULLEY_TEST_CONTRACT=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestReal|TestRealServed)$$' ./internal/testbed/puppettest
 	PULLEY_TEST_MACHINES=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestFirstBootSurvivesPowerCut|TestTakeoverFromSystemd)$$' ./e2e/nspawn
 	PULLEY_TEST_AWAY=1h $(GO) test -count=1 -timeout 100m -tags e2e -run '^TestPuppetServerScenarios$$' ./cmd
+	PULLEY_TEST_HOSTILE=1000 $(GO) test -count=1 -timeout 20m -run '^TestScenarios$$/^serve_survives_hostile_requests$$' ./cmd
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
 	PULLEY_TEST_STARTS=500 $(GO) test -count=1 -timeout 40m -run '^TestStartsAtTheSameTime$$' ./internal/rollout/control
 	PULLEY_TEST_ROTATIONS=100 $(GO) test -count=1 -run '^TestUnfinishedRotationsLoseNoSecret$$' ./internal/join/server

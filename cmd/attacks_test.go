@@ -1,11 +1,13 @@
 package cmd_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,4 +156,59 @@ func leases(ts *testscript.TestScript, neg bool, args []string) {
 	if refused.Load() != int64(n/16*16) {
 		ts.Fatalf("of %d leases only %d were refused", n, refused.Load())
 	}
+}
+
+// hostile sends requests that would make etcd read much at once: hostile PIDFILE FILE..., with the identities of these files at the same
+// time. Their number is that of PULLEY_TEST_HOSTILE. It logs the most memory that the process took.
+func hostile(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) < 2, "hostile PIDFILE FILE...")
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("PULLEY_TEST_HOSTILE"), "100"))
+	ts.Check(err)
+	content := func(limit int64, more ...clientv3.OpOption) clientv3.Op {
+		return clientv3.OpGet("/pulley/v1/content/", append(more, clientv3.WithPrefix(), clientv3.WithLimit(limit))...)
+	}
+	txn := func(ops []clientv3.Op) clientv3.Op { return clientv3.OpTxn(nil, ops, nil) }
+	guard := clientv3.Compare(clientv3.Version("/pulley/v1/content/"), ">", 0).WithPrefix()
+	forms := []clientv3.Op{
+		txn(slices.Repeat([]clientv3.Op{content(0)}, 90)),
+		txn([]clientv3.Op{txn(slices.Repeat([]clientv3.Op{content(0)}, 90))}),
+		txn(slices.Repeat([]clientv3.Op{content(1, clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))}, 60)),
+		txn(slices.Repeat([]clientv3.Op{content(30)}, 30)),
+		content(30), // some answers are large, and their client does not read them
+		clientv3.OpTxn(slices.Repeat([]clientv3.Cmp{guard}, 90), nil, nil),
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var all sync.WaitGroup
+	var answered, sent atomic.Int64
+	for _, file := range args[1:] {
+		tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(file), Key: ts.MkAbs(file)}.TLS()
+		ts.Check(err)
+		for range 8 {
+			c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop(), MaxCallRecvMsgSize: 64 << 10})
+			ts.Check(err)
+			defer c.Close()
+			for range 4 {
+				all.Go(func() {
+					for i := sent.Add(1); i <= int64(n) && ctx.Err() == nil; i = sent.Add(1) {
+						within, cancel := context.WithTimeout(ctx, 20*time.Second)
+						if _, err := c.Do(within, forms[i%int64(len(forms))]); err == nil || strings.Contains(err.Error(), "larger than max") {
+							answered.Add(1)
+						}
+						cancel()
+					}
+				})
+			}
+		}
+	}
+	all.Wait()
+	pid, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
+	if err != nil {
+		ts.Fatalf("serve ended: %v", err)
+	}
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	peak, _, _ = strings.Cut(peak, "\n")
+	ts.Logf("%d hostile requests, %d were answered; the peak of serve's memory is %s", min(sent.Load(), int64(n)), answered.Load(), strings.TrimSpace(peak))
 }

@@ -296,7 +296,7 @@ func (f Finding) render() (sentence, remedy string) {
 		verb := map[Code]string{Floods: "floods", flooded: "flooded"}[f.Code]
 		sentence = fmt.Sprintf("%s %s etcd: %d KiB and %d writes within its worst minute", node, verb, p.Bytes>>10, p.Count)
 		if p.Count2 > 0 {
-			sentence += fmt.Sprintf(", and %d calls for leases or watches, which were refused", p.Count2)
+			sentence += fmt.Sprintf(", and %d calls, which were refused", p.Count2)
 		}
 		return sentence, "remove it and what it wrote: " + forget
 	case manyKeys:

@@ -60,7 +60,7 @@ func (o *overloads) connect(t *Tasks, metrics prometheus.Registerer) {
 				func() float64 { _, refused := l.Counts(); return float64(refused) }))
 	}
 	metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "pulley_etcd_calls_refused_total", Help: "Calls to the embedded etcd that no program of Pulley makes: leases of nodes and viewers, and watches other than that of a node for its own orders.",
+		Name: "pulley_etcd_calls_refused_total", Help: "Calls that the embedded etcd refused: leases of nodes and viewers, watches other than that of a node for its own orders, and requests beyond the limits of a user.",
 	}, func() float64 { return float64(o.calls.Load()) }))
 	o.tasks.Store(t)
 }

@@ -19,7 +19,7 @@ type Flood struct {
 	Node   string    `json:"node"`
 	Bytes  int64     `json:"bytes"`           // written within the worst minute
 	Writes int64     `json:"writes"`          // within the worst minute
-	Calls  int64     `json:"calls,omitempty"` // that the embedded etcd refused within the worst minute: leases and watches
+	Calls  int64     `json:"calls,omitempty"` // that the embedded etcd refused within the worst minute
 	First  time.Time `json:"first"`
 	Last   time.Time `json:"last"`
 }

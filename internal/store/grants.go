@@ -2,8 +2,12 @@ package store
 
 import (
 	"fmt"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/internal/pki"
+	"pulley/internal/store/etcd"
 )
 
 // Grant is one permission of a role: on a key (end is empty) or on all keys of a range.
@@ -52,6 +56,30 @@ func (s *Access) NodeGrants(env, node string) []Grant {
 		{s.db.Keys.Env(env).Facts(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 		{s.db.Keys.Env(env).Export(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 	}
+}
+
+// Bytes of the values that a node writes. Its agent writes less: see agent/report.go, agent/record.go, agent/preview.go, internal/facts and internal/hosts.
+const (
+	statusAtMost, runAtMost, previewAtMost = 16 << 10, 16 << 10, 64 << 10
+	factsAtMost, exportAtMost              = 32 << 10, 32 << 10
+)
+
+// NodeWrites reports whether a node writes a key, and the most bytes of its value. Only the revision of the head of the host list is read.
+func NodeWrites(name pki.Name, key string) (most int, own bool) {
+	k := etcd.NewKeys(name.Prefix).Env(name.Environment)
+	switch key {
+	case k.Status(name.Subject):
+		return statusAtMost, true
+	case k.Facts(name.Subject):
+		return factsAtMost, true
+	case k.Export(name.Subject):
+		return exportAtMost, true
+	case k.Preview(name.Subject):
+		return previewAtMost, true
+	case k.HostsHead():
+		return etcd.TouchBytes, true
+	}
+	return runAtMost, strings.HasPrefix(key, k.Runs(name.Subject))
 }
 
 // OperatorGrants lists the grants of a viewer or an operator. Operators write the keys of operators and publishers

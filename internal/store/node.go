@@ -41,7 +41,7 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 			d.Agent = wishOf(kv).For(id.Role, id.Node)
 			return nil
 		}},
-		etcd.Point{Key: k.HostsHead(), Read: func(*etcd.KV) error { return nil }}, // its revision counts
+		etcd.Point{Key: k.HostsHead()}, // nodes write it: its value must not make every tick large
 		etcd.Point{Key: k.PreviewOrder(id.Node), Read: func(kv *etcd.KV) error {
 			if etcd.Into(&d.Preview)(kv) != nil {
 				d.Preview = nil // it must not stop the node's own work

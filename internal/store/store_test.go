@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -492,4 +495,56 @@ func TestNodeWritesOnlyOwnKeys(t *testing.T) {
 	if len(keys) != len(want) {
 		t.Errorf("a node wrote %v", keys)
 	}
+}
+
+// All nodes of an environment write the head of the host list: a large value of one stolen node must not make every idle tick large.
+func TestTickReadsNoValueOfTheHead(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/hosts/head", strings.Repeat("x", 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of this process
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var read atomic.Int64
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", strings.TrimPrefix(server.Endpoint, "http://")) //nolint:noctx // of this process
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			go func() { _, _ = io.Copy(to, client); _ = to.Close() }()
+			go func() { _, _ = io.Copy(counter{client, &read}, to); _ = client.Close() }()
+		}
+	}()
+	st, err := store.Open(store.Config{Endpoints: []string{"http://" + listener.Addr().String()}, Prefix: server.Prefix + store.DefaultPrefix, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	d, err := st.Node.Desire(t.Context(), id)
+	if err != nil || d.HostList == 0 {
+		t.Fatal(d.HostList, err)
+	}
+	if n := read.Load(); n == 0 || n > 64<<10 {
+		t.Errorf("a tick read %d bytes", n)
+	}
+}
+
+type counter struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c counter) Write(b []byte) (int, error) {
+	c.n.Add(int64(len(b)))
+	return c.Writer.Write(b)
 }

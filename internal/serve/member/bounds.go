@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -61,15 +63,33 @@ type bounds struct {
 	operator    string                         // role whose users may make every call, within a budget of leases
 	users       atomic.Pointer[auth.AuthStore] // nil until etcd runs
 
+	kv        atomic.Pointer[mvcc.KV] // nil until etcd runs
+	flow      *flow
+	measuring chan struct{}
+
 	mu      sync.Mutex
-	budgets map[string]*budget // of operators
-	watches map[string]int     // open ones of nodes
+	budgets map[spending]*budget
+	watches map[string]int // open ones of nodes
+	calls   map[string]int // open ones by user
 }
 
-// budget is what remains of an operator's leases.
+// spending names a budget: the leases of an operator, the writes or the bytes of a node.
+type spending struct{ user, of string }
+
+// budget is what remains of it.
 type budget struct {
 	left float64
 	at   time.Time
+}
+
+// budgetsKept is the number of budgets from which on unused ones are dropped.
+const budgetsKept = 4096
+
+func newBounds(c EtcdConfig) *bounds {
+	return &bounds{
+		connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, flow: newFlow(), measuring: make(chan struct{}, measuredAtOnce),
+		budgets: map[spending]*budget{}, watches: map[string]int{}, calls: map[string]int{},
+	}
 }
 
 // bound adds the bounds to the configuration of a member with TLS. Its port then speaks only gRPC: etcd offers its HTTP
@@ -79,7 +99,8 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bounds{run: run, connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, budgets: map[string]*budget{}, watches: map[string]int{}}
+	b := newBounds(c)
+	b.run = run
 	tlsConfig, err := cfg.ClientTLSInfo.ServerConfig()
 	if err != nil {
 		_ = b.remove()
@@ -92,17 +113,18 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleAtMost, Time: pingEvery, Timeout: handshakeWithin}),
 		grpc.ChainUnaryInterceptor(b.call), grpc.ChainStreamInterceptor(b.stream),
 	}
-	if c.Connections != nil {
-		cfg.GRPCAdditionalServerOptions = append(cfg.GRPCAdditionalServerOptions,
-			grpc.Creds(counted{credentials.NewTLS(tlsConfig), c.Connections, c.OperatorRole != ""}))
+	if c.OperatorRole != "" { // each user has certificates of its own, and limits
+		cfg.GRPCAdditionalServerOptions = append(cfg.GRPCAdditionalServerOptions, grpc.InTapHandle(b.begin))
 	}
+	cfg.GRPCAdditionalServerOptions = append(cfg.GRPCAdditionalServerOptions, grpc.Creds(counted{credentials.NewTLS(tlsConfig), b}))
 	return b, nil
 }
 
-// guard enforces the bounds of calls with etcd's users. Until then nobody may make the bounded ones.
-func (b *bounds) guard(users auth.AuthStore) {
+// guard enforces the bounds of calls with etcd's users and its data. Until then nobody may make the bounded ones.
+func (b *bounds) guard(users auth.AuthStore, kv mvcc.KV) {
 	if b != nil {
 		b.users.Store(&users)
+		b.kv.Store(&kv)
 	}
 }
 
@@ -118,7 +140,7 @@ func (b *bounds) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	if err := b.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	return handler(ctx, req)
+	return b.serve(ctx, req, info.FullMethod, handler)
 }
 
 func (b *bounds) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -128,6 +150,9 @@ func (b *bounds) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInf
 		}
 	}
 	if err := b.check(s.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	if err := b.refusesStream(s.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return handler(srv, s)
@@ -171,21 +196,33 @@ func begins(call string, with []string) bool {
 	return slices.ContainsFunc(with, func(begin string) bool { return strings.HasPrefix(call, begin) })
 }
 
-// spend takes one lease from an operator's budget, and reports whether there was one. Only operators have budgets: their
-// number is small.
+// spend takes one lease from an operator's budget, and reports whether there was one.
 func (b *bounds) spend(user string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	of := b.budgets[user]
+	return b.of(user, "leases", leasesBurst, now).take(1, leasesBurst, 1/leasesEvery.Seconds(), now)
+}
+
+// of returns a budget, which is full at first. It requires the lock.
+func (b *bounds) of(user, what string, full float64, now time.Time) *budget {
+	key := spending{user, what}
+	of := b.budgets[key]
 	if of == nil {
-		of = &budget{left: leasesBurst, at: now}
-		b.budgets[user] = of
+		if len(b.budgets) >= budgetsKept {
+			maps.DeleteFunc(b.budgets, func(_ spending, one *budget) bool { return now.Sub(one.at) > time.Hour })
+		}
+		of = &budget{left: full, at: now}
+		b.budgets[key] = of
 	}
-	of.left, of.at = min(leasesBurst, of.left+now.Sub(of.at).Seconds()/leasesEvery.Seconds()), now
-	if of.left < 1 {
+	return of
+}
+
+func (of *budget) take(n, most, aSecond float64, now time.Time) bool {
+	of.left, of.at = min(most, of.left+now.Sub(of.at).Seconds()*aSecond), now
+	if of.left < n {
 		return false
 	}
-	of.left--
+	of.left -= n
 	return true
 }
 
@@ -206,34 +243,40 @@ func nameOf(a credentials.AuthInfo) string {
 	return info.State.VerifiedChains[0][0].Subject.CommonName
 }
 
-// counted counts connections from before their TLS handshake. It is the only place in which an embedded etcd shows its
-// connections to its program.
+// counted counts connections from before their TLS handshake, and the bytes that they have to write. It is the only place in which
+// an embedded etcd shows its connections to its program.
 type counted struct {
 	credentials.TransportCredentials
-	limit *limits.Connections
-	users bool // each has certificates of its own, and a limit
+	of *bounds
 }
 
 // ServerHandshake admits a connection, or closes it.
 func (c counted) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	admitted, err := c.limit.Admit(raw)
-	if err != nil {
-		return nil, nil, err
+	under := raw
+	var admitted *limits.Conn
+	if c.of.connections != nil {
+		var err error
+		if admitted, err = c.of.connections.Admit(raw); err != nil {
+			return nil, nil, err
+		}
+		under = admitted
 	}
-	conn, info, err := c.TransportCredentials.ServerHandshake(admitted)
+	conn, info, err := c.TransportCredentials.ServerHandshake(under)
 	if err != nil {
-		_ = admitted.Close()
+		_ = under.Close()
 		return nil, nil, err
 	}
 	user := ""
-	if c.users {
+	if c.of.operator != "" {
 		user = nameOf(info)
 	}
-	admitted.Established(user)
-	return conn, info, nil
+	if admitted != nil {
+		admitted.Established(user)
+	}
+	return &outgoing{Conn: conn, flow: c.of.flow, user: user}, info, nil
 }
 
 // Clone copies the credentials.
 func (c counted) Clone() credentials.TransportCredentials {
-	return counted{c.TransportCredentials.Clone(), c.limit, c.users}
+	return counted{c.TransportCredentials.Clone(), c.of}
 }

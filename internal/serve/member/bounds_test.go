@@ -52,8 +52,8 @@ func (l *lookups) HasRole(user, role string) bool {
 func TestRefusedNodesAreNotLookedUp(t *testing.T) {
 	t.Parallel()
 	users := &lookups{roles: map[string]string{"pulley/operator/ann/0123456789abcdef": "pulley/viewer", "pulley/operator/bob/0123456789abcdef": "pulley/operator", "root": "root"}}
-	b := &bounds{operator: "pulley/operator", budgets: map[string]*budget{}}
-	b.guard(users)
+	b := newBounds(EtcdConfig{OperatorRole: "pulley/operator"})
+	b.guard(users, nil)
 	for _, c := range []struct {
 		user         string
 		reads, locks int

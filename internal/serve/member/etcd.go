@@ -155,7 +155,7 @@ func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func()
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), e.release())
 		}
-		e.bounds.guard(e.server.Server.AuthStore())
+		e.bounds.guard(e.server.Server.AuthStore(), e.server.Server.KV())
 	case <-ctx.Done():
 		go func() { // in case it still starts
 			if err := <-started; err == nil {

@@ -39,6 +39,9 @@ var ErrRevoked = agent.ErrRevoked
 // ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
 var ErrFull = rpctypes.ErrNoSpace
 
+// LargeAnswer is in the errors of gRPC and of `pulley serve` for a request with an answer that is too large.
+const LargeAnswer = "received message larger than max"
+
 // errTooLarge means that a request has a larger answer than this program accepts: ask for less.
 var errTooLarge = fmt.Errorf("the answer of etcd is larger than %d MiB\nrun `pulley doctor`: it names nodes that wrote too much", maxAnswerBytes>>20)
 
@@ -161,7 +164,7 @@ func (s *DB) Explain(err error) error {
 		return s.silent(err)
 	}
 	switch {
-	case strings.Contains(err.Error(), "received message larger than max"):
+	case strings.Contains(err.Error(), LargeAnswer):
 		return errTooLarge
 	case strings.Contains(err.Error(), "message larger than max"), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return errors.New("the value is larger than etcd accepts, 1.5 MiB by default\nstore it in smaller parts")

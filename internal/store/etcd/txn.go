@@ -81,9 +81,13 @@ func (b *Batch) Delete(keys ...string) *Batch {
 
 // Touch announces a change with an unguarded put. Readers use the key's ModRevision. A guard would make concurrent
 // changes conflict.
-func (b *Batch) Touch(key string) *Batch {
-	return b.Op(clientv3.OpPut(key, fmt.Sprintf(`{"v":%d}`, valueFormat)))
-}
+func (b *Batch) Touch(key string) *Batch { return b.Op(clientv3.OpPut(key, touched)) }
+
+// touched is the value of a key of which only the revision matters.
+var touched = fmt.Sprintf(`{"v":%d}`, valueFormat)
+
+// TouchBytes is the most that its value may have, also after a later format.
+const TouchBytes = 16
 
 // Run runs a batch. If a guard fails, it runs otherwise instead.
 func (s *DB) Run(ctx context.Context, b *Batch, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {

@@ -258,7 +258,7 @@ func Single[T any](ctx context.Context, s *DB, key string) (*T, int64, error) {
 // Point is one key of a read, and the reader of its value.
 type Point struct {
 	Key  string
-	Read func(*KV) error
+	Read func(*KV) error // nil: only the revision is read
 }
 
 // Into returns the reader of a value that Encode wrote.
@@ -277,6 +277,9 @@ func (s *DB) Read(ctx context.Context, guards map[string]int64, points ...Point)
 		guards[p.Key] = 0
 		if kv := kvs[i]; kv != nil {
 			guards[p.Key] = kv.ModRevision
+			if p.Read == nil {
+				continue
+			}
 			s.Keys.bound(kv)
 			if err := p.Read(kv); err != nil {
 				return 0, err
@@ -290,7 +293,11 @@ func (s *DB) Read(ctx context.Context, guards map[string]int64, points ...Point)
 func (s *DB) read(ctx context.Context, at int64, points []Point, kvs []*KV, more ...clientv3.OpOption) (int64, error) {
 	ops := make([]clientv3.Op, len(points))
 	for i, p := range points {
-		ops[i] = clientv3.OpGet(p.Key, append(more, clientv3.WithRev(at))...)
+		opts := append(more[:len(more):len(more)], clientv3.WithRev(at))
+		if p.Read == nil {
+			opts = append(opts, clientv3.WithKeysOnly())
+		}
+		ops[i] = clientv3.OpGet(p.Key, opts...)
 	}
 	resp, err := s.Txn(ctx, nil, ops, nil)
 	switch large := errors.Is(err, errTooLarge); {

@@ -1,0 +1,286 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// stolen starts a member with 24 MiB of content, and returns it with clients that have the certificates of a node and of a viewer.
+func stolen(t *testing.T) (s *Secured, node, viewer *clientv3.Client, refused *atomic.Int64) {
+	t.Helper()
+	c := secureConfig(t, t.TempDir())
+	refused = &atomic.Int64{}
+	c.Refused = func(string, string) { refused.Add(1) }
+	s = startSecure(t, c)
+	names := [2]pki.Name{
+		{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "web1", Incarnation: pki.NewIncarnation()},
+		{Prefix: "pulley", Kind: pki.KindOperator, Subject: "vic", Incarnation: pki.NewIncarnation()},
+	}
+	access := connect(t, s.Connection).Access
+	if err := errors.Join(access.EnsureEnvironment(t.Context(), "dev"), access.EnsureNode(t.Context(), "dev", "web1", names[0].String()),
+		access.EnsureOperator(t.Context(), names[1].String(), store.RoleViewer)); err != nil {
+		t.Fatal(err)
+	}
+	serve := rawClient(t, s.Connection)
+	value := strings.Repeat("x", store.MaxValueBytes)
+	for n := range 48 {
+		if _, err := serve.Put(t.Context(), fmt.Sprintf("/pulley/v1/content/%02d", n), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var clients [2]*clientv3.Client
+	for i, name := range names {
+		of := s.Connection
+		of.Cert = identity(t, s.Certificates, name)
+		of.Key = of.Cert
+		clients[i] = rawClient(t, of)
+	}
+	return s, clients[0], clients[1], refused
+}
+
+func rawClient(t *testing.T, of store.Config) *clientv3.Client {
+	t.Helper()
+	config, err := of.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: of.Endpoints, TLS: config, MaxCallRecvMsgSize: 1 << 30, DialOptions: []grpc.DialOption{grpc.WithInitialWindowSize(1 << 20)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func nested(ops ...clientv3.Op) clientv3.Op {
+	return clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpTxn(nil, ops, nil)}, nil)
+}
+
+// One request of a stolen node, or of a viewer, must not take the memory of serve: it would end etcd with it.
+func TestRequestsReadBoundedBytes(t *testing.T) {
+	t.Parallel()
+	s, node, viewer, refused := stolen(t)
+	all := clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix())
+	many := make([]clientv3.Op, 90)
+	points := make([]clientv3.Op, 48)
+	for i := range many {
+		many[i] = clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(1))
+	}
+	for i := range points {
+		points[i] = clientv3.OpGet(fmt.Sprintf("/pulley/v1/content/%02d", i))
+	}
+	guard := clientv3.Compare(clientv3.Version("/pulley/v1/content/"), ">", 0).WithPrefix()
+	for name, op := range map[string]clientv3.Op{
+		"a range":                   all,
+		"a range at its end":        clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(40)),
+		"in a transaction":          clientv3.OpTxn(nil, []clientv3.Op{all}, nil),
+		"in what is not done":       clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Version("/pulley/v1/content/00"), "=", 0)}, []clientv3.Op{all}, nil),
+		"in a nested transaction":   nested(all),
+		"nested many times":         nested(points...),
+		"sorted":                    clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend)),
+		"keys sorted by values":     clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSort(clientv3.SortByValue, clientv3.SortAscend)),
+		"filtered":                  clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithMinModRev(1)),
+		"points":                    clientv3.OpTxn(nil, points, nil),
+		"many ranges of few keys":   clientv3.OpTxn(nil, many, nil),
+		"a guard on a range":        clientv3.OpTxn([]clientv3.Cmp{guard}, nil, nil),
+		"a transaction that writes": clientv3.OpTxn(nil, []clientv3.Op{all, clientv3.OpPut("/pulley/v1/status/dev/web1", "x")}, nil),
+	} {
+		before := refused.Load()
+		if _, err := node.Do(t.Context(), op); err == nil || refused.Load() == before {
+			t.Errorf("%s of a node: %v, and %d refusals are counted", name, err, refused.Load()-before)
+		}
+	}
+	threefold := clientv3.OpTxn(nil, []clientv3.Op{all, clientv3.OpGet("/pulley/v1/content/", clientv3.WithFromKey(), clientv3.WithRange("/pulley/v1/d")), clientv3.OpGet("/pulley/v1/content/", clientv3.WithRange("/pulley/v1/e"))}, nil)
+	if _, err := viewer.Do(t.Context(), threefold); err == nil || !strings.Contains(err.Error(), "reads too many bytes") {
+		t.Errorf("72 MiB of a viewer: %v", err)
+	}
+	if _, err := viewer.Do(t.Context(), nested(threefold)); err == nil {
+		t.Error("a viewer read 72 MiB in a nested transaction")
+	}
+	if _, err := viewer.Do(t.Context(), all); err != nil {
+		t.Errorf("24 MiB of a viewer: %v", err)
+	}
+	stream, err := pb.NewKVClient(node.ActiveConnection()).RangeStream(t.Context(), &pb.RangeRequest{Key: []byte("/pulley/v1/content/"), RangeEnd: []byte("/pulley/v1/content0")})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err == nil {
+		t.Error("a node read a stream of content")
+	}
+	// What programs of Pulley send.
+	for name, op := range map[string]clientv3.Op{
+		"some content":  clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(30)),
+		"all keys":      clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		"their number":  clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithCountOnly()),
+		"a few points":  clientv3.OpTxn(nil, points[:14], nil),
+		"a value again": clientv3.OpGet("/pulley/v1/content/00", clientv3.WithSerializable()),
+	} {
+		if _, err := node.Do(t.Context(), op); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := rawClient(t, s.Connection).Do(t.Context(), all); err != nil {
+		t.Errorf("serve itself: %v", err)
+	}
+	f := s.bounds.flow
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		f.mu.Lock()
+		left := f.total
+		f.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are in flight after all answers", left)
+		}
+	}
+}
+
+// A node must write its own keys, in sizes that its agent writes, and not more in a time than etcd's quota allows for a fleet.
+func TestNodeWritesAreBounded(t *testing.T) {
+	t.Parallel()
+	_, node, _, refused := stolen(t)
+	head, export := "/pulley/v1/environments/dev/hosts/head", "/pulley/v1/environments/dev/hosts/exports/web1"
+	for name, op := range map[string]clientv3.Op{
+		"a large head":      clientv3.OpPut(head, strings.Repeat("x", 1<<20)),
+		"a large export":    clientv3.OpPut(export, strings.Repeat("x", 1<<20)),
+		"a large status":    clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("/pulley/v1/status/dev/web1", strings.Repeat("x", 100<<10))}, nil),
+		"a large run":       clientv3.OpPut("/pulley/v1/runs/dev/web1/r1", strings.Repeat("x", 100<<10)),
+		"large facts":       clientv3.OpPut("/pulley/v1/facts/dev/web1", strings.Repeat("x", 100<<10)),
+		"another's key":     clientv3.OpPut("/pulley/v1/status/dev/web2", "x"),
+		"an operator's key": clientv3.OpTxn(nil, nil, []clientv3.Op{clientv3.OpPut("/pulley/v1/environments/dev/gate", strings.Repeat("x", 1<<20))}),
+		"a nested put":      nested(clientv3.OpPut(head, strings.Repeat("x", 1<<20))),
+	} {
+		before := refused.Load()
+		if _, err := node.Do(t.Context(), op); err == nil || refused.Load() == before {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A loop of exports, as in the attack.
+	wrote := 0
+	value := strings.Repeat("x", 20<<10)
+	for ; wrote < 1000; wrote++ {
+		if _, err := node.Do(t.Context(), clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut(export, value), clientv3.OpPut(head, `{"v":1}`)}, nil)); err != nil {
+			break
+		}
+	}
+	if wrote < 40 || wrote > 100 {
+		t.Errorf("a node wrote an export of 20 KiB %d times", wrote)
+	}
+}
+
+// The budget of writes returns with time, and one node's writes are not another's.
+func TestWritesReturnWithTime(t *testing.T) {
+	t.Parallel()
+	b, now := newBounds(EtcdConfig{}), time.Unix(1000, 0)
+	one := &request{writes: 1, bytes: 10}
+	for range writesBurst {
+		if !b.mayWrite("a", one, now) {
+			t.Fatal("a burst is refused")
+		}
+	}
+	if b.mayWrite("a", one, now) || !b.mayWrite("b", one, now) {
+		t.Error("the wrong node is refused")
+	}
+	if now = now.Add(time.Minute); !b.mayWrite("a", &request{writes: 59, bytes: 100 << 10}, now) {
+		t.Error("a node that waited is refused")
+	}
+}
+
+// Calls whose request never ends must not hold memory for all.
+func TestCallsOfOneNodeAreLimited(t *testing.T) {
+	t.Parallel()
+	s, node, _, refused := stolen(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	for range callsOfNode {
+		if _, err := node.ActiveConnection().NewStream(ctx, desc, "/etcdserverpb.KV/Range"); err != nil { // it sends nothing
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, err := node.Get(ctx, "/pulley/v1/environments/dev/gate")
+		if err != nil && refused.Load() > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("one more call is answered")
+		}
+	}
+	cancel()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		s.bounds.mu.Lock()
+		left := len(s.bounds.calls)
+		s.bounds.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d users have calls after the end of all", left)
+		}
+	}
+	if _, err := node.Get(t.Context(), "/pulley/v1/environments/dev/gate"); err != nil {
+		t.Errorf("after their end: %v", err)
+	}
+}
+
+// Clients that do not read their answers hold memory until their connection closes: others must not wait for that.
+func TestStalledConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFlow()
+		client, server := net.Pipe()
+		defer client.Close()
+		c := &outgoing{Conn: server, flow: f, user: "a"}
+		take := func(user string, n int64) error {
+			ctx, cancel := context.WithTimeout(t.Context(), waitAtMost)
+			defer cancel()
+			_, err := f.take(ctx, user, n)
+			return err
+		}
+		if err := take("a", flowInAll); err != nil { // one request may exceed the limit of its user
+			t.Fatal(err)
+		}
+		f.answered(c, "a", flowInAll, flowInAll/2)
+		if take("a", 1) == nil {
+			t.Error("a user that holds more than its limit gets more")
+		}
+		if err := take("b", flowInAll/2); err != nil {
+			t.Fatal(err)
+		}
+		if take("b2", 1) == nil {
+			t.Error("more than the limit is in flight")
+		}
+		var waits sync.WaitGroup
+		waits.Go(func() {
+			for range 2 * stallAfter / waitAtMost {
+				if take("b2", 1) == nil {
+					return
+				}
+			}
+			t.Error("the bytes of a stalled connection are never freed")
+		})
+		waits.Wait()
+		f.give("b2", 1)
+		f.give("b", flowInAll/2)
+		if f.total != 0 || len(f.users) != 0 {
+			t.Errorf("%d bytes are left of %v", f.total, f.users)
+		}
+	})
+}
