@@ -181,7 +181,7 @@ func formFlaw(name, like, value string) *Error {
 			return flaw
 		}
 	case "setting":
-		if flaw := settingFlaw(value); flaw != nil {
+		if flaw := SettingFlaw(value); flaw != nil {
 			return flaw
 		}
 	case "window":

@@ -106,7 +106,7 @@ type PuppetSettings struct {
 	Failover  bool                    `json:"failover,omitempty" help:"Whether a node tries the other servers when its own does not answer."`
 	CA        PuppetCA                `json:"ca,omitzero" help:"The CA of the Puppet servers."`
 	Bootstrap string                  `json:"bootstrap,omitempty" form:"puppetenvironment" like:"bootstrap" help:"Environment of the server for the first run of a new machine. Without it, there is no such run."`
-	Settings  map[string]string       `json:"settings,omitempty" form:"setting" like:"http_read_timeout=2m" help:"Further settings of Puppet for runs against a server, and for the machine's puppet.conf."`
+	Settings  map[string]string       `json:"settings,omitempty" form:"setting" like:"strict_variables=true" help:"Further settings of Puppet for all runs, and for the machine's puppet.conf beside a Puppet server."`
 	Enforce   string                  `json:"enforce,omitempty" form:"enforce" like:"off" help:"off: ticks run Puppet only for what they are ordered. daemon: Puppet's own daemon runs on the nodes, and Pulley never runs Puppet there. Without it, the agent enforces."`
 	Provision PuppetProvision         `json:"provision,omitzero" help:"Which new machines are provisioned into the servers, and how many at a time."`
 	PuppetDB  string                  `json:"puppetdb,omitempty" form:"httpsurl" like:"https://puppetdb.example:8081" help:"PuppetDB in which removed nodes are deactivated."`

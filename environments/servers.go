@@ -258,7 +258,7 @@ func (c checker) withoutServers(p *PuppetSettings) {
 		set bool
 	}{
 		{"choose", len(p.Choose) > 0}, {"fallback", p.Fallback != ""}, {"failover", p.Failover}, {"ca", p.CA.URL != "" || p.CA.How != "" || len(p.CA.Also) > 0},
-		{"bootstrap", p.Bootstrap != ""}, {"settings", len(p.Settings) > 0}, {"provision", p.Provision != PuppetProvision{}}, {"enforce", p.Enforce == EnforceDaemon},
+		{"bootstrap", p.Bootstrap != ""}, {"provision", p.Provision != PuppetProvision{}}, {"enforce", p.Enforce == EnforceDaemon},
 	} {
 		if of.set {
 			c.add(spot{noRole, "puppet." + of.key}, "write `servers: {eu1: {address: 10.0.0.1}}` beside it", "puppet.%s concerns Puppet servers, and puppet has none", of.key)
@@ -324,39 +324,4 @@ func serviceFlaw(text, like string) *Error {
 		return &Error{Problem: "it is not a URL without a path", Advice: "did you mean https://" + u.Host + "?"}
 	}
 	return nil
-}
-
-// ownedSettings are the settings of Puppet that Pulley sets itself, or that would make a run something else than a run.
-var ownedSettings = []string{
-	"agent_catalog_run_lockfile", "agent_disabled_lockfile", "basemodulepath", "ca_port", "ca_server", "cadir", "catalog_cache_terminus", "catalog_terminus",
-	"certdir", "certname", "classfile", "client_datadir", "clientbucketdir", "clientyamldir", "codedir", "color", "confdir", "config", "csr_attributes", "csrdir",
-	"daemonize", "detailed_exitcodes", "dns_alt_names", "environment", "environmentpath", "factpath", "facts_terminus", "hostcert", "hostcrl",
-	"hostcsr", "hostprivkey", "hostpubkey", "lastrunfile", "lastrunreport", "libdir", "localcacert", "log_level", "logdest", "logdir", "manage_internal_file_permissions",
-	"maxwaitforcert", "maxwaitforlock", "modulepath", "node_name", "node_name_fact", "node_name_value", "noop", "onetime", "passfile", "pidfile", "plugindest",
-	"pluginfactdest", "privatedir", "privatekeydir", "publicdir", "publickeydir", "report", "requestdir", "resourcefile", "route_file", "rundir", "runinterval", "server",
-	"server_list", "serverport", "masterport", "signeddir", "skip_tags", "splay", "splaylimit", "ssldir", "statedir", "statefile", "strict_environment_mode", "tags", "transactionstorefile",
-	"use_cached_catalog", "usecacheonfailure", "vardir", "vendormoduledir", "waitforcert", "waitforlock", "yamldir",
-}
-
-var ownedPattern = "^(" + strings.Join(ownedSettings, "|") + ")$"
-
-// settingFlaw refuses a setting that Pulley owns.
-func settingFlaw(name string) *Error {
-	if !slices.Contains(ownedSettings, name) {
-		return nil
-	}
-	hint := "leave it out"
-	switch name {
-	case "server", "server_list", "serverport", "masterport":
-		hint = "the servers are in servers"
-	case "ca_server", "ca_port":
-		hint = "the CA is in ca"
-	case "environment":
-		hint = "the environment is that of the release: pulley publish --puppet-environment NAME"
-	case "runinterval", "splay", "splaylimit":
-		hint = "the schedule of the agent decides: write it into userdata.schedule"
-	case "csr_attributes":
-		hint = "extensions are in trusted"
-	}
-	return &Error{Problem: "Pulley sets it itself", Advice: hint}
 }

@@ -14,8 +14,10 @@ import (
 	"unicode"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/child"
+	"pulley/internal/facts"
 	"pulley/internal/shellquote"
 )
 
@@ -86,7 +88,7 @@ func (p *Puppet) command(job agent.Job, args ...string) (*child.Command, error) 
 	}
 	all = append(all, args[sub:]...)
 	if sub == 1 && args[0] == "lookup" && !slices.ContainsFunc(args, namesOtherFacts) {
-		all = append(all, "--facts", filepath.Join(p.RunDir(job.ID), "conf", trustedFile)) // lookup ignores facts_terminus
+		all = append(all, "--facts", filepath.Join(p.seenDir(job.ID), "conf", trustedFile)) // lookup ignores facts_terminus
 	}
 	return p.child(name, all), nil
 }
@@ -105,11 +107,11 @@ func namesOtherFacts(arg string) bool {
 // unknown setting there, but refuses to start with an unknown option.
 func (p *Puppet) settings(job agent.Job) []string {
 	return []string{
-		"--confdir", filepath.Join(p.RunDir(job.ID), "conf"),
+		"--confdir", filepath.Join(p.seenDir(job.ID), "conf"),
 		"--vardir", filepath.Join(p.Dir, "puppet", "var"),
 		"--certname", job.Certname,
 		"--environment", job.PuppetEnvironment,
-		"--config_version", shellquote.Join([]string{"cat", p.versionFile(job.ID)}), // wins over environment.conf only here
+		"--config_version", shellquote.Join([]string{"cat", versionFile(p.seenDir(job.ID))}), // wins over environment.conf only here
 		"--color=false",
 	}
 }
@@ -146,10 +148,34 @@ func CheckTags(part agent.Part) error {
 	return nil
 }
 
-// prepare creates the run's folder with everything that Puppet reads besides the release and the data.
+// seenDir returns the run's folder by the name that Puppet and the release see ($settings::confdir and others).
+func (p *Puppet) seenDir(id string) string { return cmp.Or(p.seen, p.RunDir(id)) }
+
+// appear lets the link run, which has the same name in all runs, lead to the folder of this run, and returns the inverse. Files with the
+// values of $settings would change in each run otherwise. Only a run may call it, after Reap: the folder of a Puppet that still
+// runs would be exchanged under it. The link of a run that ended leads to its folder, or nowhere, until the next run.
+func (p *Puppet) appear(id string) (vanish func(), err error) {
+	link := filepath.Join(p.Dir, "run")
+	next := link + ".next"
+	switch err = os.Remove(next); { // of an agent that was killed
+	case len(id) > maxRunID || !runID.MatchString(id):
+		err = errors.New("this is no run id")
+	case err == nil || errors.Is(err, os.ErrNotExist):
+		if err = os.MkdirAll(p.Dir, 0o700); err == nil {
+			err = cmp.Or(os.Symlink(filepath.Join("runs", id), next), os.Rename(next, link))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot prepare run %s: %w", id, err)
+	}
+	p.seen = link
+	return func() { p.seen = "" }, nil
+}
+
+// prepare creates the run's folder with everything that Puppet reads besides the release and the data. Puppet sees the folder as run.
 //
 //	runs/<id>/conf/puppet.conf           the settings
-//	runs/<id>/environments/<env>         → the release's tree, so that $environment keeps its name
+//	runs/<id>/code/environments/<env>    → the release's tree, so that $environment keeps its name
 //	runs/<id>/facts.d/pulley.json        the structured fact `pulley`
 //	runs/<id>/config_version             the version of the catalog
 //	runs/<id>/hiera.yaml                 the global layer
@@ -162,7 +188,7 @@ func CheckTags(part agent.Part) error {
 //	runs/<id>/unsent.json                the report processors that have not taken the run's report
 //	runs/<id>/facts.json                 the facts of the run, for keepFacts
 //	runs/<id>/state                      Puppet's state of a noop run
-//	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
+//	runs/<id>/data                       → the live data, or an empty folder: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
 func (p *Puppet) prepare(job agent.Job) error {
@@ -173,11 +199,25 @@ func (p *Puppet) prepare(job agent.Job) error {
 	if err != nil {
 		return err
 	}
-	trusted, err := trustedSettings(job)
+	external, err := externalNode(job)
 	if err != nil {
 		return err
 	}
-	external, err := externalNode(job)
+	given, err := givenSettings(job)
+	if err != nil {
+		return err
+	}
+	retrieved := json.RawMessage("{}")
+	if given["trusted_external_command"] != "" {
+		known, err := p.Facts()
+		if err != nil {
+			p.log().Warn("cannot read the facts of this machine", "error", err)
+		}
+		if last := facts.At(known, "trusted.external"); last != nil {
+			retrieved = last
+		}
+	}
+	trusted, err := trustedSettings(job, retrieved)
 	if err != nil {
 		return err
 	}
@@ -185,7 +225,7 @@ func (p *Puppet) prepare(job agent.Job) error {
 	if err != nil { // reports never end a run
 		p.log().Warn("no report processor receives this run's report", "error", err)
 	}
-	if err := p.write(job, inputs{release, trusted, external, reports}); err != nil {
+	if err := p.write(job, inputs{release, given, trusted, external, reports}); err != nil {
 		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
 	return nil
@@ -215,7 +255,8 @@ func (p *Puppet) checkJob(job agent.Job) error {
 // inputs are what a run takes from its release and its node.
 type inputs struct {
 	release           ReleaseSettings
-	trusted, external []byte // external is nil without external nodes
+	settings          map[string]string // of Puppet
+	trusted, external []byte            // external is nil without external nodes
 	reports           Reports
 }
 
@@ -227,16 +268,16 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 		return err
 	}
 	for _, d := range []string{
-		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), terminusDir, filepath.Join(lib, "pulley"), filepath.Join(dir, "modules"),
-		filepath.Join(dir, "nodata"), filepath.Join(dir, "state"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
+		dir, filepath.Join(dir, "conf"), filepath.Dir(p.environmentDir(job)), filepath.Join(dir, "facts.d"), terminusDir, filepath.Join(lib, "pulley"), filepath.Join(dir, "modules"),
+		filepath.Join(dir, "state"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "run"), filepath.Join(own, "log"),
 	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
 	}
-	facts, err := json.MarshalIndent(map[string]any{"pulley": map[string]any{
+	ofPulley, err := json.MarshalIndent(map[string]any{"pulley": map[string]any{
 		"environment": job.PuppetEnvironment, "role": job.Role, "node": job.Node,
-		"release": job.Target.Release, "generation": job.Target.Data, "data": cmp.Or(job.Data, filepath.Join(dir, "nodata")),
+		"release": job.Target.Release, "generation": job.Target.Data, "data": filepath.Join(p.seenDir(job.ID), "data"),
 	}}, "", "  ")
 	if err != nil {
 		return err
@@ -263,26 +304,34 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 	if err := os.Symlink(job.Tree, p.environmentDir(job)); err != nil {
 		return err
 	}
-	node, err := placeExternalNode(filepath.Join(dir, "conf"), in.external)
+	if job.Data == "" {
+		err = os.Mkdir(filepath.Join(dir, "data"), 0o700)
+	} else {
+		err = os.Symlink(job.Data, filepath.Join(dir, "data"))
+	}
+	if err != nil {
+		return err
+	}
+	node, err := placeExternalNode(filepath.Join(dir, "conf"), filepath.Join(p.seenDir(job.ID), "conf"), in.external)
 	if err != nil {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(job, core, in.reports, node), 0o600),
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(job, core, in, node), 0o600),
 		p.placeReporter(dir, in.reports),
 		os.WriteFile(filepath.Join(dir, "conf", trustedFile), in.trusted, 0o600),
 		os.WriteFile(filepath.Join(terminusDir, "pulley.rb"), terminus, 0o600),
 		os.WriteFile(filepath.Join(lib, "pulley", "types.rb"), types, 0o600),
 		os.WriteFile(filepath.Join(dir, "conf", "pulley.json"), ofRun, 0o600),
-		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
+		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), ofPulley, 0o600),
 		os.WriteFile(filepath.Join(dir, "hiera.yaml"), hiera, 0o600),
-		os.WriteFile(p.versionFile(job.ID), []byte(ownVersion(job.Target.Release, Deployed(job.Tree))+"\n"), 0o600),
+		os.WriteFile(versionFile(dir), []byte(ownVersion(job.Target.Release, Deployed(job.Tree))+"\n"), 0o600),
 	)
 }
 
 // environmentDir returns the environment's folder in the run, a link to the release's tree.
 func (p *Puppet) environmentDir(job agent.Job) string {
-	return filepath.Join(p.RunDir(job.ID), "environments", job.PuppetEnvironment)
+	return filepath.Join(p.RunDir(job.ID), "code", "environments", job.PuppetEnvironment)
 }
 
 // partOptions returns the options of a run that makes no changes, or applies a part of its catalog.
@@ -299,22 +348,21 @@ func partOptions(job agent.Job) (args []string) {
 	return args
 }
 
-// confHeader begins a run's puppet.conf.
-const confHeader = "# written anew for each run\n[main]\n"
+// confHeader begins a run's puppet.conf. The settings of the environment file follow; they can neither name nor change those after them.
+const confHeader = "# written anew for each run\n[main]\ndisable_i18n = true\n"
 
 // writeSettings writes settings of a run's puppet.conf, and those that all runs have. Folders that runs share are below own.
 func (p *Puppet) writeSettings(b *strings.Builder, job agent.Job, core bool, own string, settings ...[2]string) {
-	dir := p.RunDir(job.ID)
-	state := filepath.Join(own, "var", "state")
+	dir := p.seenDir(job.ID)
 	if job.Noop { // Puppet would record when it checked each resource, and skip those with a schedule in the next run
-		state = filepath.Join(dir, "state")
+		settings = append(settings, [2]string{"statefile", filepath.Join(dir, "state", "state.yaml")}, [2]string{"transactionstorefile", filepath.Join(dir, "state", "transactionstore.yaml")})
 	}
 	if core {
 		settings = append(settings, [2]string{"vendormoduledir", filepath.Join(dir, "modules")})
 	}
 	settings = append(settings, [][2]string{
 		{"basemodulepath", filepath.Join(dir, "modules")},
-		{"statedir", state},
+		{"statedir", filepath.Join(own, "var", "state")},
 		{"publicdir", filepath.Join(own, "var", "public")},
 		{"rundir", filepath.Join(own, "run")},
 		{"logdir", filepath.Join(own, "log")},
@@ -324,7 +372,6 @@ func (p *Puppet) writeSettings(b *strings.Builder, job agent.Job, core bool, own
 		{"classfile", filepath.Join(dir, "classes.txt")},
 		{"resourcefile", filepath.Join(dir, "resources.txt")},
 		{"report", "true"},
-		{"disable_i18n", "true"},
 	}...)
 	for _, s := range settings {
 		fmt.Fprintf(b, "%s = %s\n", s[0], s[1])
@@ -335,21 +382,22 @@ func (p *Puppet) writeSettings(b *strings.Builder, job agent.Job, core bool, own
 // of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
 // come from the run's modules, whatever modulepath the release has, as in Puppet's own packages. node has the settings
 // that classify the node.
-func (p *Puppet) puppetConf(job agent.Job, core bool, reports Reports, node [][2]string) []byte {
-	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+func (p *Puppet) puppetConf(job agent.Job, core bool, in inputs, node [][2]string) []byte {
+	dir, own := p.seenDir(job.ID), filepath.Join(p.Dir, "puppet")
 	var b strings.Builder
 	b.WriteString(confHeader)
-	if reports.URL != "" {
-		fmt.Fprintf(&b, "reporturl = %s\nreport_include_system_store = true\n", reports.URL)
+	writeGiven(&b, in.settings)
+	if in.reports.URL != "" {
+		fmt.Fprintf(&b, "reporturl = %s\nreport_include_system_store = true\n", in.reports.URL)
 	}
 	if job.Preview {
 		b.WriteString("show_diff = true\n") // types.rb turns it off for a release with secrets
 	}
 	p.writeSettings(&b, job, core, own, append([][2]string{
-		{"codedir", dir}, // $codedir/environments/$environment is the release, as everywhere
-		{"environmentpath", filepath.Join(dir, "environments")},
+		{"codedir", filepath.Join(dir, "code")}, // $codedir/environments/$environment is the release, as everywhere
+		{"environmentpath", filepath.Join(dir, "code", "environments")},
 		{"libdir", filepath.Join(dir, "lib")},
-		{"factpath", filepath.Join(dir, "lib", "facter")},
+		{"factpath", environments.FactPath(filepath.Join(dir, "lib", "facter"), in.settings)},
 		{"pluginfactdest", filepath.Join(dir, "facts.d")},
 		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
 		{"ssldir", filepath.Join(own, "ssl")},

@@ -157,18 +157,18 @@ const (
 	externalNodeScript = "external_node.sh"
 )
 
-// placeExternalNode writes the answer, and returns the settings with which Puppet reads it.
-func placeExternalNode(conf string, answer []byte) ([][2]string, error) {
+// placeExternalNode writes the answer to the folder conf, which Puppet sees as seen, and returns the settings with which Puppet reads it.
+func placeExternalNode(conf, seen string, answer []byte) ([][2]string, error) {
 	if answer == nil {
 		return [][2]string{{"node_terminus", "plain"}}, nil
 	}
-	script := filepath.Join(conf, externalNodeScript)
+	script := filepath.Join(seen, externalNodeScript)
 	if strings.ContainsFunc(script, unicode.IsSpace) {
 		return nil, fmt.Errorf("the state folder %q contains a blank, and Puppet divides the command of external nodes at blanks", conf)
 	}
-	text := "exec " + shellquote.Join([]string{"cat", filepath.Join(conf, externalNodeFile)}) + "\n"
+	text := "exec " + shellquote.Join([]string{"cat", filepath.Join(seen, externalNodeFile)}) + "\n"
 	return [][2]string{{"node_terminus", "exec"}, {"external_nodes", "/bin/sh " + script}}, errors.Join(
 		os.WriteFile(filepath.Join(conf, externalNodeFile), answer, 0o600),
-		os.WriteFile(script, []byte(text), 0o600),
+		os.WriteFile(filepath.Join(conf, externalNodeScript), []byte(text), 0o600),
 	)
 }

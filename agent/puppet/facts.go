@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/facts"
@@ -158,17 +159,21 @@ func (p *Puppet) gather(ctx context.Context, id agent.Identity, tree string) err
 	args := []string{"facts", "find", id.Certname, "--render-as", "json"}
 	plugins := filepath.Join(p.agentDir(), "var", "lib") // that the server synchronised
 	if release.PuppetEnvironment != "" {
-		args = append(args, "--factpath", filepath.Join(plugins, "facter"))
+		given, err := givenSettings(job)
+		if err != nil {
+			return err
+		}
+		args = append(args, "--factpath", environments.FactPath(filepath.Join(plugins, "facter"), given))
 	}
-	cmd, err := p.command(job, args...)
+	quiet := *p
+	quiet.Deadline, quiet.Stdout, quiet.seen = inquiryDeadline, nil, "" // a run may have asked
+	cmd, err := quiet.command(job, args...)
 	if err != nil {
 		return err
 	}
 	if release.PuppetEnvironment != "" {
 		cmd.Env = append(cmd.Env, "RUBYLIB="+plugins) // code that custom facts share
 	}
-	quiet := *p
-	quiet.Deadline, quiet.Stdout = inquiryDeadline, nil
 	e, err := quiet.run(ctx, cmd, job)
 	if err != nil {
 		return err

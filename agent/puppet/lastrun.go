@@ -3,6 +3,7 @@ package puppet
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -27,6 +28,7 @@ type LastRun struct {
 type Conf struct {
 	Path   string            // "" without a file
 	Values map[string]string // of puppet agent: section agent over section main
+	Apply  map[string]string // of puppet apply: section user over section main
 }
 
 // ConfDirs returns the folders of the machine's own puppet.conf below root: that of the packages of Puppet and OpenVox,
@@ -55,9 +57,11 @@ func ReadConf(root string) (Conf, error) {
 		if err != nil {
 			return Conf{}, fmt.Errorf("cannot read Puppet's own settings: %w", err)
 		}
-		return Conf{Path: path, Values: parseConf(string(text))}, nil
+		c := ParseConf(string(text))
+		c.Path = path
+		return c, nil
 	}
-	return Conf{Values: map[string]string{}}, nil
+	return ParseConf(""), nil
 }
 
 // maxConf limits puppet.conf, in bytes.
@@ -70,8 +74,9 @@ var (
 	confVar  = regexp.MustCompile(`\$(\w+|\{\w+\})`)
 )
 
-func parseConf(text string) map[string]string {
-	sections := map[string]map[string]string{"main": {}, "agent": {}}
+// ParseConf parses the text of a puppet.conf.
+func ParseConf(text string) Conf {
+	sections := map[string]map[string]string{"main": {}, "agent": {}, "user": {}}
 	in := "main"
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
@@ -81,10 +86,10 @@ func parseConf(text string) map[string]string {
 			sections[in][m[1]] = strings.Trim(m[2], `"'`)
 		}
 	}
-	for name, value := range sections["agent"] {
-		sections["main"][name] = value
-	}
-	return sections["main"]
+	c := Conf{Values: maps.Clone(sections["main"]), Apply: sections["main"]}
+	maps.Copy(c.Values, sections["agent"])
+	maps.Copy(c.Apply, sections["user"])
+	return c
 }
 
 // LastRun returns the files of puppet agent's last run below root, by its settings.

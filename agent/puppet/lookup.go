@@ -15,9 +15,9 @@ import (
 const lookupFacts = "facts.json"
 
 // Lookup returns a command that runs `puppet lookup` for another machine, whose facts are given by name. The job's settings,
-// $trusted and the fact `pulley` are those of that machine's runs. No fact of this machine reaches the command. An external node
-// classifier is not asked. The remarks on Command hold.
-func (p *Puppet) Lookup(job agent.Job, facts map[string]json.RawMessage, args ...string) (*child.Command, error) {
+// $trusted and the fact `pulley` are those of that machine's runs; trusted.external is that of published, its last published $trusted.
+// No fact of this machine reaches the command. An external node classifier is not asked. The remarks on Command hold.
+func (p *Puppet) Lookup(job agent.Job, facts map[string]json.RawMessage, published json.RawMessage, args ...string) (*child.Command, error) {
 	conf := filepath.Join(p.RunDir(job.ID), "conf")
 	file := filepath.Join(conf, lookupFacts)
 	all := append([]string{"lookup", "--node", job.Certname, "--facts", file}, args...)
@@ -38,6 +38,11 @@ func (p *Puppet) Lookup(job agent.Job, facts map[string]json.RawMessage, args ..
 		if err != nil {
 			return nil, fmt.Errorf("cannot prepare the facts of %s: %w", job.Certname, err)
 		}
+	}
+	var supplied, last map[string]json.RawMessage
+	if json.Unmarshal(published, &last) == nil && last["external"] != nil && json.Unmarshal(given["trusted"], &supplied) == nil {
+		supplied["external"] = last["external"]
+		given["trusted"], _ = json.Marshal(supplied) // of valid JSON
 	}
 	// Puppet takes all of these from the file, or none.
 	for name, value := range map[string]string{"hostname": job.Certname, "domain": "", "fqdn": job.Certname, "clientcert": job.Certname} {

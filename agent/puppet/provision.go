@@ -39,6 +39,11 @@ func (p *Puppet) ApplyServed(ctx context.Context, job agent.Job, environment str
 	if err := errors.Join(p.Reap(ctx), p.Locks()); err != nil {
 		return agent.Result{}, err
 	}
+	vanish, err := p.appear(job.ID)
+	if err != nil {
+		return agent.Result{}, err
+	}
+	defer vanish()
 	s, none, err := p.servedBy(ctx, job)
 	switch {
 	case err != nil:

@@ -81,7 +81,8 @@ type Puppet struct {
 	// Reveal returns the job's data with its secrets decrypted, in a folder that done removes. Without secrets it returns
 	// job.Data. nil: no run has secrets.
 	Reveal  func(ctx context.Context, job agent.Job) (data string, done func() error, err error)
-	secrets bool // this run has secrets
+	secrets bool   // this run has secrets
+	seen    string // name of the folder of this run for Puppet; "": RunDir
 
 	Logger *slog.Logger // nil: silent
 	Stdout io.Writer    // receives Puppet's output during the run; may be nil
@@ -97,6 +98,11 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 	if err := p.Locks(); err != nil {
 		return agent.Result{}, err
 	}
+	vanish, err := p.appear(job.ID)
+	if err != nil {
+		return agent.Result{}, err
+	}
+	defer vanish()
 	from, none, err := p.servedBy(ctx, job)
 	switch refused := (*ReleaseError)(nil); {
 	case errors.As(err, &refused):
@@ -218,7 +224,8 @@ func (p *Puppet) readResult(job agent.Job) (agent.Result, *runReport, console) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		p.log().Warn("puppet's report is not usable", "error", err)
 	}
-	rel := relativeTo(p.environmentDir(job), dir, job.Tree)
+	seen := p.seenDir(job.ID)
+	rel := relativeTo(filepath.Join(seen, "code", "environments", job.PuppetEnvironment), p.environmentDir(job), seen, dir, job.Tree)
 	console.relative(rel)
 	r := agent.Result{Noop: job.Noop, Log: console.lines}
 	if report != nil {

@@ -148,7 +148,7 @@ func (u unsent) save(dir string) error {
 // A failure is a warning: it never concerns the runs.
 func (p *Puppet) SendReports(ctx context.Context) {
 	waiting := p.unsent()
-	if len(waiting) == 0 {
+	if len(waiting) == 0 || p.Reap(ctx) != nil { // the Puppet of a killed agent still sees its run's folder
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, sendDeadline)
@@ -202,6 +202,11 @@ func (p *Puppet) send(ctx context.Context, waiting []unsent) (sent map[string]bo
 		return nil, nil, err
 	}
 	dir := p.RunDir(newest.Run)
+	vanish, err := p.appear(newest.Run)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer vanish()
 	list := filepath.Join(dir, "send.json")
 	data, err := json.Marshal(waiting)
 	if err == nil {

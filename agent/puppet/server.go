@@ -96,6 +96,7 @@ func puppetSettings(job agent.Job) (s environments.PuppetSettings, name string, 
 	var values map[string]any
 	text := []byte("{}")
 	if err = part.Decode(&values); err == nil {
+		delete(values, "settings") // their numbers and booleans are texts
 		text, err = json.Marshal(values)
 	}
 	if err == nil {
@@ -104,7 +105,42 @@ func puppetSettings(job agent.Job) (s environments.PuppetSettings, name string, 
 	if err != nil {
 		return s, name, root, &ReleaseError{File: name, Err: fmt.Errorf("puppet: %w", err)}
 	}
-	return s, name, root, nil
+	s.Settings, err = settingsOf(name, root)
+	return s, name, root, err
+}
+
+// givenSettings returns the settings of Puppet in the environment file of the release.
+func givenSettings(job agent.Job) (map[string]string, error) {
+	name, root, err := environmentFile(job, mentionsPuppet)
+	if err != nil {
+		return nil, err
+	}
+	return settingsOf(name, root)
+}
+
+// settingsOf reads puppet.settings of an environment file. A setting that would make a run something else than a run is an error, because
+// without it the node would apply another catalog than the operator expects.
+func settingsOf(name string, root *yaml.Node) (map[string]string, error) {
+	given, err := texts(entry(root, "puppet", "settings"), "puppet.settings")
+	for setting, value := range given {
+		if flaw := environments.SettingFlaw(setting); flaw != nil && err == nil {
+			err = fmt.Errorf("puppet.settings.%s: %s: %s", setting, flaw.Problem, flaw.Advice)
+		}
+		if strings.ContainsAny(value, "\n\r\x00") && err == nil {
+			err = fmt.Errorf("puppet.settings.%s has more than one line", setting)
+		}
+	}
+	if err != nil {
+		return nil, &ReleaseError{File: name, Err: err}
+	}
+	return given, nil
+}
+
+// writeGiven writes the settings of the environment file.
+func writeGiven(b *strings.Builder, given map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		fmt.Fprintf(b, "%s = %s\n", name, given[name])
+	}
 }
 
 // Enforcement returns puppet.enforce of the environment file of the release in tree; "" also if the file is not readable, which a
@@ -374,7 +410,7 @@ func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*ch
 		return nil, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
 	args := []string{
-		"agent", "--confdir", filepath.Join(dir, "conf"), "--vardir", filepath.Join(own, "var"), "--certname", job.Certname, "--environment", s.environment,
+		"agent", "--confdir", filepath.Join(p.seenDir(job.ID), "conf"), "--vardir", filepath.Join(own, "var"), "--certname", job.Certname, "--environment", s.environment,
 		"--server", server.CertificateName(), "--onetime", "--no-daemonize", "--detailed-exitcodes", "--strict_environment_mode", "--no-usecacheonfailure",
 		"--catalog_cache_terminus", "", "--logdest", "console", "--color=false",
 	}
@@ -392,18 +428,17 @@ func placeAddress(dir, address string) error {
 	)
 }
 
-// agentConf returns the run's puppet.conf. The settings of the environment file cannot name those that follow them.
+// agentConf returns the run's puppet.conf.
 func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, server namedServer) []byte {
 	own := p.agentDir()
 	var b strings.Builder
 	b.WriteString(confHeader)
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		fmt.Fprintf(&b, "%s = %s\n", name, more[name])
-	}
+	writeGiven(&b, more)
 	p.writeSettings(&b, job, core, own, [][2]string{
 		{"serverport", strconv.Itoa(cmp.Or(server.Port, environments.DefaultPort))},
 		{"ssldir", p.sslDir()},
-		{"route_file", filepath.Join(p.RunDir(job.ID), "conf", "routes.yaml")},
+		{"route_file", filepath.Join(p.seenDir(job.ID), "conf", "routes.yaml")},
+		{"factpath", environments.FactPath(environments.AgentFacts, more)},
 		{"codedir", filepath.Join(own, "code")},
 		{"manage_internal_file_permissions", "false"}, // the key stays readable for root only
 		{"noop", "false"},

@@ -1,6 +1,7 @@
 # Written anew for each run by pulley-agent.
 require 'json'
 require 'puppet/indirector/facts/facter'
+require 'puppet/trusted_external'
 
 # Facter's facts. With them, $trusted receives the extensions that the operator supplied. Puppet reads $trusted from its
 # context. A fact or a parameter of the node cannot change it. The agent publishes the facts that find leaves in facts.json.
@@ -11,8 +12,9 @@ class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
     load File.join(Puppet[:libdir], 'pulley', 'types.rb') unless defined?(Pulley::SETTINGS)
     facts = super
     supplied = JSON.parse(File.read(File.join(Puppet[:confdir], 'trusted.json')))['trusted']
+    supplied['external'] = Puppet::TrustedExternal.retrieve(supplied['certname']) || {} # as for each catalog; an error ends the run
     trusted = Puppet::Context::TrustedInformation.new(
-      supplied['authenticated'], supplied['certname'], self.class.reporting(supplied['extensions'])
+      supplied['authenticated'], supplied['certname'], self.class.reporting(supplied['extensions']), supplied['external']
     )
     Puppet.push_context({ trusted_information: trusted }, 'trusted extensions of Pulley')
     keep(facts, supplied)

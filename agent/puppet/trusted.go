@@ -30,8 +30,9 @@ const trustedFile = "trusted.json"
 const maxEnvironmentFile = 4 << 20
 
 // trustedSettings returns the value of $trusted for the run: {"trusted": …} as JSON, which `puppet lookup --facts` also
-// takes. authenticated is "remote", as for a certificate with extensions, only if the operator supplied some.
-func trustedSettings(job agent.Job) ([]byte, error) {
+// takes. authenticated is "remote", as for a certificate with extensions, only if the operator supplied some. external is what
+// trusted_external_command printed in the last run; a run itself starts the command.
+func trustedSettings(job agent.Job, external json.RawMessage) ([]byte, error) {
 	extensions, err := readExtensions(job)
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func trustedSettings(job agent.Job) ([]byte, error) {
 	hostname, domain, qualified := strings.Cut(job.Certname, ".")
 	trusted := map[string]any{
 		"authenticated": authenticated, "certname": job.Certname, "extensions": extensions,
-		"hostname": hostname, "domain": nil, "external": map[string]any{},
+		"hostname": hostname, "domain": nil, "external": external,
 	}
 	if qualified {
 		trusted["domain"] = domain
@@ -65,7 +66,7 @@ func readExtensions(job agent.Job) (extensions map[string]string, err error) {
 	}
 	extensions = map[string]string{}
 	for _, part := range []*yaml.Node{root, entry(root, "roles", job.Role), entry(root, "nodes", plainName(job.Identity))} {
-		own, err := texts(entry(part, "trusted"))
+		own, err := texts(entry(part, "trusted"), "trusted")
 		if err != nil {
 			return nil, &ReleaseError{File: name, Err: err}
 		}
@@ -149,18 +150,18 @@ func entry(n *yaml.Node, path ...string) *yaml.Node {
 }
 
 // texts reads a mapping of texts; nil is an empty one.
-func texts(n *yaml.Node) (map[string]string, error) {
+func texts(n *yaml.Node, what string) (map[string]string, error) {
 	if n == nil {
 		return nil, nil
 	}
 	if n.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: trusted is not a mapping of names and texts", n.Line)
+		return nil, fmt.Errorf("line %d: %s is not a mapping of names and texts", n.Line, what)
 	}
 	out := map[string]string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind != yaml.ScalarNode || value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
-			return nil, fmt.Errorf("line %d: a trusted extension is not a name with a text", key.Line)
+			return nil, fmt.Errorf("line %d: %s has an entry that is not a name with a text", key.Line, what)
 		}
 		out[key.Value] = value.Value
 	}

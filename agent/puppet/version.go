@@ -185,7 +185,7 @@ func ownVersion(version, commit string) string {
 
 // versionFile holds the version that Puppet reads for one run. `puppet apply` takes the setting as a command, and the
 // command line wins over environment.conf.
-func (p *Puppet) versionFile(id string) string { return filepath.Join(p.RunDir(id), "config_version") }
+func versionFile(dir string) string { return filepath.Join(dir, "config_version") }
 
 // setVersion runs the release's own command before Puppet starts, and gives Puppet the result. A command that fails
 // inside Puppet would end the run.
@@ -200,5 +200,5 @@ func (p *Puppet) setVersion(ctx context.Context, job agent.Job) (version string,
 	if v.Text == "" {
 		return ownVersion(job.Target.Release, Deployed(job.Tree)), nil
 	}
-	return v.Text, os.WriteFile(p.versionFile(job.ID), []byte(v.Text+"\n"), 0o600)
+	return v.Text, os.WriteFile(versionFile(p.RunDir(job.ID)), []byte(v.Text+"\n"), 0o600)
 }

@@ -78,12 +78,13 @@ func newTakeoverLook(o *options) *cobra.Command {
 				fmt.Fprintf(o.env.Stdout, "cannot show what Pulley would change: this machine is not a node yet\nnext: pulley-agent bootstrap\n")
 				return nil
 			}
-			if err := o.printDifferences(c, found); err != nil {
-				return err
-			}
 			r := runOptions{Options: agent.Options{Noop: true}}
 			report, err := o.setup(c).Tick(cmd.Context(), r.Options)
-			if err != nil {
+			var run map[string]string
+			if err == nil && report.Run != nil {
+				run = o.setup(c).NewPuppet().RunSettings(report.Run.ID)
+			}
+			if err := errors.Join(err, o.printDifferences(c, found, run)); err != nil {
 				return err
 			}
 			if run := report.Run; run != nil && run.Outcome != agent.Failed {
@@ -99,13 +100,13 @@ func newTakeoverLook(o *options) *cobra.Command {
 	}
 }
 
-// printDifferences prints the settings of the old agent that runs of Pulley do not have.
-func (o *options) printDifferences(c nodeconfig.Config, found takeover.Findings) error {
+// printDifferences prints the settings of the machine's own Puppet that a run of Pulley does not have.
+func (o *options) printDifferences(c nodeconfig.Config, found takeover.Findings, run map[string]string) error {
 	conf, err := puppet.ReadConf(c.Root)
-	if err != nil || found.Empty() && !found.Ran {
+	if err != nil {
 		return err
 	}
-	for _, d := range takeover.Differences(conf, c.Identity) {
+	for _, d := range takeover.Differences(conf, run, c.Identity, !found.Empty() || found.Ran) {
 		cli.Cleanf(o.env.Stdout, "differs from %s: %s\n", cmp.Or(conf.Path, "Puppet's defaults"), d.Sentence())
 	}
 	return nil

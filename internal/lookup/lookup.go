@@ -111,7 +111,7 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (a 
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	a = Answer{Node: q.Node, Key: q.Key, Release: r.Version, Generation: job.Target.Data}
-	asked := asked{ctx: ctx, puppet: p, job: job, facts: published.Facts, query: q}
+	asked := asked{ctx: ctx, puppet: p, job: job, facts: published.Facts, trusted: published.Trusted, query: q}
 	if err := asked.value(&a); err != nil {
 		return Answer{}, err
 	}
@@ -229,11 +229,12 @@ func seen(ctx context.Context, s *store.Store, ref environments.Ref, job agent.J
 
 // asked is a query with everything that Puppet needs.
 type asked struct {
-	ctx    context.Context
-	puppet *puppet.Puppet
-	job    agent.Job
-	facts  map[string]json.RawMessage
-	query  Query
+	ctx     context.Context
+	puppet  *puppet.Puppet
+	job     agent.Job
+	facts   map[string]json.RawMessage
+	trusted json.RawMessage
+	query   Query
 }
 
 // The limits of what Puppet prints, in bytes.
@@ -270,7 +271,7 @@ func (q asked) run(args ...string) ([]byte, error) {
 	if q.query.Merge != "" {
 		args = append(args, "--merge", q.query.Merge)
 	}
-	cmd, err := q.puppet.Lookup(q.job, q.facts, args...)
+	cmd, err := q.puppet.Lookup(q.job, q.facts, q.trusted, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +296,7 @@ func (q asked) relative(text string) string {
 
 // releaseDir is the release's folder as Puppet sees it.
 func (q asked) releaseDir() string {
-	return filepath.Join(q.puppet.RunDir(q.job.ID), "environments", q.job.PuppetEnvironment)
+	return filepath.Join(q.puppet.RunDir(q.job.ID), "code", "environments", q.job.PuppetEnvironment)
 }
 
 // Merges reports whether Hiera has a merge strategy of this name.

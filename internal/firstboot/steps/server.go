@@ -194,6 +194,9 @@ func (b *server) puppetConf(ctx context.Context) (*change, error) {
 	}
 	settings := map[string]string{}
 	maps.Copy(settings, b.Settings.Settings)
+	if settings["factpath"] != "" {
+		settings["factpath"] = environments.FactPath(environments.AgentFacts, settings)
+	}
 	settings["certname"], settings["server"], settings["environment"] = b.certname, s.CertificateName(), b.Environment
 	if s.Port != 0 && s.Port != environments.DefaultPort {
 		settings["serverport"] = strconv.Itoa(s.Port)

@@ -33,7 +33,8 @@
 //	# fake: classes NAME ...           the classes of the catalog; without the directive, they are unknown
 //
 // Every argument may contain %{env}, %{certname}, %{manifest}, %{fact:a.b} (a part of the fact `pulley`),
-// %{trusted:NAME} (a trusted extension), %{external:NAME} (a parameter of the external node classifier) and %{data:KEY,DEFAULT} (live data).
+// %{trusted:NAME} (a trusted extension), %{external:NAME} (a parameter of the external node classifier), %{data:KEY,DEFAULT} (live data),
+// %{setting:NAME}, %{retrieved:NAME} (a value of trusted_external_command) and %{found:NAME} (a fact in a folder of factpath).
 //
 // Each start appends its command line to the file fake-starts in its vardir, and to the one beside the executable.
 // Tests use it to prove that Puppet was not started. The package must never be linked into a released program.

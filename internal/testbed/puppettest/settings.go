@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -193,6 +194,29 @@ func (s settings) external(name string) string {
 	return fmt.Sprint(answer.Parameters[name])
 }
 
+// retrieved returns a value that the command of trusted_external_command prints.
+func (s settings) retrieved(name string) string {
+	var values map[string]string
+	out, err := exec.Command(s.get("trusted_external_command"), s.get("certname")).Output()
+	if err != nil || json.Unmarshal(out, &values) != nil {
+		return ""
+	}
+	return values[name]
+}
+
+var setcode = regexp.MustCompile(`setcode { ["'](.*?)["'] }`)
+
+// found returns the text of a custom fact in a folder of factpath.
+func (s settings) found(name string) string {
+	for _, dir := range strings.Split(s.get("factpath"), ":") {
+		text, _ := os.ReadFile(filepath.Join(dir, name+".rb"))
+		if m := setcode.FindSubmatch(text); m != nil {
+			return string(m[1])
+		}
+	}
+	return ""
+}
+
 // expand replaces the %{…} of a directive.
 func (s settings) expand(text string) string {
 	var out strings.Builder
@@ -218,6 +242,12 @@ func (s settings) expand(text string) string {
 			out.WriteString(s.extension(arg))
 		case "external":
 			out.WriteString(s.external(arg))
+		case "setting":
+			out.WriteString(s.get(arg))
+		case "retrieved":
+			out.WriteString(s.retrieved(arg))
+		case "found":
+			out.WriteString(s.found(arg))
 		case "data":
 			key, fallback, _ := strings.Cut(arg, ",")
 			if v, _, ok := s.find(key); ok {

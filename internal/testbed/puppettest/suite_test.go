@@ -134,7 +134,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	base := t.TempDir()
 	write(t, filepath.Join(base, "tree", "manifests", "site.pp"), strings.NewReplacer("{{dir}}", r.Dir, "{{own}}", own()).Replace(c.Manifest))
 	for name, text := range c.Files {
-		write(t, filepath.Join(base, "tree", name), text)
+		write(t, filepath.Join(base, "tree", name), strings.ReplaceAll(text, "{{dir}}", r.Dir))
 	}
 	data := ""
 	for name, text := range c.Data {
@@ -157,6 +157,11 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 		write(t, filepath.Join(r.Dir, name), text)
 		if err := os.Chmod(filepath.Dir(r.Dir), 0o755); err != nil {
 			t.Fatal(err)
+		}
+		if strings.HasPrefix(text, "#!") {
+			if err := os.Chmod(filepath.Join(r.Dir, name), 0o755); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	var out bytes.Buffer
@@ -572,6 +577,39 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 			Check: func(t *testing.T, r *ran) {
 				hasFile(t, r, "who", "web1 dev web 1.4.0 12")
 				hasFile(t, r, "word", "none")
+			},
+		}),
+		success(testCase{
+			Name:  "settings of the environment file",
+			Conf:  "[main]\nstrict_variables = false\nfactpath = /nowhere\n",
+			Files: map[string]string{"environments/dev.yaml": "puppet:\n  settings: {factpath: '{{dir}}/facts', strict_variables: true, trusted_external_command: '{{dir}}/cmdb'}\n"},
+			Exists: map[string]string{
+				"facts/site.rb": "Facter.add('site') { setcode { 'north' } }\n", "cmdb": "#!/bin/sh\necho \"{\\\"rack\\\":\\\"r12 of $1\\\"}\"\n",
+			},
+			Manifest: `file { '{{dir}}/given': content => "${facts['site']} ${trusted['external']['rack']} ${settings::strict_variables}" }
+# fake: file {{dir}}/given %{found:site} %{retrieved:rack} %{setting:strict_variables}
+`,
+			Check: func(t *testing.T, r *ran) { hasFile(t, r, "given", "north r12 of web1 true") },
+		}),
+		{
+			Name: "a setting of the environment file that Pulley owns", Manifest: motd, Files: map[string]string{"environments/dev.yaml": "puppet: {settings: {noop: true}}\n"},
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: puppet.settings.noop: Pulley sets it itself",
+		},
+		success(testCase{
+			Name: "settings do not change", Data: map[string]string{"common": "word: live\n"},
+			Manifest: refuseStale + `file { '{{dir}}/settings': content => "${settings::confdir} ${settings::codedir} ${settings::environmentpath} ${settings::statedir} ${settings::libdir} ${settings::hiera_config} ${settings::config_version} ${facts['pulley']['data']}" }
+# fake: file {{dir}}/settings %{setting:confdir} %{setting:codedir} %{setting:environmentpath} %{setting:statedir} %{setting:libdir} %{setting:hiera_config} %{setting:config_version} %{fact:data}
+`,
+			Check: func(t *testing.T, r *ran) {
+				first := r.file("settings")
+				write(t, filepath.Join(r.Puppet.RunDir(r.Job.ID), "facts.d", "stale.txt"), "stale=old\n")
+				r.Job.ID, r.Job.Noop = "20260101T000000Z-2", true
+				if again, err := r.Puppet.Apply(t.Context(), r.Job); err != nil || again.Problem != (agent.Problem{}) || len(again.Resources) > 0 {
+					t.Errorf("the next run would change %+v (%v), after %q", again, err, first)
+				}
+				if strings.Contains(first, "runs/") || !strings.Contains(first, filepath.Join(r.Puppet.Dir, "run", "conf")) {
+					t.Errorf("the settings are %q", first)
+				}
 			},
 		}),
 		success(testCase{
