@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,11 +36,14 @@ type doctorCommand struct{ *options }
 func newDoctor(o *options) *cobra.Command {
 	var fix, all bool
 	var dataDir string
+	var keys []string
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check etcd, access, certificates and nodes, and report problems with their remedies",
 		Long: `doctor checks etcd (answers, version, quota, alarms, TLS, users and roles), certificates that end, and nodes: floods,
 duplicate machines, stalled first boots, and keys of removed nodes. It prints problems and warnings, each with its remedy;
 --all prints also passed checks. It works with the embedded etcd and with any other. Only an admin can run all checks.
+
+With --delete KEY it only deletes a key that it lists as unreadable, after a question.
 
 With --fix it first repairs wrong grants of roles, deletes orphaned etcd users, and compacts and defragments an etcd that is full.
 
@@ -47,6 +51,9 @@ EXIT STATUS
   0 no problem (warnings are possible), 1 a problem, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if len(keys) > 0 {
+				return o.withStore(c, func(ctx context.Context, s *store.Store) error { return doctorCommand{o}.delete(ctx, s, keys) })
+			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				found, err := doctor.Examine(ctx, s, o.connection.Config(), o.env.Now(), fix)
 				if err != nil && len(found) == 0 {
@@ -70,8 +77,29 @@ EXIT STATUS
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&fix, "fix", false, "first repair grants of roles, delete orphaned users, and make room in a full etcd")
 	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data folder of pulley serve: also check that etcd refuses a certificate of its CA without a user; read the key of secrets there, not through serve")
+	cmd.Flags().StringArrayVar(&keys, "delete", nil, "delete a `KEY` of etcd that doctor lists as unreadable, and check nothing; may be repeated")
+	o.addConfirmation(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "show also passed checks")
 	return cmd
+}
+
+// delete deletes keys that cannot be read.
+func (o doctorCommand) delete(ctx context.Context, s *store.Store, keys []string) error {
+	for i, key := range keys {
+		if plain, err := strconv.Unquote(key); err == nil { // as doctor prints a key with other characters
+			keys[i] = plain
+		}
+	}
+	err := doctor.Delete(ctx, s, keys, func(found []store.Unreadable) error {
+		for _, u := range found {
+			cli.Cleanf(o.env.Stdout, "delete key %s: %s\n", u.Key, u.Problem)
+		}
+		return o.confirm(ctx, "Delete "+cli.Count(len(found), "key")+"?")
+	})
+	if err == nil {
+		fmt.Fprintf(o.env.Stdout, "deleted %s\n", cli.Count(len(keys), "key"))
+	}
+	return err
 }
 
 // secrets examines whether the identities of secrets are lost, with the key in the data folder, else through serve.

@@ -263,8 +263,8 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding,
 		}
 	}
 	fresh := *f
-	var err error
-	if fresh.environments, err = readEnvironments(ctx, st, f.now); err != nil {
+	err := fresh.readEnvironments(ctx, st)
+	if err != nil {
 		return nil, err
 	}
 	if fresh.operators, fresh.damaged, err = st.Identities.Operators(ctx); err != nil {
@@ -272,7 +272,12 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding,
 	}
 	damaged := len(fresh.damaged)
 	for _, e := range fresh.environments {
-		damaged += len(e.damaged)
+		damaged += len(e.unexamined)
+		for _, u := range e.damaged {
+			if u.OfUser {
+				damaged++
+			}
+		}
 	}
 	if damaged > 0 { // a record that cannot be read may name a user
 		return []Finding{{Code: straysKept, Severity: Warning}}, nil

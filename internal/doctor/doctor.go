@@ -7,10 +7,12 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
@@ -64,6 +66,7 @@ type Params struct {
 	Kind     string               `json:"kind,omitempty"`    // code of a notice, an obstacle, or a failed connection
 	Differs  *fleet.Contradiction `json:"differs,omitempty"`
 	Disk     *store.Disk          `json:"disk,omitempty"` // of etcd
+	Key      string               `json:"key,omitempty"`  // of a value in etcd
 	Text     agent.Prose          `json:"text,omitempty"` // an error, or what a machine reported
 	Hint     agent.Prose          `json:"hint,omitempty"` // remedy that came with an error
 }
@@ -165,4 +168,35 @@ func named(check string, found []Finding) []Finding {
 		found[i].Check = check
 	}
 	return found
+}
+
+// Delete deletes keys that cannot be read, after sure agreed to their list. A key that can be read is an error.
+func Delete(ctx context.Context, st *store.Store, keys []string, sure func([]store.Unreadable) error) error {
+	all, _, err := st.Fleet.AllUnreadable(ctx)
+	if err != nil {
+		return err
+	}
+	var found []store.Unreadable
+	of := map[string]environments.Ref{}
+	for _, key := range keys {
+		for ref, some := range all {
+			for _, u := range some {
+				if u.Key == key {
+					found, of[key] = append(found, u), ref
+				}
+			}
+		}
+		if _, is := of[key]; !is {
+			return fmt.Errorf("cannot delete key %s: it does not exist, or it can be read\nrun `pulley doctor`: it lists the keys that cannot be read", key)
+		}
+	}
+	if err := sure(found); err != nil {
+		return err
+	}
+	for _, u := range found {
+		if err := st.Fleet.DeleteUnreadable(ctx, of[u.Key], u); err != nil {
+			return err
+		}
+	}
+	return nil
 }

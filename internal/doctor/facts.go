@@ -6,9 +6,12 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"maps"
 	"net"
 	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -28,7 +31,10 @@ type facts struct {
 	want         map[string][]store.Grant // of the roles that operators and environments share
 	environments []environment
 	operators    map[string]store.OperatorIdentity
-	damaged      []string // operators that cannot be read
+	damaged      []string           // operators that cannot be read
+	unreadable   []string           // notices and tokens that cannot be read
+	strange      []store.Unreadable // below names that are none of an environment
+	unexamined   []error            // what could not be read: checks lack it
 	operatorsErr error
 	notices      []store.Notice
 	cleanups     []store.Cleanup
@@ -89,7 +95,8 @@ type environment struct {
 	floods     map[string]store.Flood
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
-	damaged    []string
+	damaged    []store.Unreadable
+	unexamined []error // what could not be read: checks lack it
 	differs    []fleet.Contradiction
 	stated     time.Time // of the statement of its targets, and its end; zero: none
 	ends       time.Time
@@ -112,7 +119,7 @@ func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (
 		return nil, err
 	}
 	f.cluster = readCluster(ctx, st, c)
-	if f.environments, err = readEnvironments(ctx, st, now); err != nil {
+	if err := f.readEnvironments(ctx, st); err != nil {
 		return nil, err
 	}
 	f.want = map[string][]store.Grant{}
@@ -125,8 +132,18 @@ func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (
 		}
 	}
 	f.operators, f.damaged, f.operatorsErr = st.Identities.Operators(ctx)
-	f.notices, _, _ = st.Notices.List(ctx)    // a node may not read them, and no other finding needs them
-	f.cleanups, _, _ = st.Joins.Cleanups(ctx) // a node may not read them either
+	var damaged []string
+	if f.notices, damaged, err = st.Notices.List(ctx); err != nil {
+		f.unexamined = append(f.unexamined, err)
+	}
+	f.unreadable = damaged
+	if _, damaged, err = st.Tokens.List(ctx); err != nil {
+		f.unexamined = append(f.unexamined, err)
+	}
+	f.unreadable = append(f.unreadable, damaged...)
+	if f.cleanups, _, err = st.Joins.Cleanups(ctx); err != nil { // an unreadable one is a key of its environment
+		f.unexamined = append(f.unexamined, err)
+	}
 	return f, nil
 }
 
@@ -154,95 +171,93 @@ func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
 	return k
 }
 
-// readEnvironments reads every environment that any key names.
-func readEnvironments(ctx context.Context, st *store.Store, now time.Time) (all []environment, err error) {
-	refs, err := st.Environments.Named(ctx)
+// readEnvironments reads every environment that any key names. What cannot be read of one hides nothing of others.
+func (f *facts) readEnvironments(ctx context.Context, st *store.Store) error {
+	unreadable, unread, err := st.Fleet.AllUnreadable(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, ref := range refs {
-		e, err := readEnvironment(ctx, st, ref, now)
-		if err != nil {
-			return nil, err
+	f.environments, f.strange = nil, nil
+	for _, ref := range slices.SortedFunc(maps.Keys(unreadable), func(a, b environments.Ref) int { return strings.Compare(a.String(), b.String()) }) {
+		if ref == (environments.Ref{}) {
+			f.strange = unreadable[ref]
+			continue
 		}
-		all = append(all, e)
+		e := environment{ref: ref, damaged: unreadable[ref], wanted: map[string]bool{}}
+		if err := unread[ref]; err != nil {
+			e.unexamined = append(e.unexamined, err)
+		}
+		if err := e.read(ctx, st, f.now); err != nil {
+			return err
+		}
+		f.environments = append(f.environments, e)
 	}
-	return all, nil
+	return nil
 }
 
-// readEnvironment reads pre-created users before identities: a user moves from the one to the other, and must be in either.
-func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref, now time.Time) (environment, error) {
-	e := environment{ref: ref, wanted: map[string]bool{}}
+// read reads pre-created users before identities: a user moves from the one to the other, and must be in either. An error is only that etcd
+// did not answer.
+func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) error {
 	var err error
-	if e.spec, _, err = st.Environments.Spec(ctx, ref); err != nil {
-		if !errors.As(err, new(*store.UnreadableError)) {
-			return e, err
+	for _, read := range []func(){
+		func() { e.spec, _, err = st.Environments.Spec(ctx, e.ref) },
+		func() { e.hosts, _, err = st.Fleet.HostList(ctx, e.ref) },
+		func() { e.presigned, _, err = st.Identities.AllPresigned(ctx, e.ref) },
+		func() { e.precreated, _, err = st.Identities.Precreated(ctx, e.ref) },
+		func() { e.identities, _, err = st.Identities.List(ctx, e.ref) },
+		func() { e.boots, _, err = st.FirstBoots.List(ctx, e.ref) },
+		func() {
+			var p store.Provisioning
+			p, _, err = st.FirstBoots.Provisioning(ctx, e.ref)
+			e.paused = p.Paused
+		},
+		func() { e.floods, _, err = st.Fleet.Floods(ctx, e.ref) },
+		func() { e.records, _, err = st.Machines.Records(ctx, e.ref) },
+		func() { e.applying, err = st.Machines.ApplyHolder(ctx, e.ref) },
+		func() { e.reported, err = st.Fleet.ReportedKeys(ctx, e.ref) },
+		func() { err = e.compare(ctx, st, now) },
+	} {
+		err = nil
+		switch read(); {
+		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+			return err
+		case err != nil && !errors.As(err, new(*store.UnreadableError)): // the checks would judge what they do not know
+			*e = environment{ref: e.ref, damaged: e.damaged, unexamined: append(e.unexamined, err)}
+			return nil
+		case err != nil && !e.names(err):
+			e.unexamined = append(e.unexamined, err)
 		}
-		e.damaged = append(e.damaged, err.Error())
 	}
 	if e.spec != nil {
 		for n := range e.spec.Nodes() {
 			e.wanted[n.String()] = true
 		}
 	}
-	var damaged []string
-	for _, read := range []func(){
-		func() { e.hosts, damaged, err = st.Fleet.HostList(ctx, ref) },
-		func() { e.presigned, damaged, err = st.Identities.AllPresigned(ctx, ref) },
-		func() { e.precreated, damaged, err = st.Identities.Precreated(ctx, ref) },
-		func() { e.identities, damaged, err = st.Identities.List(ctx, ref) },
-		func() { e.boots, damaged, err = st.FirstBoots.List(ctx, ref) },
-		func() {
-			var p store.Provisioning
-			damaged = nil
-			if p, _, err = st.FirstBoots.Provisioning(ctx, ref); errors.As(err, new(*store.UnreadableError)) {
-				damaged, err = []string{err.Error()}, nil
-			}
-			e.paused = p.Paused
-		},
-		func() { e.floods, damaged, err = st.Fleet.Floods(ctx, ref) },
-		func() { e.records, damaged, err = st.Machines.Records(ctx, ref) },
-	} {
-		if read(); err != nil {
-			return e, err
-		}
-		e.damaged = append(e.damaged, damaged...)
-	}
-	if e.applying, err = st.Machines.ApplyHolder(ctx, ref); err == nil {
-		e.reported, err = st.Fleet.ReportedKeys(ctx, ref)
-	}
-	if err == nil {
-		err = e.compare(ctx, st, now)
-	}
-	if err == nil {
-		readSecrets(ctx, st, &e)
-	}
-	return e, err
+	readSecrets(ctx, st, e)
+	return nil
 }
 
-// compare finds contradictions between targets, history and statuses. What it cannot read is damaged, not contradictory.
+// names reports whether a finding names the key that an error is about.
+func (e *environment) names(err error) bool {
+	var named *store.UnreadableError
+	return errors.As(err, &named) && slices.ContainsFunc(e.damaged, func(u store.Unreadable) bool { return u.Key == named.Key })
+}
+
+// compare finds contradictions between targets, history and statuses. It needs no history for the nodes.
 func (e *environment) compare(ctx context.Context, st *store.Store, now time.Time) error {
 	if e.spec == nil {
 		return nil
 	}
-	f, err := st.Fleet.State(ctx, e.ref)
-	var history []store.Change
-	if err == nil {
-		history, err = st.Targets.HistoryOf(ctx, e.ref, f.Desires)
-	}
-	switch {
-	case errors.As(err, new(*store.UnreadableError)):
-		e.damaged = append(e.damaged, err.Error())
-		return nil
-	case errors.Is(err, store.ErrConflict): // a prune compacted it just now
-		return nil
-	case err == nil:
-		e.differs = fleet.Contradictions(f, history, now)
+	for try := 0; ; try++ {
+		f, err := st.Fleet.State(ctx, e.ref)
+		if err != nil {
+			return err
+		}
 		e.nodes = fleet.Look(f, e.ref, fleet.Selection{}, now).Nodes
 		if st := f.Desires.Statement; st != nil && !st.Off {
 			e.stated, e.ends = st.At, st.Until
 		}
-		e.signers = map[string][]string{}
+		e.unchecked, e.signers = nil, map[string][]string{}
 		for node, st := range sorted(f.Statuses) {
 			_, listed := f.Hosts[node]
 			switch s := st.Signatures; {
@@ -253,8 +268,16 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 				e.signers[s.Signers] = append(e.signers[s.Signers], node)
 			}
 		}
+		history, err := st.Targets.HistoryOf(ctx, e.ref, f.Desires)
+		switch {
+		case errors.Is(err, store.ErrConflict) && try < 4: // a prune compacted it just now
+		case err != nil:
+			return err
+		default:
+			e.differs = fleet.Contradictions(f, history, now)
+			return nil
+		}
 	}
-	return err
 }
 
 const dialWithin = 5 * time.Second

@@ -22,16 +22,32 @@ const (
 	turnsAsked    = 2 * time.Minute  // a waiting machine asks at least once a minute
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
 	someOf        = 5                // nodes that a finding names
+
+	mostUnreadable = 100 // keys of an environment that are listed
 )
 
 func readable(f *facts) (all []Finding) {
 	for _, problem := range f.damaged {
 		all = append(all, Finding{Code: operatorUnreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
 	}
-	for _, e := range f.environments {
-		for _, problem := range e.damaged {
-			all = append(all, Finding{Code: unreadable, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(problem)}})
+	for _, problem := range f.unreadable {
+		all = append(all, Finding{Code: unreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
+	}
+	of := func(env string, damaged []store.Unreadable, unread []error) {
+		for i, u := range damaged {
+			if i == mostUnreadable {
+				all = append(all, Finding{Code: moreUnreadable, Severity: Problem, Environment: env, Params: Params{Count: int64(len(damaged) - i)}})
+				break
+			}
+			all = append(all, Finding{Code: unreadable, Severity: Problem, Environment: env, Node: u.Node, Params: Params{Text: agent.Prose(u.Error()), Key: u.Key}})
 		}
+		for _, err := range unread {
+			all = append(all, Finding{Code: unexamined, Severity: Warning, Environment: env, Params: Params{Text: agent.Prose(err.Error())}})
+		}
+	}
+	of("", f.strange, f.unexamined)
+	for _, e := range f.environments {
+		of(e.ref.String(), e.damaged, e.unexamined)
 	}
 	return all
 }

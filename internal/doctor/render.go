@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -72,6 +73,8 @@ const (
 	operatorUserMissing Code = "operator_user_missing"
 
 	unreadable         Code = "unreadable"
+	moreUnreadable     Code = "more_unreadable"
+	unexamined         Code = "unexamined"
 	operatorUnreadable Code = "operator_unreadable"
 
 	moreMarks Code = "more_marks_above"
@@ -246,7 +249,11 @@ func (f Finding) render() (sentence, remedy string) {
 	case operatorUserMissing:
 		return "operator " + p.Operator + " has no etcd user: etcd refuses them", login
 	case unreadable:
-		return string(p.Text), "upgrade `pulley` if a newer one wrote it; else write it again"
+		return string(p.Text), deletion(env, f.Node, p.Key)
+	case moreUnreadable:
+		return fmt.Sprintf("%d more keys cannot be read", p.Count), "delete those above: `pulley doctor` then lists the next"
+	case unexamined:
+		return "cannot be examined: " + string(p.Text), "run `pulley doctor` as an admin"
 	case operatorUnreadable:
 		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
 	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers), Code(fleet.HistoryGap):
@@ -454,4 +461,29 @@ func cause(text agent.Prose) string {
 		return ""
 	}
 	return ": " + string(text)
+}
+
+// deletion is the remedy for a key that cannot be read.
+func deletion(env, node, key string) string {
+	if key == "" {
+		return "upgrade `pulley` if a newer one wrote it; else write it again"
+	}
+	if strings.IndexFunc(key, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("'\"`\\", r) }) >= 0 {
+		key = "'" + strings.ReplaceAll(strconv.QuoteToASCII(key), "'", `\x27`) + "'"
+	}
+	remedy := "upgrade `pulley` if a newer one wrote it; else delete it: `pulley doctor --delete " + key + "`"
+	_, below, _ := strings.Cut(key, "/environments/"+env+"/")
+	switch kind, _, _ := strings.Cut(below, "/"); {
+	case kind == "spec":
+		remedy += ", then `pulley env apply` with its file"
+	case kind == "data":
+		remedy = "upgrade `pulley` if a newer one wrote it; else `pulley recover -e " + env + "`"
+	case kind == "gate", kind == "desired", kind == "history":
+		remedy += ", then `pulley recover -e " + env + "`"
+	case kind == "statement":
+		remedy += ", then `pulley sign -e " + env + " --sign-key FILE`"
+	case node != "":
+		remedy += "; if it comes again, remove the node: `pulley nodes remove " + node + " -e " + env + "`"
+	}
+	return remedy
 }

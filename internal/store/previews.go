@@ -78,18 +78,15 @@ func (s *Fleet) inPreview(ctx context.Context, k etcd.EnvKeys, orders map[string
 // Answers calls each with the present answers of some nodes. One of an earlier order may be among them.
 func (p *Previews) Answers(ctx context.Context, nodes []string, each func(node string, answer []byte)) error {
 	for some := range slices.Chunk(nodes, ordersAtOnce) {
-		var ops []clientv3.Op
+		var points []etcd.Point
 		for _, node := range some {
-			ops = append(ops, clientv3.OpGet(p.k.Preview(node)))
+			points = append(points, etcd.Point{Key: p.k.Preview(node), Read: func(kv *etcd.KV) error {
+				each(node, kv.Value)
+				return nil
+			}})
 		}
-		resp, err := p.db.Txn(ctx, nil, ops, nil)
-		if err != nil {
+		if _, err := p.db.Read(ctx, map[string]int64{}, points...); err != nil {
 			return fmt.Errorf("cannot read the answers to a preview: %w", err)
-		}
-		for i, r := range resp.Responses {
-			for _, kv := range r.GetResponseRange().Kvs {
-				each(some[i], kv.Value)
-			}
 		}
 	}
 	return nil

@@ -300,3 +300,6 @@ func Unescape(s string) string {
 	}
 	return b.String()
 }
+
+// IsSegment reports whether a part of a key is what this package makes of a name.
+func IsSegment(part string) bool { return part != "" && escape(Unescape(part)) == part }

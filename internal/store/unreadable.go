@@ -1,0 +1,289 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/facts"
+	"pulley/internal/machines"
+	"pulley/internal/rollout"
+	"pulley/internal/store/etcd"
+	"pulley/internal/trust"
+)
+
+// Unreadable is a key of an environment that this program cannot read. It hides no other key.
+type Unreadable struct {
+	Key, Problem string
+	Node         string // or machine, whose key it is; "" for a key of the environment
+	Newer        bool   // a newer Pulley may have written it
+
+	OfUser bool // it may name a user of etcd
+
+	revision int64
+}
+
+func (u Unreadable) Error() string {
+	return (&etcd.UnreadableError{Key: u.Key, Problem: u.Problem}).Error()
+}
+
+// mostRuns is the number of run records of an environment up to which Unreadable decodes them: those of a large fleet have gigabytes, and
+// `pulley runs` names what it cannot read.
+const mostRuns = 5000
+
+// Unreadable lists the keys of an environment that this program cannot read, in order. It does not decode content, generations and layers
+// of live data, whose bytes `pulley releases verify` checks.
+func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unreadable, err error) {
+	k := s.db.Env(ref)
+	known := map[string]bool{k.HostsHead(): true}
+	prefixes := []string{k.Generations(), k.Layers()}
+	add := func(kv *etcd.KV, node string, err error) {
+		u := Unreadable{Key: string(kv.Key), Problem: err.Error(), Node: node, revision: kv.ModRevision}
+		var named *etcd.UnreadableError
+		if errors.As(err, &named) {
+			u.Problem, u.Newer = named.Problem, named.Newer
+		}
+		u.OfUser = strings.HasPrefix(u.Key, k.Identities()) || strings.HasPrefix(u.Key, k.Precreated(""))
+		all = append(all, u)
+	}
+	for key, read := range map[string]func(*etcd.KV) error{
+		k.Spec(): func(kv *etcd.KV) error {
+			_, err := decodeSpec(kv)
+			return err
+		},
+		k.Statement(): func(kv *etcd.KV) error {
+			st, err := trust.ParseStatement(kv.Value)
+			if err == nil && st.Environment != ref.String() {
+				err = fmt.Errorf("it is no statement of %s", ref)
+			}
+			return err
+		},
+		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[AgentWish],
+		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning],
+	} {
+		known[key] = true
+		if err == nil {
+			_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: key, Read: func(kv *etcd.KV) error {
+				if problem := read(kv); problem != nil {
+					add(kv, "", problem)
+				}
+				return nil
+			}})
+		}
+	}
+	for _, p := range []struct {
+		prefix string
+		read   func(rest string, kv *etcd.KV) error
+		node   bool // the rest of the key is a name of a node or a machine
+	}{
+		{k.Desired(), scoped[agent.Target]("default"), false}, {k.Holds(), scoped[agent.Hold]("all"), false},
+		{k.History(), func(_ string, kv *etcd.KV) error {
+			var c Change
+			if err := etcd.Into(&c)(kv); err != nil || string(kv.Key) == k.Change(c.Epoch) {
+				return err
+			}
+			return fmt.Errorf("it is the change of epoch %d", c.Epoch)
+		}, false},
+		{k.Permits(), func(_ string, kv *etcd.KV) error {
+			record, _ := trust.Split(kv.Value)
+			p, err := trust.ParsePermit(record)
+			if err == nil && (p.Environment != ref.String() || string(kv.Key) != k.Permit(agent.Epoch(p.Epoch))) {
+				err = errors.New("it is the permit of another environment or epoch")
+			}
+			return err
+		}, false},
+		{k.Campaigns(), campaignPart, false}, {k.Acts(), valued[machines.Act], false}, {k.Recipients(), valued[Recipients], false},
+		{k.Assignment(""), valued[agent.Assignment], true}, {k.PreviewOrders(), valued[agent.PreviewOrder], true},
+		{k.Exports(), valued[agent.Export], true}, {k.Hosts(), valued[agent.Host], true},
+		{k.MachineRecords(), valued[machines.Record], true}, {k.Retirement(""), valued[agent.Confirmation], true},
+		{k.Statuses(), valued[agent.Status], true}, {k.Identities(), valued[Identity], true},
+		{k.Precreated(""), valued[Precreated], true}, {k.Cleanup(""), valued[Cleanup], true}, {k.Presigned(""), valued[Presigned], true},
+		{k.FirstBoots(), valued[FirstBoot], true}, {k.Past(""), valued[Past], true}, {k.Flood(""), valued[Flood], true},
+		{k.NodesFacts(), func(_ string, kv *etcd.KV) error {
+			if err := etcd.CheckSize(string(kv.Key), kv.Value); err != nil {
+				return err
+			}
+			_, err := facts.Decode(kv.Value)
+			return err
+		}, true},
+	} {
+		prefixes = append(prefixes, p.prefix)
+		if err == nil {
+			err = s.db.Scan(ctx, p.prefix, func(rest string, kv *etcd.KV) error {
+				name := ""
+				if p.node {
+					name = etcd.Unescape(rest)
+				}
+				problem := p.read(rest, kv)
+				if problem == nil && p.node && !etcd.IsSegment(rest) {
+					problem = errNotOurs
+				}
+				if problem != nil {
+					add(kv, name, problem)
+				}
+				return nil
+			})
+		}
+	}
+	if err == nil {
+		err = s.db.Scan(ctx, k.Root(), func(_ string, kv *etcd.KV) error {
+			key := string(kv.Key)
+			if !known[key] && !slices.ContainsFunc(prefixes, func(p string) bool { return len(key) > len(p) && strings.HasPrefix(key, p) }) {
+				add(kv, "", errNotOurs)
+			}
+			return nil
+		}, clientv3.WithKeysOnly(), clientv3.WithLimit(2000))
+	}
+	if err == nil {
+		err = s.unreadableRuns(ctx, k, add)
+	}
+	slices.SortFunc(all, func(a, b Unreadable) int { return strings.Compare(a.Key, b.Key) })
+	return all, etcd.Wrap(err, "cannot look for unreadable keys of %s", ref)
+}
+
+// AllUnreadable lists the keys that this program cannot read, by environment, of every environment that any key names. Those below a name that
+// is none of an environment are below the zero Ref; of each such name, it lists a few. An environment that could not be read is in unread.
+func (s *Fleet) AllUnreadable(ctx context.Context) (all map[environments.Ref][]Unreadable, unread map[environments.Ref]error, err error) {
+	all, unread = map[environments.Ref][]Unreadable{}, map[environments.Ref]error{}
+	k, none := s.db.Keys, s.db.Keys.Env("")
+	seen := map[string]bool{}
+	for _, below := range []string{
+		none.Root(), none.Statuses(), none.NodesRuns(), none.NodesFacts(), none.Identities(), none.Precreated(""), none.Cleanup(""), none.Presigned(""),
+		none.FirstBoots(), none.Past(""), none.Flood(""), none.Recipients(), none.Retirement(""),
+	} {
+		root := strings.TrimSuffix(below, "/")
+		names, err := s.db.Segments(ctx, root)
+		if err != nil {
+			return nil, nil, etcd.Wrap(err, "cannot list environments")
+		}
+		for _, name := range names {
+			ref, err := environments.ParseRef(name)
+			if err != nil {
+				written := []string{strings.TrimPrefix(k.Env(name).Root(), k.Environments())}
+				if plain := name + "/"; plain != written[0] && !strings.Contains(name, "/") {
+					written = append(written, plain)
+				}
+				for _, below := range written {
+					left := fewStrange
+					err := s.db.Scan(ctx, root+below, func(_ string, kv *etcd.KV) error {
+						all[ref] = append(all[ref], Unreadable{Key: string(kv.Key), Problem: errNotOurs.Error(), revision: kv.ModRevision})
+						if left--; left == 0 {
+							return etcd.ErrEnough
+						}
+						return nil
+					}, clientv3.WithKeysOnly())
+					if err != nil {
+						return nil, nil, etcd.Wrap(err, "cannot list environments")
+					}
+				}
+				continue
+			}
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			if all[ref], err = s.Unreadable(ctx, ref); errors.Is(err, agent.ErrUnreachable) {
+				return nil, nil, err
+			} else if err != nil {
+				unread[ref] = err
+			}
+		}
+	}
+	return all, unread, nil
+}
+
+// fewStrange is the number of keys that are listed of one name that is none of an environment.
+const fewStrange = 5
+
+// unreadableRuns looks at the run records of nodes, and at the answers to previews beside them.
+func (s *Fleet) unreadableRuns(ctx context.Context, k etcd.EnvKeys, add func(*etcd.KV, string, error)) error {
+	resp, err := s.db.Get(ctx, k.NodesRuns(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || resp.Count > mostRuns {
+		return err
+	}
+	return s.db.Scan(ctx, k.NodesRuns(), func(rest string, kv *etcd.KV) error {
+		node, id, _ := strings.Cut(rest, "/")
+		err := etcd.CheckSize(string(kv.Key), kv.Value)
+		switch {
+		case err != nil:
+		case !etcd.IsSegment(node) || !etcd.IsSegment(id):
+			err = errNotOurs
+		case id == agent.PreviewRun:
+			_, err = agent.DecodePreview(kv.Value)
+		default:
+			_, _, err = agent.DecodeRun(kv.Value)
+		}
+		if err != nil {
+			add(kv, etcd.Unescape(node), err)
+		}
+		return nil
+	})
+}
+
+var errNotOurs = errors.New("it is not a key of Pulley, and is ignored")
+
+func decodes[T any](kv *etcd.KV) error { return etcd.Into(new(T))(kv) }
+
+func valued[T any](_ string, kv *etcd.KV) error { return decodes[T](kv) }
+
+// scoped returns the reader of a value of a scope.
+func scoped[T any](all string) func(string, *etcd.KV) error {
+	return func(rest string, kv *etcd.KV) error {
+		if _, ok := etcd.ScopeOf(rest, all); !ok {
+			return errNotOurs
+		}
+		return decodes[T](kv)
+	}
+}
+
+// campaignPart reads a part of a staged rollout.
+func campaignPart(rest string, kv *etcd.KV) error {
+	_, part, _ := strings.Cut(rest, "/")
+	switch kind, _, _ := strings.Cut(part, "/"); kind {
+	case "plan":
+		return decodes[rollout.Plan](kv)
+	case "state":
+		return decodes[rollout.State](kv)
+	case "endings":
+		return decodes[endings](kv)
+	case "nodes":
+		return decodes[chunk](kv)
+	}
+	return errNotOurs
+}
+
+// DeleteUnreadable deletes a key that this program cannot read, as Unreadable lists it. It returns ErrConflict if somebody wrote it since. A gate
+// is not deleted: epochs would begin again. It gets that of the newest change, whose key names it.
+func (s *Fleet) DeleteUnreadable(ctx context.Context, ref environments.Ref, u Unreadable) error {
+	k := s.db.Env(ref)
+	b := etcd.If(etcd.Same(u.Key, u.revision))
+	if u.Key == k.Gate() {
+		gate := agent.Gate{State: agent.GateOpen}
+		err := s.db.ScanDown(ctx, k.History(), func(rest string, _ *etcd.KV) error {
+			if _, err := fmt.Sscanf(rest, "%d", &gate.Epoch); err != nil || k.Change(gate.Epoch) != k.History()+rest {
+				gate.Epoch = 0
+				return nil // no change
+			}
+			return etcd.ErrEnough
+		}, clientv3.WithKeysOnly())
+		if err != nil {
+			return etcd.Wrap(err, "cannot repair key %s", u.Key)
+		}
+		b.Put(u.Key, gate)
+	} else {
+		b.Delete(u.Key)
+	}
+	switch { // as the commands that delete these keys
+	case strings.HasPrefix(u.Key, k.Hosts()), strings.HasPrefix(u.Key, k.Exports()):
+		b.Touch(k.HostsHead())
+	case strings.HasPrefix(u.Key, k.Desired()), strings.HasPrefix(u.Key, k.Assignment("")):
+		b.Touch(s.db.Keys.Targets())
+	}
+	return etcd.Wrap(s.db.Commit(ctx, b), "cannot delete key %s", u.Key)
+}
