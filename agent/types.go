@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 
 	"pulley/internal/trust/refusal"
@@ -303,9 +304,24 @@ type Host struct {
 	Hostname  string    `json:"hostname,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"`
 	MachineID string    `json:"machine_id,omitempty"`
+	Checked   string    `json:"checked,omitempty"` // the one of Addresses that `pulley serve` saw the machine use; "" behind NAT or a proxy
+	Refused   []Claim   `json:"refused,omitempty"` // what the machine said of itself, and what belongs to another node
 	At        time.Time `json:"at,omitzero"`
 	By        string    `json:"by,omitempty"` // bootstrap, or the operator who added it
 	Request   *Request  `json:"request,omitempty"`
+}
+
+// OtherName reports whether the machine has another hostname than its node's name calls for: web1_t42 is web1-t42, with any domain.
+func (h Host) OtherName() bool {
+	name, _, _ := strings.Cut(strings.ReplaceAll(h.Node, "_", "-"), ".")
+	label, _, _ := strings.Cut(h.Hostname, ".")
+	return h.Hostname != "" && !strings.EqualFold(label, name)
+}
+
+// Claim is a hostname or an address of another node.
+type Claim struct {
+	Value string `json:"value"`
+	Of    string `json:"of"` // node
 }
 
 // Export are the facts of one node that the nodes that see it may read, and its sign of life. The machine's owner chose every byte.

@@ -137,7 +137,7 @@ type PuppetProvision struct {
 
 // HostSettings are the settings of pulley::hosts, read by the agent (package internal/hosts), as Trusted.
 type HostSettings struct {
-	Networks []string `json:"networks,omitempty" form:"network" like:"10.0.0.0/8" help:"Networks of the nodes' main addresses, the preferred one first. Without them, the first address of a node is its main one."`
+	Networks []string `json:"networks,omitempty" form:"network" like:"10.0.0.0/8" help:"Networks of the nodes' main addresses, the preferred one first. Without them, it is the address that pulley serve saw, else the first one."`
 	Settle   Duration `json:"settle,omitempty" like:"1m" help:"How long a node waits for further changes before it runs Puppet for changed nodes that it sees, at most 24h (default: 1m)."`
 	Exports  []string `json:"exports,omitempty" form:"export" like:"ssh.ed25519.key" help:"Published facts that nodes show to the nodes that see them: names with dots."`
 

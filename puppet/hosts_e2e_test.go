@@ -12,12 +12,12 @@ import (
 const seenNodes = `
 pulley::hosts:
   web:
-    - {name: web1, hostname: web1.example, address: 10.0.0.1, addresses: [10.0.0.1, 192.0.2.1], facts: {ssh.ed25519.key: AAAAC3Nza+/c1=}}
-    - {name: web2, hostname: web2, address: 'fd00::2', addresses: ['fd00::2']}
-    - {name: web3, addresses: [], facts: {ssh.ed25519.key: 'AAAA evil'}}
+    - {name: web1_t42, hostname: db1, address: 10.0.0.1, checked: true, addresses: [10.0.0.1, 192.0.2.1], facts: {ssh.ed25519.key: AAAAC3Nza+/c1=}}
+    - {name: web2, hostname: web2, address: 'fd00::2', facts: {ssh.ed25519.key: AAAAC3NzaC2}}
+    - {name: web3, hostname: web3, facts: {ssh.ed25519.key: 'AAAA evil'}}
 `
 
-// A load balancer that lost its backends, or a machine whose own lines of /etc/hosts are gone, is unreachable.
+// A machine must not get the names or the addresses of another one, whatever its entry has. A load balancer that lost its backends, or a machine whose own lines of /etc/hosts are gone, is unreachable.
 func TestSeenNodesBecomeFiles(t *testing.T) {
 	t.Parallel()
 	environments, dir := starter(t), t.TempDir()
@@ -47,9 +47,9 @@ class { 'profile::backends': path => '` + dir + `/backends', role => '` + node +
 		t.Fatalf("exit %d\n%s", code, problems)
 	}
 	for name, want := range map[string]string{
-		"hosts":       "127.0.0.1 localhost\n10.0.0.99 printer\n# BEGIN nodes: managed by Puppet\n10.0.0.1 web1.example web1\nfd00::2 web2\n# END nodes\n",
-		"known_hosts": "web1.example,web1,10.0.0.1,192.0.2.1 ssh-ed25519 AAAAC3Nza+/c1=\n",
-		"backends":    "backend web\n  server web1 10.0.0.1:443 check\n  server web2 [fd00::2]:443 check\n",
+		"hosts":       "127.0.0.1 localhost\n10.0.0.99 printer\n# BEGIN nodes: managed by Puppet\n10.0.0.1 web1-t42 web1_t42\nfd00::2 web2\n# END nodes\n",
+		"known_hosts": "web1-t42,web1_t42,10.0.0.1 ssh-ed25519 AAAAC3Nza+/c1=\nweb2 ssh-ed25519 AAAAC3NzaC2\n",
+		"backends":    "backend web\n  server web1_t42 10.0.0.1:443 check\n  server web2 [fd00::2]:443 check\n",
 	} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, got, want)

@@ -192,7 +192,7 @@ func (d *demo) newRelease(ctx context.Context) error {
 $seen = lookup('pulley::hosts', Hash, 'first', {})
 unless $seen.empty {
   file { '`+backends+`':
-    content => $seen['compute'].map |$h| { "server ${h['name']} ${h['hostname']}:443\n" }.join,
+    content => $seen['compute'].map |$h| { "server ${h['name']} ${h['name']}:443\n" }.join,
   }
 }
 $password = lookup('demo::password', Any, 'first', undef)

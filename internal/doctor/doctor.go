@@ -117,6 +117,7 @@ var checks = []check{
 	{Name: "flood", Run: floods},
 	{Name: "duplicate", Run: duplicates},
 	{Name: "machine_id", Run: machineIDs},
+	{Name: "claims", Run: claims},
 	{Name: "first_boot", Run: firstBoots},
 	{Name: "turns", Run: turns},
 	{Name: "machines", Run: machineRecords},

@@ -260,6 +260,48 @@ func machineIDs(f *facts) (all []Finding) {
 	return all
 }
 
+// claims finds what machines said of themselves and what belongs to other nodes, addresses of two nodes, and hostnames that differ from
+// the names.
+func claims(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		env, refused := e.ref.String(), 0
+		differ := Finding{Code: hostnamesDiffer, Severity: Fine, Environment: env}
+		at := map[string]agent.Host{}
+		for node, h := range sorted(e.hosts) {
+			if h.OtherName() {
+				if differ.Params.Count++; len(differ.Params.Nodes) < someOf {
+					differ.Params.Nodes = append(differ.Params.Nodes, node+" ("+h.Hostname+")")
+				}
+			}
+			for _, c := range h.Refused {
+				if refused++; refused <= oneByOne {
+					all = append(all, Finding{Code: claimRefused, Severity: Warning, Environment: env, Node: node, Params: Params{Subject: c.Value, Nodes: []string{c.Of}}})
+				}
+			}
+			was, taken := at[h.Checked]
+			switch {
+			case h.Checked == "":
+				continue
+			case taken:
+				last, former := h, was
+				if was.At.After(h.At) {
+					last, former = was, h
+				}
+				if refused++; refused <= oneByOne {
+					all = append(all, Finding{Code: addressMoved, Severity: Warning, Environment: env, Node: former.Node, Params: Params{Subject: h.Checked, Nodes: []string{last.Node}}})
+				}
+				at[h.Checked] = last
+			default:
+				at[h.Checked] = h
+			}
+		}
+		if differ.Params.Count > 0 {
+			all = append(all, differ)
+		}
+	}
+	return all
+}
+
 // gone reports whether a node is on no list: not a host, not called for, without an identity.
 func (e environment) gone(node string) bool {
 	_, listed := e.hosts[node]

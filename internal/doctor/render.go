@@ -101,6 +101,10 @@ const (
 	duplicate     Code = "duplicate"
 	sameMachineID Code = "same_machine_id"
 
+	claimRefused    Code = "claim_refused"
+	addressMoved    Code = "address_moved"
+	hostnamesDiffer Code = "hostnames_differ"
+
 	firstBootStalled   Code = "first_boot_stalled"
 	firstBootFails     Code = "first_boot_fails"
 	provisioningPaused Code = "provisioning_paused"
@@ -332,6 +336,14 @@ func (f Finding) render() (sentence, remedy string) {
 	case sameMachineID:
 		return fmt.Sprintf("%d nodes have the machine id %s: %s", p.Count, p.Machine, someNodes(p)),
 			"give each copy a machine id of its own: " + remove + ", on the machine `rm -f /etc/machine-id /var/lib/pulley/identity/*` and `systemd-machine-id-setup`, then join it again with " + token
+	case claimRefused:
+		return fmt.Sprintf("%s claimed %s, which belongs to %s, and did not get it", node, p.Subject, someNodes(p)),
+			"compare both machines; if the value is " + node + "'s, remove the other node, `pulley nodes remove " + p.Nodes[0] + " -e " + env + "`, or register it again; then run `pulley-agent bootstrap --from register` on " + node
+	case addressMoved:
+		return fmt.Sprintf("%s was registered from %s, and %s was later: %s has no address now", node, p.Subject, someNodes(p), node),
+			"run `pulley-agent bootstrap --from register` on " + node + ", or remove it: " + remove
+	case hostnamesDiffer:
+		return "hostnames that differ from the names of their nodes: " + someNodes(p), ""
 	case machineUnwanted:
 		return fmt.Sprintf("pulley made machine %s for %s, which the environment does not need: the machine may still exist", p.Machine, node),
 			"`pulley env plan` shows it; `pulley env apply` retires it, and `pulley env destroy` retires the complete environment"

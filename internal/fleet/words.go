@@ -329,6 +329,12 @@ func (h Host) Note(now time.Time) string {
 	if h.Node == "" {
 		notes = append(notes, "has no name yet")
 	}
+	if h.Registered && h.OtherName() {
+		notes = append(notes, "hostname "+h.Hostname)
+	}
+	for _, c := range h.Refused {
+		notes = append(notes, "claimed "+c.Value+", which belongs to "+c.Of)
+	}
 	if h.Removed != nil && !h.Registered {
 		removed := "removed " + cli.Ago(now, h.Removed.At) + " by " + h.Removed.By
 		if h.Removed.Left {

@@ -1,6 +1,6 @@
 // Package hosts turns the host list into data for Puppet: the value pulley::hosts, with the nodes that a role sees. The
 // agent writes it for its runs, and operators see the same with `pulley data lookup`. The package must never pass a text on
-// that a node chose freely: names, hostnames and addresses are parsed, exported facts have plain characters only, and an entry
+// that a node chose freely: the hostname derives from the name, addresses are parsed and are of no other node, exported facts have plain characters only, and an entry
 // with another name or role is left out.
 package hosts
 
@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"pulley/agent"
 )
@@ -24,8 +25,9 @@ const Key = "pulley::hosts"
 type Node struct {
 	Name      string       `json:"name"`
 	Role      string       `json:"role"`
-	Hostname  string       `json:"hostname,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Checked   netip.Addr   `json:"checked,omitzero"` // the one of Addresses that serve saw the node use
+	At        time.Time    `json:"at,omitzero"`      // of the registration
 
 	Exports map[string]json.RawMessage `json:"exports,omitempty"` // by path
 	Signed  int64                      `json:"signed,omitempty"`  // etcd's revision of the last sign of life; 0: there is none
@@ -34,9 +36,8 @@ type Node struct {
 // The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names. Their lengths are
 // checked apart: repetition counts would make each start of the agent slower.
 var (
-	nodeForm  = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
-	roleForm  = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
-	labelForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
+	nodeForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
+	roleForm = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 )
 
 const (
@@ -46,18 +47,8 @@ const (
 
 func isRole(s string) bool { return len(s) <= maxLabel && roleForm.MatchString(s) }
 
-// isHostname reports whether a text is a hostname of RFC 1123, with or without a domain.
-func isHostname(s string) bool {
-	if len(s) > maxName {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if len(label) > maxLabel || !labelForm.MatchString(label) {
-			return false
-		}
-	}
-	return true
-}
+// hostname returns the hostname of a node by its name: web1-t42 of web1_t42.
+func hostname(node string) string { return strings.ReplaceAll(node, "_", "-") }
 
 // maxAddresses limits the addresses of one node: a machine may list any number.
 const maxAddresses = 64
@@ -71,17 +62,17 @@ func Parse(list map[string]agent.Host, exports map[string]agent.Export) (nodes [
 			left++
 			continue
 		}
-		n := Node{Name: name, Role: h.Role, Exports: usable(exports[name])}
+		n := Node{Name: name, Role: h.Role, At: h.At, Exports: usable(exports[name])}
 		if e := exports[name]; e.Alive > 0 {
 			n.Signed = e.Revision
-		}
-		if isHostname(h.Hostname) {
-			n.Hostname = h.Hostname
 		}
 		for _, text := range h.Addresses[:min(len(h.Addresses), maxAddresses)] {
 			if a, usable := parseAddress(text); usable && !slices.Contains(n.Addresses, a) {
 				n.Addresses = append(n.Addresses, a)
 			}
+		}
+		if a, usable := parseAddress(h.Checked); usable && slices.Contains(n.Addresses, a) {
+			n.Checked = a
 		}
 		nodes = append(nodes, n)
 	}
@@ -121,12 +112,12 @@ func digits(s string) string {
 
 // Shown is a node in pulley::hosts.
 type Shown struct {
-	Name      string   `json:"name"`
-	Hostname  string   `json:"hostname,omitempty"`
-	Address   string   `json:"address,omitempty"` // the main one
-	Addresses []string `json:"addresses"`
-	Flavor    string   `json:"flavor,omitempty"`
-	Alive     *bool    `json:"alive,omitempty"` // nil without hosts.alive
+	Name     string `json:"name"`
+	Hostname string `json:"hostname"`          // by the name; the machine's own may differ
+	Address  string `json:"address,omitempty"` // the main one
+	Checked  bool   `json:"checked,omitempty"` // serve saw the node use it
+	Flavor   string `json:"flavor,omitempty"`
+	Alive    *bool  `json:"alive,omitempty"` // nil without hosts.alive
 
 	Attributes map[string]string `json:"attributes,omitempty"` // of the environment file
 
@@ -140,20 +131,18 @@ func (v *View) Shown(nodes []Node, alive func(Node) bool) map[string][]Shown {
 	for _, role := range v.Roles {
 		all[role] = []Shown{}
 	}
+	of := owners(nodes)
 	for _, n := range nodes {
 		if !v.All && !slices.Contains(v.Roles, n.Role) {
 			continue
 		}
-		s := Shown{Name: n.Name, Hostname: n.Hostname, Addresses: []string{}, Flavor: v.Flavors[n.Role], Attributes: v.hierarchy.Attributes(n.Role, n.Name, v.stack)}
-		for _, a := range n.Addresses {
-			s.Addresses = append(s.Addresses, a.String())
-		}
+		s := Shown{Name: n.Name, Hostname: hostname(n.Name), Flavor: v.Flavors[n.Role], Attributes: v.hierarchy.Attributes(n.Role, n.Name, v.stack)}
 		if v.Alive > 0 {
 			is := alive(n)
 			s.Alive = &is
 		}
-		if main, has := v.main(n); has {
-			s.Address = main.String()
+		if main, has := v.main(n, of); has {
+			s.Address, s.Checked = main.String(), main == n.Checked
 		}
 		for _, path := range v.Exports {
 			if value, has := n.Exports[path]; has {
@@ -168,26 +157,43 @@ func (v *View) Shown(nodes []Node, alive func(Node) bool) map[string][]Shown {
 	return all
 }
 
+// owners returns the nodes that serve saw use an address. If it saw several, the last one has it: DHCP gave it to another machine.
+func owners(nodes []Node) map[netip.Addr]*Node {
+	of := make(map[netip.Addr]*Node, len(nodes))
+	for i := range nodes {
+		n := &nodes[i]
+		if was := of[n.Checked]; n.Checked.IsValid() && (was == nil || n.At.After(was.At)) {
+			of[n.Checked] = n
+		}
+	}
+	return of
+}
+
 // main returns the address that the fact of the view has, if the networks contain it; else the first address in the first
-// network that has one. Without networks, it is the first address.
-func (v *View) main(n Node) (netip.Addr, bool) {
+// network that has one. Without networks, it is the first address. The address that serve saw the node use precedes the others. No
+// address of another node is one.
+func (v *View) main(n Node, of map[netip.Addr]*Node) (netip.Addr, bool) {
+	own := func(a netip.Addr) bool { return of[a] == nil || of[a].Name == n.Name }
 	var text string
 	if json.Unmarshal(n.Exports[v.AddressFact], &text) == nil {
-		if a, usable := parseAddress(text); usable && (len(v.Networks) == 0 || slices.ContainsFunc(v.Networks, holds(a))) {
+		if a, usable := parseAddress(text); usable && own(a) && (len(v.Networks) == 0 || slices.ContainsFunc(v.Networks, holds(a))) {
 			return a, true
 		}
 	}
+	addresses := n.Addresses
+	if n.Checked.IsValid() {
+		addresses = append([]netip.Addr{n.Checked}, addresses...)
+	}
+	addresses = slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !own(a) })
 	for _, network := range v.Networks {
-		for _, a := range n.Addresses {
-			if network.Contains(a) {
-				return a, true
-			}
+		if i := slices.IndexFunc(addresses, network.Contains); i >= 0 {
+			return addresses[i], true
 		}
 	}
-	if len(v.Networks) > 0 || len(n.Addresses) == 0 {
+	if len(v.Networks) > 0 || len(addresses) == 0 {
 		return netip.Addr{}, false
 	}
-	return n.Addresses[0], true
+	return addresses[0], true
 }
 
 func holds(a netip.Addr) func(netip.Prefix) bool {
@@ -196,7 +202,7 @@ func holds(a netip.Addr) func(netip.Prefix) bool {
 
 func parseAddress(text string) (a netip.Addr, usable bool) {
 	a, err := netip.ParseAddr(text)
-	return a.Unmap(), err == nil && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast()
+	return a.Unmap(), err == nil && a.Zone() == "" && a.Unmap().IsGlobalUnicast()
 }
 
 // Document returns the data file with pulley::hosts, as JSON. The same nodes have the same bytes.
@@ -254,7 +260,7 @@ func Compare(before, after []byte) (Difference, error) {
 func (d Difference) IsZero() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
 
 func (s Shown) equal(o Shown) bool {
-	return s.Name == o.Name && s.Hostname == o.Hostname && s.Address == o.Address && s.Flavor == o.Flavor && slices.Equal(s.Addresses, o.Addresses) &&
+	return s.Name == o.Name && s.Hostname == o.Hostname && s.Address == o.Address && s.Checked == o.Checked && s.Flavor == o.Flavor &&
 		maps.Equal(s.Attributes, o.Attributes) && (s.Alive == nil) == (o.Alive == nil) && (s.Alive == nil || *s.Alive == *o.Alive) &&
 		maps.EqualFunc(s.Facts, o.Facts, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) // both from files with the same indents
 }

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,8 +73,8 @@ func TestDocumentIsStable(t *testing.T) {
 		agent.Host{Node: "stray1", Role: "stray"},
 	)
 	v := viewOf(t, small, "balancer")
-	want := `{"pulley::hosts":{"controller":[{"name":"controller2","hostname":"controller2","address":"10.0.0.2","addresses":["10.0.0.2"],"flavor":"m%{literal('%')}1"},` +
-		`{"name":"controller10","hostname":"c10.example","address":"10.0.0.10","addresses":["192.0.2.1","10.0.0.10"],"flavor":"m%{literal('%')}1"}],"db":[]}}`
+	want := `{"pulley::hosts":{"controller":[{"name":"controller2","hostname":"controller2","address":"10.0.0.2","flavor":"m%{literal('%')}1"},` +
+		`{"name":"controller10","hostname":"controller10","address":"10.0.0.10","flavor":"m%{literal('%')}1"}],"db":[]}}`
 	for range 20 {
 		if got := compact(t, document(t, v, list)); got != want {
 			t.Fatalf("got  %s\nwant %s", got, want)
@@ -102,8 +103,8 @@ roles:
   db: {cardinality: 1}
 `, "web")
 	list := listOf(agent.Host{Node: "web1_t42", Role: "web"}, agent.Host{Node: "web2_t42", Role: "web"}, agent.Host{Node: "db1", Role: "db"})
-	want := `{"pulley::hosts":{"db":[{"name":"db1","addresses":[]}],"web":[{"name":"web1_t42","addresses":[],"attributes":{"site":"ams"}},` +
-		`{"name":"web2_t42","addresses":[],"attributes":{"rack":"r2","site":"fra"}}]}}`
+	want := `{"pulley::hosts":{"db":[{"name":"db1","hostname":"db1"}],"web":[{"name":"web1_t42","hostname":"web1-t42","attributes":{"site":"ams"}},` +
+		`{"name":"web2_t42","hostname":"web2-t42","attributes":{"rack":"r2","site":"fra"}}]}}`
 	if got := compact(t, document(t, v, list)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -199,6 +200,50 @@ func TestExportsAreTheNamedFacts(t *testing.T) {
 		s, _ := seenFrom(t, map[string]string{"networking": `{"interfaces":{"eth1":{"ip":` + bad + `}}}`})
 		if s.Address != "10.0.0.1" || s.Facts != nil {
 			t.Errorf("with the fact %s, the address is %s and the exports are %s", bad, s.Address, s.Facts)
+		}
+	}
+}
+
+// One node with a stolen key must not get the traffic, the name or the SSH trust of another one in the files of all nodes that see it.
+func TestNodeSpeaksOnlyForItself(t *testing.T) {
+	now := time.Now()
+	db := agent.Host{Node: "db1", Role: "db", Addresses: []string{"10.0.0.31"}, Checked: "10.0.0.31", At: now.Add(-time.Hour)}
+	entry := func(checked string, addresses ...string) agent.Host {
+		return agent.Host{Node: "controller1", Role: "controller", Hostname: "db1", Addresses: addresses, Checked: checked, At: now}
+	}
+	fact := func(address string) map[string]agent.Export {
+		return map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"networking.interfaces.eth1.ip": json.RawMessage(`"` + address + `"`)}}}
+	}
+	open := strings.Replace(withExports, "networks: [10.0.0.0/8], ", "", 1)
+	if open == withExports {
+		t.Fatal("the file has no networks")
+	}
+	for name, c := range map[string]struct {
+		file    string
+		host    agent.Host
+		exports map[string]agent.Export
+		address string
+		checked bool
+		db      string
+	}{
+		"its own":                      {host: entry("10.0.0.9", "10.0.0.1", "10.0.0.9"), address: "10.0.0.9", checked: true, db: "10.0.0.31"},
+		"behind NAT":                   {host: entry("", "192.0.2.1", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
+		"another's":                    {host: entry("", "10.0.0.31", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
+		"another's alone":              {host: entry("", "10.0.0.31"), db: "10.0.0.31"},
+		"another's in a fact":          {host: entry("", "10.0.0.9"), exports: fact("10.0.0.31"), address: "10.0.0.9", db: "10.0.0.31"},
+		"loopback":                     {file: open, host: entry("127.0.0.1", "127.0.0.1", "::1", "0.0.0.0", "224.0.0.1", "fe80::1", "169.254.1.1"), db: "10.0.0.31"},
+		"loopback in a fact":           {file: open, host: entry(""), exports: fact("127.0.0.1"), db: "10.0.0.31"},
+		"a checked one that is no own": {host: entry("10.0.0.5", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
+		"DHCP gave it the address":     {host: entry("10.0.0.31", "10.0.0.31"), address: "10.0.0.31", checked: true},
+		"without networks":             {file: open, host: entry("10.0.0.9", "192.0.2.1", "10.0.0.9"), address: "10.0.0.9", checked: true, db: "10.0.0.31"},
+	} {
+		nodes, _ := Parse(listOf(db, c.host), c.exports)
+		seen := viewOf(t, strings.Replace(cmp.Or(c.file, withExports), "sees: [controller]}", "sees: [db, controller]}\n  db: {cardinality: 1}", 1), "balancer").Shown(nodes, never)
+		if s := seen["controller"][0]; s.Hostname != "controller1" || s.Address != c.address || s.Checked != c.checked {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if s := seen["db"]; len(s) != 1 || s[0].Address != c.db {
+			t.Errorf("%s: the other one has %+v", name, s)
 		}
 	}
 }
@@ -331,8 +376,8 @@ func TestAliveFollowsTheSigns(t *testing.T) {
 	// Exports of a release without hosts.alive are no sign of life.
 	signs := map[string]agent.Export{"controller1": {Alive: time.Hour, Revision: 20}, "controller2": {Alive: time.Hour, Revision: 10}, "controller3": {Revision: 99}}
 	before := after(10, signs)
-	if got, want := compact(t, string(before)), `{"pulley::hosts":{"controller":[{"name":"controller1","addresses":[],"flavor":"m%{literal('%')}1","alive":true},`+
-		`{"name":"controller2","addresses":[],"flavor":"m%{literal('%')}1","alive":false},{"name":"controller3","addresses":[],"flavor":"m%{literal('%')}1","alive":false}],"db":[]}}`; got != want {
+	if got, want := compact(t, string(before)), `{"pulley::hosts":{"controller":[{"name":"controller1","hostname":"controller1","flavor":"m%{literal('%')}1","alive":true},`+
+		`{"name":"controller2","hostname":"controller2","flavor":"m%{literal('%')}1","alive":false},{"name":"controller3","hostname":"controller3","flavor":"m%{literal('%')}1","alive":false}],"db":[]}}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	signs["controller1"] = agent.Export{Alive: time.Hour, Revision: 30}

@@ -44,6 +44,7 @@ const (
 	LockedByAnother      Reason = "name_locked"
 	WasRemoved           Reason = "removed"
 	MachineRemoved       Reason = "machine_removed"
+	ForeignClaim         Reason = "name_or_address_of_other_node" // Params.Claimed, Params.Node
 	NoCertificate        Reason = "certificate_missing"
 	WrongKind            Reason = "certificate_of_other_kind"
 	UntrustedCertificate Reason = "certificate_untrusted"
@@ -206,6 +207,7 @@ func explain(r Reason, p Params) explanation {
 		LockedByAnother:      {"another machine is in its first boot under this node's name", p.holder() + ": step " + p.Step, "wait until it has finished, or free the name: pulley nodes unlock " + p.Node + of + " -m REASON"},
 		WasRemoved:           {"this node was removed from the fleet", p.removal(), "to add it again, make a new token: " + node},
 		MachineRemoved:       {"a machine with the same machine id was removed from the fleet", "machine id " + p.Sender + " was " + p.removal(), "if this machine is a copy, give it a machine id of its own: rm -f /etc/machine-id && systemd-machine-id-setup, and boot it again; if it is the removed machine, make a new token: " + node},
+		ForeignClaim:         {"a hostname or an address of this machine belongs to another node", p.Claimed + " belongs to " + p.Node, "if " + p.Node + " does not have it any more, run `pulley-agent bootstrap --from register` on " + p.Node + ", or remove it: pulley nodes remove " + p.Node + of + "; else give this machine another one, and run `pulley-agent bootstrap --from register` on it"},
 		NoCertificate:        {"this request needs a certificate", "", "a machine without a certificate joins with a token"},
 		WrongKind:            {"this request needs the certificate of a node", "the certificate is of kind " + p.Claimed, ""},
 		UntrustedCertificate: {"the certificate's CA or fleet is not trusted here", "", "join again with a new token"},

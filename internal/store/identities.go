@@ -153,9 +153,9 @@ func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, no
 	return nil
 }
 
-// UpdateHost writes a machine's new hostname and addresses into the host list. A request to the previous machine does
-// not carry over to another machine. It returns ErrConflict if the identity was written since revision.
-func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
+// UpdateHost writes into the host list what a machine may say of itself: its hostname and addresses. A request to the previous machine
+// does not carry over to another machine. It returns ErrConflict if the identity was written since revision.
+func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, is agent.Host, now time.Time) error {
 	k := s.db.Env(ref)
 	old, listed, err := etcd.Single[agent.Host](ctx, s.db, k.Host(i.Node))
 	if err != nil {
@@ -165,10 +165,10 @@ func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Ide
 	if old != nil {
 		h = *old
 	}
-	if old != nil && h.Hostname == hostname && slices.Equal(h.Addresses, addresses) && h.MachineID == i.Machine {
+	if old != nil && h.Hostname == is.Hostname && slices.Equal(h.Addresses, is.Addresses) && h.Checked == is.Checked && slices.Equal(h.Refused, is.Refused) && h.MachineID == i.Machine {
 		return nil
 	}
-	h.Hostname, h.Addresses, h.MachineID, h.At = hostname, addresses, i.Machine, now
+	h.Hostname, h.Addresses, h.Checked, h.Refused, h.MachineID, h.At = is.Hostname, is.Addresses, is.Checked, is.Refused, i.Machine, now
 	h.Request = askedBefore(old, h)
 	b := etcd.If(etcd.Same(k.Host(i.Node), listed), etcd.Same(k.Identity(i.Node), revision))
 	return s.db.Commit(ctx, b.Put(k.Host(i.Node), h).Touch(k.HostsHead()))

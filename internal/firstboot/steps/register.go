@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/firstboot"
+	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 )
@@ -56,7 +57,13 @@ func (b *member) register(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return passingJoin(client.Register(ctx, b.machine()))
+		err = client.Register(ctx, b.machine())
+		var refused *join.RefusedError
+		if errors.As(err, &refused) && refused.Reason == join.ForeignClaim { // the machine is registered without it
+			b.Log.Warn("the machine is registered without a hostname or an address of another node", "err", err, "remedy", refused.Hint())
+			return nil
+		}
+		return passingJoin(err)
 	}
 	s, err := store.Open(c.Store)
 	if err != nil {

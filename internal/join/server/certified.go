@@ -147,7 +147,8 @@ func (d *Server) sameMachine(ctx context.Context, c *caller, who certified, m jo
 	return no(join.WrongMachine, join.Params{Node: who.identity.Node, Machine: begin(who.identity.Machine), Sender: m.ID})
 }
 
-// register writes the hostname and addresses of a node's machine into the host list.
+// register writes the hostname and addresses of a node's machine into the host list. It refuses those of other nodes, after it has written
+// the others: the entry shows operators what was refused.
 func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	var m join.Machine
 	if err := c.read(&m); err != nil {
@@ -164,7 +165,18 @@ func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	if err := d.sameMachine(ctx, c, who, m); err != nil {
 		return nil, err
 	}
-	return nil, d.Store.Identities.UpdateHost(ctx, who.ref, *who.identity, who.revision, m.Hostname, m.Addresses, d.Now().UTC())
+	is, err := d.described(ctx, who.ref, who.identity.Node, m, c.from)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Store.Identities.UpdateHost(ctx, who.ref, *who.identity, who.revision, is, d.Now().UTC()); err != nil {
+		return nil, err
+	}
+	if len(is.Refused) > 0 {
+		claim := is.Refused[0]
+		return nil, no(join.ForeignClaim, join.Params{Node: claim.Of, Claimed: claim.Value, Environment: who.ref.String()})
+	}
+	return nil, nil
 }
 
 // leave removes a node from the fleet at its own request.

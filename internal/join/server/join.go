@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"pulley/agent"
@@ -114,7 +115,8 @@ func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 	}
 	var addresses []string
 	for _, text := range m.Addresses {
-		if a, err := netip.ParseAddr(text); err == nil && len(addresses) < maxAddresses {
+		a, err := netip.ParseAddr(text)
+		if a = a.Unmap(); err == nil && a.Zone() == "" && a.IsGlobalUnicast() && !slices.Contains(addresses, a.String()) && len(addresses) < maxAddresses {
 			addresses = append(addresses, a.String())
 		}
 	}
@@ -256,16 +258,18 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (p
 	if v.again {
 		return placed{*f.Identity, "again", false}, nil
 	}
+	host, err := d.described(ctx, ref, a.node, a.Machine, a.from)
+	if err != nil {
+		return placed{}, err
+	}
+	host.Role, host.At, host.By = v.role, now, "join"
 	i, kind := d.newIdentity(ref, a, f, v.role, now)
 	t := *f.Token
 	t.Used++
-	err = d.Store.Joins.Commit(ctx, ref, f, store.Join{
-		Token: t, Identity: i, Machine: bootOf(a, f, v.role, now),
-		Host: agent.Host{
-			Node: a.node, Role: v.role, Hostname: a.Machine.Hostname, Addresses: a.Machine.Addresses,
-			MachineID: a.Machine.ID, At: now, By: "join",
-		},
-	})
+	err = d.Store.Joins.Commit(ctx, ref, f, store.Join{Token: t, Identity: i, Machine: bootOf(a, f, v.role, now), Host: host})
+	if err == nil {
+		d.names.change(ref, func(all names) { all[a.node] = host })
+	}
 	return placed{i, kind, f.Reserve != nil && f.Reserve.Ready}, err
 }
 

@@ -82,7 +82,8 @@ type Server struct {
 	issuer  issuer
 	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
 	boots   cache[map[string]store.FirstBoot] // by key
-	joined  cache[map[string]bool]            // first boots that hold a name, by key
+	names   cache[names]
+	joined  cache[map[string]bool] // first boots that hold a name, by key
 }
 
 // New returns a server of joins.
@@ -104,6 +105,7 @@ func New(c Config) *Server {
 		all, _, err := c.Store.FirstBoots.List(ctx, ref)
 		return all, err
 	})
+	d.names = newCache(c.Now, d.readNames)
 	d.joined = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]bool, error) {
 		all, _, err := c.Store.Identities.List(ctx, ref)
 		machines := map[string]bool{}

@@ -9,7 +9,7 @@ class profile::hosts_file (
 ) {
   $lines = $hosts.map |$role, $nodes| {
     $nodes.filter |$h| { $h['address'] }.map |$h| {
-      $names = [$h['hostname'], $h['name']].filter |$n| { $n }.unique
+      $names = [regsubst($h['name'], '_', '-', 'G'), $h['name']].unique # hostname and name
       "${h['address']} ${names.join(' ')}\n"
     }
   }

@@ -1,4 +1,5 @@
 # The SSH host keys of the nodes that this node sees, as a whole file.
+# A key is of the node's name, and of its address if `pulley serve` saw the node use it: a machine must not speak for another one.
 # It needs `sees:` for the node's role, and `exports: [ssh.ed25519.key]` below `hosts:` in the environment file: docs/hosts.md
 # of Pulley.
 #
@@ -10,7 +11,8 @@ class profile::known_hosts (
 ) {
   $lines = $hosts.map |$role, $nodes| {
     $nodes.map |$h| {
-      $names = ([$h['hostname'], $h['name']] + $h['addresses']).filter |$n| { $n }.unique.join(',')
+      $address = $h['checked'] ? { true => [$h['address']], default => [] }
+      $names = ([regsubst($h['name'], '_', '-', 'G'), $h['name']] + $address).unique.join(',')
       $key = get($h, 'facts', {})['ssh.ed25519.key']
       case $key { # a machine chose it
         /\A[A-Za-z0-9+\/]+=*\z/: { "${names} ssh-ed25519 ${key}\n" }

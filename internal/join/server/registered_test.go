@@ -1,0 +1,93 @@
+package server
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+)
+
+// A machine must not pass for another node, and an honest one must not be kept out: an address that it really uses is its own.
+func TestMachineDescribesOnlyItself(t *testing.T) {
+	t.Parallel()
+	all := names{
+		"web1": {Node: "web1", Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"},
+		"db1":  {Node: "db1", Addresses: []string{"10.0.0.31", "172.17.0.1"}, Checked: "10.0.0.31"},
+		"nat1": {Node: "nat1", Addresses: []string{"192.168.1.7", "172.17.0.1"}}, "app1_t42": {},
+	}
+	for name, c := range map[string]struct {
+		from, hostname string
+		addresses      []string
+		want           agent.Host
+	}{
+		"its own":                  {"10.0.0.9", "web1.example.com", []string{"10.0.0.9", "172.17.0.1"}, agent.Host{Hostname: "web1.example.com", Addresses: []string{"10.0.0.9", "172.17.0.1"}, Checked: "10.0.0.9"}},
+		"behind NAT":               {"203.0.113.1", "any", []string{"192.168.1.8"}, agent.Host{Hostname: "any", Addresses: []string{"192.168.1.8"}}},
+		"another's name":           {"10.0.0.9", "DB1.example.com.", nil, agent.Host{Refused: []agent.Claim{{Value: "DB1.example.com.", Of: "db1"}}}},
+		"a name to come":           {"10.0.0.9", "app1-t42", nil, agent.Host{Refused: []agent.Claim{{Value: "app1-t42", Of: "app1_t42"}}}},
+		"another's address":        {"10.0.0.9", "", []string{"10.0.0.9", "10.0.0.31"}, agent.Host{Addresses: []string{"10.0.0.9"}, Checked: "10.0.0.9", Refused: []agent.Claim{{Value: "10.0.0.31", Of: "db1"}}}},
+		"another's behind NAT":     {"203.0.113.1", "", []string{"192.168.1.7"}, agent.Host{Refused: []agent.Claim{{Value: "192.168.1.7", Of: "nat1"}}}},
+		"DHCP gave it the address": {"::ffff:10.0.0.31", "", []string{"10.0.0.31"}, agent.Host{Addresses: []string{"10.0.0.31"}, Checked: "10.0.0.31"}},
+		"the same as before":       {"10.0.0.1", "", []string{"10.0.0.1"}, agent.Host{Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"}},
+	} {
+		c.want.Node, c.want.MachineID = "web1", "m"
+		if got := all.describe("web1", join.Machine{ID: "m", Hostname: c.hostname, Addresses: c.addresses}, c.from); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v\nwant %+v", name, got, c.want)
+		}
+	}
+}
+
+// With the stolen key of one node, an attacker must not register the name and the address of another one, also not at its join. An
+// operator sees the attempt, and the honest machine gets its address when the other node is gone.
+func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, environments.Role{Name: "web", Cardinality: 3}, environments.Role{Name: "db", Cardinality: 1})
+	s, later := w.serveLater()
+	member := func(id, node, address string) machine {
+		t.Helper()
+		m := w.machine(id, s)
+		m.is.Hostname, m.is.Addresses = node, []string{address, "127.0.0.1", "ff02::1"}
+		a, err := m.join(t.Context(), w.token(store.Token{}), node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.joined(m, a, s)
+	}
+	web := member("m1", "web1", "10.0.0.1")
+	member("m2", "db1", "10.0.0.31")
+	twin := member("m3", "web2", "10.0.0.31") // a machine at another site, with an address of the same private range
+	entry := func(node, hostname string, addresses []string, refused ...agent.Claim) {
+		t.Helper()
+		hosts, err := w.st.Fleet.Hosts(t.Context(), dev)
+		if h := hosts[node]; err != nil || h.Hostname != hostname || !reflect.DeepEqual(h.Addresses, addresses) || !reflect.DeepEqual(h.Refused, refused) {
+			t.Errorf("the entry of %s is %+v (%v)", node, h, err)
+		}
+	}
+	entry("db1", "db1", []string{"10.0.0.31"})
+	entry("web2", "web2", nil, agent.Claim{Value: "10.0.0.31", Of: "db1"})
+
+	for _, is := range []join.Machine{
+		{ID: "m1", Hostname: "db1", Addresses: []string{"10.0.0.1"}}, {ID: "m1", Hostname: "web3.example.com"}, {ID: "m1", Addresses: []string{"10.66.6.6", "10.0.0.31"}},
+	} {
+		err := web.Register(t.Context(), is)
+		want(t, err, join.ForeignClaim)
+		var refused *join.RefusedError
+		if errors.As(err, &refused) && refused.Hint() == "" {
+			t.Error("the refusal has no remedy")
+		}
+	}
+	entry("web1", "", []string{"10.66.6.6"}, agent.Claim{Value: "10.0.0.31", Of: "db1"})
+
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "db1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	later()
+	if err := twin.Register(t.Context(), twin.is); err != nil {
+		t.Errorf("the other node is removed, and its address is refused: %v", err)
+	}
+	entry("web2", "web2", []string{"10.0.0.31"})
+}
