@@ -27,8 +27,8 @@ func TestEncode(t *testing.T) {
 			Roles: []Role{{Name: "web", Cardinality: 1, Replace: replace{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
 		}, `{"v":5,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
 			`"roles":[{"name":"web","cardinality":1,"after":["db"],"replace":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
-		{"a policy for rollouts", Environment{Name: "dev", Rollout: RolloutPolicy{Canaries: "1", Settle: Duration(time.Minute), MaxUnavailable: map[string]int{"rack": 1}}},
-			`{"v":5,"name":"dev","rollout":{"canaries":"1","settle":"1m0s","max_unavailable":{"rack":1}},"roles":[]}`},
+		{"a policy for rollouts", Environment{Name: "dev", Rollout: RolloutPolicy{Canaries: "1", Settle: Duration(time.Minute), MaxUnavailable: map[string]int{"rack": 1}, TrustedFacts: []string{"rack"}}},
+			`{"v":5,"name":"dev","rollout":{"canaries":"1","settle":"1m0s","max_unavailable":{"rack":1},"trusted_facts":["rack"]},"roles":[]}`},
 		{"a Puppet server", Environment{Name: "dev", Puppet: PuppetSettings{Servers: map[string]PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: PuppetProvision{Sleeptime: Duration(time.Second)}}},
 			`{"v":6,"name":"dev","puppet":{"servers":{"eu1":{"address":"10.0.0.1"}},"provision":{"sleeptime":"1s"}},"roles":[]}`},
 		{"report processors alone", Environment{Name: "dev", Puppet: PuppetSettings{Reports: []string{"puppetdb"}}}, `{"v":4,"name":"dev","puppet":{"reports":["puppetdb"]},"roles":[]}`},

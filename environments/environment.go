@@ -164,8 +164,9 @@ type RolloutPolicy struct {
 	Promote        string         `json:"promote,omitempty" form:"promotion" like:"manual" help:"automatic, manual (an operator approves after the canaries) or batches (an operator approves each batch but the first; default: automatic)."`
 	Unready        UnreadyPolicy  `json:"unready,omitzero" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn, for all causes or by cause (default: wait)."`
 	Skip           string         `json:"skip,omitempty" form:"failures" like:"5%" help:"Nodes that unready: skip may leave out; further ones fail (default: any number)."`
-	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute or a fact that may be unavailable at a time."`
-	MaxPlaces      map[string]int `json:"max_places,omitempty" form:"export" like:"rack=1" help:"Values of an attribute or a fact that may have unavailable nodes at a time."`
+	MaxUnavailable map[string]int `json:"max_unavailable,omitempty" form:"export" like:"rack=1" help:"Nodes with the same value of an attribute, or of a trusted fact, that may be unavailable at a time."`
+	MaxPlaces      map[string]int `json:"max_places,omitempty" form:"export" like:"rack=1" help:"Values of an attribute, or of a trusted fact, that may have unavailable nodes at a time."`
+	TrustedFacts   []string       `json:"trusted_facts,omitempty" form:"export" like:"networking.domain" help:"Published facts that max_unavailable and max_places may have beside attributes. Each node chooses its own facts."`
 	OnFailure      string         `json:"on_failure,omitempty" form:"on_failure" like:"revert" help:"pause or revert: what a rollout with too many failures does (default: pause)."`
 	DirectLimit    string         `json:"direct_limit,omitempty" form:"failures" like:"20" help:"Nodes that a promotion or a change of live data may change at once: a number, or a percentage of the nodes; more need a rollout (default: no limit)."`
 	Windows        []string       `json:"windows,omitempty" form:"window" like:"mon-fri 22:00-04:00 Europe/Berlin" help:"Times in which nodes may begin: days, hours and a time zone (default: always)."`

@@ -139,7 +139,8 @@ func drawRollout(t *rapid.T) RolloutPolicy {
 	p.Gates = drawList(t, rapid.Just("errors"))
 	p.Windows = drawList(t, rapid.Just("mon-thu,sun 22:00-04:00 Europe/Berlin"))
 	if rapid.Bool().Draw(t, "places") {
-		p.MaxUnavailable, p.MaxPlaces = map[string]int{"networking.domain": 2}, map[string]int{"rack": 1}
+		p.MaxUnavailable, p.MaxPlaces = map[string]int{"networking.domain": 2}, map[string]int{"site": 1}
+		p.TrustedFacts = []string{"networking.domain", "site"}
 	}
 	return p
 }

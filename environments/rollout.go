@@ -53,8 +53,21 @@ func (c checker) checkRollout() {
 	}{{"max_unavailable", c.Rollout.MaxUnavailable}, {"max_places", c.Rollout.MaxPlaces}} {
 		for _, name := range slices.Sorted(maps.Keys(limit.of)) {
 			if slices.Contains(standardLayers, name) {
-				c.add(spot{noRole, "rollout." + limit.key + "." + name}, "name an attribute or a fact; batch limits the nodes of a role", "rollout.%s has the layer %s", limit.key, name)
+				c.add(spot{noRole, "rollout." + limit.key + "." + name}, "name an attribute; batch limits the nodes of a role", "rollout.%s has the layer %s", limit.key, name)
+			} else if !c.HasAttribute(name) && !slices.Contains(c.Rollout.TrustedFacts, name) {
+				c.add(spot{noRole, "rollout." + limit.key + "." + name}, "add it to layers, and give it to nodes as an attribute; or add the fact to rollout.trusted_facts, and let each node choose its own",
+					"rollout.%s has %s, which is neither an attribute nor a trusted fact", limit.key, quoted(name))
 			}
+		}
+	}
+	for _, name := range c.Rollout.TrustedFacts {
+		_, nodes := c.Rollout.MaxUnavailable[name]
+		_, places := c.Rollout.MaxPlaces[name]
+		switch at := (spot{noRole, "rollout.trusted_facts"}); {
+		case c.HasAttribute(name):
+			c.add(at, "remove it", "rollout.trusted_facts has %s, and its values are attributes of this file", quoted(name))
+		case !nodes && !places:
+			c.add(at, "remove it, or name it in max_unavailable or max_places", "rollout.trusted_facts has %s, and no limit uses it", quoted(name))
 		}
 	}
 }

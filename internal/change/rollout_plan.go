@@ -67,8 +67,8 @@ func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of r
 			return p, err
 		}
 		if len(unknown) > 0 {
-			return p, fmt.Errorf("its policy limits the unavailable nodes by %[1]s, and no registered node has such an attribute or fact\n"+
-				"list it in `layers:` of the environment file and give it to nodes, or see the facts: `pulley facts --group %[1]s -e %[2]s`", unknown[0], ref)
+			return p, fmt.Errorf("its policy limits the unavailable nodes by %[1]s, and no registered node has such an attribute or trusted fact\n"+
+				"list it in `layers:` of the environment file and give it to nodes; or trust the fact with `rollout: {trusted_facts: [%[1]s]}`, and see its values: `pulley facts --group %[1]s -e %[2]s`", unknown[0], ref)
 		}
 	}
 	if policy.CanariesWhere != "" {

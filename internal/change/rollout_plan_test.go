@@ -65,7 +65,7 @@ roles:
 func TestPlanRolloutPlacesNodes(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, `layers: [node, role, pair, environment, common]
-rollout: {max_unavailable: {pair: 1, chassis.rack: 1}}
+rollout: {max_unavailable: {pair: 1, chassis.rack: 1}, trusted_facts: [chassis.rack]}
 nodes: {web1: {attributes: {pair: a}}}
 roles:
   web: {cardinality: 1}
@@ -77,11 +77,11 @@ roles:
 	}
 	target, author := agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, store.Author{By: "ann", At: time.Now()}
 	_, err := PlanRollout(ctx, s, dev, target, "web", author)
-	if err == nil || !strings.Contains(err.Error(), "by chassis.rack, and no registered node has such an attribute or fact\n") {
+	if err == nil || !strings.Contains(err.Error(), "by chassis.rack, and no registered node has such an attribute or trusted fact\n") {
 		t.Errorf("a fact that no node has: %v", err)
 	}
 	for _, node := range []string{"web1", "db1"} {
-		published, err := facts.Published{Facts: map[string]json.RawMessage{"chassis": []byte(`{"rack":"r7"}`)}}.Encode()
+		published, err := facts.Published{Facts: map[string]json.RawMessage{"chassis": []byte(`{"rack":"r7"}`), "pair": []byte(`"a"`)}}.Encode()
 		if err == nil {
 			err = s.Node.PublishFacts(ctx, agent.Identity{Node: node, Environment: "dev"}, published)
 		}
@@ -97,7 +97,18 @@ roles:
 		t.Errorf("web1 is in %q", got)
 	}
 	if out := p.Plan.Outside; len(out) != 1 || out[0].Node != "db1" || !slices.Equal(out[0].Places, []string{"chassis.rack=r7"}) {
-		t.Errorf("outside are %+v", out)
+		t.Errorf("outside are %+v", out) // a node must not join the pair of others with a fact
+	}
+
+	f, err := s.Fleet.State(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Spec.Rollout.TrustedFacts = nil
+	nodes := []rollout.Candidate{{Node: "web1", Role: "web"}, {Node: "db1", Role: "db"}}
+	unknown, err := s.Campaigns.Place(ctx, dev, f.Spec, []string{"chassis.rack"}, nodes)
+	if err != nil || !slices.Equal(unknown, []string{"chassis.rack"}) || len(nodes[0].Places)+len(nodes[1].Places) > 0 {
+		t.Errorf("a fact that the environment does not trust places %+v: %v, %v", nodes, unknown, err)
 	}
 }
 

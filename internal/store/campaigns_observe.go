@@ -195,8 +195,8 @@ func Candidates(hosts map[string]agent.Host, d Desires, p rollout.Plan) []rollou
 // maxPlace limits the characters of a value in a place: nodes choose their facts.
 const maxPlace = 100
 
-// Place sets the places of candidates: their values of attributes of the environment, and of published facts by their paths.
-// It returns the names of which no candidate has a value.
+// Place sets the places of candidates: their values of attributes of the environment, and of published facts that it trusts, by their
+// paths. It returns the names of which no candidate has a value.
 func (s *Campaigns) Place(ctx context.Context, ref environments.Ref, e *environments.Environment, limits []string, candidates []rollout.Candidate) (unknown []string, err error) {
 	var paths []string
 	found := map[string]bool{}
@@ -210,12 +210,14 @@ func (s *Campaigns) Place(ctx context.Context, ref environments.Ref, e *environm
 		at[candidates[i].Node] = &candidates[i]
 	}
 	for _, name := range limits {
-		if e == nil || !e.HasAttribute(name) {
+		switch {
+		case e == nil:
+		case e.HasAttribute(name):
+			for _, c := range at {
+				place(c, name, e.AttributeOf(c.Role, c.Node, name))
+			}
+		case slices.Contains(e.Rollout.TrustedFacts, name):
 			paths = append(paths, name)
-			continue
-		}
-		for _, c := range at {
-			place(c, name, e.AttributeOf(c.Role, c.Node, name))
 		}
 	}
 	if len(paths) > 0 {
