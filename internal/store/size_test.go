@@ -45,10 +45,13 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 		}
 	}
 	var names []string
+	for i := range 46 { // their statuses are more than one answer
+		put(fmt.Sprintf("status/dev/bad%d", i+1), large)
+	}
 	for i := range 13 {
 		bad, good := fmt.Sprintf("bad%d", i+1), fmt.Sprintf("web%d", i+1)
 		names = append(names, bad, good)
-		for _, kind := range []string{"status/dev/", "facts/dev/", "environments/dev/hosts/exports/"} {
+		for _, kind := range []string{"facts/dev/", "environments/dev/hosts/exports/"} {
 			put(kind+bad, large)
 		}
 		put("status/dev/"+good, `{"v":1,"seen_at":"2026-03-04T05:06:07Z"}`)
@@ -61,7 +64,7 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 		if err != nil || n != 13 {
 			t.Errorf("%s: %d of 13 are readable: %v", what, n, err)
 		}
-		if damaged != nil && (len(damaged) != 13 || !strings.Contains(damaged[0], "bad1: its value has 1416 KiB")) {
+		if damaged != nil && (len(damaged) != 46 || !strings.Contains(damaged[0], "bad1: its value has 1416 KiB")) {
 			t.Errorf("%s: %d of 13 are named: %.300q", what, len(damaged), damaged)
 		}
 	}
@@ -74,6 +77,12 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 	}
 	readable("the state", len(f.Statuses), append([]string{}, statuses...), err)
 	some, err := st.Fleet.StatusesOf(ctx, dev, names)
+	for i := 13; i < 46; i++ {
+		names = append(names, fmt.Sprintf("bad%d", i+1))
+	}
+	if some, err := st.Fleet.StatusesOf(ctx, dev, names); err != nil || len(some) != 13 {
+		t.Errorf("%d statuses by name: %v", len(some), err)
+	}
 	readable("statuses by name", len(some), nil, err)
 	_, exports, _, err := st.Node.Hosts(ctx, agent.Identity{Environment: "dev", Node: "web1", Role: "web"})
 	readable("exports", len(exports), nil, err)

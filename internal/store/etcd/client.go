@@ -23,8 +23,9 @@ import (
 // DefaultTimeout bounds every call to etcd.
 const DefaultTimeout = 5 * time.Second
 
-// maxAnswerBytes bounds the memory of one response. Normal reads are far smaller.
-const maxAnswerBytes = 16 << 20
+// maxAnswerBytes bounds the memory of one response. Normal reads are far smaller. It is not below what `pulley serve` answers: the bytes of an
+// answer that a client refuses count as its own until the connection ends.
+const maxAnswerBytes = 64 << 20
 
 // Config describes the connection to etcd.
 type Config struct {
