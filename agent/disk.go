@@ -366,7 +366,7 @@ func (d *Disk) load(name string, into any) (found bool, err error) {
 }
 
 func (d *Disk) read(name string) ([]byte, error) {
-	f, err := d.root.Open(name)
+	f, err := bounded.OpenIn(d.root, name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", name, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
@@ -114,7 +115,7 @@ func (m *Machine) crontab() ([]byte, fs.FileMode, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	b, err := os.ReadFile(m.schedule)
+	b, err := bounded.ReadFile(m.schedule, 1<<20)
 	return b, info.Mode().Perm(), err
 }
 

@@ -52,7 +52,7 @@ func (k kept) save(path string) error {
 
 // loadKept returns nil if no run waits for its check.
 func loadKept(path string) (*kept, error) {
-	b, err := os.ReadFile(path)
+	b, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

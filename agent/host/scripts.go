@@ -8,12 +8,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/child"
 	"pulley/internal/clip"
 )
 
@@ -64,33 +63,25 @@ func (s scripts) run(ctx context.Context, job agent.Job) error {
 }
 
 func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
-	parent := ctx
-	ctx, cancel := context.WithTimeout(parent, s.timeout)
+	late := fmt.Errorf("it took longer than %s", s.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, late)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, script)
-	cmd.Dir = "/"
-	cmd.Env = append([]string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root",
-		"PULLEY_NODE=" + job.Node, "PULLEY_ROLE=" + job.Role, "PULLEY_ENVIRONMENT=" + job.Environment,
-		"PULLEY_RELEASE=" + job.Target.Release, "PULLEY_TREE=" + job.Tree,
-	}, s.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
+	output := &clip.Tail{Limit: s.shown}
+	cmd := child.Command{
+		Path: script, Dir: "/", Stdout: output, Stderr: output,
+		Env: append([]string{
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root",
+			"PULLEY_NODE=" + job.Node, "PULLEY_ROLE=" + job.Role, "PULLEY_ENVIRONMENT=" + job.Environment,
+			"PULLEY_RELEASE=" + job.Target.Release, "PULLEY_TREE=" + job.Tree,
+		}, s.env...),
+		Left: child.KeepServices, // it may restart a service
+	}
 	if s.stdin != nil {
 		cmd.Stdin = bytes.NewReader(s.stdin)
 	}
-	output := &clip.Tail{Limit: s.shown}
-	cmd.Stdout, cmd.Stderr = output, output
 	s.log.Info("running a script of the release", "command", script)
-	err := cmd.Run()
-	switch {
-	case err == nil, errors.Is(err, syscall.EPIPE) && cmd.ProcessState.Success(): // it need not read its input
-		return nil
-	case parent.Err() != nil:
-		err = parent.Err()
-	case ctx.Err() != nil:
-		err = fmt.Errorf("it took longer than %s", s.timeout)
+	if err := cmd.Run(ctx); err != nil {
+		return fmt.Errorf("%w: %s", err, output)
 	}
-	return fmt.Errorf("%w: %s", err, output)
+	return nil
 }

@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/child"
 )
 
 // A check that is interrupted by the agent's stop is not a failure of the release.
@@ -100,6 +103,43 @@ func TestHangingHookIsEnded(t *testing.T) {
 	err := m.Retire(t.Context(), agent.Job{Tree: tree}, "")
 	if err == nil || err.Error() != "retire.d/10-hangs: it took longer than 200ms: busy" {
 		t.Errorf("it ends with %v", err)
+	}
+}
+
+// A check that restarts a service must not fail because the service keeps its output, and the service stays. What it left in
+// the background does not.
+func TestHookMayRestartAService(t *testing.T) {
+	tree, dir := t.TempDir(), t.TempDir()
+	t.Setenv("ETCDCTL_PASSWORD", "secret")
+	script(t, filepath.Join(tree, "retire.d", "10-restart"), "cd "+dir+`
+env | grep secret && exit 1
+setsid sh -c 'echo $$ >service; exec sleep 1000' &
+sh -c 'echo $$ >rest; exec sleep 1000' &
+while ! [ -s service ] || ! [ -s rest ]; do sleep 0.01; done`, 0o755)
+	s := scripts{folder: "retire.d", shown: 100, timeout: time.Minute, log: slog.New(slog.DiscardHandler)}
+	if err := s.run(t.Context(), agent.Job{Tree: tree}); err != nil {
+		t.Error(err)
+	}
+	alive := func(name string) (child.Process, bool) {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := child.Read(pid)
+		return p, p.Alive() && p.Comm == "sleep"
+	}
+	service, runs := alive("service")
+	if !runs {
+		t.Error("the service was ended")
+	} else {
+		child.Tree{service}.Signal(syscall.SIGKILL)
+	}
+	if rest, runs := alive("rest"); runs {
+		t.Errorf("%+v was left", rest)
 	}
 }
 

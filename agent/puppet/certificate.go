@@ -86,7 +86,7 @@ func readPEM(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

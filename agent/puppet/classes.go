@@ -1,7 +1,6 @@
 package puppet
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,7 +33,7 @@ func (p *Puppet) Manages(run string, resources ...string) bool {
 // every catalog. A node declaration also has a line there: "default", "__node_regexp__" and the pattern, or the name of
 // the node. A missing file proves nothing: this Puppet writes none, or another setting moved it.
 func classifiesNothing(path, certname string) bool {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return false
 	}

@@ -129,7 +129,7 @@ func externalNode(job agent.Job) ([]byte, error) {
 	}
 	for _, name := range []string{job.Certname, plainName(job.Identity), "default"} {
 		file := path.Join(ExternalNodes, name+".yaml")
-		f, err := root.Open(file)
+		f, err := bounded.OpenIn(root, file)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/clip"
 )
 
@@ -171,7 +172,7 @@ func holder(path string) int {
 
 // readSmall reads at most 4 KiB of a file.
 func readSmall(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -59,7 +59,7 @@ func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
 		return ReleaseSettings{}, fmt.Errorf("cannot open the release: %w", err)
 	}
 	defer root.Close()
-	f, err := root.Open("pulley.yaml")
+	f, err := bounded.OpenIn(root, "pulley.yaml")
 	if errors.Is(err, os.ErrNotExist) {
 		return ReleaseSettings{LiveData: LiveDataAbove}, nil
 	}

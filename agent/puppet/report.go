@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,7 +81,7 @@ type resourceStatus struct {
 
 // readReport reads the report at path. The error wraps os.ErrNotExist if the file is missing.
 func readReport(path string, preview bool) (*runReport, error) {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
 	}

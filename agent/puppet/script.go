@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -22,7 +21,7 @@ const maxScriptOutput = 4 << 10
 func runScript(ctx context.Context, line, tree string, deadline time.Duration) (out string, confined bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("it took longer than %s", deadline))
 	defer cancel()
-	result, said := &head{}, &head{}
+	result, said := &clip.Head{Limit: maxScriptOutput}, &clip.Head{Limit: maxScriptOutput}
 	cmd := child.Command{Path: "/bin/sh", Args: []string{"-c", line}, Dir: tree, Env: environ(), Stdout: result, Stderr: said, ReadOnly: tree}
 	err = cmd.Run(ctx)
 	confined = true
@@ -31,23 +30,13 @@ func runScript(ctx context.Context, line, tree string, deadline time.Duration) (
 		err = cmd.Run(ctx)
 	}
 	if err == nil {
-		return string(*result), confined, nil
+		return result.String(), confined, nil
 	}
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		lines := strings.Split(strings.TrimSpace(string(*said)), "\n")
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
 		if last := clip.Text(lines[len(lines)-1], maxVersion); last != "" {
 			err = fmt.Errorf("%w: %s", err, last)
 		}
 	}
 	return "", confined, err
-}
-
-// head keeps the first bytes that are written to it.
-type head []byte
-
-var _ io.Writer = (*head)(nil)
-
-func (h *head) Write(p []byte) (int, error) {
-	*h = append(*h, p[:min(len(p), maxScriptOutput-len(*h))]...)
-	return len(p), nil
 }

@@ -108,7 +108,7 @@ func readEnvironmentFile(job agent.Job) (name string, data []byte, err error) {
 	defer root.Close()
 	for _, ext := range []string{".yaml", ".yml"} {
 		name = filepath.Join("environments", job.PuppetEnvironment+ext)
-		f, err := root.Open(name)
+		f, err := bounded.OpenIn(root, name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

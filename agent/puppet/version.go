@@ -157,7 +157,7 @@ func readIn(tree, name string, limit int64) (string, error) {
 		return "", err
 	}
 	defer root.Close()
-	f, err := root.Open(name)
+	f, err := bounded.OpenIn(root, name)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}

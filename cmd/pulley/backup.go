@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/fleetca"
 	"pulley/internal/serve"
@@ -83,7 +84,7 @@ gate of an environment. Nodes with allowed signers need pulley recover with a si
 		RunE: func(c *cobra.Command, args []string) error {
 			in := o.env.Stdin
 			if args[0] != "-" {
-				f, err := os.Open(args[0])
+				f, err := bounded.Open(args[0])
 				if err != nil {
 					return fmt.Errorf("cannot read the backup: %w", err)
 				}

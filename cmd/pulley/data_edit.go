@@ -80,7 +80,7 @@ var errSame = errors.New("the file is as it was opened")
 
 // edited opens the editor until what was saved parses, or the user gives up, and changes the layer.
 func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref environments.Ref, e change.DataEdit, file string) (change.Data, error) {
-	given, err := os.ReadFile(file)
+	given, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
 	if err != nil {
 		return change.Data{}, err
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/join"
@@ -63,7 +63,7 @@ func (o *options) sealer() (change.Sealer, error) {
 	if c.CACert == "" || c.Cert == "" {
 		return change.Sealer{}, change.ErrNoCA
 	}
-	bundle, err := os.ReadFile(c.CACert)
+	bundle, err := bounded.ReadFile(c.CACert, 1<<20)
 	if err != nil {
 		return change.Sealer{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
 	}

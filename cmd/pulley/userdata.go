@@ -268,7 +268,7 @@ func (u *userdataOptions) seed() ([]userdata.SeedFile, error) {
 	var network []byte
 	if u.networkYML != "" {
 		var err error
-		if network, err = os.ReadFile(u.networkYML); err != nil {
+		if network, err = bounded.ReadFile(u.networkYML, userdataLimit); err != nil {
 			return nil, fmt.Errorf("cannot read the network configuration: %w", err)
 		}
 	}
@@ -388,7 +388,7 @@ func readToken(env cli.Env, file string) (string, error) {
 	if file == "-" {
 		return tokenFrom(env.Stdin, "standard input")
 	}
-	f, err := os.Open(file)
+	f, err := bounded.Open(file)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token: %w", err)
 	}

@@ -1,4 +1,5 @@
-// Package bounded reads input up to a limit. It never returns a part of a longer input as if it were the whole.
+// Package bounded reads input up to a limit, and opens files that cannot block. It never returns a part of a longer input as if it
+// were the whole.
 package bounded
 
 import (
@@ -7,6 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"syscall"
 )
 
 // A TooLargeError is the error for an input that is longer than its limit.
@@ -34,9 +37,9 @@ func Read(r io.Reader, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// ReadFile is Read for a file. Its errors name the file.
+// ReadFile is Read for a regular file. Its errors name the file.
 func ReadFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -47,4 +50,63 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
 	return b, err
+}
+
+// Open opens a regular file, or a folder, for reading. It refuses named pipes, sockets and devices without opening them: an open
+// could wait for ever. A descriptor that this process was given is no such file: /dev/stdin, and /dev/fd/63 for `<(command)`.
+func Open(path string) (*os.File, error) {
+	if isGiven(path) {
+		return os.Open(path)
+	}
+	return open(path, os.Stat, os.OpenFile)
+}
+
+// OpenIn is Open for a file of a folder, whose links must not lead out of it.
+func OpenIn(root *os.Root, name string) (*os.File, error) {
+	return open(name, root.Stat, root.OpenFile)
+}
+
+func open(name string, stat func(string) (fs.FileInfo, error), openFile func(string, int, fs.FileMode) (*os.File, error)) (*os.File, error) {
+	if info, err := stat(name); err == nil { // otherwise the error is that of the open
+		if err := check(name, info); err != nil {
+			return nil, err
+		}
+	}
+	f, err := openFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) // another file may have its place by now
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = check(name, info)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// ErrIrregular is the error for a named pipe, a socket or a device.
+var ErrIrregular = errors.New("not a regular file\nreplace it with a regular file")
+
+func check(name string, info fs.FileInfo) error {
+	kind := ""
+	switch mode := info.Mode(); {
+	case mode.IsRegular(), mode.IsDir(), name == os.DevNull:
+		return nil
+	case mode&fs.ModeNamedPipe != 0:
+		kind = "it is a named pipe, "
+	case mode&fs.ModeSocket != 0:
+		kind = "it is a socket, "
+	case mode&fs.ModeDevice != 0:
+		kind = "it is a device, "
+	}
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%s%w", kind, ErrIrregular)}
+}
+
+// isGiven reports whether a path is that of a descriptor of this process.
+func isGiven(path string) bool {
+	path = filepath.Clean(path)
+	return path == "/dev/stdin" || filepath.Dir(path) == "/dev/fd" || filepath.Dir(path) == "/proc/self/fd"
 }

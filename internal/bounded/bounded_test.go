@@ -2,11 +2,15 @@ package bounded
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestReadFileRefusesOneByteTooMany(t *testing.T) {
@@ -41,5 +45,58 @@ func TestTooLargeErrorNamesTheLimit(t *testing.T) {
 		if got := (&TooLargeError{limit}).Error(); got != "it is larger than "+want {
 			t.Error(got)
 		}
+	}
+}
+
+// `pulley publish` hung at a FIFO called Puppetfile, and only SIGKILL ended it.
+func TestPipesAndDevicesAreNotOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	listener, err := net.Listen("unix", filepath.Join(dir, "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.Symlink("pipe", filepath.Join(dir, "link")), os.Symlink("/dev/zero", filepath.Join(dir, "device"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"pipe": "a named pipe", "link": "a named pipe", "socket": "a socket", "device": "a device"} {
+		path := filepath.Join(dir, name)
+		done := make(chan error, 1)
+		go func() { _, err := ReadFile(path, 10); done <- err }()
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrIrregular) || !strings.Contains(err.Error(), path+": it is "+want+", not a regular file\nreplace") {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s is open", name)
+		}
+		if name == "device" {
+			continue // the folder has no such file: the link leads out of it
+		}
+		if _, err := OpenIn(root, name); !errors.Is(err, ErrIrregular) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if b, err := ReadFile(os.DevNull, 10); len(b) > 0 || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	given, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer given.Close()
+	if _, err := writer.WriteString("text"); err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	if b, err := ReadFile(fmt.Sprintf("/dev/fd/%d", given.Fd()), 10); string(b) != "text" || err != nil { // as of `<(printf text)`
+		t.Errorf("%q, %v", b, err)
 	}
 }

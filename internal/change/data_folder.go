@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
@@ -140,7 +141,7 @@ func ExportData(ctx context.Context, s *store.Store, ref environments.Ref, dir s
 	}
 	for _, layer := range data.SortedLayers() {
 		file := filepath.Join(dir, layer.File())
-		switch there, err := os.ReadFile(file); {
+		switch there, err := bounded.ReadFile(file, hieradata.MaxInputBytes); {
 		case err == nil && string(there) == string(texts[layer.File()]):
 			delete(texts, layer.File())
 		case err == nil && !replace:

@@ -3,7 +3,6 @@ package cli
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -114,7 +114,7 @@ func (c *Connection) Author(e Env) string {
 	if c.Cert == "" || !slices.ContainsFunc(c.Endpoints, secure) {
 		return e.User
 	}
-	text, err := os.ReadFile(c.Cert)
+	text, err := bounded.ReadFile(c.Cert, 1<<20)
 	block, _ := pem.Decode(text)
 	for rest := text; err == nil && block != nil && block.Type != "CERTIFICATE"; {
 		block, rest = pem.Decode(rest)

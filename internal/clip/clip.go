@@ -52,6 +52,21 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Head is a writer that keeps the first bytes written to it. One goroutine writes.
+type Head struct {
+	Limit int // in bytes
+
+	bytes []byte
+}
+
+func (h *Head) Write(p []byte) (int, error) {
+	h.bytes = append(h.bytes, p[:min(len(p), h.Limit-len(h.bytes))]...)
+	return len(p), nil
+}
+
+// String returns the kept text.
+func (h *Head) String() string { return string(h.bytes) }
+
 // String returns the kept text without white space at its ends.
 func (t *Tail) String() string {
 	t.mu.Lock()

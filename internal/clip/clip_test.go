@@ -38,6 +38,19 @@ func TestLineHasNoControlCharacters(t *testing.T) {
 	}
 }
 
+func TestHeadKeepsTheBeginning(t *testing.T) {
+	t.Parallel()
+	head := &Head{Limit: 5}
+	for _, s := range []string{"one", "two ", "three"} {
+		if n, err := head.Write([]byte(s)); n != len(s) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if got := head.String(); got != "onetw" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestTailKeepsTheEnd(t *testing.T) {
 	t.Parallel()
 	tail := &Tail{Limit: 5}

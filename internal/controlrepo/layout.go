@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"pulley/internal/bounded"
 )
 
 // layout is what environment.conf says about the files that Puppet reads. Its format:
@@ -139,11 +141,11 @@ var ownFolders = []string{"functions", "types", "lib", "locales", "environments"
 // Unread reports whether nodes do without a folder of the control repository in root: neither Puppet nor the agent reads
 // files in it. It knows from hiera.yaml only whether the folder's first part is named there.
 func Unread(root, folder string) bool {
-	conf, err := os.ReadFile(filepath.Join(root, "environment.conf"))
+	conf, err := bounded.ReadFile(filepath.Join(root, "environment.conf"), 1<<20)
 	if err != nil && !os.IsNotExist(err) {
 		return false
 	}
-	hiera, err := os.ReadFile(filepath.Join(root, "hiera.yaml"))
+	hiera, err := bounded.ReadFile(filepath.Join(root, "hiera.yaml"), 1<<20)
 	if err != nil && !os.IsNotExist(err) {
 		return false
 	}

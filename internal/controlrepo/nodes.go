@@ -17,6 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/where"
 )
 
@@ -176,7 +177,7 @@ func readEnvironments(root string) (*reading, error) {
 			if !e.Type().IsRegular() || !isYAML(name) {
 				continue
 			}
-			data, err := os.ReadFile(filepath.Join(root, name))
+			data, err := bounded.ReadFile(filepath.Join(root, name), 1<<20)
 			if err != nil {
 				return nil, fmt.Errorf("cannot read the environments of %s: %w", root, err)
 			}

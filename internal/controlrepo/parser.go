@@ -1,7 +1,6 @@
 package controlrepo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"pulley/internal/child"
+	"pulley/internal/clip"
 )
 
 // parserDeadline limits the time for all manifests of a repository. Puppet starts in a second and parses hundreds of
@@ -68,27 +68,13 @@ func validateManifests(ctx context.Context, command, dir string, files []string)
 	for _, f := range files {
 		args = append(args, filepath.Join(dir, filepath.FromSlash(f)))
 	}
-	cmd := exec.CommandContext(ctx, command, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages in English, files in UTF-8
-	// Puppet ends with this program, also after SIGKILL. The kernel watches the thread that started it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 5 * time.Second
-	kept := &bounded{}
-	cmd.Stdout, cmd.Stderr = kept, kept
-	err = cmd.Run()
+	kept := &clip.Head{Limit: maxParserOutput}
+	err = child.Command{
+		Path: command, Args: args, Dir: dir, Stdout: kept, Stderr: kept, Grace: 5 * time.Second,
+		Env:   append(child.WithoutOwn(os.Environ()), "LC_ALL=C.UTF-8"), // messages in English, files in UTF-8
+		Bound: true,
+	}.Run(ctx)
 	return kept.String(), err
-}
-
-// bounded keeps the beginning of the bytes written to it.
-type bounded struct{ bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), maxParserOutput-b.Len())])
-	return len(p), nil
 }
 
 var (

@@ -9,13 +9,13 @@ import (
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
@@ -337,7 +337,7 @@ func ownCertificates(c store.Config) (all []certificate) {
 	if pair, err := c.Certificate(); c.Cert != "" && err == nil && pair.Leaf != nil {
 		all = append(all, certificate{certOwn, pair.Leaf.Subject.CommonName, pair.Leaf.NotBefore, pair.Leaf.NotAfter})
 	}
-	rest, err := os.ReadFile(c.CACert)
+	rest, err := bounded.ReadFile(c.CACert, 1<<20)
 	if c.CACert == "" || err != nil {
 		return all
 	}

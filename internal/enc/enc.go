@@ -15,6 +15,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/store"
 )
 
@@ -99,7 +100,7 @@ func read(file string) ([]byte, time.Time) {
 	if err != nil {
 		return nil, time.Time{}
 	}
-	text, err := os.ReadFile(file)
+	text, err := bounded.ReadFile(file, 1<<20)
 	if err != nil || !bytes.HasPrefix(text, []byte(environments.AnswerStart)) {
 		return nil, time.Time{}
 	}

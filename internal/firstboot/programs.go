@@ -8,11 +8,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
+	"pulley/internal/child"
 	"pulley/internal/clip"
 )
 
@@ -47,25 +46,18 @@ const (
 	programEnd  = 10 * time.Second
 )
 
-// Run runs one program in its own process group until it ends. When ctx ends, the group gets SIGTERM, and SIGKILL a
-// little later.
+// Run runs one program until it ends. When ctx ends, it gets SIGTERM, and SIGKILL a little later. A service that it started stays.
 func (p Programs) Run(ctx context.Context, program string) error {
-	cmd := exec.CommandContext(ctx, program)
-	cmd.Dir = "/"
-	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin",
-		"LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}, p.Env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = programEnd
 	last := &clip.Tail{Limit: shownOutput}
-	cmd.Stdout = io.MultiWriter(p.Output, last)
-	cmd.Stderr = cmd.Stdout
+	output := io.MultiWriter(p.Output, last)
 	p.Log.Info("running a program", "command", fmt.Sprintf("%q", program))
-	err := cmd.Run()
-	if cmd.Process != nil && ctx.Err() != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	}
-	if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and left a service that holds its output open
+	err := child.Command{
+		Path: program, Dir: "/", Stdout: output, Stderr: output, Grace: programEnd,
+		Env: append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin",
+			"LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}, p.Env...),
+		Left: child.KeepServices,
+	}.Run(ctx)
+	if err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {

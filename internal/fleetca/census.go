@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/connect"
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -115,7 +115,7 @@ func distrusting(ctx context.Context, config store.Config, ca *pki.CA) ([]string
 	if err != nil {
 		return nil, nil //nolint:nilerror // without a next CA there is nothing to trust; Blocker NoNextCA reports that
 	}
-	pem, err := os.ReadFile(config.CACert)
+	pem, err := bounded.ReadFile(config.CACert, 1<<20)
 	if err != nil {
 		return nil, err
 	}

@@ -132,7 +132,7 @@ func EnvironmentFile(tree, environment string) (name string, data []byte, err er
 	defer root.Close()
 	for _, ext := range []string{".yaml", ".yml"} {
 		name = filepath.Join("environments", environment+ext)
-		f, err := root.Open(name)
+		f, err := bounded.OpenIn(root, name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/pki"
 )
 
@@ -115,7 +116,7 @@ func renewing(servers []string, file string) (*Client, pki.Identity, error) {
 	if err != nil {
 		return nil, old, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
 	}
-	bundle, err := os.ReadFile(BundleOf(file))
+	bundle, err := bounded.ReadFile(BundleOf(file), 1<<20)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, old, fmt.Errorf("cannot renew %s: pulley login did not make it: there is no %s beside it\n`pulley serve` renews the identity of its administrator in its data folder", file, filepath.Base(BundleOf(file)))
 	}

@@ -11,10 +11,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
+
+	"pulley/internal/child"
+	"pulley/internal/clip"
 )
 
 // signTimeout bounds one signature of a command, and signGrace its end after the signal. Their sum is less than every
@@ -35,28 +36,23 @@ func (s commandSigner) Public() crypto.PublicKey { return s.cert.PublicKey }
 // Sign passes the digest to the command on standard input, the name of the hash as PULLEY_SIGN_HASH (SHA-256) and the
 // pin of the CA as PULLEY_SIGN_CA. It reads the signature from standard output: ASN.1 for ECDSA, PKCS #1 v1.5 for RSA.
 func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), signTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), signTimeout, fmt.Errorf("no signature within %s", signTimeout))
 	defer cancel()
-	c := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
-	var out, problem bytes.Buffer
-	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(digest), &out, &problem
-	c.Env = append(os.Environ(), "PULLEY_SIGN_HASH="+opts.HashFunc().String(), "PULLEY_SIGN_CA="+Fingerprint(s.cert))
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
-	c.WaitDelay = signGrace // then it is killed
-	if err := c.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("no signature within %s", signTimeout)
-		}
-		if said := strings.TrimSpace(problem.String()); said != "" {
-			err = fmt.Errorf("%w: %.500s", err, said)
+	problem := &clip.Tail{Limit: 500}
+	out, err := child.Command{
+		Path: s.argv[0], Args: s.argv[1:], Stdin: bytes.NewReader(digest), Stderr: problem, Grace: signGrace, Left: child.KeepServices,
+		Env: append(child.WithoutOwn(os.Environ()), "PULLEY_SIGN_HASH="+opts.HashFunc().String(), "PULLEY_SIGN_CA="+Fingerprint(s.cert)),
+	}.Output(ctx, maxFileBytes)
+	if err != nil {
+		if said := problem.String(); said != "" {
+			err = fmt.Errorf("%w: %s", err, said)
 		}
 		return nil, fmt.Errorf("cannot sign by %q: %w", strings.Join(s.argv, " "), err)
 	}
-	if err := checkSignature(s.cert, opts.HashFunc(), digest, out.Bytes()); err != nil {
+	if err := checkSignature(s.cert, opts.HashFunc(), digest, out); err != nil {
 		return nil, fmt.Errorf("cannot sign by %q: %w", strings.Join(s.argv, " "), err)
 	}
-	return out.Bytes(), nil
+	return out, nil
 }
 
 // checkSignature returns an error if a command signed with another key, or signed other data.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"pulley/internal/bounded"
 	"pulley/internal/content"
 	"pulley/internal/mirror"
 	"pulley/internal/store"
@@ -154,7 +155,7 @@ func (m *mirrorFolder) file(name, want string, read func(have []byte) ([]byte, e
 		return nil
 	}
 	file := filepath.Join(m.dir, filepath.FromSlash(name))
-	have, err := os.ReadFile(file)
+	have, err := bounded.ReadFile(file, 1<<30)
 	switch {
 	case err == nil && want != "" && content.HashOf(have) == want:
 		m.seen[name] = true

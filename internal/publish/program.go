@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/bounded"
+	"pulley/internal/child"
 	"pulley/internal/clip"
 	"pulley/internal/content"
 	"pulley/internal/store"
@@ -103,9 +103,7 @@ func versionOf(ctx context.Context, file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, path, "--version")
-	cmd.Env, cmd.Dir, cmd.WaitDelay = []string{"PATH=/usr/bin:/bin"}, "/", time.Second
-	out, err := cmd.Output()
+	out, err := child.Command{Path: path, Args: []string{"--version"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"}.Output(ctx, 64<<10)
 	if err != nil {
 		return "", fmt.Errorf("cannot run it with --version: %w", err)
 	}

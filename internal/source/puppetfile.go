@@ -88,7 +88,7 @@ func readIn(root, name string, limit int64) (string, error) {
 		return "", err
 	}
 	defer dir.Close()
-	f, err := dir.Open(name)
+	f, err := bounded.OpenIn(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"pulley/internal/bounded"
 )
 
 // Findings are the units, crontab lines, scripts and processes that run a puppet agent on this machine.
@@ -155,7 +157,7 @@ func (m *Machine) follow(under string) (target string, ok bool) {
 
 // readSome reads the beginning of a file.
 func readSome(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return nil, err
 	}

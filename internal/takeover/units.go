@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/child"
+	"pulley/internal/clip"
 )
 
 // systemctlTimeout exceeds every call of systemctl, except the stop of a service that hangs.
@@ -26,14 +28,13 @@ func (m *Machine) systemctl(ctx context.Context, args ...string) (string, error)
 	if m.Root != "/" {
 		args = append([]string{"--root=" + m.Root}, args...)
 	}
-	cmd := exec.CommandContext(ctx, "systemctl", args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "SYSTEMD_COLORS=0")
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
+	errs := &clip.Tail{Limit: 4 << 10}
+	out, err := child.Command{
+		Path: "systemctl", Args: args, Stderr: errs, Env: append(child.Filtered(os.Environ()), "LC_ALL=C", "SYSTEMD_COLORS=0"), Grace: 5 * time.Second, Left: child.KeepAll,
+	}.Output(ctx, 1<<20)
 	text := strings.TrimSpace(string(out))
 	if err != nil {
-		err = fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+		err = fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, errs)
 	}
 	return text, err
 }

@@ -13,11 +13,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
+
+	"pulley/internal/bounded"
+	"pulley/internal/child"
+	"pulley/internal/clip"
 )
 
 // Key is the signing key of an operator.
@@ -112,17 +115,14 @@ func (k Key) run(ctx context.Context, verb string, args ...string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(k.patience, signingTime))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	// SIGTERM first: ssh-keygen then turns the terminal's echo on again.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endingTime
-	var said bytes.Buffer
-	cmd.Stdin, cmd.Stderr = os.Stdin, &said
+	said := &clip.Tail{Limit: 64 << 10}
+	// A gentle signal first: ssh-keygen then turns the terminal's echo on again.
+	cmd := child.Command{Path: path, Args: args, Env: child.WithoutOwn(os.Environ()), Stdin: os.Stdin, Stderr: said, Grace: endingTime, Terminal: true}
 	if terminal(os.Stderr) { // for prompts such as "touch your key"
 		cmd.Stderr = os.Stderr
 	}
 	cmd.Stdout = cmd.Stderr
-	err = cmd.Run()
+	err = cmd.Run(ctx)
 	switch {
 	case err == nil:
 		return nil
@@ -228,7 +228,7 @@ func (k Key) Among(signatures []byte) string {
 
 // read returns the beginning of a file, or nil if the file is unreadable; signing reports the error.
 func (k Key) read(file string) []byte {
-	f, err := os.Open(file)
+	f, err := bounded.Open(file)
 	if err != nil {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/failpoint"
 )
 
@@ -67,7 +68,7 @@ func (f Folder) Lock() (*os.File, error) {
 // dropped agent. The record of the installed program counts only for the same file.
 func (f Folder) Load() (State, error) {
 	path := filepath.Join(f.Dir, stateFile)
-	file, err := os.Open(path)
+	file, err := bounded.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return State{Format: format}, nil
 	}
@@ -287,7 +288,7 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 
 // Digest returns the sha256 of a file, as 64 hex digits.
 func Digest(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return "", err
 	}
@@ -313,7 +314,7 @@ func (f Folder) File() string {
 }
 
 func copyProgram(from, to string) (digest string, err error) {
-	src, err := os.Open(from)
+	src, err := bounded.Open(from)
 	if err != nil {
 		return "", err
 	}

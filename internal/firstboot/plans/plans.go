@@ -14,12 +14,12 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
 	"pulley/internal/pki"
 	"pulley/internal/trust"
@@ -41,7 +41,7 @@ type Connection struct {
 
 // ReadCACert reads the certificates of etcd's CA, and their pins.
 func (c *Connection) ReadCACert(file string) error {
-	text, err := os.ReadFile(file)
+	text, err := bounded.ReadFile(file, 1<<20)
 	if err != nil {
 		return fmt.Errorf("cannot read the CA certificate: %w", err)
 	}
@@ -212,7 +212,7 @@ func checkSigners(name, allowed, environment string, now time.Time) error {
 
 // ReadSigners reads a file of allowed signers for an environment.
 func ReadSigners(file, environment string, now time.Time) (string, error) {
-	text, err := os.ReadFile(file)
+	text, err := bounded.ReadFile(file, 1<<20)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the allowed signers: %w", err)
 	}
@@ -282,7 +282,7 @@ func Checksums(given, programs []string) (map[string]string, error) {
 
 // checksum reads a program for Linux.
 func checksum(file string) (arch, sum string, err error) {
-	text, err := os.ReadFile(file)
+	text, err := bounded.ReadFile(file, 1<<30)
 	if err != nil {
 		return "", "", fmt.Errorf("cannot read the agent: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/agent/host"
 	"pulley/agent/node"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -33,7 +34,7 @@ func (b *cron) scheduleLeft(context.Context) (string, error) {
 		var state agent.State
 		state, err = disk.Load()
 		err = errors.Join(err, disk.Close())
-		if schedule, missing := os.ReadFile(c.Crontab()); err == nil && missing == nil && len(host.AgentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
+		if schedule, missing := bounded.ReadFile(c.Crontab(), nodeconfig.MaxFileBytes); err == nil && missing == nil && len(host.AgentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
 			return "", nil
 		}
 	}
@@ -100,7 +101,7 @@ func (b *cron) fromRelease(ctx context.Context, n *node.Node, crontab string) er
 	if result.Kind != agent.Success {
 		return fmt.Errorf("release %s cannot set up the schedule: %s", job.Target.Release, cli.Clean(result.Problem.String()))
 	}
-	if text, err := os.ReadFile(crontab); err != nil || len(host.AgentJobs(text)) == 0 {
+	if text, err := bounded.ReadFile(crontab, nodeconfig.MaxFileBytes); err != nil || len(host.AgentJobs(text)) == 0 {
 		return fmt.Errorf("release %s sets up no schedule in %s", job.Target.Release, crontab)
 	}
 	return nil

@@ -203,7 +203,7 @@ func (b *member) settingsLeft() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	there, err := os.ReadFile(c.Path)
+	there, err := bounded.ReadFile(c.Path, nodeconfig.MaxFileBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "write the settings into " + c.Path, nil

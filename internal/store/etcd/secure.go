@@ -5,9 +5,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync/atomic"
+
+	"pulley/internal/bounded"
 )
 
 // peer remembers the issuer of etcd's last certificate.
@@ -49,7 +50,7 @@ func (c Config) tls(seen *peer) (*tls.Config, error) {
 		return nil
 	}}
 	if c.CACert != "" {
-		pem, err := os.ReadFile(c.CACert)
+		pem, err := bounded.ReadFile(c.CACert, maxPEM)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the CA certificate: %w", err)
 		}
@@ -78,13 +79,24 @@ func (c Config) tls(seen *peer) (*tls.Config, error) {
 	return t, nil
 }
 
+// maxPEM limits a file of certificates or keys, in bytes.
+const maxPEM = 1 << 20
+
 // Certificate reads the client's certificate and key. If both are in one file, it reads the file once: the file could
 // change between two reads.
 func (c Config) Certificate() (tls.Certificate, error) {
 	if c.Cert != c.Key {
-		return tls.LoadX509KeyPair(c.Cert, c.Key)
+		cert, err := bounded.ReadFile(c.Cert, maxPEM)
+		if err != nil {
+			return tls.Certificate{}, err
+		}
+		key, err := bounded.ReadFile(c.Key, maxPEM)
+		if err != nil {
+			return tls.Certificate{}, err
+		}
+		return tls.X509KeyPair(cert, key)
 	}
-	both, err := os.ReadFile(c.Cert)
+	both, err := bounded.ReadFile(c.Cert, maxPEM)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
