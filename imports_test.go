@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -197,6 +198,31 @@ func TestProgramsLinkNothingForbidden(t *testing.T) {
 		for _, dep := range p.Deps {
 			if dep := strings.TrimPrefix(dep, module); matches(dep, rules.Unlinked[p.path()]) {
 				t.Errorf("%s links %s", p.path(), dep)
+			}
+		}
+	}
+}
+
+// A second way to start processes, or to ask over HTTP, leaves children behind, hands on the keys of serve, and takes a login page for
+// an answer. `make lint` has the same rule for what it can resolve.
+func TestProcessesAndRequestsStartInOnePlace(t *testing.T) {
+	t.Parallel()
+	starts := regexp.MustCompile(`\b(exec\.Command(Context)?|os\.StartProcess|syscall\.ForkExec|http\.(DefaultClient|DefaultTransport|Get|Head|Post|PostForm))\b`)
+	may := []string{"internal/child/child.go", "internal/drivers/local/run.go", "internal/drivers/local/command.go", "internal/drivers/nspawn/boot.go", "internal/notify/sender.go"}
+	for _, p := range packages(t) {
+		if matches(p.path(), []string{"e2e/...", "internal/testbed/...", "cmd/testdata/..."}) {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(text)) {
+				code, _, _ := strings.Cut(line, "//")
+				if found := starts.FindString(code); found != "" && !slices.Contains(may, filepath.ToSlash(filepath.Join(p.path(), name))) {
+					t.Errorf("%s/%s: %s: use internal/child, or a client that decides about redirects and proxies", p.path(), name, found)
+				}
 			}
 		}
 	}

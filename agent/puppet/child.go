@@ -47,7 +47,7 @@ func (p *Puppet) run(ctx context.Context, cmd *child.Command, job agent.Job) (en
 	release, err := p.claim(puppet.Process, limit)
 	if err != nil {
 		// Ruby takes hundreds of milliseconds to load, so this Puppet has not changed anything yet.
-		if puppet.Kill() {
+		if puppet.EndWithin(0) {
 			_ = puppet.Wait()
 		}
 		return end{}, err

@@ -392,13 +392,22 @@ func fetchURL(ctx context.Context, proxy, url, path string) error {
 	if err != nil {
 		return err
 	}
-	client := http.DefaultClient
+	through := http.ProxyFromEnvironment
 	if proxy != "" {
 		way, err := neturl.Parse(proxy)
 		if err != nil {
 			return fmt.Errorf("cannot use proxy %q: %w", proxy, err)
 		}
-		client = &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(way)}}
+		through = http.ProxyURL(way)
+	}
+	client := &http.Client{
+		Transport: &http.Transport{Proxy: through, DisableKeepAlives: true},
+		CheckRedirect: func(to *http.Request, via []*http.Request) error { // archives redirect to their mirrors
+			if len(via) > 5 || to.URL.Scheme != "https" && via[0].URL.Scheme == "https" {
+				return fmt.Errorf("it redirects to %s", to.URL.Host)
+			}
+			return nil
+		},
 	}
 	answer, err := client.Do(request)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
+	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/store"
 )
@@ -124,9 +124,11 @@ func (d *dataOptions) editor(file string) error {
 	signal.Notify(pressed, os.Interrupt)
 	defer signal.Stop(pressed)
 	editor := cmp.Or(d.env.Getenv("VISUAL"), d.env.Getenv("EDITOR"), "vi")
-	c := exec.Command("sh", "-c", "exec env "+editor+` "$1"`, "sh", file) // the variable may have arguments; a shell that waits would die of Ctrl-C
-	c.Stdin, c.Stdout, c.Stderr = d.env.Stdin, d.env.Stdout, d.env.Stderr
-	if err := c.Run(); err != nil {
+	err := child.Command{
+		Path: "sh", Args: []string{"-c", "exec env " + editor + ` "$1"`, "sh", file}, // the variable may have arguments; a shell that waits would die of Ctrl-C
+		Env: child.WithoutOwn(os.Environ()), Stdin: d.env.Stdin, Stdout: d.env.Stdout, Stderr: d.env.Stderr, Terminal: true,
+	}.Run(context.Background())
+	if err != nil {
 		return fmt.Errorf("cannot edit the layer: editor %q: %w\nset EDITOR to the command of your editor", cli.Clean(editor), err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/drivers"
 	"pulley/internal/drivers/command"
@@ -114,10 +115,11 @@ EXIT STATUS
 // enter runs a command in the namespaces of a process.
 func (o *options) enter(ctx context.Context, pid int, run []string) error {
 	// Ctrl-C is for the command in the machine, which the terminal sends it to: it must not end the shell there.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), "nsenter", append([]string{"--target", strconv.Itoa(pid), "--all", "--"}, run...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin", "HOME=/root", "USER=root", "LOGNAME=root", "LANG=C.UTF-8", "TERM=" + o.env.Getenv("TERM")}
-	err := cmd.Run()
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin", "HOME=/root", "USER=root", "LOGNAME=root", "LANG=C.UTF-8", "TERM=" + o.env.Getenv("TERM")}
+	err := child.Command{
+		Path: "nsenter", Args: append([]string{"--target", strconv.Itoa(pid), "--all", "--"}, run...),
+		Env: env, Stdin: o.env.Stdin, Stdout: o.env.Stdout, Stderr: o.env.Stderr, Terminal: true,
+	}.Run(context.WithoutCancel(ctx))
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
 		return &cli.SilentError{Code: exit.ExitCode()}

@@ -152,7 +152,7 @@ asks for confirmation; in scripts, use --yes.`,
 
 // confirmLost asks for the end of identities, after each server reported that they are lost.
 func (o *options) confirmLost(ctx context.Context, ref environments.Ref, role string) error {
-	bundle, err := os.ReadFile(o.connection.CACert)
+	bundle, err := bounded.ReadFile(o.connection.CACert, 1<<20)
 	if err != nil {
 		return fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
 	}

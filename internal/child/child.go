@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -71,6 +72,7 @@ type Child struct {
 	command Command
 	cmd     *exec.Cmd
 	mark    string        // the variable of its environment; "" if processes may stay
+	reading sync.Mutex    // held while signals are sent, and while the status is read
 	ended   chan struct{} // closed when it has ended, before its status is read
 }
 
@@ -156,8 +158,13 @@ func (p *Child) hasEnded() bool {
 // End ends the program: gently first, then with all that it started and waits for. It returns false if a process survives
 // SIGKILL.
 func (p *Child) End() bool {
+	p.reading.Lock()
+	defer p.reading.Unlock()
 	if !p.command.Terminal {
 		return p.end(p.command.Grace, p.hasEnded)
+	}
+	if p.hasEnded() {
+		return true
 	}
 	_ = syscall.Kill(p.PID, syscall.SIGTERM)
 	for _, wait := range []time.Duration{p.command.Grace, hardWait} {
@@ -173,9 +180,9 @@ func (p *Child) End() bool {
 	return false
 }
 
-// Kill is End without the gentle signal.
-func (p *Child) Kill() bool {
-	p.command.Grace = 0
+// EndWithin is End with another time between the signals. 0 leaves out the gentle one.
+func (p *Child) EndWithin(grace time.Duration) bool {
+	p.command.Grace = grace
 	return p.End()
 }
 
@@ -187,6 +194,8 @@ var ErrOutlived = errors.New("it outlived SIGKILL")
 // writer.
 func (p *Child) Wait() error {
 	<-p.ended
+	p.reading.Lock()
+	defer p.reading.Unlock()
 	if p.command.Left != KeepAll && !p.command.Terminal {
 		p.endLeft()
 	}

@@ -11,8 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
+	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/drivers/local"
 	"pulley/internal/shellquote"
@@ -63,21 +63,22 @@ func makeFolder(env []string) (dir string, remove func() error, err error) {
 		return "", nil, err
 	}
 	defer life.Close()
-	var problem strings.Builder
-	cmd := exec.Command("sh", "-c", remover)
-	cmd.Env, cmd.Dir, cmd.Stdin, cmd.Stderr = env, "/", life, &problem
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal are for the demo
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+	out, printed, err := os.Pipe()
+	if err != nil {
+		end.Close()
+		return "", nil, err
 	}
+	defer out.Close()
+	var problem strings.Builder
+	shell, err := child.Command{Path: "sh", Args: []string{"-c", remover}, Env: env, Dir: "/", Stdin: life, Stdout: printed, Stderr: &problem}.Start()
+	printed.Close()
 	if err != nil {
 		end.Close()
 		return "", nil, err
 	}
 	remove = func() error {
 		end.Close()
-		if err := cmd.Wait(); err != nil {
+		if err := shell.Wait(); err != nil {
 			return fmt.Errorf("cannot remove the demo's folder: %w: %s\nremove %s", err, strings.TrimSpace(problem.String()), dir)
 		}
 		return nil

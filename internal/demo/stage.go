@@ -7,18 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/child"
 	"pulley/internal/drivers/local"
 )
 
@@ -33,7 +31,7 @@ type stage struct {
 
 	mu       sync.Mutex
 	machines map[string]*local.Machine
-	etcd     *exec.Cmd
+	etcd     *child.Child
 	gone     <-chan struct{} // closed when etcd has ended
 	closing  atomic.Bool
 	broke    chan error // the first part that ended by itself
@@ -61,23 +59,6 @@ var (
 	pins    = regexp.MustCompile(`fingerprints? (?:are|is) (sha256:[0-9a-f]{64})`)
 )
 
-// leash starts a process that dies with this one. The channel gets the error with which it ends.
-func leash(cmd *exec.Cmd) (<-chan error, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true} // Ctrl-C is for the demo
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() {
-		// Pdeathsig watches the thread that forked, not the process: this one lives until the child has ended.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			ended <- cmd.Wait()
-		}
-	}()
-	return ended, <-started
-}
-
 // startEtcd runs `pulley serve` and reads the endpoint that it prints.
 func (s *stage) startEtcd(ctx context.Context) error {
 	log, err := s.openLog("etcd")
@@ -85,13 +66,16 @@ func (s *stage) startEtcd(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(s.self, "serve", "--auth", "--data-dir", "etcd", "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0")
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.temporary(), log, log
-	gone, err := leash(cmd)
+	s.etcd, err = child.Command{
+		Path: s.self, Args: []string{"serve", "--auth", "--data-dir", "etcd", "--listen", "127.0.0.1:0", "--listen-https", "127.0.0.1:0"},
+		Dir: s.dir, Env: s.temporary(), Stdout: log, Stderr: log, Grace: etcdGrace, Bound: true,
+	}.Start()
 	if err != nil {
 		return fmt.Errorf("cannot start etcd: %w", err)
 	}
-	s.etcd, s.gone = cmd, s.watch("etcd", gone)
+	ended := make(chan error, 1)
+	go func() { ended <- s.etcd.Wait() }()
+	s.gone = s.watch("etcd", ended)
 	ctx, cancel := context.WithTimeout(ctx, etcdDeadline)
 	defer cancel()
 	for {
@@ -204,15 +188,9 @@ func (s *stage) command(ctx context.Context, input string, args ...string) (out,
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, s.self, args...)
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.dir, strings.NewReader(input), &stdout, &stderr
-	cmd.Env = s.temporary()
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it started
-	cmd.WaitDelay = etcdGrace
-	ended, err := leash(cmd)
-	if err == nil {
-		err = <-ended
-	}
+	err = child.Command{
+		Path: s.self, Args: args, Dir: s.dir, Env: s.temporary(), Stdin: strings.NewReader(input), Stdout: &stdout, Stderr: &stderr, Bound: true,
+	}.Run(ctx)
 	if err != nil {
 		return stdout.String(), "", fmt.Errorf("pulley %s: %w\n%s", args[0], err, strings.TrimSpace(stderr.String()))
 	}
@@ -247,13 +225,8 @@ func (s *stage) close() error {
 	if s.etcd == nil {
 		return errors.Join(errs...)
 	}
-	_ = s.etcd.Process.Signal(syscall.SIGTERM) // fails only where it has ended
-	select {
-	case <-s.gone:
-	case <-time.After(etcdGrace):
-		_ = s.etcd.Process.Kill()
-		<-s.gone
-	}
+	s.etcd.End()
+	<-s.gone
 	return errors.Join(errs...)
 }
 

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/nicholas-fedor/shoutrrr"
 	"github.com/nicholas-fedor/shoutrrr/pkg/router"
@@ -19,8 +21,18 @@ type sender struct {
 	secrets []string
 }
 
+// refuseRedirects makes shoutrrr report a redirected message as not sent. Its webhooks use http.DefaultClient, for which it has no
+// setting: the client would follow to a login page without the message, and the page's answer would be that of the receiver. No
+// other code of this program uses http.DefaultClient.
+var refuseRedirects = sync.OnceFunc(func() {
+	http.DefaultClient.CheckRedirect = func(*http.Request, []*http.Request) error {
+		return errors.New("the receiver redirects to another address")
+	}
+})
+
 // newSenders reads the URLs of --notify.
 func newSenders(urls []string) ([]sender, error) {
+	refuseRedirects()
 	var all []sender
 	for i, raw := range urls {
 		scheme, _, _ := strings.Cut(raw, "://")

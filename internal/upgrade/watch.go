@@ -10,14 +10,13 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/child"
 	"pulley/internal/clip"
-	"pulley/internal/shellquote"
 )
 
 // Command starts a candidate.
@@ -55,38 +54,32 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 		return Trial{Err: err}
 	}
 	defer read.Close()
-	// The kernel treats the exit of the thread that started the child as the parent's death.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	said := &clip.Tail{Limit: maxSaid}
-	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // it is ended by stop, which is gentle first
-	cmd.Stdout, cmd.Stderr = c.Stdout, io.MultiWriter(c.Stderr, said)
-	cmd.ExtraFiles = []*os.File{write}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 5 * time.Second
-	c.Log.Info("the new agent does this tick", "command", shellquote.Join(cmd.Args))
-	err = cmd.Start()
+	cmd := c.child(c.Stdout, io.MultiWriter(c.Stderr, said))
+	cmd.Files, cmd.Left = []*os.File{write}, child.KeepServices
+	c.Log.Info("the new agent does this tick", "command", cmd.String())
+	candidate, err := cmd.Start()
 	write.Close()
 	if err != nil {
 		return Trial{Err: err}
 	}
-	words, gone := make(chan word), make(chan struct{})
+	words := make(chan word)
 	go listen(read, words)
-	go func() { _ = cmd.Wait(); close(gone) }()
-	t := follow(ctx, words, gone, limits, func(at string) {
+	t := follow(ctx, words, candidate.Ended(), limits, func(at string) {
 		gentle := gentleWait
 		if at == "apply" {
 			gentle += c.Gentle
 		}
-		stop(cmd.Process.Pid, gentle, gone)
+		candidate.EndWithin(gentle)
 	})
+	_ = candidate.Wait() // its status tells
 	go func() {
 		for range words { // discard later lines
 			continue
 		}
 	}()
-	t.Code, t.Words = cmd.ProcessState.ExitCode(), said.String()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+	t.Code, t.Words = candidate.State().ExitCode(), said.String()
+	if status, ok := candidate.State().Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		t.Signal = status.Signal().String()
 		gentle := status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGINT
 		t.Stopped = t.Stopped || gentle && endsSoon(ctx)
@@ -181,20 +174,9 @@ func (p Proof) of(step string) time.Duration {
 	return p.Step
 }
 
-// stop ends a candidate. It sends SIGTERM first, which lets the candidate end a running Puppet. A process that survives
-// SIGKILL is blocked in the kernel.
-func stop(pid int, gentle time.Duration, gone <-chan struct{}) {
-	_ = syscall.Kill(pid, syscall.SIGTERM)
-	timer := time.NewTimer(gentle)
-	defer timer.Stop()
-	select {
-	case <-gone:
-		_ = syscall.Kill(-pid, syscall.SIGKILL) // remaining processes of its group
-		return
-	case <-timer.C:
-	}
-	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	<-gone
+// child returns the candidate: it is this program, with the same surroundings, and does not outlive a killed agent.
+func (c Command) child(stdout, stderr io.Writer) child.Command {
+	return child.Command{Path: c.Path, Args: c.Args, Env: os.Environ(), Stdout: stdout, Stderr: stderr, Bound: true}
 }
 
 // SelfTest runs a candidate's self-test, and returns its problem and exit code if it failed; -1 if a signal ended it.
@@ -203,17 +185,11 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Findin
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// As in Watch: a candidate that hangs must not outlive a killed agent.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	said := &clip.Tail{Limit: maxSaid}
-	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
-	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
-	c.Log.Info("testing the new agent", "command", shellquote.Join(cmd.Args))
-	err := cmd.Run()
+	cmd := c.child(said, said)
+	c.Log.Info("testing the new agent", "command", cmd.String())
+	err := cmd.Run(ctx)
+	var exit *exec.ExitError
 	switch {
 	case err == nil:
 		return Good, agent.Problem{}, 0
@@ -221,12 +197,11 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Findin
 		return Nothing, agent.Problem{Code: agent.UpgradeStopped}, -1
 	case ctx.Err() != nil:
 		return Bad, agent.Problem{Code: agent.UpgradeSelfTestLate, Limit: limit}, -1
-	case cmd.Process == nil && machines(err):
+	case !errors.As(err, &exit) && machines(err):
 		return Nothing, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(err.Error())}, -1
 	}
 	text, code := err.Error(), -1
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit != nil {
 		code = exit.ExitCode()
 		if last := (Trial{Words: said.String()}).said(); last != "" {
 			text += ": " + string(last)

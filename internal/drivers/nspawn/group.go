@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -112,10 +111,8 @@ func scope(ctx context.Context, id, name string, pid int) (string, error) {
 // askSystemd calls a method of systemd's manager, org.freedesktop.systemd1(5).
 func askSystemd(ctx context.Context, method string, args ...string) error {
 	args = append([]string{"--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", method}, args...)
-	if out, err := exec.CommandContext(ctx, "busctl", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, tail(string(out), 3))
-	}
-	return nil
+	_, err := output(ctx, "busctl", args...)
+	return err
 }
 
 // Parts of the names of machines' groups and of systemd's scopes.

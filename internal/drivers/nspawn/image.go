@@ -13,14 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/child"
+	"pulley/internal/clip"
 	"pulley/internal/drivers/folder"
 )
 
@@ -112,20 +112,24 @@ func build(ctx context.Context, dir string) error {
 	if err := os.Mkdir(unfinished, 0o755); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", imageScript, "image.sh", unfinished, suite, mirror)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 10 * time.Second
-	runtime.LockOSThread() // a process with a Pdeathsig ends with the thread that forked it
-	defer runtime.UnlockOSThread()
-	out, err := cmd.CombinedOutput()
+	out := &clip.Tail{Limit: 16 << 10}
+	err = child.Command{
+		Path: "unshare", Args: []string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", imageScript, "image.sh", unfinished, suite, mirror},
+		Env: child.WithoutOwn(os.Environ()), Stdout: out, Stderr: out, Bound: true,
+	}.Run(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot build an image of Debian: %w\n%s\ncheck the network, or set PULLEY_DEBIAN_MIRROR to another mirror than %s", err, tail(string(out), 30), mirror)
+		return fmt.Errorf("cannot build an image of Debian: %w\n%s\ncheck the network, or set PULLEY_DEBIAN_MIRROR to another mirror than %s", err, tail(out.String(), 30), mirror)
 	}
 	// Flushed before the rename: an image that lost files in a power cut would stay for ever.
-	if out, err := exec.CommandContext(ctx, "sync", "-f", unfinished).CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot flush %s: %w: %s", unfinished, err, out)
+	if _, err := output(ctx, "sync", "-f", unfinished); err != nil {
+		return fmt.Errorf("cannot flush %s: %w", unfinished, err)
 	}
 	return os.Rename(unfinished, dir)
+}
+
+// output runs a program of this host.
+func output(ctx context.Context, program string, args ...string) ([]byte, error) {
+	return child.Command{Path: program, Args: args, Env: child.Filtered(os.Environ())}.Output(ctx, 4<<20)
 }
 
 // debianMirror returns the mirror from which Debian is installed: PULLEY_DEBIAN_MIRROR, else that of this host's apt.
@@ -133,7 +137,7 @@ func debianMirror(ctx context.Context) (string, error) {
 	if mirror := os.Getenv("PULLEY_DEBIAN_MIRROR"); mirror != "" {
 		return mirror, nil
 	}
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages").Output()
+	out, err := output(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages")
 	if err != nil {
 		return "", fmt.Errorf("cannot read a mirror of Debian from apt: %w\nset PULLEY_DEBIAN_MIRROR", err)
 	}

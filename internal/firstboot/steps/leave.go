@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
@@ -71,8 +71,27 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 }
 
 func poweringOff(ctx context.Context) (bool, error) {
-	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--no-legend", "--plain", "--full").Output()
+	out, err := systemctl(ctx, "list-jobs", "--no-legend", "--plain", "--full")
 	return endsForGood(string(out)), err
+}
+
+// systemdTime exceeds every call of systemd, except the start of a service that hangs.
+const systemdTime = 2 * time.Minute
+
+func systemctl(ctx context.Context, args ...string) ([]byte, error) {
+	return systemd(ctx, "systemctl", args...)
+}
+
+// systemd runs a program of systemd, and returns its output.
+func systemd(ctx context.Context, program string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, systemdTime)
+	defer cancel()
+	c := child.Command{Path: program, Args: args, Env: child.Filtered(os.Environ()), Grace: 5 * time.Second}
+	out, err := c.Output(ctx, 1<<20)
+	if err != nil {
+		return out, fmt.Errorf("cannot run %s: %s", c, cli.Clean(err.Error()))
+	}
+	return out, nil
 }
 
 // endsForGood reads systemd's jobs. A machine that powers off or halts has a start job of that target, and none of the

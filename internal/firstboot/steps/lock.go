@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -184,8 +183,8 @@ func (b *lock) leaveAtPoweroff(ctx context.Context) error {
 		return err
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"start", "--no-block", "pulley-leave.service"}} {
-		if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot run systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		if _, err := systemctl(ctx, args...); err != nil {
+			return err
 		}
 	}
 	return nil

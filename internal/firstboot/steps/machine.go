@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 
 	"pulley/internal/atomicfile"
-	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 )
 
@@ -134,11 +132,11 @@ func (b *machine) setHostname(ctx context.Context) error {
 		}
 	}
 	if b.Root == "/" && b.systemd() {
-		out, err := exec.CommandContext(ctx, "hostnamectl", "set-hostname", name).CombinedOutput()
+		_, err := systemd(ctx, "hostnamectl", "set-hostname", name)
 		if err == nil {
 			return nil
 		}
-		b.Log.Warn("hostnamectl cannot name the machine", "err", err, "output", cli.Clean(string(out)))
+		b.Log.Warn("the hostname is written without hostnamectl", "err", err)
 	}
 	if err := os.MkdirAll(b.path("etc"), 0o755); err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,7 +20,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
-	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
@@ -305,9 +303,11 @@ func (b *server) daemonLeft(ctx context.Context) (string, error) {
 	if !b.systemd() {
 		return "", errors.New("this machine has no systemd to start the service puppet\nstart it by a program of your own: --steps daemon=/PROGRAM")
 	}
-	if b.Root == "/" && exec.CommandContext(ctx, "systemctl", "--quiet", "is-enabled", puppetService).Run() == nil &&
-		exec.CommandContext(ctx, "systemctl", "--quiet", "is-active", puppetService).Run() == nil {
-		return "", nil
+	if b.Root == "/" {
+		_, disabled := systemctl(ctx, "--quiet", "is-enabled", puppetService)
+		if _, inactive := systemctl(ctx, "--quiet", "is-active", puppetService); disabled == nil && inactive == nil {
+			return "", nil
+		}
 	}
 	return "enable the service " + puppetService, nil
 }
@@ -320,8 +320,6 @@ func (b *server) enableDaemon(ctx context.Context) error {
 	if b.Root != "/" {
 		args = []string{"--root", b.Root, "enable", puppetService}
 	}
-	if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot run systemctl %s: %w: %s", strings.Join(args, " "), err, cli.Clean(strings.TrimSpace(string(out))))
-	}
-	return nil
+	_, err := systemctl(ctx, args...)
+	return err
 }
