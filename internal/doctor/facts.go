@@ -38,6 +38,7 @@ type facts struct {
 	operatorsErr error
 	notices      []store.Notice
 	cleanups     []store.Cleanup
+	locks        []store.LockHolder // of publishes and prunes
 	names        names
 }
 
@@ -142,6 +143,9 @@ func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (
 	}
 	f.unreadable = append(f.unreadable, damaged...)
 	if f.cleanups, _, err = st.Joins.Cleanups(ctx); err != nil { // an unreadable one is a key of its environment
+		f.unexamined = append(f.unexamined, err)
+	}
+	if f.locks, err = st.Releases.LockHolders(ctx); err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
 	return f, nil

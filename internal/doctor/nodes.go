@@ -400,6 +400,11 @@ func applying(f *facts) (all []Finding) {
 			all = append(all, Finding{Code: applyHangs, Severity: Warning, Environment: e.ref.String(), Params: Params{By: clip.Text(e.applying.By, 64), Seconds: int64(age / time.Second)}})
 		}
 	}
+	for _, l := range f.locks[:min(len(f.locks), oneByOne)] {
+		if age := f.now.Sub(l.Since); age > applyTakes {
+			all = append(all, Finding{Code: contentHangs, Severity: Warning, Params: Params{Kind: string(l.Kind), By: clip.Text(l.By, 64), Seconds: int64(age / time.Second)}})
+		}
+	}
 	return all
 }
 

@@ -114,6 +114,7 @@ const (
 	machineUnwanted Code = "machine_unwanted"
 	moreMachines    Code = "more_machines"
 	applyHangs      Code = "apply_hangs"
+	contentHangs    Code = "publish_hangs"
 
 	environmentMissing Code = "environment_missing"
 	identityUnlisted   Code = "identity_unlisted"
@@ -351,6 +352,9 @@ func (f Finding) render() (sentence, remedy string) {
 		return fmt.Sprintf("and %d more machines", p.Count), ""
 	case applyHangs:
 		return fmt.Sprintf("%s has applied %s for %s, and blocks every other apply", p.By, env, ago.Round(time.Minute)), "find that process; after its end the lock ends within a minute"
+	case contentHangs:
+		what := map[string]string{"publish": "publishes, and blocks each prune", "prune": "prunes, and blocks each publish"}[p.Kind]
+		return fmt.Sprintf("%s %s, for %s", p.By, what, ago.Round(time.Minute)), "find that process; after its end the lock ends within a minute"
 	case environmentMissing:
 		return "environment " + env + " does not exist, and keys of its nodes do", "store it: `pulley env apply`; or remove its nodes: `pulley nodes remove NODE -e " + env + " --forget`"
 	case identityUnlisted:

@@ -54,6 +54,18 @@ func TestBlockedTurnsAreNamed(t *testing.T) {
 	}
 }
 
+// A publish or a prune that hangs blocks all others without end: its lock lasts as long as its process.
+func TestHangingPublishIsNamed(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	got := applying(&facts{now: now, locks: []store.LockHolder{
+		{Kind: "publish", By: "ann", Since: now.Add(-2 * time.Hour)}, {Kind: "prune", By: "bob", Since: now.Add(-time.Minute)}, {Kind: "prune", By: "eve", Since: now.Add(-3 * time.Hour)},
+	}})
+	if len(got) != 2 || got[0].Sentence() != "ann publishes, and blocks each prune, for 2h0m0s" || got[1].Sentence() != "eve prunes, and blocks each publish, for 3h0m0s" || got[0].Remedy() == "" {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // Copies of one image with one machine id are mistaken for each other when one is removed.
 func TestOneMachineIDOfTwoNodesIsNamed(t *testing.T) {
 	t.Parallel()

@@ -82,6 +82,17 @@ func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) 
 	return &Pruning{l, s}, err
 }
 
+// LockHolders reads who publishes and who prunes.
+func (s *Releases) LockHolders(ctx context.Context) (all []LockHolder, err error) {
+	for _, prefix := range []string{s.db.Keys.Publishings(), s.db.Keys.Pruning()} {
+		_, err := etcd.Collect(ctx, s.db, prefix, func(_ string, h LockHolder, _ int64) { all = append(all, h) }) // an unreadable one ends with its lease
+		if err != nil {
+			return all, etcd.Wrap(err, "cannot read who publishes or prunes")
+		}
+	}
+	return all, nil
+}
+
 func lock(ctx context.Context, db *etcd.DB, spec etcd.LockSpec) (*etcd.Lock, error) {
 	spec.Lasts = etcd.LockLasts
 	l, holder, err := db.Lock(ctx, spec)

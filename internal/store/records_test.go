@@ -283,7 +283,7 @@ func TestNewMachineGetsNoOldRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		i.Machine = machine
-		if err := st.Identities.UpdateHost(ctx, dev, *i, revision, "web1", []string{address}, time.Now()); err != nil {
+		if err := st.Identities.UpdateHost(ctx, dev, *i, revision, agent.Host{Hostname: "web1", Addresses: []string{address}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		hosts, err := st.Fleet.Hosts(ctx, dev)
