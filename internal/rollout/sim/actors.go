@@ -79,7 +79,7 @@ func (w *world) ask(gates []string, now time.Time) map[string]rollout.Answer {
 		}
 		at := now
 		if w.now < w.Until && w.chance(0.2) {
-			at = now.Add(-w.between(0, w.now-w.since))
+			at = now.Add(-w.between(0, 10*time.Minute))
 		}
 		answers[gate] = rollout.Answer{Code: code, At: at}
 	}
@@ -290,5 +290,4 @@ func (w *world) restore() {
 	w.hosts, w.assigned, w.statuses = b.hosts, b.assigned, b.statuses
 	w.gate.rev, w.state.rev = w.bump(), w.bump()
 	w.era++
-	w.since = w.now
 }

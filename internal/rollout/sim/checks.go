@@ -128,14 +128,8 @@ func (w *world) position(s rollout.State) (n int) {
 func (w *world) checkMove(old, s rollout.State, o rollout.Observed, r revisions, now time.Time, closes bool) {
 	freed := 0
 	for node, slot := range old.Slots {
-		if slot.State == rollout.Lost || slot.GivenUp {
-			w.lost[node] = true
-		}
 		if _, keeps := s.Slots[node]; keeps || s.Phase == rollout.Replaced || s.Phase == rollout.Reverted {
 			continue
-		}
-		if !w.lost[node] {
-			w.since = w.now
 		}
 		_, failed := s.Failed[node]
 		_, skipped := s.Skipped[node]

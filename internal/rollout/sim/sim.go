@@ -87,8 +87,6 @@ type world struct {
 	lastWait rollout.Wait
 	era      int             // number of restored backups
 	skewed   bool            // a clock of a controller was wrong
-	since    time.Duration   // when a slot or a batch ended last
-	lost     map[string]bool // nodes that a batch did not wait for
 	ill      map[string]bool // nodes that reported a failed run, and none that succeeded since
 	begun    int             // number of batches before the newest one of which a node began; -1: none
 	answered time.Time       // when the oldest answer was given the last time that all gates passed; by the clock of the controller
@@ -157,7 +155,7 @@ func Run(c Config) Result {
 	w := &world{
 		Config: c, rng: rand.New(rand.NewPCG(c.Seed, 0x9e3779b97f4a7c15)), desired: before,
 		hosts: map[string]cell[agent.Host]{}, assigned: map[string]cell[agent.Assignment]{}, statuses: map[string]cell[agent.Status]{},
-		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{}, lost: map[string]bool{}, longest: map[int]time.Duration{},
+		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{}, longest: map[int]time.Duration{},
 		ill: map[string]bool{}, begun: -1,
 	}
 	roles := []string{"db", "web"}
