@@ -42,6 +42,9 @@ func (t *tick) see(ctx context.Context) error {
 		return nil
 	}
 	failpoint.Here("hosts:shown")
+	if seen.Kept { // read it again after the next settle time
+		list = 0
+	}
 	h.List, h.Noticed, h.Watch = list, time.Time{}, watch
 	h.shows(seen)
 	return t.keepView(h)

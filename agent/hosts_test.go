@@ -134,3 +134,33 @@ func TestHooksReceiveEachDifferenceOnce(t *testing.T) {
 	same(t, "afterwards", w.machine.told(), "10-first:  → one\n20-second:  → one\n10-first: one → one two\n20-second: one → one two\n")
 	same(t, "the problem in the status", w.etcd.status(t).Hook, Prose(""))
 }
+
+// The newest values of a node that changed too often would never arrive if it stops changing: nothing else announces them.
+func TestKeptNodesAreReadAgain(t *testing.T) {
+	w := newWorld(t)
+	w.hosts.see(t)
+	w.hosts.settle = time.Minute
+	w.hosts.set(t, "controller1")
+	w.promote(t, verA)
+	w.good(t)
+	w.good(t, Options{Force: true})
+	w.hosts.kept = true
+	w.hosts.set(t, "controller1")
+	w.idle(t)
+	for range 3 {
+		w.now = w.now.Add(time.Minute)
+		w.idle(t)
+		same(t, "requests after the settle time", w.etcd.count("hosts"), 1)
+		w.idle(t)
+		same(t, "requests before it", w.etcd.count("hosts"), 0)
+	}
+	w.hosts.kept = false
+	w.now = w.now.Add(time.Minute)
+	w.idle(t)
+	same(t, "the last request", w.etcd.count("hosts"), 1)
+	for range 3 {
+		w.now = w.now.Add(time.Minute)
+		w.idle(t)
+		same(t, "requests when nothing is kept", w.etcd.count("hosts"), 0)
+	}
+}

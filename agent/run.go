@@ -75,6 +75,7 @@ type Seen struct {
 	Digest string // of its content
 	Settle time.Duration
 	Alive  time.Duration // hosts.alive; 0: not set
+	Kept   bool          // newer values of some nodes are kept back for a time
 }
 
 // Puppet applies a staged target.

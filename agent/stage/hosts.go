@@ -37,6 +37,13 @@ func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
 	if left+unreadable > 0 {
 		c.log.Warn("entries of the host list are not usable and are left out", "entries", left+unreadable)
 	}
+	before, err := c.storedHosts()
+	if err != nil && !errors.Is(err, agent.ErrNoHosts) {
+		return err
+	}
+	if kept := hosts.Calm(before, nodes, c.now()); len(kept) > 0 {
+		c.log.Warn("nodes change again and again; this node keeps their last values for up to an hour", "nodes", kept)
+	}
 	b, err := json.Marshal(nodes)
 	if err == nil {
 		err = c.writeHosts(listFile, b)
@@ -63,7 +70,8 @@ func (c *Content) ShowHosts(id agent.Identity, tree string, w agent.Watch) (agen
 	if err != nil {
 		return agent.Seen{}, fmt.Errorf("cannot encode the nodes that this node sees: %w", err)
 	}
-	s := agent.Seen{Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
+	kept := slices.ContainsFunc(nodes, func(n hosts.Node) bool { return n.Kept })
+	s := agent.Seen{Kept: kept, Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
 	s.File = filepath.Join(c.hostsDir(), s.Digest+".json")
 	if have, err := os.ReadFile(s.File); err == nil && hieradata.Digest(have) == s.Digest {
 		return s, nil

@@ -40,6 +40,7 @@ type Content struct {
 	trees   *content.Store
 	dir     string // of data
 	log     *slog.Logger
+	now     func() time.Time
 }
 
 var _ agent.Content = (*Content)(nil)
@@ -65,7 +66,7 @@ func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content
 	}
 	p := &Content{
 		Store: s, Objects: s.Releases, mirrors: mirrors, Verifier: &trust.Verifier{Files: Signers(c), Permits: s.Targets.Permits, Now: now},
-		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log,
+		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log, now: now,
 	}
 	if mirrors != nil {
 		p.Objects = mirror.Fallback(mirrors, s.Releases)

@@ -56,6 +56,7 @@ type Params struct {
 	Nodes    []string             `json:"nodes,omitempty"`
 	Count    int64                `json:"count,omitempty"`
 	Count2   int64                `json:"count2,omitempty"`
+	Count3   int64                `json:"count3,omitempty"`
 	Bytes    int64                `json:"bytes,omitempty"`
 	Machine  string               `json:"machine,omitempty"`
 	Hostname string               `json:"hostname,omitempty"`

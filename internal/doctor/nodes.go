@@ -147,7 +147,7 @@ func floods(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		for node, flood := range sorted(e.floods) {
-			found := Finding{Code: flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes, Count2: flood.Calls}}
+			found := Finding{Code: flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes, Count2: flood.Calls, Count3: flood.Shown}}
 			if f.now.Sub(flood.Last) < floodsOn {
 				found.Code, found.Severity = Floods, Problem
 			}

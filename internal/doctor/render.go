@@ -310,6 +310,9 @@ func (f Finding) render() (sentence, remedy string) {
 		if p.Count2 > 0 {
 			sentence += fmt.Sprintf(", and %d calls, which were refused", p.Count2)
 		}
+		if p.Count3 > 0 {
+			sentence += fmt.Sprintf(", and %d changes within an hour of what other nodes see of it", p.Count3)
+		}
 		return sentence, "remove it and what it wrote: " + forget
 	case manyKeys:
 		return fmt.Sprintf("%s has %d keys in etcd, and a node keeps about 20", node, p.Count), "remove it and what it wrote: " + forget

@@ -139,7 +139,7 @@ func (n *Notifier) DuplicateRuns(ref environments.Ref, node string, boots [2]str
 func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 	kind := store.NodeFloods
 	n.send(store.Notice{
-		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes, Calls: f.Calls,
+		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes, Calls: f.Calls, Shown: f.Shown,
 	}, "")
 }
 
@@ -372,7 +372,8 @@ func render(n store.Notice) (title, text string) {
 		return where + " can decrypt secrets", fmt.Sprintf("Machine %s joined from %s with token %s of %s. If nobody expects it: pulley nodes remove %s -e %s", n.Machine, n.From, n.Token, n.Operator, n.Node, n.Environment)
 	case store.NodeFloods:
 		return where + " floods etcd",
-			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, and etcd refused %d calls. To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Node, n.Environment)
+			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, etcd refused %d calls, and it changed what other nodes see of it %d times within an hour. "+
+				"To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Shown, n.Node, n.Environment)
 	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded, store.RolloutLost, store.RolloutBlocks, store.RolloutStalls:
 		what := map[store.NoticeKind]string{
 			store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended", store.RolloutLost: "lost a node",

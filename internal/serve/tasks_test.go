@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -420,5 +421,56 @@ func TestConfirmationsOfEndedRetirementsAreDeleted(t *testing.T) {
 	observe.Eventually(t, "it is deleted", func() bool { return !confirmed("compute1") })
 	if !confirmed("compute2") {
 		t.Error("the confirmation of a retirement in progress is deleted")
+	}
+}
+
+// Exports and the head of the host list are keys of nodes as well: a flood through them must have a name.
+func TestFloodOfExportsIsTheNodes(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t)
+	st := dialled(t, s.Connection)
+	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
+	startTasks(t, s)
+	who := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
+	value := json.RawMessage(`"` + strings.Repeat("x", 200<<10) + `"`)
+	observe.Eventually(t, "the flood is noted", func() bool {
+		if err := st.Node.PublishExport(t.Context(), who, agent.Export{Facts: map[string]json.RawMessage{"f": value}}, true); err != nil {
+			t.Fatal(err)
+		}
+		all, _, err := st.Fleet.Floods(t.Context(), dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all["compute1"].Bytes > floodBytes && len(all) == 1
+	})
+}
+
+// A slow loop of changes floods nothing, and runs Puppet on all nodes that see the node.
+func TestChangesOfWhatOthersSeeAreAFlood(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	w := newWatcher(func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	shows := func(shown string) int64 {
+		now = now.Add(time.Minute)
+		w.saw(store.NodeWrite{Ref: dev, Node: "n", Bytes: 10, Shown: shown})
+		floods, _ := w.take()
+		return floods[nodeKey{dev, "n"}].Shown
+	}
+	for range 100 { // signs of life, and an entry of serve
+		if shows("export a")+shows("entry a") > 0 {
+			t.Fatal("what does not change is a flood")
+		}
+	}
+	for i := range floodShown {
+		if shows(fmt.Sprintf("export %d", i)) > 0 {
+			t.Fatalf("%d changes are a flood", i+1)
+		}
+	}
+	if n := shows("entry b"); n != floodShown+1 {
+		t.Errorf("%d changes are counted", n)
+	}
+	now = now.Add(2 * time.Hour)
+	if n := shows("export b"); n != 0 {
+		t.Errorf("one change after two hours: %d", n)
 	}
 }

@@ -2,10 +2,12 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +22,7 @@ const (
 	floodBytes  = 1 << 20
 	floodWrites = 300
 	floodCalls  = 10 // that etcd refused: no program of Pulley makes them
+	floodShown  = 10 // changes within an hour of what other nodes see of the node
 )
 
 const (
@@ -60,6 +63,9 @@ type tally struct {
 	reported bool  // the flood was reported
 	noted    time.Time
 	last     time.Time
+
+	export, entry string      // what other nodes see of it
+	shown         []time.Time // the newest changes of either, at most floodShown+1
 }
 
 // sums is what one node did in a time.
@@ -85,7 +91,12 @@ func (w *watcher) saw(write store.NodeWrite) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := nodeKey{write.Ref, write.Node}
-	w.count(k, sums{bytes: write.Bytes, writes: 1})
+	if write.Shown != "" {
+		w.shows(k, write.Shown)
+	}
+	if write.Bytes > 0 {
+		w.count(k, sums{bytes: write.Bytes, writes: 1})
+	}
 	if write.Status != nil && kernelID.MatchString(write.Status.Boot) { // serve stores these IDs in etcd
 		st := agent.Status{Boot: write.Status.Boot}
 		if kernelID.MatchString(write.Status.Machine) {
@@ -93,6 +104,44 @@ func (w *watcher) saw(write store.NodeWrite) {
 		}
 		w.booted(k, st)
 	}
+}
+
+// shows counts the changes of what other nodes see of a node: each costs them a run of Puppet. It requires the lock.
+func (w *watcher) shows(k nodeKey, shown string) {
+	t, now := w.of(k), w.now()
+	before := &t.export
+	if strings.HasPrefix(shown, "entry ") {
+		before = &t.entry
+	}
+	sum := sha256.Sum256([]byte(shown))
+	digest, first := string(sum[:]), *before == ""
+	if digest == *before {
+		return
+	}
+	if *before, t.last = digest, now; first { // it may be as it was before serve started
+		return
+	}
+	t.shown = append(t.shown, now)
+	t.shown = t.shown[max(0, len(t.shown)-floodShown-1):]
+	if len(t.shown) <= floodShown || now.Sub(t.shown[0]) > time.Hour {
+		return
+	}
+	if !t.reported {
+		w.log.Warn("a node makes other nodes run Puppet again and again", "env", k.ref.String(), "node", k.node, "changes", len(t.shown), "within", "1h")
+	}
+	t.reported, t.noted = true, now
+	w.floods[k] = store.Flood{Node: k.node, Shown: int64(len(t.shown)), First: now, Last: now}
+	w.signal()
+}
+
+// of returns the tally of a node. It requires the lock.
+func (w *watcher) of(k nodeKey) *tally {
+	t := w.tally[k]
+	if t == nil {
+		t = &tally{}
+		w.tally[k] = t
+	}
+	return t
 }
 
 // refused counts a call to etcd that a node may not make.
@@ -104,20 +153,22 @@ func (w *watcher) refused(k nodeKey) {
 
 // count adds to a node's sums, and detects a flood. It requires the lock.
 func (w *watcher) count(k nodeKey, more sums) {
-	now, t := w.now(), w.tally[k]
-	if t == nil {
-		t = &tally{}
-		w.tally[k] = t
-	}
+	now, t := w.now(), w.of(k)
 	sum := t.add(now, more)
 	if !sum.flood() || now.Sub(t.noted) < recordInterval {
 		return
 	}
 	if !t.reported {
-		w.log.Warn("a node floods etcd", "env", k.ref.String(), "node", k.node,
+		problem := "a node floods etcd"
+		if k.node == "" {
+			problem = "a node floods the head of the host list"
+		}
+		w.log.Warn(problem, "env", k.ref.String(), "node", k.node,
 			"bytes", sum.bytes, "writes", sum.writes, "refused", sum.calls, "within", "1m")
 	}
-	t.reported, t.noted = true, now
+	if t.reported, t.noted = true, now; k.node == "" {
+		return // any node of the environment
+	}
 	w.floods[k] = store.Flood{Node: k.node, Bytes: sum.bytes, Writes: sum.writes, Calls: sum.calls, First: now, Last: now}
 	w.signal()
 }

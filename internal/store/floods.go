@@ -20,6 +20,7 @@ type Flood struct {
 	Bytes  int64     `json:"bytes"`           // written within the worst minute
 	Writes int64     `json:"writes"`          // within the worst minute
 	Calls  int64     `json:"calls,omitempty"` // that the embedded etcd refused within the worst minute
+	Shown  int64     `json:"shown,omitempty"` // changes within the worst hour of what other nodes see: its export, or its entry in the host list
 	First  time.Time `json:"first"`
 	Last   time.Time `json:"last"`
 }
@@ -39,6 +40,7 @@ func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) 
 		sum := now
 		if first = old == nil; !first {
 			sum.First, sum.Bytes, sum.Writes, sum.Calls = old.First, max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes), max(sum.Calls, old.Calls)
+			sum.Shown = max(sum.Shown, old.Shown)
 		}
 		b.Put(key, sum)
 		return nil
@@ -60,13 +62,14 @@ func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node stri
 // NodeWrite is one write of a node, as a watch reports it.
 type NodeWrite struct {
 	Ref    environments.Ref
-	Node   string
-	Bytes  int64         // of the key and of the value
+	Node   string        // "" for the head of the host list, if the same transaction has no other key of the list: any node may have written it
+	Bytes  int64         // of the key and of the value; 0 for an entry in the host list, which the node does not write itself
 	Status *agent.Status // nil if the write is no readable status
+	Shown  string        // what other nodes see of this one, as text to compare; "" for other writes
 }
 
-// Watch calls each with the writes of all nodes from now on: statuses, runs and facts. It returns when ctx ends or the watch
-// breaks. The caller begins again and misses the writes in between.
+// Watch calls each with the writes of all nodes from now on: statuses, runs, facts and exports, and entries in the host list. It returns when
+// ctx ends or the watch breaks. The caller begins again and misses the writes in between.
 func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,6 +79,7 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	statuses := s.db.Client.Watch(need, s.db.Keys.AllStatuses(), opts...)
 	runs := s.db.Client.Watch(need, s.db.Keys.AllRuns(), opts...)
 	facts := s.db.Client.Watch(need, s.db.Keys.AllFacts(), opts...)
+	lists := s.db.Client.Watch(need, s.db.Keys.Environments(), opts...)
 	for {
 		var resp clientv3.WatchResponse
 		var open bool
@@ -83,6 +87,7 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 		case resp, open = <-statuses:
 		case resp, open = <-runs:
 		case resp, open = <-facts:
+		case resp, open = <-lists:
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -90,13 +95,26 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 		if err := resp.Err(); err != nil || !open {
 			return fmt.Errorf("cannot watch what nodes write: %w", s.db.Explain(watchEnd(err)))
 		}
+		writers, heads := map[int64]string{}, map[int64]NodeWrite{} // by revision
 		for _, e := range resp.Events {
-			if w, ok := s.nodeWrite(e); ok {
+			switch w, ok := s.nodeWrite(e); {
+			case ok && w.Node == "":
+				heads[e.Kv.ModRevision] = w
+			case ok:
+				writers[e.Kv.ModRevision] = w.Node
+				each(w)
+			}
+		}
+		for revision, w := range heads {
+			if w.Node = writers[revision]; w.Node == "" || w.Bytes > maxTouch {
 				each(w)
 			}
 		}
 	}
 }
+
+// maxTouch is more than the bytes of the head of a host list, with its key, when a program of Pulley wrote it.
+const maxTouch = 1 << 10
 
 // watchEnd returns the error of an ended watch if etcd gives no reason.
 func watchEnd(err error) error {
@@ -106,24 +124,44 @@ func watchEnd(err error) error {
 	return err
 }
 
-// nodeWrite reads the writer from its key: <kind>/<env>/<node>[/…].
-func (s *Fleet) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
+// nodeWrite reads the writer from its key: <kind>/<env>/<node>[/…], or environments/<env>/hosts/….
+func (s *Fleet) nodeWrite(e *clientv3.Event) (w NodeWrite, ok bool) {
 	key := string(e.Kv.Key)
 	rest, ours := strings.CutPrefix(key, s.db.Keys.Root())
 	parts := strings.SplitN(rest, "/", 4)
 	if !ours || len(parts) < 3 {
-		return NodeWrite{}, false
+		return w, false
 	}
 	ref, err := environments.ParseRef(etcd.Unescape(parts[1]))
 	if err != nil {
-		return NodeWrite{}, false
+		return w, false
 	}
-	w := NodeWrite{Ref: ref, Node: etcd.Unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
-	if parts[0]+"/" == strings.TrimPrefix(s.db.Keys.AllStatuses(), s.db.Keys.Root()) {
+	w = NodeWrite{Ref: ref, Node: etcd.Unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
+	k := s.db.Env(ref)
+	switch {
+	case strings.HasPrefix(key, k.Statuses()):
 		var st agent.Status
 		if etcd.Decode(key, e.Kv.Value, &st) == nil {
 			w.Status = &st
 		}
+	case strings.HasPrefix(key, k.Exports()):
+		var export agent.Export
+		w.Node = etcd.Unescape(strings.TrimPrefix(key, k.Exports()))
+		w.Shown = "export unreadable"
+		if etcd.Decode(key, e.Kv.Value, &export) == nil {
+			w.Shown = fmt.Sprintf("export %s", export.Facts) // in the order of paths; signs of life change nothing
+		}
+	case strings.HasPrefix(key, k.Hosts()):
+		w.Node, w.Bytes = etcd.Unescape(strings.TrimPrefix(key, k.Hosts())), 0
+		var host agent.Host
+		if etcd.Decode(key, e.Kv.Value, &host) != nil {
+			return w, false
+		}
+		w.Shown = fmt.Sprintf("entry %s %q %s", host.Hostname, host.Addresses, host.Checked)
+	case key == k.HostsHead():
+		w.Node = ""
+	default:
+		return w, !strings.HasPrefix(key, k.Root())
 	}
 	return w, true
 }

@@ -60,13 +60,14 @@ type Notice struct {
 	Node        string      `json:"node,omitempty"`
 	Machine     string      `json:"machine,omitempty"`
 	Hostname    string      `json:"hostname,omitempty"`
-	From        string      `json:"from,omitempty"` // address
+	From        string      `json:"from,omitempty"`  // address
 	Token       string      `json:"token,omitempty"` // ID
 	Step        string      `json:"step,omitempty"`
 	Boots       []string    `json:"boots,omitempty"` // boot ids
 	Bytes       int64       `json:"bytes,omitempty"`
 	Writes      int64       `json:"writes,omitempty"`
 	Calls       int64       `json:"calls,omitempty"`       // refused calls to etcd
+	Shown       int64       `json:"shown,omitempty"`       // changes of what other nodes see
 	Listener    string      `json:"listener,omitempty"`    // that refuses connections
 	Connections int64       `json:"connections,omitempty"` // open ones of From
 	Operator    string      `json:"operator,omitempty"`
