@@ -130,6 +130,13 @@ func (s watched) Source(ctx context.Context) (apply.Source, error) {
 	if want.Driver() == environments.DriverNone {
 		return apply.Source{}, fmt.Errorf("cannot watch %s: it has no provider\nadd `provider:` to its file, and apply that", s.file.Ref())
 	}
+	rewound, err := s.store.Targets.Rewound(ctx, s.file.Ref())
+	if err == nil && rewound {
+		err = fmt.Errorf("cannot watch %s: etcd went back in time or was restored, and its machines are those of that time\ncompare `pulley status -e %[1]s` with what you expect, then run `pulley recover -e %[1]s`", s.file.Ref())
+	}
+	if err != nil {
+		return apply.Source{}, err
+	}
 	if err := drivers.UseFile(want, &s.file.Provider, environmentFile(s.file.Ref())); err != nil {
 		return apply.Source{}, err
 	}

@@ -108,7 +108,7 @@ func (c Contradiction) Sentence() string {
 	case HistoryGap:
 		return fmt.Sprintf("somebody deleted changes of the history up to epoch %d, or wrote them again", c.Epoch)
 	case Restored:
-		return fmt.Sprintf("etcd was restored from a backup, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
+		return fmt.Sprintf("etcd was restored from a backup or went back in time, at epoch %d: the gate is paused until `pulley recover -e ENVIRONMENT` or the next promotion", c.Epoch)
 	case RetirementUnconfirmed:
 		return "no administrator confirmed the request to retire " + someNodes(c.Nodes)
 	case EpochAbove:

@@ -157,6 +157,12 @@ func (n *Notifier) HoldEnded(ref environments.Ref, h agent.Hold) {
 	n.send(store.Notice{ID: id(kind, ref, h.Scope, h.Until.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Hold: &h}, "")
 }
 
+// WentBack sends a notice of an environment whose etcd went back in time. It never blocks.
+func (n *Notifier) WentBack(ref environments.Ref, epoch agent.Epoch) {
+	kind := store.WentBack
+	n.send(store.Notice{ID: id(kind, ref, fmt.Sprint(epoch)), Kind: kind, Environment: ref.String()}, "")
+}
+
 // ConnectionsRefused sends a notice of a listener, and of the address with the most connections, or of the node or
 // operator at its limit. It never blocks.
 func (n *Notifier) ConnectionsRefused(of store.Notice) {
@@ -386,6 +392,9 @@ func render(n store.Notice) (title, text string) {
 			text = fmt.Sprintf("%s on %s by %s, until %s: %s\nIts nodes take what is desired for them: `pulley status -e %s`", h.Mode, h.Scope, h.Who, h.Until.UTC().Format(time.RFC3339), h.Why, n.Environment)
 		}
 		return title, text
+	case store.WentBack:
+		return "etcd went back in time: " + n.Environment + " is paused",
+			fmt.Sprintf("Nodes keep what they have, and what was in progress does not continue. Compare `pulley status -e %[1]s` with what you expect, then continue with `pulley recover -e %[1]s`.", n.Environment)
 	case store.ConnectionsRefused:
 		title := "pulley serve refuses connections: " + n.Listener
 		switch {

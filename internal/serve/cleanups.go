@@ -51,6 +51,9 @@ func (c *cleanups) work(ctx context.Context) error {
 
 // clean works on one node. It stores what is left, and why.
 func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver.Credentials) error {
+	if rewound, err := c.rewound(ctx, of.Environment); err != nil || rewound { // the node may be back since then
+		return err
+	}
 	log := c.Log.With("env", of.Environment, "node", of.Node)
 	left := of
 	left.Steps = nil

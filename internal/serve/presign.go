@@ -93,6 +93,10 @@ func (s *presigning) work(ctx context.Context) error {
 			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
 			continue
 		}
+		if rewound, err := s.rewound(ctx, ref); err != nil || rewound {
+			problems = append(problems, err)
+			continue
+		}
 		made, _, err := s.Store.Identities.AllPresigned(ctx, ref)
 		if err != nil {
 			problems = append(problems, err)

@@ -41,6 +41,10 @@ func (r *rollouts) advance(ctx context.Context) error {
 			}}
 			r.controllers[ref] = c
 		}
+		if rewound, err := r.rewound(ctx, ref); err != nil || rewound {
+			errs = append(errs, err)
+			continue
+		}
 		wait, err := c.Advance(ctx)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("environment %s: %w", ref, err))

@@ -396,11 +396,14 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if v.ready.Etcd != nil {
 		etcdDir = c.Member.Dir
 	}
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Past: c.past(), Clock: v.clock.check})
 	if err != nil {
 		return err
 	}
 	v.overloads.connect(tasks, metrics)
+	if err := tasks.lookBack(ctx); err != nil && ctx.Err() == nil { // before the first task acts on what etcd has
+		c.Warn(err)
+	}
 	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints, Now: c.Now}
 	if certs != nil {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true

@@ -41,6 +41,7 @@ type TasksConfig struct {
 	Puppet       string                      // folder with the credentials at the CA of Puppet servers; "": none
 	EtcdDir      string                      // data of an etcd in this process: serve makes room in it, and watches its disk; "": none
 	Hostname     string                      // of this machine, for the record of that disk
+	Past         string                      // file that remembers how far etcd was; "": only this process does
 	Clock        func(context.Context) error // refuses a clock that is wrong; nil accepts any
 }
 
@@ -57,6 +58,7 @@ type Tasks struct {
 	presigning *presigning // nil: this serve may not use the CA of Puppet servers
 
 	disk disk // for checkDisk alone
+	past past
 
 	mu   sync.Mutex
 	last map[string]string // the last error of each task: the log contains each once
@@ -97,16 +99,16 @@ func (t *Tasks) Run(ctx context.Context) {
 	h := &holds{Tasks: t, seen: map[environments.Ref]map[store.Scope]agent.Hold{}}
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
 	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]told{}, told: map[environments.Ref]map[string]bool{}}
-	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", r.advance) })
+	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", t.unlessBehind(r.advance)) })
 	if t.Puppet != "" {
 		c := &cleanups{Tasks: t, dir: t.Puppet, failed: pauses{}}
 		tasks.Go(func() {
-			t.every(ctx, cleanupInterval, "cannot remove nodes from Puppet servers", c.work)
+			t.every(ctx, cleanupInterval, "cannot remove nodes from Puppet servers", t.unlessBehind(c.work))
 		})
 	}
 	if t.presigning != nil {
 		tasks.Go(func() {
-			t.every(ctx, cleanupInterval, "cannot get certificates before machines boot", t.presigning.work)
+			t.every(ctx, cleanupInterval, "cannot get certificates before machines boot", t.unlessBehind(t.presigning.work))
 		})
 	}
 	if t.EtcdDir != "" {
@@ -125,6 +127,9 @@ func (t *Tasks) Run(ctx context.Context) {
 		})
 	}
 	tasks.Wait()
+	if err := t.past.remember(t.Past, t.Now()); err != nil {
+		t.Log.Warn("cannot remember how far etcd is", "error", err)
+	}
 }
 
 // every repeats a task until ctx ends, and logs each new error. With a wrong clock it does nothing.

@@ -37,6 +37,8 @@ const (
 
 	HoldEnded NoticeKind = "hold_ended" // by its time
 
+	WentBack NoticeKind = "etcd_went_back" // in time
+
 	ConnectionsRefused NoticeKind = "connections_refused"
 	CallsRefused       NoticeKind = "calls_refused"
 )

@@ -261,6 +261,11 @@ func aheadOfTime(reached agent.Epoch, changed, now time.Time) agent.Epoch {
 // time: then the new one is as far ahead. Its gate is paused until the next change: nodes would otherwise
 // return to the targets of the backup.
 func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
+	return s.anchor(ctx, ref, 0, a)
+}
+
+// anchor is Anchor of an environment that is known to have reached an epoch. It returns 0 if it was anchored since that epoch.
+func (s *Targets) anchor(ctx context.Context, ref environments.Ref, known agent.Epoch, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
 	if err != nil {
 		return 0, err
@@ -270,7 +275,12 @@ func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (a
 	if err != nil {
 		return 0, err
 	}
-	reached := agent.Epoch(0)
+	for _, c := range history.changes() {
+		if known > 0 && c.anchors() && c.Epoch > known {
+			return 0, nil
+		}
+	}
+	reached := known
 	for _, e := range append(history.epochs(), d.Gate.Epoch) {
 		if PossibleEpoch(e, at) {
 			reached = max(reached, e)

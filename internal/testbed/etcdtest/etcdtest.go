@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,32 @@ func (s *Server) Quota(bytes int64) {
 
 // Down stops the member. Its address then refuses connections.
 func (s *Server) Down() { s.etcd.Close() }
+
+// Keep returns a copy of the data, for SetBack.
+func (s *Server) Keep() (dir string) {
+	s.t.Helper()
+	dir = filepath.Join(s.t.TempDir(), "kept")
+	s.Down()
+	if err := os.CopyFS(dir, os.DirFS(s.config.Dir)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Up()
+	return dir
+}
+
+// SetBack starts the member again with the data that Keep copied, as an operator would who restores a disk: etcd goes back in time.
+func (s *Server) SetBack(dir string) {
+	s.t.Helper()
+	s.Down()
+	err := os.RemoveAll(s.config.Dir)
+	if err == nil {
+		err = os.CopyFS(s.config.Dir, os.DirFS(dir))
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.Up()
+}
 
 // Client returns a plain client of the member, for values that Pulley would never write.
 func (s *Server) Client() *clientv3.Client {

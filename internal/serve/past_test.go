@@ -1,0 +1,290 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/content"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/observe"
+)
+
+// setBack is a fleet whose etcd goes back in time. Its nodes keep their state.
+type setBack struct {
+	t      *testing.T
+	server *etcdtest.Server
+	s      *store.Store
+	to     map[string]agent.Target // by version
+	nodes  []string
+	log    *observe.Log
+	past   string
+
+	mu      sync.Mutex
+	applied []string // runs, as NODE VERSION
+	turns   []string // answered turns of jobs, as NODE ORDER
+	hang    bool     // nodes do not answer turns
+}
+
+func beginSetBack(t *testing.T) *setBack {
+	t.Helper()
+	server := etcdtest.Start(t)
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	f := &setBack{t: t, server: server, s: s, to: map[string]agent.Target{}, nodes: []string{"web1", "web2"}, log: &observe.Log{}, past: filepath.Join(t.TempDir(), "reached")}
+	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 2}\n"))
+	if err == nil {
+		err = s.Environments.PutSpec(t.Context(), spec, 0)
+	}
+	for i, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
+		r := store.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", i+1)}}
+		p, publishing := s.Releases.BeginPublish(t.Context(), "ann")
+		if err = errors.Join(err, publishing); err == nil {
+			_, err = s.Releases.Put(t.Context(), p, r, nil, nil)
+			err = errors.Join(err, p.Close())
+		}
+		f.to[version] = r.Target()
+	}
+	for _, name := range f.nodes {
+		err = errors.Join(err, s.Fleet.Register(t.Context(), "dev", agent.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.promote("1.0.0")
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for _, name := range f.nodes {
+		all.Go(func() { f.node(ctx, name) })
+	}
+	t.Cleanup(func() { cancel(); all.Wait() })
+	f.until("nodes apply 1.0.0", func() bool { return f.ran("1.0.0") == len(f.nodes) })
+	return f
+}
+
+func (f *setBack) me() store.Author { return store.Author{By: "ann", At: time.Now()} }
+
+func (f *setBack) desires() store.Desires {
+	f.t.Helper()
+	d, err := f.s.Targets.Desires(f.t.Context(), dev)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return d
+}
+
+func (f *setBack) promote(version string) {
+	f.t.Helper()
+	if _, err := f.s.Targets.Promote(f.t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.to[version], f.me()); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// start starts a rollout of a version, or a job.
+func (f *setBack) start(version string) rollout.Plan {
+	f.t.Helper()
+	var members []rollout.Member
+	var candidates []rollout.Candidate
+	for _, name := range f.nodes {
+		members = append(members, rollout.Member{Node: name, Machine: "m-" + name})
+		candidates = append(candidates, rollout.Candidate{Node: name, Role: "web", Machine: "m-" + name})
+	}
+	p, err := rollout.MakeJob(rollout.Order{By: "ann", At: time.Now()}, [][]rollout.Member{members})
+	d := f.desires()
+	if version != "" {
+		p, err = rollout.Make(rollout.Order{Target: f.to[version], Origin: d.Default, By: "ann", At: time.Now()}, candidates)
+	}
+	if err == nil {
+		p, err = f.s.Campaigns.Start(f.t.Context(), dev, d, p, f.me())
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return p
+}
+
+// node ticks as an agent does, with the agent's own decision, until ctx ends. What it knows outlives etcd's data.
+func (f *setBack) node(ctx context.Context, name string) {
+	st, who := agent.State{}, agent.Identity{Node: name, Role: "web", Environment: "dev"}
+	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		d, err := f.s.Node.Desire(ctx, who)
+		if err != nil {
+			continue
+		}
+		dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := agent.Status{
+			Node: name, Role: "web", Phase: agent.Running, Cause: dec.Cause, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
+			Settings: agent.DefaultSettings(), Machine: "m-" + name, LastRun: "run", Ran: st.Ran,
+		}
+		a := d.Assignment()
+		if a != nil {
+			report.Assignment, report.Phase = a.ID, agent.Idle
+			st.Epoch = max(st.Epoch, d.Gate.Epoch)
+		}
+		turn := a != nil && a.Kind == agent.AssignRun && (st.Ran == nil || st.Ran.ID != a.ID)
+		f.mu.Lock()
+		hangs := turn && f.hang
+		f.mu.Unlock()
+		if (dec.Action == agent.Take || dec.Action == agent.Enforce && turn) && !hangs {
+			report.Phase = agent.Running
+			if f.s.Node.Admit(ctx, who, d, report) != nil {
+				continue
+			}
+			f.mu.Lock()
+			f.applied = append(f.applied, name+" "+dec.Target.Release)
+			if turn {
+				f.turns = append(f.turns, name+" "+a.ID)
+				st.Ran = &agent.Answer{ID: a.ID}
+			}
+			f.mu.Unlock()
+			st.LastGood, st.Enforcing, st.RanAt = dec.Target, dec.Target, time.Now()
+			report.LastGood, report.Enforcing, report.Ran = dec.Target, dec.Target, st.Ran
+		}
+		report.Phase = agent.Idle
+		_ = f.s.Node.Report(ctx, who, report, nil, nil) // while etcd is down, the next tick reports
+	}
+}
+
+// ran returns how many runs applied a version.
+func (f *setBack) ran(version string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, run := range f.applied {
+		if strings.HasSuffix(run, " "+version) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *setBack) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.applied, f.turns, f.hang = nil, nil, false
+}
+
+func (f *setBack) until(what string, ready func() bool) {
+	f.t.Helper()
+	for end := time.Now().Add(time.Minute); !ready(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			f.t.Fatalf("never: %s\n%s", what, f.log)
+		}
+	}
+}
+
+func (f *setBack) ended(p rollout.Plan) {
+	f.t.Helper()
+	f.until(p.ID+" completes", func() bool {
+		c, err := f.s.Campaigns.Get(f.t.Context(), dev, p.ID, nil)
+		return err == nil && c.Plan.Nonce == p.Nonce && c.State.Phase == rollout.Completed
+	})
+}
+
+// serve runs the background tasks of one serve until stop is called.
+func (f *setBack) serve() (stop func()) {
+	f.t.Helper()
+	k, err := NewTasks(TasksConfig{Store: f.s, Now: time.Now, Log: f.log.Logger(), Past: f.past})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(f.t.Context())
+	done := make(chan struct{})
+	go func() { k.Run(ctx); close(done) }()
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); <-done }) }
+	f.t.Cleanup(stop)
+	return stop
+}
+
+// TestEtcdSetBackUnderServe: etcd gets the data of yesterday, while serve runs or before it starts again, with a rollout that completed since then and a
+// job in progress. Serve notices it, pauses what it drives and names the command that continues. The next rollout and the next job are carried out as
+// they were ordered, whatever nodes and serve remember.
+func TestEtcdSetBackUnderServe(t *testing.T) {
+	t.Parallel()
+	for _, restarted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("serve restarted %t", restarted), func(t *testing.T) {
+			t.Parallel()
+			f := beginSetBack(t)
+			yesterday := f.server.Keep()
+			stop := f.serve()
+			f.ended(f.start("2.0.0"))
+			f.mu.Lock()
+			f.hang = true
+			f.mu.Unlock()
+			job := f.start("")
+			f.until("the job orders", func() bool {
+				c, err := f.s.Campaigns.Get(t.Context(), dev, job.ID, nil)
+				return err == nil && len(c.State.Slots) > 0
+			})
+			if restarted {
+				stop()
+			}
+			f.server.SetBack(yesterday)
+			f.forget()
+			if restarted {
+				stop = f.serve()
+			}
+			f.until("serve pauses dev", func() bool {
+				rewound, err := f.s.Targets.Rewound(t.Context(), dev)
+				return err == nil && rewound
+			})
+			d := f.desires()
+			if d.Gate.By != "pulley serve" || !strings.Contains(string(d.Gate.Why), "went back in time") || d.Gate.Epoch < 1_000_000 {
+				t.Errorf("the gate is %+v", d.Gate)
+			}
+			f.until("the log names the command", func() bool { return strings.Contains(f.log.String(), "pulley recover -e dev") })
+			f.promote("1.0.0") // the operator continues
+			f.until("nodes return to what is desired", func() bool { return f.ran("1.0.0") == len(f.nodes) })
+			f.ended(f.start("3.0.0"))
+			next := f.start("")
+			f.ended(next)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if slices.ContainsFunc(f.applied, func(run string) bool { return strings.HasSuffix(run, "2.0.0") }) || len(f.turns) != len(f.nodes) {
+				t.Errorf("after etcd went back nodes ran %v, and %s had the turns %v", f.applied, next.ID, f.turns)
+			}
+			for _, turn := range f.turns {
+				if _, order, _ := strings.Cut(turn, " "); !next.Ordered(order) {
+					t.Errorf("%s is not of the new job", turn)
+				}
+			}
+			stop()
+			if b, err := os.ReadFile(f.past); err != nil || !strings.Contains(string(b), `"dev"`) {
+				t.Errorf("serve remembers %s: %v", b, err)
+			}
+		})
+	}
+}
+
+// TestRunningEtcdIsNotBehind: a serve that restarts, an environment that was made again and a history that was shortened are no etcd that went back.
+func TestRunningEtcdIsNotBehind(t *testing.T) {
+	t.Parallel()
+	reach := func(epoch agent.Epoch, change string) store.Moment {
+		return store.Moment{Revision: 100, Reached: map[string]store.Reach{"dev": {Epoch: epoch, Change: change}}}
+	}
+	if behind := reach(5, "a").Behind(store.Moment{}); len(behind) > 0 {
+		t.Errorf("the first look finds %v", behind)
+	}
+	later := reach(7, "b")
+	if behind := later.Behind(reach(9, "x")); !slices.Equal(behind, []string{"dev"}) {
+		t.Errorf("a lower epoch: %v", behind)
+	}
+	later.Revision = 99
+	if behind := later.Behind(reach(7, "")); !slices.Equal(behind, []string{"dev"}) {
+		t.Errorf("a lower revision: %v", behind)
+	}
+}

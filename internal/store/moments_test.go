@@ -1,0 +1,89 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+// A serve that took a changed environment for one that went back in time would pause it for nothing; one that missed it would let old orders continue.
+func TestMomentsThatGoBack(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st, ctx, client := open(t, server, ""), t.Context(), server.Client()
+	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1}\n"))
+	if err == nil {
+		err = st.Environments.PutSpec(ctx, e, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs := []environments.Ref{dev, {Environment: "other"}}
+	change := func() {
+		t.Helper()
+		d := desires(t, st, dev)
+		if _, err := st.Targets.Promote(ctx, dev, d, store.Scope{Role: "web"}, store.Promoted, agent.Target{}, me); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := store.Moment{}
+	look := func() (behind []string) {
+		t.Helper()
+		now, err := st.Targets.Moment(ctx, refs, last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		behind, last = now.Behind(last), now
+		return behind
+	}
+	const history, gate = "/pulley/v1/environments/dev/history/000000000002", "/pulley/v1/environments/dev/gate"
+	for name, c := range map[string]struct {
+		do     func() error
+		behind int
+	}{
+		"nothing":         {func() error { return nil }, 0},
+		"another change":  {func() error { change(); return nil }, 0},
+		"a lower epoch":   {func() error { _, err := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`); return err }, 1},
+		"another history": {func() error { _, err := client.Put(ctx, history, `{"v":1,"epoch":2,"kind":"promote","by":"bob"}`); return err }, 1},
+		"made again": {func() error {
+			_, err := client.Delete(ctx, gate)
+			_, other := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`)
+			return errors.Join(err, other)
+		}, 0},
+		"unreadable": {func() error { _, err := client.Put(ctx, gate, "damaged"); return err }, 0},
+	} {
+		if _, err := client.Delete(ctx, "/pulley/v1/environments/dev/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Environments.PutSpec(ctx, e, 0); err != nil {
+			t.Fatal(err)
+		}
+		change()
+		change()
+		look()
+		if behind := look(); len(behind) > 0 {
+			t.Errorf("%s: before it, %v", name, behind)
+		}
+		if err := c.do(); err != nil {
+			t.Fatal(err)
+		}
+		if behind := look(); len(behind) != c.behind {
+			t.Errorf("%s: %v are behind", name, behind)
+		}
+	}
+	last.Revision += 1_000_000
+	if _, err := client.Delete(ctx, gate); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`); err != nil {
+		t.Fatal(err)
+	}
+	if behind := look(); len(behind) != 1 {
+		t.Errorf("a lower revision: %v are behind", behind)
+	}
+}
