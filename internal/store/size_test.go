@@ -45,7 +45,7 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 		}
 	}
 	var names []string
-	for i := range 46 { // their statuses are more than one answer
+	for i := range 50 { // their statuses are more than one answer
 		put(fmt.Sprintf("status/dev/bad%d", i+1), large)
 	}
 	for i := range 13 {
@@ -64,7 +64,7 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 		if err != nil || n != 13 {
 			t.Errorf("%s: %d of 13 are readable: %v", what, n, err)
 		}
-		if damaged != nil && (len(damaged) != 46 || !strings.Contains(damaged[0], "bad1: its value has 1416 KiB")) {
+		if damaged != nil && (len(damaged) != 50 || !strings.Contains(damaged[0], "bad1: its value has 1416 KiB")) {
 			t.Errorf("%s: %d of 13 are named: %.300q", what, len(damaged), damaged)
 		}
 	}
@@ -77,7 +77,7 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 	}
 	readable("the state", len(f.Statuses), append([]string{}, statuses...), err)
 	some, err := st.Fleet.StatusesOf(ctx, dev, names)
-	for i := 13; i < 46; i++ {
+	for i := 13; i < 50; i++ {
 		names = append(names, fmt.Sprintf("bad%d", i+1))
 	}
 	if some, err := st.Fleet.StatusesOf(ctx, dev, names); err != nil || len(some) != 13 {
