@@ -180,7 +180,9 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 		rest = "its certificate is rejected; " + rest
 	}
 	fmt.Fprintf(o.env.Stdout, "removed %s from the host list of %s; %s\n", node, ref, rest)
-	if c, err := s.Joins.Cleanup(ctx, ref, node); err == nil && c != nil {
+	if c, err := s.Joins.Cleanup(ctx, ref, node); err == nil && c.Unread() {
+		fmt.Fprintf(o.env.Stdout, "the environment %s cannot be read: pulley serve removes %s from its Puppet servers when it can; `pulley doctor` lists it\n", ref, c.Certname)
+	} else if err == nil && c != nil {
 		fmt.Fprintf(o.env.Stdout, "pulley serve removes %s from %s; `pulley doctor` lists what is left\n", c.Certname, cli.Count(len(c.Steps), "Puppet server"))
 	}
 	r, err := s.Machines.Record(ctx, ref, node)

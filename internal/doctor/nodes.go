@@ -428,6 +428,7 @@ func notices(f *facts) (all []Finding) {
 const (
 	shownCleanups = 5
 	kindPuppetDB  = string(store.CleanPuppetDB)
+	kindUnread    = string(store.CleanUnread)
 )
 
 // cleanups names what Puppet servers still have of removed nodes, and what they do not have of new ones: one finding for each server of an

@@ -381,6 +381,10 @@ func (f Finding) render() (sentence, remedy string) {
 	case straysDeleted:
 		return fmt.Sprintf("%d users and %d roles without an owner were deleted", p.Count, p.Count2), ""
 	case cleanupPending:
+		if p.Kind == kindUnread {
+			return "environment " + env + " could not be read when nodes were removed: its Puppet servers may still have them: " + someNodes(p),
+				"repair it with `pulley env apply`: `pulley serve` then cleans them. If the environment is gone for ever: clean each at the Puppet CA, then `pulley nodes remove NODE -e " + env + " --forget`"
+		}
 		what := "the Puppet CA " + p.Endpoint + " may still have valid certificates of removed nodes: " + someNodes(p)
 		if p.Kind == kindPuppetDB {
 			what = "PuppetDB " + p.Endpoint + " still has removed nodes: " + someNodes(p)

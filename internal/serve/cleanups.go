@@ -14,6 +14,7 @@ import (
 
 const (
 	cleanupInterval = 5 * time.Second
+	unreadInterval  = time.Minute      // without credentials: of looks at environments that could not be read at a removal
 	cleanupPause    = 10 * time.Second // after a failure of a server; doubled with each further one
 	maxCleanupPause = 5 * time.Minute
 )
@@ -22,7 +23,7 @@ const (
 // the same: each step may be repeated. It is not safe for concurrent use.
 type cleanups struct {
 	*Tasks
-	dir    string // of the credentials
+	dir    string // of the credentials; "": another serve has them
 	failed pauses // of servers, by their URLs, and of single nodes there
 }
 
@@ -35,6 +36,15 @@ func (c *cleanups) work(ctx context.Context) error {
 	}
 	if err != nil || len(all) == 0 {
 		return errors.Join(append(problems, err)...)
+	}
+	for i, one := range all {
+		if one.Unread() {
+			all[i], err = c.read(ctx, one)
+			problems = append(problems, err)
+		}
+	}
+	if c.dir == "" {
+		return errors.Join(problems...)
 	}
 	own, err := puppetserver.LoadCredentials(c.dir) // at each round: they are renewed while serve runs
 	if err != nil {
@@ -49,6 +59,19 @@ func (c *cleanups) work(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
+// read finds the steps of a removal whose environment could not be read. Without an environment, they stay unknown.
+func (c *cleanups) read(ctx context.Context, of store.Cleanup) (store.Cleanup, error) {
+	spec, _, err := c.Store.Environments.Spec(ctx, of.Environment)
+	if errors.As(err, new(*store.UnreadableError)) || err == nil && spec == nil {
+		return of, nil // doctor lists it
+	}
+	if err == nil {
+		of.Steps = store.CleanupSteps(spec, of.Certname)
+		err = c.Store.Joins.PutCleanup(ctx, of)
+	}
+	return of, err
+}
+
 // clean works on one node. It stores what is left, and why.
 func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver.Credentials) error {
 	if rewound, err := c.rewound(ctx, of.Environment); err != nil || rewound { // the node may be back since then
@@ -58,6 +81,10 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 	left := of
 	left.Steps = nil
 	for _, step := range of.Steps {
+		if step.Kind == store.CleanUnread {
+			left.Steps = append(left.Steps, step)
+			continue
+		}
 		here := step.URL + " " + of.Environment.String() + " " + of.Node
 		if c.failed.wait(step.URL, c.Now()) || c.failed.wait(here, c.Now()) {
 			left.Steps = append(left.Steps, step)

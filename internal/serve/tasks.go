@@ -100,12 +100,11 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
 	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]told{}, told: map[environments.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", t.unlessBehind(r.advance)) })
-	if t.Puppet != "" {
-		c := &cleanups{Tasks: t, dir: t.Puppet, failed: pauses{}}
-		tasks.Go(func() {
-			t.every(ctx, cleanupInterval, "cannot remove nodes from Puppet servers", t.unlessBehind(c.work))
-		})
+	c, cleanupEvery := &cleanups{Tasks: t, dir: t.Puppet, failed: pauses{}}, cleanupInterval
+	if t.Puppet == "" {
+		cleanupEvery = unreadInterval
 	}
+	tasks.Go(func() { t.every(ctx, cleanupEvery, "cannot remove nodes from Puppet servers", t.unlessBehind(c.work)) })
 	if t.presigning != nil {
 		tasks.Go(func() {
 			t.every(ctx, cleanupInterval, "cannot get certificates before machines boot", t.unlessBehind(t.presigning.work))

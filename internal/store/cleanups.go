@@ -20,12 +20,13 @@ type CleanupKind string
 const (
 	CleanCertificate CleanupKind = "certificate" // at a CA: serve revokes and deletes it
 	CleanPuppetDB    CleanupKind = "puppetdb"    // serve deactivates the node
+	CleanUnread      CleanupKind = "unread"      // the environment could not be read at the removal: serve finds the steps when it can
 )
 
 // CleanupStep is one of them, until it is done.
 type CleanupStep struct {
 	Kind CleanupKind `json:"kind"`
-	URL  string      `json:"url"`            // of the CA or of PuppetDB
+	URL  string      `json:"url,omitempty"`  // of the CA or of PuppetDB
 	Name string      `json:"name,omitempty"` // in the server's certificate; "": that of the URL
 
 	Problem agent.Prose `json:"problem,omitempty"` // of the last attempt
@@ -42,30 +43,40 @@ type Cleanup struct {
 	Environment environments.Ref `json:"-"`
 }
 
-// cleanupOf returns what a removal leaves at the Puppet servers of an environment; nil for nothing.
+// cleanupOf returns what a removal leaves at the Puppet servers of an environment; nil for nothing. Without a spec, that is not known yet.
 func cleanupOf(spec *environments.Environment, node string, r Removal) *Cleanup {
-	if spec == nil {
-		return nil
-	}
-	c := Cleanup{Node: node, Certname: environments.Certname(node), Removed: r.At.UTC(), By: r.By}
-	p := &spec.Puppet
-	cas := p.CA.Also
-	if p.CA.URL != "" {
-		cas = append([]string{p.CA.URL}, cas...)
-	}
-	if p.IsServer(c.Certname) {
-		cas = nil
-	}
-	for _, url := range cas {
-		c.Steps = append(c.Steps, CleanupStep{Kind: CleanCertificate, URL: url, Name: p.NameAt(url)})
-	}
-	if p.PuppetDB != "" {
-		c.Steps = append(c.Steps, CleanupStep{Kind: CleanPuppetDB, URL: p.PuppetDB})
+	c := Cleanup{Node: node, Certname: environments.Certname(node), Removed: r.At.UTC(), By: r.By, Steps: []CleanupStep{{Kind: CleanUnread}}}
+	if spec != nil {
+		c.Steps = CleanupSteps(spec, c.Certname)
 	}
 	if len(c.Steps) == 0 {
 		return nil
 	}
 	return &c
+}
+
+// CleanupSteps returns the steps that remove a certname from the Puppet servers of an environment.
+func CleanupSteps(spec *environments.Environment, certname string) (steps []CleanupStep) {
+	p := &spec.Puppet
+	cas := p.CA.Also
+	if p.CA.URL != "" {
+		cas = append([]string{p.CA.URL}, cas...)
+	}
+	if p.IsServer(certname) {
+		cas = nil
+	}
+	for _, url := range cas {
+		steps = append(steps, CleanupStep{Kind: CleanCertificate, URL: url, Name: p.NameAt(url)})
+	}
+	if p.PuppetDB != "" {
+		steps = append(steps, CleanupStep{Kind: CleanPuppetDB, URL: p.PuppetDB})
+	}
+	return steps
+}
+
+// Unread reports whether the environment of a cleanup could not be read at the removal.
+func (c *Cleanup) Unread() bool {
+	return c != nil && slices.ContainsFunc(c.Steps, func(s CleanupStep) bool { return s.Kind == CleanUnread })
 }
 
 // Cleanups lists all cleanups, the oldest removal first. damaged names the unreadable ones.

@@ -134,3 +134,69 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// A removal while the environment is damaged, of a newer Pulley or missing must leave a record: nobody else knows that the certificate is
+// still valid.
+func TestRemovalIsRecordedWhateverTheEnvironmentIs(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]string{"damaged": "?", "newer": `{"v":99}`, "missing": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := etcdtest.Start(t)
+			st, ctx, key := open(t, server, ""), t.Context(), "/pulley/v1/environments/dev/spec"
+			if value != "" {
+				if _, err := server.Client().Put(ctx, key, value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, node := range []string{"web1", "web2"} {
+				if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"}); err != nil {
+					t.Fatal(err)
+				}
+				if err := st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "web", User: "pulley/node/dev/" + node + "/00000000000000aa", Incarnation: "00000000000000aa"}, 0); err != nil {
+					t.Fatal(err)
+				}
+				if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all, damaged, err := st.Joins.Cleanups(ctx)
+			if err != nil || len(damaged) > 0 || len(all) != 2 || !all[0].Unread() || all[0].Certname != "web1" {
+				t.Fatalf("%+v, %v, %v", all, damaged, err)
+			}
+			// An environment that can be repaired keeps the record; without one, a second removal drops it.
+			if _, err := st.Joins.ForgetNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"}); (err == nil) != (value == "") {
+				t.Errorf("a second removal: %v", err)
+			}
+			c, err := st.Joins.Cleanup(ctx, dev, "web2")
+			if err != nil || c.Unread() != (value != "") {
+				t.Errorf("after a second removal: %+v, %v", c, err)
+			}
+			if h, err := st.Joins.Holder(ctx, dev, "web1"); err != nil || h.Awaited() {
+				t.Errorf("%+v, %v", h, err)
+			}
+		})
+	}
+}
+
+// The certificates of nodes in a destroyed environment must not stay valid, forgotten.
+func TestDestructionRecordsWhatPuppetServersHave(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: environments.PuppetSettings{
+		Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}}, CA: environments.PuppetCA{URL: "https://10.0.0.1"},
+	}}
+	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
+		t.Fatal(err)
+	}
+	if all, _, err := st.Joins.Cleanups(ctx); err != nil || len(all) != 1 || all[0].Node != "web1" || len(all[0].Steps) != 1 || all[0].Steps[0].Kind != store.CleanCertificate {
+		t.Errorf("%+v, %v", all, err)
+	}
+}

@@ -109,18 +109,47 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 	return nil
 }
 
-// giveUpPresigned records that the certificates of machines which will not join are to be cleaned.
+// giveUpPresigned records that the certificates of machines which will not join, and of nodes that are in the fleet, are to be cleaned.
 func (a *Applying) giveUpPresigned(ctx context.Context, d *Destroyed) error {
 	kv, err := a.db.Get(ctx, a.keys.Spec())
 	if err != nil || len(kv.Kvs) == 0 {
 		return err
 	}
-	spec, _ := environments.Decode(kv.Kvs[0].Value) // an unreadable one names no CA, and stops no destruction
+	spec, _ := environments.Decode(kv.Kvs[0].Value) // an unreadable one stops no destruction
 	all, _, err := a.machines.joins.identities.AllPresigned(ctx, a.ref)
 	for node := range all {
 		if err == nil {
 			err = a.machines.joins.GiveUpPresigned(ctx, a.ref, spec, node, Removal{At: a.now(), By: a.by})
 			d.Keys++
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return a.recordCleanups(ctx, spec)
+}
+
+// recordCleanups records what Puppet servers have of the nodes that are still in the fleet: the environment is destroyed with them.
+func (a *Applying) recordCleanups(ctx context.Context, spec *environments.Environment) error {
+	nodes := map[string]bool{}
+	identities, _, err := a.machines.joins.identities.List(ctx, a.ref)
+	for node, i := range identities {
+		nodes[node] = i.Live()
+	}
+	if err == nil {
+		err = a.db.Scan(ctx, a.keys.Hosts(), func(rest string, _ *etcd.KV) error {
+			nodes[etcd.Unescape(rest)] = true
+			return nil
+		}, clientv3.WithKeysOnly())
+	}
+	for node, left := range nodes {
+		cleanup := cleanupOf(spec, node, Removal{At: a.now(), By: a.by})
+		if err != nil || !left || cleanup == nil {
+			continue
+		}
+		key := a.keys.Cleanup(node)
+		if err = a.commit(ctx, etcd.If(etcd.Same(key, 0)).Put(key, cleanup)); errors.Is(err, etcd.ErrConflict) { // of an earlier removal, or of an interrupted destruction
+			err = nil
 		}
 	}
 	return err

@@ -115,6 +115,9 @@ func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 				t.Errorf("the preview counts %+v, and it destroyed %+v", preview, d)
 			}
 			gone, come := differ(before, server.Everything())
+			// The environment of this test cannot be read: what Puppet servers have of its nodes is recorded.
+			recorded := func(line string) bool { return strings.HasPrefix(line, "key /pulley/v1/cleanups/"+env+"/") }
+			gone, come = slices.DeleteFunc(gone, recorded), slices.DeleteFunc(come, recorded)
 			var want []string
 			keys, users, roles := int64(0), 0, 0
 			for _, line := range before {

@@ -114,7 +114,7 @@ func (s *Joins) Holder(ctx context.Context, ref environments.Ref, node string) (
 	h.Listed, h.Presigned = host != nil, made != nil
 	if cleanup != nil {
 		for _, step := range cleanup.Steps {
-			h.Unclean = h.Unclean || step.Kind == CleanCertificate
+			h.Unclean = h.Unclean || step.Kind == CleanCertificate || step.Kind == CleanUnread
 		}
 	}
 	return h, etcd.Wrap(err, "cannot read the holder of the name %s", node)

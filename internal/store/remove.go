@@ -64,6 +64,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	var record *booked
 	var made bool // a certificate of Puppet's CA, for its next machine
 	var spec *environments.Environment
+	var exists bool      // the environment
 	var unreadable error // only an entry of the host list needs the machine record
 	_, err := s.db.Read(ctx, read,
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
@@ -72,7 +73,8 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		etcd.Point{Key: k.Presigned(node), Read: func(*etcd.KV) error { made = true; return nil }},
 		etcd.Point{Key: k.Cleanup(node), Read: func(*etcd.KV) error { return nil }},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
-			spec, _ = environments.Decode(kv.Value) // an unreadable one names no Puppet servers, and stops no removal
+			exists = true
+			spec, _ = environments.Decode(kv.Value) // an unreadable one stops no removal: its Puppet servers are found later
 			return nil
 		}},
 		etcd.Point{Key: k.MachineRecord(node), Read: func(kv *etcd.KV) error {
@@ -109,7 +111,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		users = append(users, reserve.User)
 	}
 	b := etcd.If(etcd.Unchanged(read)...).Delete(gone...).Touch(k.HostsHead()).Touch(s.db.Keys.Targets())
-	if cleanup := cleanupOf(spec, node, r); cleanup != nil && (host != nil || identity.Live() || made) {
+	if cleanup := cleanupOf(spec, node, r); cleanup != nil && (host != nil && exists || identity.Live() || made) {
 		b.Put(k.Cleanup(node), cleanup)
 	}
 	// A node that left by itself may return with its old token, and others may take its name. This removal forbids
@@ -162,6 +164,11 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 	if err == nil {
 		f.Keys, err = s.forget(ctx, ref, node)
 	}
+	if err == nil {
+		var dropped bool
+		dropped, err = s.dropUnread(ctx, ref, node)
+		known = known || dropped
+	}
 	var alarms []Alarm
 	if err == nil {
 		alarms, err = s.cluster.Alarms(ctx)
@@ -177,6 +184,21 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 		return f, err
 	}
 	return f, nil
+}
+
+// dropUnread deletes the record of an earlier removal if the environment no longer exists: nothing names its Puppet servers any more.
+func (s *Joins) dropUnread(ctx context.Context, ref environments.Ref, node string) (dropped bool, err error) {
+	key, spec := s.db.Env(ref).Cleanup(node), s.db.Env(ref).Spec()
+	if exists, err := s.db.Exists(ctx, spec); err != nil || exists {
+		return false, err
+	}
+	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Cleanup, b *etcd.Batch) error {
+		if dropped = old.Unread(); dropped {
+			b.If(etcd.Same(spec, 0)).Delete(key)
+		}
+		return nil
+	})
+	return dropped, err
 }
 
 // forget deletes a node's reports, and returns the number of their keys. It contains no puts: a full etcd accepts it.

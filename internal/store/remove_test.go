@@ -61,6 +61,7 @@ func TestRemovedNodeHasNoAccessAndNoKeys(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
+	apply(t, st)
 	joined(t, server, "controller1", nodeA)
 	joined(t, server, "controller10", "pulley/node/dev/controller10/00000000000000f0")
 	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld); err != nil { // half of an interrupted join

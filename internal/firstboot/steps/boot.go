@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -256,7 +255,7 @@ func (b *boot) takeLock() (*os.File, error) {
 	return f, nil
 }
 
-// forgetCopy removes the identity that a copied disk contains: it belongs to the original machine.
+// forgetCopy removes every key of the node that a copied disk contains: it belongs to the original machine.
 func (b *boot) forgetCopy() error {
 	state, err := b.memory().Load()
 	if err != nil {
@@ -266,12 +265,10 @@ func (b *boot) forgetCopy() error {
 		return nil
 	}
 	b.Log.Warn("this disk was another machine's; its identity is removed", "machine", state.Machine)
-	for _, path := range []string{nodeconfig.Under(b.Root).IdentityFile(), nodeconfig.Under(b.Root).JoinKeyFile()} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot remove another machine's identity: %w", err)
-		}
+	if err := b.forgetServerKeys(); err != nil {
+		return err
 	}
-	return nil
+	return forgetKeys(b.Root)
 }
 
 // unsetProxies removes the proxy that userdata's script exports for its downloads: servers and etcd are reached

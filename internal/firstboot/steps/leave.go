@@ -62,12 +62,7 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	if err := b.withDisk(func(d *agent.Disk) error { return d.Disable(reason) }); err != nil {
 		return node, false, err
 	}
-	for _, path := range []string{c.IdentityFile(), c.JoinKeyFile()} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return node, false, fmt.Errorf("cannot remove the identity: %w", err)
-		}
-	}
-	return c.Identity, true, nil
+	return c.Identity, true, forgetKeys(c.Root)
 }
 
 func poweringOff(ctx context.Context) (bool, error) {
