@@ -39,7 +39,7 @@ func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Re
 	if report != nil {
 		r.ConfigVersion = clip.Line(meaningful(report), maxVersion)
 	}
-	r.Log = limited(r.Log, maxLogLines)
+	r.Log = limited(r.Log, maxLogLines, report.cutLines())
 	return r
 }
 

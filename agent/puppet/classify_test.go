@@ -121,7 +121,7 @@ func TestLimitedLogKeepsErrors(t *testing.T) {
 		}
 		lines = append(lines, agent.LogLine{Level: level, Message: string(rune('a' + i%26))})
 	}
-	got := limited(lines, 500)
+	got := limited(lines, 500, 0)
 	errs := 0
 	for _, line := range got {
 		if line.Level == "err" {
@@ -134,7 +134,7 @@ func TestLimitedLogKeepsErrors(t *testing.T) {
 	for i := range lines {
 		lines[i].Level = "err"
 	}
-	if got := limited(lines, 500); len(got) != 500 {
+	if got := limited(lines, 500, 0); len(got) != 500 {
 		t.Errorf("%d lines of errors, want 500", len(got))
 	}
 }

@@ -172,9 +172,9 @@ func isError(line agent.LogLine) bool {
 	return false
 }
 
-// limited keeps at most limit lines in their order. It prefers errors, and then later lines.
-func limited(lines []agent.LogLine, limit int) []agent.LogLine {
-	if len(lines) <= limit {
+// limited keeps at most limit lines in their order, of which cut were removed before. It prefers errors, and then later lines.
+func limited(lines []agent.LogLine, limit, cut int) []agent.LogLine {
+	if len(lines) <= limit && cut == 0 {
 		return lines
 	}
 	room := limit - 1 // for the line about removed lines
@@ -187,7 +187,7 @@ func limited(lines []agent.LogLine, limit int) []agent.LogLine {
 			}
 		}
 	}
-	out := []agent.LogLine{{Level: "notice", Message: fmt.Sprintf("%d lines are left out here; Puppet's own report has them", len(lines)-limit+1)}}
+	out := []agent.LogLine{{Level: "notice", Message: fmt.Sprintf("%d lines are left out here; Puppet's own report has them", max(len(lines)-limit+1, 0)+cut)}}
 	for i, line := range lines {
 		if keep[i] {
 			out = append(out, line)

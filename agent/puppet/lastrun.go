@@ -1,8 +1,10 @@
 package puppet
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -125,19 +127,15 @@ func (p *Puppet) showLastRun(job agent.Job, r agent.Result) {
 		return
 	}
 	dir := p.RunDir(job.ID)
-	summary, err := bounded.ReadFile(filepath.Join(dir, "summary.yaml"), maxReport)
+	summary, err := bounded.ReadFile(filepath.Join(dir, "summary.yaml"), maxWhole)
 	if errors.Is(err, os.ErrNotExist) {
 		summary, err = failedSummary(r, time.Now())
 	}
 	if err == nil {
-		err = replace(p.LastRun.Summary, summary)
+		err = replace(p.LastRun.Summary, bytes.NewReader(summary))
 	}
 	if r.Report != "" {
-		report, readErr := bounded.ReadFile(r.Report, maxReport)
-		if readErr == nil {
-			readErr = replace(p.LastRun.Report, report)
-		}
-		err = errors.Join(err, readErr)
+		err = errors.Join(err, copyTo(p.LastRun.Report, r.Report))
 	}
 	if err != nil {
 		p.log().Warn("cannot write the files of the last run for monitoring", "error", err)
@@ -155,20 +153,36 @@ func failedSummary(r agent.Result, now time.Time) ([]byte, error) {
 	})
 }
 
+// copyTo replaces a file by a copy of another one, which may be large.
+func copyTo(path, from string) error {
+	f, err := bounded.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return replace(path, f)
+}
+
 // replace writes a file with the mode and the owner of the one that it replaces, else those of Puppet.
-func replace(path string, text []byte) error {
+func replace(path string, text io.Reader) error {
 	if path == "" {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
+	mode := os.FileMode(0o640)
 	old, err := os.Lstat(path)
-	if err != nil || !old.Mode().IsRegular() {
-		return atomicfile.WriteShared(path, text, 0o640)
+	regular := err == nil && old.Mode().IsRegular()
+	if regular {
+		mode = old.Mode().Perm()
 	}
 	// The folder may belong to Puppet's user.
-	if err := atomicfile.WriteShared(path, text, old.Mode().Perm()); err != nil {
+	err = atomicfile.WriteSharedFunc(path, mode, func(f *os.File) error {
+		_, err := io.Copy(f, text)
+		return err
+	})
+	if err != nil || !regular {
 		return err
 	}
 	if owner, ok := old.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {

@@ -211,7 +211,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	r, report, console := p.readResult(job)
 	r.ExitCode = e.code
 	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
-	r.Log = limited(r.Log, maxLogLines)
+	r.Log = limited(r.Log, maxLogLines, report.cutLines())
 	return r
 }
 

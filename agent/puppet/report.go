@@ -19,7 +19,6 @@ import (
 
 // The limits of a report, and of the stored part of it.
 const (
-	maxReport    = 64 << 20 // bytes
 	maxResources = 200
 	maxLogLines  = 500
 	maxMessage   = 2 << 10 // bytes
@@ -48,6 +47,7 @@ type runReport struct {
 
 	declares bool              // a node declaration has resources of its own, besides messages
 	left     int               // resources beyond the limit
+	cut      int               // lines of the log beyond the limit
 	preview  bool              // Resources have properties and diffs, and no containers
 	diffs    map[string]string // of a preview, by the source of the line
 }
@@ -89,10 +89,9 @@ func readReport(path string, preview bool) (*runReport, error) {
 	return parseReport(f, preview)
 }
 
-// parseReport reads a report of at most 64 MiB. It skips unknown keys and values of a wrong type. A truncated report, or
-// one without a status, is an error.
+// parseReport reads a report. It skips unknown keys and values of a wrong type. A truncated report, or one without a status, is an error.
 func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
-	data, err := bounded.Read(r, maxReport)
+	in, err := reduceReport(r)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
 	}
@@ -103,7 +102,7 @@ func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
 	}()
 	file := reportFile{runReport: runReport{preview: preview, diffs: map[string]string{}}}
 	var wrongType *yaml.TypeError
-	if err := yaml.Unmarshal(data, &file); err != nil && !errors.As(err, &wrongType) {
+	if err := yaml.Unmarshal(in.text, &file); err != nil && !errors.As(err, &wrongType) {
 		return nil, fmt.Errorf("cannot parse Puppet's report: %w", err)
 	}
 	if file.Status == "" {
@@ -111,6 +110,7 @@ func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
 	}
 	file.metrics()
 	file.resources(file.logs())
+	file.left, file.cut, file.Counts.Pending = file.left+in.resources, in.lines, file.Counts.Pending+in.noop
 	return &file.runReport, nil
 }
 
@@ -257,4 +257,12 @@ func (r *runReport) relative(rel *strings.Replacer) {
 	for i := range r.Log {
 		r.Log[i].Message = rel.Replace(r.Log[i].Message)
 	}
+}
+
+// cutLines returns the number of lines of the log that were not read; 0 without a report.
+func (r *runReport) cutLines() int {
+	if r == nil {
+		return 0
+	}
+	return r.cut
 }

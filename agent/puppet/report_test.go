@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func TestParseReportRefuses(t *testing.T) {
 	if _, err := parseReport(big, false); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("without end: %v", err)
 	}
-	if big.read > maxReport+1<<20 {
+	if big.read > 3*maxWhole {
 		t.Errorf("%d bytes were read of a report without end", big.read)
 	}
 }
@@ -130,6 +131,51 @@ func TestParseReportIsBounded(t *testing.T) {
 	message := r.Resources[1].Messages[0]
 	if len(message) > maxMessage || !utf8.ValidString(message) || !strings.HasSuffix(message, "…") {
 		t.Errorf("message of %d bytes ends %q", len(message), message[len(message)-8:])
+	}
+}
+
+// A run of many resources succeeds, and its report has as many as fit: neither the size of the report nor the memory of the agent may make it a
+// failure.
+func TestLargeReport(t *testing.T) {
+	const n = 100_000 // 90 MiB
+	var b strings.Builder
+	b.WriteString("--- !ruby/object:Puppet::Transaction::Report\nhost: web1\nstatus: changed\ntransaction_completed: true\nnoop: false\nlogs:\n")
+	for i := range n {
+		level := "notice"
+		if i == 7 {
+			level = "err"
+		}
+		fmt.Fprintf(&b, "- level: %s\n  message: mode changed '0644' to '0640' of number %d\n  source: \"/Stage[main]/Main/Node[default]/File[/srv/x/%d]/mode\"\n  tags:\n  - %[1]s\n  time: '2026-11-20T21:23:20.152751344+00:00'\n  file:\n  line:\n", level, i, i)
+	}
+	fmt.Fprintf(&b, "metrics:\n  resources:\n    name: resources\n    label: Resources\n    values:\n    - - total\n      - Total\n      - %d\n    - - changed\n      - Changed\n      - %[1]d\nresource_statuses:\n", n)
+	for i := range n {
+		key := fmt.Sprintf("  File[/srv/x/%d]:\n", i)
+		if i == 3 { // as the library writes a long key
+			key = "  ? File[/srv/x/3" + strings.Repeat("-long", 30) + "]\n  :\n"
+		}
+		fmt.Fprintf(&b, "%s    title: \"/srv/x/%d\"\n    file: \"/r/manifests/site.pp\"\n    line: 2\n    containment_path:\n    - Stage[main]\n    - Main\n    - Node[default]\n    - File[/srv/x/%[2]d]\n    failed: %t\n    failed_to_restart: false\n    changed: %t\n    skipped: false\n    events:\n    - property: mode\n      previous_value: '0644'\n      desired_value: '0640'\n      message: mode changed '0644' to '0640'\n      status: %s\n    tags:\n    - %s\n",
+			key, i, i == n-1, i != n-1, map[bool]string{true: "failure", false: "success"}[i == n-1], strings.Repeat("a", 100))
+	}
+	b.WriteString("corrective_change: false\ncached_catalog_status: not_used\n")
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	r, err := parseReport(strings.NewReader(b.String()), false)
+	runtime.ReadMemStats(&after)
+	if err != nil || r.Status != "changed" || !r.Completed || r.Counts.Changed != n || r.Cached != "not_used" || !r.declares {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	if len(r.Resources) != maxResources || r.Resources[0].Resource != fmt.Sprintf("File[/srv/x/%d]", n-1) || r.Resources[1].Resource != "File[/srv/x/0]" || !strings.Contains(r.Resources[4].Resource, "-long-long") || r.left != n-maxResources {
+		t.Errorf("%d resources, %d left, the first %q, %q", len(r.Resources), r.left, r.Resources[0].Resource, r.Resources[1].Resource)
+	}
+	lines := limited(r.Log, maxLogLines, r.cut)
+	if last := lines[len(lines)-1].Message; len(lines) != maxLogLines || !strings.Contains(last, fmt.Sprint(n-1)) || lines[1].Level != "err" || !strings.HasPrefix(lines[0].Message, fmt.Sprint(n-maxLogLines+1)+" lines") {
+		t.Errorf("%d lines: %q, %+v … %q", len(lines), lines[0].Message, lines[1], last)
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 600 {
+		t.Errorf("parsing of %d MiB allocated %d MiB", b.Len()>>20, took)
+	} else {
+		t.Logf("parsing of %d MiB allocated %d MiB in all", b.Len()>>20, took)
 	}
 }
 
