@@ -47,6 +47,8 @@ const (
 	ServerVariable      Rule = "server_variable"
 	FileServer          Rule = "file_server"
 	TrustedUnsupplied   Rule = "trusted_unsupplied"
+	TrustedExternal     Rule = "trusted_external"
+	PuppetSetting       Rule = "puppet_setting"
 	ModulepathOutside   Rule = "modulepath_outside"
 	UnusedEnvironment   Rule = "environment_variable"
 	AgentCertificate    Rule = "agent_certificate"
@@ -93,6 +95,7 @@ var Rules = []RuleText{
 	{LiveDataUnused, Error, "live_data is hierarchy, but hiera.yaml has no place for live data", `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"`},
 	{EnvironmentFile, Error, "the file is not a valid environment or cloud", "correct the file: docs/environments.md lists its keys"},
 	{ExternalNodeFile, Error, "nodes would refuse the release because of their file in external_nodes", "write classes and parameters as an external node classifier prints them: docs/classification.md"},
+	{TrustedExternal, Error, "trusted.external is read, and without trusted_external_command it is empty on every node", "write the command into puppet: {settings: {trusted_external_command: PATH}} of environments/ENVIRONMENT.yaml"},
 	{NotExecutable, Error, "the hook is not executable, and nodes would skip it", "run `chmod +x` on it"},
 	{PuppetFailed, Error, "Puppet could not check the manifests", "repair or install Puppet, or do without it: --no-puppet"},
 	{Refused, Error, "publish refuses the folder", "change it, or leave it out by a line in .pulleyignore"},
@@ -119,6 +122,7 @@ var Rules = []RuleText{
 	{ServerVariable, Warning, "the variable describes a Puppet server: without one it describes the node, or is undefined", "use $facts or $trusted"},
 	{FileServer, Warning, "the source is on a file server: the nodes that declare this file fail", "put the file into a module and use puppet:///modules/MODULE/FILE"},
 	{TrustedUnsupplied, Warning, "the code reads a trusted extension that an environment file does not supply to every role", "write it below trusted: in environments/ENVIRONMENT.yaml"},
+	{PuppetSetting, Warning, "puppet.conf has a setting that changes catalogs, and that the runs of an environment do not have", "write it into puppet: {settings: {…}} of environments/ENVIRONMENT.yaml; `pulley-agent takeover look` has the remedy for settings that Pulley owns"},
 	{ModulepathOutside, Warning, "modulepath names a folder outside of the repository: the machine's own modules reach its runs", "put the modules into the repository"},
 	{UnusedEnvironment, Warning, "Puppet does not replace $environment in this setting, and finds no such folder", "write the path relative to environment.conf"},
 	{AgentCertificate, Warning, "the setting names a file of puppet agent: here it is the node's own, whose key opens etcd", "use another certificate, or set puppet.ssldir in agent.yaml to the ssldir of the former agent"},

@@ -129,8 +129,12 @@ func readsOfData(file, src string) []extensionRead {
 	return reads
 }
 
-// supplier is the part of an environment file that supplies extensions.
+// supplier is the part of an environment file that supplies extensions, and settings of Puppet.
 type supplier struct {
+	Puppet struct {
+		Settings map[string]yaml.Node `yaml:"settings"`
+		Servers  map[string]yaml.Node `yaml:"servers"` // they have settings of their own
+	} `yaml:"puppet"`
 	Trusted map[string]yaml.Node `yaml:"trusted"`
 	Roles   map[string]struct {
 		Trusted map[string]yaml.Node `yaml:"trusted"`

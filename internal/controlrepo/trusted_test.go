@@ -38,3 +38,36 @@ func TestUnsuppliedExtensionsAreReported(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// A level or a branch that reads trusted.external is empty on each node whose runs have no command for it, and a setting of puppet.conf that
+// no environment gives to runs makes other catalogs.
+func TestMissingSettingsOfPuppetAreReported(t *testing.T) {
+	_, report := validated(t, map[string]string{
+		"environment.conf":             "modulepath = site:modules\n",
+		"site/a/manifests/b.pp":        "class a::b {\n  notice(\"${trusted['external']['site']}\")\n  notice($trusted['external'])\n}\n",
+		"site/a/manifests/c.pp":        "class a::c {\n  $x = $trusted.dig('external', 'site')\n}\n",
+		"site/a/manifests/d.pp":        "class a::d {\n  $x = getvar('trusted.external.site')\n  $y = $trusted['extensions'] # $trusted['external']\n}\n",
+		"hiera.yaml":                   "version: 5\nhierarchy:\n  - {name: a, path: \"%{trusted.external.site}.yaml\"}\n",
+		"puppet.conf":                  "[main]\nstrict = error\nserver = puppet\nfactpath = $vardir/lib/facter:/opt/facts\n[agent]\nstrict_variables = true\n[user]\nnoop = true\n",
+		"environments/dev.yaml":        "roles: {web: {cardinality: 1}}\npuppet: {settings: {strict: error, factpath: /opt/facts}}\n",
+		"environments/production.yaml": "roles: {web: {cardinality: 1}}\npuppet: {settings: {trusted_external_command: /x, strict: error, strict_variables: true, factpath: /opt/facts}}\n",
+		"environments/served.yaml":     "roles: {web: {cardinality: 1}}\npuppet: {servers: {eu1: {address: 10.0.0.1}}}\n",
+	}, Options{})
+	var got []string
+	for _, f := range report.Findings {
+		if f.Rule == TrustedExternal || f.Rule == PuppetSetting {
+			got = append(got, string(f.Severity)+" "+f.place()+f.Problem[strings.LastIndex(f.Problem, ": ")+2:])
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"error hiera.yaml:3:22: missing in environments/dev.yaml",
+		"error site/a/manifests/b.pp:2:13: missing in environments/dev.yaml",
+		"error site/a/manifests/c.pp:2:8: missing in environments/dev.yaml",
+		"error site/a/manifests/d.pp:2:16: missing in environments/dev.yaml",
+		"warning puppet.conf: strict_variables, missing in environments/dev.yaml",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

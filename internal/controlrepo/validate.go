@@ -151,7 +151,7 @@ func (r *reading) read() error {
 	delete(r.files, "environment.conf")
 	for name := range r.modes {
 		_, rest, _ := r.layout.module(name)
-		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || IsEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile {
+		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || IsEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile || path.Base(name) == "puppet.conf" {
 			if err := r.open(name); err != nil {
 				return err
 			}
@@ -245,6 +245,7 @@ func (r *reading) check(ctx context.Context, dir string) {
 	}
 	r.checkNodes()
 	r.checkTrusted()
+	r.checkPuppetSettings()
 	r.checkClassification()
 	r.checkEnvironmentNames()
 	r.checkEyaml()
