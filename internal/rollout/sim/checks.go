@@ -218,7 +218,8 @@ func (w *world) checkAway(s rollout.State, o rollout.Observed, r revisions, orde
 		_, slot := s.Slots[m.Node]
 		_, failed := s.Failed[m.Node]
 		unwell := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State) ||
-			n.Host != nil && r.ill[m.Node] && w.era == 0 && n.View.State != agent.Converged
+			n.Host != nil && r.ill[m.Node] && w.era == 0 && n.View.State != agent.Converged ||
+			w.era > 0 && n.View.Failing // a backup has other reports than the nodes wrote since
 		if n.Host != nil && n.Host.MachineID != m.Machine { // another machine has its name
 			again := slices.ContainsFunc(s.Late, func(g rollout.LateGroup) bool {
 				return slices.ContainsFunc(g.Members, func(other rollout.Member) bool { return other.Node == m.Node && other.Machine == n.Host.MachineID })
