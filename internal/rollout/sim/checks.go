@@ -152,7 +152,7 @@ func (w *world) checkMove(old, s rollout.State, o rollout.Observed, r revisions,
 	if s.Done != old.Done+freed {
 		w.violate("%d nodes are done after %d, and %d ended well", s.Done, old.Done, freed)
 	}
-	w.checkGates(s, o, now)
+	w.checkGates(old, s, o, now)
 	w.checkLate(old, s)
 	if !closes {
 		w.checkOrders(old, s, o, r, now)
@@ -253,7 +253,7 @@ func (w *world) checkAway(s rollout.State, o rollout.Observed, r revisions, orde
 const fresh = rollout.AnswerAge + 2*time.Second
 
 // checkGates checks that the gates passed a moment ago when the first node of a batch begins, and when the campaign completes.
-func (w *world) checkGates(s rollout.State, o rollout.Observed, now time.Time) {
+func (w *world) checkGates(old, s rollout.State, o rollout.Observed, now time.Time) {
 	if len(w.plan.Policy.Gates) == 0 {
 		return
 	}
@@ -271,8 +271,8 @@ func (w *world) checkGates(s rollout.State, o rollout.Observed, now time.Time) {
 	}
 	begins := s.Phase == rollout.Completed
 	at := w.position(s)
-	for _, slot := range s.Slots {
-		begins = begins || !slot.Again && at > w.begun
+	for node, slot := range s.Slots { // a lost node of an earlier batch keeps its slot
+		begins = begins || !slot.Again && at > w.begun && old.Slots[node].ID != slot.ID
 	}
 	if !begins {
 		return
