@@ -123,6 +123,7 @@ var checks = []check{
 	{Name: "turns", Run: turns},
 	{Name: "machines", Run: machineRecords},
 	{Name: "applying", Run: applying},
+	{Name: "previews", Run: previews},
 	{Name: "leftovers", Run: leftovers, Repair: repairLeftovers},
 	{Name: "cleanups", Run: cleanups},
 	{Name: "notices", Run: notices},

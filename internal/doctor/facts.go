@@ -92,7 +92,8 @@ type environment struct {
 	identities map[string]store.Identity
 	precreated map[string]store.Precreated
 	boots      map[string]store.FirstBoot
-	paused     *store.Revoked // the provisioning of new machines; nil: it is not
+	paused     *store.Revoked                // the provisioning of new machines; nil: it is not
+	previews   map[string]agent.PreviewOrder // in progress, by node
 	floods     map[string]store.Flood
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
@@ -215,6 +216,7 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 			p, _, err = st.FirstBoots.Provisioning(ctx, e.ref)
 			e.paused = p.Paused
 		},
+		func() { e.previews, _, err = st.Fleet.PreviewOrders(ctx, e.ref) },
 		func() { e.floods, _, err = st.Fleet.Floods(ctx, e.ref) },
 		func() { e.records, _, err = st.Machines.Records(ctx, e.ref) },
 		func() { e.applying, err = st.Machines.ApplyHolder(ctx, e.ref) },

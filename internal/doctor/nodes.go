@@ -18,6 +18,7 @@ const (
 	keysOfOneNode = 64               // a node keeps at most 20 run records
 	floodsOn      = 10 * time.Minute // a flood that was seen within this time continues
 	applyTakes    = time.Hour        // a longer apply waits for something
+	previewTakes  = 15 * time.Minute // a longer preview was ordered with a longer --wait
 	turnsWait     = 5 * time.Minute  // a machine that waits longer for its turn is kept from it
 	turnsAsked    = 2 * time.Minute  // a waiting machine asks at least once a minute
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
@@ -403,6 +404,34 @@ func applying(f *facts) (all []Finding) {
 	for _, l := range f.locks[:min(len(f.locks), oneByOne)] {
 		if age := f.now.Sub(l.Since); age > applyTakes {
 			all = append(all, Finding{Code: contentHangs, Severity: Warning, Params: Params{Kind: string(l.Kind), By: clip.Text(l.By, 64), Seconds: int64(age / time.Second)}})
+		}
+	}
+	return all
+}
+
+// previews finds each preview that blocks others for long: one finding with the first of its nodes.
+func previews(f *facts) (all []Finding) {
+	for _, e := range f.environments {
+		byOrder := map[string]*Finding{}
+		for node, o := range sorted(e.previews) {
+			age := f.now.Sub(o.At)
+			if age <= previewTakes {
+				continue
+			}
+			found := byOrder[o.ID]
+			if found == nil {
+				found = &Finding{Code: previewBlocks, Severity: Warning, Environment: e.ref.String(), Params: Params{By: clip.Text(o.By, 64), Seconds: int64(age / time.Second)}}
+				byOrder[o.ID] = found
+			}
+			if found.Params.Count++; found.Params.Count <= someOf {
+				found.Params.Nodes = append(found.Params.Nodes, node)
+			}
+		}
+		for _, found := range sorted(byOrder) {
+			if len(all) == oneByOne {
+				return all
+			}
+			all = append(all, *found)
 		}
 	}
 	return all

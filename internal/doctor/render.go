@@ -115,6 +115,7 @@ const (
 	moreMachines    Code = "more_machines"
 	applyHangs      Code = "apply_hangs"
 	contentHangs    Code = "publish_hangs"
+	previewBlocks   Code = "preview_blocks"
 
 	environmentMissing Code = "environment_missing"
 	identityUnlisted   Code = "identity_unlisted"
@@ -358,6 +359,9 @@ func (f Finding) render() (sentence, remedy string) {
 	case contentHangs:
 		what := map[string]string{"publish": "publishes, and blocks each prune", "prune": "prunes, and blocks each publish"}[p.Kind]
 		return fmt.Sprintf("%s %s, for %s", p.By, what, ago.Round(time.Minute)), "find that process; after its end the lock ends within a minute"
+	case previewBlocks:
+		return fmt.Sprintf("%s previews a target in %s for %s, and blocks other previews of %s, and rollouts that demand one", p.By, env, ago.Round(time.Minute), someNodes(p)),
+			"find that command and end it: its orders end within a minute"
 	case environmentMissing:
 		return "environment " + env + " does not exist, and keys of its nodes do", "store it: `pulley env apply`; or remove its nodes: `pulley nodes remove NODE -e " + env + " --forget`"
 	case identityUnlisted:

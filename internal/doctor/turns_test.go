@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,21 @@ func TestHangingPublishIsNamed(t *testing.T) {
 	}})
 	if len(got) != 2 || got[0].Sentence() != "ann publishes, and blocks each prune, for 2h0m0s" || got[1].Sentence() != "eve prunes, and blocks each publish, for 3h0m0s" || got[0].Remedy() == "" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// A preview with a long wait refuses each rollout that demands one: an operator must see whose it is.
+func TestLongPreviewsAreNamed(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	orders := map[string]agent.PreviewOrder{"db1": {ID: "short", By: "bob", At: now.Add(-10 * time.Minute)}}
+	for n := range someOf + 2 {
+		orders[fmt.Sprintf("web%d", n)] = agent.PreviewOrder{ID: "long", By: "ann", At: now.Add(-2 * time.Hour)}
+	}
+	got := previews(&facts{now: now, environments: []environment{{ref: environments.Ref{Environment: "dev"}, previews: orders}}})
+	const want = "ann previews a target in dev for 2h0m0s, and blocks other previews of web0, web1, web2, web3, web4 and 2 more, and rollouts that demand one"
+	if len(got) != 1 || got[0].Sentence() != want || got[0].Remedy() == "" {
+		t.Errorf("got %+v, want %s", got, want)
 	}
 }
 

@@ -42,10 +42,11 @@ const (
 	DefaultWait   = 15 * time.Minute
 )
 
-// poll is the interval between two reads of the answers. leaseOver is the time that the orders of a killed command stay.
+// poll is the interval between two reads of the answers. renewEvery is the interval of keeping the
+// orders alive: they end a minute after a killed command.
 const (
-	poll      = time.Second
-	leaseOver = time.Minute
+	poll       = time.Second
+	renewEvery = 15 * time.Second
 )
 
 // Run orders a preview and waits for the answers. It withdraws the orders before it returns. It returns the page also if
@@ -78,11 +79,11 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now
 			ID: id, Machine: f.Hosts[n.Node].MachineID, Target: target, Limit: q.Wait, By: q.By, At: now().UTC().Truncate(time.Second),
 		}
 	}
-	ordered, err := s.Fleet.OrderPreviews(ctx, ref, orders, q.Wait+leaseOver)
+	ordered, err := s.Fleet.OrderPreviews(ctx, ref, orders)
 	if err != nil {
 		return page, notes, err
 	}
-	results, err := await(ctx, ordered, chosen, id, q.Wait, progress)
+	results, err := await(ctx, ordered, chosen, id, q.Wait, now, progress)
 	err = errors.Join(err, ordered.Withdraw(ctx))
 	if err != nil {
 		return page, notes, err
@@ -145,11 +146,12 @@ func inability(n fleet.Node) int {
 }
 
 // await reads the answers until each node that can answer did, or until the deadline. Nobody waits for silent nodes.
-func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id string, wait time.Duration, progress func(Progress)) ([]NodeResult, error) {
+func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id string, wait time.Duration, now func() time.Time, progress func(Progress)) ([]NodeResult, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
+	var renewed time.Time // the orders took a part of their minute to write
 	results, index, answered := make([]NodeResult, len(nodes)), map[string]int{}, 0
 	var open []string
 	for i, n := range nodes {
@@ -173,6 +175,11 @@ func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id s
 			answered++
 			progress(Progress{answered, len(nodes), results[i]})
 		})
+		if at := now(); err == nil && at.Sub(renewed) >= renewEvery {
+			if err = orders.Renew(ctx); err == nil {
+				renewed = at
+			}
+		}
 		if err != nil && !errors.Is(err, agent.ErrUnreachable) {
 			return nil, err
 		}

@@ -236,6 +236,38 @@ func TestHostileAnswersAreHarmless(t *testing.T) {
 	}
 }
 
+// Orders that end before their command would let it wait in vain, and those of a killed command must end.
+func TestPreviewKeepsItsOrders(t *testing.T) {
+	t.Parallel()
+	s, server, ref := fleetOf(t, 1)
+	ordered, looks := false, 0
+	clock := func() time.Time { // each look at the answers is a minute after the one before
+		if !ordered {
+			return time.Now()
+		}
+		looks++
+		all, err := server.Client().Leases(t.Context())
+		if err != nil || len(all.Leases) != 1 {
+			t.Fatalf("%d leases: %v", len(all.Leases), err)
+		}
+		if looks == 1 {
+			left, err := server.Client().TimeToLive(t.Context(), all.Leases[0].ID)
+			if err != nil || left.TTL > 60 {
+				t.Errorf("the orders of a command that is killed now end after %d s: %v", left.TTL, err)
+			}
+		} else if _, err := server.Client().Revoke(t.Context(), all.Leases[0].ID); err != nil { // as after a minute without etcd
+			t.Error(err)
+		}
+		return time.Now().Add(time.Duration(looks) * time.Minute)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, _, err := Run(ctx, s, ref, Query{Release: "1.5.0", Wait: 20 * time.Hour, By: "ann"}, clock, func(Progress) { ordered = true })
+	if err == nil || !strings.Contains(err.Error(), "its orders cannot be kept: its lease ended") || strings.Contains(err.Error(), "withdraw") {
+		t.Errorf("a preview whose orders ended: %v", err)
+	}
+}
+
 // Two operators at a time would take each other's answers.
 func TestNodeHasOnePreviewAtATime(t *testing.T) {
 	t.Parallel()

@@ -374,7 +374,7 @@ func TestDesireIsOneTransactionOfPointKeys(t *testing.T) {
 	if err := st.Node.Admit(t.Context(), id, d, agent.Status{Node: id.Node}); err != nil {
 		t.Errorf("another node that joins stops a run: %v", err)
 	}
-	if _, err := st.Fleet.OrderPreviews(t.Context(), dev, map[string]agent.PreviewOrder{id.Node: {ID: "1"}}, time.Minute); err != nil {
+	if _, err := st.Fleet.OrderPreviews(t.Context(), dev, map[string]agent.PreviewOrder{id.Node: {ID: "1"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := st.Node.Admit(t.Context(), id, d, agent.Status{Node: id.Node}); err != nil {
