@@ -46,10 +46,13 @@ func TestMomentsThatGoBack(t *testing.T) {
 		do     func() error
 		behind int
 	}{
-		"nothing":         {func() error { return nil }, 0},
-		"another change":  {func() error { change(); return nil }, 0},
-		"a lower epoch":   {func() error { _, err := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`); return err }, 1},
-		"another history": {func() error { _, err := client.Put(ctx, history, `{"v":1,"epoch":2,"kind":"promote","by":"bob"}`); return err }, 1},
+		"nothing":        {func() error { return nil }, 0},
+		"another change": {func() error { change(); return nil }, 0},
+		"a lower epoch":  {func() error { _, err := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`); return err }, 1},
+		"another history": {func() error {
+			_, err := client.Put(ctx, history, `{"v":1,"epoch":2,"kind":"promote","by":"bob"}`)
+			return err
+		}, 1},
 		"made again": {func() error {
 			_, err := client.Delete(ctx, gate)
 			_, other := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`)

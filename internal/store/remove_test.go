@@ -198,7 +198,7 @@ func TestOneCommandEndsFlood(t *testing.T) {
 	joined(t, server, "compute1", nodeB)
 	flood, filler := server.ClientOf(nodeA), server.ClientOf(etcdtest.Serve)
 	noise := strings.Repeat("x", 1<<20) // the embedded etcd refuses it to a node, and other etcds do not: another client writes it here
-	written, full := int64(0), false // how many fit depends on the moments at which etcd commits
+	written, full := int64(0), false    // how many fit depends on the moments at which etcd commits
 	for n := 0; n < 200 && !full; n++ {
 		_, err := filler.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/controller1/%d", n), noise)
 		if full = errors.Is(err, store.ErrFull); err != nil && !full {
