@@ -25,10 +25,11 @@ import (
 type Author struct {
 	store.Author
 	Key      *trust.Key
-	Unsigned bool // the author confirmed a change that nodes with allowed signers refuse
-	Rollout  bool // of live data: a rollout brings the new generation to the nodes
-	DryRun   bool // nothing is written: no rollout can name the new generation, and no node previews it
-	Look     Look // runs the preview that the policy of rollouts may demand
+	Unsigned bool              // the author confirmed a change that nodes with allowed signers refuse
+	Rollout  bool              // of live data: a rollout brings the new generation to the nodes
+	DryRun   bool              // nothing is written: no rollout can name the new generation, and no node previews it
+	based    *agent.Generation // of the data that a rollout of data was made from; nil: any
+	Look     Look              // runs the preview that the policy of rollouts may demand
 }
 
 // Look runs a preview and shows its page. It returns the time of its end.

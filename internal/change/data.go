@@ -2,6 +2,7 @@ package change
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,21 +37,29 @@ func EditData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 	return changeData(ctx, s, ref, a, func() (Data, error) { return editData(ctx, s, ref, e, a) })
 }
 
-// changeData makes a change of live data: do makes a generation. With a.Rollout, the rollout of it starts then.
+// errDataChanged means that a rollout would undo a change of live data that was made after its generation.
+var errDataChanged = errors.New("the live data changed meanwhile")
+
+// changeData makes a change of live data: do makes a generation. With a.Rollout, the rollout of it starts then. If the data in force changed
+// before the start, the change is made again from it, and no target ever names the first generation.
 func changeData(ctx context.Context, s *store.Store, ref environments.Ref, a Author, do func() (Data, error)) (done Data, err error) {
-	err = Retry(func() error {
-		done, err = do()
-		return err
-	})
-	if err != nil || !a.Rollout || !done.Made {
-		return done, err
+	var target agent.Target
+	for again := true; again; {
+		err = Retry(func() error {
+			done, err = do()
+			return err
+		})
+		if err != nil || !a.Rollout || !done.Made {
+			return done, err
+		}
+		target, a.based = agent.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}, &done.Before.Data
+		err = Retry(func() error {
+			r, err := startRollout(ctx, s, ref, Scope{}, target, "", a)
+			done.Rollout = &r
+			return err
+		})
+		again = errors.Is(err, errDataChanged) && ctx.Err() == nil
 	}
-	target := agent.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}
-	err = Retry(func() error {
-		r, err := startRollout(ctx, s, ref, Scope{}, target, "", a)
-		done.Rollout = &r
-		return err
-	})
 	if err != nil && !a.DryRun {
 		err = fmt.Errorf("cannot roll out data %d of %s, which is stored now: %w\nto start its rollout again: `pulley rollout start --data %d -e %s`", target.Data, ref, err, target.Data, ref)
 	}

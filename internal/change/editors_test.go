@@ -1,6 +1,7 @@
 package change
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/preview"
 	"pulley/internal/store"
 )
 
@@ -111,6 +113,36 @@ func TestEditorsAtOnceLoseNoUpdate(t *testing.T) {
 		if got := layerNow(t, s, dev); got["a"] != fmt.Sprint(round) || got["b"] != fmt.Sprint(round) {
 			t.Fatalf("round %d: %v", round, got)
 		}
+	}
+}
+
+// A change of data during the preview of another one's rollout must be in the data that the rollout brings.
+func TestRolloutOfDataUndoesNoOtherChange(t *testing.T) {
+	t.Parallel()
+	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\nrollout: {preview: {required: true}}\n")
+	dev, ctx, value, looks := environments.Ref{Environment: "dev"}, t.Context(), "yes", 0
+	edit := func(key string, a Author) (Data, error) {
+		return EditData(ctx, s, dev, DataEdit{Keys: []KeyEdit{{key, &value}}}, a)
+	}
+	ann := Author{Author: store.Author{By: "ann", At: time.Now()}, Rollout: true}
+	ann.Look = func(context.Context, *store.Store, environments.Ref, preview.Query) (preview.Page, time.Time, error) {
+		if looks++; looks > 1 {
+			return preview.Page{}, time.Now(), nil
+		}
+		_, err := edit("ben", Author{Author: store.Author{By: "ben", At: time.Now()}})
+		return preview.Page{}, time.Now(), err
+	}
+	done, err := edit("ann", ann)
+	if err != nil || done.Rollout == nil {
+		t.Fatalf("%+v: %v", done, err)
+	}
+	g, err := s.Targets.Generation(ctx, "dev", done.Rollout.Target.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := s.Targets.Layer(ctx, "dev", g.Layers[DataEdit{}.Layer()])
+	if err != nil || !strings.Contains(string(text), "ann: ") || !strings.Contains(string(text), "ben: ") || looks != 2 {
+		t.Errorf("after %d previews the rollout brings data %d, %q: %v", looks, g.Number, text, err)
 	}
 }
 

@@ -206,6 +206,9 @@ func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	if err != nil {
 		return r, err
 	}
+	if a.based != nil && p.Desires.Default.Data != *a.based {
+		return r, errDataChanged
+	}
 	if !a.Unsigned && p.demandsSigned && remedy != "" {
 		return r, unsignedError("roll out "+target.String(), ref, remedy)
 	}

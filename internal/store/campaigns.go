@@ -389,55 +389,90 @@ func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign
 // endJob ends a job in a state: with the next epoch its assignments are void.
 func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, end rollout.State, a Author) (Change, error) {
 	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
-	if err == nil {
-		err = s.keepWaiting(ctx, ref, c, end, a)
+	if err != nil {
+		return Change{}, err
 	}
+	free, err := s.notHeld(ctx, ref, c, end)
+	if err != nil {
+		return Change{}, err
+	}
+	with := free[:min(len(free), etcd.MaxDraft)]
+	lease, err := s.keepWaiting(ctx, b, ref, c, with, a)
 	if err != nil {
 		return Change{}, err
 	}
 	b.Delete(s.db.Env(ref).Job())
 	own := c.Desires.Target(etcd.Scope{Role: c.Plan.Role})
 	a.Ends = c.Plan.ID
-	return s.targets.change(ctx, b, ref, c.Desires, Change{
+	done, err := s.targets.change(ctx, b, ref, c.Desires, Change{
 		Kind: JobEnded, Role: c.Plan.Role, Before: own, After: own, Rollout: startedBy(c.Plan), ending: &signed.Reverted,
 	}, a)
+	s.db.SettleLease(ctx, lease, err)
+	if err != nil || len(with) == len(free) {
+		return done, err
+	}
+	if err := s.keepOthersWaiting(ctx, ref, c, end, done, a); err != nil {
+		err = fmt.Errorf("cannot hold all nodes that failed in it: %w\n`pulley job show %s -e %s` names them; hold them: `pulley hold -e %s --node NODE --stop --why TEXT`", err, c.Plan.ID, ref, ref)
+		return done, err
+	}
+	return done, nil
 }
 
-// keepWaiting holds the nodes that failed in a job, if its policy says so. It does so before the end of the job, which is one transaction of
-// limited size. A node with a hold keeps it, also an unreadable one, and one of an end that lost a race.
-func (s *Campaigns) keepWaiting(ctx context.Context, ref environments.Ref, c *Campaign, end rollout.State, a Author) error {
-	lasts := time.Duration(c.Plan.Policy.KeepWaiting)
-	if lasts == 0 || len(end.Failed) == 0 {
-		return nil
+// notHeld returns the nodes that failed in a job and that its policy holds. A node with a hold keeps it, also an unreadable one.
+func (s *Campaigns) notHeld(ctx context.Context, ref environments.Ref, c *Campaign, end rollout.State) ([]string, error) {
+	if c.Plan.Policy.KeepWaiting == 0 || len(end.Failed) == 0 {
+		return nil, nil
 	}
 	k, held := s.db.Env(ref), map[string]bool{}
 	err := s.db.Scan(ctx, k.Holds(), func(_ string, kv *etcd.KV) error {
 		held[string(kv.Key)] = true
 		return nil
 	}, clientv3.WithKeysOnly())
-	free := slices.DeleteFunc(slices.Sorted(maps.Keys(end.Failed)), func(node string) bool { return held[k.Hold(etcd.Scope{Node: node})] })
-	if err != nil || len(free) == 0 {
-		return err
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(end.Failed)), func(node string) bool { return held[k.Hold(etcd.Scope{Node: node})] }), err
+}
+
+// keepWaiting adds holds of nodes to a batch. In the transaction that ends the job, they belong to that end: one that fails, is killed or loses
+// a race holds no node. The caller then calls SettleLease.
+func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, nodes []string, a Author) (l etcd.LeaseSwap, err error) {
+	if len(nodes) == 0 {
+		return l, nil
 	}
-	lease, err := s.db.Grant(ctx, lasts)
-	if err != nil {
-		return err
+	lasts, at := time.Duration(c.Plan.Policy.KeepWaiting), a.At.UTC().Truncate(time.Second)
+	if l.Fresh, err = s.db.Grant(ctx, lasts); err != nil {
+		return l, err
 	}
-	at := a.At.UTC().Truncate(time.Second)
-	for part := range slices.Chunk(free, nodesInTxn) {
-		b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(c.Plan.ID), c.state))
-		for _, node := range part {
-			scope := etcd.Scope{Node: node}
-			b.If(etcd.Same(k.Hold(scope), 0)).Put(k.Hold(scope), agent.Hold{
-				Scope: scope.Segment("all"), Mode: agent.Stop, Kind: agent.OperatorHold, Who: c.Plan.By,
-				Why: agent.Prose("it failed in job " + c.Plan.ID), Since: at, Until: at.Add(lasts),
-			}, clientv3.WithLease(lease))
+	for _, node := range nodes {
+		scope := etcd.Scope{Node: node}
+		key := s.db.Env(ref).Hold(scope)
+		b.If(etcd.Same(key, 0)).Put(key, agent.Hold{
+			Scope: scope.Segment("all"), Mode: agent.Stop, Kind: agent.OperatorHold, Who: c.Plan.By,
+			Why: agent.Prose("it failed in job " + c.Plan.ID), Since: at, Until: at.Add(lasts),
+		}, clientv3.WithLease(l.Fresh))
+	}
+	return l, nil
+}
+
+// keepOthersWaiting holds the failed nodes that the transaction which ended the job had no room for, until there is a later change.
+func (s *Campaigns) keepOthersWaiting(ctx context.Context, ref environments.Ref, c *Campaign, end rollout.State, done Change, a Author) error {
+	for {
+		gate, revision, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
+		if err != nil || gate == nil || gate.Epoch != done.Epoch {
+			return err
 		}
-		if err := s.db.Commit(ctx, b); err != nil {
+		free, err := s.notHeld(ctx, ref, c, end)
+		if err != nil || len(free) == 0 {
+			return err
+		}
+		b := etcd.If(etcd.Same(s.db.Env(ref).Gate(), revision))
+		lease, err := s.keepWaiting(ctx, b, ref, c, free[:min(len(free), etcd.MaxDraft)], a)
+		if err == nil {
+			err = s.db.Commit(ctx, b)
+			s.db.SettleLease(ctx, lease, err)
+		}
+		if err != nil && !errors.Is(err, etcd.ErrConflict) {
 			return err
 		}
 	}
-	return nil
 }
 
 // KeepAlive renews the lease of a job. It does nothing when the job has ended.

@@ -247,6 +247,51 @@ func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
 	}
 }
 
+// TestKilledEndHoldsNoNode: the end of a job that is killed at any of its requests must not leave holds while the job continues: its nodes
+// would never have their turn.
+func TestKilledEndHoldsNoNode(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 1)
+	nodes := []string{"web1", "web2", "web3"}
+	for n := 1; ; n++ {
+		for _, after := range []bool{false, true} {
+			plan := f.startJob(rollout.Policy{KeepWaiting: environments.Duration(time.Hour)}, nodes)
+			c := f.campaign(plan.ID)
+			c.State.Failed = map[string]rollout.Failure{}
+			for _, node := range nodes {
+				c.State.Failed[node] = rollout.Failure{Code: rollout.DeadlineEnded}
+			}
+			if err := f.s.Campaigns.Update(t.Context(), dev, c, c.State); err != nil {
+				t.Fatal(err)
+			}
+			dying, m := f.mortal(n, after)
+			if c, _, err := dying.Campaigns.Open(t.Context(), dev, nil); err == nil {
+				_, _ = dying.Campaigns.Abort(t.Context(), dev, c, author())
+			}
+			want, phase := len(nodes), f.campaign(plan.ID).State.Phase
+			if phase == rollout.Advancing {
+				want = 0
+			}
+			all, _, err := f.s.Fleet.Holds(t.Context(), dev)
+			if err != nil || len(all) != want {
+				t.Errorf("killed at request %d (after it: %t), the job is %s with %d holds: %v", n, after, phase, len(all), err)
+			}
+			if phase == rollout.Advancing {
+				if _, err := f.s.Campaigns.Abort(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+					t.Fatal(err)
+				}
+			} else if m.left > 0 {
+				return
+			}
+			for _, node := range nodes {
+				if err := f.s.Fleet.Unhold(t.Context(), dev, store.Scope{Node: node}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
 // TestKeepWaitingHoldsManyNodes: a job with more failed nodes than one transaction of etcd can hold must end all the same, also by an abort, and
 // an unreadable hold must not keep it from its end.
 func TestKeepWaitingHoldsManyNodes(t *testing.T) {
