@@ -3,6 +3,7 @@ package puppet
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -31,7 +32,10 @@ type reduced struct {
 func reduceReport(r io.Reader) (out reduced, err error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	head, err := in.Peek(1)
-	if err != nil && err != io.EOF || len(head) == 0 {
+	if len(head) == 0 {
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
 		return out, err
 	}
 	whole, err := io.ReadAll(io.LimitReader(in, maxWhole+1))
@@ -68,7 +72,7 @@ func reduceReport(r io.Reader) (out reduced, err error) {
 	}
 	for begins := true; ; { // begins: the next bytes begin a line
 		line, err := parts.ReadSlice('\n')
-		if err != nil && err != io.EOF && err != bufio.ErrBufferFull {
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return out, err
 		}
 		if begins && len(line) > 0 {
@@ -95,7 +99,7 @@ func reduceReport(r io.Reader) (out reduced, err error) {
 		default:
 			rest = append(rest, line...)
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			finish()
 			break
 		}

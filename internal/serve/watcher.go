@@ -159,12 +159,12 @@ func (w *watcher) count(k nodeKey, more sums) {
 		return
 	}
 	if !t.reported {
-		problem := "a node floods etcd"
+		args := []any{"env", k.ref.String(), "node", k.node, "bytes", sum.bytes, "writes", sum.writes, "refused", sum.calls, "within", "1m"}
 		if k.node == "" {
-			problem = "a node floods the head of the host list"
+			w.log.Warn("a node floods the head of the host list", args...)
+		} else {
+			w.log.Warn("a node floods etcd", args...)
 		}
-		w.log.Warn(problem, "env", k.ref.String(), "node", k.node,
-			"bytes", sum.bytes, "writes", sum.writes, "refused", sum.calls, "within", "1m")
 	}
 	if t.reported, t.noted = true, now; k.node == "" {
 		return // any node of the environment

@@ -175,11 +175,6 @@ func (p *puppetfile) missing(root string) string {
 	return ""
 }
 
-// owns reports whether a path lies in a folder where tools install modules.
-func (p *puppetfile) owns(name string) bool {
-	return slices.ContainsFunc(p.folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
-}
-
 // isResolverFile reports whether a file is a state file of g10k (.latest_commit, .g10k-deploy.json) or r10k
 // (.r10k-deploy.json, for a moment with the suffix ~). Modules that r10k clones also contain .git.
 func isResolverFile(base string) bool {

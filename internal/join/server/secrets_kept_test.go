@@ -79,7 +79,6 @@ type keeper struct {
 	admin    *join.Client
 	node     machine // of role web
 	wanted   map[string]string
-	place    map[string]secrets.Place
 	made     *int // requests of the last command
 	sets     int
 	lost     int

@@ -108,7 +108,9 @@ func TestStartsAtTheSameTime(t *testing.T) {
 			both.Go(func() {
 				<-begin
 				if n%4 == i { // some begin a moment later, between the other's writes
-					time.Sleep(time.Duration(n%7) * time.Millisecond)
+					for range n % 7 {
+						_, _ = f.s.Targets.Desires(t.Context(), dev)
+					}
 				}
 				plans[i], errs[i] = f.s.Campaigns.Start(t.Context(), dev, d, p, author())
 			})
