@@ -93,7 +93,14 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 		returned, moved, failed := false, (*environments.Ref)(nil), error(nil)
 		err := c.Store.Joins.AtPuppetCA(ctx, of.Certname, func(ctx context.Context) error {
 			holder, err := c.Store.Joins.Holder(ctx, of.Environment, of.Node)
-			if returned = err == nil && holder.Returned(); err != nil || returned {
+			if err == nil && holder.Returned() {
+				leaves, err := c.Store.Joins.Leaves(ctx, of.Environment)
+				if returned = err == nil && !leaves; leaves {
+					err = store.ErrConflict
+				}
+				return err
+			}
+			if err != nil {
 				return err
 			}
 			if moved, err = c.Store.Joins.NamesakeAt(ctx, of.Environment, of.Node, step.URL); err == nil && moved == nil {
@@ -109,7 +116,7 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, store.ErrConflict): // another serve does the same, or the next machine gets its certificate
+		case errors.Is(err, store.ErrConflict): // another serve does the same, the next machine gets its certificate, or its environment is being destroyed
 			left.Steps = append(left.Steps, step)
 		case err != nil:
 			return err

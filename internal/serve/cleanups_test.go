@@ -6,10 +6,77 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
+
+// What a destruction recorded must stay while the nodes are still there, or their certificates would stay valid without a word. After one that was
+// killed, the nodes are as before.
+func TestCleanupsOfADestructionStay(t *testing.T) {
+	t.Parallel()
+	server, ctx, dev := etcdtest.Start(t), t.Context(), environments.Ref{Environment: "dev"}
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	spec := &environments.Environment{Name: "dev", Puppet: environments.PuppetSettings{PuppetDB: "https://127.0.0.1:1"}}
+	err = s.Environments.PutSpec(ctx, spec, 0)
+	if err == nil {
+		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+	}
+	if err == nil { // as a destruction writes it first
+		_, err = server.Client().Put(ctx, "/pulley/v1/cleanups/dev/web1", `{"v":1,"node":"web1","certname":"web1","removed":"2026-11-26T12:00:00Z","by":"ann","steps":[{"kind":"puppetdb","url":"https://127.0.0.1:1"}]}`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cleanups{Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: (&observe.Log{}).Logger()}}, failed: pauses{}}
+	left := func() bool {
+		t.Helper()
+		all, _, err := s.Joins.Cleanups(ctx)
+		for _, one := range all {
+			if err == nil {
+				err = c.clean(ctx, one, puppetserver.Credentials{})
+			}
+		}
+		if err == nil {
+			all, _, err = s.Joins.Cleanups(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all) > 0
+	}
+	destruction, err := s.Machines.BeginApply(ctx, dev, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !left() {
+		t.Fatal("serve dropped the record of a destruction in progress")
+	}
+	if err := destruction.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := server.Client().Get(ctx, "/pulley/v1/environments/dev/spec")
+	if err == nil {
+		_, err = server.Client().Delete(ctx, "/pulley/v1/environments/dev/spec")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !left() {
+		t.Fatal("serve dropped the record of a destruction that was killed after its first deletion")
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/spec", string(kv.Kvs[0].Value)); err != nil {
+		t.Fatal(err)
+	}
+	if left() {
+		t.Error("after a destruction that was killed before it deleted anything, the node is still to be removed")
+	}
+}
 
 // A node that was removed while its environment was damaged must be cleaned once that is repaired, and not before.
 func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {

@@ -147,10 +147,11 @@ func (a *Applying) recordCleanups(ctx context.Context, spec *environments.Enviro
 		if err != nil || !left || cleanup == nil {
 			continue
 		}
-		key := a.keys.Cleanup(node)
-		if err = a.commit(ctx, etcd.If(etcd.Same(key, 0)).Put(key, cleanup)); errors.Is(err, etcd.ErrConflict) { // of an earlier removal, or of an interrupted destruction
-			err = nil
-		}
+		// It replaces that of an interrupted destruction, or of an earlier removal: serve may be about to delete it, because the node is there.
+		err = etcd.Update(ctx, a.db, a.keys.Cleanup(node), a.commit, func(_ *Cleanup, b *etcd.Batch) error {
+			b.Put(a.keys.Cleanup(node), cleanup)
+			return nil
+		})
 	}
 	return err
 }

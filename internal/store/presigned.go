@@ -96,6 +96,17 @@ type Holder struct {
 // Returned reports whether the certificate at the CAs is of a node that is back, or of its next machine.
 func (h Holder) Returned() bool { return h.Identity.Live() || h.Listed || h.Presigned }
 
+// Leaves reports whether an environment is destroyed, or may be at this moment: a node that its destruction recorded as removed is no node that is
+// back, although it is still there. An apply has the same lock, and ends.
+func (s *Joins) Leaves(ctx context.Context, ref environments.Ref) (bool, error) {
+	k, exists, locked := s.db.Env(ref), false, false
+	_, err := s.db.Read(ctx, map[string]int64{},
+		etcd.Point{Key: k.Spec(), Read: func(*etcd.KV) error { exists = true; return nil }},
+		etcd.Point{Key: k.Applying(), Read: func(*etcd.KV) error { locked = true; return nil }},
+	)
+	return locked || !exists, etcd.Wrap(err, "cannot read whether %s is being destroyed", ref)
+}
+
 // Awaited reports whether the name waits for a machine, and is free at the CAs as far as Pulley knows.
 func (h Holder) Awaited() bool { return !h.Identity.Live() && !h.Listed && !h.Unclean }
 
