@@ -291,4 +291,5 @@ func (f *bootFleet) nodes() map[string]string {
 	return seen
 }
 
-var volatileBoot = regexp.MustCompile(`20\d\d-\d\d-\d\dT[0-9:.]+Z|[0-9a-f]{32}|NODE/[0-9a-f]{16}|"attempts":\d+`)
+var volatileBoot = regexp.MustCompile(`20\d\d-\d\d-\d\dT[0-9:.]+Z|[0-9a-f]{32}|NODE/[0-9a-f]{16}|"attempts":\d+|"id":"[0-9a-f]{16}"|` +
+	`"(addresses|refused)":\[[^\]]*\],`) // all machines of the test have one address, and the first to join keeps it

@@ -46,7 +46,7 @@ var everything = []string{"find", "/etc", "/opt", "/srv", "/usr/local", "/var", 
 
 // ownWork are the places of the agent where a preview leaves something: what it fetched, what it remembers of the order, and the
 // folders in which it locked out other runs of Puppet. A heartbeat may be due meanwhile.
-var ownWork = regexp.MustCompile(`^/var/lib/pulley(/releases(/.*)?|/state\.json|/reported\.json|/lock|/data(/.*)?|/staging|/fetched|(/runs|/puppet|/puppet/var/state)? d .*)?( |$)`)
+var ownWork = regexp.MustCompile(`^/var/lib/pulley(/releases(/.*)?|/state\.json|/reported\.json|/lock|/run|/data(/.*)?|/staging|/fetched|(/runs|/puppet|/puppet/var/state)? d .*)?( |$)`)
 
 // previewNodes is the number of nodes: PULLEY_TEST_PREVIEW_NODES, or 3.
 func previewNodes(t *testing.T) int {

@@ -117,7 +117,7 @@ func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref environmen
 	}
 }
 
-// editor runs the user's editor. Its end has no deadline: a person works in it. Ctrl-C is the editor's until then.
+// editor runs the user's editor, which has the environment of the operator's shell: a command of pulley in it reaches the same fleet. Its end has no deadline: a person works in it. Ctrl-C is the editor's until then.
 func (d *dataOptions) editor(file string) error {
 	signal.Reset(os.Interrupt)
 	pressed := make(chan os.Signal, 1)
@@ -126,7 +126,7 @@ func (d *dataOptions) editor(file string) error {
 	editor := cmp.Or(d.env.Getenv("VISUAL"), d.env.Getenv("EDITOR"), "vi")
 	err := child.Command{
 		Path: "sh", Args: []string{"-c", "exec env " + editor + ` "$1"`, "sh", file}, // the variable may have arguments; a shell that waits would die of Ctrl-C
-		Env: child.WithoutOwn(os.Environ()), Stdin: d.env.Stdin, Stdout: d.env.Stdout, Stderr: d.env.Stderr, Terminal: true,
+		Env: os.Environ(), Stdin: d.env.Stdin, Stdout: d.env.Stdout, Stderr: d.env.Stderr, Terminal: true,
 	}.Run(context.Background())
 	if err != nil {
 		return fmt.Errorf("cannot edit the layer: editor %q: %w\nset EDITOR to the command of your editor", cli.Clean(editor), err)
