@@ -36,6 +36,10 @@ const (
 	streamsAtMost   = 1024             // calls and watches at the same time; more of them wait
 )
 
+// headersAtMost bounds the headers of one call: those of Pulley's clients have some hundred bytes. gRPC takes 16 MiB, and in memory
+// they have the tenfold.
+const headersAtMost = 16 << 10
+
 // Leases of one operator. Commands open one for each lock, and one for each hold that ends.
 const (
 	leasesBurst = 300
@@ -109,7 +113,7 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	cfg.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(run, "http")}}
 	cfg.MaxConcurrentStreams = streamsAtMost
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{
-		grpc.ConnectionTimeout(handshakeWithin),
+		grpc.ConnectionTimeout(handshakeWithin), grpc.MaxHeaderListSize(headersAtMost),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleAtMost, Time: pingEvery, Timeout: handshakeWithin}),
 		grpc.ChainUnaryInterceptor(b.call), grpc.ChainStreamInterceptor(b.stream),
 	}

@@ -1,11 +1,13 @@
 package member
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -202,5 +204,50 @@ func TestNodeWatchRefusesMore(t *testing.T) {
 		if refused != 1 {
 			t.Errorf("%s: %d were refused", name, refused)
 		}
+	}
+}
+
+// One connection must not fill serve's memory with the headers of a call that it never ends: each byte of them may stand for a header.
+func TestHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t, secureConfig(t, t.TempDir()))
+	config, err := s.Connection.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.NextProtos = []string{"h2"}
+	_, address, _ := strings.Cut(s.local(), "://")
+	dialer := tls.Dialer{Config: config}
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	frame := func(kind byte, payload []byte) []byte { // of the first stream, without its end
+		n, stream := len(payload), byte(1)
+		if kind == 4 { // settings
+			stream = 0
+		}
+		return append([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, 0, 0, 0, 0, stream}, payload...)
+	}
+	begin := append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(4, nil)...)
+	begin = append(begin, frame(1, []byte{0x40, 1, 'a', 0})...) // the header "a" enters the connection's table as number 62
+	go func() {
+		if _, err := conn.Write(begin); err != nil {
+			return
+		}
+		for range 30 { // each byte is one header
+			if _, err := conn.Write(frame(9, bytes.Repeat([]byte{0x80 | 62}, 16000))); err != nil {
+				return
+			}
+		}
+	}()
+	_, err = io.Copy(io.Discard, conn) // until serve closes the connection
+	var waited net.Error
+	if errors.As(err, &waited) && waited.Timeout() {
+		t.Error("serve holds half a million headers of one call")
 	}
 }
