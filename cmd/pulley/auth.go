@@ -69,13 +69,17 @@ valid for a year. etcd reads the file for each connection, so that a new one nee
 			if len(hosts) == 0 {
 				return cli.Usagef("missing --host\ngive --host for each name and address of the member")
 			}
+			file, err := atomicfile.Follow(args[0])
+			if err != nil {
+				return fmt.Errorf("cannot make a server certificate: %w", err)
+			}
 			certs, err := flags.open(o)
 			if err != nil {
 				return err
 			}
 			pair, key, err := certs.CA.IssueServer(hosts, memberLifetime)
 			if err == nil {
-				err = atomicfile.WriteShared(args[0], append(key, pair...), 0o600)
+				err = atomicfile.WriteShared(file, append(key, pair...), 0o600)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot make a server certificate: %w", err)

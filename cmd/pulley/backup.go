@@ -33,6 +33,13 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
 		Example: `  pulley backup fleet.backup
   set -o pipefail; pulley backup - | age -r AGE-KEY >new && mv new fleet.backup.age`,
 		RunE: func(c *cobra.Command, args []string) error {
+			file := args[0]
+			if file != "-" {
+				var err error
+				if file, err = atomicfile.Follow(file); err != nil {
+					return fmt.Errorf("cannot write the backup: %w", err)
+				}
+			}
 			o.connection.Fill(o.env)
 			secured := member.IsSecured(dataDir)
 			if secured {
@@ -55,10 +62,10 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
 				}
 				return err
 			}
-			if args[0] == "-" {
+			if file == "-" {
 				return write(o.env.Stdout)
 			}
-			err = atomicfile.WriteFunc(args[0], 0o600, func(f *os.File) error { return write(f) })
+			err = atomicfile.WriteFunc(file, 0o600, func(f *os.File) error { return write(f) })
 			if err == nil {
 				fmt.Fprintf(o.env.Stdout, "%s contains etcd and the keys of the fleet: protect it like a root password\n", args[0])
 			}

@@ -283,8 +283,12 @@ func (u *userdataOptions) writeSeed() error {
 	}
 	err = os.MkdirAll(u.to, 0o700)
 	for _, f := range files {
+		var file string
 		if err == nil {
-			err = atomicfile.WriteShared(filepath.Join(u.to, f.Name), f.Text, 0o600)
+			file, err = atomicfile.Follow(filepath.Join(u.to, f.Name))
+		}
+		if err == nil {
+			err = atomicfile.WriteShared(file, f.Text, 0o600)
 		}
 	}
 	if err != nil {

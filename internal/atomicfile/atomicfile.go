@@ -1,5 +1,6 @@
 // Package atomicfile writes a file completely or not at all. It never leaves a file half written, and it never waits for a lock:
-// callers that may write the same file at the same time hold a lock of their own, or use WriteShared.
+// callers that may write the same file at the same time hold a lock of their own, or use WriteShared. It never replaces a named pipe,
+// a socket or a device. A symbolic link is replaced: for a file that a person names, use Follow first.
 package atomicfile
 
 import (
@@ -10,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"pulley/internal/bounded"
 )
 
 // Write writes a file. The file is durable when Write returns. Its folder exists.
@@ -41,13 +44,43 @@ func WriteVolatile(path string, b []byte, mode fs.FileMode) error {
 
 // Replace is WriteShared for a file of a person: it follows a symbolic link, and an existing file keeps its mode.
 func Replace(path string, b []byte, mode fs.FileMode) error {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
+	path, err := Follow(path)
+	if err != nil {
+		return err
 	}
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
 	return WriteShared(path, b, mode)
+}
+
+// Follow returns the file to write where a person names path, as cp does: the file that a symbolic link leads to. It refuses a named
+// pipe, a socket and a device, and a link to one or to nothing.
+func Follow(path string) (string, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, nil
+	}
+	if err == nil && info.Mode()&fs.ModeSymlink == 0 {
+		return path, check(path, info)
+	}
+	if info, err = os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", &fs.PathError{Op: "write", Path: path, Err: errors.New("it is a link to a file that does not exist\nremove the link, or create its file")}
+	}
+	if err == nil {
+		err = check(path, info)
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+func check(path string, info fs.FileInfo) error {
+	if kind := bounded.Irregular(info.Mode()); kind != "" {
+		return &fs.PathError{Op: "write", Path: path, Err: fmt.Errorf("it is %s, not a regular file\ngive another file, or move this one away", kind)}
+	}
+	return nil
 }
 
 // Create is Write for a file that must not exist. If it exists, Create returns fs.ErrExist and leaves it unchanged.
@@ -111,6 +144,11 @@ func WriteIn(root *os.Root, name string, mode fs.FileMode, durable bool, content
 }
 
 func writeIn(root *os.Root, name, temporary string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
+	if info, err := root.Lstat(name); err == nil {
+		if err := check(filepath.Join(root.Name(), name), info); err != nil {
+			return err
+		}
+	}
 	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -3,11 +3,13 @@ package atomicfile
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -201,5 +203,48 @@ func TestOpenLockKeepsOthersOut(t *testing.T) {
 	}
 	if _, err := OpenLock(link); err == nil {
 		t.Error("it followed a link")
+	}
+}
+
+// `pulley backup FILE` and `pulley env plan --out FILE` put a regular file in the place of a device.
+func TestPipesDevicesAndLinksAreNotReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	listener, err := net.Listen("unix", in("socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := errors.Join(syscall.Mkfifo(in("pipe"), 0o600), os.Symlink("pipe", in("to pipe")), os.Symlink(os.DevNull, in("to device")),
+		os.Symlink("absent", in("to nothing")), os.WriteFile(in("file"), []byte("old"), 0o600), os.Symlink("file", in("to file"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"pipe": "it is a named pipe, not a regular file\n", "socket": "it is a socket, not a regular file\n", "to pipe": "it is a named pipe, not a regular file\n",
+		"to device": "it is a device, not a regular file\n", "to nothing": "it is a link to a file that does not exist\n",
+	} {
+		if _, err := Follow(in(name)); err == nil || !strings.Contains(err.Error(), "write "+in(name)+": "+want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"pipe", "socket"} {
+		was, err := os.Lstat(in(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, write := range []func(string, []byte, fs.FileMode) error{Write, WriteShared, WriteVolatile, Replace, Create} {
+			if err := write(in(name), []byte("new"), 0o600); err == nil {
+				t.Errorf("%s was written", name)
+			}
+		}
+		if is, err := os.Lstat(in(name)); err != nil || !os.SameFile(is, was) {
+			t.Errorf("%s was replaced: %v", name, err)
+		}
+	}
+	for path, want := range map[string]string{in("file"): in("file"), in("absent"): in("absent"), in("to file"): in("file")} {
+		if got, err := Follow(path); got != want || err != nil {
+			t.Errorf("%s: %s, %v", path, got, err)
+		}
 	}
 }

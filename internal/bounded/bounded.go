@@ -91,18 +91,26 @@ func open(name string, stat func(string) (fs.FileInfo, error), openFile func(str
 var ErrIrregular = errors.New("not a regular file\nreplace it with a regular file")
 
 func check(name string, info fs.FileInfo) error {
-	kind := ""
-	switch mode := info.Mode(); {
-	case mode.IsRegular(), mode.IsDir(), name == os.DevNull:
+	kind := Irregular(info.Mode())
+	if kind == "" || name == os.DevNull {
 		return nil
-	case mode&fs.ModeNamedPipe != 0:
-		kind = "it is a named pipe, "
-	case mode&fs.ModeSocket != 0:
-		kind = "it is a socket, "
-	case mode&fs.ModeDevice != 0:
-		kind = "it is a device, "
 	}
-	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%s%w", kind, ErrIrregular)}
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, %w", kind, ErrIrregular)}
+}
+
+// Irregular says what a file is that is neither a regular file, a folder nor a link. For these it returns "".
+func Irregular(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	case mode&fs.ModeIrregular != 0:
+		return "a special file"
+	}
+	return ""
 }
 
 // isGiven reports whether a path is that of a descriptor of this process.

@@ -36,7 +36,11 @@ func exportTree(ctx context.Context, s *store.Releases, r store.SignedRelease, t
 		return err
 	}
 	archive, zipped := archiveName(to)
-	if !archive {
+	if archive {
+		if to, err = atomicfile.Follow(to); err != nil {
+			return err
+		}
+	} else {
 		if err := newOrEmpty(to); err != nil {
 			return err
 		}
@@ -158,6 +162,10 @@ func ExportRecord(r store.SignedRelease, file string) (signed bool, err error) {
 }
 
 func writeFile(file string, b []byte) error {
+	file, err := atomicfile.Follow(file)
+	if err != nil {
+		return err
+	}
 	if err := checkFolder(filepath.Dir(file)); err != nil {
 		return err
 	}
