@@ -283,7 +283,7 @@ func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 	}
 	ran := func() bool {
 		status, _, err := st.Node.Status(t.Context(), who)
-		return err == nil && status.Ran != nil && status.Ran.ID == plan.ID+".1"
+		return err == nil && status.Ran != nil && plan.Ordered(status.Ran.ID)
 	}
 	for end := time.Now().Add(time.Minute); !ran(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
