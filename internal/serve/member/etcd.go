@@ -224,6 +224,10 @@ func (c EtcdConfig) clientURL(secure bool) url.URL {
 	return url.URL{Scheme: "http", Host: c.Listen}
 }
 
+// logEntries is how many entries of the raft log a start reads again, at up to 1.5 MiB each, and about how many stay in memory. etcd's
+// own 10,000 are for other members that are behind: a few publications of a large repository filled the memory of the machine.
+const logEntries = 100
+
 // embedded returns the member's configuration: one URL for clients, with TLS if its scheme requires it, and another
 // one for peers.
 func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
@@ -248,6 +252,7 @@ func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = c.Retention.String()
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = logEntries, logEntries/10
 	if c.snapshots {
 		cfg.SnapshotCount = 1
 	}

@@ -5,10 +5,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 )
 
 // Plain text on an address that other machines reach would let anyone run code as root on every node.
@@ -42,6 +46,42 @@ func TestMemberClosesTwiceAndRestarts(t *testing.T) {
 		c.Listen = strings.TrimPrefix(e.Endpoint(), "http://")
 		e.Close()
 		e.Close()
+	}
+}
+
+// A few publications of a large repository must not fill the memory of `pulley serve`, nor keep it from starting: the raft log
+// that a member keeps in memory, and reads again at its start, has few entries.
+func TestMemberKeepsFewEntriesOfItsLog(t *testing.T) {
+	t.Parallel()
+	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: slog.DiscardHandler}
+	e, err := StartEtcd(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const puts = 3 * logEntries
+	for range puts {
+		if _, err := client.Put(t.Context(), "/pulley/v1/content/x", "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var newest int64
+	for end := time.Now().Add(30 * time.Second); newest < puts-2*logEntries; time.Sleep(20 * time.Millisecond) {
+		snapshots, err := filepath.Glob(filepath.Join(c.Dir, dataName, "member", "snap", "*.snap"))
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("after %d writes, the newest snapshot of the log is at entry %d: %v", puts, newest, err)
+		}
+		for _, file := range snapshots { // term-index.snap, in hexadecimal
+			_, index, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".snap"), "-")
+			if at, err := strconv.ParseInt(index, 16, 64); err == nil {
+				newest = max(newest, at)
+			}
+		}
 	}
 }
 
