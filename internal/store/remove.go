@@ -93,16 +93,24 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		return err
 	}
 	self := etcd.Scope{Node: node}
+	var own []string // first boots
 	gone := []string{k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
 	for key, b := range boots {
 		mine := b.Node == node
 		if b.Node == "" { // a copy of the machine may have its machine id
 			mine = identity.Live() && key == BootKey(identity.Machine, identity.FirstBoot) || !identity.Live() && host != nil && host.MachineID != "" && b.Machine == host.MachineID
 		}
-		if mine && len(gone) < etcd.MaxOps/2 {
-			gone = append(gone, k.FirstBoot(key))
+		if mine {
+			own = append(own, k.FirstBoot(key))
 		}
 	}
+	for len(own) > etcd.MaxOps/2 { // what etcd does not take in the transaction; the removal may be repeated
+		if _, err := s.db.Run(ctx, etcd.If().Delete(own[:etcd.MaxOps/2]...)); err != nil {
+			return err
+		}
+		own = own[etcd.MaxOps/2:]
+	}
+	gone = append(gone, own...)
 	var users []string // of a join, or pre-created, since shutOut
 	if identity.Live() {
 		users = []string{identity.User, identity.Replaces}

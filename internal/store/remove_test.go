@@ -289,3 +289,26 @@ func apply(t *testing.T, st *store.Store) {
 		t.Fatal(err)
 	}
 }
+
+// A record of a first boot that stays may hold the turn of a machine that is gone.
+func TestRemovedNodeHasNoFirstBoots(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	joined(t, server, "controller1", "pulley:node:dev:controller1#0123456789abcdef")
+	st := server.Admin()
+	for n := range 140 {
+		b := store.FirstBoot{Machine: fmt.Sprint("m", n), Node: "controller1", Step: "turn", State: store.BootStarted, Heard: time.Now()}
+		if n == 0 {
+			b.Node = "controller2"
+		}
+		if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := st.Joins.ForgetNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if left, _, err := st.FirstBoots.List(t.Context(), dev); err != nil || len(left) != 1 || left["m0"].Node != "controller2" {
+		t.Errorf("%d records are left, %v", len(left), err)
+	}
+}

@@ -50,6 +50,9 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if who.token.ID == "" { // a node has one record, whatever first boot it names
+		p.FirstBoot = who.boot
+	}
 	return nil, retry(ctx, func(int) error { return d.note(ctx, who, p.Progress) })
 }
 
@@ -59,6 +62,7 @@ type reporter struct {
 	token store.Token // zero for a sender with a certificate
 	node  string      // "" while it is not known
 	role  string
+	boot  string // the first boot of a sender with a certificate
 }
 
 func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest) (reporter, error) {
@@ -70,7 +74,7 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 		if err := d.sameMachine(ctx, c, who, join.Machine{ID: p.Machine, Hostname: p.Hostname}); err != nil {
 			return reporter{}, err
 		}
-		return reporter{ref: who.ref, node: who.identity.Node, role: who.identity.Role}, nil
+		return reporter{ref: who.ref, node: who.identity.Node, role: who.identity.Role, boot: who.identity.FirstBoot}, nil
 	}
 	id, secret, err := store.ParseToken(p.Token)
 	if err != nil {
@@ -114,11 +118,14 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 // note writes one report. After a conflict the caller repeats it.
 func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error {
 	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, store.BootKey(p.Machine, p.FirstBoot))
+	byToken := who.token.ID != ""
+	if err == nil && !byToken {
+		err = d.ownBoot(ctx, who.ref, who.node, b)
+	}
 	if err != nil {
 		return err
 	}
 	now := d.Now().UTC()
-	byToken := who.token.ID != ""
 	if byToken {
 		if ignored, err := d.mayReport(ctx, who, p.Machine, p.FirstBoot, b); err != nil || ignored {
 			return err

@@ -61,11 +61,14 @@ func (d *Server) turn(ctx context.Context, c *caller) (any, error) {
 }
 
 // ask judges a request, and writes the result. Most requests need no reading of the whole queue: thousands of machines may wait. A
-// machine begins only on a fresh one.
+// machine begins only on a fresh one. Whatever first boot a node names, its record is that of the one that joined: each has its own turns.
 func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machine, q queue) (answer join.TurnAnswer, err error) {
 	boots, ref := d.Store.FirstBoots, who.ref
-	own := &store.FirstBoot{Machine: m.ID, ID: m.FirstBoot, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: store.BootStarted, Started: q.now, Since: q.now, Joined: true}
+	own := &store.FirstBoot{Machine: m.ID, ID: who.identity.FirstBoot, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: store.BootStarted, Started: q.now, Since: q.now, Joined: true}
 	known, revision, err := boots.Get(ctx, ref, own.Key())
+	if err == nil {
+		err = d.ownBoot(ctx, ref, own.Node, known)
+	}
 	if err != nil {
 		return join.TurnAnswer{}, err
 	}
@@ -105,6 +108,18 @@ func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machi
 	}
 	d.boots.change(ref, func(all map[string]store.FirstBoot) { all[next.Key()] = next })
 	return answer, nil
+}
+
+// ownBoot refuses the record of a first boot that is another live node's.
+func (d *Server) ownBoot(ctx context.Context, ref environments.Ref, node string, b *store.FirstBoot) error {
+	if b == nil || b.Node == "" || b.Node == node {
+		return nil
+	}
+	other, _, err := d.Store.Identities.Get(ctx, ref, b.Node)
+	if err == nil && other.Live() && store.BootKey(other.Machine, other.FirstBoot) == b.Key() {
+		return no(join.WrongMachine, join.Params{Node: b.Node, Machine: begin(b.Machine), Sender: b.Machine})
+	}
+	return err
 }
 
 // queue is the input of a decision about a machine's turn.

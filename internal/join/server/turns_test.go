@@ -454,3 +454,88 @@ func TestTurnsFollowTheOperator(t *testing.T) {
 		t.Errorf("a machine that was silent has its turn again without asking: %+v, %v", b, err)
 	}
 }
+
+// The key of one node must not take the turns of others, however many first boots it names: neither before nor after an operator allows
+// new turns or removes the node.
+func TestInventedFirstBootsHaveOneTurn(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{Concurrency: 3})
+	var ahead time.Duration
+	s := w.serve(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } })
+	bad, good, other := w.member("compute", 1, s), w.member("compute", 2, s), w.member("compute", 3, s)
+	invent := func() {
+		t.Helper()
+		for n := range 2 * maxTurns {
+			m := bad.is
+			m.FirstBoot = fmt.Sprintf("%016d", n)
+			if _, err := bad.Turn(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			if err := bad.Progress(t.Context(), "", join.Progress{Machine: m.ID, FirstBoot: fmt.Sprintf("p%015d", n), Step: "turn", State: "started"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ahead += bootsLast
+	}
+	granted := func(m machine) {
+		t.Helper()
+		if a, err := m.Turn(t.Context(), m.is); err != nil || !a.Granted {
+			t.Errorf("another machine waits: %+v, %v", a, err)
+		}
+	}
+	records := func(want int) {
+		t.Helper()
+		all, _, err := w.st.FirstBoots.List(t.Context(), dev)
+		got := 0
+		for _, b := range all {
+			if b.Node == "compute1" {
+				got++
+			}
+		}
+		if err != nil || got != want {
+			t.Errorf("the node has %d records of first boots, want %d (%v)", got, want, err)
+		}
+	}
+	invent()
+	records(1)
+	granted(good)
+	if _, err := w.st.Joins.Unlock(t.Context(), dev, "compute1", store.Revoked{By: "ann", Why: "repaired"}); err != nil {
+		t.Fatal(err)
+	}
+	invent()
+	records(1)
+	granted(other)
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	records(0)
+}
+
+// A node must not write into the record of another one, whose machine has the same machine id.
+func TestNodeWritesNoFirstBootOfAnother(t *testing.T) {
+	t.Parallel()
+	w := provisioned(t, environments.PuppetProvision{})
+	s := w.serve(nil)
+	one := w.member("compute", 1, s)
+	if err := w.st.FirstBoots.Put(t.Context(), dev, store.FirstBoot{Machine: "same", Node: "compute2", Step: "turn", State: store.BootStarted, Heard: time.Now(), Joined: true}, 0); err != nil {
+		t.Fatal(err)
+	}
+	own, revision, err := w.st.Identities.Get(t.Context(), dev, "compute1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.Machine = "same"
+	if err := errors.Join(
+		w.st.Identities.Put(t.Context(), dev, *own, revision),
+		w.st.Identities.Put(t.Context(), dev, store.Identity{Node: "compute2", Role: "compute", Machine: "same", User: "another"}, 0),
+	); err != nil {
+		t.Fatal(err)
+	}
+	one.is.ID = "same"
+	_, err = one.Turn(t.Context(), one.is)
+	want(t, err, join.WrongMachine)
+	want(t, one.Progress(t.Context(), "", join.Progress{Machine: "same", Step: "turn", State: "started"}), join.WrongMachine)
+	if b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "same"); err != nil || b.Node != "compute2" || !b.Turn.IsZero() {
+		t.Errorf("the record is now %+v, %v", b, err)
+	}
+}
