@@ -18,11 +18,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
@@ -52,12 +50,16 @@ const rootRole = "root"
 // leaseCalls begins the names of the calls that create leases.
 var leaseCalls = []string{"/etcdserverpb.Lease/LeaseGrant", "/v3lockpb.", "/v3electionpb."}
 
-// forEverybody begins the names of the calls that users without a writing role may make. Pulley's viewers make no others, and its nodes
-// one watch. Leases, watches, locks and elections cost etcd memory for as long as their caller likes.
+// forEverybody begins the names of the calls that users without a writing role may make. Pulley's nodes make no others but one watch.
+// Leases, watches, locks and elections cost etcd memory for as long as their caller likes. Changes of users and roles enter its log
+// before it refuses them.
 var forEverybody = []string{
-	"/etcdserverpb.KV/", "/etcdserverpb.Auth/", "/etcdserverpb.Cluster/MemberList", "/etcdserverpb.Maintenance/Status",
-	"/etcdserverpb.Maintenance/Alarm", "/grpc.health.v1.Health/",
+	"/etcdserverpb.KV/", "/etcdserverpb.Auth/AuthStatus", "/etcdserverpb.Auth/UserGet", "/etcdserverpb.Cluster/MemberList",
+	"/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Alarm", "/grpc.health.v1.Health/",
 }
+
+// forViewers begins the names of the calls of a viewer's `pulley doctor` beside these.
+var forViewers = []string{"/etcdserverpb.Auth/UserList", "/etcdserverpb.Auth/RoleList", "/etcdserverpb.Auth/Authenticate"}
 
 // bounds are what a member with TLS lets its clients do. The methods of a nil one do nothing.
 type bounds struct {
@@ -170,30 +172,44 @@ func (b *bounds) check(ctx context.Context, call string) error {
 	}
 	users, user := b.users.Load(), userOf(ctx)
 	if users == nil {
-		return status.Error(codes.Unavailable, "etcdserver: server is starting")
+		return errStarting
 	}
-	// A node has neither role. It is refused without a lookup.
+	// A node has no writing role. It is refused without a lookup.
 	name, err := pki.ParseName(user)
-	denied := auth.ErrUserNotFound
-	if node := err == nil && name.Kind == pki.KindNode; !node || !(*users).IsAuthEnabled() {
-		denied = (*users).IsAdminPermitted(&auth.AuthInfo{Username: user})
-	}
-	if denied == nil {
+	node := err == nil && name.Kind == pki.KindNode
+	if !node && begins(call, forViewers) {
 		return nil
 	}
-	// The texts are etcd's own: its clients know the errors by them.
-	refusal := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+	if node && (*users).IsAuthEnabled() {
+		b.refuse(user, call)
+		return errDenied
+	}
+	switch role := b.role(user); {
+	case role == rootRole, role != "" && !begins(call, leaseCalls), role != "" && b.spend(user, time.Now()):
+		return nil
+	case role != "":
+		b.refuse(user, call)
+		return errTooMany
+	}
+	b.refuse(user, call)
+	return errDenied
+}
+
+// role returns the writing role of a user; "" for none.
+func (b *bounds) role(user string) string {
+	users := b.users.Load()
+	if users == nil {
+		return ""
+	}
+	err := (*users).IsAdminPermitted(&auth.AuthInfo{Username: user})
+	switch {
+	case err == nil:
+		return rootRole
 	// HasRole takes the lock of etcd's writes: for users that exist, once.
-	if b.operator != "" && errors.Is(denied, auth.ErrPermissionDenied) && (*users).HasRole(user, b.operator) {
-		if !begins(call, leaseCalls) || b.spend(user, time.Now()) {
-			return nil
-		}
-		refusal = status.Error(codes.ResourceExhausted, "etcdserver: too many requests")
+	case b.operator != "" && errors.Is(err, auth.ErrPermissionDenied) && (*users).HasRole(user, b.operator):
+		return b.operator
 	}
-	if b.refused != nil {
-		b.refused(user, call)
-	}
-	return refusal
+	return ""
 }
 
 func begins(call string, with []string) bool {

@@ -34,6 +34,7 @@ const (
 	keyBytes       = 128      // of a key in memory beside its name and value
 	measuredAtOnce = 4        // requests
 	waitAtMost     = 10 * time.Second
+	otherAtMost    = 4 << 10 // bytes of a request of a node or a viewer that is none to the key-value store: etcd may log it before it refuses it
 )
 
 // Bounds of what one node writes. Within a minute it may write about what serve takes for a flood, and less from then on.
@@ -51,6 +52,7 @@ const (
 var (
 	errTooMany  = rpctypes.ErrGRPCRequestTooManyRequests
 	errDenied   = rpctypes.ErrGRPCPermissionDenied
+	errStarting = status.Error(codes.Unavailable, "etcdserver: server is starting")
 	errTooLarge = status.Error(codes.ResourceExhausted, "etcdserver: the request reads too many bytes ("+etcd.LargeAnswer+"); read fewer keys, with a limit")
 )
 
@@ -106,11 +108,28 @@ func (b *bounds) refuse(user, call string) {
 // serve answers a call within the bounds of its user.
 func (b *bounds) serve(ctx context.Context, req any, call string, handler grpc.UnaryHandler) (any, error) {
 	c, bounded := callerOf(ctx)
-	r := parts(req)
-	if !bounded || b.operator == "" || r == nil {
+	if !bounded || b.operator == "" {
 		return handler(ctx, req)
 	}
+	if b.users.Load() == nil {
+		return nil, errStarting
+	}
+	r, whole := parts(req), 0
+	if m, is := req.(proto.Message); is {
+		whole = proto.Size(m)
+	}
+	if r == nil { // not to the key-value store
+		if whole > otherAtMost && (c.node != nil || b.role(c.user) == "") {
+			b.refuse(c.user, call)
+			return nil, rpctypes.ErrGRPCRequestTooLarge
+		}
+		return handler(ctx, req)
+	}
+	r.bytes = whole
 	err := c.judge(r)
+	if err == nil && c.node == nil && r.writes > 0 && b.role(c.user) == "" {
+		err = errDenied
+	}
 	if err == nil && c.node != nil && r.writes > 0 && !b.mayWrite(c.user, r, time.Now()) {
 		err = errTooMany
 	}
@@ -150,8 +169,8 @@ type request struct {
 	drops  []*pb.DeleteRangeRequest
 	ops    int // with guards
 	ranges bool
-	writes int
-	bytes  int
+	writes int // that enter etcd's log
+	bytes  int // of the whole request: its guards and ends of ranges enter the log as well
 }
 
 // parts returns the parts of a request to the key-value store; nil for others.
@@ -184,7 +203,6 @@ func (r *request) put(m *pb.PutRequest) {
 	r.ops++
 	r.writes++
 	r.puts = append(r.puts, m)
-	r.bytes += len(m.GetKey()) + len(m.GetValue())
 	if m.GetPrevKv() {
 		r.reads = append(r.reads, &pb.RangeRequest{Key: m.Key})
 	}
@@ -194,7 +212,6 @@ func (r *request) drop(m *pb.DeleteRangeRequest) {
 	r.ops++
 	r.writes++
 	r.drops = append(r.drops, m)
-	r.bytes += len(m.GetKey())
 	if m.GetPrevKv() {
 		r.read(&pb.RangeRequest{Key: m.Key, RangeEnd: m.RangeEnd})
 	}
@@ -217,7 +234,10 @@ func (r *request) txn(m *pb.TxnRequest) {
 			case *pb.RequestOp_RequestDeleteRange:
 				r.drop(o.RequestDeleteRange)
 			case *pb.RequestOp_RequestTxn:
+				r.writes++ // for etcd, also without a write
 				r.txn(o.RequestTxn)
+			default:
+				r.writes++
 			}
 		}
 	}
@@ -264,7 +284,7 @@ func (b *bounds) measure(ctx context.Context, c caller, r *request) (size int64,
 	}
 	users, kv := b.users.Load(), b.kv.Load()
 	if users == nil || kv == nil {
-		return 0, status.Error(codes.Unavailable, "etcdserver: server is starting")
+		return 0, errStarting
 	}
 	select {
 	case b.measuring <- struct{}{}:

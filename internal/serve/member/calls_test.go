@@ -13,8 +13,11 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -59,7 +62,7 @@ func rawClient(t *testing.T, of store.Config) *clientv3.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := clientv3.New(clientv3.Config{Endpoints: of.Endpoints, TLS: config, MaxCallRecvMsgSize: 1 << 30, DialOptions: []grpc.DialOption{grpc.WithInitialWindowSize(1 << 20)}})
+	c, err := clientv3.New(clientv3.Config{Endpoints: of.Endpoints, TLS: config, Logger: zap.NewNop(), MaxCallRecvMsgSize: 1 << 30, DialOptions: []grpc.DialOption{grpc.WithInitialWindowSize(1 << 20)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +184,70 @@ func TestNodeWritesAreBounded(t *testing.T) {
 	}
 	if wrote < 40 || wrote > 100 {
 		t.Errorf("a node wrote an export of 20 KiB %d times", wrote)
+	}
+}
+
+// etcd logs a write, or a change of its users, before it refuses it, and keeps its log in memory: what it will refuse, and what is no
+// write of Pulley, must not get there.
+func TestLargeRequestsAreRefusedBeforeTheLog(t *testing.T) {
+	t.Parallel()
+	s, node, viewer, refused := stolen(t)
+	large := strings.Repeat("x", 1_400_000)
+	status, ctx := "/pulley/v1/status/dev/web1", t.Context()
+	guard := clientv3.Compare(clientv3.Value(status), "=", large)
+	do := func(c *clientv3.Client, op clientv3.Op) func() error {
+		return func() error { _, err := c.Do(ctx, op); return err }
+	}
+	unknown := &pb.AuthUserListRequest{}
+	unknown.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), large))
+	calls := map[string]func() error{
+		"a guard":              do(node, clientv3.OpTxn([]clientv3.Cmp{guard}, []clientv3.Op{clientv3.OpPut(status, "x")}, nil)),
+		"the end of a range":   do(node, clientv3.OpDelete(status, clientv3.WithRange(status+large))),
+		"a nested transaction": do(node, clientv3.OpTxn([]clientv3.Cmp{guard}, []clientv3.Op{clientv3.OpTxn(nil, nil, nil)}, nil)),
+		"a viewer's put":       do(viewer, clientv3.OpPut("/pulley/v1/nobody", large)),
+		"a viewer's small put": do(viewer, clientv3.OpPut("/pulley/v1/nobody", "x")),
+		"a viewer's deletion":  do(viewer, clientv3.OpDelete("/pulley/v1/nobody/"+large)),
+		"in a transaction":     do(viewer, clientv3.OpTxn(nil, nil, []clientv3.Op{clientv3.OpPut("/pulley/v1/nobody", large)})),
+		"a viewer's guard":     do(viewer, clientv3.OpTxn([]clientv3.Cmp{guard}, []clientv3.Op{clientv3.OpTxn(nil, nil, nil)}, nil)),
+		"an unknown field":     func() error { _, err := pb.NewAuthClient(viewer.ActiveConnection()).UserList(ctx, unknown); return err },
+	}
+	for name, c := range map[string]*clientv3.Client{" of a node": node, " of a viewer": viewer} {
+		calls["a role"+name] = func() error { _, err := c.RoleAdd(ctx, large); return err }
+		calls["a role that goes"+name] = func() error { _, err := c.RoleDelete(ctx, "small"); return err }
+		calls["a user"+name] = func() error {
+			_, err := c.UserAddWithOptions(ctx, large, "", &clientv3.UserAddOptions{NoPassword: true})
+			return err
+		}
+		calls["reading a user"+name] = func() error { _, err := c.UserGet(ctx, large); return err }
+		calls["a password"+name] = func() error { _, err := c.Authenticate(ctx, "root", large); return err }
+	}
+	for name, call := range calls {
+		before, logged := refused.Load(), s.server.Server.CommittedIndex()
+		if err := call(); err == nil || refused.Load() == before || s.server.Server.CommittedIndex() != logged {
+			t.Errorf("%s: %v, %d refusals are counted, and %d entries logged", name, err, refused.Load()-before, s.server.Server.CommittedIndex()-logged)
+		}
+	}
+	// What their programs send.
+	before := refused.Load()
+	for _, c := range []*clientv3.Client{node, viewer} {
+		if _, err := c.AuthStatus(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.UserGet(ctx, "pulley/serve"); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+			t.Error(err)
+		}
+	}
+	if _, err := viewer.UserList(ctx); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Error(err)
+	}
+	if _, err := viewer.Authenticate(ctx, "root", "x"); err == nil {
+		t.Error("root has a password")
+	}
+	if refused.Load() != before {
+		t.Errorf("%d calls of programs of Pulley are refused", refused.Load()-before)
+	}
+	if _, err := node.Put(ctx, status, "x"); err != nil {
+		t.Error(err)
 	}
 }
 
