@@ -34,7 +34,7 @@ func (p *Puppet) placeCertificate(dir, certname string) error {
 	}
 	for name, text := range map[string][]byte{"certs/" + certname + ".pem": cert, "private_keys/" + certname + ".pem": key, "certs/ca.pem": cas} {
 		path := filepath.Join(dir, name)
-		if old, err := os.ReadFile(path); len(text) == 0 || err == nil && bytes.Equal(old, text) {
+		if old, err := bounded.ReadFile(path, maxCertificate); len(text) == 0 || err == nil && bytes.Equal(old, text) {
 			continue
 		}
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), atomicfile.WriteVolatile(path, text, 0o600)); err != nil {

@@ -29,7 +29,11 @@ func (p *Puppet) run(ctx context.Context, cmd *child.Command, job agent.Job) (en
 	path := filepath.Join(p.RunDir(job.ID), "puppet.log")
 	// Puppet writes to the file directly. With a pipe, the agent's death would break Puppet, and a service that
 	// inherited the pipe would block the agent.
-	out, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	err := os.RemoveAll(path)
+	if err != nil {
+		return end{}, fmt.Errorf("cannot keep Puppet's log: %w", err)
+	}
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600) // never a named pipe, which could block
 	if err != nil {
 		return end{}, fmt.Errorf("cannot keep Puppet's log: %w", err)
 	}

@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 
 	"pulley/agent"
+	"pulley/internal/bounded"
 	"pulley/internal/clip"
 )
 
@@ -45,7 +45,7 @@ var (
 
 // readConsole reads the output of a run. It searches all of it for a catalog, and keeps the last part.
 func readConsole(path string) console {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return console{}
 	}

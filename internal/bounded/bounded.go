@@ -55,7 +55,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 // Open opens a regular file, or a folder, for reading. It refuses named pipes, sockets and devices without opening them: an open
 // could wait for ever. A descriptor that this process was given is no such file: /dev/stdin, and /dev/fd/63 for `<(command)`.
 func Open(path string) (*os.File, error) {
-	if isGiven(path) {
+	if IsGiven(path) {
 		return os.Open(path)
 	}
 	return open(path, os.Stat, os.OpenFile)
@@ -113,8 +113,8 @@ func Irregular(mode fs.FileMode) string {
 	return ""
 }
 
-// isGiven reports whether a path is that of a descriptor of this process.
-func isGiven(path string) bool {
+// IsGiven reports whether a path is that of a descriptor of this process.
+func IsGiven(path string) bool {
 	path = filepath.Clean(path)
 	return path == "/dev/stdin" || filepath.Dir(path) == "/dev/fd" || filepath.Dir(path) == "/proc/self/fd"
 }

@@ -3,13 +3,17 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/pflag"
+
+	"pulley/internal/bounded"
 )
 
 // LogFlags are the flags for the log of a service.
@@ -64,7 +68,12 @@ type logFile struct {
 }
 
 func (l *logFile) open() error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	if info, err := os.Stat(l.path); err == nil && !bounded.IsGiven(l.path) && info.Mode()&fs.ModeCharDevice == 0 { // as /dev/null
+		if kind := bounded.Irregular(info.Mode()); kind != "" { // an open, or a write, could wait for ever
+			return &fs.PathError{Op: "open", Path: l.path, Err: fmt.Errorf("it is %s, not a regular file", kind)}
+		}
+	}
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0o640)
 	if err != nil {
 		return err
 	}

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // A collector that parses JSON must be able to read every line, also warnings and the error that ends the program.
@@ -101,4 +104,33 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// `pulley serve --log-file PIPE` hung, and ignored SIGTERM.
+func TestLogRefusesPipe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := (LogFlags{File: file, Level: "info", Format: "text"}).Open(&Env{}); done <- err }()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), file+": it is a named pipe, not a regular file\n") {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the open waits")
+	}
+	given, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer given.Close()
+	defer writer.Close()
+	for _, file := range []string{os.DevNull, fmt.Sprintf("/dev/fd/%d", writer.Fd())} {
+		if _, err := (LogFlags{File: file, Level: "info", Format: "text"}).Open(&Env{}); err != nil {
+			t.Error(err)
+		}
+	}
 }

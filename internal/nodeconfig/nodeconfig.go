@@ -411,9 +411,9 @@ func BootID() string {
 // MachineID returns the id of the machine (machine-id(5)): that of the root, else that of the running system. Some
 // containers have none; then it returns "".
 func MachineID(root string) string {
-	b, err := os.ReadFile(filepath.Join(root, "etc/machine-id"))
+	b, err := bounded.ReadFile(filepath.Join(root, "etc/machine-id"), MaxFileBytes)
 	if err != nil {
-		b, err = os.ReadFile("/etc/machine-id")
+		b, err = bounded.ReadFile("/etc/machine-id", MaxFileBytes)
 	}
 	if err != nil {
 		return ""

@@ -27,6 +27,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/serve/limits"
 	"pulley/internal/store"
 )
@@ -135,6 +136,13 @@ func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func()
 	e := &Etcd{release: release, secure: strings.HasSuffix(cfg.ListenClientUrls[0].Scheme, "s"), level: c.log(cfg)}
 	cfg.UserHandlers = map[string]http.Handler{"/debug/": http.NotFoundHandler()} // they show the command line of serve
 	if e.secure {
+		for _, file := range []string{cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile, cfg.ClientTLSInfo.TrustedCAFile} {
+			f, err := bounded.Open(file) // etcd would wait for ever for a named pipe
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), release())
+			}
+			_ = f.Close()
+		}
 		var err error
 		if e.bounds, err = c.bound(cfg); err != nil {
 			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), release())

@@ -145,3 +145,26 @@ func TestLimitsOfTheMember(t *testing.T) {
 		}
 	}
 }
+
+// etcd itself waits for ever for a named pipe, and no signal ends it.
+func TestMemberRefusesPipeAsCertificate(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := EtcdConfig{
+		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: slog.DiscardHandler,
+		Cert: pipe, Key: pipe, CACert: pipe,
+	}
+	done := make(chan error, 1)
+	go func() { _, err := StartEtcd(t.Context(), c); done <- err }()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), pipe+": it is a named pipe") {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits")
+	}
+}
