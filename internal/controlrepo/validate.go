@@ -56,6 +56,9 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
 	}
 	r.check(ctx, dir)
+	if err := ctx.Err(); err != nil { // a signal, and no fault of the manifests
+		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
+	}
 	return r.report(), nil
 }
 

@@ -2,6 +2,7 @@ package controlrepo
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -353,5 +354,21 @@ func TestBucketsAndTheAgentsServiceAreReported(t *testing.T) {
 	want := []string{"site/a/manifests/b.pp:2:3: remote_filebucket", "site/a/manifests/b.pp:4:3: agent_service"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A signal while Puppet parses is no error of the repository.
+func TestSignalIsNoFinding(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "manifests"), 0o755), os.WriteFile(filepath.Join(dir, "manifests", "site.pp"), []byte("node default { }\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := Validate(ctx, dir, Options{Manifests: func(ctx context.Context, _ string, _ []string) []Finding {
+		cancel()
+		return []Finding{cannotParse("Puppet was stopped")}
+	}})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
