@@ -110,8 +110,12 @@ func reduceReport(r io.Reader) (out reduced, err error) {
 	}
 	if seen["resource_statuses:"] {
 		out.text = append(out.text, "resource_statuses:\n"...)
+		before := len(out.text)
 		for _, kind := range slices.Sorted(maps.Keys(resources)) {
 			out.text = append(out.text, bytes.Join(resources[kind].parts, nil)...)
+		}
+		if len(out.text) == before {
+			out.text = append(out.text, "  {}\n"...)
 		}
 	}
 	return out, nil

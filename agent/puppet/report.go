@@ -1,6 +1,7 @@
 package puppet
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -89,7 +90,8 @@ func readReport(path string, preview bool) (*runReport, error) {
 	return parseReport(f, preview)
 }
 
-// parseReport reads a report. It skips unknown keys and values of a wrong type. A truncated report, or one without a status, is an error.
+// parseReport reads a report. It skips unknown keys and values of a wrong type. A truncated report, or one without a status, is
+// an error.
 func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
 	in, err := reduceReport(r)
 	if err != nil {
@@ -102,11 +104,17 @@ func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
 	}()
 	file := reportFile{runReport: runReport{preview: preview, diffs: map[string]string{}}}
 	var wrongType *yaml.TypeError
-	if err := yaml.Unmarshal(in.text, &file); err != nil && !errors.As(err, &wrongType) {
+	documents := yaml.NewDecoder(bytes.NewReader(in.text))
+	if err := documents.Decode(&file); err != nil && !errors.As(err, &wrongType) {
 		return nil, fmt.Errorf("cannot parse Puppet's report: %w", err)
 	}
-	if file.Status == "" {
+	switch {
+	case file.Status == "":
 		return nil, errors.New("cannot parse Puppet's report: it has no status")
+	case file.Statuses.Kind != yaml.MappingNode: // they are its last part
+		return nil, errors.New("cannot parse Puppet's report: it has no resource_statuses")
+	case !errors.Is(documents.Decode(&yaml.Node{}), io.EOF):
+		return nil, errors.New("cannot parse Puppet's report: it has more than one document")
 	}
 	file.metrics()
 	file.resources(file.logs())

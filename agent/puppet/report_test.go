@@ -70,7 +70,9 @@ func TestParseReport(t *testing.T) {
 func TestParseReportRefuses(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "null": "---\n", "a list": "- status: changed\n", "no status": "transaction_completed: true\n", "not YAML": "status: [\n",
-		"a loop": "status: &a [*a]\n", "deep": "status: " + strings.Repeat("[", 20000),
+		"cut off": "status: changed\ntransaction_completed: true\n", "cut off in the list": "status: changed\ntransaction_completed: true\nresource_statuses:\n",
+		"two documents": "status: changed\ntransaction_completed: true\nresource_statuses: {}\n---\nstatus: failed\n",
+		"a loop":        "status: &a [*a]\n", "deep": "status: " + strings.Repeat("[", 20000),
 	} {
 		if r, err := parseReport(strings.NewReader(text), false); err == nil {
 			t.Errorf("%s: accepted as %+v", name, r)

@@ -420,7 +420,11 @@ func (r *run) yaml(completed bool) string {
 		line("    - - %s\n      - %s\n      - %d", name, strings.ReplaceAll(name, "_", " "), n[name])
 	}
 	line("  time:\n    name: time\n    label: Time\n    values:\n    - - total\n      - Total\n      - 0.012345678")
-	line("resource_statuses:")
+	if len(r.resources) == 0 {
+		line("resource_statuses: {}")
+	} else {
+		line("resource_statuses:")
+	}
 	for _, res := range r.resources {
 		r.resourceYAML(line, res)
 	}
