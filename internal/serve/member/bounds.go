@@ -69,14 +69,13 @@ type bounds struct {
 	operator    string                         // role whose users may make every call, within a budget of leases
 	users       atomic.Pointer[auth.AuthStore] // nil until etcd runs
 
-	kv        atomic.Pointer[mvcc.KV] // nil until etcd runs
-	flow      *flow
-	measuring chan struct{}
+	kv   atomic.Pointer[mvcc.KV] // nil until etcd runs
+	flow *flow
 
 	mu      sync.Mutex
 	budgets map[spending]*budget
-	watches map[string]int // open ones of nodes
-	calls   map[string]int // open ones by user
+	watches map[string]int    // open ones of nodes
+	calls   map[string]*calls // by user
 }
 
 // spending names a budget: the leases of an operator, the writes or the bytes of a node.
@@ -93,8 +92,8 @@ const budgetsKept = 4096
 
 func newBounds(c EtcdConfig) *bounds {
 	return &bounds{
-		connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, flow: newFlow(), measuring: make(chan struct{}, measuredAtOnce),
-		budgets: map[spending]*budget{}, watches: map[string]int{}, calls: map[string]int{},
+		connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, flow: newFlow(),
+		budgets: map[spending]*budget{}, watches: map[string]int{}, calls: map[string]*calls{},
 	}
 }
 

@@ -3,8 +3,10 @@ package member
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"strings"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -32,7 +34,7 @@ const (
 	opsOfNode      = 64       // operations and guards of a transaction, through all levels: a tick has 14. etcd allows everybody 128 of each
 	pointsUnread   = 16       // keys that a request may name before their values are measured
 	keyBytes       = 128      // of a key in memory beside its name and value
-	measuredAtOnce = 4        // requests
+	measuredAtOnce = 2        // requests of one user
 	waitAtMost     = 10 * time.Second
 	otherAtMost    = 4 << 10 // bytes of a request of a node or a viewer that is none to the key-value store: etcd may log it before it refuses it
 )
@@ -45,9 +47,17 @@ const (
 
 // Calls of one user at a time. A request has memory from its first byte on.
 const (
-	callsOfNode     = 32
+	callsOfNode     = 32 // or of a viewer
 	callsOfOperator = 256
 )
+
+// calls are those of one user that are open.
+type calls struct {
+	open      int
+	role      sync.Once // is read once they are many
+	operator  bool
+	measuring chan struct{}
+}
 
 var (
 	errTooMany  = rpctypes.ErrGRPCRequestTooManyRequests
@@ -77,25 +87,31 @@ func (b *bounds) begin(ctx context.Context, info *tap.Info) (context.Context, er
 	if !bounded {
 		return ctx, nil
 	}
-	most := callsOfOperator
-	if c.node != nil {
-		most = callsOfNode
-	}
 	b.mu.Lock()
-	if b.calls[c.user] >= most {
-		b.mu.Unlock()
-		b.refuse(c.user, info.FullMethodName)
-		return nil, errTooMany
+	of := b.calls[c.user]
+	if of == nil {
+		of = &calls{measuring: make(chan struct{}, measuredAtOnce)}
+		b.calls[c.user] = of
 	}
-	b.calls[c.user]++
+	of.open++
+	open := of.open
 	b.mu.Unlock()
-	context.AfterFunc(ctx, func() {
+	end := func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.calls[c.user]--; b.calls[c.user] == 0 {
+		if of.open--; of.open == 0 {
 			delete(b.calls, c.user)
 		}
-	})
+	}
+	if open > callsOfNode {
+		of.role.Do(func() { of.operator = c.node == nil && b.role(c.user) != "" })
+		if !of.operator || open > callsOfOperator {
+			end()
+			b.refuse(c.user, info.FullMethodName)
+			return nil, errTooMany
+		}
+	}
+	context.AfterFunc(ctx, end)
 	return ctx, nil
 }
 
@@ -143,14 +159,14 @@ func (b *bounds) serve(ctx context.Context, req any, call string, handler grpc.U
 	waiting, cancel := context.WithTimeout(ctx, waitAtMost)
 	defer cancel()
 	size, err := b.measure(waiting, c, r)
+	own := errors.Is(err, errTooLarge) // a wait is no fault of the user
 	if err == nil {
-		var own bool
-		if own, err = b.flow.take(waiting, c.user, size); err != nil && !own {
-			return nil, err // others hold what there is
-		}
+		own, err = b.flow.take(waiting, c.user, size) // not own: others hold what there is
 	}
 	if err != nil {
-		b.refuse(c.user, call)
+		if own {
+			b.refuse(c.user, call)
+		}
 		return nil, err
 	}
 	resp, err := handler(ctx, req)
@@ -286,9 +302,15 @@ func (b *bounds) measure(ctx context.Context, c caller, r *request) (size int64,
 	if users == nil || kv == nil {
 		return 0, errStarting
 	}
+	b.mu.Lock()
+	of := b.calls[c.user]
+	b.mu.Unlock()
+	if of == nil { // the call was given up
+		return 0, errTooMany
+	}
 	select {
-	case b.measuring <- struct{}{}:
-		defer func() { <-b.measuring }()
+	case of.measuring <- struct{}{}:
+		defer func() { <-of.measuring }()
 	case <-ctx.Done():
 		return 0, errTooMany
 	}

@@ -2,6 +2,9 @@ package member
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +20,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"pulley/internal/pki"
@@ -272,7 +278,14 @@ func TestWritesReturnWithTime(t *testing.T) {
 // Calls whose request never ends must not hold memory for all.
 func TestCallsOfOneNodeAreLimited(t *testing.T) {
 	t.Parallel()
-	s, node, _, refused := stolen(t)
+	s, node, viewer, refused := stolen(t)
+	for _, of := range []*clientv3.Client{node, viewer} {
+		refused.Store(0)
+		callsAreLimited(t, s, of, refused)
+	}
+}
+
+func callsAreLimited(t *testing.T, s *Secured, node *clientv3.Client, refused *atomic.Int64) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
@@ -304,6 +317,43 @@ func TestCallsOfOneNodeAreLimited(t *testing.T) {
 	}
 	if _, err := node.Get(t.Context(), "/pulley/v1/environments/dev/gate"); err != nil {
 		t.Errorf("after their end: %v", err)
+	}
+}
+
+// The ranges of one user must not keep others waiting, and who waited is no flood.
+func TestUsersMeasureApart(t *testing.T) {
+	t.Parallel()
+	s, _, _, refused := stolen(t)
+	as := func(ctx context.Context, user string) error {
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: user}}
+		ctx = peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		ctx, err := s.bounds.begin(ctx, &tap.Info{FullMethodName: "/etcdserverpb.KV/Range"})
+		if err != nil {
+			return err
+		}
+		all := &pb.RangeRequest{Key: []byte("/pulley/v1/content/"), RangeEnd: []byte("/pulley/v1/content0")}
+		_, err = s.bounds.serve(ctx, all, "/etcdserverpb.KV/Range", func(context.Context, any) (any, error) { return nil, nil })
+		return err
+	}
+	busy := &calls{open: measuredAtOnce, measuring: make(chan struct{}, measuredAtOnce)}
+	for range measuredAtOnce {
+		busy.measuring <- struct{}{}
+	}
+	s.bounds.mu.Lock()
+	s.bounds.calls["pulley/operator/eve/0123456789abcdef"] = busy
+	s.bounds.mu.Unlock()
+	within, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := as(within, "pulley/operator/eve/0123456789abcdef"); err == nil {
+		t.Error("a user measures more ranges at the same time")
+	}
+	if err := as(t.Context(), "pulley/operator/ann/0123456789abcdef"); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+	if refused.Load() != 0 {
+		t.Errorf("%d waits are counted as refusals", refused.Load())
 	}
 }
 
