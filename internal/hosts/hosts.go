@@ -160,13 +160,22 @@ func (v *View) Shown(nodes []Node, alive func(Node) bool) map[string][]Shown {
 	return all
 }
 
-// owners returns the nodes that serve saw use an address. If it saw several, the last one has it: DHCP gave it to another machine.
-func owners(nodes []Node) map[netip.Addr]*Node {
-	of := make(map[netip.Addr]*Node, len(nodes))
-	for i := range nodes {
-		n := &nodes[i]
-		if was := of[n.Checked]; n.Checked.IsValid() && (was == nil || n.At.After(was.At)) {
-			of[n.Checked] = n
+// owners returns the node of each address: the one that serve saw use it, else the one that lists it, and "" if several do: an address of
+// several nodes is the main one of none. If serve saw several use it, the last one has it: DHCP gave it to another machine.
+func owners(nodes []Node) map[netip.Addr]string {
+	of, seen := make(map[netip.Addr]string, len(nodes)), make(map[netip.Addr]time.Time, len(nodes))
+	for _, n := range nodes {
+		for _, a := range n.Addresses {
+			if _, listed := of[a]; listed {
+				of[a] = ""
+			} else {
+				of[a] = n.Name
+			}
+		}
+	}
+	for _, n := range nodes {
+		if at, has := seen[n.Checked]; n.Checked.IsValid() && (!has || n.At.After(at)) {
+			of[n.Checked], seen[n.Checked] = n.Name, n.At
 		}
 	}
 	return of
@@ -175,8 +184,11 @@ func owners(nodes []Node) map[netip.Addr]*Node {
 // main returns the address that the fact of the view has, if the networks contain it; else the first address in the first
 // network that has one. Without networks, it is the first address. The address that serve saw the node use precedes the others. No
 // address of another node is one.
-func (v *View) main(n Node, of map[netip.Addr]*Node) (netip.Addr, bool) {
-	own := func(a netip.Addr) bool { return of[a] == nil || of[a].Name == n.Name }
+func (v *View) main(n Node, of map[netip.Addr]string) (netip.Addr, bool) {
+	own := func(a netip.Addr) bool {
+		name, has := of[a]
+		return !has || name == n.Name
+	}
 	var text string
 	if json.Unmarshal(n.Exports[v.AddressFact], &text) == nil {
 		if a, usable := parseAddress(text); usable && own(a) && (len(v.Networks) == 0 || slices.ContainsFunc(v.Networks, holds(a))) {

@@ -127,7 +127,7 @@ func TestHostileEntriesAreLeftOut(t *testing.T) {
 		"%{lookup('secret')}", "a\nb", `"; rm -rf /`, "$(reboot)", "a b", "\x00", "\x1b[2J", strings.Repeat("x", 1<<20), "-x", "x-.y", "é", "10.0.0.1%eth0", "..", "x/../y",
 	} {
 		list[bad] = agent.Host{Node: bad, Role: "controller"}
-		list[fmt.Sprint("controller", i)] = agent.Host{Node: fmt.Sprint("controller", i), Role: "controller", Hostname: bad, Addresses: []string{bad, "fe80::1%" + bad, "10.0.0.1"}}
+		list[fmt.Sprint("controller", i)] = agent.Host{Node: fmt.Sprint("controller", i), Role: "controller", Hostname: bad, Addresses: []string{bad, "fe80::1%" + bad, fmt.Sprint("10.0.0.1", i)}}
 		list[fmt.Sprint("db", i)] = agent.Host{Node: fmt.Sprint("db", i), Role: bad}
 	}
 	list["controller90"] = agent.Host{Node: "another", Role: "controller"}
@@ -137,7 +137,7 @@ func TestHostileEntriesAreLeftOut(t *testing.T) {
 			t.Errorf("%q reached Hiera:\n%.2000s", bad, got)
 		}
 	}
-	if n := strings.Count(got, `"address": "10.0.0.1"`); n != 14 {
+	if n := strings.Count(got, `"address": "10.0.0.1`); n != 14 {
 		t.Errorf("%d of 14 nodes kept their usable address", n)
 	}
 	many := agent.Host{Node: "db1", Role: "db"}
@@ -207,7 +207,7 @@ func TestExportsAreTheNamedFacts(t *testing.T) {
 // One node with a stolen key must not get the traffic, the name or the SSH trust of another one in the files of all nodes that see it.
 func TestNodeSpeaksOnlyForItself(t *testing.T) {
 	now := time.Now()
-	db := agent.Host{Node: "db1", Role: "db", Addresses: []string{"10.0.0.31"}, Checked: "10.0.0.31", At: now.Add(-time.Hour)}
+	db := agent.Host{Node: "db1", Role: "db", Addresses: []string{"10.0.0.31", "10.1.0.31"}, Checked: "10.0.0.31", At: now.Add(-time.Hour)}
 	entry := func(checked string, addresses ...string) agent.Host {
 		return agent.Host{Node: "controller1", Role: "controller", Hostname: "db1", Addresses: addresses, Checked: checked, At: now}
 	}
@@ -231,10 +231,14 @@ func TestNodeSpeaksOnlyForItself(t *testing.T) {
 		"another's":                    {host: entry("", "10.0.0.31", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
 		"another's alone":              {host: entry("", "10.0.0.31"), db: "10.0.0.31"},
 		"another's in a fact":          {host: entry("", "10.0.0.9"), exports: fact("10.0.0.31"), address: "10.0.0.9", db: "10.0.0.31"},
+		"another's second":             {host: entry("", "10.1.0.31", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
+		"another's second in a fact":   {host: entry("", "10.0.0.9"), exports: fact("10.1.0.31"), address: "10.0.0.9", db: "10.0.0.31"},
+		"a second one, open":           {file: open, host: entry("", "10.1.0.31"), db: "10.0.0.31"},
+		"a second one, two networks":   {file: strings.Replace(withExports, "10.0.0.0/8", "10.1.0.0/16", 1), host: entry("10.0.0.9", "10.1.0.31", "10.0.0.9")},
 		"loopback":                     {file: open, host: entry("127.0.0.1", "127.0.0.1", "::1", "0.0.0.0", "224.0.0.1", "fe80::1", "169.254.1.1"), db: "10.0.0.31"},
 		"loopback in a fact":           {file: open, host: entry(""), exports: fact("127.0.0.1"), db: "10.0.0.31"},
 		"a checked one that is no own": {host: entry("10.0.0.5", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
-		"DHCP gave it the address":     {host: entry("10.0.0.31", "10.0.0.31"), address: "10.0.0.31", checked: true},
+		"DHCP gave it the address":     {host: entry("10.0.0.31", "10.0.0.31"), address: "10.0.0.31", checked: true, db: "10.1.0.31"},
 		"without networks":             {file: open, host: entry("10.0.0.9", "192.0.2.1", "10.0.0.9"), address: "10.0.0.9", checked: true, db: "10.0.0.31"},
 	} {
 		nodes, _ := Parse(listOf(db, c.host), c.exports)
