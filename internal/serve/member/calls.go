@@ -36,7 +36,7 @@ const (
 	keyBytes       = 128      // of a key in memory beside its name and value
 	measuredAtOnce = 2        // requests of one user
 	waitAtMost     = 10 * time.Second
-	otherAtMost    = 4 << 10 // bytes of a request of a node or a viewer that is none to the key-value store: etcd may log it before it refuses it
+	otherAtMost    = 4 << 10 // bytes of a request of a node or a viewer that etcd may log without a write
 )
 
 // Bounds of what one node writes. Within a minute it may write about what serve takes for a flood, and less from then on.
@@ -134,11 +134,11 @@ func (b *bounds) serve(ctx context.Context, req any, call string, handler grpc.U
 	if m, is := req.(proto.Message); is {
 		whole = proto.Size(m)
 	}
+	if (r == nil || r.nested) && whole > otherAtMost && (c.node != nil || b.role(c.user) == "") {
+		b.refuse(c.user, call)
+		return nil, rpctypes.ErrGRPCRequestTooLarge
+	}
 	if r == nil { // not to the key-value store
-		if whole > otherAtMost && (c.node != nil || b.role(c.user) == "") {
-			b.refuse(c.user, call)
-			return nil, rpctypes.ErrGRPCRequestTooLarge
-		}
 		return handler(ctx, req)
 	}
 	r.bytes = whole
@@ -185,7 +185,8 @@ type request struct {
 	drops  []*pb.DeleteRangeRequest
 	ops    int // with guards
 	ranges bool
-	writes int // that enter etcd's log
+	nested bool // etcd logs it, also without a write
+	writes int
 	bytes  int // of the whole request: its guards and ends of ranges enter the log as well
 }
 
@@ -250,10 +251,10 @@ func (r *request) txn(m *pb.TxnRequest) {
 			case *pb.RequestOp_RequestDeleteRange:
 				r.drop(o.RequestDeleteRange)
 			case *pb.RequestOp_RequestTxn:
-				r.writes++ // for etcd, also without a write
+				r.nested = true
 				r.txn(o.RequestTxn)
 			default:
-				r.writes++
+				r.nested = true
 			}
 		}
 	}
