@@ -26,7 +26,7 @@ type past struct {
 	pending map[string]store.Moment // environments that could not be marked, with how far they were
 }
 
-// pastInterval is the time between two writes of the file. What a serve that is killed forgets is at most that old.
+// pastInterval is the time between two writes of the file, if no operator acts. What else a serve that is killed forgets is at most that old.
 const pastInterval = time.Minute
 
 // past returns the file that remembers how far etcd was; "" for a serve without a data folder.
@@ -97,8 +97,9 @@ func (t *Tasks) lookBack(ctx context.Context) error {
 			return err // the same are behind at the next look
 		}
 	}
+	acted := !maps.EqualFunc(now.Reached, p.seen.Reached, store.Reach.SameActs)
 	p.seen = now
-	if marked || t.Now().Sub(p.written).Abs() >= pastInterval {
+	if marked || acted || t.Now().Sub(p.written).Abs() >= pastInterval {
 		t.complain(ctx, "cannot remember how far etcd is", p.write(t.Past, t.Now()))
 	}
 	return nil

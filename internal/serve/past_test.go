@@ -194,13 +194,19 @@ func (f *setBack) ended(p rollout.Plan) {
 	})
 }
 
+func newTasks(t *testing.T, f *setBack) *Tasks {
+	t.Helper()
+	k, err := NewTasks(TasksConfig{Store: f.s, Now: time.Now, Log: f.log.Logger(), Past: f.past})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 // serve runs the background tasks of one serve until stop is called.
 func (f *setBack) serve() (stop func()) {
 	f.t.Helper()
-	k, err := NewTasks(TasksConfig{Store: f.s, Now: time.Now, Log: f.log.Logger(), Past: f.past})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	k := newTasks(f.t, f)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	done := make(chan struct{})
 	go func() { k.Run(ctx); close(done) }()
@@ -266,6 +272,79 @@ func TestEtcdSetBackUnderServe(t *testing.T) {
 			if b, err := os.ReadFile(f.past); err != nil || !strings.Contains(string(b), `"dev"`) {
 				t.Errorf("serve remembers %s: %v", b, err)
 			}
+		})
+	}
+}
+
+// TestLostAbortIsNoticed: etcd gets the data of before an abort, a hold or a skip, none of which raises the epoch, and the writes of nodes have overtaken the
+// lost revisions when serve looks again. Nodes that did not begin must not take the release that the operator stopped.
+func TestLostAbortIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]func(f *setBack, c *store.Campaign) error{
+		"abort": func(f *setBack, c *store.Campaign) error {
+			return f.s.Campaigns.Set(f.t.Context(), dev, c, agent.GateAborted, nil, f.me())
+		},
+		"hold": func(f *setBack, _ *store.Campaign) error {
+			return f.s.Fleet.Hold(f.t.Context(), dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Freeze}, 0, 0)
+		},
+		"skip": func(f *setBack, c *store.Campaign) error {
+			next := c.State
+			next.Moved = time.Now().UTC()
+			return f.s.Campaigns.Update(f.t.Context(), dev, c, next)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := beginSetBack(t)
+			hold := agent.Hold{Mode: agent.Stop}
+			if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, hold, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			p := f.start("2.0.0")
+			stop := f.serve()
+			f.until("web1 is ordered", func() bool {
+				c, err := f.s.Campaigns.Get(t.Context(), dev, p.ID, nil)
+				return err == nil && c.State.Slots["web1"].ID != ""
+			})
+			kept := f.server.Keep()
+			f.until("the operator acts", func() bool {
+				c, err := f.s.Campaigns.Get(t.Context(), dev, p.ID, nil)
+				return err == nil && act(f, c) == nil
+			})
+			if name != "skip" { // the file has it at once, also if serve is killed now
+				moment, err := f.s.Targets.Moment(t.Context(), []environments.Ref{dev}, store.Moment{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				acted := time.Now()
+				f.until("serve remembers it", func() bool {
+					var p past
+					return p.load(f.past) == nil && p.seen.Reached["dev"].SameActs(moment.Reached["dev"])
+				})
+				if took := time.Since(acted); took >= pastInterval/2 {
+					t.Errorf("serve wrote the file after %s", took)
+				}
+			}
+			lookTwice := newTasks(t, f)
+			if err := errors.Join(lookTwice.lookBack(t.Context()), lookTwice.lookBack(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			stop()
+			var was past
+			if err := errors.Join(lookTwice.past.remember(f.past, time.Now()), was.load(f.past)); err != nil {
+				t.Fatal(err)
+			}
+			f.server.SetBack(kept)
+			client := f.server.Client()
+			f.until("etcd is farther than serve saw it", func() bool {
+				resp, err := client.Put(t.Context(), "/pulley/v1/other", "x")
+				return err == nil && resp.Header.Revision > was.seen.Revision
+			})
+			f.serve()
+			f.until("serve pauses dev", func() bool {
+				rewound, err := f.s.Targets.Rewound(t.Context(), dev)
+				return err == nil && rewound
+			})
 		})
 	}
 }

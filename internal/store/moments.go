@@ -3,10 +3,13 @@ package store
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -25,12 +28,25 @@ type Reach struct {
 	Epoch  agent.Epoch `json:"epoch"`
 	Change string      `json:"change,omitempty"` // digest of its record, which never changes; "": there is none
 
+	// Acts that raise no epoch: abort, pause, skip and hold.
+	Rollout string `json:"rollout,omitempty"` // that owns it
+	Acts    Acts   `json:"acts"`
+
 	since int64  // revision at which its gate was created
+	then  *Acts  // as etcd has them at the revision of an earlier moment; nil: it does not know any more
 	kept  string // digest of the record that the change of an earlier moment has now
 }
 
-// environmentsAtOnce is the number of environments in one transaction of Moment: three reads of each.
-const environmentsAtOnce = 40
+// Acts are the ModRevisions of the keys that operators write without a new epoch.
+type Acts struct {
+	Gate  int64 `json:"gate,omitempty"`
+	State int64 `json:"state,omitempty"` // of the rollout; 0: not read yet
+	Hold  int64 `json:"hold,omitempty"`  // the newest
+	Holds int64 `json:"holds,omitempty"` // how many there are
+}
+
+// environmentsAtOnce is the number of environments in one transaction of Moment: five reads of each.
+const environmentsAtOnce = 24
 
 // Moment reads how far etcd is. It leaves out an environment without a gate, or with an unreadable one.
 func (s *Targets) Moment(ctx context.Context, refs []environments.Ref, before Moment) (Moment, error) {
@@ -39,31 +55,104 @@ func (s *Targets) Moment(ctx context.Context, refs []environments.Ref, before Mo
 		var ops []clientv3.Op
 		for _, ref := range part {
 			k := s.db.Env(ref)
-			ops = append(ops, clientv3.OpGet(k.Gate()), clientv3.OpGet(k.Change(before.Reached[ref.String()].Epoch)),
-				clientv3.OpGet(k.History(), clientv3.WithLastKey()...))
+			was := before.Reached[ref.String()]
+			ops = append(append(ops, readActs(k, was)...), clientv3.OpGet(k.Change(was.Epoch)), clientv3.OpGet(k.History(), clientv3.WithLastKey()...))
 		}
 		resp, err := s.db.Txn(ctx, nil, ops, nil)
 		if err != nil {
 			return now, etcd.Wrap(err, "cannot see whether etcd went back in time")
 		}
 		now.Revision = resp.Header.Revision
+		then, err := s.actsAt(ctx, part, before)
+		if err != nil {
+			return now, etcd.Wrap(err, "cannot see whether etcd went back in time")
+		}
 		for i, ref := range part {
 			var gate agent.Gate
-			kvs := resp.Responses[3*i].GetResponseRange().Kvs
+			all := resp.Responses[5*i : 5*i+5]
+			kvs := all[0].GetResponseRange().Kvs
 			if len(kvs) == 0 || etcd.Into(&gate)(kvs[0]) != nil {
 				continue
 			}
-			r := Reach{Epoch: gate.Epoch, since: kvs[0].CreateRevision}
-			if kvs := resp.Responses[3*i+1].GetResponseRange().Kvs; len(kvs) > 0 {
+			r := Reach{Epoch: gate.Epoch, Rollout: gate.Rollout, Acts: actsIn(all), since: kvs[0].CreateRevision}
+			if was := before.Reached[ref.String()]; was.Rollout != r.Rollout {
+				r.Acts.State = 0 // it is of the rollout before
+			}
+			if then != nil {
+				r.then = &then[i]
+			}
+			if kvs := all[3].GetResponseRange().Kvs; len(kvs) > 0 {
 				r.kept = digestOf(kvs[0].Value)
 			}
-			if kvs := resp.Responses[3*i+2].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Key) == s.db.Env(ref).Change(gate.Epoch) {
+			if kvs := all[4].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Key) == s.db.Env(ref).Change(gate.Epoch) {
 				r.Change = digestOf(kvs[0].Value)
 			}
 			now.Reached[ref.String()] = r
 		}
 	}
 	return now, nil
+}
+
+func readActs(k etcd.EnvKeys, was Reach, more ...clientv3.OpOption) []clientv3.Op {
+	newest := append(slices.Clone(more), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1), clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))
+	return []clientv3.Op{
+		clientv3.OpGet(k.Gate(), more...),
+		clientv3.OpGet(k.CampaignState(was.Rollout), append(slices.Clone(more), clientv3.WithKeysOnly())...),
+		clientv3.OpGet(k.Holds(), newest...),
+	}
+}
+
+func actsIn(all []*etcdserverpb.ResponseOp) Acts {
+	revision := func(i int) int64 {
+		if kvs := all[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			return kvs[0].ModRevision
+		}
+		return 0
+	}
+	return Acts{Gate: revision(0), State: revision(1), Hold: revision(2), Holds: all[2].GetResponseRange().Count}
+}
+
+// actsAt reads what etcd now says that it had at an earlier moment; nil if it does not know. Its past changes only if it went back in time, and new
+// writes have the revisions of lost ones.
+func (s *Targets) actsAt(ctx context.Context, refs []environments.Ref, before Moment) ([]Acts, error) {
+	if before.Revision == 0 {
+		return nil, nil
+	}
+	var ops []clientv3.Op
+	for _, ref := range refs {
+		ops = append(ops, readActs(s.db.Env(ref), before.Reached[ref.String()], clientv3.WithRev(before.Revision))...)
+	}
+	resp, err := s.db.Txn(ctx, nil, ops, nil)
+	if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrFutureRev) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	then := make([]Acts, len(refs))
+	for i := range refs {
+		then[i] = actsIn(resp.Responses[3*i : 3*i+3])
+	}
+	return then, nil
+}
+
+// lost reports whether acts of an earlier moment are gone: they were otherwise at that moment, or the keys are older now.
+func (r Reach) lost(was Reach) bool {
+	if r.then != nil {
+		then := *r.then
+		if was.Acts.State == 0 {
+			then.State = 0
+		}
+		return then != was.Acts
+	}
+	return r.Acts.Gate < was.Acts.Gate || r.Rollout == was.Rollout && r.Acts.State < was.Acts.State
+}
+
+// SameActs reports whether no operator acted between two moments of an environment. Serve itself takes the steps of a rollout.
+func (r Reach) SameActs(other Reach) bool {
+	a, b := r.Acts, other.Acts
+	a.State, b.State = 0, 0
+	return a == b
 }
 
 func digestOf(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
@@ -76,6 +165,7 @@ func (m Moment) Behind(before Moment) (environments []string) {
 		case m.Revision < before.Revision:
 		case was.Epoch == 0 || now.since > before.Revision: // it is new, or was made again
 			continue
+		case now.lost(was):
 		case now.Epoch >= was.Epoch && (now.kept == was.Change || now.kept == "" && now.Epoch > was.Epoch+HistoryKept): // serve deletes old changes
 			continue
 		}

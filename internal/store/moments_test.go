@@ -79,6 +79,24 @@ func TestMomentsThatGoBack(t *testing.T) {
 			t.Errorf("%s: %v are behind", name, behind)
 		}
 	}
+	if _, err := client.Delete(ctx, gate); err != nil {
+		t.Fatal(err)
+	}
+	change()
+	look()
+	for name, lose := range map[string]func(*store.Acts){ // that etcd had then, and does not have at that revision now
+		"an abort":     func(a *store.Acts) { a.Gate++ },
+		"a hold":       func(a *store.Acts) { a.Hold, a.Holds = last.Revision, 1 },
+		"another gate": func(a *store.Acts) { a.Gate-- },
+	} {
+		was := last
+		r := was.Reached["dev"]
+		lose(&r.Acts)
+		was.Reached = map[string]store.Reach{"dev": r}
+		if now, err := st.Targets.Moment(ctx, refs, was); err != nil || len(now.Behind(was)) != 1 {
+			t.Errorf("%s is lost: %v are behind: %v", name, now.Behind(was), err)
+		}
+	}
 	last.Revision += 1_000_000
 	if _, err := client.Delete(ctx, gate); err != nil {
 		t.Fatal(err)
