@@ -209,18 +209,29 @@ func chunks(p rollout.Plan) (all []chunk) {
 	return all
 }
 
-// Open returns the campaign that owns an environment; nil if there is none; and the epoch of the gate. The nodes of the
+// Gated is how far the gate of an environment is, and the revision at which it was created: an environment that was made again begins with a new one.
+type Gated struct {
+	Epoch agent.Epoch
+	Since int64
+}
+
+// Open returns the campaign that owns an environment; nil if there is none; and how far its gate is. The nodes of the
 // known plan, which never change, are not read again.
-func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, agent.Epoch, error) {
-	gate, _, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
-	if err != nil || gate == nil {
-		return nil, 0, etcd.Wrap(err, "cannot read the rollout of %s", ref)
+func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, Gated, error) {
+	var gate agent.Gate
+	var at Gated
+	_, err := s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Env(ref).Gate(), Read: func(kv *etcd.KV) error {
+		at.Since = kv.CreateRevision
+		return etcd.Into(&gate)(kv)
+	}})
+	if err != nil {
+		return nil, at, etcd.Wrap(err, "cannot read the rollout of %s", ref)
 	}
-	if gate.Rollout == "" {
-		return nil, gate.Epoch, nil
+	if at.Epoch = gate.Epoch; gate.Rollout == "" {
+		return nil, at, nil
 	}
 	c, err := s.Get(ctx, ref, gate.Rollout, known)
-	return c, gate.Epoch, err
+	return c, at, err
 }
 
 // Get reads a campaign, also one that ended. It returns ErrNotFound if there was none.

@@ -25,7 +25,7 @@ type Controller struct {
 	asking  map[string]*question // by gate
 	plan    *rollout.Plan        // of the campaign that was read last
 	blocked []string             // nodes for which its last step waits
-	reached agent.Epoch          // the highest of the gate; a lower one comes from a backup
+	reached store.Gated          // the highest epoch of the gate; a lower one comes from a backup, unless the environment was made again since
 	renewed time.Time            // when the lease of the job was renewed
 }
 
@@ -115,8 +115,10 @@ func (c *Controller) Advance(ctx context.Context) (rollout.Wait, error) {
 }
 
 func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, err error) {
-	campaign, epoch, err := c.Store.Campaigns.Open(ctx, c.Ref, c.plan)
-	c.reached = max(c.reached, epoch)
+	campaign, gate, err := c.Store.Campaigns.Open(ctx, c.Ref, c.plan)
+	if gate.Epoch > c.reached.Epoch || gate.Since > c.reached.Since {
+		c.reached = gate
+	}
 	if err != nil || campaign == nil {
 		return wait, true, err
 	}
@@ -124,7 +126,7 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	now := c.Now()
 	step, o, err := rollout.Decide(campaign.Plan, campaign.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
 		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
-		o.Reached = c.reached
+		o.Reached = c.reached.Epoch
 		if err == nil && len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
 			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates)
 		}

@@ -412,8 +412,14 @@ func TestRevivedRolloutStops(t *testing.T) {
 	}
 	restored := func() {
 		t.Helper()
-		if _, err := f.client.Delete(t.Context(), root, clientv3.WithPrefix()); err != nil {
-			t.Fatal(err)
+		for _, from := range []string{root, root + "gate0"} { // all but the gate: a new one would be that of a new environment
+			to := root + "gate"
+			if from != root {
+				to = clientv3.GetPrefixRangeEnd(root)
+			}
+			if _, err := f.client.Delete(t.Context(), from, clientv3.WithRange(to)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, kv := range backup.Kvs {
 			if _, err := f.client.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
@@ -450,6 +456,46 @@ func TestRevivedRolloutStops(t *testing.T) {
 	}
 	if _, ordered := f.campaign(plan.ID).State.Slots["web2"]; ordered {
 		t.Error("web2 was ordered after the backup was restored")
+	}
+}
+
+// TestEnvironmentMadeAgain: it is destroyed and made again while a controller drives it. Its epochs begin again, and its first rollout is not one of a backup.
+func TestEnvironmentMadeAgain(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 1)
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	advance := func() rollout.Wait {
+		t.Helper()
+		wait, err := c.Advance(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait
+	}
+	const root = "/pulley/v1/environments/dev/"
+	former, err := f.client.Get(t.Context(), root, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		p := f.start(rollout.Policy{Canaries: "0"})
+		advance()
+		if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(p.ID), author()); err != nil {
+			t.Fatal(err)
+		}
+		advance()
+	}
+	if _, err := f.client.Delete(t.Context(), root, clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range former.Kvs {
+		if _, err := f.client.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := f.start(rollout.Policy{Canaries: "0"})
+	if wait := advance(); wait.Stop != nil || len(f.campaign(p.ID).State.Slots) != 1 {
+		t.Errorf("the first rollout of the new environment waits for %+v", wait)
 	}
 }
 
