@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -118,6 +119,9 @@ func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref environme
 		var p store.Provisioning
 		p, _, err = s.FirstBoots.Provisioning(ctx, ref)
 		r.Paused = p.Paused
+		if unreadable := new(store.UnreadableError); errors.As(err, &unreadable) { // it hides no node
+			r.Damaged, err = append(r.Damaged, unreadable.Error()), nil
+		}
 	}
 	return err
 }

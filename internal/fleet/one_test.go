@@ -203,3 +203,21 @@ func indented(v any) string {
 	}
 	return string(b)
 }
+
+// One value that cannot be read must not hide the nodes.
+func TestUnreadableProvisioningHidesNoNode(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ref := server.Admin(), environments.Ref{Environment: "dev"}
+	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 1}}}
+	if err := st.Environments.PutSpec(t.Context(), spec, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.ClientOf(etcdtest.Serve).Put(t.Context(), "/pulley/v1/environments/dev/provisioning", "x"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := fleet.ReadHosts(t.Context(), st, ref, fleet.Selection{}, time.Now())
+	if err != nil || len(fleet.Hosts(r, time.Now())) != 1 || len(r.Damaged) != 1 || !strings.Contains(r.Damaged[0], "dev/provisioning") {
+		t.Errorf("%q, %v", r.Damaged, err)
+	}
+}
