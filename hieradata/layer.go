@@ -42,6 +42,21 @@ func (l Layer) Attribute() (name, value string, ok bool) {
 	return name, value, true
 }
 
+// Flags returns the flags of commands that select a layer, for hints.
+func (l Layer) Flags() string {
+	switch kind, name, _ := strings.Cut(string(l), "/"); {
+	case l == Common:
+		return " --common"
+	case kind == "roles":
+		return " --role " + name
+	case kind == "nodes":
+		return " --node " + name
+	case name != "":
+		return " --attribute " + kind + "=" + name
+	}
+	return ""
+}
+
 // level returns the name of the level that a layer is on.
 func (l Layer) level() string {
 	switch kind, _, _ := strings.Cut(string(l), "/"); kind {

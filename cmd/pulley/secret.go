@@ -180,6 +180,14 @@ func (o *options) announceRotation(ref environments.Ref, role string, lost bool,
 	for _, one := range done.Secrets {
 		cli.Cleanf(o.env.Stdout, "  %s of layer %s\n", one.Key, one.Layer)
 	}
+	for _, one := range done.LeftOut {
+		of := one.Key + " -e " + ref.String() + one.Layer.Flags()
+		why := "no node of this layer decrypts it\nset it again: `pulley secret set " + of + "`"
+		if one.NoNode {
+			why = "its node is in no list\nremove it: `pulley data unset " + of + "`"
+		}
+		cli.Complain(o.env, program, fmt.Errorf("warning: %s of layer %s is left out: %s", one.Key, one.Layer, why))
+	}
 }
 
 // rotateAfter rotates the secrets that a removed node could read. The node is removed already: it gets no new identity.
@@ -238,6 +246,9 @@ former recipient of its role.`,
 				readers, to := "all nodes", v.Recipient
 				if v.Role != "" {
 					readers = "role " + v.Role
+				}
+				if v.NoNode {
+					readers = "no node"
 				}
 				switch {
 				case v.Since.IsZero():

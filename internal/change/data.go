@@ -78,8 +78,21 @@ func commit(ctx context.Context, s *store.Store, ref environments.Ref, d store.D
 	return store.Change{Kind: store.DataChange, Before: d.Default, After: added.Overlay(d.Default)}, err
 }
 
+// findLayer is Find, which also accepts a role or a node that only has a layer: what a removed one left can be read and removed.
+func findLayer(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
+	f, err := Find(ctx, s, ref, scope)
+	if err == nil || f.Spec == nil {
+		return f, err
+	}
+	data, unread := s.Targets.Data(ctx, ref, f.Desires)
+	if _, has := data.Layers[DataEdit{Scope: scope}.Layer()]; unread == nil && has {
+		return f, nil
+	}
+	return f, errors.Join(err, unread)
+}
+
 func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (Data, error) {
-	f, err := Find(ctx, s, ref, e.Scope)
+	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return Data{}, err
 	}
@@ -122,7 +135,7 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 
 // OpenLayer reads the layer of an edit in the form that EditData takes back, and the number of the generation in force.
 func OpenLayer(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit) (LayerText, int64, error) {
-	f, err := Find(ctx, s, ref, e.Scope)
+	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return LayerText{}, 0, err
 	}
@@ -273,7 +286,7 @@ type Value struct {
 // ReadData returns one key of the environment's current live data, or all keys if key is "". It reads all layers, or
 // only the layer only, if it is not "".
 func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer, key string) ([]Value, error) {
-	f, err := Find(ctx, s, ref, scopeOf(only))
+	f, err := findLayer(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err
 	}

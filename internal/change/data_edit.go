@@ -70,17 +70,6 @@ func scopeOf(layer hieradata.Layer) Scope {
 	return Scope{}
 }
 
-// flagsOf renders the flags that select a layer, for hints.
-func flagsOf(layer hieradata.Layer) string {
-	switch name, value, ok := layer.Attribute(); {
-	case layer == hieradata.Common:
-		return " --common"
-	case ok:
-		return " --attribute " + name + "=" + value
-	}
-	return Flags(scopeOf(layer))
-}
-
 // KeysOf reads a YAML file of keys and values.
 func KeysOf(text []byte) (keys []KeyEdit, err error) {
 	layer, err := hieradata.Parse(text)
@@ -148,13 +137,13 @@ func (e DataEdit) check(d Difference, ref environments.Ref) error {
 			"put it into a data file of the release; or give --encrypted, if a level with eyaml_lookup_key of its hiera.yaml reads live data", d.Key)
 	}
 	if d.ToSecret != "" {
-		return fmt.Errorf("cannot set %s: the value is the text of a secret, which is valid only at its own place\nrun `pulley secret set %s -e %s%s`", d.Key, d.Key, ref, flagsOf(e.Layer()))
+		return fmt.Errorf("cannot set %s: the value is the text of a secret, which is valid only at its own place\nrun `pulley secret set %s -e %s%s`", d.Key, d.Key, ref, e.Layer().Flags())
 	}
 	if d.To.ContainsSecret() {
-		return fmt.Errorf("cannot set %s: a part of the value is the text of a secret, and nodes decrypt only whole values\ngive the secret its own key: `pulley secret set KEY -e %s%s`", d.Key, ref, flagsOf(e.Layer()))
+		return fmt.Errorf("cannot set %s: a part of the value is the text of a secret, and nodes decrypt only whole values\ngive the secret its own key: `pulley secret set KEY -e %s%s`", d.Key, ref, e.Layer().Flags())
 	}
 	if d.FromSecret != "" {
-		return fmt.Errorf("cannot set %s: it is a secret in this layer\nrun `pulley secret set %s -e %s%s`; or remove it first with `pulley data unset %s -e %s%s`", d.Key, d.Key, ref, flagsOf(e.Layer()), d.Key, ref, flagsOf(e.Layer()))
+		return fmt.Errorf("cannot set %s: it is a secret in this layer\nrun `pulley secret set %s -e %s%s`; or remove it first with `pulley data unset %s -e %s%s`", d.Key, d.Key, ref, e.Layer().Flags(), d.Key, ref, e.Layer().Flags())
 	}
 	return nil
 }

@@ -74,10 +74,17 @@ func RevealSecrets(ctx context.Context, s *store.Store, ref environments.Ref, va
 	if err != nil {
 		return err
 	}
-	of := map[string][]*Value{} // by role
+	all, _, err := s.Identities.AllRecipients(ctx, ref)
+	if err != nil {
+		return err
+	}
+	owner, of := owners(all), map[string][]*Value{} // by role
 	for i, v := range values {
 		if v.Secret != "" {
-			role := roleOfLayer(f, v.Layer)
+			role, known := owner[v.Secret]
+			if !known {
+				role, _ = roleOfLayer(f, v.Layer)
+			}
 			of[role] = append(of[role], &values[i])
 		}
 	}
@@ -173,6 +180,7 @@ type Rotated struct {
 	Made       bool // secrets were encrypted again, and changed the data
 	Generation agent.Generation
 	Secrets    []Secret // of the scope
+	LeftOut    []Secret // of them, or of former readers: no node decrypts them, or none sees their layer
 }
 
 // maxSealing bounds the ciphertexts of one request to serve, in bytes.
@@ -181,7 +189,7 @@ const maxSealing = 32 << 10
 // RotateSecrets makes a new recipient, and the next generation of live data with the secrets of the scope encrypted to
 // it. It refuses what it cannot finish before serve stores the recipient. After an interruption, the next call encrypts the rest again.
 func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r Rotation, sealer Sealer, a Author) (done Rotated, err error) {
-	if done.Secrets, err = secretsOf(ctx, s, ref, r.Role); err != nil {
+	if done.Secrets, done.LeftOut, err = secretsOf(ctx, s, ref, r); err != nil {
 		return done, err
 	}
 	f, err := Find(ctx, s, ref, Scope{Role: r.Role})
@@ -249,10 +257,19 @@ func PendingRotations(spec *environments.Environment, have map[string]store.Reci
 	return all
 }
 
-// secretsOf lists the secrets whose readers are the nodes of a role, or of the environment for role "".
-func secretsOf(ctx context.Context, s *store.Store, ref environments.Ref, role string) ([]Secret, error) {
+// secretsOf lists the secrets that a rotation encrypts again, or forgets, and those that it leaves out: of another scope's recipient, of an
+// unknown one, or of a node in no list.
+func secretsOf(ctx context.Context, s *store.Store, ref environments.Ref, r Rotation) (its, leftOut []Secret, err error) {
 	all, err := ListSecrets(ctx, s, ref, "")
-	return slices.DeleteFunc(all, func(one Secret) bool { return one.Role != role }), err
+	for _, one := range all {
+		switch {
+		case one.Role == r.Role && !one.NoNode && (r.Lost || !one.Since.IsZero()):
+			its = append(its, one)
+		case one.Role == r.Role, one.owner != nil && *one.owner == r.Role:
+			leftOut = append(leftOut, one)
+		}
+	}
+	return its, leftOut, err
 }
 
 func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role string, sealer Sealer, a Author, done *Rotated) error {
@@ -269,16 +286,17 @@ func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role s
 		return err
 	}
 	data.Encrypted(to)
+	ids := owners(map[string]store.Recipients{role: to})
 	changed := map[hieradata.Layer][]byte{}
 	for _, layer := range data.SortedLayers() {
-		if roleOfLayer(f, layer) != role {
+		if its, is := roleOfLayer(f, layer); !is || its != role {
 			continue
 		}
 		text, err := s.Targets.Layer(ctx, ref.String(), data.Layers[layer])
 		if err != nil {
 			return err
 		}
-		after, err := sealer.layer(ctx, ref, role, layer, text)
+		after, err := sealer.layer(ctx, ref, role, layer, text, ids)
 		if err != nil {
 			return err
 		}
@@ -296,15 +314,21 @@ func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role s
 	return err
 }
 
-// layer returns a layer with its secrets encrypted to the newest recipient; nil if it has none.
-func (x Sealer) layer(ctx context.Context, ref environments.Ref, role string, layer hieradata.Layer, text []byte) ([]byte, error) {
+// layer returns a layer with its secrets of these recipients encrypted to the newest one; nil if it has none.
+func (x Sealer) layer(ctx context.Context, ref environments.Ref, role string, layer hieradata.Layer, text []byte, ids map[string]string) ([]byte, error) {
 	found, err := hieradata.Secrets(text)
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	var all []join.Sealed
 	for _, key := range slices.Sorted(maps.Keys(found)) {
-		all = append(all, join.Sealed{Layer: string(layer), Key: key, Text: found[key]})
+		id, _, _ := hieradata.ParseSecret(found[key])
+		if _, its := ids[id]; its {
+			all = append(all, join.Sealed{Layer: string(layer), Key: key, Text: found[key]})
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil
 	}
 	if all, err = x.again(ctx, ref, role, all); err != nil {
 		return nil, err
@@ -354,16 +378,13 @@ func importedSecrets(ctx context.Context, ref environments.Ref, f store.FleetSta
 	if len(diffs) == 0 {
 		return nil
 	}
-	owner := map[string]string{} // role by id of a recipient
-	for role, r := range known {
-		for _, one := range r.Recipients {
-			owner[secrets.ID(one.Recipient)] = role
-		}
-	}
+	owner := owners(known)
 	of, problems := map[string][]join.Sealed{}, []error{} // by role
 	for _, d := range diffs {
-		role := roleOfLayer(f, d.Layer)
+		role, is := roleOfLayer(f, d.Layer)
 		switch its, known := owner[d.ToSecret]; {
+		case !is:
+			problems = append(problems, notHere(ref, d.Layer, d.Key, "the node of this layer has no role"))
 		case !known:
 			problems = append(problems, notHere(ref, d.Layer, d.Key, "it is of another environment, or its identity is lost"))
 		case its != role:
@@ -383,7 +404,9 @@ func importedSecrets(ctx context.Context, ref environments.Ref, f store.FleetSta
 		_, err := x.again(ctx, ref, role, of[role])
 		var refused *join.RefusedError
 		if errors.As(err, &refused) && refused.Reason == join.BadSecret {
-			i := slices.IndexFunc(of[role], func(one join.Sealed) bool { return one.Key == refused.Params.Claimed })
+			i := slices.IndexFunc(of[role], func(one join.Sealed) bool {
+				return one.Key == refused.Params.Claimed && one.Layer == refused.Params.Layer
+			})
 			if i >= 0 {
 				return notHere(ref, hieradata.Layer(of[role][i].Layer), refused.Params.Claimed, "it was set as another key or in another layer, or is damaged")
 			}
@@ -396,7 +419,7 @@ func importedSecrets(ctx context.Context, ref environments.Ref, f store.FleetSta
 }
 
 func notHere(ref environments.Ref, layer hieradata.Layer, key, why string) error {
-	return fmt.Errorf("cannot import secret %s of layer %s: %s\nremove it from %s and import again; then run `pulley secret set %s -e %s%s`", key, layer, why, layer.File(), key, ref, flagsOf(layer))
+	return fmt.Errorf("cannot import secret %s of layer %s: %s\nremove it from %s and import again; then run `pulley secret set %s -e %s%s`", key, layer, why, layer.File(), key, ref, layer.Flags())
 }
 
 func readersOf(role string) string {
@@ -410,15 +433,18 @@ func readersOf(role string) string {
 type Secret struct {
 	Layer     hieradata.Layer `json:"layer"`
 	Key       string          `json:"key"`
-	Recipient string          `json:"recipient"`      // its id in the ciphertext
-	Role      string          `json:"role"`           // whose nodes decrypt it; "" is all nodes of the environment
-	Current   bool            `json:"current"`        // false: encrypted to an older recipient, or to an unknown one
-	Since     time.Time       `json:"since,omitzero"` // of the recipient
+	Recipient string          `json:"recipient"`         // its id in the ciphertext
+	Role      string          `json:"role"`              // whose nodes decrypt it; "" is all nodes of the environment
+	NoNode    bool            `json:"no_node,omitempty"` // its layer is of a node without a role here
+	Current   bool            `json:"current"`           // false: encrypted to an older recipient, or to an unknown one
+	Since     time.Time       `json:"since,omitzero"`    // of the recipient
+
+	owner *string // the role of the recipient; nil for an unknown one
 }
 
 // ListSecrets lists the secrets of the environment's current live data.
 func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer) ([]Secret, error) {
-	f, err := Find(ctx, s, ref, scopeOf(only))
+	f, err := findLayer(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err
 	}
@@ -426,23 +452,32 @@ func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, only
 	if err != nil {
 		return nil, err
 	}
-	list, known := []Secret{}, map[string]store.Recipients{}
+	list := []Secret{}
+	if !slices.ContainsFunc(values, func(v Value) bool { return v.Secret != "" }) {
+		return list, nil
+	}
+	known, _, err := s.Identities.AllRecipients(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	owner := owners(known)
 	for _, v := range values {
 		id, _, is := v.Value.Secret()
 		if !is {
 			continue
 		}
-		one := Secret{Layer: v.Layer, Key: v.Key, Recipient: id, Role: roleOfLayer(f, v.Layer)}
-		have, read := known[one.Role]
-		if !read {
-			if have, err = s.Identities.Recipients(ctx, ref, one.Role); err != nil {
-				return nil, err
+		one := Secret{Layer: v.Layer, Key: v.Key, Recipient: id}
+		role, is := roleOfLayer(f, v.Layer)
+		if of, known := owner[id]; known {
+			one.owner = &of
+			if !is {
+				role = of
 			}
-			known[one.Role] = have
 		}
-		for i, r := range have.Recipients {
+		one.Role, one.NoNode = role, !is
+		for i, r := range known[one.Role].Recipients {
 			if secrets.ID(r.Recipient) == id {
-				one.Current, one.Since = i == 0, r.At
+				one.Current, one.Since = i == 0 && is, r.At
 			}
 		}
 		list = append(list, one)
@@ -450,14 +485,28 @@ func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, only
 	return list, nil
 }
 
-func roleOfLayer(f store.FleetState, layer hieradata.Layer) string {
+// owners returns the role of each recipient, by its id.
+func owners(all map[string]store.Recipients) map[string]string {
+	owner := map[string]string{}
+	for role, r := range all {
+		for _, one := range r.Recipients {
+			owner[secrets.ID(one.Recipient)] = role
+		}
+	}
+	return owner
+}
+
+// roleOfLayer returns the role whose nodes read a layer, "" for all nodes. It returns false for the layer of a node that has no role here: a node
+// that was removed, and that the environment does not name.
+func roleOfLayer(f store.FleetState, layer hieradata.Layer) (role string, is bool) {
 	switch kind, name, _ := strings.Cut(string(layer), "/"); kind {
 	case "roles":
-		return name
+		return name, true
 	case "nodes":
-		return f.RoleOf(name)
+		role := f.RoleOf(name)
+		return role, role != ""
 	}
-	return ""
+	return "", true
 }
 
 // ErrNoCA means that a fleet has no CA that certifies recipients.

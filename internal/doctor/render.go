@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/hieradata"
 	"pulley/internal/fleet"
 )
 
@@ -288,8 +289,9 @@ func (f Finding) render() (sentence, remedy string) {
 		return fmt.Sprintf("these nodes have the list of signers %s, and most have %s: %s", strings.Join(p.Have, ""), strings.Join(p.Want, ""), someNodes(p)),
 			"during a change of signers, wait until `pulley status -e " + env + "` shows every node on its target; else compare the files of two nodes"
 	case secretLost:
-		return "no node can decrypt the secret " + p.Subject + " of layer " + p.Kind + ": its recipient is lost, or is another role's",
-			"set it again: `pulley secret set " + p.Subject + " -e " + env + layerFlag(p.Kind) + "`"
+		of := p.Subject + " -e " + env + hieradata.Layer(p.Kind).Flags()
+		return "no node can decrypt the secret " + p.Subject + " of layer " + p.Kind + ": its recipient is lost or is another role's, or its node is in no list",
+			"set it again: `pulley secret set " + of + "`; or remove it: `pulley data unset " + of + "`"
 	case moreSecretsLost:
 		return fmt.Sprintf("and %d more secrets", p.Count), "`pulley secret list -e " + env + "` lists them as unknown"
 	case secretsFormer:
@@ -432,19 +434,6 @@ func roleFlag(role string) string {
 		return ""
 	}
 	return " --role " + role
-}
-
-// layerFlag returns the flag of a layer of live data.
-func layerFlag(layer string) string {
-	switch kind, name, _ := strings.Cut(layer, "/"); kind {
-	case "nodes":
-		return " --node " + name
-	case "roles":
-		return " --role " + name
-	case "common":
-		return " --common"
-	}
-	return ""
 }
 
 func certificateSentence(f Finding, day string) (sentence, remedy string) {

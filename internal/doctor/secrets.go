@@ -25,7 +25,7 @@ func unreadableSecrets(f *facts) (all []Finding) {
 		for _, one := range e.secrets {
 			switch {
 			case one.Current:
-			case !one.Since.IsZero():
+			case !one.Since.IsZero() && !one.NoNode:
 				former[one.Role]++
 			default:
 				if lost++; lost <= oneByOne {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/hieradata"
 )
 
 // Reason is the code of a refusal. Versions compare codes. Sentence and Hint make the text.
@@ -95,6 +96,7 @@ type Params struct {
 	Node        string      `json:"node,omitempty"`
 	Operator    string      `json:"operator,omitempty"`
 	Claimed     string      `json:"claimed,omitempty"` // the machine's claim
+	Layer       string      `json:"layer,omitempty"`   // of the secret Claimed
 	Machine     string      `json:"machine,omitempty"` // the first digits of the ID of the machine that holds the name
 	Sender      string      `json:"sender,omitempty"`  // ID of the requesting machine
 	Step        string      `json:"step,omitempty"`    // of the first boot that locks the name
@@ -152,6 +154,7 @@ func explain(r Reason, p Params) explanation {
 		of = " -e " + p.Environment
 	}
 	newToken := "make another token: pulley token create" + of
+	inLayer := p.Claimed + of + hieradata.Layer(p.Layer).Flags()
 	claims, environment, node := "", newToken, "pulley token create"+of+" --node "+p.Node
 	if p.Claimed != "" {
 		claims, environment = "the machine claims "+p.Claimed, "make a token: pulley token create -e "+p.Claimed
@@ -192,7 +195,7 @@ func explain(r Reason, p Params) explanation {
 		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup; without a backup, run `pulley secret rotate --lost" + of + p.roleFlag() + "` and set each secret again"},
 		NothingLost:          {"the identities of these secrets are not lost", p.ofSecrets(), "rotate without --lost: pulley secret rotate" + of + p.roleFlag()},
 		TooManyRecipients:    {"stored generations of data use too many recipients of these secrets", fmt.Sprintf("%s: %d is the most", p.ofSecrets(), p.Limit), "remove old generations: pulley releases prune"},
-		BadSecret:            {"a secret cannot be decrypted", p.Claimed, "set it again: pulley secret set " + p.Claimed + of + p.roleFlag()},
+		BadSecret:            {"a secret cannot be decrypted", p.Claimed + " of layer " + p.Layer, "set it again: pulley secret set " + inLayer + "; or remove it: pulley data unset " + inLayer},
 		NoPuppetCA:           {"the environment has no CA of Puppet servers", p.Environment, "write `puppet: {ca: {url: https://…}}` into the environment file, and run `pulley env apply`; or switch off the step: --steps certificate=off"},
 		PuppetCARefused:      {"the CA of the Puppet servers does not sign the certificate", string(p.Problem), "run `pulley puppetserver check" + of + "` on the machine of serve"},
 		CertnameTaken:        {"a node of another environment has this name at the CA of the Puppet servers", p.Node + " of " + p.Claimed, "give one of the environments a stack or other roles, or remove the node: pulley nodes remove " + p.Node + " -e " + p.Claimed},

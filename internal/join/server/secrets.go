@@ -177,7 +177,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 	for _, s := range r.Secrets {
 		plain, err := secrets.Open(identities, placeOf(ref, s), s.Text)
 		if err != nil {
-			return nil, no(join.BadSecret, join.Params{Environment: ref.String(), Role: r.Role, Claimed: s.Key})
+			return nil, no(join.BadSecret, join.Params{Environment: ref.String(), Role: r.Role, Claimed: s.Key, Layer: s.Layer})
 		}
 		answer.Plaintexts, keys = append(answer.Plaintexts, []byte(plain)), append(keys, s.Layer+": "+s.Key)
 	}
@@ -341,7 +341,7 @@ func (d *Server) sealAgain(ref environments.Ref, r join.SealingRequest, have sto
 			s.Text, err = secrets.Seal(have.Recipients[0].Recipient, at, plain)
 		}
 		if err != nil {
-			return nil, no(join.BadSecret, join.Params{Environment: ref.String(), Role: r.Role, Claimed: s.Key})
+			return nil, no(join.BadSecret, join.Params{Environment: ref.String(), Role: r.Role, Claimed: s.Key, Layer: s.Layer})
 		}
 		again = append(again, s)
 	}
