@@ -99,7 +99,11 @@ func RevealSecrets(ctx context.Context, s *store.Store, ref environments.Ref, va
 				request.Secrets = append(request.Secrets, join.Sealed{Layer: string(v.Layer), Key: v.Key, Text: text})
 				n++
 			}
-			plaintexts, err := sealer.Reveal(ctx, request)
+			var plaintexts [][]byte
+			err := patiently(ctx, func() (err error) {
+				plaintexts, err = sealer.Reveal(ctx, request)
+				return err
+			})
 			if err != nil {
 				return fmt.Errorf("cannot show the secrets of %s: %w", ref, err)
 			}
@@ -200,7 +204,11 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r 
 		return done, err
 	}
 	request := join.SealingRequest{Environment: ref.String(), Role: r.Role, Rotate: true, Lost: r.Lost}
-	answer, err := sealer.Sealing(ctx, request)
+	var answer join.SealingAnswer
+	err = patiently(ctx, func() (err error) {
+		answer, err = sealer.Sealing(ctx, request)
+		return err
+	})
 	if err == nil {
 		err = sealer.check(ref, r.Role, answer.Recipient, answer.Certificate)
 	}
@@ -287,7 +295,7 @@ func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role s
 	}
 	data.Encrypted(to)
 	ids := owners(map[string]store.Recipients{role: to})
-	changed := map[hieradata.Layer][]byte{}
+	changed, all := map[hieradata.Layer][]byte{}, []join.Sealed{}
 	for _, layer := range data.SortedLayers() {
 		if its, is := roleOfLayer(f, layer); !is || its != role {
 			continue
@@ -296,12 +304,24 @@ func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role s
 		if err != nil {
 			return err
 		}
-		after, err := sealer.layer(ctx, ref, role, layer, text, ids)
+		found, err := hieradata.Secrets(text)
 		if err != nil {
 			return err
 		}
-		if after != nil {
-			changed[layer] = after
+		for _, key := range slices.Sorted(maps.Keys(found)) {
+			id, _, _ := hieradata.ParseSecret(found[key])
+			if _, its := ids[id]; its {
+				changed[layer], all = text, append(all, join.Sealed{Layer: string(layer), Key: key, Text: found[key]})
+			}
+		}
+	}
+	if all, err = sealer.again(ctx, ref, role, all); err != nil {
+		return err
+	}
+	for _, one := range all {
+		layer := hieradata.Layer(one.Layer)
+		if changed[layer], err = hieradata.Set(changed[layer], one.Key, "'"+one.Text+"'"); err != nil {
+			return err
 		}
 	}
 	if len(changed) == 0 {
@@ -314,31 +334,28 @@ func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role s
 	return err
 }
 
-// layer returns a layer with its secrets of these recipients encrypted to the newest one; nil if it has none.
-func (x Sealer) layer(ctx context.Context, ref environments.Ref, role string, layer hieradata.Layer, text []byte, ids map[string]string) ([]byte, error) {
-	found, err := hieradata.Secrets(text)
-	if err != nil {
-		return nil, err
-	}
-	var all []join.Sealed
-	for _, key := range slices.Sorted(maps.Keys(found)) {
-		id, _, _ := hieradata.ParseSecret(found[key])
-		if _, its := ids[id]; its {
-			all = append(all, join.Sealed{Layer: string(layer), Key: key, Text: found[key]})
+// servePatience bounds the wait for serve, which limits the requests of each operator.
+const servePatience = 10 * time.Minute
+
+// patiently repeats a request after the pause that serve asks for, if it was one too many.
+func patiently(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, servePatience)
+	defer cancel()
+	for {
+		err := do()
+		var away *join.UnreachableError
+		if !errors.As(err, &away) || !away.TooOften || away.After == 0 {
+			return err
+		}
+		if ends, _ := ctx.Deadline(); time.Until(ends) < away.After {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(away.After):
 		}
 	}
-	if len(all) == 0 {
-		return nil, nil
-	}
-	if all, err = x.again(ctx, ref, role, all); err != nil {
-		return nil, err
-	}
-	for _, one := range all {
-		if text, err = hieradata.Set(text, one.Key, "'"+one.Text+"'"); err != nil {
-			return nil, err
-		}
-	}
-	return text, nil
 }
 
 // again returns secrets encrypted to the newest recipient of a role. Serve refuses a secret that was set at another place.
@@ -349,7 +366,11 @@ func (x Sealer) again(ctx context.Context, ref environments.Ref, role string, al
 			size += len(all[n].Text)
 			n++
 		}
-		answer, err := x.Sealing(ctx, join.SealingRequest{Environment: ref.String(), Role: role, Secrets: all[:n]})
+		var answer join.SealingAnswer
+		err := patiently(ctx, func() (err error) {
+			answer, err = x.Sealing(ctx, join.SealingRequest{Environment: ref.String(), Role: role, Secrets: all[:n]})
+			return err
+		})
 		if err == nil && len(answer.Secrets) != n {
 			err = errors.New("cannot encrypt secrets again: the answer of pulley serve lacks some")
 		}

@@ -249,7 +249,7 @@ func (c *Client) each(ctx context.Context, try func(context.Context, server) err
 		case errors.As(err, &refused):
 			return refused
 		case errors.As(err, &busy):
-			failed.After = max(failed.After, busy.after)
+			failed.After, failed.TooOften = max(failed.After, busy.after), failed.TooOften || busy.often
 		}
 		if busy != nil {
 			failed.Failures = append(failed.Failures, &connect.Failure{Code: connect.Busy, Server: connect.Serve, URL: server.url, Text: busy.says, Err: err})
@@ -284,6 +284,7 @@ func withoutURL(err error) error {
 type busyError struct {
 	says  string
 	after time.Duration
+	often bool // the request was one too many
 }
 
 func (e *busyError) Error() string { return e.says }
@@ -310,7 +311,7 @@ func (s server) do(req *http.Request) ([]byte, error) {
 		return nil, fmt.Errorf("the answer %s is not of pulley serve", resp.Status)
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500 {
-		busy := &busyError{says: sentence(refused.Reason, refused.Params)}
+		busy := &busyError{says: sentence(refused.Reason, refused.Params), often: resp.StatusCode == http.StatusTooManyRequests}
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
 			busy.after = time.Duration(s) * time.Second
 		}

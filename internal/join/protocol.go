@@ -152,6 +152,7 @@ type RevealAnswer struct {
 type UnreachableError struct {
 	connect.Failures               // of each server
 	After            time.Duration // pause that a server requested; 0 is none
+	TooOften         bool          // a server limits the requests of this client
 }
 
 // Unwrap returns what callers branch on.

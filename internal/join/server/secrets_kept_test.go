@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +79,8 @@ func (t cutTxn) Commit() (*clientv3.TxnResponse, error) {
 type keeper struct {
 	w        *world
 	admin    *join.Client
-	node     machine // of role web
+	node     machine  // of role web
+	asked    *limiter // of the serve
 	wanted   map[string]string
 	made     *int // requests of the last command
 	sets     int
@@ -89,6 +92,11 @@ type keeper struct {
 
 // begin returns a store and a sealer that end at a request; 0: at none.
 func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store, sealer change.Sealer) {
+	if k.asked != nil { // each command has one budget
+		k.asked.mu.Lock()
+		clear(k.asked.buckets)
+		k.asked.mu.Unlock()
+	}
 	ctx, end := context.WithCancel(k.w.t.Context())
 	k.w.t.Cleanup(end)
 	client := *k.w.etcd.ClientOf(etcdtest.Serve)
@@ -280,8 +288,7 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	}
 	w := newWorld(t, role("web", 2))
 	s := w.serve(nil)
-	s.gate.asked.burst = 1e6 // one operator and one node ask for all
-	k := &keeper{w: w, admin: w.operator("ann", store.RoleAdmin, s), wanted: map[string]string{}}
+	k := &keeper{w: w, asked: s.gate.asked, admin: w.operator("ann", store.RoleAdmin, s), wanted: map[string]string{}}
 	m := w.machine("m1", s)
 	a, err := m.join(t.Context(), w.token(store.Token{Node: "web1", Uses: 1}), "")
 	if err != nil {
@@ -357,6 +364,68 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	}
 	read := k.checkGenerations()
 	t.Logf("%d requests of a rotation; %d rotated, %d interrupted, %d refused; %d sets; %d secrets of all generations read; acknowledged secrets lost: %d", requests, k.rotated, k.canceled, k.refused, k.sets, read, k.lost)
+}
+
+// Each node's own secret is in a layer of its own. The rotation of a large role must fit into the budget of one operator, or wait for it.
+func TestRotationOfManyNodesFitsIntoTheBudget(t *testing.T) {
+	w := newWorld(t, role("web", 66))
+	s := w.serve(nil)
+	k := &keeper{w: w, admin: w.operator("ann", store.RoleAdmin, s), wanted: map[string]string{}}
+	ctx, st, sealer := k.begin(0, false)
+	a, err := sealer.Sealing(ctx, join.SealingRequest{Environment: "dev", Role: "web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := map[hieradata.Layer][]byte{}
+	for i := range 66 {
+		layer := hieradata.ForNode(fmt.Sprintf("web%d", i+1))
+		text, err := secrets.Seal(a.Recipient, secrets.Place{Environment: "dev", Layer: layer, Key: "web::own"}, strings.Repeat("x", 1000))
+		if err == nil {
+			layers[layer], err = hieradata.Set(nil, "web::own", "'"+text+"'")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	desires, err := st.Targets.Desires(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := st.Targets.Data(ctx, dev, desires)
+	if err == nil {
+		_, err = st.Targets.ChangeData(ctx, dev, desires, data, layers, k.author().Author)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := change.RotateSecrets(ctx, st, dev, change.Rotation{Role: "web"}, sealer, k.author())
+	if err != nil || len(done.Secrets) != 66 || len(done.LeftOut) > 0 || done.Generation != 2 {
+		t.Errorf("%d secrets, generation %d: %v", len(done.Secrets), done.Generation, err)
+	}
+
+	asked, requests, waits := s.gate.asked, sealer.Sealing, 0
+	sealer.Sealing = func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
+		asked.mu.Lock()
+		if asked.every == askedEvery { // nothing is left at the first request
+			asked.every = time.Second
+			for _, b := range asked.buckets {
+				b.left, b.at = -0.5, time.Now()
+			}
+		}
+		asked.mu.Unlock()
+		a, err := requests(ctx, r)
+		if err != nil {
+			waits++
+		}
+		return a, err
+	}
+	if _, err := change.RotateSecrets(ctx, st, dev, change.Rotation{Role: "web"}, sealer, k.author()); err != nil || waits == 0 {
+		t.Errorf("after %d refusals: %v", waits, err)
+	}
+	list, err := change.ListSecrets(ctx, st, dev, "")
+	if err != nil || len(list) != 66 || slices.ContainsFunc(list, func(one change.Secret) bool { return !one.Current }) {
+		t.Errorf("after two rotations, some of %d secrets are not current (%v)", len(list), err)
+	}
 }
 
 // withoutKey is a CA folder whose secrets.key is lost.
