@@ -294,7 +294,7 @@ func apply(t *testing.T, st *store.Store) {
 func TestRemovedNodeHasNoFirstBoots(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
-	joined(t, server, "controller1", "pulley:node:dev:controller1#0123456789abcdef")
+	joined(t, server, "controller1", "pulley/node/dev/controller1/0123456789abcdef")
 	st := server.Admin()
 	for n := range 140 {
 		b := store.FirstBoot{Machine: fmt.Sprint("m", n), Node: "controller1", Step: "turn", State: store.BootStarted, Heard: time.Now()}
