@@ -29,13 +29,19 @@ type Controller struct {
 	renewed time.Time            // when the lease of the job was renewed
 }
 
-// question is a question to one gate of a campaign, since its State.Asked.
+// question is a question to one gate.
 type question struct {
-	id      string
-	since   time.Time
+	asked
 	at      time.Time
 	answers chan map[string]rollout.Answer
 	answer  *rollout.Answer // nil: none yet
+}
+
+// asked is what gates are asked for: a batch of a campaign, since its State.Asked. Instants are whole seconds, in which another batch can follow.
+type asked struct {
+	nonce        string
+	group, batch int
+	since        time.Time
 }
 
 // askEvery is the time between two questions to a gate that does not pass, and answersWithin how long a step waits for the answers before the
@@ -54,10 +60,10 @@ func (c *Controller) ask(ctx context.Context, p rollout.Plan, s rollout.State, g
 	if c.asking == nil {
 		c.asking = map[string]*question{}
 	}
-	answers := map[string]rollout.Answer{}
+	answers, of := map[string]rollout.Answer{}, asked{p.Nonce, s.Group, s.Batch, s.Asked.UTC()}
 	for _, gate := range gates { // all are asked before the first answer is awaited
-		if q := c.asking[gate]; q == nil || q.id != p.ID || !q.since.Equal(s.Asked) || q.ended(c.Now()) {
-			c.asking[gate] = c.question(ctx, p, s, gate)
+		if q := c.asking[gate]; q == nil || q.asked != of || q.ended(c.Now()) {
+			c.asking[gate] = c.question(ctx, p, of, gate)
 		}
 	}
 	for _, gate := range gates {
@@ -78,8 +84,8 @@ func (c *Controller) ask(ctx context.Context, p rollout.Plan, s rollout.State, g
 }
 
 // question asks a gate.
-func (c *Controller) question(ctx context.Context, p rollout.Plan, s rollout.State, gate string) *question {
-	q := &question{id: p.ID, since: s.Asked, at: c.Now(), answers: make(chan map[string]rollout.Answer, 1)}
+func (c *Controller) question(ctx context.Context, p rollout.Plan, of asked, gate string) *question {
+	q := &question{asked: of, at: c.Now(), answers: make(chan map[string]rollout.Answer, 1)}
 	if ask := c.Ask; ask != nil {
 		go func() { q.answers <- ask(ctx, p, []string{gate}) }()
 	} else {
@@ -127,7 +133,10 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	step, o, err := rollout.Decide(campaign.Plan, campaign.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
 		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
 		o.Reached = c.reached.Epoch
-		if err == nil && len(needs.Gates) > 0 && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == "") {
+		switch {
+		case len(needs.Gates) == 0:
+			c.asking = nil // what passed decides once
+		case err == nil && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == ""):
 			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates)
 		}
 		return o, err

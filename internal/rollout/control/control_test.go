@@ -599,3 +599,49 @@ func TestAnswersOfGatesHaveAnAge(t *testing.T) {
 		t.Errorf("the quick gate was asked %d times", asked.Load())
 	}
 }
+
+// TestAnswerOfAnotherBatch: without it, the third batch begins on what the gate answered before the second one, if both were asked within
+// one second: another serve asked for it the second time.
+func TestAnswerOfAnotherBatch(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 3)
+	now, code := time.Now().UTC().Truncate(time.Second), rollout.GatePassed
+	serve := func() *Controller {
+		return &Controller{Store: f.s, Ref: dev, Now: func() time.Time { return now }, Ask: func(_ context.Context, _ rollout.Plan, gates []string) map[string]rollout.Answer {
+			return map[string]rollout.Answer{gates[0]: {Code: code, At: now}}
+		}}
+	}
+	advance := func(c *Controller) {
+		t.Helper()
+		if _, err := c.Advance(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := serve(), serve()
+	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1", Gates: []string{"g"}})
+	takes := func(name string) {
+		t.Helper()
+		who := agent.Identity{Node: name, Role: "web", Environment: "dev"}
+		d, err := f.s.Node.Desire(t.Context(), who)
+		if err != nil || d.Assignment() == nil {
+			t.Fatalf("%s has no order; %v", name, err)
+		}
+		st := agent.Status{Node: name, Role: "web", Phase: agent.Idle, Target: d.Wanted(), LastGood: f.new, Enforcing: f.new, SeenAt: now, Settings: agent.DefaultSettings(), Machine: "m-" + name, Assignment: d.Assignment().ID}
+		if err := f.s.Node.Report(t.Context(), who, st, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	advance(a)
+	takes("web1")
+	now = now.Add(10 * time.Second)
+	advance(a)
+	takes("web2")
+	code = rollout.GateRefused
+	for _, c := range []*Controller{b, a} {
+		advance(c)
+		if s := f.campaign(plan.ID).State; len(s.Slots) > 0 || s.Batch != 2 {
+			t.Fatalf("the gate refuses, and the rollout proceeds: batch %d, %v", s.Batch, s.Slots)
+		}
+		now = now.Add(time.Second / 2)
+	}
+}
