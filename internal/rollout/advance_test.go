@@ -264,6 +264,11 @@ func TestAdvanceStops(t *testing.T) {
 			}
 			b.settle().after(time.Hour)
 		}, "advancing; ordered web1 web2; 0 done; waits for held"},
+		{"when another Puppet runs beyond the deadline", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) { b.edit("web1", busy).reports("ok", "web2").settle().after(2 * time.Minute) },
+			"advancing; 1 done; web1 deadline; stopped: failures; waits for gate"},
+		{"without progress while another Puppet runs", with(func(p *Policy) { p.Progress, p.Deadline = minute, hour }), func(b *bench) {
+			b.edit("web1", busy).edit("web2", busy).settle().after(2 * time.Minute)
+		}, "advancing; ordered web1 web2; 0 done; stopped: progress; waits for gate"},
 		{"deadlines stand still while the gate is closed", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) {
 			b.o.Gate.State = agent.GatePaused
 			b.settle().after(time.Hour).settle().resume()

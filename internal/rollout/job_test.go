@@ -37,6 +37,11 @@ func job(t testing.TB, layers string, batch Share, concurrency int) *bench {
 
 func silence(n *Node) { n.View.State = agent.Silent }
 
+// busy lets an operator run Puppet on a machine.
+func busy(n *Node) {
+	n.View = agent.View{State: agent.Held, Cause: agent.Cause{Reason: agent.ReasonPuppetBlocked, Params: agent.Params{Blocked: &agent.Blocked{Code: agent.PuppetBusy}}}}
+}
+
 func stopped(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonStopped }
 
 // ran lets nodes answer their turn: ok, failed or running.
@@ -159,6 +164,10 @@ func TestJobStops(t *testing.T) {
 		{"then the job ends, and the hold stays", func(b *bench) {
 			b.settle().edit("db1", stopped).after(90 * time.Minute)
 		}, "failed; 0 done; db1 not_ready; stopped: failures"},
+		{"another Puppet that runs has no hold", func(b *bench) { b.settle().edit("db1", busy) },
+			"advancing; ordered db1; 0 done; waits for nodes"},
+		{"and past the deadline it is a failure", func(b *bench) { b.settle().edit("db1", busy).after(90 * time.Minute) },
+			"failed; 0 done; db1 deadline; stopped: failures"},
 		{"a removed node is left out", func(b *bench) { b.settle().edit("db1", func(n *Node) { n.Host = nil }) },
 			"advancing; ordered web1 web2 web3; 0 done; db1 skipped: removed; waits for nodes"},
 		{"no serve advanced it: its nodes are free, and it ends", func(b *bench) { b.settle(); b.o.Gone = true },

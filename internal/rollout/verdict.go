@@ -116,5 +116,6 @@ func refusesAgent(code agent.ProblemCode) bool {
 	return false
 }
 
-// isHeld reports whether an operator keeps the node from its target. The wait ends with the hold.
-func isHeld(n Node) bool { return n.View.State == agent.Held }
+// isHeld reports whether an operator keeps the node from its target. The wait ends with the hold. A run of Puppet by hand ends by itself, or the
+// deadline of the node decides.
+func isHeld(n Node) bool { return n.View.State == agent.Held && held(n.View) != "" }
