@@ -1,6 +1,7 @@
 package cmd_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"pulley/environments"
 	"pulley/hieradata"
@@ -158,8 +160,19 @@ func leases(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// raw is a request, or an answer, without its form. As a codec, it sends and reads the bytes.
+type raw []byte
+
+func (raw) Marshal(v any) ([]byte, error) { return v.(raw), nil }
+func (raw) Unmarshal(b []byte, v any) error {
+	*v.(*raw) = b
+	return nil
+}
+func (raw) Name() string { return "proto" }
+
 // hostile sends requests that would make etcd read much at once: hostile PIDFILE FILE..., with the identities of these files at the same
-// time. Their number is that of PULLEY_TEST_HOSTILE. It logs the most memory that the process took.
+// time. Their number is that of PULLEY_TEST_HOSTILE, after one request of a million guards in each of 32 calls. It logs the most memory
+// that the process took.
 func hostile(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) < 2, "hostile PIDFILE FILE...")
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("PULLEY_TEST_HOSTILE"), "100"))
@@ -177,6 +190,7 @@ func hostile(ts *testscript.TestScript, neg bool, args []string) {
 		content(30), // some answers are large, and their client does not read them
 		clientv3.OpTxn(slices.Repeat([]clientv3.Cmp{guard}, 90), nil, nil),
 	}
+	guards := raw(bytes.Repeat([]byte{0x0a, 0}, 1_000_000))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var all sync.WaitGroup
@@ -190,6 +204,9 @@ func hostile(ts *testscript.TestScript, neg bool, args []string) {
 			defer c.Close()
 			for range 4 {
 				all.Go(func() {
+					if err := c.ActiveConnection().Invoke(ctx, "/etcdserverpb.KV/Txn", guards, new(raw), grpc.ForceCodec(raw{})); err == nil {
+						answered.Add(1)
+					}
 					for i := sent.Add(1); i <= int64(n) && ctx.Err() == nil; i = sent.Add(1) {
 						within, cancel := context.WithTimeout(ctx, 20*time.Second)
 						if _, err := c.Do(within, forms[i%int64(len(forms))]); err == nil || strings.Contains(err.Error(), "larger than max") {

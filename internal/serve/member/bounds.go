@@ -113,7 +113,9 @@ func (c EtcdConfig) bound(cfg *embed.Config) (*bounds, error) {
 	}
 	cfg.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(run, "http")}}
 	cfg.MaxConcurrentStreams = streamsAtMost
+	decoder := newDecoder(b)
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{
+		grpc.ForceServerCodecV2(decoder), grpc.StatsHandler(decoder),
 		grpc.ConnectionTimeout(handshakeWithin), grpc.MaxHeaderListSize(headersAtMost),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleAtMost, Time: pingEvery, Timeout: handshakeWithin}),
 		grpc.ChainUnaryInterceptor(b.call), grpc.ChainStreamInterceptor(b.stream),

@@ -124,6 +124,15 @@ func TestRequestsReadBoundedBytes(t *testing.T) {
 	if _, err := viewer.Do(t.Context(), all); err != nil {
 		t.Errorf("24 MiB of a viewer: %v", err)
 	}
+	before := refused.Load()
+	if _, err := viewer.Do(t.Context(), clientv3.OpTxn(make([]clientv3.Cmp, recordsAtMost+1), nil, nil)); err == nil || !strings.Contains(err.Error(), errRecords.Error()) {
+		t.Errorf("many guards: %v", err)
+	}
+	for deadline := time.Now().Add(time.Minute); refused.Load() == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("they are not counted")
+		}
+	}
 	stream, err := pb.NewKVClient(node.ActiveConnection()).RangeStream(t.Context(), &pb.RangeRequest{Key: []byte("/pulley/v1/content/"), RangeEnd: []byte("/pulley/v1/content0")})
 	if err == nil {
 		_, err = stream.Recv()
