@@ -3,17 +3,21 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"pulley/internal/drivers/local"
 )
 
 // Without it, a balancer would send requests to a removed machine, or none to a new one.
 func TestBackendsFollowTheFleet(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	f.spec("hosts: {settle: 1s}\nroles:\n  balancer: {cardinality: 1, sees: [web]}\n  web: {cardinality: 2}\n")
+	f.spec("hosts: {settle: 1s, address_fact: main_address}\nroles:\n  balancer: {cardinality: 1, sees: [web]}\n  web: {cardinality: 2}\n")
 	f.publish("1.1.0", `node /^balancer/ {
   include pulley
   file { '/etc/pulley-demo': ensure => directory }
@@ -44,12 +48,22 @@ node default { include pulley }
 		}
 		contains(t, f.agent("balancer1", 0, "run"), "nothing to do: the node is on its target")
 	}
-	f.machine("balancer1")
-	f.write("balancer1", "/etc/hosts", "127.0.0.1 localhost\n")
+	// All machines of the test have the same addresses, so that none of them is one node's own.
+	machine := func(node, address string) {
+		t.Helper()
+		facts := filepath.Join(t.TempDir(), "address.yaml")
+		if err := os.WriteFile(facts, []byte("main_address: "+address+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.machine(node, local.Bind{From: facts, To: "/etc/facter/facts.d/address.yaml"})
+		f.write(node, "/etc/hosts", "127.0.0.1 localhost\n")
+		f.agent(node, 0, "run") // it publishes the address
+	}
+	machine("balancer1", "192.0.2.1")
 	lists()
-	f.machine("web1")
+	machine("web1", "192.0.2.11")
 	lists("web1")
-	f.machine("web2")
+	machine("web2", "192.0.2.12")
 	lists("web1", "web2")
 	f.pulley("nodes", "remove", "--yes", "web1")
 	lists("web2")

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // The rules for logrotate in docs/operations.md must lose no line while a service writes, and must end the growth of each file.
@@ -48,6 +49,13 @@ func TestLogrotateLosesNoLine(t *testing.T) {
 		})
 	}
 	for range rotations {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // an empty file is not rotated
+			if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+				break
+			} else if time.Now().After(end) {
+				t.Fatal("the writers write nothing: ", err)
+			}
+		}
 		if out, err := exec.Command("logrotate", "--force", "--state", filepath.Join(dir, "state"), config).CombinedOutput(); err != nil {
 			t.Errorf("logrotate: %v\n%s", err, out)
 		}

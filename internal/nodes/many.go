@@ -32,7 +32,7 @@ type Many struct {
 
 type asked struct {
 	request agent.Request
-	at      time.Time // when etcd had the request; zero: its write may have failed, and is repeated
+	at      time.Time // of the request; zero: its write may have failed, and is repeated
 }
 
 // RanNode is how one of many nodes ended.
@@ -155,13 +155,14 @@ func (m *Many) postpone(by time.Duration) {
 // that is in a run keeps its place for twice as long.
 func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
 	names := slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural)
+	now := m.Now() // before the read: what a node reports later is in the next look
 	statuses, err := s.Fleet.StatusesOf(ctx, ref, names)
 	if err != nil {
 		return err
 	}
 	for _, node := range names {
 		one, status := m.asked[node], statuses[node]
-		a, now := status.Answer, m.Now()
+		a := status.Answer
 		running := status.Phase == agent.Running && !now.After(status.SilentFrom())
 		switch waited := now.Sub(one.at); {
 		case a != nil && a.ID == one.request.ID && a.Cause != nil:
@@ -243,6 +244,7 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, e
 // force.
 func (m *Many) request(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request, ended func(RanNode)) error {
 	m.asked[node] = asked{request: r}
+	now := m.Now()
 	err := RequestRun(ctx, s, ref, node, r)
 	switch {
 	case errors.Is(err, store.ErrRetires):
@@ -252,7 +254,7 @@ func (m *Many) request(ctx context.Context, s *store.Store, ref environments.Ref
 	case err != nil:
 		return err
 	default:
-		m.asked[node] = asked{r, m.Now()}
+		m.asked[node] = asked{r, now}
 	}
 	return nil
 }
