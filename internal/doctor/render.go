@@ -301,7 +301,7 @@ func (f Finding) render() (sentence, remedy string) {
 		return fmt.Sprintf("the identities of %d removed nodes decrypt also later secrets of %s: no rotation followed their removal", p.Count, scope(p.Role, env)),
 			"`pulley secret rotate -e " + env + roleFlag(p.Role) + "`; set new values if other people could read their disks"
 	case secretsUnread:
-		return "the secrets cannot be examined: " + string(p.Text), "run doctor as an administrator, while `pulley serve` runs"
+		return "the secrets cannot be examined: " + string(p.Text), "repair the cause, and run doctor as an administrator, while `pulley serve` runs"
 	case identityLost:
 		return "the identities of the secrets of " + scope(p.Role, env) + " are lost: pki/secrets.key in serve's data folder is missing or another one",
 			"restore pki/secrets.key from a backup; without one: `pulley secret rotate --lost -e " + env + roleFlag(p.Role) + "`, and set each secret again"

@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"slices"
 
 	"pulley/agent"
@@ -56,8 +58,11 @@ func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, keyErr := ca.SecretsKey(nil) // a missing or unreadable one decrypts nothing
+	key, keyErr := ca.SecretsKey(false)
 	return func(_ context.Context, _ environments.Ref, _ string, r store.Recipients) (bool, error) {
+		if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) { // it is not lost
+			return false, keyErr
+		}
 		return keyErr != nil || slices.ContainsFunc(r.Recipients, func(one store.Recipient) bool {
 			_, err := secrets.Unwrap(key, one.Identity, one.Recipient)
 			return err != nil

@@ -55,6 +55,7 @@ const (
 	NotAnAdmin           Reason = "administrator_required"
 	IdentityLost         Reason = "identity_lost"
 	NothingLost          Reason = "identity_not_lost"
+	SecretsKeyUnusable   Reason = "secrets_key_unusable" // Params.Problem
 	TooManyRecipients    Reason = "too_many_recipients"
 	BadSecret            Reason = "secret_unreadable"
 	TurnsUsedUp          Reason = "turns_used_up"
@@ -194,6 +195,7 @@ func explain(r Reason, p Params) explanation {
 		NotAnAdmin:           {"this request needs the certificate of an administrator", "", "log in with a token of `pulley token create --operator NAME --as admin`"},
 		IdentityLost:         {"the identities of these secrets are lost", p.ofSecrets() + ": secrets.key in the CA folder is missing or another one", "restore pki/secrets.key of serve's data folder from a backup; without a backup, run `pulley secret rotate --lost" + of + p.roleFlag() + "` and set each secret again"},
 		NothingLost:          {"the identities of these secrets are not lost", p.ofSecrets(), "rotate without --lost: pulley secret rotate" + of + p.roleFlag()},
+		SecretsKeyUnusable:   {"pulley serve cannot use secrets.key in its CA folder", string(p.Problem), "mount its volume, or restore pki/secrets.key of serve's data folder from a backup; without a backup, delete the file, and repeat the command"},
 		TooManyRecipients:    {"stored generations of data use too many recipients of these secrets", fmt.Sprintf("%s: %d is the most", p.ofSecrets(), p.Limit), "remove old generations: pulley releases prune"},
 		BadSecret:            {"a secret cannot be decrypted", p.Claimed + " of layer " + p.Layer, "set it again: pulley secret set " + inLayer + "; or remove it: pulley data unset " + inLayer},
 		NoPuppetCA:           {"the environment has no CA of Puppet servers", p.Environment, "write `puppet: {ca: {url: https://…}}` into the environment file, and run `pulley env apply`; or switch off the step: --steps certificate=off"},

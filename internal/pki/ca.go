@@ -133,7 +133,7 @@ func (c *CA) finish() error {
 // begin creates the current CA of a folder without one.
 func (c *CA) begin() (*x509.Certificate, error) {
 	for _, name := range []string{nextCert, previousCert} {
-		if _, err := os.Stat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s is missing, and %s exists\nrestore it from a backup: a new CA would trust no node of this fleet", currentCert, name)
 		}
 	}

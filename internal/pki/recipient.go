@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"pulley/internal/atomicfile"
-	"pulley/internal/bounded"
+	"pulley/internal/secrets"
 )
 
 // secretsKey is the file of the identity that decrypts the identities of nodes in etcd.
@@ -20,24 +20,35 @@ const secretsKey = "secrets.key"
 // recipientScheme begins the URI of a recipient in its certificate.
 const recipientScheme = "pulley-recipient"
 
-// SecretsKey returns the content of the folder's file secrets.key. A missing file gets the result of fresh, unless that is
-// nil: then the error is fs.ErrNotExist.
-func (c *CA) SecretsKey(fresh func() (string, error)) (key string, err error) {
-	path := c.path(secretsKey)
-	b, err := bounded.ReadFile(path, maxFileBytes)
-	if err == nil || !errors.Is(err, fs.ErrNotExist) || fresh == nil {
-		return strings.TrimSpace(string(b)), err
+// SecretsKey returns the identity in the folder's file secrets.key, and with create makes a missing one. Only a file that is really missing
+// is fs.ErrNotExist. Any other failure is another error, and replaces nothing: the key may be on a volume that is not mounted.
+func (c *CA) SecretsKey(create bool) (key string, err error) {
+	if key, err = c.readSecretsKey(); !create || !errors.Is(err, fs.ErrNotExist) {
+		return key, err
 	}
 	unlock, err := lockFolder(c.dir)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if b, err := os.ReadFile(path); err == nil { // of another process
-		return strings.TrimSpace(string(b)), nil
+	if key, err = c.readSecretsKey(); !errors.Is(err, fs.ErrNotExist) { // of another process
+		return key, err
 	}
-	if key, err = fresh(); err == nil {
-		err = atomicfile.Write(path, []byte(key+"\n"), 0o600)
+	if key, _, err = secrets.NewIdentity(); err == nil {
+		err = atomicfile.Write(c.path(secretsKey), []byte(key+"\n"), 0o600)
+	}
+	return key, err
+}
+
+func (c *CA) readSecretsKey() (string, error) {
+	b, err := readFile(c.path(secretsKey))
+	key := strings.TrimSpace(string(b))
+	if err == nil {
+		if _, err = secrets.RecipientOf(key); err != nil {
+			err = fmt.Errorf("%s is empty or damaged", c.path(secretsKey))
+		}
+	} else if _, ca := os.Stat(c.path(currentCert)); errors.Is(err, fs.ErrNotExist) && ca != nil {
+		err = fmt.Errorf("%s and %s are missing: the volume of the folder may not be mounted", c.path(secretsKey), currentCert)
 	}
 	return key, err
 }

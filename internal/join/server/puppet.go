@@ -398,15 +398,12 @@ func (p puppetNode) sealKey(ctx context.Context) (string, error) {
 
 // masterKey returns the key of the CA folder that encrypts what only serve may read in etcd.
 func (p puppetNode) masterKey(ctx context.Context, ref environments.Ref) (string, error) {
-	key, err := p.CA.SecretsKey(nil)
+	key, err := p.secretsKey(false)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}
 	if err := p.keyIsKept(ctx, ref, ""); err != nil {
 		return "", err
 	}
-	return p.CA.SecretsKey(func() (string, error) {
-		identity, _, err := secrets.NewIdentity()
-		return identity, err
-	})
+	return p.secretsKey(true)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/join"
@@ -86,7 +87,7 @@ func (d *Server) unwrap(ref environments.Ref, role string, r store.Recipients) (
 // readable returns the recipients whose identities the key decrypts, and the identities: none if the key is lost. A key that cannot be read
 // for any other reason is an error.
 func (d *Server) readable(r store.Recipients) (kept []store.Recipient, all []string, err error) {
-	key, err := d.CA.SecretsKey(nil)
+	key, err := d.secretsKey(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
@@ -282,9 +283,19 @@ func (d *Server) notLost(ref environments.Ref, role string, have store.Recipient
 	return kept, err
 }
 
+// secretsKey returns the key of the CA folder, and with create makes a missing one. It refuses one that is there and cannot be used.
+func (d *Server) secretsKey(create bool) (string, error) {
+	key, err := d.CA.SecretsKey(create)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		problem, _, _ := strings.Cut(err.Error(), "\n")
+		err = no(join.SecretsKeyUnusable, join.Params{Problem: agent.Prose(problem)})
+	}
+	return key, err
+}
+
 // keyIsKept refuses where the key is lost: a new one beside recipients of the former would hide that.
 func (d *Server) keyIsKept(ctx context.Context, ref environments.Ref, role string) error {
-	if _, err := d.CA.SecretsKey(nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := d.secretsKey(false); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	refs, err := d.Store.Environments.Named(ctx)
@@ -301,10 +312,7 @@ func (d *Server) keyIsKept(ctx context.Context, ref environments.Ref, role strin
 }
 
 func (d *Server) newRecipient(ref environments.Ref, scope, by string) (store.Recipient, error) {
-	key, err := d.CA.SecretsKey(func() (string, error) {
-		identity, _, err := secrets.NewIdentity()
-		return identity, err
-	})
+	key, err := d.secretsKey(true)
 	if err != nil {
 		return store.Recipient{}, err
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -432,15 +433,16 @@ func TestRotationOfManyNodesFitsIntoTheBudget(t *testing.T) {
 type withoutKey struct {
 	CA
 	fresh string
+	err   error // of a key that is there
 }
 
-func (c *withoutKey) SecretsKey(fresh func() (string, error)) (string, error) {
-	if c.fresh == "" && fresh == nil {
-		return "", fs.ErrNotExist
+func (c *withoutKey) SecretsKey(create bool) (string, error) {
+	if c.err != nil || c.fresh == "" && !create {
+		return "", cmp.Or(c.err, fs.ErrNotExist)
 	}
 	var err error
 	if c.fresh == "" {
-		c.fresh, err = fresh()
+		c.fresh, _, err = secrets.NewIdentity()
 	}
 	return c.fresh, err
 }
@@ -475,6 +477,16 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	}
 	err = w.operator("cleo", store.RoleAdmin, other, s).LostAt(t.Context(), "dev", "web")
 	want(t, err, join.NothingLost)
+
+	// A key that is there and cannot be read is not lost.
+	lost.err = errors.New("it is a link to a file that does not exist")
+	for _, r := range []join.SealingRequest{forget, {Environment: "dev", Role: "web"}, {Environment: "dev", Role: "web", Rotate: true}, {Environment: "dev"}} {
+		_, err := there.Sealing(t.Context(), r)
+		want(t, err, join.SecretsKeyUnusable)
+	}
+	want(t, there.LostAt(t.Context(), "dev", "web"), join.SecretsKeyUnusable)
+	lost.err = nil
+	k.check("after a key that cannot be read")
 
 	// Where it is true, the identities that can be decrypted stay.
 	if _, err := there.Sealing(t.Context(), forget); err != nil {

@@ -45,7 +45,7 @@ const (
 type CA interface {
 	IssueClient(pub crypto.PublicKey, name pki.Name, lifetime time.Duration) ([]byte, error)
 	IssueRecipient(environment, scope, recipient string) ([]byte, error)
-	SecretsKey(fresh func() (string, error)) (string, error)
+	SecretsKey(create bool) (string, error)
 	Bundle() []byte
 	Fingerprints() []string
 }
