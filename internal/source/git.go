@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -116,6 +117,7 @@ func isObjectName(s string) bool {
 type changes struct {
 	changed    []string // compared with the commit, or untracked
 	ignored    []string // untracked and listed in .gitignore
+	tracked    []string // by git, also those of submodules
 	submodules []string // tracked submodules
 }
 
@@ -141,15 +143,20 @@ func (r *repository) changes(ctx context.Context) (changes, error) {
 			c.changed = append(c.changed, name)
 		}
 	}
-	if out, err = r.git("ls-files", "-z", "-v", "--stage", "--", ".").run(ctx, gitDeadline); err != nil {
-		return c, err
-	}
-	for _, line := range records(out) { // "H 100644 <hash> 0\t<path>", path relative to the folder
+	return c, r.index(ctx, &c, "")
+}
+
+// index adds what git tracks in a work tree that lies at a path of the folder.
+func (r *repository) index(ctx context.Context, c *changes, at string) error {
+	out, err := r.git("ls-files", "-z", "-v", "--stage", "--", ".").run(ctx, gitDeadline)
+	for _, line := range records(out) { // "H 100644 <hash> 0\t<path>", path relative to the work tree
 		about, name, _ := strings.Cut(line, "\t")
 		fields := strings.Fields(about)
 		if len(fields) != 4 {
 			continue
 		}
+		name = path.Join(at, name)
+		c.tracked = append(c.tracked, name)
 		if fields[1] == gitlink {
 			c.submodules = append(c.submodules, name)
 		}
@@ -157,18 +164,7 @@ func (r *repository) changes(ctx context.Context) (changes, error) {
 			c.changed = append(c.changed, name)
 		}
 	}
-	return c, nil
-}
-
-// submodules returns the tracked submodules of a work tree, by path from its folder.
-func (r *repository) submodules(ctx context.Context) (links []string, err error) {
-	out, err := r.git("ls-files", "-z", "--stage", "--", ".").run(ctx, gitDeadline)
-	for _, line := range records(out) { // "160000 <hash> 0\t<path>", path relative to the folder
-		if about, name, _ := strings.Cut(line, "\t"); strings.HasPrefix(about, gitlink+" ") {
-			links = append(links, name)
-		}
-	}
-	return links, err
+	return err
 }
 
 // below converts a path of the repository to a path of the folder.

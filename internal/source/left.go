@@ -17,11 +17,12 @@ type leftModules struct {
 	clones []string          // of git. Nobody else has them if the Puppetfile, which is Ruby, does not name them
 }
 
-// leftModules finds these modules. Modules that git tracks, and submodules, are the operator's.
+// leftModules finds these modules. Modules that git tracks, submodules, and local ones of the Puppetfile are the operator's.
 func (p *puppetfile) leftModules(root string, c changes) leftModules {
 	old := leftModules{stale: map[string]string{}}
-	ignored := func(name string) bool {
-		return slices.Contains(c.ignored, name) || slices.Contains(c.ignored, name+"/")
+	var ignored []string
+	for _, name := range c.ignored {
+		ignored = append(ignored, strings.TrimSuffix(name, "/"))
 	}
 	for _, folder := range p.folders {
 		entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(folder)))
@@ -35,8 +36,8 @@ func (p *puppetfile) leftModules(root string, c changes) leftModules {
 				return err == nil
 			}
 			switch {
-			case p.leadsTo(name), slices.Contains(c.submodules, name):
-			case ignored(name), ignored(folder):
+			case p.leadsTo(name), slices.Contains(p.local, name), slices.ContainsFunc(c.tracked, func(file string) bool { return within(file, []string{name}) }):
+			case within(name, ignored):
 				old.stale[name] = "git ignores them"
 			case has(".latest_commit"):
 				old.stale[name] = "g10k installed them"

@@ -44,6 +44,7 @@ const maxPuppetfile = 4 << 20
 type puppetfile struct {
 	moduledir string
 	modules   []string // paths from the root of modules with plain names
+	local     []string // those of modules that tools leave as they are
 	folders   []string // folders where tools install modules: moduledir and each install_path
 
 	text string            // of the file
@@ -64,6 +65,7 @@ var (
 	anyModule     = regexp.MustCompile(`(?m)^[^#\n]*\bmod\b`)
 	installPath   = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
 	moduleRef     = regexp.MustCompile(`(?m)^[^#\n]*\b(?:ref|tag|branch|commit|version)['"]?[ \t]*(?:=>|:)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|:(control_branch)\b)`)
+	localModule   = regexp.MustCompile(`(?m)^[^#\n]*\b(?:local['"]?[ \t]*(?:=>|:)[ \t]*true\b|type['"]?[ \t]*(?:=>|:)[ \t]*[:'"]local\b)`)
 	plainString   = regexp.MustCompile(`^(?:'([^'\\]*)'|"([^"\\#]*)")`)
 	tailComment   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 )
@@ -138,6 +140,9 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 		}
 		module := path.Join(folder, name)
 		p.modules = append(p.modules, module)
+		if localModule.MatchString(text[m[0]:end]) {
+			p.local = append(p.local, module)
+		}
 		var from moduleSource
 		if remote := gitRemote.FindStringSubmatch(text[m[0]:end]); remote != nil {
 			from.remote = remote[1] + remote[2]

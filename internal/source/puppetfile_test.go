@@ -8,13 +8,15 @@ import (
 // A tool empties the folders where it installs modules. These folders must be known before, or refused.
 func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
-		text, folders, modules, refused string
+		text, folders, modules, local, refused string
 	}{
-		"plain":         {text: "forge 'https://forgeapi.puppet.com'\nmod 'puppetlabs/stdlib', '9.0.0'\nmod 'me-ntp',\n  :git => 'x'\nmod \"motd\", git: 'y'\n", folders: "modules", modules: "modules/stdlib modules/ntp modules/motd"},
-		"moduledir":     {text: "moduledir 'site/lib/'\nmod('a/b')\n", folders: "site/lib", modules: "site/lib/b"},
-		"install_path":  {text: "mod 'a', git: 'x', install_path: 'ext'\nmod 'b',\n  :git => 'y',\n  :install_path => \"ext\" # why\nmod 'c'\n", folders: "modules ext", modules: "ext/a ext/b modules/c"},
-		"at the root":   {text: "mod 'me-data', git: 'x', install_path: '.'\nmod 'b'\n", folders: "modules data", modules: "data modules/b"},
-		"commented":     {text: "# mod 'a'\n  # moduledir '/'\nmod 'b'\n# install_path: '/'\n", folders: "modules", modules: "modules/b"},
+		"plain":        {text: "forge 'https://forgeapi.puppet.com'\nmod 'puppetlabs/stdlib', '9.0.0'\nmod 'me-ntp',\n  :git => 'x'\nmod \"motd\", git: 'y'\n", folders: "modules", modules: "modules/stdlib modules/ntp modules/motd"},
+		"moduledir":    {text: "moduledir 'site/lib/'\nmod('a/b')\n", folders: "site/lib", modules: "site/lib/b"},
+		"install_path": {text: "mod 'a', git: 'x', install_path: 'ext'\nmod 'b',\n  :git => 'y',\n  :install_path => \"ext\" # why\nmod 'c'\n", folders: "modules ext", modules: "ext/a ext/b modules/c"},
+		"at the root":  {text: "mod 'me-data', git: 'x', install_path: '.'\nmod 'b'\n", folders: "modules data", modules: "data modules/b"},
+		"commented":    {text: "# mod 'a'\n  # moduledir '/'\nmod 'b'\n# install_path: '/'\n", folders: "modules", modules: "modules/b"},
+		"local": {text: "mod 'a', local: true\nmod 'me/b',\n  :local => true\nmod 'c', type: 'local', install_path: 'x'\nmod 'd', git: 'x' # local: true\nmod 'e', 'local' => false\n",
+			folders: "modules x", modules: "modules/a modules/b x/c modules/d modules/e", local: "modules/a modules/b x/c"},
 		"no modules":    {text: "forge 'x'\nmoduledir 'lib'\n# mod 'a'\n"},
 		"ruby":          {text: "%w[a b].each { |m| mod m, git: m }\n", folders: "modules"},
 		"root":          {text: "moduledir '.'\nmod 'a'", refused: `its moduledir "." is not a folder below its own`},
@@ -43,6 +45,9 @@ func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 		}
 		if got := strings.Join(p.modules, " "); got != c.modules {
 			t.Errorf("%s: modules %s", name, got)
+		}
+		if got := strings.Join(p.local, " "); got != c.local {
+			t.Errorf("%s: local modules %s", name, got)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestModuledirIsHonoured(t *testing.T) {
 		write(t, dir, map[string]string{
 			"Puppetfile":        "moduledir 'site'\nmod 'ntp', :git => '" + ntp + "', :tag => 'v1'\nmod 'motd', :git => '" + motd + "', :tag => 'v1', :install_path => 'site/ext'\nmod 'local', :local => true\n",
 			"site/profile/a.pp": "a", "site/ext/own/b.pp": "b", "site/local/c.pp": "c", "modules/x/d.pp": "d",
-			"site/ntp/.git/HEAD": "ref: refs/heads/main\n", "site/stale/.latest_commit": "0123", "site/stale/x.pp": "x",
+			"site/local/.git/HEAD": "ref: refs/heads/main\n", "site/ntp/.git/HEAD": "ref: refs/heads/main\n", "site/stale/.latest_commit": "0123", "site/stale/x.pp": "x",
 		})
 		f := open(t, dir, Options{Modules: tool})
 		var own []string

@@ -88,8 +88,9 @@ func TestOwnModulesAreKeptOrNamed(t *testing.T) {
 	write(t, elsewhere, map[string]string{"tree.pp": "x"})
 	commit(t, elsewhere, "one")
 	write(t, dir, map[string]string{
-		"Puppetfile":             "mod 'alpha', git: 'x'\n%w[loop].each { |m| mod m, git: 'x' }\n",
-		".gitignore":             "/modules/ignored\n*.gz\n",
+		"Puppetfile":          "mod 'alpha', git: 'x'\n%w[loop].each { |m| mod m, git: 'x' }\nmod 'local', local: true\nmod 'quiet', :local => true\n",
+		".gitignore":          "/modules/ignored\n*.gz\n/modules/quiet\n",
+		"modules/kept/own.pp": "x", "modules/kept/.latest_commit": "0123",
 		"modules/tracked/own.pp": "x", "site/linked/own.pp": "x",
 	})
 	if err := os.Symlink("../site/linked", filepath.Join(dir, "modules/linked")); err != nil {
@@ -97,17 +98,18 @@ func TestOwnModulesAreKeptOrNamed(t *testing.T) {
 	}
 	commit(t, dir, "begin")
 	write(t, dir, map[string]string{
-		"modules/clone/own.pp": "x", "modules/alpha/a.pp": "old", "modules/alpha/gone.pp": "old", "modules/loop/a.pp": "old",
+		"modules/clone/own.pp": "x", "modules/local/own.pp": "x", "modules/quiet/own.pp": "x", "modules/alpha/a.pp": "old", "modules/alpha/gone.pp": "old", "modules/loop/a.pp": "old",
 		"modules/ignored/own.pp": "x", "modules/tracked/files/built.gz": "x", "modules/left/.latest_commit": "0123", "modules/left/a.pp": "old",
 	})
-	for _, clone := range []string{"clone", "alpha", "loop"} {
+	for _, clone := range []string{"clone", "alpha", "loop", "local"} {
 		commit(t, filepath.Join(dir, "modules", clone), "one")
 	}
 	git(t, elsewhere, "worktree", "add", "-q", "--detach", filepath.Join(dir, "modules/tree"))
 	before := snapshot(t, dir)
 	f := open(t, dir, Options{Modules: R10k})
 	same(t, "published", published(t, f), ".gitignore", "Puppetfile", "modules/", "modules/alpha/", "modules/alpha/a.pp", "modules/clone/", "modules/clone/own.pp",
-		"modules/linked → ../site/linked", "modules/loop/", "modules/loop/a.pp", "modules/tracked/", "modules/tracked/files/", "modules/tracked/files/built.gz",
+		"modules/kept/", "modules/kept/own.pp", "modules/linked → ../site/linked", "modules/local/", "modules/local/own.pp", "modules/loop/", "modules/loop/a.pp",
+		"modules/quiet/", "modules/quiet/own.pp", "modules/tracked/", "modules/tracked/files/", "modules/tracked/files/built.gz",
 		"modules/tracked/own.pp", "modules/tree/", "modules/tree/tree.pp", "site/", "site/linked/", "site/linked/own.pp")
 	same(t, "notes", f.Notes,
 		"modules that the Puppetfile does not name are published as they are in the folder, because they are clones of git: modules/clone, modules/tree",

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -174,12 +173,8 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error, o 
 			continue
 		}
 		if !isEmpty(dir) {
-			inner, err := (&repository{dir: dir}).submodules(ctx)
-			if err != nil {
+			if err := (&repository{dir: dir}).index(ctx, &changes, link); err != nil {
 				return changes, fmt.Errorf("cannot read the submodule %s of %s: %w", link, repo.dir, err)
-			}
-			for _, name := range inner {
-				changes.submodules = append(changes.submodules, path.Join(link, name))
 			}
 		} else if !f.doWithout(o, link) {
 			return changes, fmt.Errorf("cannot publish %s: its submodule %s is not checked out\nrun: git -C %s submodule update --init --recursive; or leave it out by a line in %s",
