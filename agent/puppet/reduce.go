@@ -23,7 +23,8 @@ const (
 // reduced is what a large report becomes: the parts that Pulley uses, and the numbers of those that it leaves out.
 type reduced struct {
 	text                   []byte
-	lines, resources, noop int // left out
+	lines, resources, noop int  // left out
+	ended                  bool // by the end of a line
 }
 
 // reduceReport reads a report of any size, as Puppet's YAML library writes it: the keys of the report stand at the beginning of a line, as
@@ -40,7 +41,7 @@ func reduceReport(r io.Reader) (out reduced, err error) {
 	}
 	whole, err := io.ReadAll(io.LimitReader(in, maxWhole+1))
 	if err != nil || len(whole) <= maxWhole {
-		out.text = whole
+		out.text, out.ended = whole, bytes.HasSuffix(whole, []byte("\n"))
 		return out, err
 	}
 	parts := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(whole), in), 64<<10)
@@ -101,6 +102,7 @@ func reduceReport(r io.Reader) (out reduced, err error) {
 		}
 		if errors.Is(err, io.EOF) {
 			finish()
+			out.ended = len(line) == 0
 			break
 		}
 	}

@@ -111,7 +111,9 @@ func parseReport(r io.Reader, preview bool) (report *runReport, err error) {
 	switch {
 	case file.Status == "":
 		return nil, errors.New("cannot parse Puppet's report: it has no status")
-	case file.Statuses.Kind != yaml.MappingNode: // they are its last part
+	case file.Cached == "" || !in.ended: // the last line
+		return nil, errors.New("cannot parse Puppet's report: it is cut off")
+	case file.Statuses.Kind != yaml.MappingNode:
 		return nil, errors.New("cannot parse Puppet's report: it has no resource_statuses")
 	case !errors.Is(documents.Decode(&yaml.Node{}), io.EOF):
 		return nil, errors.New("cannot parse Puppet's report: it has more than one document")

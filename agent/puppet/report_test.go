@@ -71,11 +71,20 @@ func TestParseReportRefuses(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "null": "---\n", "a list": "- status: changed\n", "no status": "transaction_completed: true\n", "not YAML": "status: [\n",
 		"cut off": "status: changed\ntransaction_completed: true\n", "cut off in the list": "status: changed\ntransaction_completed: true\nresource_statuses:\n",
-		"two documents": "status: changed\ntransaction_completed: true\nresource_statuses: {}\n---\nstatus: failed\n",
+		"two documents": "status: changed\ntransaction_completed: true\nresource_statuses: {}\ncached_catalog_status: not_used\n---\nstatus: failed\n",
 		"a loop":        "status: &a [*a]\n", "deep": "status: " + strings.Repeat("[", 20000),
 	} {
 		if r, err := parseReport(strings.NewReader(text), false); err == nil {
 			t.Errorf("%s: accepted as %+v", name, r)
+		}
+	}
+	text, err := os.ReadFile("testdata/fail.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := len(text) - 1; end > 0; end -= 7 {
+		if r, err := parseReport(bytes.NewReader(text[:end]), false); err == nil {
+			t.Errorf("the first %d bytes: accepted as %+v", end, r)
 		}
 	}
 	if _, err := readReport(filepath.Join(t.TempDir(), "none"), false); !errors.Is(err, os.ErrNotExist) {
@@ -104,7 +113,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // A node whose declaration contains only messages is not classified: operators must see it as a node without classes.
 func TestMessagesClassifyNothing(t *testing.T) {
-	const format = "status: changed\ntransaction_completed: true\nresource_statuses:\n  %s:\n    containment_path: [%s]\n"
+	const format = "status: changed\ntransaction_completed: true\nresource_statuses:\n  %s:\n    containment_path: [%s]\ncached_catalog_status: not_used\n"
 	for text, want := range map[string]bool{
 		fmt.Sprintf(format, "Notify[a]", "'Stage[main]', Main, 'Node[default]', 'Notify[a]'"): false,
 		fmt.Sprintf(format, "File[/a]", "'Stage[main]', Main, 'Node[default]', 'File[/a]'"):   true,
@@ -123,6 +132,7 @@ func TestParseReportIsBounded(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&b, "  File[/x/%d]:\n    failed: %t\n    changed: true\n    events:\n    - status: success\n      message: %q\n", i, i == 900, strings.Repeat("ä", 4000))
 	}
+	b.WriteString("cached_catalog_status: not_used\n")
 	r, err := parseReport(strings.NewReader(b.String()), false)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +149,7 @@ func TestParseReportIsBounded(t *testing.T) {
 // A run of many resources succeeds, and its report has as many as fit: neither the size of the report nor the memory of the agent may make it a
 // failure.
 func TestLargeReport(t *testing.T) {
-	const n = 100_000 // 90 MiB
+	const n = 40_000 // 36 MiB
 	var b strings.Builder
 	b.WriteString("--- !ruby/object:Puppet::Transaction::Report\nhost: web1\nstatus: changed\ntransaction_completed: true\nnoop: false\nlogs:\n")
 	for i := range n {
@@ -174,7 +184,12 @@ func TestLargeReport(t *testing.T) {
 	if last := lines[len(lines)-1].Message; len(lines) != maxLogLines || !strings.Contains(last, fmt.Sprint(n-1)) || lines[1].Level != "err" || !strings.HasPrefix(lines[0].Message, fmt.Sprint(n-maxLogLines+1)+" lines") {
 		t.Errorf("%d lines: %q, %+v … %q", len(lines), lines[0].Message, lines[1], last)
 	}
-	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 600 {
+	for _, gone := range []int{1, 5000} {
+		if _, err := parseReport(strings.NewReader(b.String()[:b.Len()-gone]), false); err == nil {
+			t.Errorf("without its last %d bytes, it is accepted", gone)
+		}
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 240 {
 		t.Errorf("parsing of %d MiB allocated %d MiB", b.Len()>>20, took)
 	} else {
 		t.Logf("parsing of %d MiB allocated %d MiB in all", b.Len()>>20, took)
