@@ -3,7 +3,7 @@ require 'json'
 require 'puppet/indirector/facts/facter'
 require 'puppet/trusted_external'
 
-# Facter's facts. With them, $trusted receives the extensions that the operator supplied. Puppet reads $trusted from its
+# Facter's facts, and the fact `pulley` whatever Facter has in its place. With them, $trusted receives the extensions that the operator supplied. Puppet reads $trusted from its
 # context. A fact or a parameter of the node cannot change it. The agent publishes the facts that find leaves in facts.json.
 class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
   desc "Facter's facts, with the trusted extensions of Pulley's environment file."
@@ -11,6 +11,7 @@ class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
   def find(request)
     load File.join(Puppet[:libdir], 'pulley', 'types.rb') unless defined?(Pulley::SETTINGS)
     facts = super
+    own(facts.values)
     supplied = JSON.parse(File.read(File.join(Puppet[:confdir], 'trusted.json')))['trusted']
     supplied['external'] = Puppet::TrustedExternal.retrieve(supplied['certname']) || {} # as for each catalog; an error ends the run
     trusted = Puppet::Context::TrustedInformation.new(
@@ -19,6 +20,15 @@ class Puppet::Node::Facts::Pulley < Puppet::Node::Facts::Facter
     Puppet.push_context({ trusted_information: trusted }, 'trusted extensions of Pulley')
     keep(facts, supplied)
     facts
+  end
+
+  # The code of a release and its Hiera levels decide by the fact of Pulley. No file of the machine and no module replaces or removes it.
+  def own(values)
+    pulley = JSON.parse(File.read(File.join(Puppet[:pluginfactdest], 'pulley.json')))['pulley']
+    Puppet.warning("Facter has another fact 'pulley' than Pulley, or none: it is ignored. Remove it from facts.d, facter.conf or the module") if values['pulley'] != pulley
+    values['pulley'] = pulley
+    blocked = defined?(::Facter::ConfigReader) && ::Facter::ConfigReader.conf && ::Facter::ConfigReader.block_list
+    Puppet.warning("facter.conf of this machine removes facts: #{blocked.join(', ')}") unless [nil, false, []].include?(blocked)
   end
 
   LARGEST = 64 * 1024
