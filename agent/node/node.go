@@ -62,7 +62,9 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	if n.lock, err = TakeLock(ctx, disk, n.Puppet); err != nil {
 		return nil, errors.Join(err, disk.Close())
 	}
-	n.forgetSecrets() // of a run that was killed
+	if err := ForgetSecrets(n.Config); err != nil {
+		n.Log.Warn("decrypted secrets of an earlier run could not be removed", "error", err)
+	}
 	n.Puppet.Reveal = n.reveal
 	n.Puppet.ExtraFiles = []*os.File{n.lock} // Puppet also holds the lock, because it may outlive the agent
 	if n.parts, err = stage.Open(s.Config, s.Now, s.Log); err != nil {

@@ -32,21 +32,21 @@ const secretsTimeout = 15 * time.Second
 
 // secretsFolder is the name of the folder of decrypted data below one of memoryFolders. Agents with other state folders
 // on the machine have others.
-func (n *Node) secretsFolder() string {
-	dir, err := filepath.Abs(n.StateDir())
+func secretsFolder(c nodeconfig.Config) string {
+	dir, err := filepath.Abs(c.StateDir())
 	if err != nil {
-		dir = n.StateDir()
+		dir = c.StateDir()
 	}
 	return fmt.Sprintf("pulley-agent-%016x", stablehash.Sum(dir))
 }
 
-// forgetSecrets removes decrypted data of an earlier run.
-func (n *Node) forgetSecrets() {
+// ForgetSecrets removes the decrypted data of a run that was killed.
+func ForgetSecrets(c nodeconfig.Config) error {
+	var all []error
 	for _, dir := range memoryFolders {
-		if err := os.RemoveAll(filepath.Join(dir, n.secretsFolder())); err != nil {
-			n.Log.Warn("decrypted secrets of an earlier run could not be removed", "error", err)
-		}
+		all = append(all, os.RemoveAll(filepath.Join(dir, secretsFolder(c))))
 	}
+	return errors.Join(all...)
 }
 
 // layerFile is a data file of a job with its secrets.
@@ -198,7 +198,7 @@ func (n *Node) inMemory(files []layerFile) (string, error) {
 		if unix.Statfs(parent, &fs) != nil || fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC {
 			continue
 		}
-		dir := filepath.Join(parent, n.secretsFolder())
+		dir := filepath.Join(parent, secretsFolder(n.Config))
 		err := writeSecrets(dir, files)
 		if err != nil {
 			err = errors.Join(fmt.Errorf("cannot write decrypted secrets: %w", err), os.RemoveAll(dir))

@@ -89,7 +89,7 @@ func runWithSecrets(t *testing.T, dir, identity string, noop bool) agent.Result 
 	})
 	must(t, err)
 	for _, parent := range memoryFolders {
-		if _, err := os.Lstat(filepath.Join(parent, n.secretsFolder())); err == nil {
+		if _, err := os.Lstat(filepath.Join(parent, secretsFolder(n.Config))); err == nil {
 			t.Error("the decrypted data is still there after the run")
 		}
 	}

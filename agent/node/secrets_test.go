@@ -24,7 +24,9 @@ func TestDecryptedDataStaysInMemory(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%s: %v, %v", dir, info, err)
 	}
-	n.forgetSecrets()
+	if err := ForgetSecrets(n.Config); err != nil {
+		t.Error(err)
+	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s is left: %v", dir, err)
 	}

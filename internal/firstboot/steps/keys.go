@@ -7,15 +7,20 @@ import (
 	"os"
 	"path/filepath"
 
+	"pulley/agent/node"
 	"pulley/environments"
+	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
 )
 
-// forgetKeys removes what makes this machine a node: its key and certificate, the key of a join, the identities of secrets, and the copies that
-// Puppet code reads.
+// forgetKeys removes what makes this machine a node: its key and certificate, the key of a join, the identities of secrets, what a killed run
+// decrypted, and the copies that Puppet code reads.
 func forgetKeys(root string) error {
 	c := nodeconfig.Under(root)
+	if err := node.ForgetSecrets(c); err != nil {
+		return fmt.Errorf("cannot remove decrypted secrets: %w", err)
+	}
 	for _, dir := range []string{filepath.Join(c.StateDir(), "puppet/ssl"), filepath.Dir(c.IdentityFile())} { // the identity last: it names the node
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("cannot remove the identity: %w", err)
@@ -30,15 +35,10 @@ var ownSSLDirs = []string{"etc/puppetlabs/puppet/ssl", "var/lib/puppet/ssl", "et
 // forgetServerKeys removes the keys and certificates of a copied disk's node for Puppet servers, in the ssldirs of the machine's own Puppet and in the
 // ssldir of agent.yaml. Keys of other names stay.
 func (b *boot) forgetServerKeys() error {
-	var dirs []string
-	for _, dir := range ownSSLDirs {
-		dirs = append(dirs, b.path(dir))
-	}
-	names := map[string]bool{}
+	names, dirs := map[string]bool{}, sslDirs(nodeconfig.Under(b.Root))
 	if c, err := b.Load(b.Env); err == nil { // else the identity alone names the node
-		names[c.Identity.Node] = true
+		names[c.Identity.Node], dirs = true, sslDirs(c)
 		if c.Puppet.SSLDir != "" {
-			dirs = append(dirs, c.Puppet.SSLDir)
 			if found, _ := filepath.Glob(filepath.Join(c.Puppet.SSLDir, "private_keys", "*.pem")); len(found) == 1 { // Puppet code uses it under any name
 				names[nameOf(found[0])] = true
 			}
@@ -50,12 +50,44 @@ func (b *boot) forgetServerKeys() error {
 		}
 	}
 	for name := range names {
-		for _, certname := range []string{name, environments.Certname(name)} {
-			for _, dir := range dirs {
-				for _, kind := range []string{"private_keys", "public_keys", "certificate_requests", "certs"} {
-					if err := os.Remove(filepath.Join(dir, kind, certname+".pem")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-						return fmt.Errorf("cannot remove another machine's identity: %w", err)
-					}
+		if err := removeKeys(dirs, name, environments.Certname(name)); err != nil {
+			return fmt.Errorf("cannot remove another machine's identity: %w", err)
+		}
+	}
+	return nil
+}
+
+// forgetCertname removes the key and the certificate for Puppet servers of a node that leaves, if its first boot got them. Any others are not
+// Pulley's: another Puppet server may serve this machine.
+func forgetCertname(c nodeconfig.Config) error {
+	first, err := firstboot.Disk{Dir: c.StateDir()}.Load()
+	if got := first.Steps[firstboot.Certificate]; err == nil && got.State == firstboot.Done && got.Replaced == "" {
+		err = removeKeys(sslDirs(c), environments.Certname(c.Identity.Node))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove the certificate for Puppet servers: %w", err)
+	}
+	return nil
+}
+
+// sslDirs returns the ssldirs of the packages of Puppet, and that of agent.yaml.
+func sslDirs(c nodeconfig.Config) (all []string) {
+	for _, dir := range ownSSLDirs {
+		all = append(all, filepath.Join(c.Root, dir))
+	}
+	if c.Puppet.SSLDir != "" {
+		all = append(all, c.Puppet.SSLDir)
+	}
+	return all
+}
+
+// removeKeys removes the files of certnames from ssldirs.
+func removeKeys(dirs []string, certnames ...string) error {
+	for _, certname := range certnames {
+		for _, dir := range dirs {
+			for _, kind := range []string{"private_keys", "public_keys", "certificate_requests", "certs"} {
+				if err := os.Remove(filepath.Join(dir, kind, certname+".pem")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return err
 				}
 			}
 		}

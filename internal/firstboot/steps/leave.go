@@ -62,6 +62,9 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	if err := b.withDisk(func(d *agent.Disk) error { return d.Disable(reason) }); err != nil {
 		return node, false, err
 	}
+	if err := forgetCertname(c); err != nil {
+		return node, false, err
+	}
 	return c.Identity, true, forgetKeys(c.Root)
 }
 

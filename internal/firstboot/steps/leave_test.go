@@ -1,6 +1,18 @@
 package steps
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pulley/agent"
+	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/stablehash"
+)
 
 // A machine that leaves the fleet at a reboot comes back without an identity. One that stays after a poweroff is missed
 // in the host list forever.
@@ -21,6 +33,41 @@ func TestLeaveOnlyAtPoweroff(t *testing.T) {
 	} {
 		if got := endsForGood(jobs); got != want {
 			t.Errorf("with these jobs it leaves: %t\n%s", got, jobs)
+		}
+	}
+}
+
+// A machine that left must keep no key of its node and no decrypted secret of a killed run. A key that Pulley did not make may be for another
+// Puppet server.
+func TestLeavingMachineKeepsNoKey(t *testing.T) {
+	t.Parallel()
+	for _, got := range []firstboot.StepState{{}, {State: firstboot.Done, Replaced: firstboot.Off}, {State: firstboot.Done}} {
+		c := nodeconfig.Under(t.TempDir())
+		c.Identity = agent.Identity{Node: "web1", Environment: "dev"}
+		c.Puppet.SSLDir = filepath.Join(c.Root, "former")
+		if err := (firstboot.Disk{Dir: c.StateDir()}).Save(firstboot.State{Steps: map[firstboot.Name]firstboot.StepState{firstboot.Certificate: got}}); err != nil {
+			t.Fatal(err)
+		}
+		shared := filepath.Join("/dev/shm", fmt.Sprintf("pulley-agent-%016x", stablehash.Sum(c.StateDir())))
+		t.Cleanup(func() { _ = os.RemoveAll(shared) })
+		made := got.State == firstboot.Done && got.Replaced == ""
+		gone := map[string]bool{filepath.Join(shared, "role.yaml"): true, c.IdentityFile(): true, filepath.Join(c.StateDir(), "puppet/ssl/private_keys/web1.pem"): true}
+		for _, dir := range []string{c.Puppet.SSLDir, filepath.Join(c.Root, "etc/puppetlabs/puppet/ssl"), filepath.Join(c.Root, "var/lib/puppet/ssl")} {
+			gone[filepath.Join(dir, "private_keys/web1.pem")], gone[filepath.Join(dir, "certs/web1.pem")] = made, made
+			gone[filepath.Join(dir, "private_keys/another.pem")] = false
+		}
+		for file := range gone {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("x"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(forgetCertname(c), forgetKeys(c.Root)); err != nil {
+			t.Error(err)
+		}
+		for file, want := range gone {
+			if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) != want {
+				t.Errorf("certificate %+v: %s: %v, want gone: %t", got, file, err, want)
+			}
 		}
 	}
 }
