@@ -37,6 +37,7 @@ type View struct {
 	// Its last run failed or was interrupted, or it refuses its target, and it has not converged since: State may be that of the moment,
 	// for example of the next attempt.
 	Failing bool
+	New     bool // it has never converged, although a target is desired for it
 }
 
 // silentAfter is the number of heartbeats that a node may miss. minSilence is the lower limit.
@@ -49,6 +50,7 @@ const (
 // Look derives a node's view from its last report (nil: none yet) and its desired state in etcd.
 func Look(s *Status, d Desired, now time.Time) View {
 	v := judge(s, d, now)
+	v.New = d.Host != nil && !v.Wanted.IsZero() && (s == nil || s.LastGood.IsZero())
 	if s == nil {
 		return v
 	}

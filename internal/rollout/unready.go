@@ -115,13 +115,14 @@ func held(v agent.View) UnreadyCause {
 func repairable(c UnreadyCause) bool { return c == UnreadyFailed || c == UnreadyStuck }
 
 // Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has,
-// and is unavailable only if that failed. A node with Puppet's own daemon enforces it as well, and does not report how.
+// and is unavailable only if that failed. A node with Puppet's own daemon enforces it as well, and does not report how. A node that never
+// converged serves nothing yet.
 func Unavailable(v agent.View) bool {
 	switch v.Reason {
 	case agent.ReasonDaemon:
 		return false
 	case agent.ReasonFrozen:
-		return v.Failing
+		return v.Failing || v.New
 	}
-	return CannotBegin(v) != ""
+	return v.New || CannotBegin(v) != ""
 }

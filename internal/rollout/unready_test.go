@@ -63,6 +63,40 @@ func TestUnreadyCauses(t *testing.T) {
 	}
 }
 
+// TestNewNodesAreUnavailable: without it, the second node of a pair begins while the first one, which was registered a moment ago, serves nothing.
+func TestNewNodesAreUnavailable(t *testing.T) {
+	t.Parallel()
+	host := &agent.Host{Node: "web1", MachineID: "m", At: t0}
+	status := func(st agent.Status) *agent.Status {
+		st.Node, st.Machine, st.SeenAt, st.Settings = "web1", "m", t0, agent.DefaultSettings()
+		return &st
+	}
+	freeze := agent.Desired{Host: host, Default: oldT, Holds: []agent.Hold{{Mode: agent.Freeze}}}
+	for _, c := range []struct {
+		name string
+		st   *agent.Status
+		d    agent.Desired
+		want bool
+	}{
+		{"it has not reported", nil, agent.Desired{Host: host, Default: oldT}, true},
+		{"it waits for its first run", status(agent.Status{}), agent.Desired{Host: host, Default: oldT}, true},
+		{"its first run is in progress", status(agent.Status{Phase: agent.Running, Enforcing: oldT}), agent.Desired{Host: host, Default: oldT}, true},
+		{"it is frozen before its first run", status(agent.Status{}), freeze, true},
+		{"Puppet's own daemon enforces", status(agent.Status{Cause: agent.Cause{Reason: agent.ReasonDaemon}}), agent.Desired{Host: host, Default: oldT}, false},
+		{"nothing is desired", status(agent.Status{}), agent.Desired{Host: host}, false},
+		{"it is not registered", nil, agent.Desired{Default: oldT}, false},
+		{"it takes its second target", status(agent.Status{Phase: agent.Running, Enforcing: oldT, LastGood: newT}), agent.Desired{Host: host, Default: oldT}, false},
+	} {
+		v := agent.Look(c.st, c.d, t0.Add(time.Minute))
+		if got := Unavailable(v); got != c.want {
+			t.Errorf("%s (%s, %s): unavailable %v", c.name, v.State, v.Reason, got)
+		}
+		if cause := CannotBegin(v); cause != "" && v.State != agent.Held {
+			t.Errorf("%s: it cannot begin: %s", c.name, cause) // a policy that skips failed nodes would leave out new ones
+		}
+	}
+}
+
 // TestFailedNodesCountUntilTheyConverge: without it, the second node of a pair begins while the first one is down, because that one repeats
 // its run, restarts or is frozen at this moment.
 func TestFailedNodesCountUntilTheyConverge(t *testing.T) {

@@ -219,6 +219,7 @@ func (w *world) checkAway(s rollout.State, o rollout.Observed, r revisions, orde
 		_, failed := s.Failed[m.Node]
 		unwell := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State) ||
 			n.Host != nil && r.ill[m.Node] && w.era == 0 && n.View.State != agent.Converged ||
+			n.Host != nil && (n.Status == nil || n.Status.LastGood.IsZero()) || // it never served
 			w.era > 0 && n.View.Failing // a backup has other reports than the nodes wrote since
 		if n.Host != nil && n.Host.MachineID != m.Machine { // another machine has its name
 			again := slices.ContainsFunc(s.Late, func(g rollout.LateGroup) bool {

@@ -79,7 +79,7 @@ func (w *world) join(name, role string) {
 	w.nodes[name] = n
 	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: role, MachineID: n.id, At: w.time()}, w.bump()}
 	delete(w.ill, name)
-	if w.plan.ID == "" { // it has the origin already
+	if w.plan.ID == "" && !w.chance(w.New) { // it has the origin already
 		n.state.LastGood, n.state.Enforcing, n.state.RanAt = before, before, n.clock()
 		if n.ill = w.Ill > 0 && (w.Role == "" || w.Role == role) && w.chance(w.Ill); n.ill {
 			n.begin(before)

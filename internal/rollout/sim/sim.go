@@ -20,6 +20,7 @@ type Config struct {
 	Policy      rollout.Policy
 	Broken      float64       // share of nodes on which the target fails
 	Ill         float64       // share of nodes on which the release in place fails until another one is applied
+	New         float64       // share of nodes that were registered a moment ago, and never served
 	Role        string        // of the rollout; "" for all nodes
 	Liars       int           // nodes of other roles that claim the rack of a node of the rollout, and fall silent
 	Chaos       float64       // faults for each node and hour

@@ -41,6 +41,9 @@ func configOf(seed uint64) Config {
 	if seed%8 == 2 {
 		c.Policy.MaxPlaces = map[string]int{"rack": 1}
 	}
+	if seed%2 == 0 {
+		c.New = 0.2
+	}
 	if seed%6 == 1 {
 		c.Policy.Windows = windows
 	}
