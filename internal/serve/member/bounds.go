@@ -39,10 +39,7 @@ const (
 const headersAtMost = 16 << 10
 
 // Leases of one operator. Commands open one for each lock, and one for each hold that ends.
-const (
-	leasesBurst = 300
-	leasesEvery = time.Second // one more is allowed
-)
+const leasesBurst, leasesASecond = 300, 1
 
 // rootRole is etcd's own role of administrators.
 const rootRole = "root"
@@ -57,6 +54,9 @@ var forEverybody = []string{
 	"/etcdserverpb.KV/", "/etcdserverpb.Auth/AuthStatus", "/etcdserverpb.Auth/UserGet", "/etcdserverpb.Cluster/MemberList",
 	"/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Alarm", "/grpc.health.v1.Health/",
 }
+
+// forRemoved begins the names of the calls with which clients learn that their user was removed.
+var forRemoved = []string{"/etcdserverpb.Auth/UserGet", watchCall}
 
 // forViewers begins the names of the calls of a viewer's `pulley doctor` beside these.
 var forViewers = []string{"/etcdserverpb.Auth/UserList", "/etcdserverpb.Auth/RoleList", "/etcdserverpb.Auth/Authenticate"}
@@ -78,7 +78,7 @@ type bounds struct {
 	calls   map[string]*calls // by user
 }
 
-// spending names a budget: the leases of an operator, the writes or the bytes of a node.
+// spending names a budget, for example the leases of an operator, or the writes of a node.
 type spending struct{ user, of string }
 
 // budget is what remains of it.
@@ -186,7 +186,7 @@ func (b *bounds) check(ctx context.Context, call string) error {
 		return errDenied
 	}
 	switch role := b.role(user); {
-	case role == rootRole, role != "" && !begins(call, leaseCalls), role != "" && b.spend(user, time.Now()):
+	case role == rootRole, role != "" && !begins(call, leaseCalls), role != "" && b.spend(user, "leases", 1, leasesBurst, leasesASecond, time.Now()):
 		return nil
 	case role != "":
 		b.refuse(user, call)
@@ -217,15 +217,10 @@ func begins(call string, with []string) bool {
 	return slices.ContainsFunc(with, func(begin string) bool { return strings.HasPrefix(call, begin) })
 }
 
-// spend takes one lease from an operator's budget, and reports whether there was one.
-func (b *bounds) spend(user string, now time.Time) bool {
+// spend takes from a budget of a user, which is full at first, and reports whether that much was left.
+func (b *bounds) spend(user, what string, n, full, aSecond float64, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.of(user, "leases", leasesBurst, now).take(1, leasesBurst, 1/leasesEvery.Seconds(), now)
-}
-
-// of returns a budget, which is full at first. It requires the lock.
-func (b *bounds) of(user, what string, full float64, now time.Time) *budget {
 	key := spending{user, what}
 	of := b.budgets[key]
 	if of == nil {
@@ -235,11 +230,7 @@ func (b *bounds) of(user, what string, full float64, now time.Time) *budget {
 		of = &budget{left: full, at: now}
 		b.budgets[key] = of
 	}
-	return of
-}
-
-func (of *budget) take(n, most, aSecond float64, now time.Time) bool {
-	of.left, of.at = min(most, of.left+now.Sub(of.at).Seconds()*aSecond), now
+	of.left, of.at = min(full, of.left+now.Sub(of.at).Seconds()*aSecond), now
 	if of.left < n {
 		return false
 	}

@@ -43,6 +43,8 @@ const (
 const (
 	writesBurst, writesASecond = 300, 1
 	bytesBurst, bytesASecond   = 1 << 20, 4 << 10
+	headsBurst, headsASecond   = 20, 1. / 300 // of the head of the host list: each makes other nodes read the list again
+	otherBurst, otherASecond   = 1000, 10     // other calls and nested transactions, of a viewer as well: etcd logs most of them
 )
 
 // Calls of one user at a time. A request has memory from its first byte on.
@@ -86,6 +88,10 @@ func (b *bounds) begin(ctx context.Context, info *tap.Info) (context.Context, er
 	c, bounded := callerOf(ctx)
 	if !bounded {
 		return ctx, nil
+	}
+	if users := b.users.Load(); users != nil && !begins(info.FullMethodName, forRemoved) &&
+		errors.Is((*users).IsAdminPermitted(&auth.AuthInfo{Username: c.user}), auth.ErrUserNotFound) {
+		return nil, errDenied
 	}
 	b.mu.Lock()
 	of := b.calls[c.user]
@@ -134,11 +140,18 @@ func (b *bounds) serve(ctx context.Context, req any, call string, handler grpc.U
 	if m, is := req.(proto.Message); is {
 		whole = proto.Size(m)
 	}
-	if (r == nil || r.nested) && whole > otherAtMost && (c.node != nil || b.role(c.user) == "") {
-		b.refuse(c.user, call)
-		return nil, rpctypes.ErrGRPCRequestTooLarge
+	other := r == nil // not to the key-value store
+	if (other || r.nested) && (c.node != nil || b.role(c.user) == "") {
+		switch {
+		case whole > otherAtMost:
+			b.refuse(c.user, call)
+			return nil, rpctypes.ErrGRPCRequestTooLarge
+		case !b.spend(c.user, "other", 1, otherBurst, otherASecond, time.Now()):
+			b.refuse(c.user, call)
+			return nil, errTooMany
+		}
 	}
-	if r == nil { // not to the key-value store
+	if other {
 		return handler(ctx, req)
 	}
 	r.bytes = whole
@@ -187,6 +200,7 @@ type request struct {
 	ranges bool
 	nested bool // etcd logs it, also without a write
 	writes int
+	heads  int // of them, those of the head of the host list
 	bytes  int // of the whole request: its guards and ends of ranges enter the log as well
 }
 
@@ -275,11 +289,16 @@ func (c caller) judge(r *request) error {
 			return errDenied
 		case len(p.GetValue()) > most:
 			return rpctypes.ErrGRPCRequestTooLarge
+		case most == etcd.TouchBytes:
+			r.heads++
 		}
 	}
 	for _, d := range r.drops {
-		if _, own := store.NodeWrites(*c.node, string(d.GetKey())); !own {
+		switch most, own := store.NodeWrites(*c.node, string(d.GetKey())); {
+		case !own:
 			return errDenied
+		case most == etcd.TouchBytes:
+			r.heads++
 		}
 	}
 	return nil
@@ -287,10 +306,8 @@ func (c caller) judge(r *request) error {
 
 // mayWrite takes the writes of a node from its budget.
 func (b *bounds) mayWrite(user string, r *request, now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.of(user, "writes", writesBurst, now).take(float64(r.writes), writesBurst, writesASecond, now) &&
-		b.of(user, "bytes", bytesBurst, now).take(float64(r.bytes), bytesBurst, bytesASecond, now)
+	return (r.heads == 0 || b.spend(user, "heads", float64(r.heads), headsBurst, headsASecond, now)) &&
+		b.spend(user, "writes", float64(r.writes), writesBurst, writesASecond, now) && b.spend(user, "bytes", float64(r.bytes), bytesBurst, bytesASecond, now)
 }
 
 // measure returns the bytes that etcd will have in memory for a request. It reads ranges in small parts first: a limit of keys bounds

@@ -193,12 +193,22 @@ func TestNodeWritesAreBounded(t *testing.T) {
 	wrote := 0
 	value := strings.Repeat("x", 20<<10)
 	for ; wrote < 1000; wrote++ {
-		if _, err := node.Do(t.Context(), clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut(export, value), clientv3.OpPut(head, `{"v":1}`)}, nil)); err != nil {
+		if _, err := node.Put(t.Context(), export, value); err != nil {
 			break
 		}
 	}
 	if wrote < 40 || wrote > 100 {
 		t.Errorf("a node wrote an export of 20 KiB %d times", wrote)
+	}
+	// Others read the list again with each head.
+	for wrote = 0; wrote < 100; wrote++ {
+		ops := [2]clientv3.Op{clientv3.OpPut(head, `{"v":1}`), clientv3.OpDelete(head)}
+		if _, err := node.Do(t.Context(), ops[wrote%2]); err != nil {
+			break
+		}
+	}
+	if wrote != headsBurst {
+		t.Errorf("a node wrote the head of the host list %d times", wrote)
 	}
 }
 
@@ -263,6 +273,45 @@ func TestLargeRequestsAreRefusedBeforeTheLog(t *testing.T) {
 	}
 	if _, err := node.Put(ctx, status, "x"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A removed node, or one that calls etcd in a loop, must not fill its log with calls that are no writes.
+func TestOtherCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	node, viewer, operator := "pulley/node/dev/web1/0123456789abcdef", "pulley/operator/vic/0123456789abcdef", "pulley/operator/bob/0123456789abcdef"
+	b := newBounds(EtcdConfig{OperatorRole: "pulley/operator"})
+	b.guard(&lookups{roles: map[string]string{node: "pulley/node/dev", viewer: "pulley/viewer", operator: "pulley/operator"}}, nil)
+	as := func(user string) context.Context {
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: user}}
+		return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
+	}
+	call := func(user, method string, req any) error {
+		_, err := b.serve(as(user), req, method, func(context.Context, any) (any, error) { return nil, nil })
+		return err
+	}
+	empty := &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{}}}}}
+	for _, user := range []string{node, viewer, operator} {
+		calls := 0
+		for ; calls < 10_000; calls++ {
+			err := call(user, "/etcdserverpb.Auth/AuthStatus", &pb.AuthStatusRequest{})
+			if calls%2 == 1 {
+				err = call(user, "/etcdserverpb.KV/Txn", empty)
+			}
+			if err != nil {
+				break
+			}
+		}
+		if bounded := calls < 10_000; bounded != (user != operator) || calls < otherBurst/2 {
+			t.Errorf("%s has %d calls", user, calls)
+		}
+	}
+	gone := as("pulley/node/dev/web2/0123456789abcdef")
+	if _, err := b.begin(gone, &tap.Info{FullMethodName: "/etcdserverpb.KV/Range"}); !errors.Is(err, errDenied) {
+		t.Errorf("a removed node reads: %v", err)
+	}
+	if _, err := b.begin(gone, &tap.Info{FullMethodName: "/etcdserverpb.Auth/UserGet"}); err != nil {
+		t.Errorf("a removed node does not learn of it: %v", err)
 	}
 }
 
@@ -333,6 +382,9 @@ func callsAreLimited(t *testing.T, s *Secured, node *clientv3.Client, refused *a
 func TestUsersMeasureApart(t *testing.T) {
 	t.Parallel()
 	s, _, _, refused := stolen(t)
+	if err := connect(t, s.Connection).Access.EnsureOperator(t.Context(), "pulley/operator/ann/0123456789abcdef", store.RoleViewer); err != nil {
+		t.Fatal(err)
+	}
 	as := func(ctx context.Context, user string) error {
 		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: user}}
 		ctx = peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
