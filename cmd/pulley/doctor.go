@@ -93,6 +93,9 @@ func (o doctorCommand) delete(ctx context.Context, s *store.Store, keys []string
 	err := doctor.Delete(ctx, s, keys, func(found []store.Unreadable) error {
 		for _, u := range found {
 			cli.Cleanf(o.env.Stdout, "delete key %s: %s\n", u.Key, u.Problem)
+			if after := doctor.After(u.Key); after != "" {
+				cli.Cleanf(o.env.Stdout, "  %s\n", after)
+			}
 		}
 		return o.confirm(ctx, "Delete "+cli.Count(len(found), "key")+"?")
 	})

@@ -58,8 +58,11 @@ func wants(ref environments.Ref, w store.AgentWish) []Want {
 
 // Versions combines the published, wanted and running versions, the newest first.
 func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
+	var problems []error
 	published, err := s.Releases.Agents(ctx)
-	if err != nil {
+	if errors.As(err, new(*store.UnreadableReleases)) {
+		problems = append(problems, err)
+	} else if err != nil {
 		return nil, err
 	}
 	byVersion := map[string]*Version{}
@@ -81,7 +84,6 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []error
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {

@@ -267,10 +267,11 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding,
 	if err != nil {
 		return nil, err
 	}
-	if fresh.operators, fresh.damaged, err = st.Identities.Operators(ctx); err != nil {
+	var unread []string
+	if fresh.operators, unread, err = st.Identities.Operators(ctx); err != nil {
 		return nil, err
 	}
-	damaged := len(fresh.damaged)
+	damaged := len(unread)
 	for _, e := range fresh.environments {
 		damaged += len(e.unexamined)
 		for _, u := range e.damaged {

@@ -90,8 +90,6 @@ func alarms(f *facts) []Finding {
 // disk is silent about a disk with room: only an etcd in serve has a record of its disk.
 func disk(f *facts) []Finding {
 	switch d := f.cluster.disk; {
-	case f.cluster.diskErr != nil:
-		return []Finding{{Code: diskUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(f.cluster.diskErr.Error())}}}
 	case d == nil:
 		return nil
 	case d.Free < diskFull:

@@ -31,9 +31,7 @@ type facts struct {
 	want         map[string][]store.Grant // of the roles that operators and environments share
 	environments []environment
 	operators    map[string]store.OperatorIdentity
-	damaged      []string           // operators that cannot be read
-	unreadable   []string           // notices and tokens that cannot be read
-	strange      []store.Unreadable // below names that are none of an environment
+	unreadable   []store.Unreadable // of no environment
 	unexamined   []error            // what could not be read: checks lack it
 	operatorsErr error
 	notices      []store.Notice
@@ -60,7 +58,6 @@ type cluster struct {
 	alarms    []store.Alarm
 	alarmsErr error
 	disk      *store.Disk // of an embedded etcd, nearly full; nil: it has room, or is not known
-	diskErr   error
 }
 
 type member struct {
@@ -133,17 +130,14 @@ func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (
 			f.want[st.Access.NodesRole(e.ref.String())] = st.Access.NodesGrants(e.ref.String())
 		}
 	}
-	f.operators, f.damaged, f.operatorsErr = st.Identities.Operators(ctx)
-	var damaged []string
-	if f.notices, damaged, err = st.Notices.List(ctx); err != nil {
+	f.operators, _, f.operatorsErr = st.Identities.Operators(ctx) // f.unreadable has the others, as below
+	if f.notices, _, err = st.Notices.List(ctx); err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
-	f.unreadable = damaged
-	if _, damaged, err = st.Tokens.List(ctx); err != nil {
+	if f.cleanups, _, err = st.Joins.Cleanups(ctx); err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
-	f.unreadable = append(f.unreadable, damaged...)
-	if f.cleanups, _, err = st.Joins.Cleanups(ctx); err != nil { // an unreadable one is a key of its environment
+	if f.cluster.disk, err = st.Cluster.Disk(ctx); err != nil && !errors.As(err, new(*store.UnreadableError)) {
 		f.unexamined = append(f.unexamined, err)
 	}
 	if f.locks, err = st.Releases.LockHolders(ctx); err != nil {
@@ -170,7 +164,6 @@ func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
 		}
 	}
 	k.alarms, k.alarmsErr = st.Cluster.Alarms(ctx)
-	k.disk, k.diskErr = st.Cluster.Disk(ctx)
 	k.password = st.Access.RootHasPassword(ctx)
 	k.certs = append(k.certs, ownCertificates(c)...)
 	return k
@@ -182,10 +175,12 @@ func (f *facts) readEnvironments(ctx context.Context, st *store.Store) error {
 	if err != nil {
 		return err
 	}
-	f.environments, f.strange = nil, nil
+	f.environments, f.unreadable = nil, unreadable[environments.Ref{}]
+	if err := unread[environments.Ref{}]; err != nil {
+		f.unexamined = append(f.unexamined, err)
+	}
 	for _, ref := range slices.SortedFunc(maps.Keys(unreadable), func(a, b environments.Ref) int { return strings.Compare(a.String(), b.String()) }) {
 		if ref == (environments.Ref{}) {
-			f.strange = unreadable[ref]
 			continue
 		}
 		e := environment{ref: ref, damaged: unreadable[ref], wanted: map[string]bool{}}

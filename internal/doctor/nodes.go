@@ -24,16 +24,10 @@ const (
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
 	someOf        = 5                // nodes that a finding names
 
-	mostUnreadable = 100 // keys of an environment that are listed
+	mostUnreadable = 100 // keys of an environment, and of none, that are listed
 )
 
 func readable(f *facts) (all []Finding) {
-	for _, problem := range f.damaged {
-		all = append(all, Finding{Code: operatorUnreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
-	}
-	for _, problem := range f.unreadable {
-		all = append(all, Finding{Code: unreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
-	}
 	of := func(env string, damaged []store.Unreadable, unread []error) {
 		for i, u := range damaged {
 			if i == mostUnreadable {
@@ -46,7 +40,7 @@ func readable(f *facts) (all []Finding) {
 			all = append(all, Finding{Code: unexamined, Severity: Warning, Environment: env, Params: Params{Text: agent.Prose(err.Error())}})
 		}
 	}
-	of("", f.strange, f.unexamined)
+	of("", f.unreadable, f.unexamined)
 	for _, e := range f.environments {
 		of(e.ref.String(), e.damaged, e.unexamined)
 	}

@@ -35,8 +35,7 @@ const (
 	etcdCorrupt      Code = "etcd_corrupt"
 	alarmsUnreadable Code = "alarms_unreadable"
 
-	diskLow        Code = "disk_low"
-	diskUnreadable Code = "disk_unreadable"
+	diskLow Code = "disk_low"
 
 	tlsFine              Code = "tls_fine"
 	plainText            Code = "plain_text"
@@ -73,10 +72,9 @@ const (
 	operatorsUnreadable Code = "operators_unreadable"
 	operatorUserMissing Code = "operator_user_missing"
 
-	unreadable         Code = "unreadable"
-	moreUnreadable     Code = "more_unreadable"
-	unexamined         Code = "unexamined"
-	operatorUnreadable Code = "operator_unreadable"
+	unreadable     Code = "unreadable"
+	moreUnreadable Code = "more_unreadable"
+	unexamined     Code = "unexamined"
 
 	moreMarks Code = "more_marks_above"
 
@@ -197,8 +195,6 @@ func (f Finding) render() (sentence, remedy string) {
 		return "etcd's alarms cannot be read: " + string(p.Text), ""
 	case diskLow:
 		return p.Disk.Sentence(), "make room on that disk: etcd stops without room for its log, and no command works until it starts again"
-	case diskUnreadable:
-		return string(p.Text), ""
 	case tlsFine:
 		return "etcd accepts only clients with a certificate of its CA", ""
 	case plainText:
@@ -256,13 +252,11 @@ func (f Finding) render() (sentence, remedy string) {
 	case operatorUserMissing:
 		return "operator " + p.Operator + " has no etcd user: etcd refuses them", login
 	case unreadable:
-		return string(p.Text), deletion(env, f.Node, p.Key)
+		return string(p.Text), deletion(f.Node, p.Key)
 	case moreUnreadable:
 		return fmt.Sprintf("%d more keys cannot be read", p.Count), "delete those above: `pulley doctor` then lists the next"
 	case unexamined:
 		return "cannot be examined: " + string(p.Text), "run `pulley doctor` as an admin"
-	case operatorUnreadable:
-		return string(p.Text), "revoke that operator and create a new token: `pulley operators revoke NAME`"
 	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers), Code(fleet.HistoryGap):
 		return p.Differs.Sentence(), "somebody wrote etcd without `pulley`, or restored a part of it: find out who; `pulley recover -e " + env + " --dry-run` shows what `pulley recover -e " + env + "` restores"
 	case Code(fleet.Restored):
@@ -480,26 +474,55 @@ func cause(text agent.Prose) string {
 }
 
 // deletion is the remedy for a key that cannot be read.
-func deletion(env, node, key string) string {
-	if key == "" {
-		return "upgrade `pulley` if a newer one wrote it; else write it again"
-	}
+func deletion(node, key string) string {
+	quoted, after := key, After(key)
 	if strings.IndexFunc(key, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("'\"`\\", r) }) >= 0 {
-		key = "'" + strings.ReplaceAll(strconv.QuoteToASCII(key), "'", `\x27`) + "'"
+		quoted = "'" + strings.ReplaceAll(strconv.QuoteToASCII(key), "'", `\x27`) + "'"
 	}
-	remedy := "upgrade `pulley` if a newer one wrote it; else delete it: `pulley doctor --delete " + key + "`"
-	_, below, _ := strings.Cut(key, "/environments/"+env+"/")
-	switch kind, _, _ := strings.Cut(below, "/"); {
-	case kind == "spec":
-		remedy += ", then `pulley env apply` with its file"
+	remedy := "upgrade `pulley` if a newer one wrote it; else delete it: `pulley doctor --delete " + quoted + "`"
+	switch env, kind := kindOf(key); {
 	case kind == "data":
-		remedy = "upgrade `pulley` if a newer one wrote it; else `pulley recover -e " + env + "`"
-	case kind == "gate", kind == "desired", kind == "history":
-		remedy += ", then `pulley recover -e " + env + "`"
-	case kind == "statement":
-		remedy += ", then `pulley sign -e " + env + " --sign-key FILE`"
+		return "upgrade `pulley` if a newer one wrote it; else `pulley recover -e " + env + "`; without a history, delete it: `pulley doctor --delete " + quoted + "`"
+	case after != "":
+		remedy += "; " + after
 	case node != "":
 		remedy += "; if it comes again, remove the node: `pulley nodes remove " + node + " -e " + env + "`"
 	}
 	return remedy
+}
+
+// kindOf returns the first part of a key, or the first part below its environment.
+func kindOf(key string) (env, kind string) {
+	_, below, _ := strings.Cut(key, "/v1/")
+	kind, below, _ = strings.Cut(below, "/")
+	env, below, _ = strings.Cut(below, "/")
+	if kind == "environments" {
+		kind, _, _ = strings.Cut(below, "/")
+	}
+	return env, kind
+}
+
+// After returns what the deletion of a key means, or demands, beyond the loss of its value; "" for nothing.
+func After(key string) string {
+	switch env, kind := kindOf(key); kind {
+	case "spec":
+		return "then run `pulley env apply` with its file"
+	case "gate", "desired", "history":
+		return "then run `pulley recover -e " + env + "`"
+	case "statement":
+		return "then run `pulley sign -e " + env + " --sign-key FILE`"
+	case "operators":
+		return "the operator loses its access: `pulley serve`, or `pulley doctor --fix`, deletes its etcd user. It logs in again with a new token; admin gets a new identity with `pulley ca admin`"
+	case "releases":
+		return "no node can take the release from then on, and a prune deletes its content: a backup of etcd has the record"
+	case "withdrawn":
+		return "the release is then allowed again: run `pulley releases withdraw` to withdraw it"
+	case "agents":
+		return "then publish this version again: `pulley agents publish`"
+	case "installation":
+		return "it marks the machines at providers: Pulley does not recognize them with a new one, and a backup of etcd has the former"
+	case "tokens":
+		return "then create another token"
+	}
+	return ""
 }

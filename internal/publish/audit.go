@@ -446,12 +446,13 @@ func (a *audit) unused(ctx context.Context) error {
 // programs reads the complete programs of all versions of pulley-agent.
 func (a *audit) programs(ctx context.Context) error {
 	all, err := a.store.Releases.Agents(ctx)
-	if fatal(ctx, err) {
+	var unreadable *store.UnreadableReleases
+	if errors.As(err, &unreadable) {
+		for i, version := range unreadable.Versions {
+			a.find("agents/"+version, Unreadable, unreadable.Errors[i].Error(), "")
+		}
+	} else if err != nil {
 		return err
-	}
-	if err != nil {
-		a.find("agents/", Unreadable, err.Error(), "")
-		return nil
 	}
 	for _, r := range all {
 		for platform, p := range r.Platforms {

@@ -229,7 +229,7 @@ func (a *Agents) find(ctx context.Context, digest string) (content.Program, erro
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
 		defer cancel()
 		all, err := a.src.Agents(ctx)
-		if err != nil {
+		if err != nil && !errors.As(err, new(*store.UnreadableReleases)) {
 			return content.Program{}, err
 		}
 		a.published, a.read = map[string]content.Program{}, time.Now()

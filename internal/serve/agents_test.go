@@ -19,7 +19,7 @@ import (
 	"pulley/internal/store"
 )
 
-// published is an etcd with one program.
+// published is an etcd with one program, and a version that cannot be read: it must keep no node from the others.
 type published struct {
 	program content.Program
 	objects map[string][]byte
@@ -30,7 +30,7 @@ func (p *published) Agents(context.Context) ([]store.SignedAgent, error) {
 	p.reads.Add(1)
 	r := store.SignedAgent{}
 	r.Platforms = map[string]content.Program{"linux/amd64": p.program}
-	return []store.SignedAgent{r}, nil
+	return []store.SignedAgent{r}, &store.UnreadableReleases{Versions: []string{"9.9.9"}, Errors: []error{&store.UnreadableError{}}}
 }
 
 func (p *published) Object(_ context.Context, hash string) ([]byte, error) {

@@ -121,18 +121,26 @@ func (s *Releases) AgentNames(ctx context.Context, prefix string, limit int64) (
 	return versions, err
 }
 
-// Agents lists every version, lowest first. An unreadable version is an error that names its key: a prune must not
-// treat unread content as unneeded.
+// Agents lists every version, lowest first. With unreadable records it returns the others and *UnreadableReleases: a prune must not treat
+// unread content as unneeded.
 func (s *Releases) Agents(ctx context.Context) (all []SignedAgent, err error) {
-	err = s.db.Scan(ctx, s.db.Keys.AgentReleases(), func(_ string, kv *etcd.KV) error {
+	var unreadable UnreadableReleases
+	err = s.db.Scan(ctx, s.db.Keys.AgentReleases(), func(rest string, kv *etcd.KV) error {
 		r, err := s.decodeAgent(kv)
+		if err != nil {
+			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, etcd.Unescape(rest)), append(unreadable.Errors, err)
+			return nil
+		}
 		all = append(all, r)
-		return err
+		return nil
 	}, clientv3.WithLimit(50))
 	if err != nil {
 		return nil, fmt.Errorf("cannot list agents: %w", err)
 	}
 	slices.SortStableFunc(all, func(a, b SignedAgent) int { return CompareVersions(a.Version, b.Version) })
+	if len(unreadable.Errors) > 0 {
+		return all, &unreadable
+	}
 	return all, nil
 }
 

@@ -93,7 +93,7 @@ func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, damaged []string, 
 		damaged = append(damaged, worse...)
 		for node, c := range of {
 			if c.Node != node {
-				damaged = append(damaged, (&etcd.UnreadableError{Key: s.db.Env(ref).Cleanup(node), Problem: "it is that of another node"}).Error())
+				damaged = append(damaged, (&etcd.UnreadableError{Key: s.db.Env(ref).Cleanup(node), Problem: errOfAnother.Error()}).Error())
 				continue
 			}
 			c.Environment = ref

@@ -417,14 +417,21 @@ type installation struct {
 
 // Installation reads the ID that marks this installation's machines at providers: 16 hex digits, or "" if it does not
 // exist yet.
-func (s *Cluster) Installation(ctx context.Context) (string, error) {
-	key := s.db.Keys.Installation()
-	i, _, err := etcd.Single[installation](ctx, s.db, key)
-	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
-		err = &etcd.UnreadableError{Key: key, Problem: "it is not the id of an installation", Next: "it identifies the machines: restore it from a backup"}
+func (s *Cluster) Installation(ctx context.Context) (id string, err error) {
+	_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Keys.Installation(), Read: func(kv *etcd.KV) error {
+		id, err = installationID(kv)
+		return err
+	}})
+	return id, etcd.Wrap(err, "cannot read this installation's id")
+}
+
+func installationID(kv *etcd.KV) (string, error) {
+	var i installation
+	if err := etcd.Into(&i)(kv); err != nil {
+		return "", err
 	}
-	if err != nil || i == nil {
-		return "", etcd.Wrap(err, "cannot read this installation's id")
+	if !isHex(i.ID, installationBytes) {
+		return "", &etcd.UnreadableError{Key: string(kv.Key), Problem: "it is not the id of an installation", Next: "it identifies the machines: restore it from a backup"}
 	}
 	return i.ID, nil
 }

@@ -106,10 +106,13 @@ func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment,
 	return etcd.Wrap(err, "cannot store environment %s", e.Ref())
 }
 
-// List returns the environments that have a spec, in order.
+// List returns the environments that have a spec, in order. It leaves out what can be the name of none.
 func (s *Environments) List(ctx context.Context) (names []string, err error) {
 	all, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	for i := 0; err == nil && i < len(all); i++ {
+		if _, bad := environments.ParseRef(all[i]); bad != nil {
+			continue
+		}
 		var stored bool
 		if stored, err = s.hasSpec(ctx, all[i]); stored {
 			names = append(names, all[i])

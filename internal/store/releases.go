@@ -212,7 +212,7 @@ func (s *Releases) decodeRelease(kv *etcd.KV) (SignedRelease, error) {
 	}
 	var unreadable *etcd.UnreadableError
 	if errors.As(err, &unreadable) && !unreadable.Newer {
-		unreadable.Next = fmt.Sprintf("restore it from a backup, or `etcdctl del %s`", key)
+		unreadable.Next = fmt.Sprintf("restore it from a backup, or delete it: `pulley doctor --delete %s`", key)
 	}
 	if err != nil {
 		return SignedRelease{}, err
@@ -220,7 +220,7 @@ func (s *Releases) decodeRelease(kv *etcd.KV) (SignedRelease, error) {
 	return r, nil
 }
 
-// UnreadableReleases contains the unreadable records of a list, each an *UnreadableError.
+// UnreadableReleases contains the unreadable records of a list of releases or agents, each an *UnreadableError.
 type UnreadableReleases struct {
 	Versions []string // by their keys
 	Errors   []error

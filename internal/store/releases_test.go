@@ -412,7 +412,7 @@ func TestOneDamagedRecordHidesNoOther(t *testing.T) {
 	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	for i, next := range []string{"", "restore it from a backup, or `etcdctl del " + server.Prefix + "/pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
+	for i, next := range []string{"", "restore it from a backup, or delete it: `pulley doctor --delete " + server.Prefix + "/pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
 		var one *store.UnreadableError
 		if !errors.As(unreadable.Errors[i], &one) || one.Hint() != next {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())

@@ -18,10 +18,10 @@ import (
 	"pulley/internal/trust"
 )
 
-// Unreadable is a key of an environment that this program cannot read. It hides no other key.
+// Unreadable is a key that this program cannot read. It hides no other key.
 type Unreadable struct {
 	Key, Problem string
-	Node         string // or machine, whose key it is; "" for a key of the environment
+	Node         string // or machine, whose key it is; "" for a key of the environment or of none
 	Newer        bool   // a newer Pulley may have written it
 
 	OfUser bool // it may name a user of etcd
@@ -37,21 +37,23 @@ func (u Unreadable) Error() string {
 // `pulley runs` names what it cannot read.
 const mostRuns = 5000
 
+func (s *Fleet) unreadable(kv *etcd.KV, node string, err error) Unreadable {
+	u := Unreadable{Key: string(kv.Key), Problem: err.Error(), Node: node, revision: kv.ModRevision}
+	if named := new(etcd.UnreadableError); errors.As(err, &named) {
+		u.Problem, u.Newer = named.Problem, named.Newer
+	}
+	k := s.db.Keys
+	u.OfUser = slices.ContainsFunc([]string{k.AllIdentities(), k.AllPrecreated(), k.Operators()}, func(p string) bool { return strings.HasPrefix(u.Key, p) })
+	return u
+}
+
 // Unreadable lists the keys of an environment that this program cannot read, in order. It does not decode content, generations and layers
 // of live data, whose bytes `pulley releases verify` checks.
 func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unreadable, err error) {
 	k := s.db.Env(ref)
 	known := map[string]bool{k.HostsHead(): true}
 	prefixes := []string{k.Generations(), k.Layers()}
-	add := func(kv *etcd.KV, node string, err error) {
-		u := Unreadable{Key: string(kv.Key), Problem: err.Error(), Node: node, revision: kv.ModRevision}
-		var named *etcd.UnreadableError
-		if errors.As(err, &named) {
-			u.Problem, u.Newer = named.Problem, named.Newer
-		}
-		u.OfUser = strings.HasPrefix(u.Key, k.Identities()) || strings.HasPrefix(u.Key, k.Precreated(""))
-		all = append(all, u)
-	}
+	add := func(kv *etcd.KV, node string, err error) { all = append(all, s.unreadable(kv, node, err)) }
 	for key, read := range map[string]func(*etcd.KV) error{
 		k.Spec(): func(kv *etcd.KV) error {
 			_, err := decodeSpec(kv)
@@ -103,8 +105,15 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 		{k.Exports(), valued[agent.Export], true}, {k.Hosts(), valued[agent.Host], true},
 		{k.MachineRecords(), valued[machines.Record], true}, {k.Retirement(""), valued[agent.Confirmation], true},
 		{k.Statuses(), valued[agent.Status], true}, {k.Identities(), valued[Identity], true},
-		{k.Precreated(""), valued[Precreated], true}, {k.Cleanup(""), valued[Cleanup], true}, {k.Presigned(""), valued[Presigned], true},
+		{k.Precreated(""), valued[Precreated], true}, {k.Presigned(""), valued[Presigned], true},
 		{k.FirstBoots(), valued[FirstBoot], true}, {k.Past(""), valued[Past], true}, {k.Flood(""), valued[Flood], true},
+		{k.Cleanup(""), func(rest string, kv *etcd.KV) error {
+			var c Cleanup
+			if err := etcd.Into(&c)(kv); err != nil || c.Node == etcd.Unescape(rest) {
+				return err
+			}
+			return errOfAnother
+		}, true},
 		{k.NodesFacts(), func(_ string, kv *etcd.KV) error {
 			if err := etcd.CheckSize(string(kv.Key), kv.Value); err != nil {
 				return err
@@ -147,59 +156,101 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 	return all, etcd.Wrap(err, "cannot look for unreadable keys of %s", ref)
 }
 
-// AllUnreadable lists the keys that this program cannot read, by environment, of every environment that any key names. Those below a name that
-// is none of an environment are below the zero Ref; of each such name, it lists a few. An environment that could not be read is in unread.
+// AllUnreadable lists the keys that this program cannot read, by environment, of every environment that any key names. Those of no environment
+// are below the zero Ref, with a few of each name that is none of an environment. What could not be looked at is in unread.
 func (s *Fleet) AllUnreadable(ctx context.Context) (all map[environments.Ref][]Unreadable, unread map[environments.Ref]error, err error) {
 	all, unread = map[environments.Ref][]Unreadable{}, map[environments.Ref]error{}
-	k, none := s.db.Keys, s.db.Keys.Env("")
-	seen := map[string]bool{}
+	none := s.db.Keys.Env("")
+	refs := map[environments.Ref]bool{{}: true}
 	for _, below := range []string{
 		none.Root(), none.Statuses(), none.NodesRuns(), none.NodesFacts(), none.Identities(), none.Precreated(""), none.Cleanup(""), none.Presigned(""),
 		none.FirstBoots(), none.Past(""), none.Flood(""), none.Recipients(), none.Retirement(""),
 	} {
 		root := strings.TrimSuffix(below, "/")
-		names, err := s.db.Segments(ctx, root)
+		err := s.db.EachSegment(ctx, root, func(segment string, below bool) error {
+			ref, err := environments.ParseRef(etcd.Unescape(segment))
+			if below && err == nil && etcd.IsSegment(segment) {
+				refs[ref] = true
+				return nil
+			}
+			strange, left := root+segment, 1
+			if below {
+				strange, left = strange+"/", fewStrange
+			}
+			return s.db.Scan(ctx, strange, func(_ string, kv *etcd.KV) error {
+				all[environments.Ref{}] = append(all[environments.Ref{}], s.unreadable(kv, "", errNotOurs))
+				if left--; left == 0 {
+					return etcd.ErrEnough
+				}
+				return nil
+			}, clientv3.WithKeysOnly())
+		})
 		if err != nil {
 			return nil, nil, etcd.Wrap(err, "cannot list environments")
 		}
-		for _, name := range names {
-			ref, err := environments.ParseRef(name)
-			if err != nil {
-				written := []string{strings.TrimPrefix(k.Env(name).Root(), k.Environments())}
-				if plain := name + "/"; plain != written[0] && !strings.Contains(name, "/") {
-					written = append(written, plain)
-				}
-				for _, below := range written {
-					left := fewStrange
-					err := s.db.Scan(ctx, root+below, func(_ string, kv *etcd.KV) error {
-						all[ref] = append(all[ref], Unreadable{Key: string(kv.Key), Problem: errNotOurs.Error(), revision: kv.ModRevision})
-						if left--; left == 0 {
-							return etcd.ErrEnough
-						}
-						return nil
-					}, clientv3.WithKeysOnly())
-					if err != nil {
-						return nil, nil, etcd.Wrap(err, "cannot list environments")
-					}
-				}
-				continue
-			}
-			if seen[name] {
-				continue
-			}
-			seen[name] = true
-			if all[ref], err = s.Unreadable(ctx, ref); errors.Is(err, agent.ErrUnreachable) {
-				return nil, nil, err
-			} else if err != nil {
-				unread[ref] = err
-			}
+	}
+	for ref := range refs {
+		read := s.Unreadable
+		if ref == (environments.Ref{}) {
+			read = s.unreadableOfNone
 		}
+		found, err := read(ctx, ref)
+		if errors.Is(err, agent.ErrUnreachable) {
+			return nil, nil, err
+		} else if err != nil {
+			unread[ref] = err
+		}
+		all[ref] = append(all[ref], found...)
 	}
 	return all, unread, nil
 }
 
 // fewStrange is the number of keys that are listed of one name that is none of an environment.
 const fewStrange = 5
+
+// unreadableOfNone lists the keys of no environment that this program cannot read. It does not decode content and deltas, whose bytes
+// `pulley releases verify` checks.
+func (s *Fleet) unreadableOfNone(ctx context.Context, _ environments.Ref) (all []Unreadable, err error) {
+	k, releases, tokens := s.db.Keys, &Releases{db: s.db}, &Tokens{s.db}
+	token := func(_ string, kv *etcd.KV) error {
+		_, err := tokens.decodeToken(kv)
+		return err
+	}
+	for _, p := range []struct {
+		key  string // or a prefix, which ends with a slash
+		read func(rest string, kv *etcd.KV) error
+	}{
+		{k.Releases(), func(_ string, kv *etcd.KV) error {
+			_, err := releases.decodeRelease(kv)
+			return err
+		}},
+		{k.AgentReleases(), func(_ string, kv *etcd.KV) error {
+			_, err := releases.decodeAgent(kv)
+			return err
+		}},
+		{k.Installation(), func(_ string, kv *etcd.KV) error {
+			_, err := installationID(kv)
+			return err
+		}},
+		{k.Withdrawals(), valued[Withdrawal]}, {k.NodeTokens(), token}, {k.OperatorTokens(), token}, {k.Operators(), valued[OperatorIdentity]},
+		{k.Notices(), valued[Notice]}, {k.Disk(), valued[Disk]}, {k.Publishings(), valued[LockHolder]}, {k.Pruning(), valued[LockHolder]},
+		{k.Certificate(""), valued[LockHolder]},
+	} {
+		if err == nil {
+			err = s.db.Scan(ctx, p.key, func(rest string, kv *etcd.KV) error {
+				problem := errNotOurs
+				if etcd.IsSegment(rest) == strings.HasSuffix(p.key, "/") {
+					problem = p.read(rest, kv)
+				}
+				if problem != nil {
+					all = append(all, s.unreadable(kv, "", problem))
+				}
+				return nil
+			})
+		}
+	}
+	return all, etcd.Wrap(err, "cannot look for unreadable keys of the fleet")
+}
 
 // unreadableRuns looks at the run records of nodes, and at the answers to previews beside them.
 func (s *Fleet) unreadableRuns(ctx context.Context, k etcd.EnvKeys, add func(*etcd.KV, string, error)) error {
@@ -226,7 +277,10 @@ func (s *Fleet) unreadableRuns(ctx context.Context, k etcd.EnvKeys, add func(*et
 	})
 }
 
-var errNotOurs = errors.New("it is not a key of Pulley, and is ignored")
+var (
+	errNotOurs   = errors.New("it is not a key of Pulley, and is ignored")
+	errOfAnother = errors.New("it is that of another node")
+)
 
 func decodes[T any](kv *etcd.KV) error { return etcd.Into(new(T))(kv) }
 

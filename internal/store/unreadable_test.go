@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -9,59 +10,57 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// A value that no Pulley wrote, under any key of an environment or a node, is named with its key and can be deleted. It hides nothing of other
-// environments.
+// A value that no Pulley wrote, under any key, is named with its key and can be deleted. It hides nothing of other environments.
 func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st, raw, ctx := open(t, server, ""), server.Client(), t.Context()
-	// Their bytes are content: `pulley releases verify` checks them. The head of the host list is read for its revision.
-	content := func(key string) bool {
-		return strings.Contains(key, "/data/generations/") || strings.Contains(key, "/data/layers/") || strings.HasSuffix(key, "/hosts/head")
-	}
-	keys := map[string]string{}
-	for env, value := range map[string]string{"garbage": "locked by terraform", "newer": `{"v":99}`, "large": strings.Repeat("x", 1_450_000)} {
-		for _, row := range store.TableOfKeys(t, env, "web1") {
-			if strings.Contains(row.Key, "/"+env+"/") {
-				if _, err := raw.Put(ctx, row.Key, value); err != nil {
-					t.Fatal(err)
+	// Their bytes are content: `pulley releases verify` checks them. The head of the host list and that of targets are read for their revisions.
+	content := regexp.MustCompile(`/(data/generations|data/layers|content|deltas)/|/(hosts/head|targets)$`).MatchString
+	for name, value := range map[string]string{"garbage": "locked by terraform", "newer": `{"v":99}`, "large": strings.Repeat("x", 1_450_000)} {
+		var keys []string
+		for _, row := range store.TableOfKeys(t, "dev", "web1") {
+			keys = append(keys, row.Key)
+		}
+		if name == "garbage" {
+			for _, key := range []string{
+				"environments/dev/other", "environments/dev/holds/everybody", "status/dev/a%2fb", "environments/a b/spec", "environments/a%20b/spec", "environments/d%65v/spec",
+				"environments//spec", "floods/dev", "retirements/DEV!/web1", "notices/a/b", "tokens/nodes/0000000g", "disk2",
+			} {
+				keys = append(keys, "/pulley/v1/"+key)
+			}
+		}
+		for _, key := range keys {
+			if _, err := raw.Put(ctx, key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, unread, err := st.Fleet.AllUnreadable(ctx)
+		if err != nil || len(unread) > 0 {
+			t.Fatal(err, unread)
+		}
+		named := map[string]bool{}
+		for ref, some := range all {
+			for _, u := range some {
+				named[u.Key] = true
+				if u.Problem == "" || len(u.Problem) > 300 {
+					t.Errorf("%s: its problem is %.400q", u.Key, u.Problem)
 				}
-				keys[row.Key] = env
+				if err := st.Fleet.DeleteUnreadable(ctx, ref, u); err != nil {
+					t.Error(err)
+				}
 			}
 		}
-	}
-	for _, key := range []string{"environments/garbage/other", "environments/garbage/holds/everybody", "status/garbage/a%2fb", "environments/a b/spec"} {
-		key = "/pulley/v1/" + key
-		keys[key] = "garbage"
-		if _, err := raw.Put(ctx, key, `{"v":1}`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	all, unread, err := st.Fleet.AllUnreadable(ctx)
-	if err != nil || len(unread) > 0 {
-		t.Fatal(err, unread)
-	}
-	named := map[string]bool{}
-	for ref, some := range all {
-		for _, u := range some {
-			named[u.Key] = true
-			if u.Problem == "" || len(u.Problem) > 300 {
-				t.Errorf("%s: its problem is %.400q", u.Key, u.Problem)
-			}
-			if err := st.Fleet.DeleteUnreadable(ctx, ref, u); err != nil {
-				t.Error(err)
+		for _, key := range keys {
+			if named[key] == content(key) {
+				t.Errorf("%s with a %s value: named %t", key, name, named[key])
 			}
 		}
-	}
-	for key, env := range keys {
-		if named[key] == content(key) {
-			t.Errorf("%s of %s: named %t", key, env, named[key])
+		if all, _, err := st.Fleet.AllUnreadable(ctx); err != nil || fmt.Sprint(all) != "map[:[] dev:[]]" {
+			t.Errorf("left: %v, %v", all, err)
 		}
-	}
-	if all, _, err := st.Fleet.AllUnreadable(ctx); err != nil || fmt.Sprint(all) != "map[garbage:[] large:[] newer:[]]" {
-		t.Errorf("left: %v, %v", all, err)
-	}
-	if names, err := st.Environments.List(ctx); err != nil || len(names) != 0 {
-		t.Error(names, err)
+		if names, err := st.Environments.List(ctx); err != nil || len(names) != 0 {
+			t.Error(names, err)
+		}
 	}
 }

@@ -178,26 +178,33 @@ func (s *DB) scan(ctx context.Context, prefix string, down bool, each func(rest 
 // smallerPage divides the keys of a page that is too large for one answer.
 const smallerPage = 4
 
-// Segments lists the names that follow a prefix, up to the next slash. It skips the keys below each name.
-func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
-	var names []string
+// Segments lists the names that follow a prefix, up to the next slash. It skips the keys below each name, and what is no name.
+func (s *DB) Segments(ctx context.Context, prefix string) (names []string, err error) {
+	err = s.EachSegment(ctx, prefix, func(segment string, below bool) error {
+		if below && IsSegment(segment) {
+			names = append(names, Unescape(segment))
+		}
+		return nil
+	})
+	return names, err
+}
+
+// EachSegment calls each once with every segment that follows a prefix, and whether keys are below it; else it ends a key.
+func (s *DB) EachSegment(ctx context.Context, prefix string, each func(segment string, below bool) error) error {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		resp, err := s.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-		if err != nil {
-			return nil, err
-		}
-		if len(resp.Kvs) == 0 {
-			return names, nil
+		if err != nil || len(resp.Kvs) == 0 {
+			return err
 		}
 		key := string(resp.Kvs[0].Key)
-		name, _, below := strings.Cut(strings.TrimPrefix(key, prefix), "/")
-		if !below { // a key of unknown meaning
-			from = key + "\x00"
-			continue
+		segment, _, below := strings.Cut(strings.TrimPrefix(key, prefix), "/")
+		if err := each(segment, below); err != nil {
+			return err
 		}
-		names = append(names, Unescape(name))
-		from = clientv3.GetPrefixRangeEnd(prefix + name + "/")
+		if from = key + "\x00"; below {
+			from = clientv3.GetPrefixRangeEnd(prefix + segment + "/")
+		}
 	}
 }
 
