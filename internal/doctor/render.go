@@ -389,7 +389,7 @@ func (f Finding) render() (sentence, remedy string) {
 		if p.Kind == kindPuppetDB {
 			what = "PuppetDB " + p.Endpoint + " still has removed nodes: " + someNodes(p)
 		}
-		return what + cause(p.Text), "`pulley serve --puppet-credentials DIR` repeats it until it is done"
+		return what + cause(p.Text), "`pulley serve --puppet-credentials DIR` repeats it until it is done. If the environment no longer names this server and it is gone for ever: `pulley nodes remove NODE -e " + env + " --forget`"
 	case presignPending:
 		return "the Puppet CA " + p.Endpoint + " did not sign the certificates of machines that are to boot: " + someNodes(p) + cause(p.Text),
 			"`pulley serve --puppet-credentials DIR` repeats it, and does it again when the machine joins"

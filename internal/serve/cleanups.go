@@ -39,7 +39,7 @@ func (c *cleanups) work(ctx context.Context) error {
 	}
 	for i, one := range all {
 		if one.Unread() {
-			all[i], err = c.read(ctx, one)
+			all[i], err = c.Store.Joins.FindSteps(ctx, one)
 			problems = append(problems, err)
 		}
 	}
@@ -57,19 +57,6 @@ func (c *cleanups) work(ctx context.Context) error {
 		problems = append(problems, c.clean(ctx, one, own))
 	}
 	return errors.Join(problems...)
-}
-
-// read finds the steps of a removal whose environment could not be read. Without an environment, they stay unknown.
-func (c *cleanups) read(ctx context.Context, of store.Cleanup) (store.Cleanup, error) {
-	spec, _, err := c.Store.Environments.Spec(ctx, of.Environment)
-	if errors.As(err, new(*store.UnreadableError)) || err == nil && spec == nil {
-		return of, nil // doctor lists it
-	}
-	if err == nil {
-		of.Steps = store.CleanupSteps(spec, of.Certname)
-		err = c.Store.Joins.PutCleanup(ctx, of)
-	}
-	return of, err
 }
 
 // clean works on one node. It stores what is left, and why.

@@ -151,7 +151,7 @@ func (s *presigning) one(ctx context.Context, ref environments.Ref, node string,
 		return s.Store.Identities.DropPresigned(ctx, ref, node)
 	case giveUp:
 		s.Log.Info("no machine comes for a certificate of Puppet's CA: it is cleaned", "env", ref, "node", node)
-		return s.Store.Joins.GiveUpPresigned(ctx, ref, p.spec, node, store.Removal{At: s.Now().UTC(), By: "serve"})
+		return s.Store.Joins.GiveUpPresigned(ctx, ref, node, store.Removal{At: s.Now().UTC(), By: "serve"})
 	case presign:
 		role, _ := p.spec.RoleOf(node)
 		url, name := p.spec.Puppet.CA.URL, ref.String()+" "+node

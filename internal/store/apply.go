@@ -165,6 +165,14 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	same := len(resp.Kvs) > 0 && bytes.Equal(resp.Kvs[0].Value, text)
 	if !same {
 		b.Op(clientv3.OpPut(a.keys.Spec(), string(text)))
+		for _, kv := range resp.Kvs {
+			if old, bad := environments.Decode(kv.Value); bad == nil { // an unreadable one names no Puppet servers
+				err = keepFormer(ctx, a.db, b, old, e, resp.Header.Revision)
+			}
+		}
+		if err != nil {
+			return fail(err)
+		}
 	}
 	done, err := a.run(ctx, b)
 	switch {

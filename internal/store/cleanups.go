@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"time"
 
@@ -43,11 +44,53 @@ type Cleanup struct {
 	Environment environments.Ref `json:"-"`
 }
 
-// cleanupOf returns what a removal leaves at the Puppet servers of an environment; nil for nothing. Without a spec, that is not known yet.
-func cleanupOf(spec *environments.Environment, node string, r Removal) *Cleanup {
-	c := Cleanup{Node: node, Certname: environments.Certname(node), Removed: r.At.UTC(), By: r.By, Steps: []CleanupStep{{Kind: CleanUnread}}}
-	if spec != nil {
-		c.Steps = CleanupSteps(spec, c.Certname)
+// Former are the CAs and PuppetDBs that an environment named before: they may still have nodes of that time.
+type Former struct {
+	Servers []FormerServer `json:"servers"`
+}
+
+// FormerServer is one of them.
+type FormerServer struct {
+	CleanupStep
+	Until int64 `json:"until"` // revision of etcd, shortly before the change: nodes that joined later are not known there
+}
+
+// places are the Puppet servers that may have nodes of an environment.
+type places struct {
+	spec   *environments.Environment // nil: it, or former, could not be read
+	former Former
+}
+
+// points read the places.
+func (p *places) points(k etcd.EnvKeys) []etcd.Point {
+	return []etcd.Point{
+		{Key: k.Spec(), Read: func(kv *etcd.KV) error {
+			p.spec, _ = environments.Decode(kv.Value) // an unreadable one stops no removal: its Puppet servers are found later
+			return nil
+		}},
+		{Key: k.Former(), Read: func(kv *etcd.KV) error {
+			if etcd.Into(&p.former)(kv) != nil {
+				p.spec = nil
+			}
+			return nil
+		}},
+	}
+}
+
+// cleanup returns what a removal leaves at the Puppet servers; nil for nothing. i may be nil. Without a spec, not all is known yet.
+func (p places) cleanup(node string, i *Identity, r Removal) *Cleanup {
+	c := Cleanup{Node: node, Certname: environments.Certname(node), Removed: r.At.UTC(), By: r.By}
+	if p.spec != nil {
+		c.Steps = CleanupSteps(p.spec, c.Certname)
+	} else {
+		c.Steps = []CleanupStep{{Kind: CleanUnread}}
+	}
+	for _, f := range p.former.Servers {
+		joined := i == nil || i.Revision <= f.Until
+		own := p.spec != nil && p.spec.Puppet.IsServer(c.Certname) || c.Certname == f.Name || c.Certname == hostOf(f.URL)
+		if joined && !(own && f.Kind == CleanCertificate) && !slices.ContainsFunc(c.Steps, f.same) {
+			c.Steps = append(c.Steps, f.CleanupStep)
+		}
 	}
 	if len(c.Steps) == 0 {
 		return nil
@@ -55,7 +98,40 @@ func cleanupOf(spec *environments.Environment, node string, r Removal) *Cleanup 
 	return &c
 }
 
-// CleanupSteps returns the steps that remove a certname from the Puppet servers of an environment.
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+func (s CleanupStep) same(other CleanupStep) bool { return s.Kind == other.Kind && s.URL == other.URL }
+
+// keepFormer adds to the change of an environment that it keeps the CAs and PuppetDBs which only the old one names. revision is that of a read of
+// the old one.
+func keepFormer(ctx context.Context, s *etcd.DB, b *etcd.Batch, old, e *environments.Environment, revision int64) error {
+	key, now := s.Env(e.Ref()).Former(), CleanupSteps(e, "")
+	had := slices.DeleteFunc(CleanupSteps(old, ""), func(one CleanupStep) bool { return slices.ContainsFunc(now, one.same) })
+	if len(had) == 0 {
+		return nil
+	}
+	former, modified, err := etcd.Single[Former](ctx, s, key)
+	if err != nil {
+		return err
+	}
+	if former == nil {
+		former = &Former{}
+	}
+	for _, one := range had {
+		former.Servers = slices.DeleteFunc(former.Servers, func(f FormerServer) bool { return one.same(f.CleanupStep) })
+		former.Servers = append(former.Servers, FormerServer{one, revision})
+	}
+	b.If(etcd.Same(key, modified)).Put(key, former)
+	return nil
+}
+
+// CleanupSteps returns the steps that remove a certname from the present Puppet servers of an environment.
 func CleanupSteps(spec *environments.Environment, certname string) (steps []CleanupStep) {
 	p := &spec.Puppet
 	cas := p.CA.Also
@@ -107,6 +183,21 @@ func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, damaged []string, 
 		return compareCleanups(a, b)
 	})
 	return all, damaged, etcd.Wrap(err, "cannot list what Puppet servers have of removed nodes")
+}
+
+// FindSteps finds the steps of a removal whose environment could not be read, and stores them. It does nothing if the environment does not exist,
+// or cannot be read yet.
+func (s *Joins) FindSteps(ctx context.Context, of Cleanup) (Cleanup, error) {
+	var at places
+	_, err := s.db.Read(ctx, map[string]int64{}, at.points(s.db.Env(of.Environment))...)
+	if err != nil || at.spec == nil {
+		return of, etcd.Wrap(err, "cannot read environment %s", of.Environment)
+	}
+	of.Steps = nil
+	if found := at.cleanup(of.Node, nil, Removal{}); found != nil {
+		of.Steps = found.Steps
+	}
+	return of, s.PutCleanup(ctx, of)
 }
 
 // Cleanup reads what Puppet servers still have of a removed node; nil for nothing.

@@ -1,7 +1,10 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,4 +202,113 @@ func TestDestructionRecordsWhatPuppetServersHave(t *testing.T) {
 	if all, _, err := st.Joins.Cleanups(ctx); err != nil || len(all) != 1 || all[0].Node != "web1" || len(all[0].Steps) != 1 || all[0].Steps[0].Kind != store.CleanCertificate {
 		t.Errorf("%+v, %v", all, err)
 	}
+}
+
+// A node that was removed after its environment got another CA or PuppetDB must not stay valid at the former ones.
+func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	revision := int64(0)
+	put := func(ca, puppetdb string) {
+		t.Helper()
+		a, err := st.Machines.BeginApply(ctx, dev, "ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 4}}, Puppet: environments.PuppetSettings{
+			Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}},
+			CA:      environments.PuppetCA{URL: ca}, PuppetDB: puppetdb,
+		}}, revision)
+		if err := errors.Join(err, a.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	join := func(node string) {
+		t.Helper()
+		i := store.Identity{Node: node, Role: "web", User: "pulley/node/dev/" + node + "/00000000000000aa", Incarnation: "00000000000000aa", Revision: revision}
+		if err := errors.Join(st.Identities.Put(ctx, dev, i, 0), st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func(node string, want ...string) *store.Cleanup {
+		t.Helper()
+		c, err := st.Joins.Cleanup(ctx, dev, node)
+		got := []string{}
+		for i := 0; c != nil && i < len(c.Steps); i++ {
+			got = append(got, strings.TrimSpace(string(c.Steps[i].Kind)+" "+c.Steps[i].URL+" "+c.Steps[i].Name))
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("%s: %q, %v; want %q", node, got, err, want)
+		}
+		return c
+	}
+	removal := store.Removal{At: time.Now(), By: "ann"}
+	remove := func(node string) {
+		t.Helper()
+		if err := st.Joins.RemoveNode(ctx, dev, node, removal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const caA, caB, dbA, dbB = "certificate https://10.0.0.1 puppet.example.com", "certificate https://ca.example", "puppetdb https://db-a.example", "puppetdb https://db-b.example"
+	put("https://10.0.0.1", "https://db-a.example")
+	for _, node := range []string{"web1", "web2", "ca.example"} {
+		join(node)
+	}
+	put("https://ca.example", "https://db-b.example")
+	join("web3")
+	remove("web1")
+	left("web1", caB, dbB, caA, dbA)
+	remove("web3") // it joined later
+	left("web3", caB, dbB)
+
+	// Named again, and no Puppet server at all: each server once.
+	put("https://10.0.0.1", "https://db-a.example")
+	put("", "")
+	remove("web2")
+	c := left("web2", caB, dbB, caA, dbA)
+	remove("ca.example") // the certificate of a server stays
+	left("ca.example", dbB, caA, dbA)
+
+	// A former server that is gone for ever: what failed there can be forgotten, and nothing else.
+	put("https://10.0.0.1", "")
+	for i := range c.Steps[:3] {
+		c.Steps[i].Problem = "it is away"
+	}
+	c.Environment = dev
+	if err := st.Joins.PutCleanup(ctx, *c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Joins.ForgetNode(ctx, dev, "web2", removal); err != nil {
+		t.Error(err)
+	}
+	left("web2", caA, dbA)
+
+	// A removal while the environment is unreadable, and a destruction.
+	join("web4")
+	spec, err := server.Client().Get(ctx, "/pulley/v1/environments/dev/spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/spec", `{"v":99}`); err != nil {
+		t.Fatal(err)
+	}
+	remove("web4")
+	if c := left("web4", "unread"); c != nil {
+		if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/spec", string(spec.Kvs[0].Value)); err != nil {
+			t.Fatal(err)
+		}
+		c.Environment = dev
+		if _, err := st.Joins.FindSteps(ctx, *c); err != nil {
+			t.Error(err)
+		}
+		left("web4", caA, caB, dbB, dbA)
+	}
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web5", Role: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
+		t.Fatal(err)
+	}
+	left("web5", caA, caB, dbB, dbA)
 }

@@ -111,26 +111,27 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 
 // giveUpPresigned records that the certificates of machines which will not join, and of nodes that are in the fleet, are to be cleaned.
 func (a *Applying) giveUpPresigned(ctx context.Context, d *Destroyed) error {
-	kv, err := a.db.Get(ctx, a.keys.Spec())
-	if err != nil || len(kv.Kvs) == 0 {
+	var at places
+	read := map[string]int64{}
+	_, err := a.db.Read(ctx, read, at.points(a.keys)...)
+	if err != nil || read[a.keys.Spec()] == 0 {
 		return err
 	}
-	spec, _ := environments.Decode(kv.Kvs[0].Value) // an unreadable one stops no destruction
 	all, _, err := a.machines.joins.identities.AllPresigned(ctx, a.ref)
 	for node := range all {
 		if err == nil {
-			err = a.machines.joins.GiveUpPresigned(ctx, a.ref, spec, node, Removal{At: a.now(), By: a.by})
+			err = a.machines.joins.GiveUpPresigned(ctx, a.ref, node, Removal{At: a.now(), By: a.by})
 			d.Keys++
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return a.recordCleanups(ctx, spec)
+	return a.recordCleanups(ctx, at)
 }
 
 // recordCleanups records what Puppet servers have of the nodes that are still in the fleet: the environment is destroyed with them.
-func (a *Applying) recordCleanups(ctx context.Context, spec *environments.Environment) error {
+func (a *Applying) recordCleanups(ctx context.Context, at places) error {
 	nodes := map[string]bool{}
 	identities, _, err := a.machines.joins.identities.List(ctx, a.ref)
 	for node, i := range identities {
@@ -143,7 +144,8 @@ func (a *Applying) recordCleanups(ctx context.Context, spec *environments.Enviro
 		}, clientv3.WithKeysOnly())
 	}
 	for node, left := range nodes {
-		cleanup := cleanupOf(spec, node, Removal{At: a.now(), By: a.by})
+		identity := identities[node]
+		cleanup := at.cleanup(node, &identity, Removal{At: a.now(), By: a.by})
 		if err != nil || !left || cleanup == nil {
 			continue
 		}

@@ -70,13 +70,18 @@ func (s *Identities) DropPresigned(ctx context.Context, ref environments.Ref, no
 }
 
 // GiveUpPresigned deletes the key that was made for a node which will not join, and records that its certificate is to be cleaned.
-func (s *Joins) GiveUpPresigned(ctx context.Context, ref environments.Ref, spec *environments.Environment, node string, r Removal) error {
+func (s *Joins) GiveUpPresigned(ctx context.Context, ref environments.Ref, node string, r Removal) error {
 	k := s.db.Env(ref)
-	err := etcd.Update(ctx, s.db, k.Presigned(node), s.db.Commit, func(have *Presigned, b *etcd.Batch) error {
+	var at places
+	_, err := s.db.Read(ctx, map[string]int64{}, at.points(k)...)
+	if err != nil {
+		return etcd.Wrap(err, "cannot read environment %s", ref)
+	}
+	err = etcd.Update(ctx, s.db, k.Presigned(node), s.db.Commit, func(have *Presigned, b *etcd.Batch) error {
 		if have == nil {
 			return nil
 		}
-		if cleanup := cleanupOf(spec, node, r); cleanup != nil {
+		if cleanup := at.cleanup(node, nil, r); cleanup != nil {
 			b.Put(k.Cleanup(node), cleanup)
 		}
 		b.Delete(k.Presigned(node))

@@ -63,25 +63,19 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	var reserve *Precreated
 	var record *booked
 	var made bool // a certificate of Puppet's CA, for its next machine
-	var spec *environments.Environment
-	var exists bool      // the environment
+	var at places
 	var unreadable error // only an entry of the host list needs the machine record
-	_, err := s.db.Read(ctx, read,
+	_, err := s.db.Read(ctx, read, append(at.points(k),
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
 		etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
 		etcd.Point{Key: k.Precreated(node), Read: etcd.Into(&reserve)},
 		etcd.Point{Key: k.Presigned(node), Read: func(*etcd.KV) error { made = true; return nil }},
 		etcd.Point{Key: k.Cleanup(node), Read: func(*etcd.KV) error { return nil }},
-		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
-			exists = true
-			spec, _ = environments.Decode(kv.Value) // an unreadable one stops no removal: its Puppet servers are found later
-			return nil
-		}},
 		etcd.Point{Key: k.MachineRecord(node), Read: func(kv *etcd.KV) error {
 			unreadable = etcd.Into(&record)(kv)
 			return nil
 		}},
-	)
+	)...)
 	if err == nil && host != nil {
 		err = unreadable
 	}
@@ -119,7 +113,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		users = append(users, reserve.User)
 	}
 	b := etcd.If(etcd.Unchanged(read)...).Delete(gone...).Touch(k.HostsHead()).Touch(s.db.Keys.Targets())
-	if cleanup := cleanupOf(spec, node, r); cleanup != nil && (host != nil && exists || identity.Live() || made) {
+	if cleanup := at.cleanup(node, identity, r); cleanup != nil && (host != nil && read[k.Spec()] > 0 || identity.Live() || made) {
 		b.Put(k.Cleanup(node), cleanup)
 	}
 	// A node that left by itself may return with its old token, and others may take its name. This removal forbids
@@ -174,7 +168,7 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 	}
 	if err == nil {
 		var dropped bool
-		dropped, err = s.dropUnread(ctx, ref, node)
+		dropped, err = s.dropUnnamed(ctx, ref, node)
 		known = known || dropped
 	}
 	var alarms []Alarm
@@ -194,15 +188,31 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 	return f, nil
 }
 
-// dropUnread deletes the record of an earlier removal if the environment no longer exists: nothing names its Puppet servers any more.
-func (s *Joins) dropUnread(ctx context.Context, ref environments.Ref, node string) (dropped bool, err error) {
-	key, spec := s.db.Env(ref).Cleanup(node), s.db.Env(ref).Spec()
-	if exists, err := s.db.Exists(ctx, spec); err != nil || exists {
+// dropUnnamed deletes from the record of an earlier removal what failed at Puppet servers that the environment no longer names, and the record if
+// they are not known because the environment no longer exists.
+func (s *Joins) dropUnnamed(ctx context.Context, ref environments.Ref, node string) (dropped bool, err error) {
+	var at places
+	key, spec, read := s.db.Env(ref).Cleanup(node), s.db.Env(ref).Spec(), map[string]int64{}
+	if _, err := s.db.Read(ctx, read, at.points(s.db.Env(ref))...); err != nil || at.spec == nil && read[spec] > 0 {
 		return false, err
 	}
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Cleanup, b *etcd.Batch) error {
-		if dropped = old.Unread(); dropped {
-			b.If(etcd.Same(spec, 0)).Delete(key)
+		dropped = false
+		if old == nil {
+			return nil
+		}
+		left := *old
+		left.Steps = slices.DeleteFunc(slices.Clone(old.Steps), func(one CleanupStep) bool {
+			return at.spec == nil && old.Unread() || at.spec != nil && one.Problem != "" && !at.spec.Puppet.Uses(one.URL)
+		})
+		if dropped = len(left.Steps) < len(old.Steps); !dropped {
+			return nil
+		}
+		b.If(etcd.Same(spec, read[spec]))
+		if len(left.Steps) == 0 {
+			b.Delete(key)
+		} else {
+			b.Put(key, left)
 		}
 		return nil
 	})

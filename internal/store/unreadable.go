@@ -67,7 +67,7 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 			return err
 		},
 		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[AgentWish],
-		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning],
+		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning], k.Former(): decodes[Former],
 	} {
 		known[key] = true
 		if err == nil {
