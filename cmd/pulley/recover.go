@@ -97,7 +97,7 @@ func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, unti
 		cli.Cleanf(o.env.Stdout, "  the target in etcd was %s\n", describeTarget(r.Was))
 	}
 	if r.Passed > 0 {
-		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node verified or somebody wrote: the history ends before it\n", r.Passed)
+		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node or `pulley serve` saw, or somebody wrote: the history ends before it\n", r.Passed)
 	}
 	for i, node := range r.Nodes {
 		mark := r.Marks[i]

@@ -11,6 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/trust"
 	"pulley/internal/trust/refusal"
@@ -23,7 +24,7 @@ type Recovery struct {
 	Was          agent.Target   // in etcd
 	Nodes        []string       // nodes with a high-water mark above Target that no permit covers
 	Marks        []agent.Target // their marks, in the same order
-	Passed       agent.Epoch    // that nodes verified or the gate has, above the history: the change is above it; 0: none
+	Passed       agent.Epoch    // that nodes verified, serve saw or the gate has, above the history: the change is above it; 0: none
 	Began        bool           // the history was empty, and begins with Target as it was in etcd: nothing else was recovered
 }
 
@@ -88,7 +89,11 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 	if err != nil {
 		return nil, err
 	}
-	newest, reached, err := epochs(s, ref, f, history, a.At)
+	stop, err := restoredRollout(ctx, s, ref, f.Desires.Gate)
+	if err != nil {
+		return nil, err
+	}
+	newest, reached, err := epochs(s, ref, f, history, stop, a.At)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +126,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 		if scope == (Scope{}) && reached > newest {
 			r.Passed = reached
 		}
-		gate := scope == (Scope{}) && (f.Desires.Gate.Epoch != newest || reached > newest || history[0].Kind == store.Restored || store.Gap(history))
+		gate := scope == (Scope{}) && (stop != nil || f.Desires.Gate.Epoch != newest || reached > newest || history[0].Kind == store.Restored || store.Gap(history))
 		if handled[scope] || r.Target == r.Was && len(r.Nodes) == 0 && !gate {
 			continue
 		}
@@ -140,11 +145,27 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 	return nil, nil
 }
 
-// epochs returns the epoch of the newest change, and the highest that the environment has reached: by its history, its gate, or
-// the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, the newest
+// restoredRollout returns why the rollout in progress stopped, if it did because etcd was restored: only a recovery ends that. One that cannot be
+// read prevents no recovery, which ends it.
+func restoredRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate) (*rollout.Stop, error) {
+	if gate.Rollout == "" {
+		return nil, nil
+	}
+	c, err := s.Campaigns.Get(ctx, ref, gate.Rollout, nil)
+	switch {
+	case errors.As(err, new(*store.UnreadableError)) || errors.Is(err, store.ErrNotFound):
+		return nil, nil
+	case err != nil || c.State.Stop == nil || c.State.Stop.Code != rollout.StopRestored:
+		return nil, err
+	}
+	return c.State.Stop, nil
+}
+
+// epochs returns the epoch of the newest change, and the highest that the environment has reached: by its history, its gate, the rollout that
+// stopped, or the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, the newest
 // changes of the history may have been deleted, and the holder of a stolen key may have signed under a high epoch. It ignores a
 // number that no change can have: nodes ignore it, too.
-func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []store.Change, now time.Time) (newest, reached agent.Epoch, err error) {
+func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []store.Change, stop *rollout.Stop, now time.Time) (newest, reached agent.Epoch, err error) {
 	if len(history) > 0 {
 		newest = history[0].Epoch
 	}
@@ -154,6 +175,9 @@ func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []
 	reached = newest
 	if gate := f.Desires.Gate.Epoch; store.PlausibleEpoch(gate, now) {
 		reached = max(reached, gate)
+	}
+	if stop != nil && store.PlausibleEpoch(stop.Epoch, now) {
+		reached = max(reached, stop.Epoch)
 	}
 	for node := range f.Hosts {
 		reached = max(reached, fleet.SeenEpoch(f.Statuses[node], now))

@@ -48,7 +48,7 @@ func Advance(p Plan, s State, o Observed, now time.Time) Step {
 		a.judge(node)
 	}
 	if o.Reached > p.Epoch {
-		a.halt(Stop{Code: StopRestored})
+		a.halt(Stop{Code: StopRestored, Epoch: o.Reached})
 	}
 	if a.open() && a.stop == nil {
 		a.limits()

@@ -22,22 +22,23 @@ const (
 	StopDoubtful StopCode = "doubtful"       // node, run: it failed because etcd did not answer
 	StopServer   StopCode = "puppet_server"  // node, run, if one began: its Puppet server did not answer
 	StopOther    StopCode = "code_changed"   // node, before, after: the Puppet server gave it other code than the nodes before it
-	StopRestored StopCode = "restored"       // node, or none: it, or serve, has seen a later epoch: etcd went back in time
+	StopRestored StopCode = "restored"       // node, or none, epoch: it, or serve, has seen this later one: etcd went back in time
 )
 
 // Stop is the cause of a pause, with the parameters that the comment of its code names.
 type Stop struct {
-	Code    StopCode  `json:"code"`
-	Node    string    `json:"node,omitempty"`
-	Run     string    `json:"run,omitempty"`
-	Place   string    `json:"place,omitempty"`
-	Failed  int       `json:"failed,omitempty"`
-	Allowed int       `json:"allowed,omitempty"`
-	Gates   []string  `json:"gates,omitempty"`
-	Nodes   []string  `json:"nodes,omitempty"`
-	Before  string    `json:"before,omitempty"`
-	After   string    `json:"after,omitempty"`
-	At      time.Time `json:"at"`
+	Code    StopCode    `json:"code"`
+	Node    string      `json:"node,omitempty"`
+	Run     string      `json:"run,omitempty"`
+	Place   string      `json:"place,omitempty"`
+	Failed  int         `json:"failed,omitempty"`
+	Allowed int         `json:"allowed,omitempty"`
+	Gates   []string    `json:"gates,omitempty"`
+	Nodes   []string    `json:"nodes,omitempty"`
+	Epoch   agent.Epoch `json:"epoch,omitempty"`
+	Before  string      `json:"before,omitempty"`
+	After   string      `json:"after,omitempty"`
+	At      time.Time   `json:"at"`
 }
 
 // WaitCode is the code of what a campaign waits for.

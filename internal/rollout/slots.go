@@ -89,7 +89,7 @@ func (a *advance) judge(node string) {
 		return
 	}
 	if st := n.Status; st != nil && st.Reason == agent.ReasonEpochPassed && st.Params.Epoch > a.p.Epoch {
-		a.halt(Stop{Code: StopRestored, Node: node})
+		a.halt(Stop{Code: StopRestored, Node: node, Epoch: st.Params.Epoch})
 		return
 	}
 	v := verdict(a.p, n, slot)

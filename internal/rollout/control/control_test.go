@@ -17,6 +17,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -390,6 +391,84 @@ func TestRolloutStopsAndReverts(t *testing.T) {
 	}
 }
 
+// backup reads the keys of the environment. restore writes them again, and deletes what came since.
+func (f *fleet) backup() (restore func()) {
+	f.t.Helper()
+	const root = "/pulley/v1/environments/dev/"
+	backup, err := f.client.Get(f.t.Context(), root, clientv3.WithPrefix())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return func() {
+		f.t.Helper()
+		for _, from := range []string{root, root + "gate0"} { // all but the gate: a new one would be that of a new environment
+			to := root + "gate"
+			if from != root {
+				to = clientv3.GetPrefixRangeEnd(root)
+			}
+			if _, err := f.client.Delete(f.t.Context(), from, clientv3.WithRange(to)); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+		for _, kv := range backup.Kvs {
+			if _, err := f.client.Put(f.t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestRecoverEndsARevivedRollout: the pause of a rollout out of a backup names `pulley recover`. Without it, that command does nothing, or serve
+// pauses the next rollout for the same cause.
+func TestRecoverEndsARevivedRollout(t *testing.T) {
+	t.Parallel()
+	f := begin(t, 1)
+	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1}\n"))
+	if err == nil {
+		err = f.s.Environments.PutSpec(t.Context(), e, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	advance := func() rollout.Wait {
+		t.Helper()
+		wait, err := c.Advance(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wait
+	}
+	plan := f.start(rollout.Policy{Canaries: "0"})
+	restore := f.backup()
+	if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		d := f.desires()
+		if _, err := f.s.Targets.Promote(t.Context(), dev, d, store.Scope{}, store.Promoted, f.old, author()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	advance()
+	reached := f.desires().Gate.Epoch
+	restore()
+	if wait := advance(); wait.Stop == nil || wait.Stop.Code != rollout.StopRestored {
+		t.Fatalf("it waits for %+v", wait)
+	}
+	done, err := change.Recover(t.Context(), f.s, dev, time.Now().Add(time.Hour), false, change.Author{Author: author()})
+	if err != nil || len(done.Scopes) != 1 || done.Scopes[0].Passed != reached {
+		t.Fatalf("recovered %+v; %v", done, err)
+	}
+	if gate := f.desires().Gate; gate.State != agent.GateOpen || gate.Rollout != "" || gate.Epoch <= reached {
+		t.Errorf("the gate after the recovery: %+v", gate)
+	}
+	f.start(rollout.Policy{Canaries: "0"})
+	if wait := advance(); wait.Code != rollout.WaitNodes {
+		t.Errorf("the next rollout waits for %+v", wait)
+	}
+}
+
 // TestRevivedRolloutStops: etcd was restored from a backup of the time of a rollout, without Pulley. A serve that has seen its end orders
 // nobody. Another serve learns it from the first node, which keeps its target.
 func TestRevivedRolloutStops(t *testing.T) {
@@ -405,28 +484,7 @@ func TestRevivedRolloutStops(t *testing.T) {
 		return wait
 	}
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1"})
-	const root = "/pulley/v1/environments/dev/"
-	backup, err := f.client.Get(t.Context(), root, clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
-	restored := func() {
-		t.Helper()
-		for _, from := range []string{root, root + "gate0"} { // all but the gate: a new one would be that of a new environment
-			to := root + "gate"
-			if from != root {
-				to = clientv3.GetPrefixRangeEnd(root)
-			}
-			if _, err := f.client.Delete(t.Context(), from, clientv3.WithRange(to)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, kv := range backup.Kvs {
-			if _, err := f.client.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	restored := f.backup()
 	f.run(1, 0) // web1 takes it
 	for end := time.Now().Add(time.Minute); f.campaign(plan.ID).State.Done == 0; time.Sleep(20 * time.Millisecond) {
 		if advance(old); time.Now().After(end) {
