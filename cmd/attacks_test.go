@@ -22,6 +22,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/pki"
 	"pulley/internal/store"
 )
 
@@ -158,6 +159,61 @@ func leases(ts *testscript.TestScript, neg bool, args []string) {
 	if refused.Load() != int64(n/16*16) {
 		ts.Fatalf("of %d leases only %d were refused", n, refused.Load())
 	}
+}
+
+// flood FILE writes as fast as it can, until the script ends, what the node with this identity can write: exports, the head of the host
+// list, statuses, runs and facts, and its entry in the host list, which it must not write.
+func flood(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "flood FILE")
+	b, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	certs, err := pki.ParseCertificates(b)
+	ts.Check(err)
+	name, err := pki.ParseName(certs[0].Subject.CommonName)
+	ts.Check(err)
+	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[0]), Key: ts.MkAbs(args[0])}.TLS()
+	ts.Check(err)
+	of := func(kind string) string { return "/pulley/v1/" + kind + "/" + name.Environment + "/" + name.Subject }
+	list, large := "/pulley/v1/environments/"+name.Environment+"/hosts/", strings.Repeat("x", 15<<10)
+	ctx, cancel := context.WithCancel(context.Background())
+	ts.Defer(cancel)
+	var all sync.WaitGroup
+	var written, sent atomic.Int64
+	for range 4 {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop()})
+		ts.Check(err)
+		ts.Defer(func() { _ = c.Close() })
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					n := sent.Add(1)
+					key, value := of("runs")+"/"+strconv.FormatInt(n, 10), large
+					switch n % 6 {
+					case 0:
+						key = of("status")
+					case 1:
+						key = of("facts")
+					case 2:
+						key = list + "exports/" + name.Subject
+					case 3:
+						key = list + "nodes/" + name.Subject
+					case 4:
+						key, value = list+"head", `{"v":1}`
+					}
+					within, cancel := context.WithTimeout(ctx, 20*time.Second)
+					if _, err := c.Put(within, key, value); err == nil {
+						written.Add(1)
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	ts.Defer(func() {
+		cancel()
+		all.Wait()
+		ts.Logf("%d of %d writes of the flood were accepted", written.Load(), sent.Load())
+	})
 }
 
 // raw is a request, or an answer, without its form. As a codec, it sends and reads the bytes.

@@ -95,7 +95,7 @@ func play(t *testing.T, dir string, setup func(*testscript.Env) error) {
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "outdated": outdated, "machine": machine,
-			"connections": connections, "leases": leases, "hostile": hostile, "write": write, "runbook": runbook, "page": pageScript, "shows": shows,
+			"connections": connections, "leases": leases, "hostile": hostile, "flood": flood, "write": write, "runbook": runbook, "page": pageScript, "shows": shows,
 			"dump": dump, "private": private, "puppetserver": puppetServer, "users": users, "plant": plant, "age": age, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
