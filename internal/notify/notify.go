@@ -145,10 +145,10 @@ func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 
 // Rollout sends a notice of a staged rollout. what tells two events of one kind apart, and text describes the event. It never
 // blocks.
-func (n *Notifier) Rollout(ref environments.Ref, kind store.NoticeKind, rollout, what, text string) {
+func (n *Notifier) Rollout(ref environments.Ref, kind store.NoticeKind, p *rollout.Plan, what, text string) {
 	n.send(store.Notice{
-		ID: id(kind, ref, rollout, what), Kind: kind, Environment: ref.String(), Rollout: rollout, Problem: agent.Prose(text),
-	}, ref.String()+" "+rollout)
+		ID: id(kind, ref, p.ID, p.Nonce, what), Kind: kind, Environment: ref.String(), Rollout: p.ID, Problem: agent.Prose(text),
+	}, ref.String()+" "+p.ID+p.Nonce)
 }
 
 // HoldEnded sends a notice of a hold that its time ended. It never blocks.

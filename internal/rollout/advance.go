@@ -126,7 +126,7 @@ func (a *advance) fill() {
 		}
 		from, to := g.batch(a.s.Batch)
 		if a.p.Policy.Promote == Batches && a.s.Next == from && from < to && a.s.beyondFirst() && !a.s.Approved {
-			a.wait = Wait{Code: WaitApproval}
+			a.wait = Wait{Code: WaitApproval, Node: g.Nodes[from].Node}
 			return
 		}
 		if !a.begin(g, to) {

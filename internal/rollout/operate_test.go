@@ -115,6 +115,9 @@ func TestAdvanceAsksBeforeEachBatch(t *testing.T) {
 	b.reports("ok", "db1").is("advancing; 1 done; waits for approval")
 	approve("advancing; ordered web1 web2; 1 done; waits for nodes")
 	b.reports("ok", "web1", "web2").is("advancing; 3 done; waits for approval")
+	if b.wait.Node != "web3" {
+		t.Errorf("it waits before %q", b.wait.Node) // notifications tell batches apart by it
+	}
 	approve("advancing; ordered web3; 3 done; waits for nodes")
 	b.reports("ok", "web3").is("completed; 4 done")
 }

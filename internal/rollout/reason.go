@@ -47,7 +47,7 @@ type WaitCode string
 // The waits.
 const (
 	WaitGate     WaitCode = "gate"     // gate, stop: paused or aborted
-	WaitApproval WaitCode = "approval" // of an operator, after the canaries
+	WaitApproval WaitCode = "approval" // of an operator, after the canaries; before another batch node, its first one
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
 	WaitSettle   WaitCode = "settle"   // nodes, count, until: they took the target, and must stay healthy
 	WaitIdle     WaitCode = "idle"     // nodes, count, until: they run, and the job begins when they end

@@ -22,7 +22,7 @@ type rollouts struct {
 }
 
 // told is a wait of a campaign. The wait is "" when none is in progress.
-type told struct{ id, wait string }
+type told struct{ id, nonce, wait string }
 
 // advance takes the next steps of each rollout. A failure of one environment does not stop the others.
 func (r *rollouts) advance(ctx context.Context) error {
@@ -69,18 +69,21 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 		return
 	}
 	kind := string(wait.Code)
-	if wait.Gate != nil {
+	switch {
+	case wait.Code == rollout.WaitApproval:
+		kind += " " + wait.Node // each batch needs its own
+	case wait.Gate != nil:
 		kind += " " + string(wait.Gate.State) + " " + wait.Gate.At.UTC().Format(time.RFC3339)
 	}
-	before, now := r.waits[ref], told{plan.ID, kind}
+	before, now := r.waits[ref], told{plan.ID, plan.Nonce, kind}
 	if before == now {
 		return
 	}
 	r.waits[ref] = now
-	if before.wait != "" && (kind == "" || before.id != plan.ID) { // the next one may have begun since
-		r.tellEnd(ctx, ref, before.id)
+	if before.wait != "" && (kind == "" || before.nonce != plan.Nonce) { // the next one may have begun since
+		r.tellEnd(ctx, ref, before)
 	} else if kind == "" {
-		r.tellEnd(ctx, ref, plan.ID)
+		r.tellEnd(ctx, ref, now)
 	}
 	if kind == "" {
 		return
@@ -88,18 +91,21 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 	r.Log.Info("a campaign waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
 	switch wait.Code {
 	case rollout.WaitGate:
-		r.Notifier.Rollout(ref, store.RolloutPaused, plan.ID, kind, wait.Sentence())
+		r.Notifier.Rollout(ref, store.RolloutPaused, plan, kind, wait.Sentence())
 	case rollout.WaitApproval:
-		r.Notifier.Rollout(ref, store.RolloutWaits, plan.ID, "", wait.Sentence())
+		r.Notifier.Rollout(ref, store.RolloutWaits, plan, wait.Node, wait.Sentence())
 	}
 }
 
 // tellEnd logs and sends how a rollout or a job ended.
-func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, id string) {
-	c, err := r.Store.Campaigns.Get(ctx, ref, id, nil)
+func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, of told) {
+	c, err := r.Store.Campaigns.Get(ctx, ref, of.id, nil)
 	if err != nil {
-		r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", id, "error", err)
+		r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", of.id, "error", err)
 		return
+	}
+	if c.Plan.Nonce != of.nonce {
+		return // it ended with its environment, which was made again
 	}
 	how := "an operator's change replaced it"
 	switch c.State.Phase {
@@ -119,8 +125,8 @@ func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, id string)
 		what = "ran"
 	}
 	text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, c.State.Nodes(c.Plan), what, len(c.State.Failed))
-	r.Log.Info("a campaign ended", "env", ref, "rollout", id, "how", text)
-	r.Notifier.Rollout(ref, store.RolloutEnded, id, "", text)
+	r.Log.Info("a campaign ended", "env", ref, "rollout", of.id, "how", text)
+	r.Notifier.Rollout(ref, store.RolloutEnded, &c.Plan, "", text)
 }
 
 // warn logs and sends at once that a node was lost, or waits for an operator, and that a gate blocks: a rollout may wait for hours before either pauses it.
@@ -133,7 +139,7 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 	for _, node := range wait.Lost {
 		if now["node "+node] = true; !before["node "+node] {
 			r.Log.Warn("a campaign lost a node", "env", ref, "rollout", plan.ID, "node", node)
-			r.Notifier.Rollout(ref, store.RolloutLost, plan.ID, node, node+" began, did not answer before its deadline, and may still run")
+			r.Notifier.Rollout(ref, store.RolloutLost, plan, node, node+" began, did not answer before its deadline, and may still run")
 		}
 	}
 	for _, node := range wait.Overdue {
@@ -143,7 +149,7 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 		}
 		if now["overdue "+node] = true; !before["overdue "+node] {
 			r.Log.Warn("a campaign waits for an operator", "env", ref, "rollout", plan.ID, "node", node, "why", text)
-			r.Notifier.Rollout(ref, store.RolloutStalls, plan.ID, node, text)
+			r.Notifier.Rollout(ref, store.RolloutStalls, plan, node, text)
 		}
 	}
 	blocking := wait.Blocking()
@@ -154,7 +160,7 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 	for _, gate := range blocking {
 		if now[question+gate] = true; !before[question+gate] {
 			r.Log.Warn("a gate blocks a campaign", "env", ref, "rollout", plan.ID, "gate", gate)
-			r.Notifier.Rollout(ref, store.RolloutBlocks, plan.ID, question+gate, wait.Sentence())
+			r.Notifier.Rollout(ref, store.RolloutBlocks, plan, question+gate, wait.Sentence())
 		}
 	}
 }

@@ -32,10 +32,10 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	go n.Run(ctx)
-	plan := &rollout.Plan{ID: "r2", Kind: rollout.Take}
+	plan, again := &rollout.Plan{ID: "r2", Nonce: "a", Kind: rollout.Take}, &rollout.Plan{ID: "r2", Nonce: "b", Kind: rollout.Take}
 	r := &rollouts{
 		Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: log.Logger()}, Notifier: n},
-		told:  map[environments.Ref]map[string]bool{},
+		told:  map[environments.Ref]map[string]bool{}, waits: map[environments.Ref]told{},
 	}
 	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	lost := func(nodes ...string) rollout.Wait { return rollout.Wait{Code: rollout.WaitNodes, Lost: nodes} }
@@ -51,12 +51,20 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 	} {
 		r.warn(dev, plan, wait)
 	}
+	approval := func(node string) rollout.Wait { return rollout.Wait{Code: rollout.WaitApproval, Node: node} }
+	for _, wait := range []rollout.Wait{approval("web1"), approval("web1"), lost(), approval("web2")} { // each batch
+		r.tell(ctx, dev, plan, wait)
+	}
+	r.tell(ctx, dev, again, approval("web2")) // the environment was destroyed, and made again
+	r.warn(dev, again, lost("web1"))
 	want := []string{
 		"rollout_blocked: it waits for its gates, until 2026-03-01T12:00:00Z: gate smoke refuses: 503",
+		"rollout_lost: web1 began, did not answer before its deadline, and may still run",
 		"rollout_lost: web1 began, did not answer before its deadline, and may still run",
 		"rollout_lost: web2 began, did not answer before its deadline, and may still run",
 		"rollout_stalled: it waits before web4: too many nodes of rack=r1 are unavailable",
 		"rollout_stalled: web3 is held beyond its deadline, and the rollout waits for it until an operator ends the hold or skips it",
+		"rollout_waits: " + approval("").Sentence(), "rollout_waits: " + approval("").Sentence(), "rollout_waits: " + approval("").Sentence(),
 	}
 	var got []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -74,7 +82,7 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 			break
 		}
 	}
-	if !slices.Equal(got, want) || strings.Count(log.String(), "a gate blocks a campaign") != 1 || strings.Count(log.String(), "a campaign lost a node") != 2 {
+	if !slices.Equal(got, want) || strings.Count(log.String(), "a gate blocks a campaign") != 1 || strings.Count(log.String(), "a campaign lost a node") != 3 {
 		t.Errorf("got  %q\nwant %q\n%s", got, want, log)
 	}
 }
