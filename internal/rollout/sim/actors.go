@@ -202,29 +202,44 @@ func (w *world) operators() {
 	}
 	w.after(time.Duration(w.rng.ExpFloat64()/w.Operators*float64(time.Hour)), func() {
 		if w.now < w.Until {
-			w.operate()
+			for range 1 + w.rng.IntN(2) { // sometimes two at once
+				w.operate()
+			}
 			w.operators()
 		}
 	})
 }
 
+// operate is one command of an operator: it reads, and writes later if neither state nor gate changed meanwhile.
 func (w *world) operate() {
-	g, s := w.gate.value, w.state.value
+	gate, state := w.gate, w.state
+	g, s := gate.value, state.value
+	write := func(do func()) {
+		w.after(w.between(0, 10*time.Second), func() {
+			if gate.rev == w.gate.rev && state.rev == w.state.rev {
+				do()
+				w.checkAssigned()
+			}
+		})
+	}
+	replace := func(next rollout.State, err error) {
+		if err == nil {
+			write(func() { w.state = cell[rollout.State]{next, w.bump()} })
+		}
+	}
 	open := g.Rollout != "" && s.Phase == rollout.Advancing
 	name := w.names[w.rng.IntN(len(w.names))]
 	switch act := w.rng.IntN(14); {
 	case act < 2 && open && g.State != agent.GateAborted:
-		w.set(agent.GatePaused, s)
+		write(func() { w.set(agent.GatePaused, s) })
 	case act < 5 && open && g.State == agent.GatePaused:
-		w.set(agent.GateOpen, s.Resume())
+		write(func() { w.set(agent.GateOpen, s.Resume()) })
 	case act < 7 && open: // also after an abort
 		if next, n, err := s.Retry(w.plan); err == nil && n > 0 {
-			w.set(agent.GateOpen, next)
+			write(func() { w.set(agent.GateOpen, next) })
 		}
 	case act < 9 && open && w.chance(0.3): // perhaps before its turn, or before it is ordered again
-		if next, err := s.Skip(w.plan, name); err == nil {
-			w.state = cell[rollout.State]{next, w.bump()}
-		}
+		replace(s.Skip(w.plan, name))
 	case act < 9 && open && len(s.Slots) > 0:
 		nodes := slices.Sorted(maps.Keys(s.Slots))
 		lost := slices.IndexFunc(nodes, func(node string) bool { return s.Slots[node].State == rollout.Lost })
@@ -232,13 +247,9 @@ func (w *world) operate() {
 		if lost >= 0 && w.chance(0.7) {
 			node = nodes[lost]
 		}
-		if next, err := s.Skip(w.plan, node); err == nil {
-			w.state = cell[rollout.State]{next, w.bump()}
-		}
+		replace(s.Skip(w.plan, node))
 	case act == 9 && open:
-		if next, err := s.Approve(w.plan); err == nil {
-			w.state = cell[rollout.State]{next, w.bump()}
-		}
+		replace(s.Approve(w.plan))
 	case act == 10: // remove
 		delete(w.hosts, name)
 		delete(w.assigned, name)
@@ -254,13 +265,20 @@ func (w *world) operate() {
 	case act == 12:
 		w.joinLate()
 	case act == 13 && w.chance(0.5) && open: // abort, and later perhaps another promotion
-		w.set(agent.GateAborted, s)
 		epoch := g.Epoch
-		w.after(w.between(0, time.Hour), func() {
-			if w.gate.value.Epoch == epoch && w.gate.value.State == agent.GateAborted && w.chance(0.7) {
-				w.desired = later
-				w.next()
-			}
+		write(func() {
+			w.set(agent.GateAborted, s)
+			w.after(w.between(0, time.Hour), func() {
+				if w.gate.value.Epoch == epoch && w.gate.value.State == agent.GateAborted && w.chance(0.7) {
+					w.desired = later
+					w.next()
+				}
+			})
+		})
+	case act == 13 && w.chance(0.2) && open: // a promotion that ends it
+		write(func() {
+			w.desired = later
+			w.next()
 		})
 	}
 	w.checkAssigned()
