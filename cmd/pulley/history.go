@@ -94,10 +94,11 @@ func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref enviro
 	if len(h.selected.roles)+len(h.selected.nodes) == 0 && h.selected.where == "" && h.selected.limit > 0 {
 		read = h.selected.limit + 1 // one more, to report that there are more
 	}
-	all, err := s.Targets.History(ctx, ref, read)
+	all, damaged, err := s.Targets.History(ctx, ref, read)
 	if err != nil {
 		return err
 	}
+	h.warn(damaged)
 	all, left := limited(slices.DeleteFunc(all, func(c store.Change) bool { return !has(c.At, c.Scope()) }), h.selected.limit)
 	err = h.out.Print(h.env, all, func(t *cli.Table) error {
 		t.Row("EPOCH", "WHEN", "KIND", "SCOPE", "FROM", "TO", "BY", "DATA", "WHY")

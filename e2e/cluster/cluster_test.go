@@ -411,7 +411,7 @@ func (w *world) inForce() map[string]map[string]bool {
 	for _, v := range values {
 		all[dataWrite][v.Key] = true
 	}
-	history, err := st.Targets.History(ctx, ref, 0)
+	history, _, err := st.Targets.History(ctx, ref, 0)
 	fail(err)
 	for _, c := range history {
 		all[promotionWrite][strings.TrimSpace(string(c.Why))] = true

@@ -91,11 +91,11 @@ func dataInRollout(ctx context.Context, s *store.Store, ref environments.Ref, ga
 	if gate.Rollout == "" {
 		return 0, "", nil
 	}
-	last, err := s.Targets.History(ctx, ref, 1)
-	if err != nil || len(last) == 0 || last[0].Rollout == nil || last[0].Rollout.ID != gate.Rollout {
+	last, err := s.Targets.Last(ctx, ref)
+	if err != nil || last == nil || last.Rollout == nil || last.Rollout.ID != gate.Rollout {
 		return 0, "", err
 	}
-	return last[0].Rollout.Target.Data, gate.Rollout, nil
+	return last.Rollout.Target.Data, gate.Rollout, nil
 }
 
 // changedLayers lists the layers that differ between two generations, sorted.

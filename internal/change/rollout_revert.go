@@ -108,11 +108,10 @@ func AwaitingRevert(ref environments.Ref, done Targets) fleet.Awaited {
 
 // placeAfterRevert tells where a node stood in the rollout that the last change reverted; "" if it was another change.
 func placeAfterRevert(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string) (string, error) {
-	history, err := s.Targets.History(ctx, ref, 1)
-	if err != nil || len(history) == 0 || history[0].Kind != store.Reverted || history[0].Epoch != gate.Epoch {
+	last, err := s.Targets.Last(ctx, ref)
+	if err != nil || last == nil || last.Kind != store.Reverted || last.Epoch != gate.Epoch {
 		return "", err
 	}
-	last := history[0]
 	c, err := s.Campaigns.Get(ctx, ref, last.Rollout.ID, nil)
 	if err != nil {
 		return "", err

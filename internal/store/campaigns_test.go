@@ -178,7 +178,7 @@ func TestRevertNeedsNoKey(t *testing.T) {
 	r.end(again, rollout.Reverted)
 	began.takes(r.one)
 
-	history, err := r.st.Targets.History(t.Context(), dev, 0)
+	history, _, err := r.st.Targets.History(t.Context(), dev, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

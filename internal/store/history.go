@@ -29,7 +29,7 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now ti
 	if err != nil || resp.Count <= int64(keep) {
 		return 0, etcd.Wrap(err, "cannot shorten the history of %s", env)
 	}
-	history, err := s.history(ctx, env, 0)
+	history, err := s.history(ctx, env, 0, nil)
 	if err != nil || len(history) <= keep {
 		return 0, err
 	}

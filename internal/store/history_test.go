@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
 	if err != nil || n != 123 {
 		t.Errorf("%d deleted, %v", n, err)
 	}
-	history, err := st.Targets.History(ctx, dev, 0)
+	history, _, err := st.Targets.History(ctx, dev, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestPruneHistoryKeepsTheSettingChanges(t *testing.T) {
 	if _, err := st.Targets.PruneHistory(ctx, "dev", 3, me.At); err != nil {
 		t.Fatal(err)
 	}
-	history, err := st.Targets.History(ctx, dev, 0)
+	history, _, err := st.Targets.History(ctx, dev, 0)
 	var left []agent.Epoch
 	for _, c := range history {
 		left = append(left, c.Epoch)
@@ -119,7 +120,7 @@ func TestPruneHistoryKeepsEvidence(t *testing.T) {
 		if n, err := st.Targets.PruneHistory(ctx, "dev", 5, me.At); n != 0 || err == nil || !strings.Contains(err.Error(), "pulley recover -e dev") {
 			t.Errorf("%s: %d deleted, %v", name, n, err)
 		}
-		if history, err := st.Targets.History(ctx, dev, 0); err != nil || len(history) != 10 {
+		if history, _, err := st.Targets.History(ctx, dev, 0); err != nil || len(history) != 10 {
 			t.Errorf("%s: %d changes are left, %v", name, len(history), err)
 		}
 	}
@@ -158,5 +159,45 @@ func TestUndoStopsAtDeletedChanges(t *testing.T) {
 	}
 	if got := store.OldestReachable(nil); got != 0 {
 		t.Errorf("no history: %d", got)
+	}
+}
+
+// One unreadable change must not hide the others from a person, and nothing may decide without it.
+func TestUnreadableChangeIsSkippedInListsOnly(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	put := func(epoch int, value string) {
+		t.Helper()
+		if _, err := server.Client().Put(ctx, fmt.Sprintf("/pulley/v1/environments/dev/history/%012d", epoch), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for epoch := 1; epoch <= 4; epoch++ {
+		put(epoch, fmt.Sprintf(`{"v":1,"epoch":%d,"kind":"promote"}`, epoch))
+	}
+	put(2, "?")
+	put(5, `{"v":1,"epoch":9,"kind":"promote"}`)
+	for limit, want := range map[int][]agent.Epoch{0: {4, 3, 1}, 1: {4}, 3: {4, 3, 1}} {
+		var got []agent.Epoch
+		all, damaged, err := st.Targets.History(ctx, dev, limit)
+		for _, c := range all {
+			got = append(got, c.Epoch)
+		}
+		if err != nil || !slices.Equal(got, want) || len(damaged) == 0 || !strings.Contains(damaged[0], "history/000000000005: it is the change of epoch 9") {
+			t.Errorf("limit %d: %v, %q, %v; want %v", limit, got, damaged, err, want)
+		}
+	}
+	d, err := st.Targets.Desires(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, last := st.Targets.Last(ctx, dev)
+	_, led := st.Targets.HistoryOf(ctx, dev, d)
+	_, prune := st.Targets.PruneHistory(ctx, "dev", 1, me.At)
+	for what, err := range map[string]error{"the last change": last, "all changes": led, "a prune": prune} {
+		if !errors.As(err, new(*store.UnreadableError)) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -87,12 +87,12 @@ func TestHistoryIsReadPageByPage(t *testing.T) {
 			}
 			inBatches(t, server.Client(), 1, func(int) (string, string) { return changeOf(changes + 1) })
 		})
-		history, err := st.Targets.History(ctx, dev, 0)
+		history, _, err := st.Targets.History(ctx, dev, 0)
 		if err != nil || !*ran || len(history) != changes {
 			t.Fatalf("%d changes, %v", len(history), err)
 		}
 		check(t, history, changes, changes)
-		if history, err = st.Targets.History(ctx, dev, 700); err != nil || len(history) != 700 {
+		if history, _, err = st.Targets.History(ctx, dev, 700); err != nil || len(history) != 700 {
 			t.Fatalf("%d changes, %v", len(history), err)
 		}
 		check(t, history, changes+1, 700)
@@ -105,7 +105,7 @@ func TestHistoryIsReadPageByPage(t *testing.T) {
 			}
 			compact(t, server.Client())
 		})
-		history, err := st.Targets.History(ctx, dev, 0)
+		history, _, err := st.Targets.History(ctx, dev, 0)
 		if err != nil || !*ran || len(history) != store.HistoryKept {
 			t.Fatalf("%d changes, %v", len(history), err)
 		}

@@ -286,7 +286,7 @@ func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvir
 	for _, scope := range d.scopes() {
 		f.add(d.Target(scope), UseDesired, scope)
 	}
-	if f.History, err = s.targets.history(ctx, env, 0); err != nil {
+	if f.History, err = s.targets.history(ctx, env, 0, nil); err != nil {
 		return f, err
 	}
 	for _, c := range f.History {

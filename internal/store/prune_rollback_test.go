@@ -23,7 +23,7 @@ func TestRollbackToPrunedReleaseIsRefused(t *testing.T) {
 	for _, value := range []string{"a", "b", "c", "d"} {
 		set(t, st, dev, "ntp", value, me)
 	}
-	history, err := st.Targets.History(ctx, dev, 0)
+	history, _, err := st.Targets.History(ctx, dev, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -296,7 +296,7 @@ func TestNoPermitWithoutKey(t *testing.T) {
 	if permits, err := permitsOf(t, st); err != nil || len(permits) != 0 {
 		t.Errorf("%v, %v", permits, err)
 	}
-	history, err := st.Targets.History(ctx, dev, 0)
+	history, _, err := st.Targets.History(ctx, dev, 0)
 	if err != nil || len(history) != 4 || history[1].Unsigned {
 		t.Errorf("%+v, %v", history, err)
 	}

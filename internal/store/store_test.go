@@ -106,7 +106,7 @@ func TestPromotionsAndRollbacksSetCompleteTargets(t *testing.T) {
 	}
 	rollback := func(scope store.Scope) {
 		t.Helper()
-		history, err := st.Targets.History(ctx, dev, 0)
+		history, _, err := st.Targets.History(ctx, dev, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -389,32 +389,49 @@ func (s *Targets) outcome(ctx context.Context, key, value string, unanswered err
 	return etcd.ErrConflict
 }
 
-// History lists an environment's changes, newest first, at most limit of them (0: all).
-func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int) ([]Change, error) {
-	return s.history(ctx, ref.String(), limit)
+// History lists an environment's changes, newest first, at most limit of them (0: all). damaged names the unreadable ones: no decision may rest on
+// the list.
+func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int) (all []Change, damaged []string, err error) {
+	all, err = s.history(ctx, ref.String(), limit, &damaged)
+	return all, damaged, err
+}
+
+// Last returns an environment's newest change; nil for none.
+func (s *Targets) Last(ctx context.Context, ref environments.Ref) (*Change, error) {
+	all, err := s.history(ctx, ref.String(), 1, nil)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return &all[0], nil
 }
 
 // HistoryOf lists all changes that led to d, newest first. It reads them at d's revision. The guards of d then also
 // cover the history, and a decision from both uses one state.
 func (s *Targets) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
-	return s.history(ctx, ref.String(), 0, clientv3.WithRev(d.Revision))
+	return s.history(ctx, ref.String(), 0, nil, clientv3.WithRev(d.Revision))
 }
 
 // historyPage is the number of changes in one response.
 const historyPage = 500
 
-func (s *Targets) history(ctx context.Context, env string, limit int, opts ...clientv3.OpOption) ([]Change, error) {
+// history fails at an unreadable change, unless it can add it to damaged.
+func (s *Targets) history(ctx context.Context, env string, limit int, damaged *[]string, opts ...clientv3.OpOption) ([]Change, error) {
 	k, changes := s.db.Keys.Env(env), []Change{}
 	if limit > 0 {
 		opts = append(opts, clientv3.WithLimit(int64(min(limit, historyPage))))
 	}
 	err := s.db.ScanDown(ctx, k.History(), func(_ string, kv *etcd.KV) error {
 		var c Change
-		if err := etcd.Into(&c)(kv); err != nil {
-			return err
+		err := etcd.Into(&c)(kv)
+		if err == nil && string(kv.Key) != k.Change(c.Epoch) {
+			err = &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", c.Epoch)}
 		}
-		if string(kv.Key) != k.Change(c.Epoch) {
-			return &etcd.UnreadableError{Key: string(kv.Key), Problem: fmt.Sprintf("it is the change of epoch %d", c.Epoch)}
+		if err != nil && damaged != nil {
+			*damaged = append(*damaged, err.Error())
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 		c.written = writtenAt(kv)
 		if changes = append(changes, c); len(changes) == limit {

@@ -258,7 +258,7 @@ func TestRolloutCompletes(t *testing.T) {
 	if most := f.most.Load(); most < 1 || most > 2 {
 		t.Errorf("%d nodes ran at the same time", most)
 	}
-	history, err := f.s.Targets.History(t.Context(), dev, 0)
+	history, _, err := f.s.Targets.History(t.Context(), dev, 0)
 	if err != nil || len(history) != 3 || history[1].Kind != store.RolloutStarted || history[0].Kind != store.Promoted {
 		t.Fatalf("history %+v: %v", history, err)
 	}
@@ -569,7 +569,7 @@ func TestRolloutRevertsByItself(t *testing.T) {
 	}
 	f.untouched("web4", "web5", "web6")
 	f.returned(6)
-	history, err := f.s.Targets.History(t.Context(), dev, 1)
+	history, _, err := f.s.Targets.History(t.Context(), dev, 1)
 	if err != nil || history[0].Kind != store.Reverted || history[0].Rollout.ID != plan.ID || history[0].By != "pulley serve" {
 		t.Errorf("history %+v: %v", history, err)
 	}

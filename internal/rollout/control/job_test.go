@@ -146,7 +146,7 @@ func TestJobRunsInOrder(t *testing.T) {
 		t.Errorf("ran %s, at most %d at once; %v; %+v", got, seen.most, seen.bad, c.State)
 	}
 	f.free("web1", "web6")
-	history, err := f.s.Targets.History(t.Context(), dev, 2)
+	history, _, err := f.s.Targets.History(t.Context(), dev, 2)
 	if err != nil || history[0].Kind != store.JobEnded || history[1].Kind != store.JobStarted || history[1].Rollout.ID != plan.ID || f.desires().Default != f.old {
 		t.Errorf("history %+v: %v", history, err)
 	}
