@@ -20,6 +20,9 @@ func jobOf(seed uint64) JobConfig {
 			Batch: []rollout.Share{"", "3", "25%"}[pick(2)%3], Concurrency: []int{0, 2, 1}[pick(11)%3], Deadline: environments.Duration(20 * time.Minute),
 		},
 	}}
+	if seed%7 == 5 && !c.Restore {
+		c.Again = true
+	}
 	if seed%1000 == 999 {
 		c.Nodes, c.Policy.Concurrency = 1000, 50
 	}
