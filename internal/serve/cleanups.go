@@ -48,11 +48,11 @@ func (c *cleanups) work(ctx context.Context) error {
 	}
 	own, err := puppetserver.LoadCredentials(c.dir) // at each round: they are renewed while serve runs
 	if err != nil {
-		return err
+		return errors.Join(append(problems, err)...)
 	}
 	for _, one := range all {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return errors.Join(append(problems, ctx.Err())...)
 		}
 		problems = append(problems, c.clean(ctx, one, own))
 	}

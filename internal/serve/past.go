@@ -87,11 +87,15 @@ func (t *Tasks) lookBack(ctx context.Context) error {
 		p.pending[name] = p.seen
 	}
 	marked := len(p.pending) > 0
+	var problems []error
 	for _, ref := range refs {
 		if before, pending := p.pending[ref.String()]; pending {
-			t.complain(ctx, "cannot pause an environment whose etcd went back in time", t.goBack(ctx, ref, before, now.Revision), "env", ref)
+			if err := t.goBack(ctx, ref, before, now.Revision); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", ref, err))
+			}
 		}
 	}
+	t.complain(ctx, "cannot pause the environments whose etcd went back in time", errors.Join(problems...))
 	if marked {
 		if now, err = t.Store.Targets.Moment(ctx, refs, p.seen); err != nil {
 			return err // the same are behind at the next look

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -26,7 +27,7 @@ type Moment struct {
 // Reach is the newest change of an environment.
 type Reach struct {
 	Epoch  agent.Epoch `json:"epoch"`
-	Change string      `json:"change,omitempty"` // digest of its record, which never changes; "": there is none
+	Change string      `json:"change,omitempty"` // digest of its record, which never changes; "": there is none, or an unreadable one, which doctor deletes
 
 	// Acts that raise no epoch: abort, pause, skip and hold.
 	Rollout string `json:"rollout,omitempty"` // that owns it
@@ -48,21 +49,22 @@ type Acts struct {
 // environmentsAtOnce is the number of environments in one transaction of Moment: five reads of each.
 const environmentsAtOnce = 24
 
-// Moment reads how far etcd is. It leaves out an environment without a gate, or with an unreadable one.
+// Moment reads how far etcd is, all at one revision. It leaves out an environment without a gate, or with an unreadable one.
 func (s *Targets) Moment(ctx context.Context, refs []environments.Ref, before Moment) (Moment, error) {
 	now := Moment{Reached: map[string]Reach{}}
 	for part := range slices.Chunk(refs, environmentsAtOnce) {
 		var ops []clientv3.Op
+		at := clientv3.WithRev(now.Revision) // 0, the newest, for the first part
 		for _, ref := range part {
 			k := s.db.Env(ref)
 			was := before.Reached[ref.String()]
-			ops = append(append(ops, readActs(k, was)...), clientv3.OpGet(k.Change(was.Epoch)), clientv3.OpGet(k.History(), clientv3.WithLastKey()...))
+			ops = append(append(ops, readActs(k, was, at)...), clientv3.OpGet(k.Change(was.Epoch), at), clientv3.OpGet(k.History(), append(clientv3.WithLastKey(), at)...))
 		}
 		resp, err := s.db.Txn(ctx, nil, ops, nil)
 		if err != nil {
 			return now, etcd.Wrap(err, "cannot see whether etcd went back in time")
 		}
-		now.Revision = resp.Header.Revision
+		now.Revision = cmp.Or(now.Revision, resp.Header.Revision)
 		then, err := s.actsAt(ctx, part, before)
 		if err != nil {
 			return now, etcd.Wrap(err, "cannot see whether etcd went back in time")
@@ -84,7 +86,7 @@ func (s *Targets) Moment(ctx context.Context, refs []environments.Ref, before Mo
 			if kvs := all[3].GetResponseRange().Kvs; len(kvs) > 0 {
 				r.kept = digestOf(kvs[0].Value)
 			}
-			if kvs := all[4].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Key) == s.db.Env(ref).Change(gate.Epoch) {
+			if kvs := all[4].GetResponseRange().Kvs; len(kvs) > 0 && string(kvs[0].Key) == s.db.Env(ref).Change(gate.Epoch) && etcd.Into(new(Change))(kvs[0]) == nil {
 				r.Change = digestOf(kvs[0].Value)
 			}
 			now.Reached[ref.String()] = r
@@ -158,7 +160,7 @@ func (r Reach) SameActs(other Reach) bool {
 func digestOf(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
 // Behind returns the environments that are before an earlier moment, although they were there then: all, if etcd itself is.
-func (m Moment) Behind(before Moment) (environments []string) {
+func (m Moment) Behind(before Moment) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(m.Reached)) {
 		now, was := m.Reached[name], before.Reached[name]
 		switch {
@@ -166,12 +168,12 @@ func (m Moment) Behind(before Moment) (environments []string) {
 		case was.Epoch == 0 || now.since > before.Revision: // it is new, or was made again
 			continue
 		case now.lost(was):
-		case now.Epoch >= was.Epoch && (now.kept == was.Change || now.kept == "" && now.Epoch > was.Epoch+HistoryKept): // serve deletes old changes
+		case now.Epoch >= was.Epoch && (was.Change == "" || now.kept == was.Change || now.kept == "" && now.Epoch > was.Epoch+HistoryKept): // serve deletes old changes
 			continue
 		}
-		environments = append(environments, name)
+		names = append(names, name)
 	}
-	return environments
+	return names
 }
 
 // GoneBack marks an environment whose etcd was seen to be farther: as Anchor does after a restore. It does nothing, and returns 0, if

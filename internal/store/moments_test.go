@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -58,6 +59,13 @@ func TestMomentsThatGoBack(t *testing.T) {
 			_, other := client.Put(ctx, gate, `{"v":1,"epoch":1,"state":"open"}`)
 			return errors.Join(err, other)
 		}, 0},
+		"an unreadable change": {func() error {
+			_, err := client.Put(ctx, "/pulley/v1/environments/dev/history/000000000003", "damaged")
+			_, other := client.Put(ctx, gate, `{"v":1,"epoch":3,"state":"open"}`)
+			look()
+			_, third := client.Delete(ctx, "/pulley/v1/environments/dev/history/000000000003") // by doctor
+			return errors.Join(err, other, third)
+		}, 0},
 		"unreadable": {func() error { _, err := client.Put(ctx, gate, "damaged"); return err }, 0},
 	} {
 		if _, err := client.Delete(ctx, "/pulley/v1/environments/dev/", clientv3.WithPrefix()); err != nil {
@@ -106,5 +114,47 @@ func TestMomentsThatGoBack(t *testing.T) {
 	}
 	if behind := look(); len(behind) != 1 {
 		t.Errorf("a lower revision: %v are behind", behind)
+	}
+}
+
+// Changes while serve reads many environments are no step back.
+func TestMomentOfManyEnvironments(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st, client := open(t, server, ""), server.Client()
+	var refs []environments.Ref
+	for i := range 30 {
+		refs = append(refs, environments.Ref{Environment: fmt.Sprintf("e%02d", i)})
+	}
+	epoch := 0
+	set := func() {
+		epoch++
+		for _, ref := range []environments.Ref{refs[0], refs[29]} {
+			if _, err := client.Put(t.Context(), "/pulley/v1/environments/"+ref.Environment+"/gate", fmt.Sprintf(`{"v":1,"epoch":%d,"state":"open"}`, epoch)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	set()
+	writes := 0
+	store.BeforeCalls(st, func(call int32) {
+		if call > 1 {
+			writes++
+			set()
+		}
+	})
+	var last store.Moment
+	for range 3 {
+		now, err := st.Targets.Moment(t.Context(), refs, last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if behind := now.Behind(last); len(behind) > 0 || len(now.Reached) != 2 {
+			t.Errorf("%v of %v are behind", behind, now.Reached)
+		}
+		last = now
+	}
+	if writes < 5 {
+		t.Errorf("%d writes", writes)
 	}
 }

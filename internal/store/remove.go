@@ -98,12 +98,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 			own = append(own, k.FirstBoot(key))
 		}
 	}
-	for len(own) > etcd.MaxOps/2 { // what etcd does not take in the transaction; the removal may be repeated
-		if _, err := s.db.Run(ctx, etcd.If().Delete(own[:etcd.MaxOps/2]...)); err != nil {
-			return err
-		}
-		own = own[etcd.MaxOps/2:]
-	}
+	own, late := own[:min(len(own), etcd.MaxOps/2)], own[min(len(own), etcd.MaxOps/2):] // late: what etcd does not take in the transaction
 	gone = append(gone, own...)
 	var users []string // of a join, or pre-created, since shutOut
 	if identity.Live() {
@@ -134,6 +129,11 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		return err
 	case !resp.Succeeded:
 		return etcd.ErrConflict
+	}
+	for part := range slices.Chunk(late, etcd.MaxOps) { // of a node that is gone: no guard; the removal may be repeated
+		if _, err := s.db.Run(ctx, etcd.If().Delete(part...)); err != nil {
+			return err
+		}
 	}
 	for _, user := range users {
 		if user == "" {
