@@ -238,10 +238,14 @@ func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Stor
 	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
 }
 
-// warn prints the unreadable keys.
-func (o *options) warn(damaged []string) {
-	for _, d := range damaged {
-		cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
+// warn prints warnings, and after the last of them the remedy for unreadable keys.
+func (o *options) warn(all []string) {
+	unreadable := slices.ContainsFunc(all, func(w string) bool { return strings.HasPrefix(w, "cannot read key ") })
+	for i, w := range all {
+		if unreadable && i == len(all)-1 {
+			w += "\nrun `pulley doctor`: it names the command that deletes a key that cannot be read"
+		}
+		cli.Complain(o.env, program, fmt.Errorf("warning: %s", w))
 	}
 }
 
