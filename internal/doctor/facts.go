@@ -85,7 +85,8 @@ type environment struct {
 	ref        environments.Ref
 	spec       *environments.Environment // nil: there is none, or it cannot be read
 	hosts      map[string]agent.Host
-	reported   map[string]int64 // keys that a node wrote
+	exports    map[string]agent.Export // with address_fact
+	reported   map[string]int64        // keys that a node wrote
 	identities map[string]store.Identity
 	precreated map[string]store.Precreated
 	boots      map[string]store.FirstBoot
@@ -202,6 +203,11 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 	for _, read := range []func(){
 		func() { e.spec, _, err = st.Environments.Spec(ctx, e.ref) },
 		func() { e.hosts, _, err = st.Fleet.HostList(ctx, e.ref) },
+		func() {
+			if e.spec != nil && e.spec.Hosts.AddressFact != "" {
+				_, e.exports, err = st.Fleet.Exports(ctx, e.ref)
+			}
+		},
 		func() { e.presigned, _, err = st.Identities.AllPresigned(ctx, e.ref) },
 		func() { e.precreated, _, err = st.Identities.Precreated(ctx, e.ref) },
 		func() { e.identities, _, err = st.Identities.List(ctx, e.ref) },

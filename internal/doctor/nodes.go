@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/fleet"
+	"pulley/internal/hosts"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -255,7 +257,7 @@ func machineIDs(f *facts) (all []Finding) {
 	return all
 }
 
-// claims finds what machines said of themselves and what belongs to other nodes, addresses of two nodes, and hostnames that differ from
+// claims finds what machines said of themselves and what belongs to other nodes, addresses of several nodes, and hostnames that differ from
 // the names.
 func claims(f *facts) (all []Finding) {
 	for _, e := range f.environments {
@@ -290,11 +292,35 @@ func claims(f *facts) (all []Finding) {
 				at[h.Checked] = h
 			}
 		}
+		for address, nodes := range sorted(e.shared()) {
+			if refused++; refused <= oneByOne {
+				all = append(all, Finding{Code: addressShared, Severity: Warning, Environment: env, Params: Params{Subject: address, Count: int64(len(nodes)), Nodes: nodes[:min(len(nodes), someOf)]}})
+			}
+		}
 		if differ.Params.Count > 0 {
 			all = append(all, differ)
 		}
 	}
 	return all
+}
+
+// shared returns the addresses that no node has in pulley::hosts, because several list them, with these nodes.
+func (e environment) shared() map[string][]string {
+	if e.spec == nil {
+		return nil
+	}
+	view := hosts.View{AddressFact: e.spec.Hosts.AddressFact}
+	for _, role := range e.spec.Roles {
+		view.All = view.All || slices.Contains(role.Sees, environments.AllRoles)
+		view.Roles = append(view.Roles, role.Sees...)
+	}
+	for _, text := range e.spec.Hosts.Networks {
+		if network, err := netip.ParsePrefix(text); err == nil {
+			view.Networks = append(view.Networks, network)
+		}
+	}
+	nodes, _ := hosts.Parse(e.hosts, e.exports)
+	return view.Shared(nodes)
 }
 
 // gone reports whether a node is on no list: not a host, not called for, without an identity.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -99,5 +100,49 @@ func TestOneMachineIDOfTwoNodesIsNamed(t *testing.T) {
 	got := machineIDs(f)
 	if len(got) != 1 || got[0].Severity != Warning || got[0].Sentence() != "3 nodes have the machine id one: web1 of dev, web2 of dev, db1 of prod" || !strings.Contains(got[0].Remedy(), "systemd-machine-id-setup") {
 		t.Errorf("got %+v: %s", got, got[0].Sentence())
+	}
+}
+
+// Nodes that lose their address in pulley::hosts without a word stop those that connect to it. Honest machines share the addresses of bridges.
+func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
+	t.Parallel()
+	host := func(node, checked string, addresses ...string) agent.Host {
+		return agent.Host{Node: node, Role: "web", Addresses: append([]string{"172.17.0.1"}, addresses...), Checked: checked}
+	}
+	export := map[string]agent.Export{"web1": {Facts: map[string]json.RawMessage{"ip": json.RawMessage(`"172.17.0.1"`)}}}
+	for _, c := range []struct {
+		name, seen string
+		spec       environments.HostSettings
+		checked    string
+		want       string
+	}{
+		{name: "both have it in the network", seen: "web", spec: environments.HostSettings{Networks: []string{"10.1.0.0/16"}}, checked: "10.0.0.", want: "10.1.0.9: web1, web2"},
+		{name: "all roles are seen", seen: "all", spec: environments.HostSettings{Networks: []string{"10.1.0.0/16"}}, checked: "10.0.0.", want: "10.1.0.9: web1, web2"},
+		{name: "others are seen", seen: "db", spec: environments.HostSettings{Networks: []string{"10.1.0.0/16"}}, checked: "10.0.0."},
+		{name: "a checked one is preferred", seen: "web", checked: "10.0.0."},
+		{name: "another network is preferred", seen: "web", spec: environments.HostSettings{Networks: []string{"10.0.0.0/16", "10.1.0.0/16"}}},
+		{name: "the first one is of a bridge", seen: "web", want: "172.17.0.1: web1, web2"},
+		{name: "the fact has it", seen: "web", spec: environments.HostSettings{AddressFact: "ip"}, checked: "10.0.0.", want: "172.17.0.1: web1, web2"},
+	} {
+		of := func(n string) string {
+			if c.checked == "" {
+				return ""
+			}
+			return c.checked + n
+		}
+		e := environment{ref: environments.Ref{Environment: "dev"}, exports: export, hosts: map[string]agent.Host{
+			"web1": host("web1", of("1"), "10.0.0.1", "10.1.0.9"), "web2": host("web2", of("2"), "10.0.0.2", "10.1.0.9"),
+		}}
+		e.spec = &environments.Environment{Hosts: c.spec, Roles: []environments.Role{{Name: "lb", Sees: []string{c.seen}}}}
+		var got []string
+		for _, f := range claims(&facts{environments: []environment{e}}) {
+			got = append(got, f.Params.Subject+": "+someNodes(f.Params))
+			if !strings.Contains(f.Sentence(), f.Params.Subject) || f.Remedy() == "" {
+				t.Errorf("%s: %s", c.name, f.Sentence())
+			}
+		}
+		if strings.Join(got, "; ") != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
 	}
 }

@@ -181,9 +181,32 @@ func owners(nodes []Node) map[netip.Addr]string {
 	return of
 }
 
+// Shared returns the addresses that several nodes list, and that are the main one of none of them, although the view would show it of a node. It
+// names all nodes that list each.
+func (v *View) Shared(nodes []Node) map[string][]string {
+	of, shared := owners(nodes), map[string][]string{}
+	for _, n := range nodes {
+		if !v.All && !slices.Contains(v.Roles, n.Role) {
+			continue
+		}
+		main, has := v.main(n, nil)
+		if owner, listed := of[main]; has && listed && owner == "" {
+			shared[main.String()] = nil
+		}
+	}
+	for _, n := range nodes {
+		for _, a := range n.Addresses {
+			if names, is := shared[a.String()]; is {
+				shared[a.String()] = append(names, n.Name)
+			}
+		}
+	}
+	return shared
+}
+
 // main returns the address that the fact of the view has, if the networks contain it; else the first address in the first
 // network that has one. Without networks, it is the first address. The address that serve saw the node use precedes the others. No
-// address of another node is one.
+// address of another node by of is one.
 func (v *View) main(n Node, of map[netip.Addr]string) (netip.Addr, bool) {
 	own := func(a netip.Addr) bool {
 		name, has := of[a]
