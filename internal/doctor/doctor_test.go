@@ -265,6 +265,40 @@ func TestDoctorFindsAnOpenFleet(t *testing.T) {
 	}
 }
 
+// Doctor must name what it could not read: a check that is silent for that reason looks like one that passed.
+func TestDoctorNamesWhatItCouldNotRead(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, root, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	apply(t, st)
+	if err := st.Access.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
+		t.Fatal(err)
+	}
+	const prefix, role = "/pulley/v1/", "pulley/viewer"
+	if lines := found(t, examine(t, server, viewer, false)); strings.Contains(lines, "cannot be examined") {
+		t.Fatalf("before:\n%s", lines)
+	}
+	if _, err := root.RoleRevokePermission(ctx, role, prefix, clientv3.GetPrefixRangeEnd(prefix)); err != nil {
+		t.Fatal(err)
+	}
+	from := prefix
+	for _, next := range [][2]string{{"disk", "disk\x00"}, {"notices/", "notices0"}, {"publishing/", "publishing0"}, {"\xff", ""}} {
+		if _, err := root.RoleGrantPermission(ctx, role, from, prefix+next[0], clientv3.PermissionType(clientv3.PermRead)); err != nil {
+			t.Fatal(err)
+		}
+		from = prefix + next[1]
+	}
+	d := examine(t, server, viewer, false)
+	lines := found(t, d)
+	for _, want := range []string{
+		"cannot look for unreadable keys of the fleet: ", "cannot list notices: ", "cannot read the state of the disk of etcd: ", "cannot read who publishes or prunes: ",
+	} {
+		if !strings.Contains(lines, "warning readable cannot be examined: "+want) {
+			t.Errorf("it does not contain %q:\n%s", want, lines)
+		}
+	}
+}
+
 // Without client certificates a common name proves nothing.
 func TestDoctorFindsAServerWithoutClientCertificates(t *testing.T) {
 	t.Parallel()

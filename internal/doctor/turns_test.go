@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -144,5 +145,14 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 		if strings.Join(got, "; ") != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// An environment that could not be examined must not look like one without problems.
+func TestUnexaminedEnvironmentIsNamed(t *testing.T) {
+	t.Parallel()
+	got := readable(&facts{environments: []environment{{ref: environments.Ref{Environment: "dev"}, unexamined: []error{errors.New("cannot list first boots")}}}})
+	if len(got) != 1 || got[0].Severity != Warning || got[0].Environment != "dev" || got[0].Sentence() != "cannot be examined: cannot list first boots" || got[0].Remedy() == "" {
+		t.Errorf("%+v", got)
 	}
 }
