@@ -22,7 +22,7 @@ func runScript(ctx context.Context, line, tree string, deadline time.Duration) (
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("it took longer than %s", deadline))
 	defer cancel()
 	result, said := &clip.Head{Limit: maxScriptOutput}, &clip.Head{Limit: maxScriptOutput}
-	cmd := child.Command{Path: "/bin/sh", Args: []string{"-c", line}, Dir: tree, Env: environ(), Stdout: result, Stderr: said, ReadOnly: tree}
+	cmd := child.Command{Path: "/bin/sh", Args: []string{"-c", line}, Dir: tree, Env: environ(), Stdout: result, Stderr: said, ReadOnly: tree, Bound: true}
 	err = cmd.Run(ctx)
 	confined = true
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EINVAL) {

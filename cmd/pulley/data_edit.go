@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,7 +86,7 @@ func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref environmen
 		return change.Data{}, err
 	}
 	for {
-		if err := d.editor(file); err != nil {
+		if err := d.editor(ctx, file); err != nil {
 			return change.Data{}, err
 		}
 		text, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
@@ -117,8 +118,11 @@ func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref environmen
 	}
 }
 
-// editor runs the user's editor, which has the environment of the operator's shell: a command of pulley in it reaches the same fleet. Its end has no deadline: a person works in it. Ctrl-C is the editor's until then.
-func (d *dataOptions) editor(file string) error {
+// editorGrace is the time that an editor has after SIGTERM to save its state.
+const editorGrace = 2 * time.Second
+
+// editor runs the user's editor, which has the environment of the operator's shell: a command of pulley in it reaches the same fleet. Its end has no deadline: a person works in it. Ctrl-C is the editor's until then; SIGTERM ends both.
+func (d *dataOptions) editor(ctx context.Context, file string) error {
 	signal.Reset(os.Interrupt)
 	pressed := make(chan os.Signal, 1)
 	signal.Notify(pressed, os.Interrupt)
@@ -126,8 +130,11 @@ func (d *dataOptions) editor(file string) error {
 	editor := cmp.Or(d.env.Getenv("VISUAL"), d.env.Getenv("EDITOR"), "vi")
 	err := child.Command{
 		Path: "sh", Args: []string{"-c", "exec env " + editor + ` "$1"`, "sh", file}, // the variable may have arguments; a shell that waits would die of Ctrl-C
-		Env: os.Environ(), Stdin: d.env.Stdin, Stdout: d.env.Stdout, Stderr: d.env.Stderr, Terminal: true,
-	}.Run(context.Background())
+		Env: os.Environ(), Stdin: d.env.Stdin, Stdout: d.env.Stdout, Stderr: d.env.Stderr, Terminal: true, Grace: editorGrace,
+	}.Run(ctx)
+	if ctx.Err() != nil {
+		return fmt.Errorf("cannot edit the layer: %w", ctx.Err())
+	}
 	if err != nil {
 		return fmt.Errorf("cannot edit the layer: editor %q: %w\nset EDITOR to the command of your editor", cli.Clean(editor), err)
 	}

@@ -43,7 +43,7 @@ type Command struct {
 
 	Left     Left   // what may stay of the processes that it leaves
 	Terminal bool   // it stays in the group and session of this process: it may read the terminal, and gets its Ctrl-C
-	Bound    bool   // the kernel kills it when this process dies
+	Bound    bool   // the kernel kills it, but not what it started, when this process dies
 	ReadOnly string // a folder that it sees read-only, in a PID namespace of its own; needs the right to create namespaces
 }
 
@@ -55,7 +55,7 @@ type Left int
 
 // Kinds of Left. At a deadline, all end that the program waits for.
 const (
-	EndAll       Left = iota // nothing: also no process in a session of its own
+	EndAll       Left = iota // nothing, also no process in a session of its own, unless it has another environment too (env -i setsid)
 	KeepServices             // processes in sessions of their own, as a daemon is
 	KeepAll                  // all
 )
@@ -78,6 +78,7 @@ type Child struct {
 
 // Start starts the program. The caller must call Wait.
 func (c Command) Start() (*Child, error) {
+	private()
 	name, args := c.Path, c.Args
 	p := &Child{command: c, cmd: exec.Command(name, args...), ended: make(chan struct{})}
 	cmd := p.cmd
@@ -100,6 +101,16 @@ func (c Command) Start() (*Child, error) {
 	p.Process, _ = Read(cmd.Process.Pid)
 	p.PID = cmd.Process.Pid
 	return p, nil
+}
+
+// private keeps the descriptors that this process inherited, from a shell or a supervisor, from its children. Go opens its own so.
+func private() {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
 }
 
 // follow starts the program, and waits for its end without reading its status: until then, it keeps its number as a zombie.
@@ -160,24 +171,11 @@ func (p *Child) hasEnded() bool {
 func (p *Child) End() bool {
 	p.reading.Lock()
 	defer p.reading.Unlock()
-	if !p.command.Terminal {
-		return p.end(p.command.Grace, p.hasEnded)
+	target := -p.PID // its group
+	if p.command.Terminal {
+		target = p.PID
 	}
-	if p.hasEnded() {
-		return true
-	}
-	_ = syscall.Kill(p.PID, syscall.SIGTERM)
-	for _, wait := range []time.Duration{p.command.Grace, hardWait} {
-		timer := time.NewTimer(wait)
-		select {
-		case <-p.ended:
-			timer.Stop()
-			return true
-		case <-timer.C:
-			_ = syscall.Kill(p.PID, syscall.SIGKILL)
-		}
-	}
-	return false
+	return p.end(target, p.command.Grace, p.hasEnded)
 }
 
 // EndWithin is End with another time between the signals. 0 leaves out the gentle one.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -96,10 +97,10 @@ func TestStatusIsReadLast(t *testing.T) {
 // A hang ends at its deadline, with processes in other sessions and those that ignore SIGTERM.
 func TestDeadlineEndsAll(t *testing.T) {
 	t.Parallel()
-	for _, grace := range []time.Duration{0, 100 * time.Millisecond} {
+	for _, kind := range []Command{{}, {Grace: 100 * time.Millisecond}, {Grace: 100 * time.Millisecond, Terminal: true}} {
 		file := filepath.Join(t.TempDir(), "pid")
 		c := shell(`trap '' TERM; setsid sh -c 'trap "" TERM; echo $$ > "$0"; while :; do sleep 1; done' "$1"; sleep 1000`, file)
-		c.Grace = grace
+		c.Grace, c.Terminal = kind.Grace, kind.Terminal
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()
@@ -107,10 +108,10 @@ func TestDeadlineEndsAll(t *testing.T) {
 		late := errors.New("late")
 		cancel(late)
 		if err := <-ended; !errors.Is(err, late) {
-			t.Errorf("grace %v: %v", grace, err)
+			t.Errorf("%+v: %v", kind, err)
 		}
 		if other.Alive() {
-			t.Errorf("grace %v: %+v still runs", grace, other)
+			t.Errorf("%+v: %+v still runs", kind, other)
 		}
 	}
 }
@@ -127,6 +128,19 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 	if _, err := shell("echo cause >&2; exit 4").Output(t.Context(), 8); err == nil || err.Error() != "exit status 4: cause" {
 		t.Error(err)
+	}
+}
+
+// A descriptor of a shell or a supervisor, such as the socket of another service, is not for children.
+func TestDescriptorsAreNotInherited(t *testing.T) {
+	fd, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0) // without O_CLOEXEC, as an inherited one
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	out, err := shell("ls /proc/$$/fd").Output(t.Context(), 1000)
+	if err != nil || slices.Contains(strings.Fields(string(out)), strconv.Itoa(fd)) {
+		t.Errorf("%q, %v", out, err)
 	}
 }
 

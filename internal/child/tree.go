@@ -115,22 +115,22 @@ const hardWait = 10 * time.Second
 // half of grace to exit, because a killed package manager breaks the next run; then it receives SIGTERM too. After grace, all
 // receive SIGKILL. The result is false if a process survives SIGKILL.
 func (p Process) End(grace time.Duration) bool {
-	return p.end(grace, func() bool { return !p.Alive() })
+	return p.end(-p.PID, grace, func() bool { return !p.Alive() })
 }
 
-// end is End. While gone returns false, the number of the process is not reused.
-func (p Process) end(grace time.Duration, gone func() bool) bool {
+// end is End; target is the process or its group, as for kill(2). While gone returns false, the number of the process is not reused.
+func (p Process) end(target int, grace time.Duration, gone func() bool) bool {
 	tree := Tree{p}
-	toGroup := func(s syscall.Signal) {
+	send := func(s syscall.Signal) {
 		if !gone() {
-			_ = syscall.Kill(-p.PID, s)
+			_ = syscall.Kill(target, s)
 		}
 	}
 	if grace > 0 {
-		toGroup(syscall.SIGSTOP) // else it may start another process while the tree is read
+		send(syscall.SIGSTOP) // else it may start another process while the tree is read
 		tree = tree.Grow()
-		toGroup(syscall.SIGTERM)
-		toGroup(syscall.SIGCONT)
+		send(syscall.SIGTERM)
+		send(syscall.SIGCONT)
 	}
 	began, asked := time.Now(), false
 	for time.Since(began) < grace {
@@ -145,7 +145,7 @@ func (p Process) end(grace time.Duration, gone func() bool) bool {
 	}
 	for began = time.Now(); time.Since(began) < hardWait; pause(began) {
 		tree = tree.Grow()
-		toGroup(syscall.SIGKILL)
+		send(syscall.SIGKILL)
 		tree.Signal(syscall.SIGKILL)
 		if gone() && !tree.Alive() {
 			return true

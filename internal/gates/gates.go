@@ -167,11 +167,11 @@ func unanswered(err error) rollout.Answer {
 	return rollout.Answer{Code: rollout.GateUnanswered, Text: agent.Prose(clip.Line(text, maxText))}
 }
 
-// run runs the command of a gate. It gets no setting and no credential of serve.
+// run runs the command of a gate. It gets no setting and no credential of serve, and does not outlive it.
 func (g Gate) run(ctx context.Context, about About) rollout.Answer {
 	out := &clip.Tail{Limit: maxText}
 	err := child.Command{
-		Path: g.Command[0], Args: g.Command[1:], Stdout: out, Stderr: out, Grace: grace,
+		Path: g.Command[0], Args: g.Command[1:], Stdout: out, Stderr: out, Grace: grace, Bound: true,
 		Env: append(child.Filtered(os.Environ()), "PULLEY_ENVIRONMENT="+about.Environment, "PULLEY_ROLLOUT="+about.Rollout, "PULLEY_RELEASE="+about.Target.Release, fmt.Sprintf("PULLEY_DATA=%d", about.Target.Data)),
 	}.Run(ctx)
 	exited := (*exec.ExitError)(nil)

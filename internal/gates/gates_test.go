@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,6 +129,40 @@ func TestLoadRefuses(t *testing.T) {
 			t.Errorf("%s: %v", definition, err)
 		}
 	}
+}
+
+// A gate that hangs while serve is killed would run for ever, once for each serve.
+func TestGatesEndWithServe(t *testing.T) {
+	const variable = "PULLEY_TEST_GATE"
+	if file := os.Getenv(variable); file != "" { // a serve that the test kills
+		Gate{Command: []string{"sh", "-c", `echo $$ > "$0"; exec sleep 1000`, file}}.run(t.Context(), About{})
+		return
+	}
+	file := filepath.Join(t.TempDir(), "pid")
+	serve := exec.Command(os.Args[0], "-test.run=^TestGatesEndWithServe$")
+	serve.Env = append(os.Environ(), variable+"="+file)
+	if err := serve.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var gate child.Process
+	await := func(condition func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the gate is %+v", gate)
+			}
+		}
+	}
+	await(func() bool {
+		text, _ := os.ReadFile(file)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		gate, _ = child.Read(pid)
+		return err == nil && gate.Alive()
+	})
+	defer child.Tree{gate}.Signal(syscall.SIGKILL)
+	_ = serve.Process.Kill()
+	_ = serve.Wait()
+	await(func() bool { return !gate.Alive() })
 }
 
 // Keys of etcd, credentials of clouds and proxies in the environment of serve do not reach a gate, and no process of it is left.
