@@ -2,9 +2,11 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -15,6 +17,7 @@ import (
 	"unicode"
 
 	"pulley/internal/clip"
+	"pulley/internal/shellquote"
 )
 
 // gitDeadline limits the time of one git query.
@@ -35,6 +38,9 @@ type repository struct {
 }
 
 func findRepository(ctx context.Context, dir string) (*repository, error) {
+	if err := noPipes(dir); err != nil {
+		return nil, err
+	}
 	r := &repository{dir: dir}
 	out, err := r.ask(ctx, "rev-parse", "--is-inside-work-tree")
 	var said *commandError
@@ -59,6 +65,68 @@ func findRepository(ctx context.Context, dir string) (*repository, error) {
 	prefix, err := r.ask(ctx, "rev-parse", "--show-prefix")
 	r.prefix = strings.TrimSuffix(prefix, "/")
 	return r, err
+}
+
+// pipeError names a pipe in the place of a file that git reads: git would wait for it.
+type pipeError struct{ path string }
+
+func (e *pipeError) Error() string {
+	return e.path + " is a named pipe, which git would wait for\nremove it: rm " + shellquote.Join([]string{e.path})
+}
+
+// noPipes returns a *pipeError for a pipe that git would read in a folder, in those above it up to the root of the repository, or in
+// the files of the repository.
+func noPipes(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if err := pipeIn(dir, isGitDir(dir)); err != nil {
+		return err
+	}
+	for up := dir; ; up = filepath.Dir(up) {
+		for _, name := range []string{".git", ".gitignore", ".gitattributes"} {
+			if err := pipeIn(filepath.Join(up, name), true); err != nil {
+				return err
+			}
+		}
+		link, err := readIn(up, ".git", 4<<10) // of a worktree or a submodule; fails for a folder
+		if target, ok := strings.CutPrefix(strings.TrimSpace(link), "gitdir: "); ok && err == nil {
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(up, target)
+			}
+			target, _, _ = strings.Cut(target, "/worktrees/") // the repository that it shares
+			return pipeIn(target, true)
+		}
+		if isGitDir(filepath.Join(up, ".git")) || up == filepath.Dir(up) {
+			return nil
+		}
+	}
+}
+
+func isGitDir(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, "objects"))
+	_, noHead := os.Lstat(filepath.Join(dir, "HEAD"))
+	return err == nil && info.IsDir() && noHead == nil
+}
+
+// pipeIn finds a pipe in a folder, or at a path: any if the folder is git's own, else those with a name that git reads.
+func pipeIn(at string, own bool) error {
+	return filepath.WalkDir(at, func(name string, d fs.DirEntry, err error) error {
+		base := filepath.Base(name)
+		switch {
+		case err != nil: // git reports it
+		case d.IsDir() && own && base == "objects":
+			return fs.SkipDir
+		case d.IsDir() && !own && base == ".git":
+			return cmp.Or(pipeIn(name, true), fs.SkipDir)
+		case own || base == ".git" || base == ".gitignore" || base == ".gitattributes" || base == ".gitmodules":
+			if info, err := os.Stat(name); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+				return &pipeError{name}
+			}
+		}
+		return nil
+	})
 }
 
 func sameFile(a, b string) bool {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -182,5 +183,37 @@ func TestNestedSubmoduleIsCheckedOut(t *testing.T) {
 	git(t, control, "-c", "protocol.file.allow=always", "submodule", "update", "-q", "--init", "--recursive")
 	if got := published(t, open(t, control, Options{})); !slices.Contains(got, "modules/m/deep/init.pp") {
 		t.Error(got)
+	}
+}
+
+// Git waits for a pipe in the place of a file that it reads: for two minutes, without a cause.
+func TestPipesOfARepositoryAreRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"control/site.pp": "s", "control/modules/m/init.pp": "i"})
+	commit(t, dir, "one")
+	tree := filepath.Join(t.TempDir(), "tree")
+	git(t, dir, "worktree", "add", "-q", "--detach", tree)
+	for _, name := range []string{"control/modules/m/.gitignore", ".gitignore", ".gitattributes", ".git/info/exclude", ".git/config", ".git/HEAD", ".git/refs/heads/x"} {
+		file := filepath.Join(dir, name)
+		before, _ := os.ReadFile(file)
+		os.Remove(file)
+		if err := syscall.Mkfifo(file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range []Options{{}, {Ref: "HEAD"}} {
+			refused(t, filepath.Join(dir, "control"), o, file+" is a named pipe, which git would wait for\nremove it: rm "+file)
+		}
+		if name == ".git/config" {
+			refused(t, tree, Options{}, file+" is a named pipe")
+			refused(t, filepath.Join(dir, ".git"), Options{Ref: "HEAD"}, file+" is a named pipe")
+		}
+		os.Remove(file)
+		if before != nil {
+			write(t, dir, map[string]string{name: string(before)})
+		}
+	}
+	if f := open(t, filepath.Join(dir, "control"), Options{}); f.Facts.Commit == "" {
+		t.Errorf("%+v", f)
 	}
 }

@@ -95,6 +95,8 @@ func (f *Folder) open(ctx context.Context, dir string, o Options) error {
 	repo, found := findRepository(ctx, dir)
 	f.branch = repo.branch(ctx, o)
 	switch {
+	case errors.As(found, new(*pipeError)):
+		return fmt.Errorf("cannot read the git repository of %s: %w", dir, found)
 	case o.Ref != "" && found != nil:
 		return fmt.Errorf("cannot publish ref %q of %s: %w", o.Ref, dir, found)
 	case o.Ref != "":
