@@ -41,6 +41,7 @@ const (
 	maxText        = 200     // bytes of an answer that are stored
 	defaultTimeout = 30 * time.Second
 	grace          = 5 * time.Second // of a command, between the signals
+	maxAge         = time.Minute     // of an answer of Prometheus, by its clock
 )
 
 // Gate is one definition. It has one of Command, HTTP and Prometheus.
@@ -119,7 +120,7 @@ func Ask(ctx context.Context, file string, names []string, about About, now func
 				answer = unanswered(problem)
 			case known:
 				ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(gate.Timeout), defaultTimeout))
-				answer = gate.ask(ctx, about)
+				answer = gate.ask(ctx, about, now())
 				cancel()
 			}
 			answer.At = now().UTC().Truncate(time.Second)
@@ -132,7 +133,7 @@ func Ask(ctx context.Context, file string, names []string, about About, now func
 	return answers
 }
 
-func (g Gate) ask(ctx context.Context, about About) rollout.Answer {
+func (g Gate) ask(ctx context.Context, about About, now time.Time) rollout.Answer {
 	switch {
 	case len(g.Command) > 0:
 		return g.run(ctx, about)
@@ -146,7 +147,7 @@ func (g Gate) ask(ctx context.Context, about About) rollout.Answer {
 		}
 		return passed
 	}
-	return g.query(ctx)
+	return g.query(ctx, now)
 }
 
 var passed = rollout.Answer{Code: rollout.GatePassed}
@@ -203,8 +204,8 @@ func get(ctx context.Context, address string) (status int, body []byte, err erro
 	return resp.StatusCode, body, err
 }
 
-// query asks for the value of a query now: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
-func (g Gate) query(ctx context.Context) rollout.Answer {
+// query asks for the value of a query now. The times of its samples are that of the evaluation; an old one is that of a cache: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
+func (g Gate) query(ctx context.Context, now time.Time) rollout.Answer {
 	status, body, err := get(ctx, strings.TrimSuffix(g.Prometheus, "/")+"/api/v1/query?query="+url.QueryEscape(g.Query))
 	if err != nil {
 		return unanswered(err)
@@ -219,12 +220,14 @@ func (g Gate) query(ctx context.Context) rollout.Answer {
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" || status != http.StatusOK {
 		return unanswered(fmt.Errorf("HTTP status %d: %s", status, cmp.Or(answer.Error, "no answer of Prometheus")))
 	}
-	samples, err := samplesOf(answer.Data.ResultType, answer.Data.Result)
+	samples, oldest, err := samplesOf(answer.Data.ResultType, answer.Data.Result)
 	switch {
 	case err != nil:
 		return unanswered(err)
 	case len(samples) == 0:
 		return refused("the query has no samples")
+	case now.Sub(oldest) > maxAge:
+		return unanswered(fmt.Errorf("the answer is %s old: it is that of a cache, or clocks differ", now.Sub(oldest).Round(time.Second)))
 	}
 	for _, text := range samples {
 		switch value, err := strconv.ParseFloat(text, 64); {
@@ -237,8 +240,8 @@ func (g Gate) query(ctx context.Context) rollout.Answer {
 	return passed
 }
 
-// samplesOf returns the values of a vector or a scalar, as Prometheus writes them.
-func samplesOf(kind string, result json.RawMessage) (values []string, err error) {
+// samplesOf returns the values of a vector or a scalar, as Prometheus writes them, and the time of the oldest.
+func samplesOf(kind string, result json.RawMessage) (values []string, oldest time.Time, err error) {
 	type sample [2]any // time and value
 	var samples []sample
 	switch kind {
@@ -253,14 +256,18 @@ func samplesOf(kind string, result json.RawMessage) (values []string, err error)
 			samples = append(samples, v.Value)
 		}
 	default:
-		return nil, fmt.Errorf("the result of the query is a %.20s, not a vector or a scalar", kind)
+		return nil, oldest, fmt.Errorf("the result of the query is a %.20s, not a vector or a scalar", kind)
 	}
 	for _, s := range samples {
+		seconds, timed := s[0].(float64)
 		value, ok := s[1].(string)
-		if !ok && err == nil {
-			err = errors.New("a sample of the query has no value")
+		if !(ok && timed) && err == nil {
+			err = errors.New("a sample of the query has no value or no time")
+		}
+		if at := time.UnixMilli(int64(seconds * 1000)); oldest.IsZero() || at.Before(oldest) {
+			oldest = at
 		}
 		values = append(values, value)
 	}
-	return values, err
+	return values, oldest, err
 }

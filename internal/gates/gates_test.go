@@ -22,8 +22,10 @@ import (
 // A gate that lets a bad release through, or cannot be asked and does not say so, is worse than none.
 func TestGatesAnswer(t *testing.T) {
 	t.Parallel()
+	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		result := func(kind, of string) {
+			of = strings.NewReplacer("NOW", fmt.Sprintf("%d.25", at.Unix()-50), "OLD", fmt.Sprint(at.Unix()-90)).Replace(of)
 			fmt.Fprintf(w, `{"status":"success","data":{"resultType":%q,"result":%s}}`, kind, of)
 		}
 		switch r.URL.Path + " " + r.URL.Query().Get("query") {
@@ -36,19 +38,23 @@ func TestGatesAnswer(t *testing.T) {
 		case "/slow ":
 			<-r.Context().Done()
 		case "/api/v1/query few < 5":
-			result("vector", `[{"metric":{},"value":[1,"3"]}]`)
+			result("vector", `[{"metric":{},"value":[NOW,"3"]}]`)
 		case "/api/v1/query many < 5":
 			result("vector", `[]`)
 		case "/api/v1/query many < bool 5":
-			result("vector", `[{"metric":{},"value":[1,"1"]},{"metric":{},"value":[1,"0"]}]`)
+			result("vector", `[{"metric":{},"value":[NOW,"1"]},{"metric":{},"value":[NOW,"0"]}]`)
 		case "/api/v1/query minus zero", "/api/v1/query NaN", "/api/v1/query words", "/api/v1/query +Inf", "/api/v1/query 0e5":
 			value := strings.Replace(r.URL.Query().Get("query"), "minus zero", "-0", 1)
-			result("vector", `[{"metric":{},"value":[1,"`+value+`"]}]`)
+			result("vector", `[{"metric":{},"value":[NOW,"`+value+`"]}]`)
 		case "/api/v1/query failed":
 			w.WriteHeader(http.StatusBadGateway)
-			result("scalar", `[1,"1"]`)
+			result("scalar", `[NOW,"1"]`)
+		case "/api/v1/query cached":
+			result("vector", `[{"metric":{},"value":[NOW,"1"]},{"metric":{},"value":[OLD,"1"]}]`)
+		case "/api/v1/query timeless":
+			result("vector", `[{"metric":{},"value":[null,"1"]}]`)
 		case "/api/v1/query scalar":
-			result("scalar", `[1,"1"]`)
+			result("scalar", `[NOW,"1"]`)
 		case "/api/v1/query few[5m]":
 			result("matrix", `[]`)
 		case "/api/v1/query (":
@@ -78,6 +84,8 @@ func TestGatesAnswer(t *testing.T) {
 		{`{prometheus: URL, query: NaN}`, "refused the query has the value NaN"},
 		{`{prometheus: URL, query: +Inf}`, "passed "},
 		{`{prometheus: URL, query: words}`, `unanswered a sample of the query is no number: "words"`},
+		{`{prometheus: URL, query: cached}`, "unanswered the answer is 1m30s old: it is that of a cache, or clocks differ"},
+		{`{prometheus: URL, query: timeless}`, "unanswered a sample of the query has no value or no time"},
 		{`{prometheus: URL, query: failed}`, "unanswered HTTP status 502: no answer of Prometheus"},
 		{`{prometheus: URL/, query: scalar}`, "passed "},
 		{`{prometheus: URL, query: "few[5m]"}`, "unanswered the result of the query is a matrix, not a vector or a scalar"},
@@ -99,7 +107,6 @@ func TestGatesAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, want["other"] = append(names, "other"), "undefined "
-	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	answers := Ask(t.Context(), file, names, About{"dev", "r2", agent.Target{Release: "1.5.0", Data: 12}}, func() time.Time { return at })
 	for name, text := range want {
 		if got := string(answers[name].Code) + " " + string(answers[name].Text); got != text || !answers[name].At.Equal(at) {
@@ -192,7 +199,7 @@ func TestGatesGetNothingOfServe(t *testing.T) {
 		t.Errorf("%v: the gate left %+v", err, p)
 	}
 	// The proxy would answer; nothing resolves the name.
-	if answer := (Gate{HTTP: "http://gate.invalid/up"}).ask(t.Context(), about); answer.Code != rollout.GateUnanswered {
+	if answer := (Gate{HTTP: "http://gate.invalid/up"}).ask(t.Context(), about, time.Now()); answer.Code != rollout.GateUnanswered {
 		t.Errorf("through a proxy: %+v", answer)
 	}
 }
