@@ -53,7 +53,9 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	for _, c := range sorted {
 		m := Member{Node: c.Node, Machine: c.Machine, Places: c.Places}
 		outside := o.Role != "" && c.Role != o.Role
-		if Unavailable(c.View) {
+		settled := c.View
+		settled.New = false // it converges before its turn, unless it fails
+		if Unavailable(settled) {
 			away.Add(m, false)
 		}
 		broken[c.Node] = repairable(CannotBegin(c.View))

@@ -76,7 +76,7 @@ func TestPlanSpreadsPlaces(t *testing.T) {
 func TestPlanRepairsFirst(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		broken string
+		broken string // web1, if it is not broken, is new: it converges before its turn
 		policy Policy
 		want   string
 	}{
@@ -88,6 +88,7 @@ func TestPlanRepairsFirst(t *testing.T) {
 		fleet := fleetOf("web*6")
 		for i := range fleet {
 			fleet[i].Places = []string{fmt.Sprintf("pair=%d", i/2), fmt.Sprintf("rack=%d", i)}
+			fleet[i].View.New = i == 0
 			if strings.Contains(c.broken, fleet[i].Node) {
 				fleet[i].View.State = agent.FailedState
 			}

@@ -220,7 +220,7 @@ func (w *world) finish() {
 	}
 	s := w.state.value
 	if w.repairs() && s.Phase != rollout.Completed {
-		w.violate("the release repairs all nodes, and the rollout is %s: %+v", s.Phase, w.lastWait)
+		w.violate("the release repairs all nodes, and the rollout is %s: %+v, stopped %+v", s.Phase, w.lastWait, s.Stop)
 	}
 	if s.Phase == rollout.Advancing {
 		switch w.lastWait.Code {
