@@ -94,6 +94,22 @@ func TestStatusIsReadLast(t *testing.T) {
 	}
 }
 
+// What a program left is ended while nothing else can have the number of the program, and with it of its group and session.
+func TestLeftProcessesEndBeforeTheStatusIsRead(t *testing.T) {
+	t.Parallel()
+	for _, left := range []Left{EndAll, KeepServices} {
+		dir := t.TempDir()
+		c := shell(`(echo >"$1/began"; while kill -0 $$; do sleep 0.01; done; echo >"$1/outlived") & while ! [ -e "$1/began" ]; do sleep 0.01; done`, dir)
+		c.Left, c.Stdout = left, &clip.Tail{Limit: 100} // the process that it leaves keeps it open: the status is read long before the last output
+		if err := c.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "outlived")); err == nil {
+			t.Errorf("%d: a process that it left outlived it", left)
+		}
+	}
+}
+
 // A hang ends at its deadline, with processes in other sessions and those that ignore SIGTERM.
 func TestDeadlineEndsAll(t *testing.T) {
 	t.Parallel()

@@ -499,6 +499,15 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	k.check("after a key that cannot be read")
 
 	// Where it is true, the identities that can be decrypted stay.
+	recipients := func() store.Recipients {
+		t.Helper()
+		r, err := w.st.Identities.Recipients(t.Context(), dev, "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	former := recipients()
 	if _, err := there.Sealing(t.Context(), forget); err != nil {
 		t.Fatal(err)
 	}
@@ -507,7 +516,20 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	}
 	_, err = there.Sealing(t.Context(), forget)
 	want(t, err, join.NothingLost)
-	if r, err := w.st.Identities.Recipients(t.Context(), dev, "web"); err != nil || len(r.Recipients) != 2 {
-		t.Errorf("%d recipients (%v)", len(r.Recipients), err)
+	now := recipients()
+	if len(now.Recipients) != 2 {
+		t.Fatalf("%d recipients", len(now.Recipients))
+	}
+	both := now
+	both.Recipients = slices.Concat(now.Recipients, former.Recipients)
+	if err := w.st.Identities.PutRecipients(t.Context(), dev, "web", both, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := there.Sealing(t.Context(), forget); err != nil {
+		t.Fatal(err)
+	}
+	same := func(a, b store.Recipient) bool { return a.Recipient == b.Recipient }
+	if left := recipients().Recipients; len(left) != 3 || !slices.EqualFunc(left[1:], now.Recipients, same) {
+		t.Errorf("of %d recipients, two of them readable here, %d stay beside the new one", len(both.Recipients), len(left)-1)
 	}
 }

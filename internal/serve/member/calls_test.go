@@ -85,10 +85,13 @@ func TestRequestsReadBoundedBytes(t *testing.T) {
 	t.Parallel()
 	s, node, viewer, refused := stolen(t)
 	all := clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix())
-	many := make([]clientv3.Op, 90)
+	many, counts := make([]clientv3.Op, 90), make([]clientv3.Op, opsOfNode+1)
 	points := make([]clientv3.Op, 48)
 	for i := range many {
 		many[i] = clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(1))
+	}
+	for i := range counts {
+		counts[i] = clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 	}
 	for i := range points {
 		points[i] = clientv3.OpGet(fmt.Sprintf("/pulley/v1/content/%02d", i))
@@ -106,6 +109,7 @@ func TestRequestsReadBoundedBytes(t *testing.T) {
 		"filtered":                  clientv3.OpGet("/pulley/v1/content/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithMinModRev(1)),
 		"points":                    clientv3.OpTxn(nil, points, nil),
 		"many ranges of few keys":   clientv3.OpTxn(nil, many, nil),
+		"many counts":               clientv3.OpTxn(nil, counts, nil),
 		"a guard on a range":        clientv3.OpTxn([]clientv3.Cmp{guard}, nil, nil),
 		"a transaction that writes": clientv3.OpTxn(nil, []clientv3.Op{all, clientv3.OpPut("/pulley/v1/status/dev/web1", "x")}, nil),
 	} {
@@ -133,12 +137,13 @@ func TestRequestsReadBoundedBytes(t *testing.T) {
 			t.Fatal("they are not counted")
 		}
 	}
+	before = refused.Load()
 	stream, err := pb.NewKVClient(node.ActiveConnection()).RangeStream(t.Context(), &pb.RangeRequest{Key: []byte("/pulley/v1/content/"), RangeEnd: []byte("/pulley/v1/content0")})
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if err == nil {
-		t.Error("a node read a stream of content")
+	if err == nil || refused.Load() == before {
+		t.Errorf("a stream of content for a node: %v", err)
 	}
 	// What programs of Pulley send.
 	for name, op := range map[string]clientv3.Op{
@@ -183,6 +188,8 @@ func TestNodeWritesAreBounded(t *testing.T) {
 		"another's key":     clientv3.OpPut("/pulley/v1/status/dev/web2", "x"),
 		"an operator's key": clientv3.OpTxn(nil, nil, []clientv3.Op{clientv3.OpPut("/pulley/v1/environments/dev/gate", strings.Repeat("x", 1<<20))}),
 		"a nested put":      nested(clientv3.OpPut(head, strings.Repeat("x", 1<<20))),
+		"a small one":       nested(clientv3.OpPut("/pulley/v1/status/dev/web2", "x")),
+		"a deletion":        clientv3.OpDelete("/pulley/v1/status/dev/web2"),
 	} {
 		before := refused.Load()
 		if _, err := node.Do(t.Context(), op); err == nil || refused.Load() == before {
