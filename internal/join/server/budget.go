@@ -15,6 +15,7 @@ import (
 const (
 	askedBurst = 60
 	askedEvery = 10 * time.Second // one more is allowed
+	joinsEvery = time.Minute      // of one name, after as many: a machine with a token can join and leave without end
 )
 
 // Limits on the refused requests of one party: an address or a certificate. A rack behind one address with a wrong

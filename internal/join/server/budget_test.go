@@ -262,3 +262,26 @@ func TestPanicIsAnsweredAndLogged(t *testing.T) {
 		}
 	}
 }
+
+// A machine with a token that joins and leaves in a loop must not fill etcd, or make other nodes read the host list all the time.
+func TestJoinsOfOneNameAreLimited(t *testing.T) {
+	w := newWorld(t, role("compute", 1))
+	s := w.serve(nil)
+	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	m, joins := w.machine("m1", s), 0
+	for ; joins <= askedBurst; joins++ {
+		m.key = w.key()
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		a, err := m.join(within, token, "compute1")
+		cancel()
+		if err != nil {
+			break
+		}
+		if err := w.joined(m, a, s).Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if joins != askedBurst || s.count(t, "pulley_join_turned_away_total", "") == 0 {
+		t.Errorf("it joined %d times in a row", joins)
+	}
+}

@@ -60,6 +60,7 @@ type gate struct {
 	metrics metrics
 	refused *limiter // on refused requests
 	asked   *limiter // on requests of authenticated parties
+	joined  *limiter // on joins of one name
 	joins   slots
 	others  slots // of requests that are no joins
 	puppets slots // of requests that wait for Puppet's CA: while it hangs, no other request waits for it
@@ -68,7 +69,7 @@ type gate struct {
 func newGate(now func() time.Time, log *slog.Logger, m metrics) gate {
 	return gate{
 		now: now, log: log, metrics: m, refused: newLimiter(refusedBurst, refusedEvery), asked: newLimiter(askedBurst, askedEvery),
-		joins: newSlots(), others: newSlots(), puppets: newSlots(),
+		joined: newLimiter(askedBurst, joinsEvery), joins: newSlots(), others: newSlots(), puppets: newSlots(),
 	}
 }
 
