@@ -91,10 +91,12 @@ type budget struct {
 const budgetsKept = 4096
 
 func newBounds(c EtcdConfig) *bounds {
-	return &bounds{
-		connections: c.Connections, refused: c.Refused, operator: c.OperatorRole, flow: newFlow(),
+	b := &bounds{
+		connections: c.Connections, refused: c.Refused, operator: c.OperatorRole,
 		budgets: map[spending]*budget{}, watches: map[string]int{}, calls: map[string]*calls{},
 	}
+	b.flow = newFlow(func(user string) { b.refuse(user, "answers that it takes slowly") })
+	return b
 }
 
 // bound adds the bounds to the configuration of a member with TLS. Its port then speaks only gRPC: etcd offers its HTTP

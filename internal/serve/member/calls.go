@@ -183,12 +183,11 @@ func (b *bounds) serve(ctx context.Context, req any, call string, handler grpc.U
 		return nil, err
 	}
 	resp, err := handler(ctx, req)
-	sent := int64(0)
-	if m, is := resp.(proto.Message); is && err == nil {
-		sent = int64(proto.Size(m))
+	if err != nil {
+		b.flow.give(c.user, size)
+		return nil, err
 	}
-	b.flow.answered(connOf(ctx), c.user, size, sent)
-	return resp, err
+	return b.flow.answer(ctx, c.user, size, resp), nil
 }
 
 // request is what a call reads and writes, through all levels.

@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -46,9 +48,10 @@ func stolen(t *testing.T) (s *Secured, node, viewer *clientv3.Client, refused *a
 		t.Fatal(err)
 	}
 	serve := rawClient(t, s.Connection)
-	value := strings.Repeat("x", store.MaxValueBytes)
+	value := make([]byte, store.MaxValueBytes) // which nothing compresses
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value)
 	for n := range 48 {
-		if _, err := serve.Put(t.Context(), fmt.Sprintf("/pulley/v1/content/%02d", n), value); err != nil {
+		if _, err := serve.Put(t.Context(), fmt.Sprintf("/pulley/v1/content/%02d", n), string(value)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -425,47 +428,114 @@ func TestUsersMeasureApart(t *testing.T) {
 	}
 }
 
-// Clients that do not read their answers hold memory until their connection closes: others must not wait for that.
+// reader returns a connection of a user that has an answer of this many bytes to write.
+func (f *flow) reader(t *testing.T, user string, n int64) *outgoing {
+	_, server := net.Pipe()
+	c := &outgoing{Conn: server, flow: f, user: user}
+	if err := f.within(t, user, n); err != nil {
+		t.Fatal(err)
+	}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: c.RemoteAddr()})
+	f.answer(ctx, user, n, &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, n-16)}}})
+	return c
+}
+
+func (f *flow) within(t *testing.T, user string, n int64) error {
+	ctx, cancel := context.WithTimeout(t.Context(), waitAtMost)
+	defer cancel()
+	_, err := f.take(ctx, user, n)
+	return err
+}
+
+// Clients that do not read their answers hold memory until their connection closes.
 func TestStalledConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFlow()
-		client, server := net.Pipe()
-		defer client.Close()
-		c := &outgoing{Conn: server, flow: f, user: "a"}
-		take := func(user string, n int64) error {
-			ctx, cancel := context.WithTimeout(t.Context(), waitAtMost)
-			defer cancel()
-			_, err := f.take(ctx, user, n)
-			return err
-		}
-		if err := take("a", flowInAll); err != nil { // one request may exceed the limit of its user
-			t.Fatal(err)
-		}
-		f.answered(c, "a", flowInAll, flowInAll/2)
-		if take("a", 1) == nil {
+		f := newFlow(func(string) {})
+		c := f.reader(t, "a", flowInAll) // one request may exceed the limit of its user
+		if f.within(t, "a", 1) == nil {
 			t.Error("a user that holds more than its limit gets more")
 		}
-		if err := take("b", flowInAll/2); err != nil {
-			t.Fatal(err)
-		}
-		if take("b2", 1) == nil {
-			t.Error("more than the limit is in flight")
-		}
-		var waits sync.WaitGroup
-		waits.Go(func() {
-			for range 2 * stallAfter / waitAtMost {
-				if take("b2", 1) == nil {
-					return
-				}
-			}
-			t.Error("the bytes of a stalled connection are never freed")
-		})
-		waits.Wait()
-		f.give("b2", 1)
-		f.give("b", flowInAll/2)
-		if f.total != 0 || len(f.users) != 0 {
-			t.Errorf("%d bytes are left of %v", f.total, f.users)
+		<-time.After(stallAfter)
+		synctest.Wait()
+		if !c.closed || f.total != 0 || len(f.users) != 0 || len(f.conns) != 0 {
+			t.Errorf("closed %t, %d bytes are left of %v", c.closed, f.total, f.users)
 		}
 	})
+}
+
+// Four stolen identities that read slowly must not keep the answers of all others waiting.
+func TestSlowReadersGiveWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var named []string
+		f := newFlow(func(user string) { named = append(named, user) })
+		honest := f.reader(t, "honest", 1<<20)
+		for i := range 4 {
+			for range 2 {
+				f.reader(t, fmt.Sprint("eve", i), flowOfUser/2-1<<18)
+			}
+		}
+		<-time.After(slowAfter)
+		var waits sync.WaitGroup
+		for i := range 20 {
+			waits.Go(func() {
+				user := fmt.Sprint("web", i)
+				if err := f.within(t, user, 2<<20); err != nil {
+					t.Errorf("%s: %v", user, err)
+				}
+				f.mu.Lock()
+				f.add(user, -2<<20)
+				f.mu.Unlock()
+			})
+		}
+		waits.Wait()
+		if len(named) != 1 || !strings.HasPrefix(named[0], "eve") || honest.closed {
+			t.Fatalf("these lost their connections: %v, and the honest one: %t", named, honest.closed)
+		}
+		if f.within(t, named[0], flowOfUser/2) == nil {
+			t.Error("the slowest has its share again at once")
+		}
+		<-time.After(slowPause)
+		if err := f.within(t, named[0], flowOfUser/2); err != nil {
+			t.Errorf("after the pause: %v", err)
+		}
+	})
+}
+
+// A client that gives up slow calls must not lock itself out, even while its connection is in use.
+func TestAnswersOfCallsGivenUpAreFreed(t *testing.T) {
+	t.Parallel()
+	s, node, _, _ := stolen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := node.ActiveConnection().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/etcdserverpb.KV/Range", grpc.UseCompressor("gzip"))
+	if err == nil { // it takes a part of the answer, as large as the window
+		err = errors.Join(stream.SendMsg(&pb.RangeRequest{Key: []byte("/pulley/v1/content/"), RangeEnd: []byte("/pulley/v1/content0"), Limit: 10}), stream.CloseSend())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func(want bool) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			f := s.bounds.flow
+			f.mu.Lock()
+			total, conns := f.total, len(f.conns)
+			f.mu.Unlock()
+			if (conns > 0) == want && (total > 4<<20) == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bytes are held, and it must be %t", total, want)
+			}
+		}
+	}
+	if _, err := stream.Header(); err != nil { // which precedes the answer
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(100 * time.Millisecond); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		held(true)
+	}
+	cancel()
+	held(false)
 }

@@ -52,9 +52,19 @@ func counter(name, help string) prometheus.Counter {
 
 // Marshal encodes an answer.
 func (d decoder) Marshal(v any) (mem.BufferSlice, error) {
+	a, held := v.(*answer)
+	if held {
+		v = a.Message
+	}
 	data, err := d.CodecV2.Marshal(v)
 	d.sent.Add(float64(data.Len()))
-	return data, err
+	if !held || err != nil {
+		return data, err
+	}
+	a.encoded = data.MaterializeToBuffer(mem.DefaultBufferPool())
+	data.Free()
+	whole := a.encoded.ReadOnlyData()
+	return mem.BufferSlice{mem.NewBuffer(&whole, a)}, nil
 }
 
 // Unmarshal decodes a request unless its records would fill the memory of serve.
