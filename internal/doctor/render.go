@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/store"
 )
 
 // Code names a kind of finding.
@@ -484,7 +485,7 @@ func deletion(node, key string) string {
 		quoted = "'" + strings.ReplaceAll(strconv.QuoteToASCII(key), "'", `\x27`) + "'"
 	}
 	remedy := "upgrade `pulley` if a newer one wrote it; else delete it: `pulley doctor --delete " + quoted + "`"
-	switch env, kind := kindOf(key); {
+	switch env, kind := store.KindOf(key); {
 	case kind == "data":
 		return "upgrade `pulley` if a newer one wrote it; else `pulley recover -e " + env + "`; without a history, delete it: `pulley doctor --delete " + quoted + "`"
 	case after != "":
@@ -495,20 +496,9 @@ func deletion(node, key string) string {
 	return remedy
 }
 
-// kindOf returns the first part of a key, or the first part below its environment.
-func kindOf(key string) (env, kind string) {
-	_, below, _ := strings.Cut(key, "/v1/")
-	kind, below, _ = strings.Cut(below, "/")
-	env, below, _ = strings.Cut(below, "/")
-	if kind == "environments" {
-		kind, _, _ = strings.Cut(below, "/")
-	}
-	return env, kind
-}
-
 // After returns what the deletion of a key means, or demands, beyond the loss of its value; "" for nothing.
 func After(key string) string {
-	switch env, kind := kindOf(key); kind {
+	switch env, kind := store.KindOf(key); kind {
 	case "spec":
 		return "then run `pulley env apply` with its file"
 	case "gate", "desired", "history":

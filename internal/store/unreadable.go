@@ -33,6 +33,9 @@ func (u Unreadable) Error() string {
 	return (&etcd.UnreadableError{Key: u.Key, Problem: u.Problem}).Error()
 }
 
+// KindOf returns the first part of a key, or the first part below its environment.
+func KindOf(key string) (env, kind string) { return etcd.KindOf(key) }
+
 // mostRuns is the number of run records of an environment up to which Unreadable decodes them: those of a large fleet have gigabytes, and
 // `pulley runs` names what it cannot read.
 const mostRuns = 5000

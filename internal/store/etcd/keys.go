@@ -305,3 +305,14 @@ func Unescape(s string) string {
 
 // IsSegment reports whether a part of a key is what this package makes of a name.
 func IsSegment(part string) bool { return part != "" && escape(Unescape(part)) == part }
+
+// KindOf returns the first part of a key, or the first part below its environment.
+func KindOf(key string) (env, kind string) {
+	_, below, _ := strings.Cut(key, "/v1/")
+	kind, below, _ = strings.Cut(below, "/")
+	env, below, _ = strings.Cut(below, "/")
+	if kind == "environments" {
+		kind, _, _ = strings.Cut(below, "/")
+	}
+	return env, kind
+}
