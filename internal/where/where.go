@@ -89,7 +89,7 @@ func Parse(text string) (*Expression, error) {
 		return nil, fmt.Errorf("cannot read the expression: it has %d bytes, more than %d", len(text), maxText)
 	}
 	read := &reads{names: map[string]bool{}, own: map[string]bool{}, facts: map[string]bool{}, bare: map[ast.Node]bool{}, paths: map[ast.Node][]string{}}
-	_, err := expr.Compile(text, expr.Env(environment()), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes), expr.Patch(read), expr.Patch(optional{}))
+	_, err := expr.Compile(text, without(expr.Patch(read), expr.Patch(optional{}))...)
 	if err == nil && read.call != nil { // its name may be a fact's
 		err = (&file.Error{Location: read.call.Location(), Message: "there is no such function"}).Bind(file.NewSource(text))
 	}
@@ -198,19 +198,34 @@ func (optional) Visit(node *ast.Node) {
 	}
 }
 
-// The limits of an evaluation for one node. The library has none for loops and texts.
+// The limits of an evaluation for one node. The library has none for loops, lists and texts.
 const (
-	maxSteps     = 1_000_000 // evaluations of the predicates of loops
-	maxTextBytes = 16 << 20  // of the texts that they, and each +, make together
+	maxSteps     = 1_000_000 // predicates of loops, and elements of the lists that are made
+	maxTextBytes = 16 << 20  // of the texts that are made
 )
+
+// missing are functions of the library that make more of their arguments than can be counted before it is made, or take its square of steps.
+var missing = []string{"repeat", "replace", "join", "uniq"}
+
+// growing are those whose results are larger than their arguments, or new.
+var growing = []string{"concat", "flatten", "split", "splitAfter", "string", "toJSON", "fromJSON", "toBase64"}
+
+// without are the options without the missing functions.
+func without(more ...expr.Option) []expr.Option {
+	more = append(more, expr.Env(environment()), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes))
+	for _, name := range missing {
+		more = append(more, expr.DisableBuiltin(name))
+	}
+	return more
+}
 
 // costName is the function that counts. A user cannot write it.
 const costName = "\x00cost"
 
 // ErrTooCostly is the error of an evaluation that reached a limit.
-var ErrTooCostly = errors.New("it takes too many steps for one node: a loop is in a loop, or a text grows")
+var ErrTooCostly = errors.New("it takes too many steps for one node: a loop is in a loop, or a text or a list grows. Make it simpler")
 
-// counted makes each predicate of a loop, and each sum, count.
+// counted makes each predicate of a loop, and what makes a text or a list, count.
 type counted struct{}
 
 // Visit implements ast.Visitor.
@@ -221,6 +236,12 @@ func (counted) Visit(node *ast.Node) {
 	switch n := (*node).(type) {
 	case *ast.PredicateNode:
 		n.Node = count(n.Node)
+	case *ast.ArrayNode, *ast.MapNode:
+		ast.Patch(node, count(n))
+	case *ast.BuiltinNode:
+		if slices.Contains(growing, n.Name) {
+			ast.Patch(node, count(n))
+		}
 	case *ast.BinaryNode:
 		if n.Operator == "+" {
 			ast.Patch(node, count(n))
@@ -241,22 +262,44 @@ type Matcher struct {
 // Matcher returns a matcher.
 func (e *Expression) Matcher() *Matcher {
 	m := &Matcher{}
-	m.program, m.broken = expr.Compile(e.text, expr.Env(environment()), expr.AsBool(), expr.AllowUndefinedVariables(), expr.MaxNodes(maxNodes),
-		expr.Function(costName, m.cost), expr.Patch(optional{}), expr.Patch(counted{}))
+	m.program, m.broken = expr.Compile(e.text, without(expr.Function(costName, m.cost), expr.Patch(optional{}), expr.Patch(counted{}))...)
 	return m
 }
 
-// cost counts, and returns its argument.
+// cost counts its argument with all that is in it, and returns it.
 func (m *Matcher) cost(of ...any) (any, error) {
-	if text, is := of[0].(string); is {
-		m.text += len(text)
-	}
+	m.count(of[0])
+	return of[0], m.ended
+}
+
+func (m *Matcher) count(v any) {
 	if m.steps++; m.steps > maxSteps || m.text > maxTextBytes {
-		m.ended = ErrTooCostly
-	} else if m.steps%1000 == 0 && m.ctx.Err() != nil {
+		m.ended = cmp.Or(m.ended, ErrTooCostly)
+	} else if m.steps%10 == 0 && m.ctx.Err() != nil {
 		m.ended = context.Cause(m.ctx)
 	}
-	return of[0], m.ended
+	if m.ended != nil {
+		return
+	}
+	switch v := v.(type) {
+	case string:
+		if m.text += len(v); m.text > maxTextBytes {
+			m.ended = ErrTooCostly
+		}
+	case []any:
+		for _, one := range v {
+			m.count(one)
+		}
+	case map[string]any:
+		for name, one := range v {
+			m.count(name)
+			m.count(one)
+		}
+	case []string:
+		for _, one := range v {
+			m.count(one)
+		}
+	}
 }
 
 // Matches reports whether the expression is true for a node with these values: of variables, and of facts by name. An

@@ -111,13 +111,21 @@ func TestExpressionsKnowWhatTheyRead(t *testing.T) {
 // A loop in an expression must not hold an operator's terminal, or a processor of serve, for hours: its goroutine ends.
 func TestEvaluationEnds(t *testing.T) {
 	t.Parallel()
-	many := map[string]any{"many": make([]any, 700)}
+	many := map[string]any{"many": make([]any, 700), "text": strings.Repeat("x", 16<<10)}
 	for _, text := range []string{
 		`all(many, all(many, all(many, all(many, true))))`,
 		`count(many, len(filter(many, none(many, sum(many, 1) == 0))) == 5) == 5`,
 		`len(sortBy(many, len(groupBy(many, len(map(many, 1)))))) > 0`,
 		`reduce(1..60, #acc + #acc, "text") == ""`,
 		`let a = reduce(1..18, #acc + #acc, "text"); len(map(many, a + a)) > 0`,
+		`let a = map(1..900, many); len(map(1..900, a)) > 0`,
+		`let a = reduce(1..60, [#acc, #acc], many); a == a`,
+		`reduce(1..60, ({"a": #acc, "b": #acc}), many) == nil`,
+		`reduce(1..60, concat(#acc, #acc), many) == nil`,
+		`len(reduce(1..60, toJSON(#acc), "\"")) > 0`,
+		`len(reduce(1..90, toBase64(#acc), "text")) > 0`,
+		`all(1..2000, len(split(text, "")) > 0)`,
+		`let a = map(1..900, text); len(map(1..900, string(a))) > 0`,
 	} {
 		e, err := Parse(text)
 		if err != nil {
@@ -128,7 +136,12 @@ func TestEvaluationEnds(t *testing.T) {
 			t.Errorf("%s: %v after %v", text, err, time.Since(began))
 		}
 	}
-	e, err := Parse(`all(many, all(many, true))`)
+	for _, text := range []string{`repeat("x", 1000000) == ""`, `replace(text, "", text) == ""`, `join(many, text) == ""`, `len(uniq(many)) > 0`} {
+		if err := Check(text); err == nil || !strings.Contains(err.Error(), "no such function") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	e, err := Parse(`all(many, all(many, true)) and string(1) + "x" == "1x" and split("a,b", ",")[1] == "b" and ["a"] == ["a"] and len(concat(many, many)) == 1400`)
 	if err != nil {
 		t.Fatal(err)
 	}
