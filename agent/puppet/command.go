@@ -155,15 +155,17 @@ func (p *Puppet) seenDir(id string) string { return cmp.Or(p.seen, p.RunDir(id))
 // values of $settings would change in each run otherwise. Only a run may call it, after Reap: the folder of a Puppet that still
 // runs would be exchanged under it. The link of a run that ended leads to its folder, or nowhere, until the next run.
 func (p *Puppet) appear(id string) (vanish func(), err error) {
+	if err := p.checkRun(id); err != nil {
+		return nil, err
+	}
 	link := filepath.Join(p.Dir, "run")
 	next := link + ".next"
-	switch err = os.Remove(next); { // of an agent that was killed
-	case len(id) > maxRunID || !runID.MatchString(id):
-		err = errors.New("this is no run id")
-	case err == nil || errors.Is(err, os.ErrNotExist):
-		if err = os.MkdirAll(p.Dir, 0o700); err == nil {
-			err = cmp.Or(os.Symlink(filepath.Join("runs", id), next), os.Rename(next, link))
-		}
+	_ = os.Remove(next) // of an agent that was killed
+	if err = os.MkdirAll(p.Dir, 0o700); err == nil {
+		err = os.Symlink(filepath.Join("runs", id), next)
+	}
+	if err == nil {
+		err = os.Rename(next, link)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot prepare run %s: %w", id, err)
@@ -231,17 +233,27 @@ func (p *Puppet) prepare(job agent.Job) error {
 	return nil
 }
 
+// checkRun refuses a run that has no folder of its own.
+func (p *Puppet) checkRun(id string) error {
+	switch {
+	case len(id) > maxRunID || !runID.MatchString(id):
+		return fmt.Errorf("cannot prepare a run: %q is not a run id", id)
+	case !filepath.IsAbs(p.Dir):
+		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", id, p.Dir)
+	}
+	return nil
+}
+
 // checkJob refuses a job that must not reach a command line or a path.
 func (p *Puppet) checkJob(job agent.Job) error {
+	if err := p.checkRun(job.ID); err != nil {
+		return err
+	}
 	switch {
-	case len(job.ID) > maxRunID || !runID.MatchString(job.ID):
-		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
 	case !environmentName.MatchString(job.PuppetEnvironment):
 		return fmt.Errorf("cannot prepare run %s: %q is not the name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
 	case !certname.MatchString(job.Certname):
 		return fmt.Errorf("cannot prepare run %s: %q is not a certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
-	case !filepath.IsAbs(p.Dir):
-		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
 	}
 	if err := CheckTags(job.Part); err != nil {
 		return err

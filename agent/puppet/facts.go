@@ -201,7 +201,10 @@ func (p *Puppet) inquiryDue(now time.Time) (bool, error) {
 	}
 	if last.IsZero() {
 		counts := now.Add(inquiryFirst - inquiryEvery)
-		return false, cmp.Or(atomicfile.Write(p.triedFile(), nil, 0o600), os.Chtimes(p.triedFile(), counts, counts))
+		if err := atomicfile.Write(p.triedFile(), nil, 0o600); err != nil {
+			return false, err
+		}
+		return false, os.Chtimes(p.triedFile(), counts, counts)
 	}
 	age := now.Sub(last)
 	return age >= inquiryEvery || age < -inquiryEvery, nil // a clock that was wrong by days

@@ -46,6 +46,9 @@ func TestInvalidNamesAreRefused(t *testing.T) {
 		if starts := puppettest.Starts(t, dir); len(starts) != 0 {
 			t.Errorf("%s: Puppet was started", what)
 		}
+		if _, err := os.Lstat("agent"); err == nil {
+			t.Fatalf("%s: a folder in the working folder was created", what)
+		}
 	}
 }
 

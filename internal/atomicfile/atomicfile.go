@@ -77,8 +77,8 @@ func Follow(path string) (string, error) {
 }
 
 func check(path string, info fs.FileInfo) error {
-	if kind := bounded.Irregular(info.Mode()); kind != "" {
-		return &fs.PathError{Op: "write", Path: path, Err: fmt.Errorf("it is %s, not a regular file\ngive another file, or move this one away", kind)}
+	if err := bounded.Check("write", path, info); err != nil {
+		return fmt.Errorf("%w\ngive another file, or move this one away", err)
 	}
 	return nil
 }

@@ -88,29 +88,31 @@ func open(name string, stat func(string) (fs.FileInfo, error), openFile func(str
 }
 
 // ErrIrregular is the error for a named pipe, a socket or a device.
-var ErrIrregular = errors.New("not a regular file\nreplace it with a regular file")
+var ErrIrregular = errors.New("not a regular file")
 
 func check(name string, info fs.FileInfo) error {
-	kind := Irregular(info.Mode())
-	if kind == "" || name == os.DevNull {
-		return nil
+	if err := Check("open", name, info); err != nil && name != os.DevNull {
+		return fmt.Errorf("%w\nreplace it with a regular file", err)
 	}
-	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("it is %s, %w", kind, ErrIrregular)}
+	return nil
 }
 
-// Irregular says what a file is that is neither a regular file, a folder nor a link. For these it returns "".
-func Irregular(mode fs.FileMode) string {
+// Check refuses what is neither a regular file, a folder nor a link, with an error without a remedy.
+func Check(op, name string, info fs.FileInfo) error {
+	kind, mode := "", info.Mode()
 	switch {
 	case mode&fs.ModeNamedPipe != 0:
-		return "a named pipe"
+		kind = "a named pipe"
 	case mode&fs.ModeSocket != 0:
-		return "a socket"
+		kind = "a socket"
 	case mode&fs.ModeDevice != 0:
-		return "a device"
+		kind = "a device"
 	case mode&fs.ModeIrregular != 0:
-		return "a special file"
+		kind = "a special file"
+	default:
+		return nil
 	}
-	return ""
+	return &fs.PathError{Op: op, Path: name, Err: fmt.Errorf("it is %s, %w", kind, ErrIrregular)}
 }
 
 // IsGiven reports whether a path is that of a descriptor of this process.

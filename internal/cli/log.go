@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -41,10 +42,16 @@ func (l LogFlags) Open(e *Env) (*slog.Logger, error) {
 		return nil, err
 	}
 	to := e.Stderr
-	if l.File != "" {
+	switch l.File {
+	case "", "/dev/stderr": // a container's is a pipe, and a service's a socket, which cannot be opened
+	case "/dev/stdout":
+		to = e.Stdout
+	default:
 		f := &logFile{path: l.File}
-		if err := f.open(); err != nil {
+		if err := f.open(); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("cannot open the log: %w\ncreate its folder, or give another --log-file", err)
+		} else if err != nil {
+			return nil, fmt.Errorf("cannot open the log: %w\ngive another --log-file", err)
 		}
 		to = f
 	}
@@ -69,8 +76,8 @@ type logFile struct {
 
 func (l *logFile) open() error {
 	if info, err := os.Stat(l.path); err == nil && !bounded.IsGiven(l.path) && info.Mode()&fs.ModeCharDevice == 0 { // as /dev/null
-		if kind := bounded.Irregular(info.Mode()); kind != "" { // an open, or a write, could wait for ever
-			return &fs.PathError{Op: "open", Path: l.path, Err: fmt.Errorf("it is %s, not a regular file", kind)}
+		if err := bounded.Check("open", l.path, info); err != nil { // an open, or a write, could wait for ever
+			return err
 		}
 	}
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0o640)

@@ -116,7 +116,7 @@ func TestLogRefusesPipe(t *testing.T) {
 	go func() { _, err := (LogFlags{File: file, Level: "info", Format: "text"}).Open(&Env{}); done <- err }()
 	select {
 	case err := <-done:
-		if err == nil || !strings.Contains(err.Error(), file+": it is a named pipe, not a regular file\n") {
+		if err == nil || !strings.Contains(err.Error(), file+": it is a named pipe, not a regular file\ngive another --log-file") {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
@@ -128,6 +128,17 @@ func TestLogRefusesPipe(t *testing.T) {
 	}
 	defer given.Close()
 	defer writer.Close()
+	// In a container, the standard streams are pipes, and in a service a socket.
+	var out, errs strings.Builder
+	for file, to := range map[string]*strings.Builder{"/dev/stdout": &out, "/dev/stderr": &errs} {
+		log, err := (LogFlags{File: file, Level: "info", Format: "text"}).Open(&Env{Stdout: &out, Stderr: &errs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log.Info("to " + file); !strings.Contains(to.String(), "to "+file) {
+			t.Errorf("the log to %s has %q", file, to)
+		}
+	}
 	for _, file := range []string{os.DevNull, fmt.Sprintf("/dev/fd/%d", writer.Fd())} {
 		if _, err := (LogFlags{File: file, Level: "info", Format: "text"}).Open(&Env{}); err != nil {
 			t.Error(err)

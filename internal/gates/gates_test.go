@@ -2,6 +2,7 @@ package gates
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -198,8 +199,13 @@ func TestGatesGetNothingOfServe(t *testing.T) {
 	if p, ok := child.Read(number); err != nil || ok && !p.Zombie && p.Comm == "sleep" {
 		t.Errorf("%v: the gate left %+v", err, p)
 	}
-	// The proxy would answer; nothing resolves the name.
-	if answer := (Gate{HTTP: "http://gate.invalid/up"}).ask(t.Context(), about, time.Now()); answer.Code != rollout.GateUnanswered {
+	// The proxy would answer. It is asked for this address, unlike for loopback ones, and nothing listens there.
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	if answer := (Gate{HTTP: fmt.Sprintf("http://0.0.0.0:%d/up", closed.Addr().(*net.TCPAddr).Port)}).ask(t.Context(), about, time.Now()); answer.Code != rollout.GateUnanswered {
 		t.Errorf("through a proxy: %+v", answer)
 	}
 }
