@@ -346,7 +346,7 @@ func (f Finding) render() (sentence, remedy string) {
 		return fmt.Sprintf("%s was registered from %s, and %s was later: %s has no address now", node, p.Subject, someNodes(p), node),
 			"run `pulley-agent bootstrap --from register` on " + node + ", or remove it: " + remove
 	case addressShared:
-		return fmt.Sprintf("%d nodes list the address %s, which is the `address` of none of them in pulley::hosts: %s", p.Count, p.Subject, someNodes(p)),
+		return fmt.Sprintf("%d nodes have the address %s, which is the `address` of none of them in pulley::hosts: %s", p.Count, p.Subject, someNodes(p)),
 			"find the node that it belongs to, and run `pulley-agent bootstrap --from register` on each other one without that address; if it is one of bridges for containers, list only the networks of the nodes in `hosts.networks`"
 	case hostnamesDiffer:
 		return "hostnames that differ from the names of their nodes: " + someNodes(p), ""

@@ -110,7 +110,8 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 	host := func(node, checked string, addresses ...string) agent.Host {
 		return agent.Host{Node: node, Role: "web", Addresses: append([]string{"172.17.0.1"}, addresses...), Checked: checked}
 	}
-	export := map[string]agent.Export{"web1": {Facts: map[string]json.RawMessage{"ip": json.RawMessage(`"172.17.0.1"`)}}}
+	export := map[string]agent.Export{"web1": {Facts: map[string]json.RawMessage{"ip": json.RawMessage(`"172.17.0.1"`), "floating": json.RawMessage(`"192.0.2.9"`)}}}
+	export["web2"] = agent.Export{Facts: map[string]json.RawMessage{"floating": json.RawMessage(`"192.0.2.9"`)}}
 	for _, c := range []struct {
 		name, seen string
 		spec       environments.HostSettings
@@ -124,6 +125,7 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 		{name: "another network is preferred", seen: "web", spec: environments.HostSettings{Networks: []string{"10.0.0.0/16", "10.1.0.0/16"}}},
 		{name: "the first one is of a bridge", seen: "web", want: "172.17.0.1: web1, web2"},
 		{name: "the fact has it", seen: "web", spec: environments.HostSettings{AddressFact: "ip"}, checked: "10.0.0.", want: "172.17.0.1: web1, web2"},
+		{name: "both have it in the fact", seen: "web", spec: environments.HostSettings{AddressFact: "floating"}, checked: "10.0.0.", want: "192.0.2.9: web1, web2"},
 	} {
 		of := func(n string) string {
 			if c.checked == "" {

@@ -134,7 +134,7 @@ func (v *View) Shown(nodes []Node, alive func(Node) bool) map[string][]Shown {
 	for _, role := range v.Roles {
 		all[role] = []Shown{}
 	}
-	of := owners(nodes)
+	of := v.owners(nodes)
 	for _, n := range nodes {
 		if !v.All && !slices.Contains(v.Roles, n.Role) {
 			continue
@@ -160,19 +160,30 @@ func (v *View) Shown(nodes []Node, alive func(Node) bool) map[string][]Shown {
 	return all
 }
 
-// owners returns the node of each address: the one that serve saw use it, else the one that lists it, and "" if several do: an address of
-// several nodes is the main one of none. If serve saw several use it, the last one has it: DHCP gave it to another machine.
-func owners(nodes []Node) map[netip.Addr]string {
+// owners returns the node of each address: the one that serve saw use it, else the one that lists it, else the one that has it in its fact, and
+// "" if several do: an address of several nodes is the main one of none. If serve saw several use it, the last one has it: DHCP gave it to another machine.
+func (v *View) owners(nodes []Node) map[netip.Addr]string {
 	of, seen := make(map[netip.Addr]string, len(nodes)), make(map[netip.Addr]time.Time, len(nodes))
+	add := func(to map[netip.Addr]string, a netip.Addr, node string) {
+		if _, has := to[a]; has {
+			node = ""
+		}
+		to[a] = node
+	}
 	for _, n := range nodes {
 		for _, a := range n.Addresses {
-			if _, listed := of[a]; listed {
-				of[a] = ""
-			} else {
-				of[a] = n.Name
+			add(of, a, n.Name)
+		}
+	}
+	facts := map[netip.Addr]string{}
+	for _, n := range nodes {
+		if a, has := v.fact(n); has {
+			if _, listed := of[a]; !listed {
+				add(facts, a, n.Name)
 			}
 		}
 	}
+	maps.Copy(of, facts)
 	for _, n := range nodes {
 		if at, has := seen[n.Checked]; n.Checked.IsValid() && (!has || n.At.After(at)) {
 			of[n.Checked], seen[n.Checked] = n.Name, n.At
@@ -181,10 +192,10 @@ func owners(nodes []Node) map[netip.Addr]string {
 	return of
 }
 
-// Shared returns the addresses that several nodes list, and that are the main one of none of them, although the view would show it of a node. It
-// names all nodes that list each.
+// Shared returns the addresses that several nodes have, and that are the main one of none of them, although the view would show it of a node. It
+// names all nodes that have each.
 func (v *View) Shared(nodes []Node) map[string][]string {
-	of, shared := owners(nodes), map[string][]string{}
+	of, shared := v.owners(nodes), map[string][]string{}
 	for _, n := range nodes {
 		if !v.All && !slices.Contains(v.Roles, n.Role) {
 			continue
@@ -195,7 +206,11 @@ func (v *View) Shared(nodes []Node) map[string][]string {
 		}
 	}
 	for _, n := range nodes {
-		for _, a := range n.Addresses {
+		addresses := n.Addresses
+		if a, has := v.fact(n); has && !slices.Contains(addresses, a) {
+			addresses = append(slices.Clone(addresses), a)
+		}
+		for _, a := range addresses {
 			if names, is := shared[a.String()]; is {
 				shared[a.String()] = append(names, n.Name)
 			}
@@ -212,11 +227,8 @@ func (v *View) main(n Node, of map[netip.Addr]string) (netip.Addr, bool) {
 		name, has := of[a]
 		return !has || name == n.Name
 	}
-	var text string
-	if json.Unmarshal(n.Exports[v.AddressFact], &text) == nil {
-		if a, usable := parseAddress(text); usable && own(a) && (len(v.Networks) == 0 || slices.ContainsFunc(v.Networks, holds(a))) {
-			return a, true
-		}
+	if a, has := v.fact(n); has && own(a) {
+		return a, true
 	}
 	addresses := n.Addresses
 	if n.Checked.IsValid() {
@@ -234,6 +246,16 @@ func (v *View) main(n Node, of map[netip.Addr]string) (netip.Addr, bool) {
 	return addresses[0], true
 }
 
+// fact returns the address in the fact of the view, if the networks contain it.
+func (v *View) fact(n Node) (netip.Addr, bool) {
+	var text string
+	if v.AddressFact == "" || json.Unmarshal(n.Exports[v.AddressFact], &text) != nil {
+		return netip.Addr{}, false
+	}
+	a, usable := parseAddress(text)
+	return a, usable && (len(v.Networks) == 0 || slices.ContainsFunc(v.Networks, holds(a)))
+}
+
 func holds(a netip.Addr) func(netip.Prefix) bool {
 	return func(network netip.Prefix) bool { return network.Contains(a) }
 }
@@ -241,6 +263,28 @@ func holds(a netip.Addr) func(netip.Prefix) bool {
 func parseAddress(text string) (a netip.Addr, usable bool) {
 	a, err := netip.ParseAddr(text)
 	return a.Unmap(), err == nil && a.Zone() == "" && a.Unmap().IsGlobalUnicast()
+}
+
+// Owned returns the node of each address that no other node can register: the main one, by settings of an environment file, and the one
+// that serve saw the node use.
+func Owned(list map[string]agent.Host, exports map[string]agent.Export, networks []string, fact string) map[netip.Addr]string {
+	v, owned := View{AddressFact: fact}, make(map[netip.Addr]string, len(list))
+	for _, text := range networks {
+		if n, err := netip.ParsePrefix(text); err == nil { // the file was checked
+			v.Networks = append(v.Networks, n)
+		}
+	}
+	nodes, _ := Parse(list, exports)
+	of := v.owners(nodes)
+	for _, n := range nodes {
+		if a, has := v.main(n, of); has {
+			owned[a] = n.Name
+		}
+		if of[n.Checked] == n.Name {
+			owned[n.Checked] = n.Name
+		}
+	}
+	return owned
 }
 
 // Document returns the data file with pulley::hosts, as JSON. The same nodes have the same bytes.

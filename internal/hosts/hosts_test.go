@@ -214,6 +214,9 @@ func TestNodeSpeaksOnlyForItself(t *testing.T) {
 	fact := func(address string) map[string]agent.Export {
 		return map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"networking.interfaces.eth1.ip": json.RawMessage(`"` + address + `"`)}}}
 	}
+	both := fact("10.0.0.77")
+	both["db1"] = both["controller1"]
+	unnamed := map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"": json.RawMessage(`"10.0.0.66"`)}}}
 	open := strings.Replace(withExports, "networks: [10.0.0.0/8], ", "", 1)
 	if open == withExports {
 		t.Fatal("the file has no networks")
@@ -233,6 +236,8 @@ func TestNodeSpeaksOnlyForItself(t *testing.T) {
 		"another's in a fact":          {host: entry("", "10.0.0.9"), exports: fact("10.0.0.31"), address: "10.0.0.9", db: "10.0.0.31"},
 		"another's second":             {host: entry("", "10.1.0.31", "10.0.0.9"), address: "10.0.0.9", db: "10.0.0.31"},
 		"another's second in a fact":   {host: entry("", "10.0.0.9"), exports: fact("10.1.0.31"), address: "10.0.0.9", db: "10.0.0.31"},
+		"a fact of both":               {host: entry("", "10.0.0.9"), exports: both, address: "10.0.0.9", db: "10.0.0.31"},
+		"a fact without address_fact":  {file: strings.Replace(withExports, ", address_fact: networking.interfaces.eth1.ip", "", 1), host: entry("", "10.0.0.9"), exports: unnamed, address: "10.0.0.9", db: "10.0.0.31"},
 		"a second one, open":           {file: open, host: entry("", "10.1.0.31"), db: "10.0.0.31"},
 		"a second one, two networks":   {file: strings.Replace(withExports, "10.0.0.0/8", "10.1.0.0/16", 1), host: entry("10.0.0.9", "10.1.0.31", "10.0.0.9")},
 		"loopback":                     {file: open, host: entry("127.0.0.1", "127.0.0.1", "::1", "0.0.0.0", "224.0.0.1", "fe80::1", "169.254.1.1"), db: "10.0.0.31"},

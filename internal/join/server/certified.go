@@ -165,7 +165,7 @@ func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	if err := d.sameMachine(ctx, c, who, m); err != nil {
 		return nil, err
 	}
-	is, err := d.described(ctx, who.ref, who.identity.Node, m, c.from)
+	is, err := d.described(ctx, who.ref, who.identity.Node, who.identity.Role, m, c.from)
 	if err != nil {
 		return nil, err
 	}

@@ -262,18 +262,17 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (p
 	if wait := d.gate.joined.blocked(name, now); wait > 0 {
 		return placed{}, &busyError{reason: join.TooOften, after: wait}
 	}
-	host, err := d.described(ctx, ref, a.node, a.Machine, a.from)
+	host, err := d.described(ctx, ref, a.node, v.role, a.Machine, a.from)
 	if err != nil {
 		return placed{}, err
 	}
-	host.Role, host.At, host.By = v.role, now, "join"
+	host.At, host.By = now, "join"
 	i, kind := d.newIdentity(ref, a, f, v.role, now)
 	t := *f.Token
 	t.Used++
 	err = d.Store.Joins.Commit(ctx, ref, f, store.Join{Token: t, Identity: i, Machine: bootOf(a, f, v.role, now), Host: host})
 	if err == nil {
 		d.gate.joined.spend(name, now)
-		d.names.change(ref, func(all names) { all[a.node] = host })
 	}
 	return placed{i, kind, f.Reserve != nil && f.Reserve.Ready}, err
 }

@@ -8,45 +8,76 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/hosts"
 	"pulley/internal/join"
 )
 
 // names are the nodes of an environment, with their entries in the host list. A node that the environment calls for has an empty one
 // until it is registered.
-type names map[string]agent.Host
+type names struct {
+	environments.HostSettings
+	listed map[string]agent.Host
+	owned  map[netip.Addr]string
+}
 
 // readNames reads the nodes of an environment.
 func (d *Server) readNames(ctx context.Context, ref environments.Ref) (names, error) {
-	all, _, err := d.Store.Fleet.HostList(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
 	spec, _, err := d.Store.Environments.Spec(ctx, ref)
-	if err != nil || spec == nil {
-		return all, err
+	if err != nil {
+		return names{}, err
 	}
+	if spec == nil {
+		spec = &environments.Environment{}
+	}
+	all := names{HostSettings: spec.Hosts}
+	var exports map[string]agent.Export
+	if all.AddressFact != "" {
+		all.listed, exports, err = d.Store.Fleet.Exports(ctx, ref)
+	} else {
+		all.listed, _, err = d.Store.Fleet.HostList(ctx, ref)
+	}
+	if err != nil {
+		return names{}, err
+	}
+	all.owned = hosts.Owned(all.listed, exports, all.Networks, all.AddressFact)
 	for n := range spec.Nodes() {
-		if _, listed := all[n.String()]; !listed {
-			all[n.String()] = agent.Host{}
+		if _, listed := all.listed[n.String()]; !listed {
+			all.listed[n.String()] = agent.Host{}
 		}
 	}
 	for _, role := range spec.Roles {
 		for _, member := range role.Members {
-			if _, listed := all[member]; !listed {
-				all[member] = agent.Host{}
+			if _, listed := all.listed[member]; !listed {
+				all.listed[member] = agent.Host{}
 			}
 		}
 	}
 	return all, nil
 }
 
-// described returns what a machine may say of itself, for the entry of its node in the host list. The names are read again before a refusal.
-func (d *Server) described(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) (h agent.Host, err error) {
-	err = d.names.use(ctx, ref, namesLast, func(all names) { h = all.describe(node, m, from) })
-	if err == nil && len(h.Refused) > 0 {
-		err = d.names.use(ctx, ref, 0, func(all names) { h = all.describe(node, m, from) })
+// described returns what a machine may say of itself, for the entry of its node in the host list, which the caller writes. The names are read
+// again before a refusal, and before a listed node gets another address: another serve may have given it away a moment ago.
+func (d *Server) described(ctx context.Context, ref environments.Ref, node, role string, m join.Machine, from string) (h agent.Host, err error) {
+	again := false
+	describe := func(all names) {
+		was := all.listed[node]
+		h = all.describe(node, m, from)
+		h.Role = role
+		again = len(h.Refused) > 0 || was.Node != "" && !slices.Equal(was.Addresses, h.Addresses)
+		all.add(h)
+	}
+	if err = d.names.use(ctx, ref, namesLast, describe); err == nil && again {
+		err = d.names.use(ctx, ref, 0, describe)
 	}
 	return h, err
+}
+
+// add adds an entry before it is written: requests that arrive together do not get the same address.
+func (all names) add(h agent.Host) {
+	all.listed[h.Node] = h
+	for a, node := range hosts.Owned(map[string]agent.Host{h.Node: h}, nil, all.Networks, "") {
+		all.owned[a] = node
+	}
 }
 
 // describe separates what a machine says of itself from what belongs to other nodes. An address that the machine uses now, as its
@@ -60,7 +91,7 @@ func (all names) describe(node string, m join.Machine, from string) agent.Host {
 	for _, text := range m.Addresses {
 		if a, _ := netip.ParseAddr(text); a == peer.Unmap() {
 			h.Checked = text
-		} else if of := all.at(node, text); of != "" {
+		} else if of := all.owned[a]; of != "" && of != node {
 			h.Refused = append(h.Refused, agent.Claim{Value: text, Of: of})
 			continue
 		}
@@ -82,24 +113,8 @@ func (all names) named(node, hostname string) string {
 		return ""
 	}
 	var of string
-	for name := range all {
+	for name := range all.listed {
 		if name != node && is(name) && (of == "" || name < of) {
-			of = name
-		}
-	}
-	return of
-}
-
-// at returns the other node that has an address: where serve saw it, else the first of its addresses. Others, such as those of bridges
-// for containers, many machines have. It returns "" for none.
-func (all names) at(node, address string) string {
-	var of string
-	for name, h := range all {
-		main := h.Checked
-		if main == "" && len(h.Addresses) > 0 {
-			main = h.Addresses[0]
-		}
-		if name != node && main == address && (of == "" || name < of) {
 			of = name
 		}
 	}

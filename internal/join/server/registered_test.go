@@ -8,18 +8,20 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/hosts"
 	"pulley/internal/join"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A machine must not pass for another node, and an honest one must not be kept out: an address that it really uses is its own.
 func TestMachineDescribesOnlyItself(t *testing.T) {
 	t.Parallel()
-	all := names{
-		"web1": {Node: "web1", Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"},
-		"db1":  {Node: "db1", Addresses: []string{"10.0.0.31", "172.17.0.1"}, Checked: "10.0.0.31"},
-		"nat1": {Node: "nat1", Addresses: []string{"192.168.1.7", "172.17.0.1"}}, "app1_t42": {},
-	}
+	all := names{listed: map[string]agent.Host{
+		"web1": {Node: "web1", Role: "web", Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"},
+		"db1":  {Node: "db1", Role: "db", Addresses: []string{"10.0.0.31", "172.17.0.1"}, Checked: "10.0.0.31"},
+		"nat1": {Node: "nat1", Role: "nat", Addresses: []string{"192.168.1.7", "172.17.0.1"}}, "app1_t42": {},
+	}}
 	for name, c := range map[string]struct {
 		from, hostname string
 		addresses      []string
@@ -34,6 +36,7 @@ func TestMachineDescribesOnlyItself(t *testing.T) {
 		"DHCP gave it the address": {"::ffff:10.0.0.31", "", []string{"10.0.0.31"}, agent.Host{Addresses: []string{"10.0.0.31"}, Checked: "10.0.0.31"}},
 		"the same as before":       {"10.0.0.1", "", []string{"10.0.0.1"}, agent.Host{Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"}},
 	} {
+		all.owned = hosts.Owned(all.listed, nil, all.Networks, "")
 		c.want.Node, c.want.MachineID = "web1", "m"
 		if got := all.describe("web1", join.Machine{ID: "m", Hostname: c.hostname, Addresses: c.addresses}, c.from); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v\nwant %+v", name, got, c.want)
@@ -90,4 +93,57 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 		t.Errorf("the other node is removed, and its address is refused: %v", err)
 	}
 	entry("web2", "web2", []string{"10.0.0.31"})
+}
+
+// With the stolen key of one node, an attacker must not remove the address by which others know another node: the one in hosts.networks, or
+// in its fact, while serve saw it use a third one.
+func TestMainAddressesOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "db", Cardinality: 4}}, Hosts: environments.HostSettings{Networks: []string{"10.1.0.0/16", "10.2.0.0/16"}, AddressFact: "eth2"}}
+	_, revision, err := w.st.Environments.Spec(t.Context(), dev)
+	if err == nil {
+		err = w.st.Environments.PutSpec(t.Context(), e, revision)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, other := w.serve(nil), w.serve(nil)
+	token := w.token(store.Token{})
+	member := func(id, node string, s *serve, addresses ...string) machine {
+		t.Helper()
+		m := w.machine(id, s)
+		m.is.Hostname, m.is.Addresses = node, addresses
+		a, err := m.join(t.Context(), token, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.joined(m, a, s)
+	}
+	stolen, elsewhere := member("m1", "db1", s, "192.0.2.1"), member("m2", "db2", other, "192.0.2.2")
+	victim := member("m3", "db3", s, "192.0.2.3", "172.17.0.1", "10.1.0.3", "10.2.0.3")
+	member("m4", "db4", s, "192.0.2.4", "172.17.0.1", "10.1.0.4", "10.2.0.4")
+
+	for _, m := range []machine{stolen, elsewhere} {
+		m.is.Addresses = []string{"192.0.2.1", "::ffff:10.1.0.3"}
+		want(t, m.Register(t.Context(), m.is), join.ForeignClaim)
+	}
+	victim.is.Addresses = []string{"10.1.0.33"}
+	if err := victim.Register(t.Context(), victim.is); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []machine{stolen, elsewhere} {
+		m.is.Addresses = []string{"10.1.0.33"} // within the time that serve caches
+		want(t, m.Register(t.Context(), m.is), join.ForeignClaim)
+	}
+
+	if _, err := w.etcd.ClientOf(etcdtest.Serve).Put(t.Context(), "/pulley/v1/environments/dev/hosts/exports/db4", `{"v":1,"facts":{"eth2":"10.2.0.4"}}`); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere.is.Addresses = []string{"10.2.0.4"}
+	want(t, elsewhere.Register(t.Context(), elsewhere.is), join.ForeignClaim)
+	elsewhere.is.Addresses = []string{"10.1.0.4", "172.17.0.1"} // it is the main address of none any more
+	if err := elsewhere.Register(t.Context(), elsewhere.is); err != nil {
+		t.Error(err)
+	}
 }
