@@ -184,7 +184,7 @@ func (o *options) announceRotation(ref environments.Ref, role string, lost bool,
 		of := one.Key + " -e " + ref.String() + one.Layer.Flags()
 		why := "no node of this layer decrypts it\nset it again: `pulley secret set " + of + "`"
 		if one.NoNode {
-			why = "its node is in no list\nremove it: `pulley data unset " + of + "`"
+			why = "no host list has its node\nremove it: `pulley data unset " + of + "`"
 		}
 		cli.Complain(o.env, program, fmt.Errorf("warning: %s of layer %s is left out: %s", one.Key, one.Layer, why))
 	}

@@ -462,7 +462,7 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 	set("c::lost", lost)
 	lines := found(t, examine(t, server, etcdtest.Serve, false))
 	for _, want := range []string{
-		"problem secrets no node can decrypt the secret c::lost of layer roles/controller: its recipient is lost or is another role's, or its node is in no list -> set it again: `pulley secret set c::lost -e dev --role controller`; or remove it: `pulley data unset c::lost -e dev --role controller`",
+		"problem secrets no node can decrypt the secret c::lost of layer roles/controller: its recipient is lost or is another role's, or no host list has its node -> set it again: `pulley secret set c::lost -e dev --role controller`; or remove it: `pulley data unset c::lost -e dev --role controller`",
 		"warning secrets 1 secrets of role controller of dev are encrypted to a former recipient: a rotation was interrupted, or earlier data was restored -> `pulley secret rotate -e dev --role controller`",
 		"warning secrets the identities of 1 removed nodes decrypt also later secrets of role controller of dev: no rotation followed their removal -> `pulley secret rotate -e dev --role controller`",
 	} {

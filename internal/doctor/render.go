@@ -286,7 +286,7 @@ func (f Finding) render() (sentence, remedy string) {
 			"during a change of signers, wait until `pulley status -e " + env + "` shows every node on its target; else compare the files of two nodes"
 	case secretLost:
 		of := p.Subject + " -e " + env + hieradata.Layer(p.Kind).Flags()
-		return "no node can decrypt the secret " + p.Subject + " of layer " + p.Kind + ": its recipient is lost or is another role's, or its node is in no list",
+		return "no node can decrypt the secret " + p.Subject + " of layer " + p.Kind + ": its recipient is lost or is another role's, or no host list has its node",
 			"set it again: `pulley secret set " + of + "`; or remove it: `pulley data unset " + of + "`"
 	case moreSecretsLost:
 		return fmt.Sprintf("and %d more secrets", p.Count), "`pulley secret list -e " + env + "` lists them as unknown"

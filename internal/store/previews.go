@@ -81,7 +81,7 @@ func (s *Fleet) inPreview(ctx context.Context, k etcd.EnvKeys, orders map[string
 	others, _, err := etcd.ReadAll[agent.PreviewOrder](ctx, s.db, k.PreviewOrders())
 	for node, o := range others {
 		if own, ordered := orders[node]; ordered && own.ID != o.ID {
-			return fmt.Errorf("cannot order a preview of %s: %w: %s ordered one at %s, which has not ended\nits orders end a minute after its command ended; try again then", node, etcd.ErrConflict, o.By, o.At.Format(time.RFC3339))
+			return fmt.Errorf("cannot order a preview of %s: %w: %s ordered one at %s, which has not ended\ntry again in a minute: the orders of a command end a minute after it", node, etcd.ErrConflict, o.By, o.At.Format(time.RFC3339))
 		}
 	}
 	return cmp.Or(err, fmt.Errorf("cannot order a preview: %w\ntry again", etcd.ErrConflict))

@@ -45,7 +45,7 @@ func (s *DB) Draft(ctx context.Context) (*Draft, error) {
 // Put writes one key of the draft.
 func (d *Draft) Put(ctx context.Context, key string, value any) error {
 	if len(d.keys) == MaxDraft {
-		return fmt.Errorf("it has more than %d parts, which one transaction of etcd cannot keep", MaxDraft)
+		return fmt.Errorf("it has more than %d parts, which one transaction of etcd cannot keep\nstart it for fewer nodes, with --role", MaxDraft)
 	}
 	if time.Since(d.renewed) > draftLasts/2 {
 		if err := d.db.Renew(ctx, d.lease); err != nil {
