@@ -204,7 +204,7 @@ func TestProgramsLinkNothingForbidden(t *testing.T) {
 }
 
 // A second way to start processes, or to ask over HTTP, leaves children behind, hands on the keys of serve, and takes a login page for
-// an answer. `make lint` has the same rule for what it can resolve.
+// an answer.
 func TestProcessesAndRequestsStartInOnePlace(t *testing.T) {
 	t.Parallel()
 	starts := regexp.MustCompile(`\b(exec\.Command(Context)?|os\.StartProcess|syscall\.ForkExec|http\.(DefaultClient|DefaultTransport|Get|Head|Post|PostForm))\b`)

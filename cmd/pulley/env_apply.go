@@ -452,10 +452,7 @@ const exitSomething = 4
 func writePlan(path string, p plan.Plan) error {
 	b, err := plan.Encode(p)
 	if err == nil {
-		var file string
-		if file, err = atomicfile.Follow(path); err == nil {
-			err = atomicfile.WriteShared(file, b, 0o600)
-		}
+		err = atomicfile.WriteNamed(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the plan to %s: %w", path, err)

@@ -283,12 +283,8 @@ func (u *userdataOptions) writeSeed() error {
 	}
 	err = os.MkdirAll(u.to, 0o700)
 	for _, f := range files {
-		var file string
 		if err == nil {
-			file, err = atomicfile.Follow(filepath.Join(u.to, f.Name))
-		}
-		if err == nil {
-			err = atomicfile.WriteShared(file, f.Text, 0o600)
+			err = atomicfile.WriteNamed(filepath.Join(u.to, f.Name), f.Text, 0o600)
 		}
 	}
 	if err != nil {

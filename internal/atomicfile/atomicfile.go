@@ -42,7 +42,16 @@ func WriteVolatile(path string, b []byte, mode fs.FileMode) error {
 	return in(path, Temporary(filepath.Base(path)), mode, false, func(f *os.File) error { return write(f, b) })
 }
 
-// Replace is WriteShared for a file of a person: it follows a symbolic link, and an existing file keeps its mode.
+// WriteNamed is WriteShared for a file that a person names, as Follow does.
+func WriteNamed(path string, b []byte, mode fs.FileMode) error {
+	path, err := Follow(path)
+	if err != nil {
+		return err
+	}
+	return WriteShared(path, b, mode)
+}
+
+// Replace is WriteNamed for a file that keeps its mode.
 func Replace(path string, b []byte, mode fs.FileMode) error {
 	path, err := Follow(path)
 	if err != nil {

@@ -155,10 +155,7 @@ func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
 	}
 	_, err = pki.ParseCertificates([]byte(answer.CA))
 	if err == nil {
-		var bundle string
-		if bundle, err = atomicfile.Follow(BundleOf(file)); err == nil {
-			err = atomicfile.WriteShared(bundle, []byte(answer.CA), 0o600)
-		}
+		err = atomicfile.WriteNamed(BundleOf(file), []byte(answer.CA), 0o600)
 	}
 	if err != nil {
 		return Login{}, fmt.Errorf("cannot store the fleet's CA certificates: %w", err)

@@ -90,7 +90,7 @@ func (i Identity) Save(path string) error {
 	}
 	key, err := EncodeKey(i.Key)
 	if err == nil {
-		err = writeFollowed(path, append(key, encodeCertificates(i.Certificates...)...))
+		err = atomicfile.WriteNamed(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store the identity: %w", err)
@@ -102,21 +102,12 @@ func (i Identity) Save(path string) error {
 func SaveKey(path string, key crypto.Signer) error {
 	b, err := EncodeKey(key)
 	if err == nil {
-		err = writeFollowed(path, b)
+		err = atomicfile.WriteNamed(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store the key: %w", err)
 	}
 	return nil
-}
-
-// writeFollowed writes a file of an identity. An operator may have named it, or made a link of it.
-func writeFollowed(path string, b []byte) error {
-	path, err := atomicfile.Follow(path)
-	if err != nil {
-		return err
-	}
-	return atomicfile.WriteShared(path, b, 0o600)
 }
 
 // LoadKey reads the file of SaveKey. A missing file is fs.ErrNotExist.
