@@ -10,6 +10,9 @@ import (
 	"pulley/internal/failpoint"
 )
 
+// longestKept is how long newer values of a node are kept back at most; a later time means that the clock was set back.
+const longestKept = time.Hour
+
 // see reads the host list again if it changed and the changes have settled. It writes the data file for the release in
 // place. A node that sees no other nodes reads nothing. Without etcd, the file on disk stays.
 func (t *tick) see(ctx context.Context) error {
@@ -21,7 +24,7 @@ func (t *tick) see(ctx context.Context) error {
 	switch {
 	case t.desired.HostList == h.List:
 		h.Noticed = time.Time{}
-		if !h.Watch.due(now) {
+		if !h.Watch.due(now) && (h.Again.IsZero() || now.Before(h.Again) && h.Again.Sub(now) <= longestKept) {
 			return t.keepView(h)
 		}
 	case h.Noticed.IsZero() || h.Noticed.After(now): // the clock was set back
@@ -30,7 +33,7 @@ func (t *tick) see(ctx context.Context) error {
 	if !h.Noticed.IsZero() && now.Sub(h.Noticed) < h.Settle && !t.opts.Force {
 		return t.keepView(h)
 	}
-	list, watch := t.desired.HostList, h.Watch.read(now, t.desired.Revision)
+	watch := h.Watch.read(now, t.desired.Revision)
 	err := t.Hosts.FetchHosts(ctx, t.Identity)
 	var seen Seen
 	if err == nil {
@@ -42,10 +45,7 @@ func (t *tick) see(ctx context.Context) error {
 		return nil
 	}
 	failpoint.Here("hosts:shown")
-	if seen.Kept { // read it again after the next settle time
-		list = 0
-	}
-	h.List, h.Noticed, h.Watch = list, time.Time{}, watch
+	h.List, h.Noticed, h.Watch = t.desired.HostList, time.Time{}, watch
 	h.shows(seen)
 	return t.keepView(h)
 }
@@ -79,6 +79,7 @@ func (t *tick) showHosts(ctx context.Context) (err error) {
 	}
 	t.state.Hosts.List = t.desired.HostList
 	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree, t.state.Hosts.Watch)
+	t.state.Hosts.Again = t.seen.Again // also if the run fails
 	return err
 }
 
@@ -93,7 +94,7 @@ func (h *HostView) applied(seen Seen) {
 
 // shows records the newest file. With another hosts.alive, the node watches anew.
 func (h *HostView) shows(seen Seen) {
-	h.Shown, h.Settle = seen.Digest, seen.Settle
+	h.Shown, h.Settle, h.Again = seen.Digest, seen.Settle, seen.Again
 	if seen.Alive != h.Watch.Alive {
 		h.Watch = Watch{Alive: seen.Alive}
 	}

@@ -75,7 +75,7 @@ type Seen struct {
 	Digest string // of its content
 	Settle time.Duration
 	Alive  time.Duration // hosts.alive; 0: not set
-	Kept   bool          // newer values of some nodes are kept back for a time
+	Again  time.Time     // newer values of some nodes are kept back until then; zero: of none
 }
 
 // Puppet applies a staged target.

@@ -64,6 +64,7 @@ type HostView struct {
 	Hook    string        `json:"hook,omitempty"`    // the last hook that acknowledged it
 	Failed  Prose         `json:"failed,omitempty"`  // why the next one failed
 	Number  int64         `json:"number,omitempty"`  // of the differences so far: the same nodes may leave and join again
+	Again   time.Time     `json:"again,omitzero"`    // when the node reads the list again, although it is the same; zero: never
 	Watch   Watch         `json:"watch,omitzero"`
 }
 

@@ -448,7 +448,7 @@ type fakeHosts struct {
 	dir     string
 	settle  time.Duration
 	alive   time.Duration // hosts.alive of the releases
-	kept    bool          // newer values are kept back
+	again   time.Time     // newer values are kept back until then
 	onFetch func() error
 }
 
@@ -503,7 +503,7 @@ func (h *fakeHosts) ShowHosts(_ Identity, _ string, w Watch) (Seen, error) {
 		since := w.Since(h.alive)
 		b = fmt.Appendf(b, " alive=%t", since == 0 || signed > since)
 	}
-	s := Seen{File: filepath.Join(h.dir, "hosts-"+digest(b)), Digest: digest(b), Settle: h.settle, Alive: h.alive, Kept: h.kept}
+	s := Seen{File: filepath.Join(h.dir, "hosts-"+digest(b)), Digest: digest(b), Settle: h.settle, Alive: h.alive, Again: h.again}
 	return s, os.WriteFile(s.File, b, 0o600)
 }
 

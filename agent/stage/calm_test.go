@@ -59,16 +59,17 @@ func TestNodeThatChangesInALoopIsShownSixTimesAnHour(t *testing.T) {
 		}
 		shown[seen.Digest] = true
 	}
+	again := now.Add(2*time.Minute + time.Hour) // when the first change is an hour old
 	for value := range 20 {
 		now = now.Add(time.Minute)
 		show(value)
 	}
-	if len(shown) != 7 || !seen.Kept { // with the value before the changes
-		t.Errorf("a node that changed 20 times was shown with %d values, and the newest is kept back: %t", len(shown), seen.Kept)
+	if len(shown) != 7 || !seen.Again.Equal(again) { // with the value before the changes
+		t.Errorf("a node that changed 20 times was shown with %d values, and is read again at %s, not %s", len(shown), seen.Again, again)
 	}
-	now = now.Add(time.Hour)
+	now = seen.Again
 	show(20)
-	if len(shown) != 8 || seen.Kept {
-		t.Errorf("an hour later it was shown with %d values, and the newest is kept back: %t", len(shown), seen.Kept)
+	if len(shown) != 8 || !seen.Again.IsZero() {
+		t.Errorf("an hour later it was shown with %d values, and is read again at %s", len(shown), seen.Again)
 	}
 }

@@ -70,8 +70,12 @@ func (c *Content) ShowHosts(id agent.Identity, tree string, w agent.Watch) (agen
 	if err != nil {
 		return agent.Seen{}, fmt.Errorf("cannot encode the nodes that this node sees: %w", err)
 	}
-	kept := slices.ContainsFunc(nodes, func(n hosts.Node) bool { return n.Kept })
-	s := agent.Seen{Kept: kept, Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
+	s := agent.Seen{Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
+	for _, n := range nodes {
+		if !n.Until.IsZero() && (s.Again.IsZero() || n.Until.Before(s.Again)) {
+			s.Again = n.Until
+		}
+	}
 	s.File = filepath.Join(c.hostsDir(), s.Digest+".json")
 	if have, err := os.ReadFile(s.File); err == nil && hieradata.Digest(have) == s.Digest {
 		return s, nil

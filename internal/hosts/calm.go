@@ -13,7 +13,7 @@ const (
 )
 
 // Calm keeps the values of nodes that change again and again, in a list that was just read. It records the changes since the list
-// before. kept names these nodes; the list must be read again later.
+// before. kept names these nodes; the list must be read again at their Until.
 func Calm(before, now []Node, at time.Time) (kept []string) {
 	old := make(map[string]Node, len(before))
 	for _, n := range before {
@@ -28,7 +28,7 @@ func Calm(before, now []Node, at time.Time) (kept []string) {
 		n.Changed = slices.DeleteFunc(slices.Clone(o.Changed), func(t time.Time) bool { return at.Sub(t) >= changesWithin || t.After(at) })
 		switch same := sameValues(o, *n); {
 		case !same && len(n.Changed) >= mostChanges:
-			n.Addresses, n.Checked, n.At, n.Exports, n.Kept = o.Addresses, o.Checked, o.At, o.Exports, true
+			n.Addresses, n.Checked, n.At, n.Exports, n.Until = o.Addresses, o.Checked, o.At, o.Exports, n.Changed[0].Add(changesWithin)
 			kept = append(kept, n.Name)
 		case !same:
 			n.Changed = append(n.Changed, at)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,11 +23,20 @@ func TestNodesThatChangeAgainAndAgainAreKept(t *testing.T) {
 			now := []Node{{Name: "web1", Exports: map[string]json.RawMessage{"f": fmt.Appendf(nil, "%d", rapid.IntRange(0, 3).Draw(t, "value"))}}, {Name: "web2"}}
 			wanted := now[0]
 			kept := Calm(list, now, at)
-			if now[1].Kept || len(now[1].Changed) > 0 {
+			if !now[1].Until.IsZero() || len(now[1].Changed) > 0 {
 				t.Fatal("a quiet node is kept")
 			}
-			if now[0].Kept != (len(kept) == 1) || now[0].Kept == sameValues(wanted, now[0]) {
+			held := !now[0].Until.IsZero()
+			if held != (len(kept) == 1) || held == sameValues(wanted, now[0]) {
 				t.Fatalf("kept %v: %+v instead of %+v", kept, now[0], wanted)
+			}
+			if later := slices.Clone(now[:1]); held {
+				if later[0].Exports = wanted.Exports; len(Calm(now, later, now[0].Until.Add(-1))) != 1 {
+					t.Fatal("the values are not kept until the time that Calm returns")
+				}
+				if later[0].Exports = wanted.Exports; len(Calm(now, later, now[0].Until)) != 0 {
+					t.Fatal("the newest values do not arrive at the time that Calm returns")
+				}
 			}
 			if !sameValues(list[0], now[0]) {
 				changes = append(changes, at)

@@ -33,7 +33,7 @@ type Node struct {
 	Signed  int64                      `json:"signed,omitempty"`  // etcd's revision of the last sign of life; 0: there is none
 
 	Changed []time.Time `json:"changed,omitempty"` // the changes within the last hour, see Calm
-	Kept    bool        `json:"kept,omitempty"`    // newer values are kept back
+	Until   time.Time   `json:"until,omitzero"`    // newer values are kept back until then
 }
 
 // The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names. Their lengths are
