@@ -162,8 +162,8 @@ type answer struct {
 	encoded mem.Buffer
 }
 
-// Get is never called.
-func (a *answer) Get(int) *[]byte { panic("an answer has no other bytes") }
+// Get completes the pool. gRPC does not call it.
+func (a *answer) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put frees the bytes.
 func (a *answer) Put(*[]byte) {
