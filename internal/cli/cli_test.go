@@ -144,6 +144,7 @@ func TestSpansAndSizesAreShort(t *testing.T) {
 	for want, then := range map[string]time.Time{
 		"never": {}, "5s ago": now.Add(-5 * time.Second), "3m ago": now.Add(-200 * time.Second), "47h ago": now.Add(-47 * time.Hour),
 		"4d ago": now.Add(-100 * time.Hour), "-2m ago": now.Add(2 * time.Minute),
+		"-106751d ago": time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), // by a node
 	} {
 		if got := Ago(now, then); got != want {
 			t.Errorf("%s: %s", want, got)

@@ -120,7 +120,7 @@ func Ago(now, then time.Time) string {
 // Span formats a duration in one unit.
 func Span(d time.Duration) string {
 	if d < 0 {
-		return "-" + Span(-d)
+		return "-" + Span(d.Abs())
 	}
 	switch {
 	case d < time.Minute:

@@ -265,7 +265,7 @@ func TestPanicIsAnsweredAndLogged(t *testing.T) {
 
 // A machine with a token that joins and leaves in a loop must not fill etcd, or make other nodes read the host list all the time.
 func TestJoinsOfOneNameAreLimited(t *testing.T) {
-	w := newWorld(t, role("compute", 1))
+	w := newWorld(t, role("compute", 2))
 	s := w.serve(nil)
 	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
 	m, joins := w.machine("m1", s), 0
@@ -283,5 +283,17 @@ func TestJoinsOfOneNameAreLimited(t *testing.T) {
 	}
 	if joins != askedBurst || s.count(t, "pulley_join_turned_away_total", "") == 0 {
 		t.Errorf("it joined %d times in a row", joins)
+	}
+	again, one := w.machine("m2", s), w.token(store.Token{Role: "compute"})
+	for joins = 0; joins <= askedBurst+1; joins++ { // with one key
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := again.join(within, one, "compute2")
+		cancel()
+		if err != nil {
+			break
+		}
+	}
+	if joins != askedBurst+1 { // the first is no repeat
+		t.Errorf("the same request got %d certificates", joins)
 	}
 }

@@ -255,10 +255,10 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (p
 	if v.refused != nil {
 		return placed{}, v.refused
 	}
-	if v.again {
-		return placed{*f.Identity, "again", false}, nil
-	}
 	name := ref.String() + " " + a.node
+	if v.again { // a used token of a stolen key gets certificates no faster either
+		return placed{*f.Identity, "again", false}, d.gate.within("joined " + name)
+	}
 	if wait := d.gate.joined.blocked(name, now); wait > 0 {
 		return placed{}, &busyError{reason: join.TooOften, after: wait}
 	}
