@@ -10,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -98,6 +99,9 @@ func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, unti
 	}
 	if r.Passed > 0 {
 		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node or `pulley serve` saw, or somebody wrote: the history ends before it\n", r.Passed)
+	}
+	if r.Lost != "" {
+		fmt.Fprintf(o.env.Stdout, "  it ends %s %s, which cannot be read\n", rollout.Noun(r.Lost), r.Lost)
 	}
 	for i, node := range r.Nodes {
 		mark := r.Marks[i]

@@ -25,6 +25,7 @@ type Recovery struct {
 	Nodes        []string       // nodes with a high-water mark above Target that no permit covers
 	Marks        []agent.Target // their marks, in the same order
 	Passed       agent.Epoch    // that nodes verified, serve saw or the gate has, above the history: the change is above it; 0: none
+	Lost         string         // rollout or job in progress that cannot be read, which the change ends
 	Began        bool           // the history was empty, and begins with Target as it was in etcd: nothing else was recovered
 }
 
@@ -89,7 +90,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 	if err != nil {
 		return nil, err
 	}
-	stop, err := restoredRollout(ctx, s, ref, f.Desires.Gate)
+	stop, lost, err := restoredRollout(ctx, s, ref, f.Desires.Gate)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,10 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 		if scope == (Scope{}) && reached > newest {
 			r.Passed = reached
 		}
-		gate := scope == (Scope{}) && (stop != nil || f.Desires.Gate.Epoch != newest || reached > newest || history[0].Kind == store.Restored || store.Gap(history))
+		if scope == (Scope{}) {
+			r.Lost = lost
+		}
+		gate := scope == (Scope{}) && (stop != nil || lost != "" || f.Desires.Gate.Epoch != newest || reached > newest || history[0].Kind == store.Restored || store.Gap(history))
 		if handled[scope] || r.Target == r.Was && len(r.Nodes) == 0 && !gate {
 			continue
 		}
@@ -145,20 +149,22 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 	return nil, nil
 }
 
-// restoredRollout returns why the rollout in progress stopped, if it did because etcd was restored: only a recovery ends that. One that cannot be
-// read prevents no recovery, which ends it.
-func restoredRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate) (*rollout.Stop, error) {
+// restoredRollout returns why the rollout in progress stopped, if it did because etcd was restored, and its ID if it is lost: only a recovery ends
+// either. One of a newer Pulley prevents no recovery.
+func restoredRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate) (stop *rollout.Stop, lost string, err error) {
 	if gate.Rollout == "" {
-		return nil, nil
+		return nil, "", nil
 	}
 	c, err := s.Campaigns.Get(ctx, ref, gate.Rollout, nil)
 	switch {
-	case errors.As(err, new(*store.UnreadableError)) || errors.Is(err, store.ErrNotFound):
-		return nil, nil
+	case errors.As(err, new(*store.LostError)):
+		return nil, gate.Rollout, nil
+	case errors.As(err, new(*store.UnreadableError)):
+		return nil, "", nil
 	case err != nil || c.State.Stop == nil || c.State.Stop.Code != rollout.StopRestored:
-		return nil, err
+		return nil, "", err
 	}
-	return c.State.Stop, nil
+	return c.State.Stop, "", nil
 }
 
 // epochs returns the epoch of the newest change, and the highest that the environment has reached: by its history, its gate, the rollout that

@@ -368,6 +368,16 @@ func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref, kind ro
 // LookAtRollout reads one rollout or job, also one that ended; "" is the one in progress, or else the newest, of this kind. It computes
 // what it waits for as `pulley serve` does. With an id, an empty kind is any.
 func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind, id string, now time.Time) (Rollout, error) {
+	var known *rollout.Plan
+	if id == "" {
+		c, _, err := s.Campaigns.Open(ctx, ref, nil)
+		if err != nil {
+			return Rollout{}, err
+		}
+		if c != nil && c.Plan.Kind == kind {
+			id, known = c.Plan.ID, &c.Plan
+		}
+	}
 	if id == "" {
 		campaigns, _, err := s.Campaigns.List(ctx, ref)
 		if err != nil {
@@ -386,7 +396,7 @@ func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, ki
 		}
 		id = campaigns[at].Plan.ID
 	}
-	r, _, err := lookAtRollout(ctx, s, ref, id, nil, now)
+	r, _, err := lookAtRollout(ctx, s, ref, id, known, now)
 	if errors.Is(err, store.ErrNotFound) || err == nil && kind != "" && r.Kind != kind {
 		err = fmt.Errorf("%s has no %s %s\n`pulley %s list -e %s` lists them", ref, noun(kind), id, noun(kind), ref)
 	}

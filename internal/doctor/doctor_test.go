@@ -165,6 +165,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	try(raw.Put(ctx, "/pulley/v1/firstboots/dev/m9", `{"v":1,"machine":"m9","node":"compute2","step":"puppet","state":"failed","error":"no route","heard":"2020-01-01T00:00:00Z"}`))
 	try(raw.Put(ctx, "/pulley/v1/operators/ann", `{"v":1,"name":"ann","as":"admin","user":"pulley/operator/ann/00000000000000ff"}`))
 	try(raw.Put(ctx, "/pulley/v1/identities/dev/strange", "not ours"))
+	try(raw.Put(ctx, "/pulley/v1/environments/dev/gate", `{"v":1,"epoch":3,"state":"open","rollout":"r3"}`))
 	try(raw.Put(ctx, "/pulley/v1/status/old/web1", `{"v":1}`))
 	for _, err := range errs {
 		if err != nil {
@@ -190,6 +191,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		"problem leftovers etcd user pulley/operator/ghost/00000000000000ee has no owner",
 		"problem operators operator ann has no etcd user",
 		"problem readable cannot read key /pulley/v1/identities/dev/strange",
+		"problem readable rollout r3 is in progress, and cannot be read: not found -> end it: `pulley recover -e dev`",
 		"warning leftovers environment old does not exist",
 	} {
 		if want == "problem grants role pulley/viewer" {

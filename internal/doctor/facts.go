@@ -96,7 +96,8 @@ type environment struct {
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
 	damaged    []store.Unreadable
-	unexamined []error // what could not be read: checks lack it
+	lost       *store.LostError // the rollout or job in progress that cannot be read
+	unexamined []error          // what could not be read: checks lack it
 	differs    []fleet.Contradiction
 	stated     time.Time // of the statement of its targets, and its end; zero: none
 	ends       time.Time
@@ -222,6 +223,11 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 		func() { e.records, _, err = st.Machines.Records(ctx, e.ref) },
 		func() { e.applying, err = st.Machines.ApplyHolder(ctx, e.ref) },
 		func() { e.reported, err = st.Fleet.ReportedKeys(ctx, e.ref) },
+		func() {
+			if _, _, err = st.Campaigns.Open(ctx, e.ref, nil); errors.As(err, &e.lost) {
+				err = nil
+			}
+		},
 		func() { err = e.compare(ctx, st, now) },
 	} {
 		err = nil

@@ -45,6 +45,9 @@ func readable(f *facts) (all []Finding) {
 	of("", f.unreadable, f.unexamined)
 	for _, e := range f.environments {
 		of(e.ref.String(), e.damaged, e.unexamined)
+		if e.lost != nil {
+			all = append(all, Finding{Code: campaignLost, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(e.lost.What())}})
+		}
 	}
 	return all
 }

@@ -75,6 +75,7 @@ const (
 
 	unreadable     Code = "unreadable"
 	moreUnreadable Code = "more_unreadable"
+	campaignLost   Code = "campaign_lost"
 	unexamined     Code = "unexamined"
 
 	moreMarks Code = "more_marks_above"
@@ -257,6 +258,9 @@ func (f Finding) render() (sentence, remedy string) {
 		return string(p.Text), deletion(f.Node, p.Key)
 	case moreUnreadable:
 		return fmt.Sprintf("%d more keys cannot be read", p.Count), "delete those above: `pulley doctor` then lists the next"
+	case campaignLost:
+		return string(p.Text),
+			"end it: `pulley recover -e " + env + "`, with --sign-key FILE where nodes have allowed signers"
 	case unexamined:
 		return "cannot be examined: " + string(p.Text), "run `pulley doctor` as an admin"
 	case Code(fleet.TargetDiffers), Code(fleet.EpochDiffers), Code(fleet.HistoryGap):

@@ -40,6 +40,22 @@ func (e *CampaignError) Error() string {
 // Is makes it an ErrCampaign.
 func (e *CampaignError) Is(target error) bool { return target == ErrCampaign }
 
+// LostError means that the staged rollout or job that owns an environment is not there, or cannot be read: only a recovery ends it.
+type LostError struct {
+	ID    string
+	cause error
+	ref   environments.Ref
+}
+
+func (e *LostError) Error() string {
+	return e.What() + fmt.Sprintf("\nend it: `pulley recover -e %s`; its nodes then take what is desired for them", e.ref)
+}
+
+// What is the error without its remedy.
+func (e *LostError) What() string {
+	return fmt.Sprintf("%s %s is in progress, and cannot be read: %v", rollout.Noun(e.ID), e.ID, e.cause)
+}
+
 // Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
 type Started struct {
 	ID     string       `json:"id"`
@@ -234,9 +250,16 @@ func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollo
 	return c, at, err
 }
 
-// Get reads a campaign, also one that ended. It returns ErrNotFound if there was none.
+// Get reads a campaign, also one that ended. It returns ErrNotFound if there was none, and a LostError for the one that owns the environment.
 func (s *Campaigns) Get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
 	c, err := s.get(ctx, ref, id, known)
+	damaged := new(etcd.UnreadableError)
+	if errors.Is(err, ErrNotFound) || errors.As(err, &damaged) && strings.HasPrefix(damaged.Key, s.db.Env(ref).Campaigns()) && !damaged.Newer {
+		gate, _, unread := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
+		if unread == nil && gate != nil && gate.Rollout == id {
+			return nil, &LostError{id, err, ref}
+		}
+	}
 	return c, etcd.Wrap(err, "cannot read %s %s of %s", rollout.Noun(id), id, ref)
 }
 
@@ -251,6 +274,8 @@ func (s *Campaigns) get(ctx context.Context, ref environments.Ref, id string, kn
 		return nil, err
 	case state == nil || plan == nil:
 		return nil, ErrNotFound
+	case plan.ID != id:
+		return nil, &etcd.UnreadableError{Key: k.Campaign(id), Problem: "it is the plan of another rollout or job"}
 	}
 	c.State, c.state, c.Plan = *state, revisions[k.CampaignState(id)], *plan
 	if known != nil && known.ID == id && known.Nonce == plan.Nonce {

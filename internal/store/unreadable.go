@@ -301,10 +301,14 @@ func scoped[T any](all string) func(string, *etcd.KV) error {
 
 // campaignPart reads a part of a staged rollout.
 func campaignPart(rest string, kv *etcd.KV) error {
-	_, part, _ := strings.Cut(rest, "/")
+	id, part, _ := strings.Cut(rest, "/")
 	switch kind, _, _ := strings.Cut(part, "/"); kind {
 	case "plan":
-		return decodes[rollout.Plan](kv)
+		var p rollout.Plan
+		if err := etcd.Into(&p)(kv); err != nil || p.ID == id {
+			return err
+		}
+		return errors.New("it is the plan of another rollout or job")
 	case "state":
 		return decodes[rollout.State](kv)
 	case "endings":

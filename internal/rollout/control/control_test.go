@@ -419,10 +419,10 @@ func (f *fleet) backup() (restore func()) {
 }
 
 // TestRecoverEndsARevivedRollout: the pause of a rollout out of a backup names `pulley recover`. Without it, that command does nothing, or serve
-// pauses the next rollout for the same cause.
+// pauses the next rollout for the same cause. The command also ends a rollout or a job of which a key is lost, which would own the environment for ever.
 func TestRecoverEndsARevivedRollout(t *testing.T) {
 	t.Parallel()
-	f := begin(t, 1)
+	f := begin(t, 2)
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1}\n"))
 	if err == nil {
 		err = f.s.Environments.PutSpec(t.Context(), e, 0)
@@ -466,6 +466,71 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 	f.start(rollout.Policy{Canaries: "0"})
 	if wait := advance(); wait.Code != rollout.WaitNodes {
 		t.Errorf("the next rollout waits for %+v", wait)
+	}
+	plan = f.campaign(f.desires().Gate.Rollout).Plan
+	for i, value := range []string{"", "x", `{"v":1}`} {
+		for _, part := range []string{"plan", "state", "nodes"} {
+			if value == `{"v":1}` && part == "state" {
+				continue // nothing tells it from another one
+			}
+			key := campaignKeys + plan.ID + "/" + part
+			if part == "nodes" {
+				key = f.keys(plan.ID)[0]
+			}
+			if _, err := f.client.Put(t.Context(), key, value); value == "" {
+				_, err = f.client.Delete(t.Context(), key)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			f.lost(plan, part+" "+value)
+			if plan = f.start(rollout.Policy{Canaries: "0", Batch: "1"}); i == 1 {
+				if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+					t.Fatal(err)
+				}
+				plan = f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
+			}
+			advance()
+		}
+	}
+}
+
+// lost demands that a rollout or job in progress that cannot be read gives no order, and that `pulley recover` ends it, as each command shows.
+func (f *fleet) lost(plan rollout.Plan, what string) {
+	f.t.Helper()
+	ctx, by := f.t.Context(), change.Author{Author: author()}
+	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	for name, do := range map[string]func() error{
+		"serve":  func() error { _, err := c.Advance(ctx); return err },
+		"show":   func() error { _, err := change.LookAtRollout(ctx, f.s, dev, plan.Kind, "", time.Now()); return err },
+		"status": func() error { _, err := change.LookAtRollout(ctx, f.s, dev, "", plan.ID, time.Now()); return err },
+		"abort":  func() error { _, err := change.ActOnRollout(ctx, f.s, dev, change.Abort, "", by); return err },
+		"end":    func() error { _, err := change.AbortJob(ctx, f.s, dev, by); return err },
+		"revert": func() error { _, err := change.PlanRevert(ctx, f.s, dev); return err },
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "end it: `pulley recover -e dev`") {
+			f.t.Errorf("%s: %s of %s: %v", what, name, plan.ID, err)
+		}
+	}
+	if _, err := f.s.Targets.Promote(ctx, dev, f.desires(), store.Scope{}, store.Promoted, f.new, author()); !errors.Is(err, store.ErrCampaign) {
+		f.t.Errorf("%s: a promotion: %v", what, err)
+	}
+	if d, err := f.s.Node.Desire(ctx, agent.Identity{Node: "web2", Role: "web", Environment: "dev"}); err != nil || d.Wanted() != f.old {
+		f.t.Errorf("%s: web2 wants %+v: %v", what, d.Wanted(), err)
+	}
+	for _, lost := range []string{plan.ID, ""} {
+		done, err := change.Recover(ctx, f.s, dev, time.Now().Add(time.Hour), false, by)
+		if err != nil || lost != "" && (len(done.Scopes) != 1 || done.Scopes[0].Lost != lost) || lost == "" && len(done.Scopes) > 0 {
+			f.t.Errorf("%s: recovered %+v; %v", what, done, err)
+		}
+		if gate := f.desires().Gate; gate.State != agent.GateOpen || gate.Rollout != "" {
+			f.t.Fatalf("%s: the gate after the recovery: %+v", what, gate)
+		}
+	}
+	for _, node := range []string{"web1", "web2"} {
+		d, err := f.s.Node.Desire(ctx, agent.Identity{Node: node, Role: "web", Environment: "dev"})
+		if err != nil || d.Wanted() != f.old || d.Assignment() != nil {
+			f.t.Errorf("%s: %s wants %+v after the recovery: %v", what, node, d.Wanted(), err)
+		}
 	}
 }
 
