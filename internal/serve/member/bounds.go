@@ -44,8 +44,12 @@ const leasesBurst, leasesASecond = 300, 1
 // rootRole is etcd's own role of administrators.
 const rootRole = "root"
 
-// leaseCalls begins the names of the calls that create leases.
-var leaseCalls = []string{"/etcdserverpb.Lease/LeaseGrant", "/v3lockpb.", "/v3electionpb."}
+// leaseCall creates a lease.
+const leaseCall = "/etcdserverpb.Lease/LeaseGrant"
+
+// forRoot begins the names of the calls that no command of an operator makes, and that only serve and administrators may make. etcd keeps
+// what a watch has not read in memory, also of old revisions. Its locks and elections read all keys below their name.
+var forRoot = []string{watchCall, "/v3lockpb.", "/v3electionpb."}
 
 // forEverybody begins the names of the calls that users without a writing role may make. Pulley's nodes make no others but one watch.
 // Leases, watches, locks and elections cost etcd memory for as long as their caller likes. Changes of users and roles enter its log
@@ -66,7 +70,7 @@ type bounds struct {
 	run         string // folder of a socket
 	connections *limits.Connections
 	refused     func(user, call string)
-	operator    string                         // role whose users may make every call, within a budget of leases
+	operator    string                         // role whose users may make every call but those for root, within a budget of leases
 	users       atomic.Pointer[auth.AuthStore] // nil until etcd runs
 
 	kv   atomic.Pointer[mvcc.KV] // nil until etcd runs
@@ -167,7 +171,7 @@ func (b *bounds) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInf
 	return handler(srv, s)
 }
 
-// check refuses a call of a user without a writing role, and the leases of an operator beyond the budget. Without etcd's
+// check refuses a call of a user without a writing role, and of an operator those for root, and leases beyond the budget. Without etcd's
 // users, every client may make every call.
 func (b *bounds) check(ctx context.Context, call string) error {
 	if begins(call, forEverybody) {
@@ -188,9 +192,12 @@ func (b *bounds) check(ctx context.Context, call string) error {
 		return errDenied
 	}
 	switch role := b.role(user); {
-	case role == rootRole, role != "" && !begins(call, leaseCalls), role != "" && b.spend(user, "leases", 1, leasesBurst, leasesASecond, time.Now()):
+	case role == rootRole:
 		return nil
-	case role != "":
+	case role == "" || begins(call, forRoot):
+	case call != leaseCall || b.spend(user, "leases", 1, leasesBurst, leasesASecond, time.Now()):
+		return nil
+	default:
 		b.refuse(user, call)
 		return errTooMany
 	}

@@ -16,9 +16,12 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/auth"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"pulley/agent"
 	"pulley/internal/pki"
@@ -169,6 +172,59 @@ func TestNodeWatchesOneKey(t *testing.T) {
 		cancel()
 	}
 	open(0)
+}
+
+// What a watch has not read, and all keys below the name of a lock, fill the memory of serve. No command of an operator needs one.
+func TestOperatorsDoNotWatch(t *testing.T) {
+	t.Parallel()
+	c := secureConfig(t, t.TempDir())
+	refused := atomic.Int64{}
+	c.Refused = func(string, string) { refused.Add(1) }
+	s := startSecure(t, c)
+	access := connect(t, s.Connection).Access
+	clients := map[store.OperatorRole]*grpc.ClientConn{"serve": rawClient(t, s.Connection).ActiveConnection()}
+	for _, role := range []store.OperatorRole{store.RoleViewer, store.RoleOperator, store.RoleAdmin} {
+		name := pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "ann", Incarnation: pki.NewIncarnation()}
+		if err := access.EnsureOperator(t.Context(), name.String(), role); err != nil {
+			t.Fatal(err)
+		}
+		of := s.Connection
+		of.Cert = identity(t, s.Certificates, name)
+		of.Key = of.Cert
+		clients[role] = rawClient(t, of).ActiveConnection()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for role, conn := range clients {
+		calls := map[string]func() error{
+			"a watch": func() error {
+				w, err := pb.NewWatchClient(conn).Watch(ctx)
+				if err != nil {
+					return err
+				}
+				create := &pb.WatchCreateRequest{Key: []byte("/pulley/v1/content/"), RangeEnd: []byte("/pulley/v1/content0"), StartRevision: 1, PrevKv: true}
+				if err := w.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil && !errors.Is(err, io.EOF) {
+					return err
+				}
+				_, err = w.Recv()
+				return err
+			},
+			"a lock": func() error {
+				lease, err := pb.NewLeaseClient(conn).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 60})
+				if err != nil {
+					return err
+				}
+				_, err = v3lockpb.NewLockClient(conn).Lock(ctx, &v3lockpb.LockRequest{Name: []byte("/pulley/v1/content/" + role), Lease: lease.ID})
+				return err
+			},
+		}
+		for name, call := range calls {
+			before, err := refused.Load(), call()
+			if may := role == "serve" || role == store.RoleAdmin; (err == nil) != may || err != nil && status.Code(err) != codes.PermissionDenied || (refused.Load() > before) == may {
+				t.Errorf("%s of %s: %v, after %d refusals", name, role, err, refused.Load()-before)
+			}
+		}
+	}
 }
 
 // requests is the stream of a client.
