@@ -166,7 +166,7 @@ func TestRequestsReadBoundedBytes(t *testing.T) {
 	f := s.bounds.flow
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		f.mu.Lock()
-		left := f.total
+		left := f.total[true] + f.total[false]
 		f.mu.Unlock()
 		if left == 0 {
 			break
@@ -458,49 +458,98 @@ func TestStalledConnectionsAreClosed(t *testing.T) {
 		}
 		<-time.After(stallAfter)
 		synctest.Wait()
-		if !c.closed || f.total != 0 || len(f.users) != 0 || len(f.conns) != 0 {
-			t.Errorf("closed %t, %d bytes are left of %v", c.closed, f.total, f.users)
+		if !c.closed || f.total[false] != 0 || len(f.users) != 0 || len(f.conns) != 0 {
+			t.Errorf("closed %t, %d bytes are left of %v", c.closed, f.total[false], f.users)
 		}
 	})
 }
 
-// Four stolen identities that read slowly must not keep the answers of all others waiting.
+// Stolen identities that read slowly must not keep the answers of others waiting for as long as these wait, and are named.
 func TestSlowReadersGiveWay(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var named []string
-		f := newFlow(func(user string) { named = append(named, user) })
-		honest := f.reader(t, "honest", 1<<20)
-		for i := range 4 {
-			for range 2 {
-				f.reader(t, fmt.Sprint("eve", i), flowOfUser/2-1<<18)
-			}
-		}
-		<-time.After(slowAfter)
-		var waits sync.WaitGroup
-		for i := range 20 {
-			waits.Go(func() {
-				user := fmt.Sprint("web", i)
-				if err := f.within(t, user, 2<<20); err != nil {
-					t.Errorf("%s: %v", user, err)
+	node := func(name string, i int) string { return fmt.Sprintf("pulley/node/dev/%s%d/%016x", name, i, i) }
+	for _, users := range []int{5, 20} {
+		for _, n := range []int64{1<<20 - 1<<10, readByNode - 1<<10} {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				named := map[string]int{}
+				f := newFlow(func(user string) {
+					mu.Lock()
+					named[user]++
+					mu.Unlock()
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				for i := range users {
+					all.Go(func() { f.eve(ctx, node("eve", i), n) })
 				}
-				f.mu.Lock()
-				f.add(user, -2<<20)
-				f.mu.Unlock()
+				honest := func(user string, n int64) {
+					within, cancel := context.WithTimeout(ctx, 5*time.Second)
+					defer cancel()
+					if _, err := f.take(within, user, n); err != nil {
+						t.Errorf("%d users of %d bytes: %s: %v", users, n, user, err)
+						return
+					}
+					f.give(user, n)
+				}
+				for i := range 40 { // at any moment of a minute
+					<-time.After(1370 * time.Millisecond)
+					all.Go(func() { honest(node("web", i), pointsUnread*store.MaxValueBytes) })
+					at := time.Now()
+					if honest("pulley/operator/ann/0123456789abcdef", readByOperator); time.Since(at) > 0 {
+						t.Errorf("an operator waits for %s", time.Since(at))
+					}
+				}
+				cancel()
+				all.Wait()
+				for user := range named {
+					if !strings.Contains(user, "/eve") {
+						t.Errorf("%s is named", user)
+					}
+				}
+				if len(named) == 0 {
+					t.Error("nobody is named")
+				}
+				<-time.After(slowPause)
+				if f.total[true] != 0 || len(f.users) != 0 {
+					t.Errorf("%d bytes are left of %v", f.total[true], f.users)
+				}
 			})
 		}
-		waits.Wait()
-		if len(named) != 1 || !strings.HasPrefix(named[0], "eve") || honest.closed {
-			t.Fatalf("these lost their connections: %v, and the honest one: %t", named, honest.closed)
+	}
+}
+
+// eve reads as many answers of n bytes as it may, slowly, and connects again.
+func (f *flow) eve(ctx context.Context, user string, n int64) {
+	resp := &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, n)}}}
+	for ctx.Err() == nil {
+		_, server := net.Pipe()
+		c := &outgoing{Conn: server, flow: f, user: user}
+		on, cancel := context.WithCancel(peer.NewContext(ctx, &peer.Peer{Addr: c.RemoteAddr()}))
+		var calls sync.WaitGroup
+		for range callsOfNode - 1 {
+			calls.Go(func() {
+				for on.Err() == nil {
+					waiting, cancel := context.WithTimeout(on, waitAtMost)
+					if _, err := f.take(waiting, user, n); err == nil {
+						f.answer(on, user, n, resp)
+						<-on.Done()
+					}
+					cancel()
+				}
+			})
 		}
-		if f.within(t, named[0], flowOfUser/2) == nil {
-			t.Error("the slowest has its share again at once")
+		for closed := false; ctx.Err() == nil && !closed; {
+			<-time.After(100 * time.Millisecond)
+			c.written.Add(1600)
+			f.mu.Lock()
+			closed = c.closed
+			f.mu.Unlock()
 		}
-		<-time.After(slowPause)
-		if err := f.within(t, named[0], flowOfUser/2); err != nil {
-			t.Errorf("after the pause: %v", err)
-		}
-	})
+		cancel()
+		calls.Wait()
+		_ = c.Close()
+	}
 }
 
 // A client that gives up slow calls must not lock itself out, even while its connection is in use.
@@ -520,7 +569,7 @@ func TestAnswersOfCallsGivenUpAreFreed(t *testing.T) {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			f := s.bounds.flow
 			f.mu.Lock()
-			total, conns := f.total, len(f.conns)
+			total, conns := f.total[true], len(f.conns)
 			f.mu.Unlock()
 			if (conns > 0) == want && (total > 4<<20) == want {
 				return

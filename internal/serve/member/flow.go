@@ -12,12 +12,14 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
+
+	"pulley/internal/pki"
 )
 
 // Bytes of answers, from before etcd reads them until gRPC wrote them, or dropped them because the caller gave up.
 const (
 	flowOfUser = 32 << 20
-	flowInAll  = 128 << 20
+	flowInAll  = 128 << 20 // of nodes, and of all others: nodes never keep operators waiting
 )
 
 // A connection that takes less than this within this time, while answers wait for it, is closed.
@@ -26,100 +28,119 @@ const (
 	stallAfter = 30 * time.Second
 )
 
-// While others wait, the user that holds the most bytes for this long loses its connections, and has less for the pause.
+// When a read has waited for slowWait, the slow user that holds the most bytes loses its connections, and has less for the pause.
+// Clients wait for 5 seconds.
 const (
-	slowAfter = 3 * time.Second
+	slowWait  = time.Second
+	slowCheck = 250 * time.Millisecond  // from then on
+	slowAfter = 1500 * time.Millisecond // of measurement
 	slowPause = time.Minute
 )
 
 // flow is the bytes of answers in flight. Without it, clients that read slowly, or not at all, fill the memory of serve.
 type flow struct {
-	slow func(user string) // is called when connections of a user are closed
+	slow func(user string) // is called once for each MiB of answers that are dropped
 
-	mu     sync.Mutex
-	total  int64
-	users  map[string]int64
-	conns  map[*outgoing]bool // those that hold bytes
-	freed  chan struct{}      // closed when bytes were freed
-	closed time.Time          // when a user last lost its connections
+	mu    sync.Mutex
+	total map[bool]int64 // by isNode
+	users map[string]int64
+	conns map[*outgoing]bool // those that hold bytes
+	freed chan struct{}      // closed when bytes were freed
+}
+
+func isNode(user string) bool {
+	name, err := pki.ParseName(user)
+	return err == nil && name.Kind == pki.KindNode
 }
 
 func newFlow(slow func(user string)) *flow {
-	return &flow{slow: slow, users: map[string]int64{}, conns: map[*outgoing]bool{}, freed: make(chan struct{})}
+	return &flow{slow: slow, total: map[bool]int64{}, users: map[string]int64{}, conns: map[*outgoing]bool{}, freed: make(chan struct{})}
 }
 
-// take reserves bytes of a user, and waits for them while ctx allows. A user, or all of them, may exceed the limit with one request.
+// take reserves bytes of a user, and waits for them while ctx allows. A user may exceed its limit with one request. What a user holds
+// must be free once more: many users that take all they can leave room for others.
 // own tells after an error that the user itself holds the bytes.
 func (f *flow) take(ctx context.Context, user string, n int64) (own bool, err error) {
-	var slow *time.Ticker
-	for {
+	node := isNode(user)
+	var check *time.Ticker
+	for late := false; ; {
 		f.mu.Lock()
 		of := f.users[user]
 		own = of > 0 && of+n > flowOfUser
-		if !own && (f.total == 0 || f.total+n <= flowInAll) {
+		fits := func() bool { return f.total[node]+f.users[user]+n <= flowInAll }
+		closed := map[string]int64{}
+		for late && !own && !fits() {
+			slow, held := f.closeSlow(node)
+			if slow == "" {
+				break
+			}
+			closed[slow] += held
+		}
+		took := !own && fits()
+		if took {
 			f.add(user, n)
-			f.mu.Unlock()
-			return false, nil
 		}
 		freed := f.freed
 		f.mu.Unlock()
-		if slow == nil {
-			slow = time.NewTicker(slowAfter)
-			defer slow.Stop()
+		for slow, held := range closed {
+			for range held>>20 + 1 {
+				f.slow(slow)
+			}
+		}
+		if took {
+			return false, nil
+		}
+		if check == nil {
+			check = time.NewTicker(slowWait)
+			defer check.Stop()
 		}
 		select {
 		case <-freed:
-		case <-slow.C:
-			if !own {
-				f.closeSlow(time.Now())
-			}
+			late = false
+		case <-check.C:
+			late = true
+			check.Reset(slowCheck)
 		case <-ctx.Done():
 			return own, errTooMany
 		}
 	}
 }
 
-// closeSlow closes the connections of the user that holds the most bytes: one user a second, because each makes room for many.
-func (f *flow) closeSlow(now time.Time) {
-	of, held := "", map[string]int64{}
-	f.mu.Lock()
-	if now.Sub(f.closed) < time.Second {
-		f.mu.Unlock()
-		return
-	}
+// closeSlow closes the connections of the slow user that holds the most bytes. It requires the lock.
+func (f *flow) closeSlow(node bool) (of string, n int64) {
+	held, now := map[string]int64{}, time.Now()
 	for c := range f.conns {
-		if now.Sub(c.since) >= slowAfter {
+		if c.node == node && c.slow(now) {
 			if held[c.user] += c.held; held[c.user] > held[of] {
 				of = c.user
 			}
 		}
 	}
 	if of == "" {
-		f.mu.Unlock()
-		return
+		return "", 0
 	}
-	f.closed = now
 	for c := range f.conns {
 		if c.user == of {
+			n += c.held
 			c.free(c.held)
 			c.closed = true
 			go func() { _ = c.Close() }()
 		}
 	}
-	f.users[of] += held[of]
-	f.mu.Unlock()
+	debt := 2 * n // with half of its share dropped it gets nothing: many users would hold the other half next
+	f.users[of] += debt
 	time.AfterFunc(slowPause, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.total += held[of]
-		f.add(of, -held[of])
+		f.total[node] += debt
+		f.add(of, -debt)
 	})
-	f.slow(of)
+	return of, n
 }
 
 // add requires the lock.
 func (f *flow) add(user string, n int64) {
-	f.total += n
+	f.total[isNode(user)] += n
 	if f.users[user] += n; f.users[user] == 0 {
 		delete(f.users, user)
 	}
@@ -181,10 +202,14 @@ type outgoing struct {
 	written atomic.Int64
 
 	// With the lock of the flow.
+	node   bool
 	held   int64     // bytes of answers
 	since  time.Time // of them
 	watch  *time.Timer
 	closed bool
+
+	measured time.Time // when it had written this much
+	before   int64
 }
 
 // address carries a connection to the calls that it transports.
@@ -205,11 +230,12 @@ func connOf(ctx context.Context) *outgoing {
 	return nil
 }
 
-// hold requires the lock, as do the next two.
+// hold requires the lock, as does free.
 func (c *outgoing) hold(n int64) {
 	if c.held == 0 {
 		c.since, c.flow.conns[c] = time.Now(), true
-		c.watchFrom(c.since, c.written.Load())
+		c.node, c.measured, c.before = isNode(c.user), c.since, c.written.Load()
+		c.watchFrom(c.since, c.before)
 	}
 	c.held += n
 }
@@ -224,6 +250,19 @@ func (c *outgoing) free(n int64) {
 		c.watch.Stop()
 		delete(c.flow.conns, c)
 	}
+}
+
+// slow reports whether the connection needs longer for what it holds than anybody waits. It requires the lock.
+func (c *outgoing) slow(now time.Time) bool {
+	took, written := now.Sub(c.measured), c.written.Load()
+	if took < slowAfter {
+		return false
+	}
+	slow := float64(c.held)*took.Seconds() > float64(written-c.before)*waitAtMost.Seconds()
+	if !slow {
+		c.measured, c.before = now, written
+	}
+	return slow
 }
 
 // watchFrom closes the connection unless it writes.
