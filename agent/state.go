@@ -226,7 +226,7 @@ func (s *State) forget() {
 	if a := s.attempt(s.Enforcing); a != nil && a.Open {
 		a.Started--
 		a.Open = false
-		if a.Started == 0 {
+		if a.Started == 0 && (s.Outcome != Failed || s.Enforcing != s.LastGood) {
 			s.forgive(s.Enforcing)
 		}
 	}
@@ -234,7 +234,17 @@ func (s *State) forget() {
 	s.Before, s.OpenRun, s.Asked, s.Ordered = Target{}, "", "", ""
 }
 
-// forgive resets the count of attempts at t.
+// restart makes an attempt at t due without those before it. At the last good target they show that the node fails, and stay with a count
+// of zero until a run succeeds.
+func (s *State) restart(t Target) {
+	if t != s.LastGood {
+		s.forgive(t)
+	} else if a := s.attempt(t); a != nil {
+		a.Started, a.Finished = 0, 0
+	}
+}
+
+// forgive deletes the attempts at t.
 func (s *State) forgive(t Target) {
 	s.Attempts = slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool { return a.Target == t })
 }

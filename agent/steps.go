@@ -149,7 +149,7 @@ func (t *tick) decide(ctx context.Context) error {
 	forgot := t.recall()
 	if a := t.desired.Assignment(); a != nil && a.ID != t.state.Assignment && !t.opts.Noop {
 		t.state.Assignment, forgot = a.ID, true
-		t.state.forgive(t.desired.Wanted())
+		t.state.restart(t.desired.Wanted())
 	}
 	t.decision = t.judge()
 	if t.decision.Action == Retire && !t.opts.Keep {
@@ -187,7 +187,7 @@ func (t *tick) decide(ctx context.Context) error {
 }
 
 // stage puts the target on this machine's disk, where Puppet does not see it. A target that differs in nothing for this
-// node is in place already. After a refusal, the node enforces the target in place.
+// node is in place already, unless the node's last run failed or was interrupted. After a refusal, the node enforces the target in place.
 func (t *tick) stage(ctx context.Context) error {
 	err := t.fetch(ctx)
 	learned, saveErr := t.learn(ctx, err)
@@ -223,7 +223,8 @@ func (t *tick) stage(ctx context.Context) error {
 		return t.openRun()
 	}
 	s := &t.state
-	inPlace := d.Action == Take && s.Enforcing == s.LastGood && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
+	sound := s.Enforcing == s.LastGood && s.attempt(s.LastGood) == nil && s.Outcome != Failed
+	inPlace := d.Action == Take && sound && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
 	if inPlace && !t.opts.Force && !t.noop() {
 		s.LastGood, s.Enforcing, s.Attempts, s.Enforce = d.Target, d.Target, nil, t.staged.Enforce
 		t.settled = true

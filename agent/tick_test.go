@@ -180,6 +180,68 @@ func TestTargetWithSameLayersNeedsNoPuppet(t *testing.T) {
 	}
 }
 
+// A target that changes nothing for a node must not erase that its last run failed, or was interrupted: the node would count as converged.
+func TestFailureOutlivesTargetWithSameLayers(t *testing.T) {
+	for name, during := range map[string]func(Job){"failed": nil, "killed": func(Job) { panic("killed") }} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.content.concerns = func(Target) string { return "the layers of web1" }
+			w.promote(t, verA)
+			w.good(t)
+			w.puppet.during, w.puppet.result = during, failing
+			func() {
+				defer func() { _ = recover() }()
+				w.tick(t, Options{Force: true})
+			}()
+			w.content.held, w.puppet.during = 0, nil
+			newer := verA
+			newer.Data, newer.DataDigest = 8, digest([]byte("for another role"))
+			w.promote(t, newer)
+			if r := w.tick(t); r.Run == nil || r.Run.Target != newer || r.Run.Outcome != Failed {
+				t.Fatalf("the target counts as applied: %+v", r)
+			}
+			w.looks(t, FailedState)
+			w.now, w.puppet.result = w.now.Add(2*time.Minute), nil
+			w.good(t)
+			w.stands(t, newer, newer)
+			w.looks(t, Converged)
+		})
+	}
+}
+
+// An assignment of the target in place, for example of another agent, begins attempts afresh, and must not hide that the last run failed.
+// The same holds if the run that it makes due does not begin.
+func TestAssignmentRepeatsFailedEnforcement(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.puppet.result = failing
+	w.tick(t, Options{Force: true})
+	w.etcd.operator(t, func(d *Desired) { d.Assigned = &Assignment{ID: "r1", Target: verA, Epoch: d.Gate.Epoch} })
+	w.puppet.result = func(Job) (Result, error) {
+		return Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetServerAway}}, nil
+	}
+	w.tick(t)
+	w.looks(t, FailedState)
+	if len(w.puppet.jobs) != 1 || w.attempt(t, verA) == nil {
+		t.Fatalf("the failed enforcement was not repeated, or is forgotten: %+v", w.state(t))
+	}
+	w.now, w.puppet.result = w.now.Add(awayGap+time.Second), nil
+	w.good(t)
+	w.looks(t, Converged)
+}
+
+func failing(Job) (Result, error) {
+	return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: HookFailed, Text: "File[/etc/motd] failed"}}, nil
+}
+
+// looks fails the test unless operators see this state of the node.
+func (w *world) looks(t *testing.T, want NodeState) {
+	t.Helper()
+	s := w.etcd.status(t)
+	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != want || v.Failing != (want == FailedState) {
+		t.Errorf("it is %s: %s, failing %t, want %s", v.State, v.Sentence(), v.Failing, want)
+	}
+}
+
 // A node between two targets is on neither: equal layers prove nothing.
 func TestNodeBetweenTargetsAppliesSameLayers(t *testing.T) {
 	w := newWorld(t)

@@ -112,6 +112,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = FailedState, Cause{ReasonBackoff, Params{Attempt: attempt}}
 	case s.Reason == ReasonServerAway:
 		v.State, v.Cause = FailedState, s.why()
+	case attempt != nil && attempt.Target == s.LastGood && s.Outcome == Failed: // it counts afresh
+		v.State, v.Cause = FailedState, s.why()
 	case v.Wanted.IsZero():
 		v.State, v.Cause = Pending, Cause{Reason: ReasonNoTarget}
 	case s.LastGood == v.Wanted && s.Enforcing == v.Wanted:

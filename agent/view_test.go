@@ -31,6 +31,10 @@ func TestLook(t *testing.T) {
 		{"Puppet has been at work for longer than any deadline", func(s *Status, _ *Desired) { s.Phase, s.SeenAt = Running, start.Add(-2*time.Hour) }, Silent, "last reported at 2026-03-04T03:06:07Z"},
 		{"an attempt at its target failed", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 1) }, FailedState, "no space left"},
 		{"an attempt at what it enforces failed, and something else is wanted", func(s *Status, d *Desired) { s.Enforcing, d.Default, s.Attempt = verB, verC, tried(verB, 2, 2) }, FailedState, "attempt 2 at 2.0.0"},
+		{"its last run failed, and a new assignment began its attempts afresh", func(s *Status, _ *Desired) {
+			s.Outcome, s.Attempt, s.Reason = Failed, tried(verA, 0, 0), ReasonRetry
+		}, FailedState, "the last attempt failed and its retry is due"},
+		{"its last run failed and changed nothing, and its target is again what it has", func(s *Status, _ *Desired) { s.Outcome = Failed }, Converged, ""},
 		{"an attempt failed at a former target", func(s *Status, _ *Desired) { s.Attempt = tried(verB, 9, 9) }, Converged, ""},
 		{"its target is refused, and what it has is enforced", func(s *Status, d *Desired) {
 			d.Default, s.Refusal = verB, &Refusal{Target: verB, Error: *refusedFor("it is not signed"), At: start}
