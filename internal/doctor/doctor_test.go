@@ -167,6 +167,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	try(raw.Put(ctx, "/pulley/v1/identities/dev/strange", "not ours"))
 	try(raw.Put(ctx, "/pulley/v1/environments/dev/gate", `{"v":1,"epoch":3,"state":"open","rollout":"r3"}`))
 	try(raw.Put(ctx, "/pulley/v1/status/old/web1", `{"v":1}`))
+	try(raw.Put(ctx, "/pulley/v1/environments/half/destroying", `{"v":1,"by":"ann"}`))
 	for _, err := range errs {
 		if err != nil {
 			t.Logf("setting up: %v", err)
@@ -193,6 +194,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		"problem readable cannot read key /pulley/v1/identities/dev/strange",
 		"problem readable rollout r3 is in progress, and cannot be read: not found -> end it: `pulley recover -e dev`",
 		"warning leftovers environment old does not exist",
+		"warning leftovers the destruction of environment half has begun and is not finished: its nodes apply what is left -> run `pulley env destroy half` again",
 	} {
 		if want == "problem grants role pulley/viewer" {
 			if strings.Contains(lines, want) {

@@ -95,6 +95,7 @@ type environment struct {
 	floods     map[string]store.Flood
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
+	destroying bool              // a destruction has begun and is not finished
 	damaged    []store.Unreadable
 	lost       *store.LostError // the rollout or job in progress that cannot be read
 	unexamined []error          // what could not be read: checks lack it
@@ -222,6 +223,7 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 		func() { e.floods, _, err = st.Fleet.Floods(ctx, e.ref) },
 		func() { e.records, _, err = st.Machines.Records(ctx, e.ref) },
 		func() { e.applying, err = st.Machines.ApplyHolder(ctx, e.ref) },
+		func() { e.destroying, err = st.Machines.Destroying(ctx, e.ref) },
 		func() { e.reported, err = st.Fleet.ReportedKeys(ctx, e.ref) },
 		func() {
 			if _, _, err = st.Campaigns.Open(ctx, e.ref, nil); errors.As(err, &e.lost) {

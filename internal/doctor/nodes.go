@@ -337,7 +337,10 @@ func (e environment) gone(node string) bool {
 func leftovers(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
-		if e.spec == nil {
+		switch {
+		case e.destroying:
+			all = append(all, Finding{Code: destroyUnfinished, Severity: Warning, Environment: env})
+		case e.spec == nil:
 			all = append(all, Finding{Code: environmentMissing, Severity: Warning, Environment: env})
 		}
 		for node, i := range sorted(e.identities) {

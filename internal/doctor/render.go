@@ -120,6 +120,7 @@ const (
 	previewBlocks   Code = "preview_blocks"
 
 	environmentMissing Code = "environment_missing"
+	destroyUnfinished  Code = "destroy_unfinished"
 	identityUnlisted   Code = "identity_unlisted"
 	keysLeft           Code = "keys_left"
 	keysLeftRemoved    Code = "keys_left_removed"
@@ -369,6 +370,8 @@ func (f Finding) render() (sentence, remedy string) {
 			"find that command and end it: its orders end within a minute"
 	case environmentMissing:
 		return "environment " + env + " does not exist, and keys of its nodes do", "store it: `pulley env apply`; or remove its nodes: `pulley nodes remove NODE -e " + env + " --forget`"
+	case destroyUnfinished:
+		return "the destruction of environment " + env + " has begun and is not finished: its nodes apply what is left", "run `pulley env destroy " + env + "` again"
 	case identityUnlisted:
 		return node + " has an identity, and is not on the host list", "`pulley nodes add " + node + " -e " + env + "`, or " + remove
 	case keysLeft:

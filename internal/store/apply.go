@@ -161,7 +161,14 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	if err != nil {
 		return fail(err)
 	}
-	b := etcd.If(etcd.Same(a.keys.Spec(), revision))
+	unfinished, err := a.machines.Destroying(ctx, a.ref)
+	if err == nil && unfinished {
+		err = fmt.Errorf("%w\nrun `pulley env destroy %s` again: the rest of the old environment would become part of this one", machines.ErrDestroying, a.ref)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	b := etcd.If(etcd.Same(a.keys.Spec(), revision), etcd.Same(a.keys.Destroying(), 0))
 	same := len(resp.Kvs) > 0 && bytes.Equal(resp.Kvs[0].Value, text)
 	if !same {
 		b.Op(clientv3.OpPut(a.keys.Spec(), string(text)))

@@ -31,7 +31,8 @@ type Destroyed struct {
 // etcd. It refuses while a machine record exists: machines are retired first. Unless hosts is set, it also refuses
 // while the host list has entries. After an interruption, the next call resumes. No apply is possible afterwards.
 //
-// It deletes the environment and its join tokens first: from then on no machine joins. An old certificate stays
+// It deletes the environment and its join tokens first: from then on no machine joins. With the environment it writes a
+// key that it deletes last: until then no environment of this name is stored, which would take over the rest. An old certificate stays
 // invalid even if an environment of this name is created again: its user is deleted, and the node's next user has
 // another incarnation.
 func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err error) {
@@ -39,6 +40,9 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 	defer cancel()
 	if err = a.machines.access.MayRemove(ctx); err == nil {
 		err = a.destroyable(ctx, hosts)
+	}
+	if err == nil {
+		err = a.beginDestroy(ctx, &d)
 	}
 	for round := 0; err == nil; round++ {
 		before := d
@@ -49,7 +53,30 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 			err = errors.New("something keeps writing\nstop the agents on its machines, and run this command again")
 		}
 	}
+	if err == nil {
+		err = a.commit(ctx, etcd.If().Delete(a.keys.Destroying()))
+	}
 	return d, etcd.Wrap(a.ended(err), "cannot destroy environment %s", a.ref)
+}
+
+// beginDestroy deletes the environment itself.
+func (a *Applying) beginDestroy(ctx context.Context, d *Destroyed) error {
+	if err := a.giveUpPresigned(ctx, d); err != nil { // as long as the environment names the CA
+		return err
+	}
+	resumes, err := a.db.Exists(ctx, a.keys.Destroying())
+	if err != nil {
+		return err
+	}
+	if resumes {
+		d.Keys++
+	}
+	return a.delete(ctx, d, etcd.If().Delete(a.keys.Spec()).Put(a.keys.Destroying(), Removal{At: a.now(), By: a.by}))
+}
+
+// Destroying reports whether a destruction of the environment has begun and is not finished.
+func (s *Machines) Destroying(ctx context.Context, ref environments.Ref) (bool, error) {
+	return s.db.Exists(ctx, s.db.Env(ref).Destroying())
 }
 
 // destroyable refuses to forget existing machines.
@@ -76,7 +103,7 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 		"their machines would run without a record: remove them with `pulley nodes remove NODE -e ENVIRONMENT`, or give --forget-hosts", listed)
 }
 
-// destroy deletes each part of an environment once.
+// destroy deletes each other part of an environment once.
 func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 	env, k, s := a.ref.String(), a.keys, a.machines
 	below := func(prefix string) func() error { return func() error { return a.deleteBelow(ctx, d, prefix) } }
@@ -90,8 +117,6 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 		}
 	}
 	steps := []func() error{
-		func() error { return a.giveUpPresigned(ctx, d) }, // as long as the environment names the CA
-		func() error { return a.deleteKeys(ctx, d, k.Spec()) },
 		listed(s.tokens.of),
 		below(k.Precreated("")),
 		below(k.Identities()), // before the users: a join that creates a user later finds no identity, and deletes it
@@ -194,16 +219,19 @@ func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string)
 	return nil
 }
 
-// deleteBelow deletes all keys that begin with a prefix, except the lock itself: Close deletes that.
+// deleteBelow deletes all keys that begin with a prefix, except the lock itself, which Close deletes, and the note that the destruction is
+// not finished.
 func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string) error {
-	end := clientv3.GetPrefixRangeEnd(prefix)
-	if !strings.HasPrefix(a.lock.Key(), prefix) {
-		return a.deleteRange(ctx, d, prefix, end)
+	from := prefix
+	for _, kept := range []string{a.lock.Key(), a.keys.Destroying()} { // in their order in etcd
+		if strings.HasPrefix(kept, prefix) {
+			if err := a.deleteRange(ctx, d, from, kept); err != nil {
+				return err
+			}
+			from = kept + "\x00"
+		}
 	}
-	if err := a.deleteRange(ctx, d, prefix, a.lock.Key()); err != nil {
-		return err
-	}
-	return a.deleteRange(ctx, d, a.lock.Key()+"\x00", end)
+	return a.deleteRange(ctx, d, from, clientv3.GetPrefixRangeEnd(prefix))
 }
 
 // deleteRange deletes the keys from from to before end in batches: etcd answers no request during a deletion.
@@ -227,7 +255,7 @@ func (a *Applying) delete(ctx context.Context, d *Destroyed, b *etcd.Batch) erro
 		return err
 	}
 	for _, r := range resp.Responses {
-		d.Keys += r.GetResponseDeleteRange().Deleted
+		d.Keys += r.GetResponseDeleteRange().GetDeleted()
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	put := func(key, value string) { t.Helper(); _, err := raw.Put(ctx, key, value); must(err) }
 	for i, env := range environs {
 		for _, row := range store.TableOfKeys(t, env, "web1") {
-			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
+			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.HasSuffix(row.Key, "/destroying") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
 				continue // written below, like their real writers do
 			}
 			put(row.Key, `{"v":1}`)
@@ -196,7 +196,7 @@ func TestEnvironmentWithMachinesIsNotDestroyed(t *testing.T) {
 }
 
 // Only the next destruction finds the rest of an interrupted one. The test interrupts it before each of its calls to
-// etcd.
+// etcd. Until it is finished, an environment of this name would take over the rest.
 func TestInterruptedDestroyResumes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -216,6 +216,16 @@ func TestInterruptedDestroyResumes(t *testing.T) {
 		left := slices.ContainsFunc(server.Everything(), func(line string) bool { return concerns(line, ref.String()) })
 		if parts, err := server.Admin().Machines.PartsOf(t.Context(), ref); err != nil || (parts != store.Destroyed{}) != left {
 			t.Errorf("cut off after %d calls, something is left: %t, and the parts are %+v (%v)", calls, left, parts, err)
+		}
+		if left {
+			a, err := server.Admin().Machines.BeginApply(t.Context(), ref, "ann")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = a.PutSpec(t.Context(), &environments.Environment{Name: "dev", Stack: "t4"}, 0)
+			if closed := a.Close(); closed != nil || !errors.Is(err, machines.ErrDestroying) && !errors.Is(err, machines.ErrChanged) {
+				t.Errorf("cut off after %d calls, an environment of this name is stored: %v, %v", calls, err, closed)
+			}
 		}
 		if _, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
 			t.Fatalf("cut off after %d calls: %v", calls, err)

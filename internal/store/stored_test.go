@@ -52,6 +52,7 @@ var stored = map[string]any{
 	"environments/<env>/applying":                          etcd.LockHolder{},
 	"environments/<env>/acts/<id>":                         machines.Act{},
 	"environments/<env>/provisioning":                      Provisioning{},
+	"environments/<env>/destroying":                        Removal{},
 	"environments/<env>/former":                            Former{},
 	"retirements/<env>/<node>":                             agent.Confirmation{},
 	"status/<env>/<node>":                                  agent.Status{},

@@ -71,6 +71,7 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 		},
 		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[AgentWish],
 		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning], k.Former(): decodes[Former],
+		k.Destroying(): decodes[Removal],
 	} {
 		known[key] = true
 		if err == nil {

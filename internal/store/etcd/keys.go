@@ -45,6 +45,7 @@ import (
 //	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
 //	environments/<env>/acts/<id>                         o,s  the newest actions on machines
 //	environments/<env>/provisioning                      o,s  the queue of new machines for Puppet servers: its pause and its last turn
+//	environments/<env>/destroying                        o  a destruction that is not finished: no environment of this name is stored
 //	environments/<env>/former                            o  CAs and PuppetDBs that the environment named before, and that may still have nodes
 //	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
@@ -184,6 +185,7 @@ func (k EnvKeys) Applying() string                 { return k.Root() + "applying
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
 func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
 func (k EnvKeys) Provisioning() string             { return k.Root() + "provisioning" }
+func (k EnvKeys) Destroying() string               { return k.Root() + "destroying" }
 func (k EnvKeys) Former() string                   { return k.Root() + "former" }
 func (k EnvKeys) Retirement(node string) string {
 	return k.of.prefix + "retirements/" + k.env + escape(node)
