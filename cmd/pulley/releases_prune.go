@@ -51,7 +51,7 @@ EXIT STATUS
 	p.out.AddFlags(cmd.Flags())
 	f := cmd.Flags()
 	f.IntVar(&p.keep, "keep", publish.DefaultPruneKeep, "keep this many of the highest versions, and this many of the releases published last")
-	cli.DurationVar(f, &p.history, "history", publish.DefaultPruneHistory, "keep the releases that younger changes can be rolled back to")
+	cli.DurationVar(f, &p.history, "history", publish.DefaultPruneHistory, "keep the releases that younger changes can be rolled back to, and younger live data")
 	f.IntVar(&p.changes, "changes", publish.DefaultPruneChanges, "keep the releases that this many changes of each environment can be rolled back to")
 	p.addDryRun(cmd)
 	p.addConfirmation(cmd)
@@ -107,6 +107,9 @@ func (p pruneOptions) show(plan publish.PrunePlan) error {
 	}
 	for _, k := range plan.Kept {
 		t.Row(k.Version, "kept", k.String())
+	}
+	for _, g := range plan.Generations {
+		t.Row(fmt.Sprintf("data %d", g.Number), "removed", "unneeded in "+g.Environment)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -23,7 +23,7 @@ const (
 type PruneOptions struct {
 	By      string
 	Keep    int           // this many releases with the highest versions, and this many of the most recently published
-	History time.Duration // younger changes can be rolled back; 0 is DefaultPruneHistory
+	History time.Duration // younger changes can be rolled back, and younger live data stays; 0 is DefaultPruneHistory
 	Changes int           // this many changes per environment can be rolled back, however old; 0 is DefaultPruneChanges
 }
 
@@ -227,12 +227,16 @@ func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
 			for _, t := range []agent.Target{c.After, c.Before} {
 				all = append(all, need{KeptRelease{Version: t.Release, Reason: KeptRollback, Environment: e.Name, Epoch: c.Epoch}, t.Data})
 			}
+			if c.Rollout != nil {
+				all = append(all, need{data: c.Rollout.Target.Data}) // its rollout can start again
+			}
 		}
 	}
 	return all
 }
 
-// planData keeps the needed generations with their layers, and the newest generation, which determines the next number.
+// planData keeps the needed and the young generations with their layers, and the newest generation, which determines the next number.
+// The history does not name a generation whose rollout never completed.
 func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generation]bool) {
 	last := agent.Generation(0)
 	for _, g := range e.Generations {
@@ -240,7 +244,7 @@ func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generati
 	}
 	layers := map[string]bool{}
 	for _, g := range e.Generations {
-		if n := agent.Generation(g.Number); n != last && !needed[n] {
+		if n := agent.Generation(g.Number); n != last && !needed[n] && p.now.Sub(g.At) > p.options.History {
 			p.Generations = append(p.Generations, store.GenerationKey{Environment: e.Name, Number: n})
 			continue
 		}

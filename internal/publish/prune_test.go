@@ -66,6 +66,10 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 	old := func(epoch agent.Epoch, days int, before, after agent.Target) store.Change {
 		return store.Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
 	}
+	rolled := store.Change{Epoch: 2, Rollout: &store.Started{Target: to("", 1)}, At: planned.AddDate(-1, 0, 0)}
+	young := data
+	young.Generations = slices.Clone(data.Generations)
+	young.Generations[1].At = planned.Add(-time.Hour)
 	few := PruneOptions{Changes: 1, History: 24 * time.Hour}
 	for _, c := range []struct {
 		name   string
@@ -87,6 +91,8 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 		{"what is not published", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("9.0.0", 0)}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
 		{"the newest data, and its layers", with(data, nil), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
 		{"data that a node runs, and that a rollback needs", with(data, []store.Use{{Target: to("", 2)}}, old(1, 400, to("1.4.0", 1), agent.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
+		{"data of a rollout that was reverted", with(data, nil, rolled), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:2 dev:b dev:c"},
+		{"young data, which the history need not name", with(young, nil), PruneOptions{Keep: 5, History: time.Hour}, "1.0.0/5 gone/1 stray dev:1 dev:c"},
 		{"data of another environment", append(with(data, nil), store.PruneEnvironment{Name: "production", Uses: []store.Use{{Target: to("", 2)}}}), PruneOptions{Keep: 5},
 			"1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
 	} {

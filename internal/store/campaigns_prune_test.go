@@ -123,8 +123,8 @@ func TestPruneKeepsBothEndsOfARollout(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if prune(); there() {
-				t.Error("the target of an ended rollout is kept")
+			if prune(); there() != (of == "data") { // its rollout may start again
+				t.Errorf("after the end, the target is there: %v", there())
 			}
 		})
 	}
