@@ -110,6 +110,16 @@ func TestFoldersWithoutACommit(t *testing.T) {
 	if f := open(t, plain, Options{}); f.Facts != (Facts{}) || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "bad config") {
 		t.Errorf("spoiled: %+v", f)
 	}
+	around := t.TempDir()
+	write(t, around, map[string]string{".gitignore": "/build/\n/own/control/\n", "build/control/site.pp": "a", "own/control/site.pp": "a", "untracked/site.pp": "a"})
+	git(t, around, "init", "-q", "-b", "main")
+	git(t, around, "add", ".gitignore")
+	git(t, around, "commit", "-q", "-m", "around")
+	for _, folder := range []string{"build/control", "own/control", "untracked"} {
+		if f := open(t, filepath.Join(around, folder), Options{}); f.Facts != (Facts{}) || f.branch != "" || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "git tracks no file of this folder") {
+			t.Errorf("%s: %+v", folder, f)
+		}
+	}
 	bare := filepath.Join(t.TempDir(), "x.git")
 	git(t, "/", "init", "-q", "--bare", bare)
 	refused(t, bare, Options{}, "it is a git repository without a work tree\ngive a branch, a tag or a commit, as in --git-ref")

@@ -59,25 +59,28 @@ func within(name string, folders []string) bool {
 // maxNamed limits the modules that a note names.
 const maxNamed = 20
 
-// noteModules names the modules of the operator's folder that the tool did not install: the release has them as they are, or lacks
-// them.
+// noteModules names the modules of the operator's folder that the release lacks or has otherwise, and those of unknown origin.
 func (f *Folder) noteModules(old leftModules) {
 	note := func(names []string, sentence string) {
-		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(f.made, name) })
 		if more := len(names) - maxNamed; more > 0 {
 			names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more", more))
 		}
 		if len(names) > 0 {
-			f.Notes = append(f.Notes, "modules that the Puppetfile does not name "+sentence+": "+strings.Join(names, ", "))
+			f.Notes = append(f.Notes, sentence+": "+strings.Join(names, ", "))
 		}
 	}
-	note(old.clones, "are published as they are in the folder, because they are clones of git")
+	unnamed := func(names []string, sentence string) {
+		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(f.made, name) })
+		note(names, "modules that the Puppetfile does not name "+sentence)
+	}
+	note(f.replaced, "modules of the folder are left out, because the Puppetfile has others with their names")
+	unnamed(old.clones, "are published as they are in the folder, because they are clones of git")
 	byCause := map[string][]string{}
 	for name, why := range old.stale {
 		byCause[why] = append(byCause[why], name)
 	}
 	for _, why := range slices.Sorted(maps.Keys(byCause)) {
 		slices.Sort(byCause[why])
-		note(byCause[why], "are left out, because "+why)
+		unnamed(byCause[why], "are left out, because "+why)
 	}
 }

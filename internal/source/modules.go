@@ -59,6 +59,9 @@ func (f *Folder) prepared(ctx context.Context, p *puppetfile, tool Resolver) (st
 		}
 	}
 	if tool == G10k {
+		if line, number := p.ruby(); line != "" {
+			return "", fmt.Errorf("it skips line %d, which is Ruby: %s", number, clip.Text(line, maxFactBytes))
+		}
 		var err error
 		if text, err = f.withoutDefaults(ctx, text); err != nil {
 			return "", err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"strings"
 
 	"pulley/internal/content"
 )
@@ -93,6 +94,19 @@ func (m moving) merge(from, folder string) error {
 		}
 	}
 	return nil
+}
+
+// had reports whether a module of the tool is in the place of other files of the folder.
+func (m moving) had(module string) bool {
+	for i, folder := range m.p.folders {
+		if within(module, []string{folder}) {
+			was := path.Join(m.aside(i), strings.TrimPrefix(module, folder))
+			if info, err := m.work.Lstat(was); err == nil && (!info.IsDir() || !m.holdsNothing(was)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // holdsNothing reports whether a folder contains no files at any depth.

@@ -62,7 +62,8 @@ type moduleSource struct {
 var (
 	moduledirLine = regexp.MustCompile(`(?m)^[ \t]*moduledir\b[ \t(]*(.*)$`)
 	moduleLine    = regexp.MustCompile(`(?m)^[ \t]*mod\b[ \t(]*['"]([\w/-]+)['"]`)
-	anyModule     = regexp.MustCompile(`(?m)^[^#\n]*\bmod\b`)
+	settingLine   = regexp.MustCompile(`(?m)^[ \t]*(?:forge|moduledir)\b[^;\n]*$`)
+	plainLine     = regexp.MustCompile(`^(?:(?:forge|moduledir|mod)\b[ \t(]*(?:['"]|$)|[:'"]|\w+:|[)\s,]*$|#)`)
 	installPath   = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
 	moduleRef     = regexp.MustCompile(`(?m)^[^#\n]*\b(?:ref|tag|branch|commit|version)['"]?[ \t]*(?:=>|:)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|:(control_branch)\b)`)
 	localModule   = regexp.MustCompile(`(?m)^[^#\n]*\b(?:local['"]?[ \t]*(?:=>|:)[ \t]*true\b|type['"]?[ \t]*(?:=>|:)[ \t]*[:'"]local\b)`)
@@ -70,7 +71,7 @@ var (
 	tailComment   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 )
 
-// readPuppetfile reads the Puppetfile. It returns nil if there is none or it lists no modules.
+// readPuppetfile reads the Puppetfile. It returns nil if there is none or it has only comments and settings.
 func readPuppetfile(root string) (*puppetfile, error) {
 	text, err := readIn(root, puppetfileName, maxPuppetfile)
 	if err != nil {
@@ -105,7 +106,7 @@ func readIn(root, name string, limit int64) (string, error) {
 func parsePuppetfile(text string) (*puppetfile, error) {
 	whole := text
 	text = tailComment.ReplaceAllString(text, "")
-	if !anyModule.MatchString(text) {
+	if strings.TrimSpace(settingLine.ReplaceAllString(text, "")) == "" {
 		return nil, nil
 	}
 	p := &puppetfile{moduledir: "modules", text: whole, refs: map[string]string{}, sources: map[string]moduleSource{}}
@@ -168,6 +169,18 @@ func plainFolder(what, written string) (string, error) {
 		return "", fmt.Errorf("its %s %q is not a folder below its own\nlet it name one, such as modules", what, folder)
 	}
 	return folder, nil
+}
+
+// ruby returns the first line of the Puppetfile that only Ruby can evaluate, with its number, or "". g10k skips such lines without an
+// error.
+func (p *puppetfile) ruby() (line string, number int) {
+	for line := range strings.Lines(p.text) {
+		number++
+		if line = strings.TrimSpace(line); !plainLine.MatchString(line) {
+			return line, number
+		}
+	}
+	return "", 0
 }
 
 // missing returns a module that the Puppetfile lists and the folder lacks, or "".

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -18,6 +20,7 @@ func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 		"local": {text: "mod 'a', local: true\nmod 'me/b',\n  :local => true\nmod 'c', type: 'local', install_path: 'x'\nmod 'd', git: 'x' # local: true\nmod 'e', 'local' => false\n",
 			folders: "modules x", modules: "modules/a modules/b x/c modules/d modules/e", local: "modules/a modules/b x/c"},
 		"no modules":    {text: "forge 'x'\nmoduledir 'lib'\n# mod 'a'\n"},
+		"split":         {text: "moduledir 'lib'\nDir['Puppetfile.d/*'].each { |f| instance_eval(File.read(f)) }\n", folders: "lib"},
 		"ruby":          {text: "%w[a b].each { |m| mod m, git: m }\n", folders: "modules"},
 		"root":          {text: "moduledir '.'\nmod 'a'", refused: `its moduledir "." is not a folder below its own`},
 		"absolute":      {text: "moduledir '/etc'\nmod 'a'", refused: `its moduledir "/etc" is not a folder below its own`},
@@ -49,6 +52,29 @@ func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 		if got := strings.Join(p.local, " "); got != c.local {
 			t.Errorf("%s: local modules %s", name, got)
 		}
+	}
+}
+
+// g10k skips Ruby without an error: nodes would lack the modules.
+func TestRubyIsNotForG10k(t *testing.T) {
+	bin, dir := t.TempDir(), t.TempDir()
+	write(t, bin, map[string]string{"r10k": "#!/bin/sh\nmkdir -p modules/ntp\necho new >modules/ntp/a.pp\n", "g10k": "#!/bin/sh\nmkdir -p modules/a\necho new >modules/a/a.pp\n"})
+	for _, tool := range []string{"r10k", "g10k"} {
+		if err := os.Chmod(filepath.Join(bin, tool), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	for _, ruby := range []string{
+		"Dir['Puppetfile.d/*'].each { |f| instance_eval(File.read(f)) }", "instance_eval(File.read('Puppetfile.d/a'))", "%w[ntp].each { |m| mod m, :git => m }", "mod NAME, '1.0.0'",
+	} {
+		write(t, dir, map[string]string{"Puppetfile": "forge 'x' # why\n" + ruby + "\n"})
+		refused(t, dir, Options{Modules: G10k}, "cannot resolve the Puppetfile with g10k: it skips line 2, which is Ruby: "+ruby+"\nr10k reads any Puppetfile (--puppetfile r10k)")
+		same(t, ruby, published(t, open(t, dir, Options{Modules: R10k})), "Puppetfile", "modules/", "modules/ntp/", "modules/ntp/a.pp")
+	}
+	write(t, dir, map[string]string{"Puppetfile": "forge \"x\"\r\n  # a\r\nmoduledir 'modules'\n\nmod 'me/a',\n  :latest\nmod(\n  'a',\n  '1.0'\n)\nmod \"a\",\n  git: 'x',\n  'tag' => 'y' # why\n"})
+	if f := open(t, dir, Options{Modules: G10k}); f.Facts.Modules != G10k {
+		t.Errorf("%+v", f.Facts)
 	}
 }
 

@@ -40,6 +40,9 @@ func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) er
 		return err
 	}
 	f.Facts.Dirty = f.differsFrom(changes, old)
+	f.replaced = slices.DeleteFunc(f.replaced, func(name string) bool { // of an earlier run
+		return slices.Contains(old.clones, name) || slices.Contains(changes.ignored, name+"/")
+	})
 	f.noteModules(old)
 	return nil
 }
@@ -61,7 +64,11 @@ func (f *Folder) resolve(ctx context.Context, o Options) error {
 	if err != nil || tool == "" {
 		return err
 	}
-	return f.run(ctx, o, p, tool)
+	if err := f.run(ctx, o, p, tool); err != nil {
+		return err
+	}
+	f.noteModules(leftModules{})
+	return nil
 }
 
 // choose returns the Puppetfile and the tool for it. The tool is "" if there is nothing to resolve.
@@ -124,6 +131,7 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 		return err
 	}
 	f.made = p.installed(f.Root)
+	f.replaced = slices.DeleteFunc(slices.Clone(f.made), func(module string) bool { return !m.had(module) })
 	if err := m.putBack(); err != nil {
 		return fmt.Errorf("cannot keep the folder's own modules: %w", err)
 	}

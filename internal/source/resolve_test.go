@@ -120,3 +120,28 @@ func TestOwnModulesAreKeptOrNamed(t *testing.T) {
 	}
 	same(t, "the operator's folder", snapshot(t, dir), before...)
 }
+
+// A module of the team with the name of one in the Puppetfile is not published. r10k does the same, and removes it.
+func TestReplacedModulesAreNamed(t *testing.T) {
+	bin, dir := t.TempDir(), t.TempDir()
+	write(t, bin, map[string]string{"r10k": "#!/bin/sh\nfor m in modules/alpha modules/linked modules/fresh ext/beta data; do mkdir -p $m; echo new >$m/a.pp; done\n"})
+	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	write(t, dir, map[string]string{
+		"Puppetfile":           "mod 'alpha', '1.0.0'\nmod 'beta', git: 'x', install_path: 'ext'\nmod 'data', git: 'x', install_path: '.'\n",
+		"modules/alpha/own.pp": "x", "modules/own/own.pp": "x", "ext/beta/a.pp": "x", "site/linked/own.pp": "x", "data/a.pp": "x",
+	})
+	if err := os.Symlink("../site/linked", filepath.Join(dir, "modules/linked")); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, dir, "begin")
+	const note = "modules of the folder are left out, because the Puppetfile has others with their names: modules/alpha, modules/linked, ext/beta, data"
+	for _, ref := range []string{"", "main"} {
+		f := open(t, dir, Options{Modules: R10k, Ref: ref})
+		same(t, "notes", f.Notes, note)
+		same(t, "published", published(t, f), "Puppetfile", "data/", "data/a.pp", "ext/", "ext/beta/", "ext/beta/a.pp", "modules/", "modules/alpha/", "modules/alpha/a.pp",
+			"modules/fresh/", "modules/fresh/a.pp", "modules/linked/", "modules/linked/a.pp", "modules/own/", "modules/own/own.pp", "site/", "site/linked/", "site/linked/own.pp")
+	}
+}

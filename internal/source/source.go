@@ -55,6 +55,7 @@ type Folder struct {
 	branch   string          // of the control repository; "" if unknown
 	differs  map[string]bool // paths that git does not have as they are
 	made     []string        // modules, by path, that a tool installed
+	replaced []string        // those in whose place the folder has other files
 	cacheDir string
 	work     string // removed by Close; "" if there is none
 }
@@ -167,6 +168,12 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error, o 
 	changes, err := repo.changes(ctx)
 	if err != nil {
 		return changes, fmt.Errorf("cannot compare %s with its commit: %w", repo.dir, err)
+	}
+	if len(changes.tracked) == 0 { // a repository around it that ignores it, for example
+		f.branch = o.Branch
+		f.Notes = append(f.Notes, "the commit is not recorded: git tracks no file of this folder")
+		changes.changed, changes.ignored = nil, nil
+		return changes, nil
 	}
 	for i := 0; i < len(changes.submodules); i++ {
 		link := changes.submodules[i]
