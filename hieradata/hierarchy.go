@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/bounded"
 )
 
 // Hierarchy is the order of the layers of live data, and the attributes of roles and nodes. An environment file declares
@@ -209,14 +210,11 @@ const maxLevelsFile = 64 << 10
 
 // ReadLevels returns the levels of a folder that Materialise wrote for a node.
 func ReadLevels(dir, role, node string) (Levels, error) {
-	data, err := os.ReadFile(filepath.Join(dir, LevelsFile))
+	data, err := bounded.ReadFile(filepath.Join(dir, LevelsFile), maxLevelsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Hierarchy{}.Levels(role, node, ""), nil
 	}
 	var levels Levels
-	if err == nil && len(data) > maxLevelsFile {
-		err = fmt.Errorf("%d bytes are too many", len(data))
-	}
 	if err == nil {
 		err = json.Unmarshal(data, &levels)
 	}

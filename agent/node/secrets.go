@@ -18,6 +18,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/bounded"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/secrets"
@@ -102,14 +103,14 @@ func readLayers(job agent.Job) (files []layerFile, found bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	if order, err := os.ReadFile(filepath.Join(job.Data, hieradata.LevelsFile)); err == nil {
+	if order, err := bounded.ReadFile(filepath.Join(job.Data, hieradata.LevelsFile), hieradata.MaxInputBytes); err == nil {
 		files = append(files, layerFile{name: hieradata.LevelsFile, text: order})
 	}
 	for _, l := range levels {
 		if l.Layer == "" {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(job.Data, l.File()))
+		text, err := bounded.ReadFile(filepath.Join(job.Data, l.File()), hieradata.MaxInputBytes)
 		if err != nil {
 			return nil, false, fmt.Errorf("cannot read layer %s: %w", l.Layer, err)
 		}

@@ -77,7 +77,7 @@ func (c *Content) ShowHosts(id agent.Identity, tree string, w agent.Watch) (agen
 		}
 	}
 	s.File = filepath.Join(c.hostsDir(), s.Digest+".json")
-	if have, err := os.ReadFile(s.File); err == nil && hieradata.Digest(have) == s.Digest {
+	if have, err := bounded.ReadFile(s.File, maxHostsFile); err == nil && hieradata.Digest(have) == s.Digest {
 		return s, nil
 	}
 	if err := c.writeHosts(filepath.Base(s.File), document); err != nil {
@@ -125,7 +125,7 @@ func (c *Content) document(digest string) ([]byte, error) {
 	if digest == "" {
 		return nil, nil
 	}
-	b, err := os.ReadFile(filepath.Join(c.hostsDir(), digest+".json"))
+	b, err := bounded.ReadFile(filepath.Join(c.hostsDir(), digest+".json"), maxHostsFile)
 	if err == nil && hieradata.Digest(b) != digest {
 		err = errors.New("the file is damaged")
 	}
@@ -137,7 +137,7 @@ func (c *Content) document(digest string) ([]byte, error) {
 
 // storedHosts reads the list on disk. A damaged one counts as never read: etcd has it.
 func (c *Content) storedHosts() (nodes []hosts.Node, err error) {
-	f, err := os.Open(filepath.Join(c.hostsDir(), listFile))
+	f, err := bounded.Open(filepath.Join(c.hostsDir(), listFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, agent.ErrNoHosts
 	}

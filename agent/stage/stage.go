@@ -18,6 +18,7 @@ import (
 	"pulley/agent/puppet"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/content"
 	"pulley/internal/hosts"
 	"pulley/internal/mirror"
@@ -373,7 +374,7 @@ func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradat
 		if !has {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(inPlace, l.File()))
+		b, err := bounded.ReadFile(filepath.Join(inPlace, l.File()), hieradata.MaxInputBytes)
 		if err != nil || hieradata.Digest(b) != digest {
 			if b, err = c.Store.Targets.Layer(ctx, id.Environment, digest); err != nil {
 				return "", err
@@ -387,7 +388,7 @@ func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradat
 const recordSuffix = ".generation"
 
 func (c *Content) load(digest string) (hieradata.Generation, error) {
-	b, err := os.ReadFile(filepath.Join(c.dir, digest+recordSuffix))
+	b, err := bounded.ReadFile(filepath.Join(c.dir, digest+recordSuffix), hieradata.MaxInputBytes)
 	if err != nil {
 		return hieradata.Generation{}, err
 	}

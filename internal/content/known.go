@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"pulley/internal/bounded"
 )
 
 // known is a complete tree on this node with its manifest. Another release can reuse its files without fetching or
@@ -58,7 +60,7 @@ func (s *Store) distrust() {
 }
 
 func lookAt(file, dir, tree string) (*known, error) {
-	f, err := os.Open(file)
+	f, err := bounded.Open(file)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func (k *known) load(file string) error {
 	if k.manifest != nil {
 		return nil
 	}
-	b, err := os.ReadFile(file)
+	b, err := bounded.ReadFile(file, maxRecordLine+maxManifestBytes)
 	if err != nil {
 		return err
 	}
