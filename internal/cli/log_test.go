@@ -135,7 +135,7 @@ func TestLogRefusesPipe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if log.Info("to " + file); !strings.Contains(to.String(), "to "+file) {
+		if log.Info("written", "to", file); !strings.Contains(to.String(), "to="+file) {
 			t.Errorf("the log to %s has %q", file, to)
 		}
 	}

@@ -477,9 +477,11 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 			if part == "nodes" {
 				key = f.keys(plan.ID)[0]
 			}
-			if _, err := f.client.Put(t.Context(), key, value); value == "" {
+			_, err := f.client.Put(t.Context(), key, value)
+			if err == nil && value == "" {
 				_, err = f.client.Delete(t.Context(), key)
-			} else if err != nil {
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			f.lost(plan, part+" "+value)
