@@ -238,11 +238,16 @@ func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Stor
 	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
 }
 
-// warn prints warnings, and after the last of them the remedy for unreadable keys.
+// warn prints warnings, and after the last one of unreadable keys their remedy.
 func (o *options) warn(all []string) {
-	unreadable := slices.ContainsFunc(all, func(w string) bool { return strings.HasPrefix(w, "cannot read key ") })
+	last := -1
 	for i, w := range all {
-		if unreadable && i == len(all)-1 {
+		if strings.HasPrefix(w, "cannot read key ") {
+			last = i
+		}
+	}
+	for i, w := range all {
+		if i == last {
 			w += "\nrun `pulley doctor`: it names the command that deletes a key that cannot be read"
 		}
 		cli.Complain(o.env, program, fmt.Errorf("warning: %s", w))

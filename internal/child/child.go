@@ -55,7 +55,7 @@ type Left int
 
 // Kinds of Left. At a deadline, all end that the program waits for.
 const (
-	EndAll       Left = iota // nothing, also no process in a session of its own, unless it has another environment too (env -i setsid)
+	EndAll       Left = iota // nothing, in other sessions neither; a process with a session and an environment of its own (env -i setsid) stays
 	KeepServices             // processes in sessions of their own, as a daemon is
 	KeepAll                  // all
 )

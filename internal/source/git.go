@@ -78,6 +78,9 @@ func (e *pipeError) Error() string {
 // the files of the repository.
 func noPipes(dir string) error {
 	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
 	if err != nil {
 		return err
 	}

@@ -20,10 +20,6 @@ type leftModules struct {
 // leftModules finds these modules. Modules that git tracks, submodules, and local ones of the Puppetfile are the operator's.
 func (p *puppetfile) leftModules(root string, c changes) leftModules {
 	old := leftModules{stale: map[string]string{}}
-	var ignored []string
-	for _, name := range c.ignored {
-		ignored = append(ignored, strings.TrimSuffix(name, "/"))
-	}
 	for _, folder := range p.folders {
 		entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(folder)))
 		if err != nil || slices.Contains(p.modules, folder) {
@@ -37,7 +33,7 @@ func (p *puppetfile) leftModules(root string, c changes) leftModules {
 			}
 			switch {
 			case p.leadsTo(name), slices.Contains(p.local, name), slices.ContainsFunc(c.tracked, func(file string) bool { return within(file, []string{name}) }):
-			case within(name, ignored):
+			case c.ignores(name):
 				old.stale[name] = "git ignores them"
 			case has(".latest_commit"):
 				old.stale[name] = "g10k installed them"
@@ -49,6 +45,11 @@ func (p *puppetfile) leftModules(root string, c changes) leftModules {
 		}
 	}
 	return old
+}
+
+// ignores reports whether git ignores a path, or a folder above it.
+func (c changes) ignores(name string) bool {
+	return slices.ContainsFunc(c.ignored, func(path string) bool { return within(name, []string{strings.TrimSuffix(path, "/")}) })
 }
 
 // within reports whether a path is one of some folders, or lies in one.

@@ -63,7 +63,7 @@ var (
 	moduledirLine = regexp.MustCompile(`(?m)^[ \t]*moduledir\b[ \t(]*(.*)$`)
 	moduleLine    = regexp.MustCompile(`(?m)^[ \t]*mod\b[ \t(]*['"]([\w/-]+)['"]`)
 	settingLine   = regexp.MustCompile(`(?m)^[ \t]*(?:forge|moduledir)\b[^;\n]*$`)
-	plainLine     = regexp.MustCompile(`^(?:(?:forge|moduledir|mod)\b[ \t(]*(?:['"]|$)|[:'"]|\w+:|[)\s,]*$|#)`)
+	plainLine     = regexp.MustCompile(`^(?:(?:forge|moduledir|mod)\b[ \t(]*(?:['"]|$)|forge\.(?:baseUrl|cacheTtl)\b|moduledir[ \t]+[\w./-]+[ \t]*$|[:'"]|\w+:|[)\s,]*$|#)`)
 	installPath   = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
 	moduleRef     = regexp.MustCompile(`(?m)^[^#\n]*\b(?:ref|tag|branch|commit|version)['"]?[ \t]*(?:=>|:)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|:(control_branch)\b)`)
 	localModule   = regexp.MustCompile(`(?m)^[^#\n]*\b(?:local['"]?[ \t]*(?:=>|:)[ \t]*true\b|type['"]?[ \t]*(?:=>|:)[ \t]*[:'"]local\b)`)

@@ -72,7 +72,7 @@ func TestRubyIsNotForG10k(t *testing.T) {
 		refused(t, dir, Options{Modules: G10k}, "cannot resolve the Puppetfile with g10k: it skips line 2, which is Ruby: "+ruby+"\nr10k reads any Puppetfile (--puppetfile r10k)")
 		same(t, ruby, published(t, open(t, dir, Options{Modules: R10k})), "Puppetfile", "modules/", "modules/ntp/", "modules/ntp/a.pp")
 	}
-	write(t, dir, map[string]string{"Puppetfile": "forge \"x\"\r\n  # a\r\nmoduledir 'modules'\n\nmod 'me/a',\n  :latest\nmod(\n  'a',\n  '1.0'\n)\nmod \"a\",\n  git: 'x',\n  'tag' => 'y' # why\n"})
+	write(t, dir, map[string]string{"Puppetfile": "forge.cacheTtl 50m\nforge \"x\"\r\n  # a\r\nmoduledir 'modules'\n\nmod 'me/a',\n  :latest\nmod(\n  'a',\n  '1.0'\n)\nmod \"a\",\n  git: 'x',\n  'tag' => 'y' # why\n"})
 	if f := open(t, dir, Options{Modules: G10k}); f.Facts.Modules != G10k {
 		t.Errorf("%+v", f.Facts)
 	}

@@ -41,7 +41,7 @@ func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) er
 	}
 	f.Facts.Dirty = f.differsFrom(changes, old)
 	f.replaced = slices.DeleteFunc(f.replaced, func(name string) bool { // of an earlier run
-		return slices.Contains(old.clones, name) || slices.Contains(changes.ignored, name+"/")
+		return slices.Contains(old.clones, name) || changes.ignores(name)
 	})
 	f.noteModules(old)
 	return nil

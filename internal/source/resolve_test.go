@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -143,5 +144,11 @@ func TestReplacedModulesAreNamed(t *testing.T) {
 		same(t, "notes", f.Notes, note)
 		same(t, "published", published(t, f), "Puppetfile", "data/", "data/a.pp", "ext/", "ext/beta/", "ext/beta/a.pp", "modules/", "modules/alpha/", "modules/alpha/a.pp",
 			"modules/fresh/", "modules/fresh/a.pp", "modules/linked/", "modules/linked/a.pp", "modules/own/", "modules/own/own.pp", "site/", "site/linked/", "site/linked/own.pp")
+	}
+	again := t.TempDir() // where git ignores the folder of modules
+	write(t, again, map[string]string{"Puppetfile": "mod 'fresh', '1.0.0'\n", ".gitignore": "/modules/\n", "modules/fresh/a.pp": "old"})
+	commit(t, again, "begin")
+	if f := open(t, again, Options{Modules: R10k}); slices.ContainsFunc(f.Notes, func(n string) bool { return strings.Contains(n, "modules/fresh") }) {
+		t.Errorf("modules of an earlier run are called replaced: %q", f.Notes)
 	}
 }

@@ -223,7 +223,7 @@ func without(more ...expr.Option) []expr.Option {
 const costName = "\x00cost"
 
 // ErrTooCostly is the error of an evaluation that reached a limit.
-var ErrTooCostly = errors.New("it takes too many steps for one node: a loop is in a loop, or a text or a list grows. Make it simpler")
+var ErrTooCostly = errors.New("it takes too many steps for one node: a loop is in a loop, or a text or a list grows\nmake the expression simpler")
 
 // counted makes each predicate of a loop, and what makes a text or a list, count.
 type counted struct{}

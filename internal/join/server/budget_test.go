@@ -266,7 +266,7 @@ func TestPanicIsAnsweredAndLogged(t *testing.T) {
 // A machine with a token that joins and leaves in a loop must not fill etcd, or make other nodes read the host list all the time.
 func TestJoinsOfOneNameAreLimited(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
-	s := w.serve(nil)
+	s := w.serve(func(c *Config) { at := time.Now(); c.Now = func() time.Time { return at } })
 	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
 	m, joins := w.machine("m1", s), 0
 	for ; joins <= askedBurst; joins++ {

@@ -72,7 +72,8 @@ func (d *Server) described(ctx context.Context, ref environments.Ref, node, role
 	return h, err
 }
 
-// add adds an entry before it is written: requests that arrive together do not get the same address.
+// add adds an entry before it is written, for the next requests. Two nodes that register one address at the same instant may both be accepted: it is
+// then the main one of neither, and doctor names both.
 func (all names) add(h agent.Host) {
 	all.listed[h.Node] = h
 	for a, node := range hosts.Owned(map[string]agent.Host{h.Node: h}, nil, all.Networks, "") {

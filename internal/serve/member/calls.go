@@ -50,6 +50,7 @@ const (
 // Calls of one user at a time. A request has memory from its first byte on.
 const (
 	callsOfNode     = 32 // or of a viewer
+	callsUnseen     = 8  // of a user whom this member may not know yet, or who was removed: etcd itself refuses these
 	callsOfOperator = 256
 )
 
@@ -89,10 +90,6 @@ func (b *bounds) begin(ctx context.Context, info *tap.Info) (context.Context, er
 	if !bounded {
 		return ctx, nil
 	}
-	if users := b.users.Load(); users != nil && !begins(info.FullMethodName, forRemoved) &&
-		errors.Is((*users).IsAdminPermitted(&auth.AuthInfo{Username: c.user}), auth.ErrUserNotFound) {
-		return nil, errDenied
-	}
 	b.mu.Lock()
 	of := b.calls[c.user]
 	if of == nil {
@@ -108,6 +105,11 @@ func (b *bounds) begin(ctx context.Context, info *tap.Info) (context.Context, er
 		if of.open--; of.open == 0 {
 			delete(b.calls, c.user)
 		}
+	}
+	if users := b.users.Load(); open > callsUnseen && users != nil && !begins(info.FullMethodName, forRemoved) &&
+		errors.Is((*users).IsAdminPermitted(&auth.AuthInfo{Username: c.user}), auth.ErrUserNotFound) {
+		end()
+		return nil, errDenied
 	}
 	if open > callsOfNode {
 		of.role.Do(func() { of.operator = c.node == nil && b.role(c.user) != "" })

@@ -317,6 +317,11 @@ func TestOtherCallsAreBounded(t *testing.T) {
 		}
 	}
 	gone := as("pulley/node/dev/web2/0123456789abcdef")
+	for range callsUnseen {
+		if _, err := b.begin(gone, &tap.Info{FullMethodName: "/etcdserverpb.KV/Range"}); err != nil {
+			t.Errorf("a user that this member may not know yet: %v", err)
+		}
+	}
 	if _, err := b.begin(gone, &tap.Info{FullMethodName: "/etcdserverpb.KV/Range"}); !errors.Is(err, errDenied) {
 		t.Errorf("a removed node reads: %v", err)
 	}
@@ -517,6 +522,43 @@ func TestSlowReadersGiveWay(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Honest nodes must not lose their connections because the network of serve is slow, as at the start of a rollout.
+func TestSlowNetworkClosesNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFlow(func(user string) { t.Errorf("%s is named", user) })
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		const n, nodes = 3 << 20, 42
+		var all []*outgoing
+		for i := range nodes {
+			_, server := net.Pipe()
+			c := &outgoing{Conn: server, flow: f, user: fmt.Sprintf("pulley/node/dev/web%d/%016x", i, i)}
+			f.mu.Lock()
+			f.add(c.user, n)
+			c.hold(n)
+			f.mu.Unlock()
+			all = append(all, c)
+		}
+		go func() {
+			for ctx.Err() == nil {
+				<-time.After(100 * time.Millisecond)
+				for _, c := range all {
+					c.written.Add(25_000) // 10 MB/s together: 12 s for each
+				}
+			}
+		}()
+		if _, err := f.take(ctx, "pulley/node/dev/last1/0123456789abcdef", 9<<20); !errors.Is(err, errTooMany) {
+			t.Errorf("there was room: %v", err)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, c := range all {
+			c.free(c.held)
+		}
+	})
 }
 
 // eve reads as many answers of n bytes as it may, slowly, and connects again.

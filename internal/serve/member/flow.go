@@ -35,6 +35,8 @@ const (
 	slowCheck = 250 * time.Millisecond  // from then on
 	slowAfter = 1500 * time.Millisecond // of measurement
 	slowPause = time.Minute
+
+	slowNetwork = 30 * time.Second // in which the network of serve brings all that is in flight
 )
 
 // flow is the bytes of answers in flight. Without it, clients that read slowly, or not at all, fill the memory of serve.
@@ -106,17 +108,24 @@ func (f *flow) take(ctx context.Context, user string, n int64) (own bool, err er
 	}
 }
 
-// closeSlow closes the connections of the slow user that holds the most bytes. It requires the lock.
+// closeSlow closes the connections of the slow user that holds the most bytes. If all together take what they hold soon, the network of serve is
+// slow, and none of them. It requires the lock.
 func (f *flow) closeSlow(node bool) (of string, n int64) {
 	held, now := map[string]int64{}, time.Now()
+	var all, soon float64
 	for c := range f.conns {
-		if c.node == node && c.slow(now) {
+		took, written := now.Sub(c.measured), float64(c.written.Load()-c.before)
+		if c.node != node || took < slowAfter {
+			continue
+		}
+		all, soon = all+float64(c.held), soon+written/took.Seconds()*slowNetwork.Seconds()
+		if c.slow(now) {
 			if held[c.user] += c.held; held[c.user] > held[of] {
 				of = c.user
 			}
 		}
 	}
-	if of == "" {
+	if of == "" || all <= soon {
 		return "", 0
 	}
 	for c := range f.conns {
