@@ -542,17 +542,19 @@ func TestSlowNetworkClosesNobody(t *testing.T) {
 			f.mu.Unlock()
 			all = append(all, c)
 		}
-		go func() {
+		var writes sync.WaitGroup
+		writes.Go(func() {
 			for ctx.Err() == nil {
 				<-time.After(100 * time.Millisecond)
 				for _, c := range all {
 					c.written.Add(25_000) // 10 MB/s together: 12 s for each
 				}
 			}
-		}()
+		})
 		if _, err := f.take(ctx, "pulley/node/dev/last1/0123456789abcdef", 9<<20); !errors.Is(err, errTooMany) {
 			t.Errorf("there was room: %v", err)
 		}
+		writes.Wait()
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, c := range all {
