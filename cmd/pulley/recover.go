@@ -98,7 +98,7 @@ func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, unti
 		cli.Cleanf(o.env.Stdout, "  the target in etcd was %s\n", describeTarget(r.Was))
 	}
 	if r.Passed > 0 {
-		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node or `pulley serve` saw, or somebody wrote: the history ends before it\n", r.Passed)
+		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node, `pulley serve` or the gate in etcd has: the history ends before it\n", r.Passed)
 	}
 	if r.Lost != "" {
 		fmt.Fprintf(o.env.Stdout, "  it ends %s %s, which cannot be read\n", rollout.Noun(r.Lost), r.Lost)
