@@ -26,7 +26,7 @@ func (w *world) checkAdmission(n *node, a agent.Assignment) {
 	case g.Epoch < w.highest && n.state.Epoch == w.highest:
 		w.violate("%s began %s of epoch %d after it saw epoch %d", n.name, a.ID, g.Epoch, w.highest)
 	}
-	if _, ok := s.Slots[n.name]; !ok && n.ended != a.ID && w.era == 0 {
+	if _, ok := s.Slots[n.name]; !ok && !slices.Contains(n.ended, a.ID) && w.era == 0 {
 		w.violate("%s began %s without a slot", n.name, a.ID)
 	}
 }
@@ -38,7 +38,7 @@ func (w *world) checkBudget(s rollout.State) {
 	for i, g := range w.groups(s) {
 		for _, m := range g.Nodes {
 			n := w.nodes[m.Node]
-			if n.id != m.Machine || n.gone || n.running == "" || n.running == n.ended || n.era != w.era || !n.honest() {
+			if n.id != m.Machine || n.gone || n.running == "" || slices.Contains(n.ended, n.running) || n.era != w.era || !n.honest() {
 				continue
 			}
 			if _, skipped := s.Skipped[m.Node]; skipped || s.Slots[m.Node].GivenUp {

@@ -388,7 +388,8 @@ func (y *yard) checkJob(old, s rollout.State, o rollout.Observed) {
 		w.violate("the job completed with %d of %d nodes", s.Done+len(s.Skipped), w.plan.Nodes())
 	}
 	for i, t := range s.Times {
-		if ended && s.Phase != rollout.Replaced && t.To.IsZero() || i < s.Group && t.To.IsZero() {
+		over := i < s.Group || ended && s.Phase != rollout.Replaced
+		if over && !t.From.IsZero() && t.To.IsZero() { // no node began in a group without From
 			w.violate("group %d has no end: %+v", i+1, s.Times)
 		}
 	}

@@ -60,7 +60,7 @@ type node struct {
 	state   agent.State
 	running string        // id of the assignment whose target it takes now
 	began   []string      // ids of the assignments whose target it began to take
-	ended   string        // id of the assignment that it answered last
+	ended   []string      // ids of the assignments that it answered; after a restore an old one may stand again
 	era     int           // of etcd's data when it began
 	took    time.Duration // when it took the target of the campaign; 0: never
 	heard   time.Duration // its last read
@@ -189,7 +189,7 @@ func (n *node) end(d agent.Desired, t agent.Target) {
 		n.succeed(t)
 	}
 	if a := n.state.Attempts; n.running != "" && (!failed || a[0].Finished > w.Policy.Retries && a[0].Problem.Code != agent.EtcdLost) {
-		n.ended = n.running
+		n.ended = append(n.ended, n.running)
 	}
 	n.running = ""
 	n.report(d, agent.Idle)
