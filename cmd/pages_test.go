@@ -381,8 +381,14 @@ func TestSettingsOfTheAgentAreDocumented(t *testing.T) {
 	_, section, _ := strings.Cut(string(b), "\n## Settings in agent.yaml\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var documented []string
+	flags := flagsOf(helpOf(t, "pulley-agent", []string{"run"}))
 	for line := range strings.Lines(section) {
 		if cell, ok := strings.CutPrefix(line, "| `"); ok {
+			for _, flag := range regexp.MustCompile("`(--[a-z-]+)`").FindAllStringSubmatch(line, -1) {
+				if _, known := flags[flag[1]]; !known {
+					t.Errorf("pulley-agent has no flag %s: %s", flag[1], line)
+				}
+			}
 			cell, _, _ = strings.Cut(cell, " | ")
 			documented = append(documented, strings.Split(strings.ReplaceAll(cell, "`", ""), ", ")...)
 		}

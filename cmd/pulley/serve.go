@@ -71,7 +71,7 @@ EXIT STATUS
 	f.StringVar(&s.config.HTTPSCert, "https-cert", "", "PEM file of the certificate for --listen-https (default: --cert)")
 	f.StringVar(&s.config.HTTPSKey, "https-key", "", "PEM file of its key (default: --key)")
 	f.StringArrayVar(&s.config.Agents, "agent", nil, "program pulley-agent that first boots may fetch by its digest; may be repeated")
-	f.StringArrayVar(&s.config.Notify, "notify", nil, "URL for notices of first boots, duplicate machines and floods, in the form of shoutrrr (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, separated by spaces]")
+	f.StringArrayVar(&s.config.Notify, "notify", nil, "URL for notices, in the form of shoutrrr (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, separated by spaces]")
 	f.StringVar(&s.notifyFile, "notify-file", "", "file with such URLs, one a line, that only its owner can read")
 	f.StringVar(&s.config.Gates, "gates", "", "file that defines the gates of rollouts: commands, HTTP checks and Prometheus queries")
 	f.StringVar(&s.config.Puppet, "puppet-credentials", "", "folder with cert.pem, key.pem and ca.pem, with which serve works at the CA of Puppet servers")

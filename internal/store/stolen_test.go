@@ -81,3 +81,43 @@ func TestStolenNodeReadsWhatTheDocumentationSays(t *testing.T) {
 		}
 	}
 }
+
+// A reviewer of the rights reads the table of roles. It must name each kind of key that a role writes, and no other.
+func TestRolesWriteWhatTheDocumentationSays(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []struct{ key, name string }{
+		{"hosts/head", "the head of the host list"}, {"status/", "status"}, {"runs/", "runs and answers to previews"}, {"facts/", "facts"}, {"hosts/exports/", "exported facts"},
+		{"v1/environments/", "environments"}, {"v1/releases/", "releases"}, {"v1/withdrawn/", "withdrawals"}, {"v1/content/", "content"}, {"v1/deltas/", "deltas"}, {"v1/agents/", "agents"},
+		{"v1/publishing/", "publishing"}, {"v1/pruning", "pruning"}, {"v1/targets", "the mark of targets"}, {"v1/tokens/nodes/", "tokens of nodes"}, {"v1/firstboots/", "first boots"},
+	}
+	s := open(t, shared.Keyspace(t), "")
+	for role, grants := range map[string][]store.Grant{
+		"pulley/nodes/<environment>": s.Access.NodesGrants("dev"), "pulley/node/<environment>/<node>": s.Access.NodeGrants("dev", "web1"),
+		"pulley/operator": s.Access.OperatorGrants(store.RoleOperator),
+	} {
+		_, row, _ := strings.Cut(string(text), "| `"+role+"` |")
+		row, _, _ = strings.Cut(row, "\n")
+		cells := strings.Split(row, " | ")
+		documented := strings.Split(strings.TrimSuffix(strings.TrimSpace(cells[len(cells)-1]), " |"), ", ")
+		var granted []string
+		for _, g := range grants {
+			if g.May == clientv3.PermissionType(clientv3.PermRead) {
+				continue
+			}
+			at := slices.IndexFunc(names, func(n struct{ key, name string }) bool { return strings.Contains(g.Key, n.key) })
+			if at < 0 {
+				t.Fatalf("%s writes %s, and the table has no word for it", role, g.Key)
+			}
+			granted = append(granted, names[at].name)
+		}
+		slices.Sort(granted)
+		slices.Sort(documented)
+		if !slices.Equal(granted, documented) {
+			t.Errorf("%s writes %q, and docs/security.md says %q", role, granted, documented)
+		}
+	}
+}
