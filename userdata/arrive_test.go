@@ -108,7 +108,7 @@ put() { command mkdir -p "$out/root${1%/*}"; cat >"$out/root$1"; chmod "$2" "$ou
 finish() { :; }
 sleep() { :; }
 timeout() {
-	for last; do :; done
+	for last; do [ "$last" = --noproxy ] || [ "$last" = --no-proxy ] && no_proxy=all; done
 	printf '%s\0' "$last" >>"$out/fetch"
 	printf '%s\0' "${http_proxy-}" "${https_proxy-}" "${no_proxy-}" >"$out/proxy"
 }
@@ -211,8 +211,8 @@ func arrives(t *testing.T, o firstboot.Plan, form Form, text []byte) map[string]
 		if proxy[0] != o.Proxy || proxy[1] != o.Proxy {
 			t.Errorf("the proxy would be %q, should be %q", proxy, o.Proxy)
 		}
-		for _, server := range o.Servers {
-			if u, err := url.Parse(server); o.Proxy != "" && err == nil && !slices.Contains(strings.Split(proxy[2], ","), u.Hostname()) {
+		for _, server := range slices.Concat(o.Servers, o.Mirrors) {
+			if u, err := url.Parse(server); err == nil && proxy[2] != "all" && !slices.Contains(strings.Split(proxy[2], ","), u.Hostname()) {
 				t.Errorf("%s would be reached through the proxy: no_proxy is %q", server, proxy[2])
 			}
 		}

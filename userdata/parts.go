@@ -169,10 +169,10 @@ func (p *parts) sources() []string {
 	return all
 }
 
-// noProxy lists the hosts that the script reaches without a proxy: this machine and the servers.
+// noProxy lists the hosts that the script reaches without a proxy: this machine, the servers, the mirrors, and those of the setting.
 func (p *parts) noProxy() string {
-	hosts := []string{"localhost", "127.0.0.1", "::1"}
-	for _, s := range p.Servers {
+	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, p.NoProxy...)
+	for _, s := range slices.Concat(p.Servers, p.Mirrors) {
 		if u, err := url.Parse(s); err == nil && !slices.Contains(hosts, u.Hostname()) {
 			hosts = append(hosts, u.Hostname())
 		}

@@ -55,6 +55,7 @@ func full(t testing.TB) firstboot.Plan {
 			PuppetVersion: "8.19.2-1+debian12",
 			PackageRepo:   "https://apt.example/openvox8-release-debian12.deb",
 			Proxy:         "http://proxy.example:3128",
+			NoProxy:       []string{".example.net"},
 			Schedule:      "*/5 * * * *",
 			Pre:           []string{"#!/bin/sh\nmount /srv\n"},
 			Post:          []string{"#!/bin/sh\ncat <<'PULLEY'\nit's \"done\"\nPULLEY\n"},

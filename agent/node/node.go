@@ -202,7 +202,7 @@ func (s Setup) NewPuppet() *puppet.Puppet {
 	}
 	var installer *puppet.Installer
 	if s.Root == "" || s.Root == "/" { // Puppet under another root is the machine's own
-		installer = &puppet.Installer{Logger: s.Log, Proxy: s.Config.Proxy}
+		installer = &puppet.Installer{Logger: s.Log, Proxy: s.Config.Proxy, NoProxy: s.Config.NoProxy}
 	}
 	return &puppet.Puppet{
 		Installer: installer,

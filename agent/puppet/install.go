@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpproxy"
+
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/child"
@@ -35,6 +37,8 @@ type Installer struct {
 	Package string // "" takes the first of puppet-agent, openvox-agent and puppet in the machine's repositories
 	Version string // of the package, in the package manager's spelling; "" takes the newest
 	Proxy   string // URL of the HTTP proxy for downloads and the package manager; "" for none
+	// NoProxy lists hosts and domains that are reached without it, as the variable no_proxy does; this machine always is.
+	NoProxy []string
 	// Repository is an additional source. It is an https URL or an absolute path of a .deb or .rpm that sets up a
 	// repository, or a `deb …` line, or the text of a .repo file. "" means none.
 	Repository string
@@ -176,9 +180,7 @@ func (i *Installer) run(ctx context.Context, name string, args ...string) (strin
 		name, args = "chroot", append([]string{i.path("/"), name}, args...)
 	}
 	env := append(environ(), "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=l")
-	if i.Proxy != "" {
-		env = append(env, "http_proxy="+i.Proxy, "https_proxy="+i.Proxy)
-	}
+	env = append(env, i.Proxies()...)
 	i.log().Info("running a command", "command", shellquote.Join(append([]string{name}, args...)))
 	execute := i.Exec
 	if execute == nil {
@@ -189,6 +191,18 @@ func (i *Installer) run(ctx context.Context, name string, args ...string) (strin
 		return out, fmt.Errorf("cannot run `%s`: %w%s", shellquote.Join(append([]string{name}, args...)), err, lastWords(out))
 	}
 	return out, nil
+}
+
+// Proxies returns the variables by which programs use the proxy; none without one.
+func (i *Installer) Proxies() []string {
+	if i.Proxy == "" {
+		return nil
+	}
+	direct := strings.Join(append([]string{"localhost", "127.0.0.1", "::1"}, i.NoProxy...), ",")
+	return []string{
+		"http_proxy=" + i.Proxy, "https_proxy=" + i.Proxy, "no_proxy=" + direct,
+		"HTTP_PROXY=" + i.Proxy, "HTTPS_PROXY=" + i.Proxy, "NO_PROXY=" + direct,
+	}
 }
 
 // execCommand runs a command. A package may start services.
@@ -375,7 +389,7 @@ func (i *Installer) download(ctx context.Context, suffix string) (string, error)
 		return "", fmt.Errorf("cannot keep %s: %w", i.Repository, err)
 	}
 	i.log().Info("fetching the package repository", "url", i.Repository)
-	if err := fetchURL(ctx, i.Proxy, i.Repository, i.path(file)); err != nil {
+	if err := i.fetch(ctx, i.Repository, i.path(file)); err != nil {
 		return "", fmt.Errorf("cannot fetch %s: %w", i.Repository, err)
 	}
 	return file, nil
@@ -384,24 +398,17 @@ func (i *Installer) download(ctx context.Context, suffix string) (string, error)
 // maxRepository limits the package that sets up a repository, in bytes.
 const maxRepository = 64 << 20
 
-// fetchURL downloads a file.
-func fetchURL(ctx context.Context, proxy, url, path string) error {
+// fetch downloads a file.
+func (i *Installer) fetch(ctx context.Context, url, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	through := http.ProxyFromEnvironment
-	if proxy != "" {
-		way, err := neturl.Parse(proxy)
-		if err != nil {
-			return fmt.Errorf("cannot use proxy %q: %w", proxy, err)
-		}
-		through = http.ProxyURL(way)
-	}
+	through := (&httpproxy.Config{HTTPProxy: i.Proxy, HTTPSProxy: i.Proxy, NoProxy: strings.Join(i.NoProxy, ",")}).ProxyFunc()
 	client := &http.Client{
-		Transport: &http.Transport{Proxy: through, DisableKeepAlives: true},
+		Transport: &http.Transport{Proxy: func(r *http.Request) (*neturl.URL, error) { return through(r.URL) }, DisableKeepAlives: true},
 		CheckRedirect: func(to *http.Request, via []*http.Request) error { // archives redirect to their mirrors
 			if len(via) > 5 || to.URL.Scheme != "https" && via[0].URL.Scheme == "https" {
 				return fmt.Errorf("it redirects to %s", to.URL.Host)

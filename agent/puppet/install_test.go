@@ -207,11 +207,12 @@ func TestInstallCommandsEnd(t *testing.T) {
 // Behind a proxy, packages must be downloaded through it. Puppet's own runs must not receive the proxy.
 func TestPackagesComeThroughTheProxy(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get")
-	b.Proxy = "http://proxy.example:3128"
+	b.Proxy, b.NoProxy = "http://proxy.example:3128", []string{".example.net"}
 	b.out["policy puppet-agent"] = candidate
 	through := 0
 	b.Exec = func(ctx context.Context, env []string, name string, args ...string) (string, error) {
-		if slices.Contains(env, "http_proxy=http://proxy.example:3128") && slices.Contains(env, "https_proxy=http://proxy.example:3128") {
+		if slices.Contains(env, "http_proxy=http://proxy.example:3128") && slices.Contains(env, "https_proxy=http://proxy.example:3128") &&
+			slices.Contains(env, "no_proxy=localhost,127.0.0.1,::1,.example.net") {
 			through++
 		}
 		return b.exec(ctx, env, name, args...)

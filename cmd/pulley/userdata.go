@@ -306,7 +306,7 @@ type firstBootFlags struct {
 }
 
 func (u *firstBootFlags) add(f *pflag.FlagSet) {
-	u.plan.AddFlags(f, "servers", "ca", "mirrors", "agent_urls", "puppet_package", "puppet_version", "package_repo", "proxy", "schedule", "steps")
+	u.plan.AddFlags(f, "servers", "ca", "mirrors", "agent_urls", "puppet_package", "puppet_version", "package_repo", "proxy", "no_proxy", "schedule", "steps")
 	f.StringVar(&u.signers, "allowed-signers", "", "file of the keys that may sign releases and data, see ssh-keygen(1)")
 	f.StringArrayVar(&u.agents, "agent", nil, "file of the pulley-agent to run, for its checksum; may be repeated")
 	f.StringArrayVar(&u.checksums, "agent-sha256", nil, "checksum of pulley-agent, as HEX or ARCH=HEX with amd64 or arm64 (default: the image's own agent)")

@@ -65,6 +65,7 @@ var shapes = sync.OnceValue(func() map[string]shape {
 		"base":     {text: `https://` + host + `(` + port + `)?(/[A-Za-z0-9._~/@:+,=%-]*)?`},
 		"mirror":   {text: `(https://` + host + `|http://(localhost|127\.[0-9.]+|\[::1\]))(` + port + `)?(/[A-Za-z0-9._~/@:+,=%-]*)?`},
 		"url":      {text: `https?://` + host + `(` + port + `)?(/[A-Za-z0-9._~/@:+,=?&%-]*)?`, advice: ", without a password"},
+		"direct":   {text: `[A-Za-z0-9.*:/_-]+`},
 		"endpoint": {text: `(https?://` + host + `(` + port + `)?|` + host + port + `)/?`},
 		"token":    {text: `[A-Za-z0-9_.:=+/-]+`},
 		"pin":      {text: `sha256:[0-9a-f]{64}`, advice: "sha256:… with 64 hex digits; `pulley ca show` prints it"},

@@ -16,7 +16,7 @@ func TestPlansRoundTrip(t *testing.T) {
 		Node: "controller1_t42", Role: "controller", Environment: "dev@t42", Token: "plt_0123_abc", Hostname: NodeHostname, Leave: LeavePoweroff, Prefix: "/fleets/north",
 		Settings: Settings{
 			Servers: []string{"https://10.0.0.1:8443"}, CA: []string{fingerprint}, Endpoints: []string{"https://10.0.0.1:2379"},
-			AllowedSigners: "/etc/pulley/allowed_signers", Mirrors: []string{"https://m.example"}, Proxy: "http://proxy:3128",
+			AllowedSigners: "/etc/pulley/allowed_signers", Mirrors: []string{"https://m.example"}, Proxy: "http://proxy:3128", NoProxy: []string{".example.net"},
 			PuppetPackage: "openvox-agent", PuppetVersion: "8.1", PackageRepo: "deb https://apt.example a b",
 			Schedule: "*/5 * * * *", Steps: map[string]string{"hostname": Off, "puppet": "/usr/local/sbin/install-puppet"},
 			AgentURLs: []string{"https://m.example/a"}, AgentSHA256: map[string]string{AnyArch: strings.Repeat("0", 64)}, Pre: []string{"#!/bin/sh\n"}, Post: []string{"#!/bin/sh\n"},

@@ -30,7 +30,8 @@ type Settings struct {
 	PuppetPackage  string            `yaml:"puppet_package,omitempty" json:"puppet_package,omitempty" shape:"package" like:"openvox-agent" help:"package of Puppet (default: the first that the machine's repositories have)"`
 	PuppetVersion  string            `yaml:"puppet_version,omitempty" json:"puppet_version,omitempty" shape:"version" like:"8.19.0-1+debian12" help:"version of the package, as the package manager spells it (default: the newest)"`
 	PackageRepo    string            `yaml:"package_repo,omitempty" json:"package_repo,omitempty" shape:"repo" like:"deb https://apt.example stable main" help:"URL of a .deb or .rpm that sets up a package repository, or an apt line 'deb …'"`
-	Proxy          string            `yaml:"proxy,omitempty" json:"proxy,omitempty" shape:"url" like:"http://proxy.example:3128" help:"HTTP proxy of downloads and packages; etcd and the servers are reached directly"`
+	Proxy          string            `yaml:"proxy,omitempty" json:"proxy,omitempty" shape:"url" like:"http://proxy.example:3128" help:"HTTP proxy of downloads and packages; etcd, servers and mirrors are reached directly"`
+	NoProxy        []string          `yaml:"no_proxy,omitempty" json:"no_proxy,omitempty" shape:"direct" like:".example.net" help:"hosts, domains and addresses of downloads and packages that need no proxy"`
 	Schedule       string            `yaml:"schedule,omitempty" json:"schedule,omitempty" shape:"schedule" like:"*/5 * * * *" help:"when cron starts the agent: five fields, or @hourly (default: */5 * * * *)"`
 	Pre            []string          `yaml:"pre,omitempty" json:"pre,omitempty" shape:"script" merge:"append" long:"true" help:"scripts to run before anything is installed"`
 	Post           []string          `yaml:"post,omitempty" json:"post,omitempty" shape:"script" merge:"append" long:"true" help:"scripts to run at the end"`

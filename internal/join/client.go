@@ -79,7 +79,7 @@ func httpClient(t *tls.Config) *http.Client {
 	t.NextProtos = []string{"http/1.1"}
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: t, TLSHandshakeTimeout: tlsWithin,
+			TLSClientConfig: t, TLSHandshakeTimeout: tlsWithin,
 			DisableKeepAlives: true, // each request has its own connection, which its proof is for
 			TLSNextProto:      map[string]func(string, *tls.Conn) http.RoundTripper{},
 		},

@@ -57,7 +57,7 @@ func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, 
 	c.http = &http.Client{
 		CheckRedirect: checkRedirect,
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
+			TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
 			DialContext:            (&net.Dialer{Timeout: timeout}).DialContext,
 			IdleConnTimeout:        time.Minute, // other timeouts follow from the deadline of a request
 			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: parallelDeltas,

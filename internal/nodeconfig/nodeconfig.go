@@ -51,6 +51,7 @@ type File struct {
 	RevokedSigners  string        `yaml:"revoked_signers,omitempty"`
 	Mirrors         []string      `yaml:"mirrors,omitempty"`
 	Proxy           string        `yaml:"proxy,omitempty"` // of package installations
+	NoProxy         []string      `yaml:"no_proxy,omitempty"`
 	EnforceInterval time.Duration `yaml:"enforce_interval,omitempty"`
 	Heartbeat       time.Duration `yaml:"heartbeat,omitempty"`
 	MaxAttempts     int           `yaml:"max_attempts,omitempty"`
@@ -202,7 +203,7 @@ func ParseFile(path string, b []byte) (File, error) {
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.File", "")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.PuppetFile", " in puppet")
 	problem = strings.ReplaceAll(problem, " in type nodeconfig.UpgradeFile", " in upgrade")
-	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, proxy, "+
+	return File{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, proxy, no_proxy, "+
 		"enforce_interval, heartbeat, max_attempts, verify_timeout, disk_reserve_mib, puppet: {program, deadline, grace, state_dirs, ssldir, last_run_files, reports, reporturl} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 

@@ -166,7 +166,7 @@ func NewNamed(address, name string, own Credentials, now func() time.Time) (*Cli
 func httpClient(config *tls.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, MaxIdleConns: 2, IdleConnTimeout: time.Minute,
+			TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout, MaxIdleConns: 2, IdleConnTimeout: time.Minute,
 			DialContext:  (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 		},

@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		return Result{Outcome: InProgress}, err
 	}
 	defer held.Close()
-	if err := errors.Join(b.forgetCopy(), b.unsetProxies(), beside.remember()); err != nil {
+	if err := errors.Join(b.forgetCopy(), beside.remember()); err != nil {
 		return Result{}, err
 	}
 	err = engine.Run(ctx, opts)
@@ -269,17 +269,4 @@ func (b *boot) forgetCopy() error {
 		return err
 	}
 	return forgetKeys(b.Root)
-}
-
-// unsetProxies removes the proxy that userdata's script exports for its downloads: servers and etcd are reached
-// directly. Programs that this process starts get the proxy of the plan.
-func (b *boot) unsetProxies() error {
-	if b.plan.Proxy == "" {
-		return nil
-	}
-	var all []error
-	for _, name := range []string{"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"} {
-		all = append(all, os.Unsetenv(name))
-	}
-	return errors.Join(all...)
 }

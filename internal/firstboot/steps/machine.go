@@ -59,9 +59,7 @@ func (b *boot) replacement(ctx context.Context, step firstboot.Name, program str
 		node, role, environment = id.Node, id.Role, id.Environment
 	}
 	env = append(env, "PULLEY_NODE="+node, "PULLEY_ROLE="+role, "PULLEY_ENVIRONMENT="+environment)
-	if proxy := b.installer.Proxy; proxy != "" {
-		env = append(env, "http_proxy="+proxy, "https_proxy="+proxy, "HTTP_PROXY="+proxy, "HTTPS_PROXY="+proxy)
-	}
+	env = append(env, b.installer.Proxies()...)
 	run := firstboot.Programs{Env: env, Output: b.Env.Stderr, Log: b.Log}
 	return run.Run(ctx, program)
 }

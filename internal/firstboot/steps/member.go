@@ -232,6 +232,9 @@ func (b *member) settings(c nodeconfig.Config) ([]byte, error) {
 		f.Servers = b.plan.Servers
 	}
 	f.Proxy = cmp.Or(b.plan.Proxy, f.Proxy)
+	if len(b.plan.NoProxy) > 0 {
+		f.NoProxy = b.plan.NoProxy
+	}
 	return f.Encode()
 }
 
@@ -283,6 +286,9 @@ func (b *member) writeAnswer(a join.Answer) error {
 		f.Mirrors = b.plan.Mirrors
 	}
 	f.Proxy = cmp.Or(b.plan.Proxy, f.Proxy)
+	if len(b.plan.NoProxy) > 0 {
+		f.NoProxy = b.plan.NoProxy
+	}
 	if text, err = f.Encode(); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
@@ -90,7 +91,11 @@ func (b *boot) override() {
 	b.plan = given.Over(b.plan).Over(firstboot.Plan{Token: b.Env.Getenv("PULLEY_TOKEN"), Settings: firstboot.Settings{Schedule: schedule.Default}})
 	p, i := &b.plan, &b.installer
 	i.Package, i.Version, i.Repository = p.PuppetPackage, p.PuppetVersion, p.PackageRepo
-	i.Proxy = cmp.Or(p.Proxy, b.Env.Getenv("https_proxy"), b.Env.Getenv("http_proxy"))
+	env := b.Env.Getenv
+	i.Proxy = cmp.Or(p.Proxy, env("https_proxy"), env("HTTPS_PROXY"), env("http_proxy"))
+	if i.NoProxy = p.NoProxy; len(i.NoProxy) == 0 {
+		i.NoProxy = strings.FieldsFunc(cmp.Or(env("no_proxy"), env("NO_PROXY")), func(r rune) bool { return r == ',' || r == ' ' })
+	}
 	o.Node, o.Role, o.Environment.Name, o.AllowedSigners, o.Mirrors = p.Node, p.Role, p.Environment, p.AllowedSigners, p.Mirrors
 	o.Connection.Endpoints, o.Connection.Prefix, o.Connection.CACert = p.Endpoints, p.Prefix, p.CACert
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -39,17 +37,12 @@ const (
 	collects    = 50 * time.Millisecond  // a probe ends this much before its call
 )
 
-// newConnecting returns nil where no probe can help: behind a proxy, and on sockets of this machine.
+// newConnecting returns nil where no probe can help: on sockets of this machine.
 func newConnecting(c Config, config *tls.Config, own func() *x509.Certificate) *connecting {
 	w := &connecting{own: own, timeout: c.Timeout}
 	secure := strings.HasPrefix(c.Endpoints[0], "https:") // etcd's client takes the scheme of the first endpoint for all
 	for _, endpoint := range c.Endpoints {
-		host := endpoint
-		if u, err := url.Parse(endpoint); err == nil {
-			host = u.Host
-		}
-		proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "https", Host: host}})
-		if err != nil || proxy != nil || strings.HasPrefix(endpoint, "unix") {
+		if strings.HasPrefix(endpoint, "unix") {
 			return nil
 		}
 		t := connect.Target{Server: connect.Etcd, URL: endpoint, CA: c.CACert, Timeout: c.Timeout}

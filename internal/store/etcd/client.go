@@ -76,7 +76,7 @@ func Open(c Config) (*DB, error) {
 	if c.Cert != "" {
 		db.pair = c.Certificate
 	}
-	var options []grpc.DialOption
+	options := []grpc.DialOption{grpc.WithNoProxy()} // a variable such as https_proxy of a machine is for its downloads
 	if c.DryRun {
 		options = append(options, grpc.WithChainUnaryInterceptor(dryRun))
 	}
