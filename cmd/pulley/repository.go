@@ -10,6 +10,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/controlrepo"
 	"pulley/internal/publish"
+	"pulley/internal/source"
 )
 
 func newInit(o *options) *cobra.Command {
@@ -34,7 +35,7 @@ manifests/site.pp, and the module that manages the agent's schedule.`,
 type validateOptions struct {
 	*options
 	noPuppet, strict, github, adopt bool
-	ref                             string
+	ref, branch, puppetfile         string
 	over                            overlayFlag
 }
 
@@ -46,7 +47,7 @@ func newValidate(o *options) *cobra.Command {
 		Long: `validate reports everything that publish would refuse, and warns of code that behaves differently without a Puppet server.
 It reads only files that Puppet on a node reads, and not those that .pulleyignore names. Errors are what ends the run of nodes.
 Each finding has a rule: pulley.yaml and comments silence a rule at a place. validate parses the manifests if Puppet is
-installed. It does not resolve the Puppetfile.
+installed. With --puppetfile, it resolves the Puppetfile as publish does, and checks the modules, too.
 
 With --adopt, it prints a report for a team that brings its repository: what works, what differs without a Puppet server, what
 to do first, and a draft of the environment file.
@@ -62,6 +63,8 @@ EXIT STATUS
 	cmd.Flags().BoolVar(&v.github, "github", false, "print the findings as annotations for a GitHub workflow")
 	cmd.Flags().BoolVar(&v.adopt, "adopt", false, "print a report about bringing the repository to Pulley")
 	v.over.add(cmd)
+	cmd.Flags().StringVar(&v.puppetfile, "puppetfile", "", "resolve the Puppetfile with auto, r10k or g10k; or ignore it (default: read the names of its modules)")
+	cmd.Flags().StringVar(&v.branch, "branch", "", "with --puppetfile: branch that it follows with :control_branch (default: the branch of the folder, or --git-ref)")
 	cmd.Flags().StringVar(&v.ref, "git-ref", "", "check DIR as of this branch, tag or commit, not the work tree")
 	return cmd
 }
@@ -76,9 +79,16 @@ func (v validateOptions) run(c *cobra.Command, dir string) error {
 	if err := v.over.parse(); err != nil {
 		return err
 	}
+	resolver := source.Unresolved
+	if c.Flags().Changed("puppetfile") {
+		var err error
+		if resolver, err = source.ParseResolver(v.puppetfile); err != nil {
+			return cli.Usagef("%v", err)
+		}
+	}
 	puppet := installedPuppet(v.noPuppet)
 	report, err := publish.Check(c.Context(), dir, publish.FolderOptions{
-		Ref: v.ref, Overlays: v.over.parsed, Deadline: v.over.deadline, CacheDir: cacheDir(), Puppet: puppet, Adopt: v.adopt,
+		Ref: v.ref, Branch: v.branch, Puppetfile: resolver, Overlays: v.over.parsed, Deadline: v.over.deadline, CacheDir: cacheDir(), Puppet: puppet, Adopt: v.adopt,
 	})
 	if err != nil {
 		return err

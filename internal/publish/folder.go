@@ -190,21 +190,17 @@ func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
 
 // validate checks an open folder, with the modules of its Puppetfile as vendored ones. found are findings of the caller.
 func validate(ctx context.Context, folder *source.Folder, o FolderOptions, found ...controlrepo.Finding) (controlrepo.Report, error) {
-	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt}
+	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt, Vendored: folder.Vendored}
 	if o.Puppet != "" {
 		checks.Manifests = controlrepo.PuppetValidator(o.Puppet)
 	}
 	for _, over := range folder.Overlays {
 		checks.Found = append(checks.Found, controlrepo.Replaced(over.Source, over.Shadows)...)
 	}
-	var unreadable error
-	checks.Vendored, unreadable = folder.Vendored()
-	checks.Found = append(checks.Found, controlrepo.Refusals(unreadable)...)
 	return controlrepo.Validate(ctx, folder.Root, checks)
 }
 
-// Check reports everything for which OpenFolder would refuse a folder, and all warnings. It does not resolve the
-// Puppetfile: missing modules are not found. The error reports a failed read.
+// Check reports everything for which OpenFolder would refuse a folder, and all warnings. The error reports a failed read.
 func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report, error) {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return controlrepo.Report{}, fmt.Errorf("cannot validate %s: %w", dir, cmp.Or(err, errors.New("it is not a folder")))
@@ -212,7 +208,7 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
 	folder, refusal := source.Open(ctx, dir, source.Options{
-		Ref: o.Ref, Modules: source.NoTool, Overlays: o.Overlays, Deadline: o.Deadline, CacheDir: o.CacheDir, Unread: controlrepo.Unread,
+		Ref: o.Ref, Branch: o.Branch, Modules: o.Puppetfile, Overlays: o.Overlays, Deadline: o.Deadline, CacheDir: o.CacheDir, Unread: controlrepo.Unread,
 	})
 	if refusal != nil && (ctx.Err() != nil || o.Ref != "" || len(o.Overlays) > 0) {
 		return controlrepo.Report{}, refusal

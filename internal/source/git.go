@@ -304,3 +304,24 @@ func (r *repository) checkOut(ctx context.Context, commit, work string) (submodu
 	}
 	return submodules, os.MkdirAll(filepath.Join(tree, filepath.FromSlash(r.prefix)), 0o755)
 }
+
+// link makes a git folder for a checked-out tree: the repository's own with another HEAD. A Puppetfile may ask git for its branch.
+func (r *repository) link(ctx context.Context, f *Folder) error {
+	common, err := r.ask(ctx, "rev-parse", "--path-format=absolute", "--git-common-dir")
+	if err != nil {
+		return err
+	}
+	head := f.Facts.Commit
+	if at, err := r.ask(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+f.branch); err == nil && at == head {
+		head = "ref: refs/heads/" + f.branch
+	}
+	dir := filepath.Join(f.work, treeFolder, ".git")
+	err = os.Mkdir(dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "HEAD"), []byte(head+"\n"), 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "commondir"), []byte(common+"\n"), 0o644)
+	}
+	return err
+}

@@ -58,6 +58,18 @@ func commit(t *testing.T, dir, message string) string {
 	return git(t, dir, "rev-parse", "HEAD")
 }
 
+// fakeR10k puts an r10k into the PATH that lists modules (JSON objects as of planned) and then runs a shell script.
+func fakeR10k(t *testing.T, modules, script string) (bin string) {
+	t.Helper()
+	bin = t.TempDir()
+	write(t, bin, map[string]string{"r10k": "#!/bin/sh\nif [ $2 = check ]; then cat >\"$PULLEY_PLAN\" <<'END'\n[" + modules + "]\nEND\nexit; fi\n" + script})
+	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	return bin
+}
+
 // open opens dir and closes it when the test ends.
 func open(t *testing.T, dir string, o Options) *Folder {
 	t.Helper()

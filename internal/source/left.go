@@ -62,19 +62,11 @@ const maxNamed = 20
 
 // noteModules names the modules of the operator's folder that the release lacks or has otherwise, and those of unknown origin.
 func (f *Folder) noteModules(old leftModules) {
-	note := func(names []string, sentence string) {
-		if more := len(names) - maxNamed; more > 0 {
-			names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more", more))
-		}
-		if len(names) > 0 {
-			f.Notes = append(f.Notes, sentence+": "+strings.Join(names, ", "))
-		}
-	}
 	unnamed := func(names []string, sentence string) {
 		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(f.made, name) })
-		note(names, "modules that the Puppetfile does not name "+sentence)
+		f.noteNames(names, "modules that the Puppetfile does not name "+sentence)
 	}
-	note(f.replaced, "modules of the folder are left out, because the Puppetfile has others with their names")
+	f.noteNames(f.replaced, "modules of the folder are left out, because the Puppetfile has others with their names")
 	unnamed(old.clones, "are published as they are in the folder, because they are clones of git")
 	byCause := map[string][]string{}
 	for name, why := range old.stale {
@@ -83,5 +75,15 @@ func (f *Folder) noteModules(old leftModules) {
 	for _, why := range slices.Sorted(maps.Keys(byCause)) {
 		slices.Sort(byCause[why])
 		unnamed(byCause[why], "are left out, because "+why)
+	}
+}
+
+// noteNames notes a sentence about modules, if there are any.
+func (f *Folder) noteNames(names []string, sentence string) {
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more", more))
+	}
+	if len(names) > 0 {
+		f.Notes = append(f.Notes, sentence+": "+strings.Join(names, ", "))
 	}
 }

@@ -44,34 +44,35 @@ func (r *repository) branch(ctx context.Context, o Options) string {
 	return name
 }
 
-// prepared writes a Puppetfile for a tool outside of the tree, and returns its path: the branch replaces
-// :control_branch, and g10k gets no default branch for a branch that exists. The Puppetfile of the release stays as it
-// is. If nothing is to be replaced, prepared returns the path of that file.
-func (f *Folder) prepared(ctx context.Context, p *puppetfile, tool Resolver) (string, error) {
-	text := p.text
+// prepare writes a Puppetfile for g10k outside of the tree: the branch replaces :control_branch, and a module whose branch exists has no
+// default branch. The Puppetfile of the release stays as it is.
+func (f *Folder) prepare(ctx context.Context, r *resolution) error {
+	text := r.text
+	if r.unclear != nil {
+		return fmt.Errorf("%s: %w", r.tool, r.unclear)
+	}
 	if controlBranch.MatchString(text) {
 		if f.branch == "" {
-			f.Notes = append(f.Notes, "the Puppetfile follows the branch of the repository, which is unknown here: its default branches are used; to set the branch, give --branch")
+			f.noteUnknownBranch()
 		} else if strings.ContainsAny(f.branch, `'\`) {
-			return "", fmt.Errorf("branch %q has a quote or a backslash\ngive another one with --branch", f.branch)
+			return fmt.Errorf("%s: branch %q has a quote or a backslash\ngive another one with --branch", r.tool, f.branch)
 		} else {
 			text = controlBranch.ReplaceAllLiteralString(text, "'"+f.branch+"'")
 		}
 	}
-	if tool == G10k {
-		if line, number := p.ruby(); line != "" {
-			return "", fmt.Errorf("it skips line %d, which is Ruby: %s", number, clip.Text(line, maxFactBytes))
-		}
-		var err error
-		if text, err = f.withoutDefaults(ctx, text); err != nil {
-			return "", err
-		}
+	if line, number := r.ruby(); line != "" {
+		return fmt.Errorf("%s: it skips line %d, which is Ruby: %s", r.tool, number, clip.Text(line, maxFactBytes))
 	}
-	if text == p.text {
-		return filepath.Join(f.Root, puppetfileName), nil
+	text, err := f.withoutDefaults(ctx, text)
+	if err != nil {
+		return err
 	}
-	file := filepath.Join(f.work, puppetfileName)
-	return file, os.WriteFile(file, []byte(text), 0o600)
+	r.file = filepath.Join(f.work, puppetfileName)
+	return os.WriteFile(r.file, []byte(text), 0o600)
+}
+
+func (f *Folder) noteUnknownBranch() {
+	f.Notes = append(f.Notes, "the Puppetfile follows the branch of the repository, which is unknown here: its default branches are used; to set the branch, give --branch")
 }
 
 var (

@@ -24,7 +24,7 @@ func TestNothingIsMovedThroughALink(t *testing.T) {
 		}
 		defer root.Close()
 		folder := map[string]string{"modules": "modules", "site": "site/modules"}[link]
-		m := moving{root, treeFolder, &puppetfile{moduledir: folder, folders: []string{folder}}}
+		m := moving{root, treeFolder, &puppetfile{folders: []string{folder}}}
 		if err := m.setAside(); err == nil || !strings.Contains(err.Error(), "is not a folder") && !strings.Contains(err.Error(), "escapes") {
 			t.Errorf("%s was set aside: %v", name, err)
 		}
@@ -52,7 +52,7 @@ func TestModulesOfFolderAreRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	m := moving{root, treeFolder, &puppetfile{moduledir: "site", folders: []string{"site", "site/ext", "none"}}}
+	m := moving{root, treeFolder, &puppetfile{folders: []string{"site", "site/ext", "none"}}}
 	if err := m.setAside(); err != nil {
 		t.Fatal(err)
 	}

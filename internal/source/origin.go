@@ -28,14 +28,7 @@ func (f *Folder) Committed(name string) bool {
 	return true
 }
 
-// Vendored returns a test for paths in modules that the Puppetfile names. The error reports an unreadable Puppetfile; the
-// test is never nil.
-func (f *Folder) Vendored() (func(name string) bool, error) {
-	p, err := readPuppetfile(f.Root)
-	if err != nil || p == nil {
-		return func(string) bool { return false }, err
-	}
-	return func(name string) bool {
-		return slices.ContainsFunc(p.modules, func(m string) bool { return strings.HasPrefix(name, m+"/") })
-	}, nil
+// Vendored reports whether a path is in a module that the Puppetfile names.
+func (f *Folder) Vendored(name string) bool {
+	return f.puppetfile != nil && slices.ContainsFunc(f.puppetfile.modules, func(m string) bool { return strings.HasPrefix(name, m+"/") })
 }

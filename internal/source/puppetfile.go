@@ -1,6 +1,8 @@
 package source
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,7 +24,9 @@ const (
 	Auto   Resolver = "auto"   // r10k if installed, else g10k
 	R10k   Resolver = "r10k"   // https://github.com/puppetlabs/r10k
 	G10k   Resolver = "g10k"   // https://github.com/xorpaul/g10k: faster; it reads the file's common forms, not all of Ruby
-	NoTool Resolver = "ignore" // none: publish the modules as they are in the folder
+	NoTool Resolver = "ignore" // none, and nothing reads the file: publish the modules as they are in the folder
+	// Unresolved is none, for a folder that is not published. The file is read for the names of its modules.
+	Unresolved Resolver = "unresolved"
 )
 
 // ParseResolver reads a resolver from the command line.
@@ -39,16 +43,16 @@ const puppetfileName = "Puppetfile"
 // maxPuppetfile limits the size of the file.
 const maxPuppetfile = 4 << 20
 
-// puppetfile holds the facts that are needed before a tool runs. A Puppetfile is Ruby, which only its own tools read
-// completely.
+// puppetfile holds the facts that are needed before a tool runs. A Puppetfile is Ruby: r10k lists its modules exactly (see plan), and
+// parsePuppetfile finds most of them, for g10k and where no tool runs.
 type puppetfile struct {
-	moduledir string
-	modules   []string // paths from the root of modules with plain names
-	local     []string // those of modules that tools leave as they are
-	folders   []string // folders where tools install modules: moduledir and each install_path
+	modules []string // paths from the root of modules with plain names
+	local   []string // those of modules that tools leave as they are
+	folders []string // folders where tools install modules: each moduledir and install_path
 
-	text string            // of the file
-	refs map[string]string // by path of a module: the ref, tag or branch that the file names, or "control_branch"
+	text    string            // of the file
+	unclear error             // a folder that parsePuppetfile cannot read, or that tools must not empty
+	refs    map[string]string // by path of a module: the ref, tag or branch that the file names, or "control_branch"
 
 	sources map[string]moduleSource // by path of a module
 }
@@ -60,28 +64,28 @@ type moduleSource struct {
 }
 
 var (
-	moduledirLine = regexp.MustCompile(`(?m)^[ \t]*moduledir\b[ \t(]*(.*)$`)
-	moduleLine    = regexp.MustCompile(`(?m)^[ \t]*mod\b[ \t(]*['"]([\w/-]+)['"]`)
-	settingLine   = regexp.MustCompile(`(?m)^[ \t]*(?:forge|moduledir)\b[^;\n]*$`)
-	plainLine     = regexp.MustCompile(`^(?:(?:forge|moduledir|mod)\b[ \t(]*(?:['"]|$)|forge\.(?:baseUrl|cacheTtl)\b|moduledir[ \t]+[\w./-]+[ \t]*$|[:'"]|\w+:|[)\s,]*$|#)`)
-	installPath   = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
-	moduleRef     = regexp.MustCompile(`(?m)^[^#\n]*\b(?:ref|tag|branch|commit|version)['"]?[ \t]*(?:=>|:)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|:(control_branch)\b)`)
-	localModule   = regexp.MustCompile(`(?m)^[^#\n]*\b(?:local['"]?[ \t]*(?:=>|:)[ \t]*true\b|type['"]?[ \t]*(?:=>|:)[ \t]*[:'"]local\b)`)
-	plainString   = regexp.MustCompile(`^(?:'([^'\\]*)'|"([^"\\#]*)")`)
-	tailComment   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
+	statement   = regexp.MustCompile(`(?m)^[ \t]*(?:moduledir\b[ \t(]*(.*)$|mod\b[ \t(]*['"]([\w/-]+)['"])`)
+	moduleLine  = regexp.MustCompile(`(?m)^[ \t]*mod\b[ \t(]*['"]([\w/-]+)['"]`)
+	settingLine = regexp.MustCompile(`(?m)^[ \t]*(?:forge|moduledir)\b[^;\n]*$`)
+	plainLine   = regexp.MustCompile(`^(?:(?:forge|moduledir|mod)\b[ \t(]*(?:['"]|$)|forge\.(?:baseUrl|cacheTtl)\b|moduledir[ \t]+[\w./-]+[ \t]*$|[:'"]|\w+:|[)\s,]*$|#)`)
+	installPath = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
+	moduleRef   = regexp.MustCompile(`(?m)^[^#\n]*\b(?:ref|tag|branch|commit|version)['"]?[ \t]*(?:=>|:)[ \t]*(?:'([^'\n]*)'|"([^"\n]*)"|:(control_branch)\b)`)
+	localModule = regexp.MustCompile(`(?m)^[^#\n]*\b(?:local['"]?[ \t]*(?:=>|:)[ \t]*true\b|type['"]?[ \t]*(?:=>|:)[ \t]*[:'"]local\b)`)
+	plainString = regexp.MustCompile(`^(?:'([^'\\]*)'|"([^"\\#]*)")`)
+	comments    = regexp.MustCompile(`(?ms)^[ \t]*#[^\n]*$|^=begin\b.*?^=end\b[^\n]*$|^__END__$.*`)
 )
 
-// readPuppetfile reads the Puppetfile. It returns nil if there is none or it has only comments and settings.
-func readPuppetfile(root string) (*puppetfile, error) {
-	text, err := readIn(root, puppetfileName, maxPuppetfile)
+// readPuppetfile reads the Puppetfile. It returns nil if there is none, if it is ignored, or if it has only comments and settings.
+func (f *Folder) readPuppetfile(o Options) (*puppetfile, error) {
+	if o.Modules == NoTool {
+		return nil, nil
+	}
+	text, err := readIn(f.Root, puppetfileName, maxPuppetfile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the Puppetfile: %w", err)
 	}
-	p, err := parsePuppetfile(text)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the Puppetfile: %w", err)
-	}
-	return p, nil
+	f.puppetfile = parsePuppetfile(text)
+	return f.puppetfile, nil
 }
 
 // readIn reads a file of a folder, whose links must not lead out of it. A missing file is empty.
@@ -103,72 +107,109 @@ func readIn(root, name string, limit int64) (string, error) {
 	return string(b), err
 }
 
-func parsePuppetfile(text string) (*puppetfile, error) {
+// parsePuppetfile returns nil if a Puppetfile has only comments and settings.
+func parsePuppetfile(text string) *puppetfile {
 	whole := text
-	text = tailComment.ReplaceAllString(text, "")
+	text = comments.ReplaceAllString(text, "")
 	if strings.TrimSpace(settingLine.ReplaceAllString(text, "")) == "" {
-		return nil, nil
+		return nil
 	}
-	p := &puppetfile{moduledir: "modules", text: whole, refs: map[string]string{}, sources: map[string]moduleSource{}}
-	if m := moduledirLine.FindAllStringSubmatch(text, -1); m != nil {
-		var err error
-		if p.moduledir, err = plainFolder("moduledir", m[len(m)-1][1]); err != nil {
-			return nil, err
-		}
-	}
-	p.folders = []string{p.moduledir}
-	at := moduleLine.FindAllStringSubmatchIndex(text, -1)
+	p := &puppetfile{text: whole}
+	moduledir := "modules"
+	at := statement.FindAllStringSubmatchIndex(text, -1)
 	for i, m := range at {
-		end := len(text)
+		if m[2] >= 0 {
+			moduledir = p.plainFolder("moduledir", text[m[2]:m[3]])
+			continue
+		}
+		block := text[m[0]:]
 		if i+1 < len(at) {
-			end = at[i+1][0]
+			block = text[m[0]:at[i+1][0]]
 		}
-		title := text[m[2]:m[3]]
-		name := title[strings.LastIndexAny(title, "/-")+1:]
-		folder := p.moduledir
-		if own := installPath.FindStringSubmatch(text[m[0]:end]); own != nil {
-			var err error
-			if folder, err = plainFolder("install_path", own[1]); err != nil {
-				return nil, err
-			}
-			emptied := folder
-			if folder == "." { // as r10k, empty the module's own folder only
-				emptied = name
-			}
-			if !slices.Contains(p.folders, emptied) {
-				p.folders = append(p.folders, emptied)
-			}
+		found := planned{Title: text[m[4]:m[5]], Folder: moduledir, Local: localModule.MatchString(block)}
+		if own := installPath.FindStringSubmatch(block); own != nil {
+			found.Folder = p.plainFolder("install_path", own[1])
 		}
-		module := path.Join(folder, name)
-		p.modules = append(p.modules, module)
-		if localModule.MatchString(text[m[0]:end]) {
-			p.local = append(p.local, module)
+		if remote := gitRemote.FindStringSubmatch(block); remote != nil {
+			found.Remote = remote[1] + remote[2]
 		}
-		var from moduleSource
-		if remote := gitRemote.FindStringSubmatch(text[m[0]:end]); remote != nil {
-			from.remote = remote[1] + remote[2]
-		} else if name != title {
-			from.title = strings.ReplaceAll(title, "/", "-")
+		if ref := moduleRef.FindStringSubmatch(block); ref != nil {
+			found.Ref = ref[1] + ref[2] + ref[3]
 		}
-		p.sources[module] = from
-		if ref := moduleRef.FindStringSubmatch(text[m[0]:end]); ref != nil {
-			p.refs[module] = ref[1] + ref[2] + ref[3]
+		p.add(found)
+	}
+	if len(p.folders) == 0 { // a loop installs modules there
+		p.folders = []string{moduledir}
+	}
+	return p
+}
+
+// planned is a module as the Puppetfile names it.
+type planned struct {
+	Title  string // as in mod 'puppetlabs/ntp'
+	Folder string // where it is installed, from the root
+	Local  bool   // tools leave it as it is
+	Remote string // URL of a git repository
+	Ref    string // version, tag, branch or commit; "control_branch" for the branch of the control repository, if it is unknown
+}
+
+// plan returns the modules that r10k listed.
+func plan(text []byte, of *puppetfile) (*puppetfile, error) {
+	var modules []planned
+	if err := json.Unmarshal(text, &modules); err != nil {
+		return nil, err
+	}
+	p := &puppetfile{text: of.text}
+	for _, m := range modules {
+		if m.Folder = path.Clean(m.Folder); !filepath.IsLocal(m.Folder) {
+			return nil, outside("folder for "+m.Title, m.Folder)
 		}
+		p.add(m)
 	}
 	return p, nil
 }
 
-// plainFolder reads a folder path. The path must be known before a tool runs, because tools empty the folder.
-func plainFolder(what, written string) (string, error) {
+func (p *puppetfile) add(m planned) {
+	name := m.Title[strings.LastIndexAny(m.Title, "/-")+1:]
+	module, emptied := path.Join(m.Folder, name), m.Folder
+	if emptied == "." { // as r10k, empty the module's own folder only
+		emptied = name
+	}
+	if !slices.Contains(p.folders, emptied) {
+		p.folders = append(p.folders, emptied)
+	}
+	p.modules = append(p.modules, module)
+	if m.Local {
+		p.local = append(p.local, module)
+	}
+	if p.refs == nil {
+		p.refs, p.sources = map[string]string{}, map[string]moduleSource{}
+	}
+	p.refs[module] = m.Ref
+	from := moduleSource{remote: m.Remote}
+	if m.Remote == "" && name != m.Title {
+		from.title = strings.ReplaceAll(m.Title, "/", "-")
+	}
+	p.sources[module] = from
+}
+
+// plainFolder reads a folder path. It keeps the first error, for the tool that needs the path before it runs, because it empties the folder.
+func (p *puppetfile) plainFolder(what, written string) string {
 	m := plainString.FindStringSubmatch(strings.TrimSpace(written))
 	if m == nil {
-		return "", fmt.Errorf("its %s is not a plain string: %s\nwrite it as one string in quotes, or resolve it yourself and give --puppetfile ignore", what, strings.TrimSpace(written))
+		p.unclear = cmp.Or(p.unclear, fmt.Errorf("its %s is not a plain string: %s", what, strings.TrimSpace(written)))
+		return "modules"
 	}
 	folder := path.Clean(m[1] + m[2])
 	if !filepath.IsLocal(folder) || folder == "." && what != "install_path" {
-		return "", fmt.Errorf("its %s %q is not a folder below its own\nlet it name one, such as modules", what, folder)
+		p.unclear = cmp.Or(p.unclear, outside(what, folder))
+		return "modules"
 	}
-	return folder, nil
+	return folder
+}
+
+func outside(what, folder string) error {
+	return fmt.Errorf("its %s %q is not a folder below its own\nlet it name one, such as modules", what, folder)
 }
 
 // ruby returns the first line of the Puppetfile that only Ruby can evaluate, with its number, or "". g10k skips such lines without an
@@ -183,14 +224,9 @@ func (p *puppetfile) ruby() (line string, number int) {
 	return "", 0
 }
 
-// missing returns a module that the Puppetfile lists and the folder lacks, or "".
-func (p *puppetfile) missing(root string) string {
-	for _, m := range p.modules {
-		if isEmpty(filepath.Join(root, filepath.FromSlash(m))) {
-			return m
-		}
-	}
-	return ""
+// missing returns the modules that the Puppetfile lists and the folder lacks.
+func (p *puppetfile) missing(root string) []string {
+	return slices.DeleteFunc(slices.Clone(p.modules), func(m string) bool { return !isEmpty(filepath.Join(root, filepath.FromSlash(m))) })
 }
 
 // isResolverFile reports whether a file is a state file of g10k (.latest_commit, .g10k-deploy.json) or r10k

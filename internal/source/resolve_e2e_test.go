@@ -4,6 +4,7 @@ package source
 
 import (
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -175,6 +176,70 @@ func TestPuppetfileInRubyOfToday(t *testing.T) {
 	refused(t, dir, Options{Modules: G10k}, "cannot resolve the Puppetfile with g10k: ", "--puppetfile r10k")
 }
 
+// Where r10k succeeds in the folder, publish has its result: nobody rewrites a Puppetfile for another program.
+func TestPuppetfileIsRuby(t *testing.T) {
+	home(t)
+	ntp, motd := modules(t)
+	x, y := "mod 'ntp', :git => '"+ntp+"', :branch => 'main'", "mod 'motd', :git => '"+motd+"', :branch => "
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"Puppetfile.d/base": x + "\n", "versions.json": `{"motd": "v1"}`, "modules/own/x": "x", ".pulleyignore": "Puppetfile.d\nversions.json\n",
+		"ruby.rb": "moduledir 'a'\n" + x + "\n" + y + "'none' if ENV['NEVER_SET']\nunless true\n  " + y + "'none'\nend\n=begin\n" + y + "'none'\n=end\nnotes = <<T\n" + y + "'none'\nT\n" +
+			"moduledir File.join(File.dirname(__FILE__), 'b')\nmod 'own', :local => true\n" + y + "'main', :install_path => File.expand_path('c/d', __dir__)\n__END__\n" + y + "'none'\n",
+		"root.rb": "moduledir '.'\n" + x + "\nmoduledir File.join(__dir__, 'modules')\nmod 'own', local: true\n",
+		"beside.rb": "instance_eval(File.read(File.join(__dir__, 'Puppetfile.d/base')))\nrequire 'json'\nJSON.parse(File.read('versions.json')).each { |name, tag| " +
+			"mod name, git: '" + motd + "', tag: tag }\n",
+		"git.rb":   "branch = `git rev-parse --abbrev-ref HEAD`.strip\n" + y + "branch\nmod 'ntp', git: `git config remote.origin.url`.strip, branch: :control_branch\n",
+		"twice.rb": "mod \"m#{Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)}\", :git => '" + ntp + "'\n",
+		"none.rb":  "[].each { |m| mod m }\n",
+		"out.rb":   "moduledir '/etc/puppet'\n" + x + "\n",
+	})
+	git(t, dir, "init", "-q", "-b", "main")
+	git(t, dir, "remote", "add", "origin", ntp)
+	for name, want := range map[string]string{
+		"ruby": "a/ntp c/d/motd modules/own", "root": "modules/own ntp", "beside": "modules/motd modules/ntp modules/own", "git": "modules/motd modules/ntp modules/own", "none": "modules/own",
+	} {
+		write(t, dir, map[string]string{"Puppetfile": text(t, &Folder{Root: dir}, name+".rb")})
+		commit(t, dir, name)
+		before, refs := snapshot(t, dir), []string{""}
+		if name == "git" {
+			refs = []string{"", "main"}
+		}
+		for _, ref := range refs {
+			var got []string
+			for _, file := range published(t, open(t, dir, Options{Ref: ref, Modules: R10k})) {
+				if path.Base(file) == "metadata.json" || path.Base(file) == "x" {
+					got = append(got, path.Dir(file))
+				}
+			}
+			same(t, name, got, strings.Fields(want)...)
+		}
+		same(t, name, snapshot(t, dir), before...)
+	}
+	for name, want := range map[string]string{"out": `its folder for ntp "../`, "twice": "it names other modules each time that it is read"} {
+		write(t, dir, map[string]string{"Puppetfile": text(t, &Folder{Root: dir}, name+".rb")})
+		refused(t, dir, Options{Modules: R10k}, "cannot resolve the Puppetfile with r10k: ", want)
+	}
+}
+
+// r10k keeps a tag that it has seen, g10k does not. Two operators would publish two trees of one commit.
+func TestMovedTagsAreFollowed(t *testing.T) {
+	home(t)
+	ntp, _ := modules(t)
+	dir, cache := t.TempDir(), t.TempDir()
+	write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n"})
+	for _, tool := range tools {
+		open(t, dir, Options{Modules: tool, CacheDir: cache})
+		write(t, strings.TrimPrefix(ntp, "file://"), map[string]string{"manifests/init.pp": "# moved\n# for " + string(tool) + "\n"})
+		at := commit(t, strings.TrimPrefix(ntp, "file://"), "moved")
+		git(t, strings.TrimPrefix(ntp, "file://"), "tag", "-f", "v1")
+		f := open(t, dir, Options{Modules: tool, CacheDir: cache})
+		if len(f.Resolved) != 1 || f.Resolved[0].SHA != at || !strings.Contains(text(t, f, "modules/ntp/manifests/init.pp"), string(tool)) {
+			t.Errorf("%s: %+v, want %s", tool, f.Resolved, at)
+		}
+	}
+}
+
 // A missing module must stop the release, with the tool's output. Both tools may exit with success without it.
 func TestPuppetfileThatFails(t *testing.T) {
 	home(t)
@@ -186,7 +251,7 @@ func TestPuppetfileThatFails(t *testing.T) {
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'no-such-tag'\n"})
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool))
 		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :local => true\n"})
-		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "modules/ntp does not exist")
+		same(t, string(tool), open(t, dir, Options{Modules: tool}).Notes, "modules that the Puppetfile calls local are not in the folder: modules/ntp")
 		outside := t.TempDir()
 		write(t, outside, map[string]string{"theirs": "x", "modules/theirs": "x"})
 		before := snapshot(t, outside)
@@ -256,7 +321,10 @@ func TestPuppetfileFollowsBranch(t *testing.T) {
 	if notes := strings.Join(f.Notes, "\n"); f.Resolved[1].SHA != at["ntp"] || !strings.Contains(notes, "give --branch") || !strings.Contains(notes, "r10k: Cannot track control repo branch for content 'ntp'") {
 		t.Errorf("%+v %q", f.Resolved, f.Notes)
 	}
-	refused(t, dir, Options{Modules: R10k, Branch: "a'b"}, "cannot resolve the Puppetfile with r10k: branch \"a'b\" has a quote")
+	refused(t, dir, Options{Modules: G10k, Branch: "a'b"}, "cannot resolve the Puppetfile with g10k: branch \"a'b\" has a quote")
+	if f := open(t, dir, Options{Modules: R10k, Branch: "a'b#{x}"}); f.Resolved[1].SHA != at["ntp"] {
+		t.Errorf("%+v", f.Resolved)
+	}
 	write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :branch => 'vanished'\n"})
 	for _, tool := range tools {
 		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool)+": module ntp: ", "'vanished'")

@@ -17,14 +17,9 @@ import (
 // A tool that waits for a hidden password prompt or for a server must not block a pipeline, nor outlive it. As
 // r10k does, the tool starts its child in a session of its own.
 func TestToolThatHangsIsEnded(t *testing.T) {
-	dir, bin := t.TempDir(), t.TempDir()
+	dir, pid := t.TempDir(), filepath.Join(t.TempDir(), "pid")
 	write(t, dir, map[string]string{"Puppetfile": "mod 'a/ntp'\n"})
-	pid := filepath.Join(bin, "pid")
-	write(t, bin, map[string]string{"r10k": "#!/bin/sh\necho asking the forge\nsetsid sleep 1000 & echo $! >" + pid + "\nwait\n"})
-	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	fakeR10k(t, `{"title": "a/ntp", "folder": "modules"}`, "echo asking the forge\nsetsid sleep 1000 & echo $! >"+pid+"\nwait\n")
 	refused(t, dir, Options{Deadline: 300 * time.Millisecond}, "cannot resolve the Puppetfile with r10k: it took longer than 300ms: asking the forge\n", "--puppetfile-timeout")
 	ended(t, pid)
 	if err := os.Remove(pid); err != nil { // another process may get the id
@@ -80,12 +75,9 @@ func TestCopyIsBounded(t *testing.T) {
 
 // A module that nobody else has is missed at the first run of a node. The tools install the modules of the Puppetfile only.
 func TestOwnModulesAreKeptOrNamed(t *testing.T) {
-	bin, dir, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
-	write(t, bin, map[string]string{"r10k": "#!/bin/sh\nmkdir -p modules/alpha modules/loop\necho new >modules/alpha/a.pp\necho new >modules/loop/a.pp\n"})
-	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	fakeR10k(t, `{"title": "alpha", "folder": "modules"}, {"title": "loop", "folder": "modules"}, {"title": "local", "folder": "modules", "local": true}, {"title": "quiet", "folder": "modules", "local": true}`,
+		"mkdir -p modules/alpha modules/loop\necho new >modules/alpha/a.pp\necho new >modules/loop/a.pp\n")
 	write(t, elsewhere, map[string]string{"tree.pp": "x"})
 	commit(t, elsewhere, "one")
 	write(t, dir, map[string]string{
@@ -124,12 +116,9 @@ func TestOwnModulesAreKeptOrNamed(t *testing.T) {
 
 // A module of the team with the name of one in the Puppetfile is not published. r10k does the same, and removes it.
 func TestReplacedModulesAreNamed(t *testing.T) {
-	bin, dir := t.TempDir(), t.TempDir()
-	write(t, bin, map[string]string{"r10k": "#!/bin/sh\nfor m in modules/alpha modules/linked modules/fresh ext/beta data; do mkdir -p $m; echo new >$m/a.pp; done\n"})
-	if err := os.Chmod(filepath.Join(bin, "r10k"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	dir := t.TempDir()
+	fakeR10k(t, `{"title": "alpha", "folder": "modules"}, {"title": "linked", "folder": "modules"}, {"title": "fresh", "folder": "modules"}, {"title": "me/beta", "folder": "ext"}, {"title": "data", "folder": "."}`,
+		"for m in modules/alpha modules/linked modules/fresh ext/beta data; do mkdir -p $m; echo new >$m/a.pp; done\n")
 	write(t, dir, map[string]string{
 		"Puppetfile":           "mod 'alpha', '1.0.0'\nmod 'beta', git: 'x', install_path: 'ext'\nmod 'data', git: 'x', install_path: '.'\n",
 		"modules/alpha/own.pp": "x", "modules/own/own.pp": "x", "ext/beta/a.pp": "x", "site/linked/own.pp": "x", "data/a.pp": "x",
@@ -145,6 +134,7 @@ func TestReplacedModulesAreNamed(t *testing.T) {
 		same(t, "published", published(t, f), "Puppetfile", "data/", "data/a.pp", "ext/", "ext/beta/", "ext/beta/a.pp", "modules/", "modules/alpha/", "modules/alpha/a.pp",
 			"modules/fresh/", "modules/fresh/a.pp", "modules/linked/", "modules/linked/a.pp", "modules/own/", "modules/own/own.pp", "site/", "site/linked/", "site/linked/own.pp")
 	}
+	fakeR10k(t, `{"title": "fresh", "folder": "modules"}`, "mkdir -p modules/fresh; echo new >modules/fresh/a.pp\n")
 	again := t.TempDir() // where git ignores the folder of modules
 	write(t, again, map[string]string{"Puppetfile": "mod 'fresh', '1.0.0'\n", ".gitignore": "/modules/\n", "modules/fresh/a.pp": "old"})
 	commit(t, again, "begin")

@@ -51,13 +51,14 @@ type Folder struct {
 	Overlays []Overlaid
 	Resolved []Module // modules that the Puppetfile was resolved to
 
-	rules    rules
-	branch   string          // of the control repository; "" if unknown
-	differs  map[string]bool // paths that git does not have as they are
-	made     []string        // modules, by path, that a tool installed
-	replaced []string        // those in whose place the folder has other files
-	cacheDir string
-	work     string // removed by Close; "" if there is none
+	rules      rules
+	puppetfile *puppetfile     // nil: there is none, or it is ignored
+	branch     string          // of the control repository; "" if unknown
+	differs    map[string]bool // paths that git does not have as they are
+	made       []string        // modules, by path, that a tool installed
+	replaced   []string        // those in whose place the folder has other files
+	cacheDir   string
+	work       string // removed by Close; "" if there is none
 }
 
 // Open prepares the folder dir. The caller must close the result.
@@ -128,6 +129,9 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 		return err
 	}
 	links, err := repo.checkOut(ctx, commit.Commit, f.work)
+	if err == nil {
+		err = repo.link(ctx, f)
+	}
 	if err != nil {
 		return fmt.Errorf("cannot check out ref %q of %s: %w", o.Ref, repo.dir, err)
 	}
