@@ -72,6 +72,9 @@ const (
 	Failed    Outcome = "failed"    // the run, or its verification, failed
 )
 
+// Outcomes lists all outcomes.
+func Outcomes() []Outcome { return []Outcome{Changed, Unchanged, Failed} }
+
 // Kind is the state of the machine after a run.
 type Kind string
 

@@ -63,13 +63,20 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
 				return err
 			}
 			if file == "-" {
-				return write(o.env.Stdout)
+				err = write(o.env.Stdout)
+			} else {
+				err = atomicfile.WriteFunc(file, 0o600, func(f *os.File) error { return write(f) })
 			}
-			err = atomicfile.WriteFunc(file, 0o600, func(f *os.File) error { return write(f) })
-			if err == nil {
+			if err != nil {
+				return err
+			}
+			if err := st.Cluster.NoteBackup(c.Context(), o.env.Now()); err != nil { // without a quorum
+				cli.Complain(o.env, program, fmt.Errorf("warning: %w: the metrics of `pulley serve` show an older backup", err))
+			}
+			if file != "-" {
 				fmt.Fprintf(o.env.Stdout, "%s contains etcd and the keys of the fleet: protect it like a root password\n", args[0])
 			}
-			return err
+			return nil
 		},
 	}
 	o.addDataDir(cmd, &dataDir, "data folder of pulley serve")

@@ -139,7 +139,7 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 	}
 	s.config.Client = s.connection.Config()
 	s.config.Cluster, s.config.Joins = s.usesCluster(c), c.Flags().Changed("data-dir")
-	s.config.CA, s.config.Hostname, s.config.Now = s.secure.ca(s.env.Now), hostname(), s.env.Now
+	s.config.CA, s.config.Hostname, s.config.Version, s.config.Now = s.secure.ca(s.env.Now), hostname(), s.env.Version, s.env.Now
 	s.config.Ready, s.config.Members, s.config.Watch = s.printReady, s.printMembers, s.watchMachines
 	s.config.Warn = func(err error) { cli.Complain(s.env, program, err) }
 	if err := s.config.Check(); err != nil {

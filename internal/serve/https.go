@@ -136,10 +136,11 @@ func (h *httpsServer) close() {
 
 // Web holds the handlers of serve's HTTPS listener. Each may be nil.
 type Web struct {
-	Join    http.Handler // all paths of package join
-	Agents  http.Handler // /agent/
-	Metrics http.Handler // /metrics
-	Mirror  http.Handler // everything else
+	Join        http.Handler // all paths of package join
+	Agents      http.Handler // /agent/
+	Metrics     http.Handler // /metrics
+	EtcdMetrics http.Handler // /metrics/etcd: those that etcd keeps in this process, by its own names
+	Mirror      http.Handler // everything else
 }
 
 // ServeHTTP uses the path as it was sent. http.ServeMux would clean the path, and an invalid path could become a valid
@@ -155,6 +156,8 @@ func (w Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		part = w.Agents
 	case asked == "/metrics":
 		part = w.Metrics
+	case asked == "/metrics/etcd":
+		part = w.EtcdMetrics
 	}
 	if part == nil {
 		http.NotFound(rw, r)

@@ -109,6 +109,7 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 	if err != nil {
 		return left, err
 	}
+	t.board.showIdentities(ref.String(), identities)
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
 	made := len(reserves) - len(superfluous)

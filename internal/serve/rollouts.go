@@ -50,6 +50,7 @@ func (r *rollouts) advance(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("environment %s: %w", ref, err))
 			continue
 		}
+		r.board.showRollout(ref.String(), c.Last(), wait)
 		r.tell(ctx, ref, c.Last(), wait)
 		r.warn(ref, c.Last(), wait)
 	}

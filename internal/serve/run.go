@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"pulley/internal/fleetca"
@@ -63,6 +65,7 @@ type Config struct {
 	Puppet       string   // folder with the credentials at the CA of Puppet servers; "": none
 
 	Hostname string
+	Version  string // of this program
 	Now      func() time.Time
 	Today    string // the date that an operator confirmed, where the clock contradicts etcd; "" for none
 	Log      *slog.Logger
@@ -381,6 +384,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 		c.endHolds(ctx, &v)
 	}
 	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	programs, cleanUp, err := c.programs(v.store)
 	if err != nil {
 		return err
@@ -388,15 +392,14 @@ func (c Config) serve(ctx context.Context, v service) error {
 	defer cleanUp()
 	web := Web{
 		Agents: programs, Mirror: mirror.Handler(v.store.Releases, store.ErrNotFound),
-		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // readable without authentication
-			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
+		Metrics: exposed(metrics), EtcdMetrics: exposed(prometheus.DefaultGatherer),
 	}
 	certs := v.ready.Certificates
 	etcdDir := ""
 	if v.ready.Etcd != nil {
 		etcdDir = c.Member.Dir
 	}
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Past: c.past(), Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Version: c.Version, Past: c.past(), Clock: v.clock.check})
 	if err != nil {
 		return err
 	}
@@ -435,6 +438,11 @@ func (c Config) serve(ctx context.Context, v service) error {
 	defer cancel()
 	defer v.https.close()
 	return v.wait(ctx)
+}
+
+// exposed shows metrics, readable without authentication.
+func exposed(g prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }
 
 // endHolds ends the holds that expired while etcd was down. A restart of etcd renews its leases.

@@ -36,6 +36,7 @@ type TasksConfig struct {
 	Now          func() time.Time
 	Log          *slog.Logger
 	Metrics      prometheus.Registerer       // may be nil
+	Version      string                      // of this program
 	Notify       []string                    // URLs, in the form of shoutrrr
 	Gates        string                      // file with the gates of rollouts; "": none
 	Puppet       string                      // folder with the credentials at the CA of Puppet servers; "": none
@@ -54,6 +55,8 @@ type Tasks struct {
 	watcher    *watcher
 	events     *prometheus.CounterVec
 	precreated *prometheus.GaugeVec
+	runs       runs
+	board      *board
 
 	presigning *presigning // nil: this serve may not use the CA of Puppet servers
 
@@ -67,7 +70,7 @@ type Tasks struct {
 // NewTasks returns the background tasks. An invalid URL is an error.
 func NewTasks(c TasksConfig) (*Tasks, error) {
 	t := &Tasks{
-		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), last: map[string]string{},
+		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), runs: newRuns(), board: newBoard(c.Version), last: map[string]string{},
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pulley_serve_events_total", Help: "Events that serve noticed or caused: flood, duplicate, sent.",
 		}, []string{"event"}),
@@ -76,7 +79,7 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 		}, []string{"environment"}),
 	}
 	if c.Metrics != nil {
-		c.Metrics.MustRegister(t.events, t.precreated)
+		c.Metrics.MustRegister(t.events, t.precreated, t.runs.total, t.runs.drift, t.runs.seconds, t.board)
 	}
 	var err error
 	t.Notifier, err = notify.New(notify.Config{Notices: c.Store.Notices, URLs: c.Notify, Now: c.Now, Log: c.Log, Sent: t.events.WithLabelValues("sent")})
@@ -93,6 +96,7 @@ func (t *Tasks) duplicateRefused(ref environments.Ref, node string, c store.Dupl
 func (t *Tasks) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { t.watchNodes(ctx) })
+	tasks.Go(func() { t.countNodes(ctx) })
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
@@ -116,6 +120,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	}
 	if t.Certificates != nil {
 		tasks.Go(func() { t.precreateUsers(ctx) })
+		tasks.Go(func() { t.every(ctx, bootsInterval, "cannot look at certificates", t.showCertificates) })
 		tasks.Go(func() {
 			t.every(ctx, tokensInterval, "cannot delete old tokens", func(ctx context.Context) error { return t.Store.Tokens.DeleteEnded(ctx, t.Now()) })
 		})

@@ -254,7 +254,7 @@ func (w *watcher) forget() {
 func (t *Tasks) watchNodes(ctx context.Context) {
 	var both sync.WaitGroup
 	both.Go(func() {
-		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return t.Store.Fleet.Watch(ctx, t.watcher.saw) })
+		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return t.Store.Fleet.Watch(ctx, t.saw) })
 	})
 	defer both.Wait()
 	ticker := time.NewTicker(recordInterval)
@@ -274,6 +274,14 @@ func (t *Tasks) watchNodes(ctx context.Context) {
 		for key, d := range duplicates {
 			t.recordDuplicate(ctx, key, d)
 		}
+	}
+}
+
+// saw counts one write of a node, and its run.
+func (t *Tasks) saw(w store.NodeWrite) {
+	t.watcher.saw(w)
+	if w.Run != nil {
+		t.runs.count(w.Ref.String(), *w.Run)
 	}
 }
 

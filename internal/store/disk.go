@@ -49,6 +49,26 @@ func (s *Cluster) Disk(ctx context.Context) (*Disk, error) {
 	return d, etcd.Wrap(err, "cannot read the state of the disk of etcd")
 }
 
+// Backup is the newest backup of etcd.
+type Backup struct {
+	At time.Time `json:"at"`
+}
+
+// NoteBackup stores that a backup was written. It needs no guard: of two at the same time, either is the newest.
+func (s *Cluster) NoteBackup(ctx context.Context, at time.Time) error {
+	err := s.db.Commit(ctx, etcd.If().Put(s.db.Keys.Backup(), Backup{at.UTC().Truncate(time.Second)}))
+	return etcd.Wrap(err, "cannot record the backup")
+}
+
+// Backup returns the time of the newest backup; zero: there is none.
+func (s *Cluster) Backup(ctx context.Context) (at time.Time, err error) {
+	b, _, err := etcd.Single[Backup](ctx, s.db, s.db.Keys.Backup())
+	if b != nil {
+		at = b.At
+	}
+	return at, etcd.Wrap(err, "cannot read the time of the last backup")
+}
+
 // Sentence renders the disk. etcd stops soon after it is full, and then nothing can be read: the time says how old this is.
 func (d Disk) Sentence() string {
 	return fmt.Sprintf("the disk of etcd, %s on %s, had %d MiB free at %s: etcd stops when it is full", d.Path, d.Hostname, d.Free>>20, d.At.UTC().Format(time.RFC3339))

@@ -73,6 +73,35 @@ func (s *Fleet) view(ctx context.Context, ref environments.Ref) (FleetState, err
 	return FleetState{Spec: spec, Desires: d, Revision: d.Revision, Damaged: d.Damaged}, err
 }
 
+// Each is State without keeping the statuses: it calls each for every node that reported, with a state whose Statuses is that one's. Its
+// memory does not grow with the reports. It returns the rest of the state.
+func (s *Fleet) Each(ctx context.Context, ref environments.Ref, each func(f FleetState, node string)) (FleetState, error) {
+	f, err := s.view(ctx, ref)
+	if err == nil {
+		err = s.ordersOf(ctx, ref, &f)
+	}
+	if err == nil {
+		err = s.confirm(ctx, ref, &f)
+	}
+	if err != nil {
+		return FleetState{}, etcd.Wrap(err, "cannot read the fleet of %s", ref)
+	}
+	f.Statuses = map[string]agent.Status{}
+	err = s.db.Scan(ctx, s.db.Env(ref).Statuses(), func(rest string, kv *etcd.KV) error {
+		var st agent.Status
+		if err := etcd.Into(&st)(kv); err != nil {
+			f.Damaged = append(f.Damaged, err.Error())
+			return nil
+		}
+		node := etcd.Unescape(rest)
+		f.Statuses[node] = st
+		each(f, node)
+		delete(f.Statuses, node)
+		return nil
+	})
+	return f, etcd.Wrap(err, "cannot read the reports of %s", ref)
+}
+
 // One is State for one node, with point reads: its size does not grow with the fleet. No change may rest on its Desires:
 // they have no guards.
 func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
@@ -182,17 +211,23 @@ func (s *Fleet) listOf(ctx context.Context, ref environments.Ref, f *FleetState,
 
 // fleetOf reads the ranges of a fleet. It returns unreadable statuses separately, because each affects one node.
 func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
-	k := s.db.Env(ref)
-	if err := s.listOf(ctx, ref, f, "", more...); err != nil {
+	if err := s.ordersOf(ctx, ref, f, more...); err != nil {
 		return nil, err
+	}
+	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, s.db.Env(ref).Statuses(), more...)
+	return unread, err
+}
+
+// ordersOf reads the host list, the holds and the assignments.
+func (s *Fleet) ordersOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) error {
+	err := s.listOf(ctx, ref, f, "", more...)
+	if err != nil {
+		return err
 	}
 	var damaged []string
-	if f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""), more...); err != nil {
-		return nil, err
-	}
+	f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, s.db.Env(ref).Assignment(""), more...)
 	f.Damaged = append(f.Damaged, damaged...)
-	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, k.Statuses(), more...)
-	return unread, err
+	return err
 }
 
 // Known returns the nodes that are registered or have reported.

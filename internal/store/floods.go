@@ -65,6 +65,7 @@ type NodeWrite struct {
 	Node   string        // "" for the head of the host list, if the same transaction has no other key of the list: any node may have written it
 	Bytes  int64         // of the key and of the value; 0 for an entry in the host list, which the node does not write itself
 	Status *agent.Status // nil if the write is no readable status
+	Run    *agent.Run    // nil if the write is no readable record of a run, or not its first
 	Shown  string        // what other nodes see of this one, as text to compare; "" for other writes
 }
 
@@ -143,6 +144,10 @@ func (s *Fleet) nodeWrite(e *clientv3.Event) (w NodeWrite, ok bool) {
 		var st agent.Status
 		if etcd.Decode(key, e.Kv.Value, &st) == nil {
 			w.Status = &st
+		}
+	case len(parts) == 4 && strings.HasPrefix(key, s.db.Keys.AllRuns()):
+		if run, _, err := agent.DecodeRun(e.Kv.Value); err == nil && e.IsCreate() && parts[3] != agent.PreviewRun {
+			w.Run = &run
 		}
 	case strings.HasPrefix(key, k.Exports()):
 		var export agent.Export

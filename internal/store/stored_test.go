@@ -26,6 +26,7 @@ var stored = map[string]any{
 	"pruning":                 etcd.LockHolder{},
 	"installation":            installation{},
 	"disk":                    Disk{},
+	"backup":                  Backup{},
 	"targets":                 nil,
 	"environments/<env>/spec": nil, // the operator's own file
 	"environments/<env>/desired/{default,roles/R,nodes/N}": agent.Target{},

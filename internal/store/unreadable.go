@@ -237,7 +237,7 @@ func (s *Fleet) unreadableOfNone(ctx context.Context, _ environments.Ref) (all [
 			return err
 		}},
 		{k.Withdrawals(), valued[Withdrawal]}, {k.NodeTokens(), token}, {k.OperatorTokens(), token}, {k.Operators(), valued[OperatorIdentity]},
-		{k.Notices(), valued[Notice]}, {k.Disk(), valued[Disk]}, {k.Publishings(), valued[LockHolder]}, {k.Pruning(), valued[LockHolder]},
+		{k.Notices(), valued[Notice]}, {k.Disk(), valued[Disk]}, {k.Backup(), valued[Backup]}, {k.Publishings(), valued[LockHolder]}, {k.Pruning(), valued[LockHolder]},
 		{k.Certificate(""), valued[LockHolder]},
 	} {
 		if err == nil {

@@ -19,6 +19,7 @@ import (
 //	pruning                                              o  a prune in progress; a lease ends it
 //	installation                                         s,a  marks this installation's machines at providers; immutable
 //	disk                                                 s  the nearly full disk of an embedded etcd; a lease ends it
+//	backup                                               a  when `pulley backup` last wrote a backup
 //	targets                                              o,c  changes with any target or assignment; a prune compares it
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
@@ -102,6 +103,7 @@ func (k Keys) Publishings() string                 { return k.prefix + "publishi
 func (k Keys) Publishing(id string) string         { return k.Publishings() + escape(id) }
 func (k Keys) Pruning() string                     { return k.prefix + "pruning" }
 func (k Keys) Disk() string                        { return k.prefix + "disk" }
+func (k Keys) Backup() string                      { return k.prefix + "backup" }
 func (k Keys) Targets() string                     { return k.prefix + "targets" }
 func (k Keys) Environments() string                { return k.prefix + "environments/" }
 func (k Keys) AgentReleases() string               { return k.prefix + "agents/" }

@@ -1,0 +1,90 @@
+package fleet
+
+import (
+	"cmp"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/store"
+)
+
+// Tally is an environment in numbers.
+type Tally struct {
+	Roles        map[string]Counts // nodes by role; "" for a role that only an unlisted node names
+	Healthy      bool              // as in Status, but a node that only enforces its target is converged
+	Oldest       time.Time         // the oldest report of a node on the host list; zero: none has reported
+	Unclassified int
+	Holds        map[agent.HoldMode]int
+	Target       agent.Target
+}
+
+// tally makes a Tally of one node after the other.
+type tally struct {
+	Tally
+	called  map[string]string // roles of the nodes that the environment calls for
+	settled int               // of these
+	seen    map[string]bool   // nodes of the host list, or called for, that reported
+	now     time.Time
+}
+
+func newTally(now time.Time) *tally {
+	return &tally{Tally: Tally{Roles: map[string]Counts{}, Holds: map[agent.HoldMode]int{}}, seen: map[string]bool{}, now: now}
+}
+
+// add counts one node.
+func (t *tally) add(f store.FleetState, name string) {
+	if t.called == nil {
+		t.called = map[string]string{}
+		if f.Spec != nil {
+			t.called = calledFor(f.Spec)
+		}
+	}
+	role, called := t.called[name]
+	host, listed := f.Hosts[name]
+	n := lookAt(f, name, role, t.now)
+	if role = cmp.Or(host.Role, role); t.Roles[role] == nil {
+		t.Roles[role] = Counts{}
+	}
+	t.Roles[role][n.State]++
+	if listed || called {
+		t.seen[name] = true
+	}
+	if n.Unclassified {
+		t.Unclassified++
+	}
+	if listed && n.LastSeen != nil && (t.Oldest.IsZero() || n.LastSeen.Before(t.Oldest)) {
+		t.Oldest = *n.LastSeen
+	}
+	if st := f.Statuses[name]; called && listed && (n.View.Settled() || n.State == agent.InRun && !n.View.Failing && st.LastGood == n.View.Wanted) {
+		t.settled++
+	}
+}
+
+// finish counts the nodes that did not report.
+func (t *tally) finish(f store.FleetState) Tally {
+	if t.called == nil && f.Spec != nil {
+		t.called = calledFor(f.Spec)
+	}
+	for name := range f.Hosts {
+		if !t.seen[name] {
+			t.add(f, name)
+		}
+	}
+	for name := range t.called {
+		if !t.seen[name] {
+			t.add(f, name)
+		}
+	}
+	if f.Spec != nil {
+		for _, r := range f.Spec.Roles {
+			if t.Roles[r.Name] == nil {
+				t.Roles[r.Name] = Counts{}
+			}
+		}
+	}
+	for _, h := range f.Holds {
+		t.Holds[h.Mode]++
+	}
+	t.Healthy, t.Target = f.Spec != nil && t.settled == len(t.called), f.Desires.Default
+	return t.Tally
+}
