@@ -51,6 +51,7 @@ const (
 	MoreOddEntries      NoteCode = "more_odd_entries"     // Detail: how many
 	Shadowed            NoteCode = "shadowed"             // Subject: a file that the overlay Detail replaces
 	ShadowedEnvironment NoteCode = "shadowed_environment" // Subject: an environment file that the overlay Detail replaces
+	MovedModules        NoteCode = "moved_modules"        // Detail: modules of the Puppetfile whose tag or branch leads to another commit than in release Subject
 	MoreShadowed        NoteCode = "more_shadowed"        // Subject: how many
 )
 
@@ -85,6 +86,8 @@ func (n Note) String() string {
 		return fmt.Sprintf("overlay %s replaces %s: roles, node settings and trusted extensions are those of the overlay", n.Detail, ShownName(n.Subject))
 	case n.Code == MoreShadowed:
 		return fmt.Sprintf("overlay %s replaces %s more files", n.Detail, n.Subject)
+	case n.Code == MovedModules:
+		return fmt.Sprintf("tags or branches of modules moved since %s: %s", n.Subject, n.Detail)
 	case n.Code == NoVersion:
 		return fmt.Sprintf("config_version fails on this machine; runs on nodes where it fails report the version and the commit of the release: %v", n.Cause)
 	case n.Code == OddVersion:

@@ -3,7 +3,9 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -111,6 +113,9 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 	if delta != nil {
 		done.Parent = of
 	}
+	if err := b.noteMoved(ctx, all, of); err != nil {
+		return done, err
+	}
 	if done.Signed {
 		b.r.Pause()
 	}
@@ -192,6 +197,32 @@ func (b *build) openParent(ctx context.Context, all []store.SignedRelease, taken
 		return content.Parent{}, "", nil
 	}
 	return content.Parent{View: view, Last: last}, r.Version, nil
+}
+
+// noteMoved reports tags and branches that lead to other commits than in the release of.
+func (b *build) noteMoved(ctx context.Context, all []store.SignedRelease, of string) error {
+	i := slices.IndexFunc(all, func(r store.SignedRelease) bool { return r.Version == of })
+	if i < 0 || len(b.from.Resolved) == 0 {
+		return nil
+	}
+	files, err := content.ReadFiles(ctx, b.cache, all[i].Content, func(p string) bool { return p == source.DeployFile })
+	if err != nil {
+		return err
+	}
+	before := source.ParseModules(files[source.DeployFile])
+	var moved []string
+	for _, m := range b.from.Resolved {
+		if was := before[m.Name]; was.SHA != "" && m.SHA != "" && was.SHA != m.SHA && was.Version == m.Version {
+			moved = append(moved, m.Name+" "+ModuleChange{m.Name, &was, &m}.Describe())
+		}
+	}
+	if more := len(moved) - maxOddities; more > 0 {
+		moved = append(moved[:maxOddities], fmt.Sprintf("%d more", more))
+	}
+	if len(moved) > 0 {
+		b.r.Note(Note{Code: MovedModules, Subject: of, Detail: strings.Join(moved, ", ")})
+	}
+	return nil
 }
 
 // parentOf returns the release with the highest version below this one, or else the most recently published one. Last
