@@ -183,9 +183,14 @@ func TestSignersTravelAsARelease(t *testing.T) {
 	}
 }
 
-// Without it, the schedule might never start the agent, lose its output, or end it in the middle of a run.
+// Without it, the schedule might never start the agent, lose its output, or end it in the middle of a run; or no node of a team whose own
+// code installs cron would compile.
 func TestCronLineRuns(t *testing.T) {
-	content, _ := resources(t, starter(t), "compute1", "compute")["/etc/cron.d/pulley-agent"]["content"].(string)
+	environments := starter(t)
+	if err := os.WriteFile(filepath.Join(environments, "dev", "manifests", "own.pp"), []byte("package { ['cron', 'cronie']: }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	content, _ := resources(t, environments, "compute1", "compute")["/etc/cron.d/pulley-agent"]["content"].(string)
 	lines := strings.Split(strings.TrimSuffix(content, "\n"), "\n")
 	if !strings.HasSuffix(content, "\n") || len(lines) != 4 || lines[1] != "SHELL=/bin/bash" || !strings.HasPrefix(lines[2], "PATH=/usr/local/sbin:/usr/local/bin:") {
 		t.Fatalf("not what cron reads:\n%s", content)

@@ -165,6 +165,7 @@ func arrives(t *testing.T, o firstboot.Plan, form Form, text []byte) map[string]
 			Files []struct{ Path, Permissions, Content string } `yaml:"write_files"`
 			Boot  []string                                      `yaml:"bootcmd"`
 			Run   []string                                      `yaml:"runcmd"`
+			How   string                                        `yaml:"merge_how"`
 		}
 		decoder := yaml.NewDecoder(bytes.NewReader(text))
 		decoder.KnownFields(true)

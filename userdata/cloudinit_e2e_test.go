@@ -225,6 +225,28 @@ func TestCloudInitReadsSeed(t *testing.T) {
 	}
 }
 
+// A company adds this part to its own: without a rule of merging, cloud-init drops the lists of one of them.
+func TestCloudInitMergesWithOtherParts(t *testing.T) {
+	needCloudInit(t)
+	const company = "#cloud-config\nruncmd: [echo company]\nbootcmd: [echo boot]\nwrite_files: [{path: /etc/company, content: x}]\n"
+	const merge = `
+import sys
+from cloudinit import mergers, util
+from cloudinit.handlers import cloud_config
+base = {}
+for text in sys.argv[1:]:
+    part = util.load_yaml(text)
+    base = mergers.construct(mergers.dict_extract_mergers(part) or list(cloud_config.DEF_MERGERS)).merge(base, part)
+print([len(base[k]) for k in ("runcmd", "bootcmd", "write_files")], [f["path"] for f in base["write_files"]][-1])`
+	ours := string(mustRender(t, inImage(joining()), CloudConfig))
+	for name, parts := range map[string][2]string{"company first": {company, ours}, "company last": {ours, company + "merge_how: dict(recurse_list)+list(append)\n"}} {
+		out, err := exec.Command("/usr/bin/python3", "-c", merge, parts[0], parts[1]).CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(out), "[2, 2, 4]") {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
 // A reviewer would not approve userdata that `cloud-init schema` refuses.
 func TestCloudInitSchema(t *testing.T) {
 	needCloudInit(t)

@@ -31,7 +31,7 @@ func (p *parts) cloudConfig() ([]byte, error) {
 		files = append(files, written{f.Path, "0" + f.Mode, f.Text})
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "#cloud-config\n# Turns this machine into %s. Written by `pulley userdata`.\n", p.becomes())
+	fmt.Fprintf(&out, "#cloud-config\n# Turns this machine into %s. Written by `pulley userdata`.\n%s\n", p.becomes(), mergeHow)
 	for _, section := range []struct {
 		key  string
 		list any
@@ -45,6 +45,11 @@ func (p *parts) cloudConfig() ([]byte, error) {
 	}
 	return out.Bytes(), nil
 }
+
+// mergeHow appends the lists of this part to those of the parts before it. The lists of a part after it replace these: cloud-init merges by
+// the rule of the part that it adds, and its default replaces.
+const mergeHow = `# Lists of the parts before this one stay. A part after it needs this line, too: cloud-init would drop this part.
+merge_how: dict(recurse_list)+list(append)`
 
 // bootcmd is run by cloud-init at every boot, including the first.
 const bootcmd = `# Resumes a first boot that was interrupted at its beginning

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,6 +35,7 @@ const (
 
 // Installer installs a missing Puppet with the machine's own package manager: apt-get, dnf or yum.
 type Installer struct {
+	Program string // path of the Puppet that runs use, if it exists; "" searches for it
 	Root    string // of the machine; "" means "/"; commands for another root run in a chroot
 	Package string // "" takes the first of puppet-agent, openvox-agent and puppet in the machine's repositories
 	Version string // of the package, in the package manager's spelling; "" takes the newest
@@ -65,8 +68,11 @@ type manager interface {
 // Ensure installs Puppet if it is missing. It may be repeated at any point. The first run of a release installs the core
 // types that it uses and the distribution splits from Puppet.
 func (i *Installer) Ensure(ctx context.Context) error {
-	if i.works(ctx) {
-		return nil
+	works, err := i.works(ctx)
+	var old *tooOldError
+	// Without a package of the operator's choice, the machine's repositories are those that the old one came from.
+	if works || errors.As(err, &old) && i.Package+i.Version+i.Repository == "" {
+		return err
 	}
 	m, err := i.manager()
 	if err != nil {
@@ -78,6 +84,9 @@ func (i *Installer) Ensure(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		if err = i.attempt(ctx, m); err == nil {
 			return nil
+		}
+		if errors.As(err, &old) {
+			return err
 		}
 		if attempt == installAttempts || ctx.Err() != nil {
 			return fmt.Errorf("cannot install Puppet in %d attempts: %w\ncheck that the machine reaches its package repositories, or install Puppet 7 or newer by hand and start again", attempt, err)
@@ -106,7 +115,9 @@ func (i *Installer) attempt(ctx context.Context, m manager) error {
 	if err := m.install(ctx, i, name); err != nil {
 		return err
 	}
-	if !i.works(ctx) {
+	if works, err := i.works(ctx); err != nil {
+		return err
+	} else if !works {
 		return fmt.Errorf("package %s is installed, and none of %s contains a working puppet", name, strings.Join(searchPath(), ", "))
 	}
 	// The package's own service would contact a missing Puppet server, or apply the catalogs of another one.
@@ -136,26 +147,50 @@ func (i *Installer) choose(ctx context.Context, m manager) (string, error) {
 	return "", fmt.Errorf("no repository of this machine has %s\ngive the one of OpenVox or Puppet for this distribution", strings.Join(names, ", "))
 }
 
-// works reports whether Puppet starts on this machine. An interrupted installation leaves the program without its
-// dependencies.
-func (i *Installer) works(ctx context.Context) bool {
+// oldest is the major version of the oldest Puppet that runs work with.
+const oldest = 7
+
+// tooOldError means that the machine's Puppet is older than runs need.
+type tooOldError struct{ path, version string }
+
+func (e *tooOldError) Error() string {
+	return fmt.Sprintf("cannot use Puppet %s (%s): Pulley needs Puppet %d or newer, or OpenVox\n"+
+		"set `package_repo` to a repository of OpenVox for this distribution (https://apt.voxpupuli.org, https://yum.voxpupuli.org), or upgrade Puppet by hand and start again", e.version, e.path, oldest)
+}
+
+// versionLine matches the output of puppet --version; warnings of Ruby may be before it.
+var versionLine = regexp.MustCompile(`(?m)^(\d+)\.\d+\.\S+$`)
+
+// works reports whether Puppet starts on this machine; one that is too old is an error. An interrupted installation leaves the program
+// without its dependencies.
+func (i *Installer) works(ctx context.Context) (bool, error) {
+	paths := []string{i.Program}
 	for _, dir := range append([]string{aioBin}, searchPath()...) {
-		path := filepath.Join(dir, "puppet")
+		paths = append(paths, filepath.Join(dir, "puppet"))
+	}
+	for _, path := range paths {
 		// In another root, the program may be a link that is valid only inside that root.
 		if info, err := os.Lstat(i.path(path)); err != nil || info.IsDir() {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		version, err := i.run(ctx, path, "--version")
+		out, err := i.run(ctx, path, "--version")
 		if err != nil {
 			i.log().Warn("the installed puppet does not start", "path", path, "error", err)
-			return false
+			return false, nil
 		}
-		i.log().Info("puppet is installed", "path", path, "version", strings.TrimSpace(version))
-		return true
+		version := strings.TrimSpace(out)
+		if m := versionLine.FindStringSubmatch(version); m != nil {
+			version = m[0]
+			if major, err := strconv.Atoi(m[1]); err == nil && major < oldest {
+				return false, &tooOldError{path, version}
+			}
+		}
+		i.log().Info("puppet is installed", "path", path, "version", version)
+		return true, nil
 	}
-	return false
+	return false, nil
 }
 
 func (i *Installer) manager() (manager, error) {

@@ -225,6 +225,34 @@ func TestPackagesComeThroughTheProxy(t *testing.T) {
 	}
 }
 
+// A Puppet that runs do not work with must stop the first boot, not each run; a repository of the operator's choice replaces it.
+func TestInstallRefusesOldPuppet(t *testing.T) {
+	for version, refused := range map[string]bool{"5.5.22": true, "6.28.0": true, "warning: of Ruby 2.3.1\n4.8.2": true, "7.0.0": false, "8.10.0": false, "10.0.0": false, "": false} {
+		b := newBare(t, "usr/bin/apt-get")
+		b.place("usr/bin/puppet")
+		b.out["--version"] = version + "\n"
+		err := b.Ensure(t.Context())
+		if (err != nil) != refused || len(b.commands) != 1 {
+			t.Errorf("%q: %v after %q", version, err, b.commands)
+		}
+		if refused && !strings.Contains(err.Error(), version[strings.LastIndex(version, "\n")+1:]+" (/usr/bin/puppet)") {
+			t.Errorf("%q: %v", version, err)
+		}
+	}
+	b := newBare(t, "usr/bin/apt-get")
+	b.place("usr/bin/puppet")
+	b.out["--version"], b.out["policy puppet-agent"], b.Package = "5.5.22\n", candidate, "puppet-agent"
+	if err := b.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "5.5.22") || len(b.commands) != 6 {
+		t.Errorf("%v after %q", err, b.commands)
+	}
+	b.Program = "/opt/own/puppet"
+	b.place(strings.TrimPrefix(b.Program, "/"))
+	b.out = map[string]string{"/opt/own/puppet --version": "8.1.0"}
+	if err := b.Ensure(t.Context()); err != nil {
+		t.Errorf("another Puppet than that of the runs counts: %v", err)
+	}
+}
+
 // A release with encrypted data would fail on nodes that only have Puppet.
 func TestEnsureEyaml(t *testing.T) {
 	const apt = "apt-get --no-install-recommends install hiera-eyaml"

@@ -65,16 +65,14 @@ func (b *boot) replacement(ctx context.Context, step firstboot.Name, program str
 }
 
 func (b *machine) puppetLeft(context.Context) (string, error) {
-	if c, err := b.known(); err == nil && c.Puppet.Program != "" {
-		if _, err := os.Stat(c.Puppet.Program); err == nil {
-			return "", nil
-		}
-	}
 	return "make sure that Puppet is installed", nil
 }
 
 func (b *machine) installPuppet(ctx context.Context) error {
 	b.installer.Logger = b.Log
+	if c, err := b.known(); err == nil {
+		b.installer.Program = c.Puppet.Program
+	}
 	if b.Root != "/" {
 		b.installer.Root = b.Root
 	}

@@ -18,25 +18,22 @@ class pulley::cron {
     default  => 'file',
   }
 
-  $package = $facts['os']['family'] ? {
-    'Debian' => 'cron',
-    'RedHat' => 'cronie',
+  # Not a package resource: the catalog would not compile where another class declares the same package, and a machine with another
+  # cron (systemd-cron, cronie, bcron) would lose it. Each has crontab.
+  $install = $facts['os']['family'] ? {
+    'Debian' => 'apt-get -qy install cron || { apt-get -qy update && apt-get -qy install cron; }',
+    'RedHat' => '{ dnf -qy install cronie || yum -qy install cronie; } && { [ ! -d /run/systemd/system ] || systemctl enable --now crond; }',
     default  => undef,
   }
 
-  if $pulley::manage_package and $pulley::ensure == 'present' and $package =~ NotUndef {
-    package { $package:
-      ensure => installed,
-      before => File['/etc/cron.d/pulley-agent'],
-      notify => Exec['start cron after its installation'],
-    }
-
-    # Not a service resource: cron may run under something other than systemd, which then starts it.
-    exec { 'start cron after its installation':
-      command     => "systemctl enable --now ${package ? { 'cronie' => 'crond', default => $package }}",
-      onlyif      => 'test -d /run/systemd/system',
+  if $pulley::manage_package and $pulley::ensure == 'present' and $install =~ NotUndef {
+    exec { 'install cron for pulley-agent':
+      command     => $install,
+      environment => 'DEBIAN_FRONTEND=noninteractive',
+      unless      => 'command -v crontab',
+      provider    => 'shell',
       path        => ['/usr/sbin', '/usr/bin', '/sbin', '/bin'],
-      refreshonly => true,
+      before      => File['/etc/cron.d/pulley-agent'],
     }
   }
 
