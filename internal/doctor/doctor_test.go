@@ -167,7 +167,8 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	try(raw.Put(ctx, "/pulley/v1/identities/dev/strange", "not ours"))
 	try(raw.Put(ctx, "/pulley/v1/environments/dev/gate", `{"v":1,"epoch":3,"state":"open","rollout":"r3"}`))
 	try(raw.Put(ctx, "/pulley/v1/status/old/web1", `{"v":1}`))
-	try(raw.Put(ctx, "/pulley/v1/environments/half/destroying", `{"v":1,"by":"ann"}`))
+	try(raw.Put(ctx, "/pulley/v1/environments/half/provisioning", `{"v":1}`))
+	try(raw.Put(ctx, "/pulley/v1/destroyed/half", `{"v":1,"by":"ann","unfinished":true}`))
 	for _, err := range errs {
 		if err != nil {
 			t.Logf("setting up: %v", err)

@@ -161,14 +161,14 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	if err != nil {
 		return fail(err)
 	}
-	unfinished, err := a.machines.Destroying(ctx, a.ref)
-	if err == nil && unfinished {
+	before, err := a.machines.destruction(ctx, a.ref)
+	if err == nil && before.Unfinished {
 		err = fmt.Errorf("%w\nrun `pulley env destroy %s` again: the rest of the old environment would become part of this one", machines.ErrDestroying, a.ref)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	b := etcd.If(etcd.Same(a.keys.Spec(), revision), etcd.Same(a.keys.Destroying(), 0))
+	b := etcd.If(etcd.Same(a.keys.Spec(), revision))
 	same := len(resp.Kvs) > 0 && bytes.Equal(resp.Kvs[0].Value, text)
 	if !same {
 		b.Op(clientv3.OpPut(a.keys.Spec(), string(text)))
@@ -176,6 +176,9 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 			if old, bad := environments.Decode(kv.Value); bad == nil { // an unreadable one names no Puppet servers
 				err = keepFormer(ctx, a.db, b, old, e, resp.Header.Revision)
 			}
+		}
+		if err == nil && len(resp.Kvs) == 0 && before.Epoch > 0 {
+			err = a.recreate(ctx, b, before)
 		}
 		if err != nil {
 			return fail(err)
@@ -189,6 +192,18 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 		return revision, nil
 	}
 	return done.Header.Revision, nil
+}
+
+// recreate lets the epochs of an environment follow those of a destroyed one, unless it has epochs already.
+func (a *Applying) recreate(ctx context.Context, b *etcd.Batch, before Destruction) error {
+	begun, err := a.db.Exists(ctx, a.keys.Gate())
+	if err != nil || begun {
+		return err
+	}
+	c := Change{Epoch: before.Epoch + 1, Kind: Recreated, By: a.by, At: a.now()}
+	b.If(etcd.Same(a.keys.Gate(), 0)).Put(a.keys.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.by, At: c.At}).
+		Put(a.keys.Change(c.Epoch), c).Touch(a.db.Keys.Targets())
+	return nil
 }
 
 // Hold prevents Puppet runs of a node until the node is removed or the hold ends. It replaces an operator's own hold,

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/store/etcd"
 )
@@ -31,8 +33,8 @@ type Destroyed struct {
 // etcd. It refuses while a machine record exists: machines are retired first. Unless hosts is set, it also refuses
 // while the host list has entries. After an interruption, the next call resumes. No apply is possible afterwards.
 //
-// It deletes the environment and its join tokens first: from then on no machine joins. With the environment it writes a
-// key that it deletes last: until then no environment of this name is stored, which would take over the rest. An old certificate stays
+// It deletes the environment and its join tokens first: from then on no machine joins. With the environment it writes the record of the
+// destruction: until that is finished no environment of this name is stored, which would take over the rest. An old certificate stays
 // invalid even if an environment of this name is created again: its user is deleted, and the node's next user has
 // another incarnation.
 func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err error) {
@@ -41,8 +43,9 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 	if err = a.machines.access.MayRemove(ctx); err == nil {
 		err = a.destroyable(ctx, hosts)
 	}
+	var record Destruction
 	if err == nil {
-		err = a.beginDestroy(ctx, &d)
+		record, err = a.beginDestroy(ctx, &d)
 	}
 	for round := 0; err == nil; round++ {
 		before := d
@@ -54,29 +57,74 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 		}
 	}
 	if err == nil {
-		err = a.commit(ctx, etcd.If().Delete(a.keys.Destroying()))
+		err = a.commit(ctx, record.finished(a.keys)) // the lock is its guard
 	}
 	return d, etcd.Wrap(a.ended(err), "cannot destroy environment %s", a.ref)
 }
 
+// Destruction is the record of a destroyed environment. Its machines may run on and return to the next environment of the name: the epochs
+// of that one begin above the ones that they have seen. Otherwise they would take its rollouts for old ones, and its signatures too.
+type Destruction struct {
+	Epoch      agent.Epoch `json:"epoch"` // the highest of all environments of this name
+	Unfinished bool        `json:"unfinished,omitempty"`
+	At         time.Time   `json:"at"`
+	By         string      `json:"by"`
+}
+
+// finished ends a destruction. Nothing has to be kept of an environment that had no change.
+func (d Destruction) finished(k etcd.EnvKeys) *etcd.Batch {
+	if d.Unfinished = false; d.Epoch == 0 {
+		return etcd.If().Delete(k.Destroyed())
+	}
+	return etcd.If().Put(k.Destroyed(), d)
+}
+
 // beginDestroy deletes the environment itself.
-func (a *Applying) beginDestroy(ctx context.Context, d *Destroyed) error {
+func (a *Applying) beginDestroy(ctx context.Context, d *Destroyed) (Destruction, error) {
 	if err := a.giveUpPresigned(ctx, d); err != nil { // as long as the environment names the CA
-		return err
+		return Destruction{}, err
 	}
-	resumes, err := a.db.Exists(ctx, a.keys.Destroying())
+	record, err := a.machines.destruction(ctx, a.ref)
 	if err != nil {
-		return err
+		return record, err
 	}
-	if resumes {
+	if record.Unfinished {
 		d.Keys++
 	}
-	return a.delete(ctx, d, etcd.If().Delete(a.keys.Spec()).Put(a.keys.Destroying(), Removal{At: a.now(), By: a.by}))
+	reached, err := a.reached(ctx)
+	if err != nil {
+		return record, err
+	}
+	record = Destruction{Epoch: max(record.Epoch, reached), Unfinished: true, At: a.now(), By: a.by}
+	return record, a.delete(ctx, d, etcd.If().Delete(a.keys.Spec()).Put(a.keys.Destroyed(), record))
+}
+
+// reached returns the highest epoch of the environment, by its gate and by its newest change.
+func (a *Applying) reached(ctx context.Context) (agent.Epoch, error) {
+	gate, _, err := etcd.Single[agent.Gate](ctx, a.db, a.keys.Gate())
+	if err != nil && !errors.As(err, new(*etcd.UnreadableError)) {
+		return 0, err
+	}
+	highest, err := newestEpoch(ctx, a.db, a.keys)
+	if !PlausibleEpoch(highest, a.now()) {
+		highest = 0
+	}
+	if gate != nil && PlausibleEpoch(gate.Epoch, a.now()) {
+		highest = max(gate.Epoch, highest)
+	}
+	return highest, err
+}
+
+// destruction reads the record of the last destruction of an environment of this name; zero: there was none.
+func (s *Machines) destruction(ctx context.Context, ref environments.Ref) (d Destruction, err error) {
+	_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Env(ref).Destroyed(), Read: etcd.Into(&d)})
+	return d, err
 }
 
 // Destroying reports whether a destruction of the environment has begun and is not finished.
 func (s *Machines) Destroying(ctx context.Context, ref environments.Ref) (bool, error) {
-	return s.db.Exists(ctx, s.db.Env(ref).Destroying())
+	d, err := s.destruction(ctx, ref)
+	return d.Unfinished, err
 }
 
 // destroyable refuses to forget existing machines.
@@ -219,17 +267,14 @@ func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string)
 	return nil
 }
 
-// deleteBelow deletes all keys that begin with a prefix, except the lock itself, which Close deletes, and the note that the destruction is
-// not finished.
+// deleteBelow deletes all keys that begin with a prefix, except the lock itself, which Close deletes.
 func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string) error {
 	from := prefix
-	for _, kept := range []string{a.lock.Key(), a.keys.Destroying()} { // in their order in etcd
-		if strings.HasPrefix(kept, prefix) {
-			if err := a.deleteRange(ctx, d, from, kept); err != nil {
-				return err
-			}
-			from = kept + "\x00"
+	if lock := a.lock.Key(); strings.HasPrefix(lock, prefix) {
+		if err := a.deleteRange(ctx, d, from, lock); err != nil {
+			return err
 		}
+		from = lock + "\x00"
 	}
 	return a.deleteRange(ctx, d, from, clientv3.GetPrefixRangeEnd(prefix))
 }
@@ -289,6 +334,13 @@ func (s *Machines) PartsOf(ctx context.Context, ref environments.Ref) (d Destroy
 			return err
 		})
 	}
+	counts = append(counts, func() error {
+		unfinished, err := s.Destroying(ctx, ref)
+		if unfinished {
+			d.Keys++
+		}
+		return err
+	})
 	for _, count := range counts {
 		if err := count(); err != nil {
 			return d, etcd.Wrap(err, "cannot list the parts of %s", ref)

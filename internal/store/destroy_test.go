@@ -35,7 +35,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	put := func(key, value string) { t.Helper(); _, err := raw.Put(ctx, key, value); must(err) }
 	for i, env := range environs {
 		for _, row := range store.TableOfKeys(t, env, "web1") {
-			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.HasSuffix(row.Key, "/destroying") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
+			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.Contains(row.Key, "/destroyed/") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
 				continue // written below, like their real writers do
 			}
 			put(row.Key, `{"v":1}`)
@@ -67,6 +67,9 @@ func concerns(line, env string) bool {
 	name, _, _ = strings.Cut(name, " at ")
 	if strings.Contains(name, "/cleanups/") { // Puppet servers still have its nodes: serve deletes it when they no longer do
 		return false
+	}
+	if strings.Contains(name, "/destroyed/") { // the epochs of the next one follow
+		return strings.Contains(value, `"unfinished":true`)
 	}
 	if slices.Contains(strings.Split(name, "/"), env) {
 		return true
@@ -116,7 +119,9 @@ func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 			}
 			gone, come := differ(before, server.Everything())
 			// The environment of this test cannot be read: what Puppet servers have of its nodes is recorded.
-			recorded := func(line string) bool { return strings.HasPrefix(line, "key /pulley/v1/cleanups/"+env+"/") }
+			recorded := func(line string) bool {
+				return strings.HasPrefix(line, "key /pulley/v1/cleanups/"+env+"/") || strings.HasPrefix(line, "key /pulley/v1/destroyed/"+env+" ")
+			}
 			gone, come = slices.DeleteFunc(gone, recorded), slices.DeleteFunc(come, recorded)
 			var want []string
 			keys, users, roles := int64(0), 0, 0
@@ -276,7 +281,7 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 		},
 	}
 	for _, row := range store.TableOfKeys(t, env, "web1") {
-		if strings.Contains(row.Key, "/"+env+"/") && !strings.HasSuffix(row.Key, "/applying") && !strings.Contains(row.Key, "/cleanups/") && !strings.Contains(row.Key, "/machines/web1") {
+		if strings.Contains(row.Key, "/"+env+"/") && !strings.HasSuffix(row.Key, "/applying") && !strings.Contains(row.Key, "/cleanups/") && !strings.Contains(row.Key, "/destroyed/") && !strings.Contains(row.Key, "/machines/web1") {
 			things[row.Key] = func() error { _, err := raw.Put(ctx, row.Key, `{"v":1}`); return err }
 		}
 	}
@@ -295,5 +300,49 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 	}
 	if parts, err := server.Store(operator).Machines.PartsOf(ctx, ref); err != nil || parts != (store.Destroyed{}) {
 		t.Errorf("an operator, who may not look at users: %+v, %v", parts, err)
+	}
+}
+
+// The machines of a destroyed environment may come back to the next one of its name: a rollout with an epoch below those that they saw pauses
+// as one of an old backup, and a node does not answer an order with an ID that it had before.
+func TestRecreatedEnvironmentContinuesEpochs(t *testing.T) {
+	t.Parallel()
+	st, ctx := etcdtest.StartAuth(t, etcdtest.AuthOptions{}).Admin(), t.Context()
+	a := store.Author{By: "ann", At: time.Now()}
+	create := func() {
+		t.Helper()
+		apply := begin(t, st, dev, "ann")
+		if _, err := apply.PutSpec(ctx, &environments.Environment{Name: "dev"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := apply.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := func(want agent.Epoch) {
+		t.Helper()
+		d, err := st.Targets.Desires(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a)
+		if err != nil || c.Epoch != want {
+			t.Fatalf("the change has epoch %d (%v), want %d", c.Epoch, err, want)
+		}
+	}
+	next := agent.Epoch(1)
+	for _, changes := range []int{2, 0, 1} {
+		create()
+		for range changes {
+			change(next)
+			next++
+		}
+		if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
+			t.Fatal(err)
+		}
+		if parts, err := st.Machines.PartsOf(ctx, dev); err != nil || parts != (store.Destroyed{}) {
+			t.Errorf("left are %+v (%v)", parts, err)
+		}
+		next++ // of the environment that is made again
 	}
 }

@@ -49,6 +49,18 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now ti
 	return deleted, nil
 }
 
+// newestEpoch returns the epoch that the key of the newest change names; 0: there is no change.
+func newestEpoch(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (newest agent.Epoch, err error) {
+	err = db.ScanDown(ctx, k.History(), func(rest string, _ *etcd.KV) error {
+		if _, err := fmt.Sscanf(rest, "%d", &newest); err != nil || k.Change(newest) != k.History()+rest {
+			newest = 0
+			return nil // no change
+		}
+		return etcd.ErrEnough
+	}, clientv3.WithKeysOnly())
+	return newest, err
+}
+
 // unneeded returns the epochs of a history, newest first, that PruneHistory deletes, oldest first.
 func unneeded(history []Change, keep int, now time.Time) (epochs []agent.Epoch) {
 	needed, last, set := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}, map[etcd.Scope]bool{}

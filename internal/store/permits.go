@@ -194,7 +194,7 @@ func (c Change) Named(now time.Time) []agent.Target {
 }
 
 // plausibleEpoch refuses a gate whose epoch is not that of the last change, and a history with a gap: the next epoch would
-// be one that somebody wrote for a signer to sign. Only a restore and a recovery skip epochs.
+// be one that somebody wrote for a signer to sign. Only the changes that anchor a history skip epochs.
 func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.Time) error {
 	k, epoch := s.db.Keys.Env(env), d.Gate.Epoch
 	kept := history[max(len(history)-HistoryKept, 0):]
@@ -228,8 +228,10 @@ func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.T
 	return nil
 }
 
-// anchors reports whether the epochs of a history begin with the change: only a restore and a recovery skip epochs.
-func (c Change) anchors() bool { return c.Kind == Restored || c.Kind == Recovered }
+// anchors reports whether the epochs of a history begin with the change.
+func (c Change) anchors() bool {
+	return c.Kind == Restored || c.Kind == Recovered || c.Kind == Recreated
+}
 
 // Gap reports whether the part of a history that is kept, newest first, lacks a change since the last restore or recovery, or
 // has one that somebody wrote again.

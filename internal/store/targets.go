@@ -74,12 +74,13 @@ const (
 	Promoted       ChangeKind = "promote"
 	DataChange     ChangeKind = "data"
 	RolledBack     ChangeKind = "rollback"
-	RolloutStarted ChangeKind = "rollout" // no target changed yet
-	Reverted       ChangeKind = "revert"  // of a staged rollout: no target changed
-	JobStarted     ChangeKind = "job"     // no target changes
-	JobEnded       ChangeKind = "job_end" // no target changed
-	Restored       ChangeKind = "restore" // from a backup: no target changed
-	Recovered      ChangeKind = "recover" // of high-water marks, and of a target that was written without Pulley
+	RolloutStarted ChangeKind = "rollout"  // no target changed yet
+	Reverted       ChangeKind = "revert"   // of a staged rollout: no target changed
+	JobStarted     ChangeKind = "job"      // no target changes
+	JobEnded       ChangeKind = "job_end"  // no target changed
+	Restored       ChangeKind = "restore"  // from a backup: no target changed
+	Recreated      ChangeKind = "recreate" // of an environment of the name of a destroyed one, whose epochs it continues: no target is set
+	Recovered      ChangeKind = "recover"  // of high-water marks, and of a target that was written without Pulley
 )
 
 // Recovery is the input of a recovery: a scope's target, the high-water marks above it that nodes reported, and the end

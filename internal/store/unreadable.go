@@ -71,7 +71,6 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 		},
 		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[AgentWish],
 		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning], k.Former(): decodes[Former],
-		k.Destroying(): decodes[Removal],
 	} {
 		known[key] = true
 		if err == nil {
@@ -238,7 +237,7 @@ func (s *Fleet) unreadableOfNone(ctx context.Context, _ environments.Ref) (all [
 		}},
 		{k.Withdrawals(), valued[Withdrawal]}, {k.NodeTokens(), token}, {k.OperatorTokens(), token}, {k.Operators(), valued[OperatorIdentity]},
 		{k.Notices(), valued[Notice]}, {k.Disk(), valued[Disk]}, {k.Backup(), valued[Backup]}, {k.Publishings(), valued[LockHolder]}, {k.Pruning(), valued[LockHolder]},
-		{k.Certificate(""), valued[LockHolder]},
+		{k.Certificate(""), valued[LockHolder]}, {k.AllDestroyed(), valued[Destruction]},
 	} {
 		if err == nil {
 			err = s.db.Scan(ctx, p.key, func(rest string, kv *etcd.KV) error {
@@ -326,18 +325,11 @@ func (s *Fleet) DeleteUnreadable(ctx context.Context, ref environments.Ref, u Un
 	k := s.db.Env(ref)
 	b := etcd.If(etcd.Same(u.Key, u.revision))
 	if u.Key == k.Gate() {
-		gate := agent.Gate{State: agent.GateOpen}
-		err := s.db.ScanDown(ctx, k.History(), func(rest string, _ *etcd.KV) error {
-			if _, err := fmt.Sscanf(rest, "%d", &gate.Epoch); err != nil || k.Change(gate.Epoch) != k.History()+rest {
-				gate.Epoch = 0
-				return nil // no change
-			}
-			return etcd.ErrEnough
-		}, clientv3.WithKeysOnly())
+		newest, err := newestEpoch(ctx, s.db, k)
 		if err != nil {
 			return etcd.Wrap(err, "cannot repair key %s", u.Key)
 		}
-		b.Put(u.Key, gate)
+		b.Put(u.Key, agent.Gate{State: agent.GateOpen, Epoch: newest})
 	} else {
 		b.Delete(u.Key)
 	}

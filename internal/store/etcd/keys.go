@@ -46,8 +46,8 @@ import (
 //	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
 //	environments/<env>/acts/<id>                         o,s  the newest actions on machines
 //	environments/<env>/provisioning                      o,s  the queue of new machines for Puppet servers: its pause and its last turn
-//	environments/<env>/destroying                        o  a destruction that is not finished: no environment of this name is stored
 //	environments/<env>/former                            o  CAs and PuppetDBs that the environment named before, and that may still have nodes
+//	destroyed/<env>                                      a  how far an environment of this name was when it was destroyed; also while it is
 //	retirements/<env>/<node>                             a,s  confirms a request to retire a node
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
@@ -127,6 +127,7 @@ func (k Keys) Certificate(certname string) string {
 	return k.prefix + "certificates/" + escape(certname)
 }
 func (k Keys) AllFirstBoots() string { return k.prefix + "firstboots/" }
+func (k Keys) AllDestroyed() string  { return k.prefix + "destroyed/" }
 
 // Env returns the keys of one environment.
 func (k Keys) Env(env string) EnvKeys { return EnvKeys{k, escape(env) + "/"} }
@@ -187,8 +188,8 @@ func (k EnvKeys) Applying() string                 { return k.Root() + "applying
 func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
 func (k EnvKeys) Act(id string) string             { return k.Acts() + escape(id) }
 func (k EnvKeys) Provisioning() string             { return k.Root() + "provisioning" }
-func (k EnvKeys) Destroying() string               { return k.Root() + "destroying" }
 func (k EnvKeys) Former() string                   { return k.Root() + "former" }
+func (k EnvKeys) Destroyed() string                { return k.of.AllDestroyed() + strings.TrimSuffix(k.env, "/") }
 func (k EnvKeys) Retirement(node string) string {
 	return k.of.prefix + "retirements/" + k.env + escape(node)
 }
