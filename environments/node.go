@@ -22,6 +22,9 @@ func (n Node) String() string { return n.join("_") }
 // Hostname returns the hostname of the node: <role><num>[-<stack>], controller1-t42.
 func (n Node) Hostname() string { return n.join("-") }
 
+// MachineName returns the hostname, one label, of the machine that Pulley makes for a node or a member.
+func MachineName(node string) string { return strings.NewReplacer("_", "-", ".", "-").Replace(node) }
+
 func (n Node) join(sep string) string {
 	name := n.Role + strconv.Itoa(n.Num)
 	if n.Stack != "" {

@@ -88,15 +88,15 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			node, err := environments.ParseNode(args[1])
-			if err != nil {
+			node := args[1]
+			if err := environments.CheckMember(node); err != nil {
 				return cli.Usagef("%v", err)
 			}
 			owner, err := o.ownerOf(c, e)
 			if err != nil {
 				return err
 			}
-			pid, err := o.opener().Process(e, owner, node.Hostname())
+			pid, err := o.opener().Process(e, owner, environments.MachineName(node))
 			if err != nil {
 				return fmt.Errorf("cannot enter the machine of %s: %w\n`pulley provider list %s` lists the machines", node, err, args[0])
 			}

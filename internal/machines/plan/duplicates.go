@@ -14,8 +14,17 @@ import (
 // sortMachines sorts the listed machines by node. A machine whose name is not a node's name is unknown.
 func (p *planner) sortMachines() {
 	p.machines = map[string][]machines.Machine{}
+	members := map[string]string{} // of trials with the driver local, by machine
+	for node, rec := range p.Records {
+		if _, err := environments.ParseNode(node); err != nil {
+			members[rec.Name] = node
+		}
+	}
 	for _, m := range p.Machines {
 		node, problem := p.nodeOf(m.Name)
+		if member, ok := members[m.Name]; ok {
+			node, problem = member, ""
+		}
 		if problem != "" {
 			p.unknown = append(p.unknown, Step{Verb: Unknown, Node: quoted(m.Name), Reasons: []machines.Reason{because(problem)}})
 			continue

@@ -170,7 +170,7 @@ func (p *planner) wanted() func(yield func(planned) bool) {
 					continue
 				}
 				p.seen[name] = true
-				if !yield(planned{name: name, host: strings.ReplaceAll(name, "_", "-"), role: role, member: true}) {
+				if !yield(planned{name: name, host: environments.MachineName(name), role: role, member: p.driver != environments.DriverLocal}) {
 					return
 				}
 			}

@@ -616,7 +616,7 @@ func TestPlanListsReactingNodes(t *testing.T) {
 
 // If members were treated as Pulley's machines, a user's own machine would be destroyed.
 func TestPlanOfMembers(t *testing.T) {
-	const spec = "provider: local\nroles:\n  compute:\n    cardinality: 0\n    members: [old1.example.com, old2.example.com]\n"
+	const spec = "provider: nspawn\nroles:\n  compute:\n    cardinality: 0\n    members: [old1.example.com, old2.example.com]\n"
 	w := known()
 	w.join("old1.example.com", "compute")
 	p := Make(parsed(t, spec), w.World, Options{})
@@ -634,6 +634,22 @@ func TestPlanOfMembers(t *testing.T) {
 	w.silence("old1.example.com")
 	if got := brief(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes" {
 		t.Errorf("plan of a silent one: %s", got)
+	}
+}
+
+// Without it, a repository with declarations of full names could not be tried before a real machine of such a name runs it.
+func TestPlanOfMembersOfATrial(t *testing.T) {
+	e := parsed(t, "provider: local\nroles:\n  compute:\n    members: [old1.example.com]\n")
+	w := known()
+	p := Make(e, w.World, Options{})
+	if got := brief(p); got != "create old1.example.com makes" || p.Steps[0].Order.Name != "old1-example-com" {
+		t.Fatalf("plan: %s, %+v", got, p.Steps[0].Order)
+	}
+	w.Old = e
+	w.Records = map[string]machines.Record{"old1.example.com": {Node: "old1.example.com", Name: "old1-example-com", ID: "x", Driver: "local", Phase: machines.Made}}
+	w.Machines = []machines.Machine{{Name: "old1-example-com", ID: "x", State: machines.Running}}
+	if p := Make(parsed(t, "provider: local\nroles: {compute: {cardinality: 0}}\n"), w.World, Options{}); len(p.Steps) != 1 || p.Steps[0].Verb != Retire || len(p.Deleted()) != 1 {
+		t.Errorf("plan: %s", brief(p))
 	}
 }
 
