@@ -251,11 +251,11 @@ func carriedOut(p Plan, w testWorld, o Options) testWorld {
 			n.Machines = append(n.Machines, m)
 			n.Records[s.Node] = machines.Record{Node: s.Node, Name: m.Name, ID: m.ID, Phase: machines.Made, Driver: p.Driver, Flavor: s.Order.Flavor, Image: s.Order.Image, Tries: 1, At: n.Now}
 		}
-		if rec, booked := w.Records[s.Node]; s.Verb == Wait && booked && !slices.ContainsFunc(w.Machines, func(m machines.Machine) bool { return m.Name == s.Node }) {
+		if rec, booked := w.Records[s.Node]; s.Verb == Wait && booked && !slices.ContainsFunc(w.Machines, func(m machines.Machine) bool { return m.Name == environments.MachineName(s.Node) }) {
 			// listed by now
 			n.Machines = append(n.Machines, machines.Machine{Name: rec.Name, ID: rec.ID, State: machines.Running, Created: rec.At})
 		}
-		i := slices.IndexFunc(n.Machines, func(m machines.Machine) bool { return m.Name == s.Node })
+		i := slices.IndexFunc(n.Machines, func(m machines.Machine) bool { return m.Name == environments.MachineName(s.Node) })
 		if i < 0 || p.Driver == environments.DriverNone || s.Verb == Keep || s.Verb == Duplicate || s.Verb == Unknown {
 			continue
 		}
