@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/big"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -140,12 +141,51 @@ func keyPlace(m *yaml.Node, key string) (line, column int) {
 	return m.Line, m.Column
 }
 
+// Document returns the first document of YAML, empty if there is none. Ruby's Psych, by which Puppet reads files, ignores those behind it.
+func Document(data []byte) (*yaml.Node, error) {
+	doc := &yaml.Node{}
+	if err := yaml.NewDecoder(bytes.NewReader(readable(data))).Decode(doc); err != nil && !errors.Is(err, io.EOF) {
+		return nil, yamlError(err)
+	}
+	return doc, nil
+}
+
+var (
+	yaml12  = regexp.MustCompile(`(?m)^%YAML[ \t]+1\.2`)
+	escapes = regexp.MustCompile(`\\.`)
+)
+
+// readable replaces what Psych reads and this program's library does not: the directive of YAML 1.2, and the escape \/, which programs
+// that write JSON use for a slash.
+func readable(data []byte) []byte {
+	data = yaml12.ReplaceAll(data, []byte("%YAML 1.1"))
+	if !bytes.Contains(data, []byte(`\/`)) {
+		return data
+	}
+	if err := yaml.Unmarshal(data, new(yaml.Node)); err == nil || !strings.Contains(err.Error(), "unknown escape character") {
+		return data
+	}
+	var out []byte
+	for line := range bytes.Lines(data) {
+		if at := bytes.IndexByte(line, '"'); at >= 0 {
+			line = slices.Concat(line[:at], escapes.ReplaceAllFunc(line[at:], func(m []byte) []byte {
+				if m[1] == '/' {
+					return m[1:]
+				}
+				return m
+			}))
+		}
+		out = append(out, line...)
+	}
+	return out
+}
+
 // parseNode reads exactly one YAML document.
 func parseNode(data []byte) (*yaml.Node, error) {
 	if len(data) > MaxInputBytes {
 		return nil, &SyntaxError{Problem: fmt.Sprintf("%d bytes of YAML are too many, at most %d are read", len(data), MaxInputBytes)}
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec := yaml.NewDecoder(bytes.NewReader(readable(data)))
 	var doc, second yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
@@ -173,7 +213,10 @@ var yamlErrorForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
 // yamlError converts an error of the library to a SyntaxError.
 func yamlError(err error) *SyntaxError {
-	first, _, _ := strings.Cut(err.Error(), "\n")
+	first, second, _ := strings.Cut(err.Error(), "\n")
+	if strings.HasSuffix(first, "unmarshal errors:") {
+		first, _, _ = strings.Cut("yaml: "+strings.TrimSpace(second), "\n")
+	}
 	m := yamlErrorForm.FindStringSubmatch(first)
 	if m == nil {
 		return &SyntaxError{Problem: first, Advice: quoteAdvice}

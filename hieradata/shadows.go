@@ -113,9 +113,9 @@ func topLevel(data []byte) (*yaml.Node, error) {
 	if len(data) > MaxInputBytes {
 		return nil, fmt.Errorf("%d bytes are too many", len(data))
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return nil, yamlError(err)
+	doc, err := Document(data)
+	if err != nil {
+		return nil, err
 	}
 	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
 		return nil, nil
@@ -212,9 +212,12 @@ type hieraConfig struct {
 	Defaults struct {
 		Datadir   string    `yaml:"datadir"`
 		LookupKey string    `yaml:"lookup_key"`
+		DataHash  string    `yaml:"data_hash"`
+		DataDig   string    `yaml:"data_dig"`
 		Options   yaml.Node `yaml:"options"`
 	} `yaml:"defaults"`
-	Hierarchy []hieraLevel `yaml:"hierarchy"`
+	Hierarchy        []hieraLevel `yaml:"hierarchy"`
+	DefaultHierarchy []hieraLevel `yaml:"default_hierarchy"` // of modules
 }
 
 type hieraLevel struct {
@@ -243,8 +246,14 @@ func HieraVersion(data []byte) (int, error) {
 	if len(data) > MaxInputBytes {
 		return 0, fmt.Errorf("%d bytes are too many for a hiera.yaml", len(data))
 	}
-	if err := yaml.Unmarshal(data, &keys); err != nil {
-		return 0, yamlError(err)
+	root, err := topLevel(data)
+	if err != nil {
+		return 0, err
+	}
+	if root != nil {
+		if err := root.Decode(&keys); err != nil {
+			return 0, yamlError(err)
+		}
 	}
 	key := "version"
 	if _, has := keys[key]; !has {
@@ -261,23 +270,23 @@ func HieraVersion(data []byte) (int, error) {
 	return 0, &SyntaxError{Line: node.Line, Column: node.Column, Problem: fmt.Sprintf("version %q is unknown", node.Value)}
 }
 
-// DataFiles returns a test for the paths that Puppet reads as data because of a hiera.yaml in folder base. Data is nil
-// without a hiera.yaml. An interpolation matches any text.
-func DataFiles(data []byte, base string) (func(name string) bool, error) {
+// DataFiles returns a function that gives the lookup functions (yaml_data and others) with which Puppet reads a path as data because of
+// a hiera.yaml in folder base; nil for other files. Data is nil without a hiera.yaml. An interpolation matches any text.
+func DataFiles(data []byte, base string) (func(name string) []string, error) {
 	config := hieraConfig{Version: 5}
 	version := 5
 	var err error
 	if data != nil {
 		version, err = HieraVersion(data)
 	}
-	var patterns []*regexp.Regexp
+	var places []location
 	switch {
 	case err != nil:
 	case version == 5:
 		if data != nil {
 			config, err = parseHieraConfig(data)
 		}
-		patterns = config.patterns(base)
+		places = config.locations(base)
 	case version == 4: // its levels name files without their suffix
 		var v4 struct {
 			Datadir   string `yaml:"datadir"`
@@ -294,11 +303,24 @@ func DataFiles(data []byte, base string) (func(name string) bool, error) {
 			dirs = append(dirs, cmp.Or(l.Datadir, dirs[0]))
 		}
 		for _, dir := range dirs {
-			patterns = appendPattern(patterns, path.Join(base, dir, "**/*.{yaml,json}"), true)
+			places = append(places, location{path: path.Join(base, dir, "**/*.yaml"), glob: true, function: "yaml_data"},
+				location{path: path.Join(base, dir, "**/*.json"), glob: true, function: "json_data"})
 		}
 	}
-	return func(name string) bool {
-		return slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(name) })
+	functions := make([]string, 0, len(places))
+	var patterns []*regexp.Regexp
+	for _, l := range places {
+		if n := len(patterns); n < len(appendPattern(patterns, l.path, l.glob)) {
+			patterns, functions = appendPattern(patterns, l.path, l.glob), append(functions, l.function)
+		}
+	}
+	return func(name string) (by []string) {
+		for i, p := range patterns {
+			if p.MatchString(name) && !slices.Contains(by, functions[i]) {
+				by = append(by, functions[i])
+			}
+		}
+		return by
 	}, err
 }
 
@@ -307,7 +329,14 @@ func parseHieraConfig(data []byte) (hieraConfig, error) {
 	if len(data) > MaxInputBytes {
 		return c, fmt.Errorf("%d bytes are too many for a hiera.yaml", len(data))
 	}
-	if err := yaml.Unmarshal(data, &c); err != nil {
+	root, err := topLevel(data)
+	if err != nil {
+		return c, err
+	}
+	if root != nil {
+		err = root.Decode(&c)
+	}
+	if err != nil {
 		return c, yamlError(err)
 	}
 	if c.Version != 5 {
@@ -345,16 +374,19 @@ func (c hieraConfig) patterns(base string) []*regexp.Regexp {
 type location struct {
 	folder, path string // path begins with the folder of the level
 	glob         bool
+	function     string // that reads it
 }
 
 // locations returns where the hierarchy reads data, in its order. base is the folder of the hiera.yaml.
 func (c hieraConfig) locations(base string) []location {
 	levels := c.Hierarchy
-	if len(levels) == 0 {
+	if levels == nil {
 		levels = defaultHierarchy
 	}
+	byDefault := cmp.Or(c.Defaults.DataHash, c.Defaults.LookupKey, c.Defaults.DataDig, "yaml_data")
 	var out []location
-	for _, l := range levels {
+	for _, l := range slices.Concat(levels, c.DefaultHierarchy) {
+		function := cmp.Or(l.DataHash, l.LookupKey, l.DataDig, byDefault)
 		dir := cmp.Or(l.Datadir, c.Defaults.Datadir, "data")
 		paths := slices.Clone(l.Paths)
 		if l.Path != "" {
@@ -371,7 +403,7 @@ func (c hieraConfig) locations(base string) []location {
 			dir = path.Join(base, dir)
 		}
 		for i, p := range slices.Concat(paths, globs) {
-			l := location{dir, path.Join(dir, p), i >= len(paths)}
+			l := location{dir, path.Join(dir, p), i >= len(paths), function}
 			if path.IsAbs(p) { // Puppet then ignores the datadir
 				l.folder, l.path = path.Dir(p), path.Clean(p)
 			}

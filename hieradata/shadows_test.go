@@ -159,12 +159,12 @@ func TestDataFiles(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, file := range strings.Fields(c.reads) {
-			if !reads(file) {
+			if reads(file) == nil {
 				t.Errorf("%s: %s is not read", name, file)
 			}
 		}
 		for _, file := range strings.Fields(c.ignores) {
-			if reads(file) {
+			if reads(file) != nil {
 				t.Errorf("%s: %s is read", name, file)
 			}
 		}

@@ -1,10 +1,8 @@
 package puppet
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent"
+	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/shellquote"
 )
@@ -43,15 +42,12 @@ func ParseExternalNode(data []byte) (n ExternalNode, err error) {
 	if len(data) > MaxExternalNode {
 		return n, fmt.Errorf("%d bytes are too many: at most %d", len(data), MaxExternalNode)
 	}
-	var doc yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := d.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return n, errors.New("it is empty; a node without classes is `classes: []`")
-	case err != nil:
+	doc, err := hieradata.Document(data)
+	if err != nil {
 		return n, err
-	case !errors.Is(d.Decode(new(yaml.Node)), io.EOF):
-		return n, errors.New("it has more than one document")
+	}
+	if len(doc.Content) == 0 {
+		return n, errors.New("it is empty; a node without classes is `classes: []`")
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
@@ -84,7 +80,7 @@ func ParseExternalNode(data []byte) (n ExternalNode, err error) {
 	if !known {
 		return n, fmt.Errorf("line %d: it has neither classes nor parameters nor environment", root.Line)
 	}
-	if n.Text, err = yaml.Marshal(&doc); err != nil {
+	if n.Text, err = yaml.Marshal(doc); err != nil {
 		return n, err
 	}
 	return n, nil

@@ -50,7 +50,7 @@ func hieraConfigs(tree, environment string) (texts []string, err error) {
 		return nil, err
 	}
 	defer root.Close()
-	own := regexp.MustCompile(`^\$(environmentpath|\{environmentpath\}|(codedir|\{codedir\})/environments)/` + regexp.QuoteMeta(environment) + "(/|$)")
+	own := regexp.MustCompile(`^\$(environmentpath|codedir/environments)/` + regexp.QuoteMeta(environment) + "(/|$)")
 	names := []string{"hiera.yaml"}
 	for dir := range strings.SplitSeq(cmp.Or(modulepath, "modules"), ":") {
 		dir = filepath.Clean(own.ReplaceAllLiteralString(strings.TrimSpace(dir), "./"))

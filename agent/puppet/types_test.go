@@ -15,7 +15,7 @@ func TestSecretsOfModulesCount(t *testing.T) {
 	for conf, names := range map[string]map[string]string{
 		"":                                      {"hiera.yaml": "/k/KEY.pem", "modules/app/hiera.yaml": "/k/KEY.pem", "site/app/hiera.yaml": "", "modules/app/spec/hiera.yaml": ""},
 		"modulepath = site/a:$basemodulepath\n": {"site/a/app/hiera.yaml": "/k/KEY.pem", "modules/app/hiera.yaml": ""},
-		"modulepath = $codedir/environments/dev/site:${environmentpath}/dev/ours\n":      {"site/app/hiera.yaml": "/k/KEY.pem", "ours/app/hiera.yaml": "/k/KEY.pem"},
+		"modulepath = $codedir/environments/dev/site:$environmentpath/dev/ours\n":        {"site/app/hiera.yaml": "/k/KEY.pem", "ours/app/hiera.yaml": "/k/KEY.pem"},
 		"modulepath = $codedir/environments/prod/site:$environmentpath/$environment/x\n": {"site/app/hiera.yaml": "", "x/app/hiera.yaml": ""},
 	} {
 		for name, key := range names {

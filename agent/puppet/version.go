@@ -9,8 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"pulley/agent"
 	"pulley/internal/bounded"
@@ -83,31 +86,111 @@ func HasConfigVersion(tree string) (bool, error) {
 	return written != "", err
 }
 
-// The lines of environment.conf, as in puppet/settings/ini_file.rb and value_translator.rb.
+// The lines of environment.conf, as in puppet/settings/ini_file.rb, config_file.rb and value_translator.rb of Puppet 7.23.
 var (
-	confSection = regexp.MustCompile(`^\s*\[(\w+)\]\s*$`)
-	confSetting = regexp.MustCompile(`^\s*(\w+)\s*=\s*(.*?)\s*$`)
+	confSection = regexp.MustCompile(`^\s*\[([^\s\[\]]+)\]\s*$`)
+	confSetting = regexp.MustCompile(`^\s*([^\s=]+)\s*=\s*(.*?)\s*$`)
+	confBlank   = regexp.MustCompile(`^\s*(?:#|$)`)
 	confQuotes  = regexp.MustCompile(`^["']|["']$`)
-	confName    = regexp.MustCompile(`\$(?:\w+|\{\w+\})`)
+	confFile    = regexp.MustCompile(`\{\s*([^}]+)\s*\}`)
+	confOption  = regexp.MustCompile(`^\s*(?:(?:owner|group)\s*=\s*\w+|mode\s*=\s*\d+)\s*$`)
+	confName    = regexp.MustCompile(`\$\w+`)
 )
+
+// environmentSettings are those that Puppet reads in environment.conf.
+var environmentSettings = []string{"modulepath", "manifest", "config_version", "environment_timeout", "environment_data_provider", "static_catalogs", "rich_data"}
+
+// ConfLine is a line of environment.conf.
+type ConfLine struct {
+	Number      int
+	Name, Value string // of a setting that Puppet takes
+	Refused     string // why Puppet cannot read the file
+	Ignored     string // what Puppet ignores in the line, or reads otherwise than it looks
+}
+
+// ParseEnvironmentConf returns the lines of an environment.conf with a setting or a fault. Puppet takes the first of equal settings, and
+// those of the section main only. It has no comments behind a value.
+func ParseEnvironmentConf(text string) (lines []ConfLine) {
+	section, number := "main", 0
+	for line := range strings.Lines(text) {
+		number++
+		c := ConfLine{Number: number}
+		line = strings.TrimRight(line, "\r\n")
+		m, setting := confSection.FindStringSubmatch(line), confSetting.FindStringSubmatch(line)
+		if m != nil && !isWord(m[1]) {
+			m = nil
+		}
+		if setting != nil && !isWord(setting[1]) {
+			setting = nil
+		}
+		switch {
+		case !utf8.ValidString(line):
+			c.Refused = "the line is not UTF-8"
+		case m != nil:
+			if section = m[1]; section != "main" {
+				c.Ignored = "Puppet ignores the section [" + section + "]"
+			}
+		case setting == nil && !confBlank.MatchString(line):
+			c.Refused = "the line is no setting: " + clip.Text(line, maxVersion)
+		case setting == nil:
+		default:
+			c.value(setting[2])
+			if c.Refused == "" && section == "main" {
+				c.take(setting[1], lines)
+			}
+		}
+		if c != (ConfLine{Number: number}) {
+			lines = append(lines, c)
+		}
+	}
+	return lines
+}
+
+// isWord reports whether a name has only letters, digits and _, also of other alphabets, as [[:word:]] in Ruby.
+func isWord(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool { return r != '_' && !unicode.In(r, unicode.L, unicode.M, unicode.N) })
+}
+
+// value reads a value as Puppet does: without quotes, and without the options of a file in braces.
+func (c *ConfLine) value(written string) {
+	c.Value = strings.TrimRight(confQuotes.ReplaceAllString(written, ""), " \t\r\f\v")
+	if options := confFile.FindStringSubmatchIndex(c.Value); options != nil {
+		for option := range strings.SplitSeq(c.Value[options[2]:options[3]], ",") {
+			if !confOption.MatchString(option) {
+				c.Refused = "braces hold the owner, group and mode of a file: " + clip.Text(written, maxVersion)
+			}
+		}
+		c.Value = strings.TrimRight(c.Value[:options[0]]+c.Value[options[1]:], " \t\r\f\v")
+	}
+}
+
+// take names the setting of a line, if Puppet takes it.
+func (c *ConfLine) take(name string, before []ConfLine) {
+	switch {
+	case !slices.Contains(environmentSettings, name):
+		c.Ignored = "Puppet ignores the setting " + clip.Text(name, maxVersion) + ", which is none of environment.conf"
+	case slices.ContainsFunc(before, func(b ConfLine) bool { return b.Name == name }):
+		c.Ignored = name + " is set twice, and Puppet takes the first"
+	default:
+		c.Name = name
+		if strings.Contains(c.Value, "#") {
+			c.Ignored = name + " contains a #: Puppet has no comments behind a value, and takes the text for a part of it"
+		}
+	}
+}
 
 // writtenVersion returns the setting config_version of the release's environment.conf.
 func writtenVersion(tree string) (string, error) { return environmentSetting(tree, "config_version") }
 
-// environmentSetting returns a setting of the release's environment.conf; "" without one. Puppet ignores other sections
-// than main, and takes the first setting.
+// environmentSetting returns a setting of the release's environment.conf; "" without one.
 func environmentSetting(tree, name string) (string, error) {
 	text, err := readIn(tree, "environment.conf", maxEnvironmentConf)
 	if err != nil {
 		return "", fmt.Errorf("cannot read environment.conf: %w", err)
 	}
-	section := "main"
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\r\n")
-		if m := confSection.FindStringSubmatch(line); m != nil {
-			section = m[1]
-		} else if m := confSetting.FindStringSubmatch(line); m != nil && m[1] == name && section == "main" {
-			return strings.TrimRight(confQuotes.ReplaceAllString(m[2], ""), " \t"), nil
+	for _, line := range ParseEnvironmentConf(text) {
+		if line.Name == name {
+			return line.Value, nil
 		}
 	}
 	return "", nil
@@ -125,7 +208,7 @@ func expandVersion(written, dir string) (string, error) {
 	}
 	unknown := ""
 	line = confName.ReplaceAllStringFunc(line, func(name string) string {
-		value, ok := values[strings.Trim(name, "${}")]
+		value, ok := values[name[1:]]
 		if !ok {
 			unknown = cmp.Or(unknown, name)
 		}

@@ -17,13 +17,13 @@ func TestConfigVersionIsReadAsPuppetDoes(t *testing.T) {
 		"":                                  "",
 		"modulepath = site\n":               "",
 		"config_version = /bin/echo a  b\n": "a b",
-		"config_version='scripts/v.sh ${environmentpath} $environment'\r\n": "v {path} dev",
-		"\tconfig_version = \"$environmentpath/dev/scripts/v.sh x\"  \n":    "v x",
-		"[agent]\nconfig_version = /bin/false\n":                            "",
-		"[agent]\n[main]\nconfig_version = /bin/echo main\n":                "main",
-		"config_version = /bin/echo one\nconfig_version = /bin/echo two\n":  "one",
-		"config_version = /bin/echo out; echo err >&2\n":                    "out",
-		"config_version = /bin/pwd\n":                                       "{tree}",
+		"config_version='scripts/v.sh $environmentpath $environment'\r\n":  "v {path} dev",
+		"\tconfig_version = \"$environmentpath/dev/scripts/v.sh x\"  \n":   "v x",
+		"[agent]\nconfig_version = /bin/false\n":                           "",
+		"[agent]\n[main]\nconfig_version = /bin/echo main\n":               "main",
+		"config_version = /bin/echo one\nconfig_version = /bin/echo two\n": "one",
+		"config_version = /bin/echo out; echo err >&2\n":                   "out",
+		"config_version = /bin/pwd\n":                                      "{tree}",
 	} {
 		dir := environment(t, conf)
 		tree, err := filepath.EvalSymlinks(dir)

@@ -48,7 +48,7 @@ const maxPlaces = 5
 // survey makes the report from the files that were read and the final findings.
 func (r *reading) survey(findings []Finding) *Adoption {
 	a := &Adoption{Works: r.works()}
-	if slices.ContainsFunc(findings, missesEnvironment) {
+	if slices.ContainsFunc(findings, missesEnvironment) && len(r.codeDirectories()) == 0 {
 		a.Draft = r.draft()
 		findings = slices.DeleteFunc(slices.Clone(findings), missesEnvironment) // the draft stands for it
 	}
@@ -66,12 +66,12 @@ func (r *reading) works() []Part {
 		_, rest, inModule := r.layout.module(name)
 		switch {
 		case r.vendored(name):
-		case r.layout.isSite(name):
+		case r.isSite(name):
 			count["site_manifests"]++
 			count["node_declarations"] += len(nodeBlocks(name, r.lex(name)))
 		case r.layout.autoloaded(name) != "" && (!inModule || strings.HasPrefix(rest, "manifests/")):
 			count["manifests"]++
-		case r.data[name]:
+		case r.data[name] != nil:
 			count["data_files"]++
 		case inModule && strings.HasPrefix(rest, "lib/facter/"):
 			count["custom_facts"]++
@@ -152,6 +152,9 @@ func (r *reading) steps(a *Adoption, findings []Finding) []Step {
 		}
 	}
 	add("errors", broken, errs)
+	if all := r.codeDirectories(); len(all) > 0 {
+		return []Step{{"code_directory", len(all), all[:min(len(all), maxNamed)]}}
+	}
 	var keys []string
 	for _, f := range findings {
 		if f.Rule == CommittedPrivateKey && !f.Vendored {

@@ -19,6 +19,7 @@ var partWords = map[string][2]string{
 
 // stepWords are the sentences of the steps. $count, $names and $dir are replaced.
 var stepWords = map[string]string{
+	"code_directory":   "Run `pulley validate $dir/NAME --adopt` for each of $count: $names. The release of an environment is made from its folder.",
 	"errors":           "Correct $count ($names). Until then `pulley publish` refuses the folder. --no-validate publishes it anyway, and the nodes that read these files fail.",
 	"private_keys":     "Replace $count in the repository: every reader of etcd can read a release. $names",
 	"puppetfile":       "Install r10k or g10k where you publish: `pulley publish` resolves the Puppetfile.",
@@ -34,7 +35,7 @@ var stepWords = map[string]string{
 
 // stepNoun is what a step counts.
 var stepNoun = map[string]string{
-	"errors": "error", "private_keys": "private key", "data_outside": "folder", "trusted": "trusted extension", "server_features": "place",
+	"code_directory": "directory environment", "errors": "error", "private_keys": "private key", "data_outside": "folder", "trusted": "trusted extension", "server_features": "place",
 }
 
 // Text renders the report for a terminal. The findings come from the same run; dir is the folder as the user named it.

@@ -52,30 +52,10 @@ func nodeBlocks(file string, tokens []token) []nodeBlock {
 	return blocks
 }
 
-// included returns the classes that code includes by name: include a, b; contain c; class { 'd': }.
-func included(tokens []token) []string {
-	var classes []string
-	for i, t := range tokens {
-		switch {
-		case t.kind == word && (t.text == "include" || t.text == "contain" || t.text == "require"):
-			expected := true
-			for _, name := range tokens[i+1:] {
-				switch {
-				case name.kind == symbol && (name.text == "(" || name.text == "["):
-					continue
-				case name.kind == symbol && name.text == "," && !expected:
-					expected = true
-					continue
-				case expected && (name.kind == word || name.kind == text && name.whole):
-					classes = append(classes, strings.TrimPrefix(name.text, "::"))
-					expected = false
-					continue
-				}
-				break
-			}
-		case t.kind == word && t.text == "class" && isSymbol(tokens, i+1, "{") && i+2 < len(tokens) && tokens[i+2].kind == text && tokens[i+2].whole:
-			classes = append(classes, strings.TrimPrefix(tokens[i+2].text, "::"))
-		}
+// included returns the classes that code includes by name.
+func included(tokens []token) (classes []string) {
+	for _, t := range inclusions(tokens) {
+		classes = append(classes, strings.TrimPrefix(t.text, "::"))
 	}
 	return classes
 }
@@ -100,7 +80,7 @@ func (r *reading) checkClassification() {
 	external := r.checkExternalNodes(set)
 	r.checkAnswers()
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
-		if !r.layout.isSite(name) {
+		if !r.isSite(name) {
 			continue
 		}
 		sites = append(sites, name)

@@ -136,7 +136,7 @@ func (r *reading) draft() *Draft {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
-		if r.layout.isSite(name) {
+		if r.isSite(name) {
 			for _, b := range nodeBlocks(name, r.lex(name)) {
 				all.addBlock(b)
 			}

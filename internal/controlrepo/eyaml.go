@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,20 +13,26 @@ import (
 
 // checkEyaml warns of the keys that nodes need, and of encrypted values that nothing decrypts.
 func (r *reading) checkEyaml() {
-	used := false
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		if path.Base(name) != "hiera.yaml" {
 			continue
 		}
-		needs := hieradata.ReadEyaml(r.files[name])
-		if used = used || needs.Used; needs.Used {
+		if needs := hieradata.ReadEyaml(r.files[name]); needs.Used {
 			r.add(finding(EyamlKeys, name, 0, 0, strings.Join(needs.Files(), ", ")))
 		}
 	}
-	for name := range r.data {
+	for name, functions := range r.data {
+		if slices.ContainsFunc(functions, func(f string) bool { return f != "yaml_data" && f != "json_data" }) {
+			continue // another function may decrypt, too
+		}
 		data := r.files[name]
-		if at := bytes.Index(data, []byte("ENC[")); !used && at >= 0 && hieradata.IsEncrypted(string(data[at:])) {
-			r.add(finding(EyamlUnread, name, bytes.Count(data[:at], []byte("\n"))+1, 0, ""))
+		for _, at := range encryptedStart.FindAllIndex(data, -1) {
+			if hieradata.IsEncrypted(string(data[at[0]:])) {
+				r.add(finding(EyamlUnread, name, bytes.Count(data[:at[0]], []byte("\n"))+1, 0, ""))
+				break
+			}
 		}
 	}
 }
+
+var encryptedStart = regexp.MustCompile(`(?m)^[^#\n]*?ENC\[`)

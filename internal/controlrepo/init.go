@@ -174,4 +174,6 @@ func mode(name string) fs.FileMode {
 }
 
 // isHook reports whether a file is a program that nodes run in addition to Puppet.
-func isHook(name string) bool { return path.Dir(name) == "validate.d" || path.Dir(name) == "retire.d" }
+func isHook(name string) bool {
+	return slices.Contains([]string{"validate.d", "retire.d", "hosts.d"}, path.Dir(name))
+}

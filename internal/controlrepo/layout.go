@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"pulley/agent/puppet"
 	"pulley/internal/bounded"
 )
 
@@ -19,6 +20,7 @@ type layout struct {
 	modulepath []string    // folders of modules, relative to the repository; entries outside of it are left out
 	outside    []setFolder // entries of modulepath outside of the repository
 	literal    []setFolder // entries with $environment, which Puppet does not replace
+	faults     []Finding   // of environment.conf
 }
 
 // setFolder is a folder that a setting names.
@@ -29,29 +31,27 @@ type setFolder struct {
 
 func parseLayout(environmentConf string) layout {
 	l := layout{manifest: "manifests", modulepath: []string{"modules"}}
-	number := 0
-	for line := range strings.Lines(environmentConf) {
-		number++
-		key, value, ok := strings.Cut(line, "=")
-		if key = strings.TrimSpace(key); !ok || strings.HasPrefix(key, "#") {
-			continue
-		}
-		value, _, _ = strings.Cut(value, " #")
-		value = strings.Trim(strings.TrimSpace(value), `'"`)
-		switch key {
+	for _, line := range puppet.ParseEnvironmentConf(environmentConf) {
+		switch line.Name {
 		case "manifest":
-			l.manifest, _ = below(value)
-			l.noteLiteral(value, number)
+			l.manifest, _ = below(line.Value)
+			l.noteLiteral(line.Value, line.Number)
 		case "modulepath":
 			l.modulepath, l.outside = nil, nil
-			for _, entry := range strings.Split(value, ":") {
+			for entry := range strings.SplitSeq(line.Value, ":") {
 				if dir, ok := below(entry); ok {
 					l.modulepath = append(l.modulepath, dir)
-				} else if entry = strings.TrimSpace(entry); strings.HasPrefix(entry, "/") || strings.HasPrefix(entry, "..") {
-					l.outside = append(l.outside, setFolder{entry, number})
+				} else if strings.HasPrefix(entry, "/") || strings.HasPrefix(entry, "..") {
+					l.outside = append(l.outside, setFolder{entry, line.Number})
 				}
-				l.noteLiteral(entry, number)
+				l.noteLiteral(entry, line.Number)
 			}
+		}
+		switch {
+		case line.Refused != "":
+			l.faults = append(l.faults, finding(EnvironmentConf, "environment.conf", line.Number, 0, line.Refused))
+		case line.Ignored != "":
+			l.faults = append(l.faults, finding(EnvironmentConfOdd, "environment.conf", line.Number, 0, line.Ignored))
 		}
 	}
 	return l
@@ -66,13 +66,12 @@ func (l *layout) noteLiteral(value string, line int) {
 // Puppet 7 and 8 replace $environmentpath, $codedir and $confdir in these settings, and warn that they leave $environment
 // as it is.
 var (
-	environmentName   = regexp.MustCompile(`\$(environment\b|\{environment\})`)
-	environmentFolder = regexp.MustCompile(`^(\$environmentpath|\$\{environmentpath\}|\$(codedir|confdir|\{codedir\}|\{confdir\})/environments)/\w+(/|$)`)
+	environmentName   = regexp.MustCompile(`\$environment\b`)
+	environmentFolder = regexp.MustCompile(`^(\$environmentpath|\$(codedir|confdir)/environments)/\w+(/|$)`)
 )
 
 // below returns the path of a setting relative to the repository, if it lies in it.
 func below(value string) (string, bool) {
-	value = strings.TrimSpace(value)
 	if folder := environmentFolder.FindString(value); folder != "" {
 		value = "./" + value[len(folder):]
 	}
@@ -85,7 +84,10 @@ func below(value string) (string, bool) {
 
 // isSite reports whether a manifest is one that every run reads.
 func (l layout) isSite(name string) bool {
-	return l.manifest != "" && path.Ext(name) == ".pp" && (name == l.manifest || within(l.manifest, name))
+	if l.manifest == "" || path.Ext(name) != ".pp" || name != l.manifest && !within(l.manifest, name) {
+		return false
+	}
+	return !strings.Contains(strings.TrimPrefix("/"+name, "/"+l.manifest), "/.") // Puppet's **/*.pp leaves out names with a dot
 }
 
 // within reports whether a path lies below a folder.

@@ -23,7 +23,7 @@ func TestUnreadFolders(t *testing.T) {
 	if l := parseLayout("modulepath = .:../x:$basemodulepath\nmanifest = /etc/site.pp\n"); l.manifest != "" || len(l.modulepath) != 1 || l.autoloaded("m/manifests/a/b.pp") != "m::a::b" {
 		t.Errorf("%+v", l)
 	}
-	l := parseLayout("modulepath = ${environmentpath}/${environment}/site:$codedir/environments/dev/x:$basemodulepath\nmanifest = $codedir/environments/$environment/m\n")
+	l := parseLayout("modulepath = $environmentpath/$environment/site:$codedir/environments/dev/x:$basemodulepath\nmanifest = $codedir/environments/$environment/m\n")
 	if l.manifest != "" || len(l.modulepath) != 1 || l.modulepath[0] != "x" || len(l.literal) != 2 || l.literal[1].line != 2 {
 		t.Errorf("Puppet does not replace $environment: %+v", l)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 )
 
 // maxScanFindings is the maximum number of findings for one manifest.
@@ -15,10 +14,9 @@ const maxScanFindings = 100
 func scan(file, src string, tokens []token) []Finding {
 	var out []Finding
 	add := func(at int, rule Rule, detail string) {
-		line := src[strings.LastIndexByte(src[:at], '\n')+1 : at]
-		out = append(out, finding(rule, file, strings.Count(src[:at], "\n")+1, utf8.RuneCountInString(line)+1, detail))
+		out = append(out, findingAt(rule, file, src, at, detail))
 	}
-	own := declared(tokens)
+	own := assigned(tokens)
 	for i, t := range tokens {
 		if len(out) >= maxScanFindings {
 			return out
@@ -93,22 +91,6 @@ func isVariable(tokens []token, i int) bool {
 }
 
 var serverVariables = map[string]bool{"server_facts": true, "servername": true, "serverip": true, "serverip6": true, "serverversion": true}
-
-// declared returns the server variables that a manifest declares itself: as a parameter or by an assignment.
-func declared(tokens []token) map[string]bool {
-	own := map[string]bool{}
-	for i, t := range tokens {
-		switch {
-		case t.kind == variable && serverVariables[t.text] && followedBy(tokens, i, "=") && !isSymbol(tokens, i+2, "="):
-			own[t.text] = true
-		case t.kind == word && (t.text == "class" || t.text == "define" || t.text == "function"):
-			for _, p := range parameters(tokens[i+1:]) {
-				own[p] = true
-			}
-		}
-	}
-	return own
-}
 
 // maxHeaderTokens and maxListTokens limit how far a declaration and a list are read: scanning stays linear.
 const (

@@ -27,6 +27,7 @@ type nodeMatchers struct {
 	patterns []*regexp.Regexp
 	unclear  bool // a pattern needs Ruby's regular expressions: no warning about missing matches is possible
 	any      bool // there is a node declaration, even if only "default"
+	others   bool // "default" is meant for the nodes that no other declaration matches: it is neither empty nor fails
 }
 
 // collect adds the node declarations of one manifest.
@@ -42,6 +43,12 @@ func (n *nodeMatchers) collect(tokens []token) {
 		n.any = true
 		for _, t := range matchers {
 			n.add(t)
+			if t.kind == word && t.text == "default" {
+				body := tokens[i+1:]
+				open := slices.IndexFunc(body, func(t token) bool { return t.kind == symbol && t.text == "{" })
+				refuses := open+1 < len(body) && body[open+1].text == "fail"
+				n.others = n.others || !isSymbol(body, open+1, "}") && !refuses
+			}
 		}
 	}
 }
@@ -96,7 +103,7 @@ func (n *nodeMatchers) match(hostname string) bool {
 // missingRoles warns of the roles of an environment with a node that matches only the default declaration, beside other
 // declarations.
 func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.Environment) []Finding {
-	if len(n.names) == 0 && len(n.patterns) == 0 {
+	if n.others || len(n.names) == 0 && len(n.patterns) == 0 {
 		return nil // the default declaration is meant for all nodes
 	}
 	var out []Finding

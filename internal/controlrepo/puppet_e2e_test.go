@@ -9,7 +9,7 @@ import (
 
 // Pulley must parse the messages of the real Puppet.
 func TestRealPuppetParses(t *testing.T) {
-	check := Options{Manifests: PuppetValidator("puppet")}
+	check := Options{Puppet: PuppetValidator("puppet")}
 	report, err := Validate(t.Context(), repo(t, nil), check)
 	if err != nil || len(report.Findings) != 0 {
 		t.Errorf("the new repository: %v, %v", report.Findings, err)

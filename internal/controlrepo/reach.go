@@ -37,9 +37,9 @@ func (r *reading) reached(autoloaded map[string]string) map[string]bool {
 	var pending []string
 	for file := range r.files {
 		switch {
-		case r.layout.isSite(file):
+		case r.isSite(file):
 			pending = append(pending, file)
-		case r.data[file], isExternalNode(file):
+		case r.data[file] != nil, isExternalNode(file):
 			m.add(string(r.files[file]), false)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Rule is the code of a rule. Repositories silence rules by this name.
@@ -22,6 +23,16 @@ const (
 	Interpolation       Rule = "interpolation"
 	InterpolationFails  Rule = "interpolation_fails"
 	InterpolationOdd    Rule = "interpolation_odd"
+	DataMapping         Rule = "data_mapping"
+	LookupOptions       Rule = "lookup_options"
+	LookupFails         Rule = "lookup_fails"
+	LegacyFact          Rule = "legacy_fact"
+	ClassMissing        Rule = "class_missing"
+	LFSPointer          Rule = "lfs_pointer"
+	HookStart           Rule = "hook_start"
+	EnvironmentConf     Rule = "environment_conf"
+	EnvironmentConfOdd  Rule = "environment_conf_odd"
+	CodeDirectory       Rule = "code_directory"
 	DuplicateKey        Rule = "duplicate_key"
 	HieraConfig         Rule = "hiera_config"
 	HieraVersion3       Rule = "hiera_version_3"
@@ -87,6 +98,9 @@ type RuleText struct {
 var Rules = []RuleText{
 	{ManifestSyntax, Error, "Puppet cannot parse a manifest that nodes read", "correct the manifest: `puppet parser validate` reports the same"},
 	{DataSyntax, Error, "Hiera cannot parse a data file", "correct the file"},
+	{LookupOptions, Error, "the lookups that read the file fail because of lookup_options", "write a mapping of keys, or of patterns that begin with ^, to their options: {'ntp::servers': {merge: unique}}"},
+	{EnvironmentConf, Error, "Puppet cannot read environment.conf, and every run fails", "correct the line: it is NAME = VALUE, or a comment that begins with #"},
+	{HookStart, Error, "nodes cannot start the hook", "begin it with #! and the path of its interpreter, as in #!/bin/sh, with lines that end as on Unix"},
 	{DataDate, Error, "Puppet refuses to read a data file with a date", "write the date in quotes"},
 	{Interpolation, Error, "every lookup of every node fails", "write %{VARIABLE}"},
 	{HieraConfig, Error, "Puppet cannot use this hiera.yaml", "correct the file"},
@@ -104,6 +118,13 @@ var Rules = []RuleText{
 	{NotChecked, Warning, "the file is too large to be checked", "divide it"},
 	{InterpolationFails, Warning, "the runs of the nodes that look up the value fail", "write %{VARIABLE} or %{lookup('KEY')}; alias must be the whole value"},
 	{InterpolationOdd, Warning, "Puppet does not interpolate the text as it is meant", "write %{VARIABLE} or %{lookup('KEY')}; and for a percent sign before a brace: %{literal('%')}{"},
+	{LookupFails, Warning, "the runs of the nodes that look up the key fail", "correct the value: Puppet takes texts, numbers, booleans, null, lists and mappings, and options as https://www.puppet.com/docs/puppet/8/hiera_merging has them"},
+	{DataMapping, Warning, "the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails unless it is empty", "write a mapping of keys to values, with a blank behind each colon, or delete the file"},
+	{EnvironmentConfOdd, Warning, "Puppet does not read environment.conf as it looks", "correct the line: its settings are modulepath, manifest, config_version and environment_timeout"},
+	{ClassMissing, Warning, "no module has this class: the nodes that include it fail", "add the manifest, or correct the name; the class a::b::c is in MODULEPATH/a/manifests/b/c.pp"},
+	{LegacyFact, Warning, "Puppet 8 has no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},
+	{LFSPointer, Warning, "the file is a pointer of Git LFS, and nodes get the pointer instead of the file", "run `git lfs pull` in the work tree and publish that; r10k and --git-ref do not fetch such files"},
+	{CodeDirectory, Warning, "the folder holds directory environments of Puppet, and each of them is a control repository", "name one of them"},
 	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},
 	{HieraVersion3, Warning, "Puppet ignores a hiera.yaml of version 3 in an environment or a module", "convert it to version 5"},
 	{HieraVersion4, Warning, "a hiera.yaml of version 4 is deprecated, and Puppet 8 does not read it", "convert it to version 5"},
@@ -169,6 +190,12 @@ func finding(rule Rule, file string, line, column int, detail string) Finding {
 		f.Problem += ": " + detail
 	}
 	return f
+}
+
+// findingAt makes a finding about a position of a text, in bytes.
+func findingAt(rule Rule, file, src string, at int, detail string) Finding {
+	line := src[strings.LastIndexByte(src[:at], '\n')+1 : at]
+	return finding(rule, file, strings.Count(src[:at], "\n")+1, utf8.RuneCountInString(line)+1, detail)
 }
 
 // as returns the finding under another rule.

@@ -23,7 +23,7 @@ func validated(t *testing.T, changes map[string]string, o Options) (string, Repo
 	return strings.Join(lines, "\n"), report
 }
 
-// Code of somebody else must not prevent publication, and --strict must not either.
+// Code of somebody else must not prevent publication, and --strict must not either, unless the site manifest includes a class that does not parse.
 func TestVendoredModulesNeverBlock(t *testing.T) {
 	changes := map[string]string{
 		"modules/nagios/manifests/init.pp": "class nagios { @@file { 'x': } } # caf\xe9\n", // a Puppetfile installs it
@@ -33,11 +33,18 @@ func TestVendoredModulesNeverBlock(t *testing.T) {
 		"modules/built/checksums.json":     "{}",
 		"modules/built/CERT.pem":           "-----BEGIN EC PRIVATE KEY-----\n",
 		"modules/built/hiera.yaml":         "version: 9\n",
-		"manifests/nodes.pp":               "node x1 { include nagios }\n",
+		"manifests/nodes.pp":               "node x1 { notice(nagios) }\n",
 	}
 	got, report := validated(t, changes, Options{Vendored: func(name string) bool { return strings.HasPrefix(name, "modules/nagios/") }})
 	if report.Errors() != 0 || report.Warnings() != 6 || report.Strict().Errors() != 0 {
 		t.Errorf("%d errors, %d warnings, %d errors with --strict:\n%s", report.Errors(), report.Warnings(), report.Strict().Errors(), got)
+	}
+	vendored := Options{Vendored: func(name string) bool { return strings.HasPrefix(name, "modules/nagios/") }, Complete: true}
+	for _, site := range []string{"node x1 { include nagios }\n", "node x1 { include own }\n"} {
+		changes["manifests/nodes.pp"], changes["modules/own/manifests/init.pp"] = site, "class own { contain nagios }\n"
+		if got, report := validated(t, changes, vendored); report.Errors() != 1 || !strings.Contains(got, "nagios/manifests/init.pp:1: error") {
+			t.Errorf("%s is included:\n%s", site, got)
+		}
 	}
 	if got, report = validated(t, changes, Options{}); report.Errors() != 3 || report.Strict().Errors() != 4 {
 		t.Errorf("as own code: %d errors, %d with --strict:\n%s", report.Errors(), report.Strict().Errors(), got)

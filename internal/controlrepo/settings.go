@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"pulley/agent/puppet"
 )
@@ -36,7 +35,7 @@ func (r *reading) checkPuppetSettings() {
 		case r.vendored(name):
 		case path.Ext(name) == ".pp":
 			at = readsExternal(r.lex(name))
-		case r.data[name], path.Base(name) == "hiera.yaml":
+		case r.data[name] != nil, path.Base(name) == "hiera.yaml":
 			if m := interpolatedExternal.FindStringIndex(src); m != nil {
 				at = m[0]
 			}
@@ -54,8 +53,7 @@ func (r *reading) checkPuppetSettings() {
 			}
 		}
 		if at >= 0 && (len(external) > 0 || len(suppliers) == 0) {
-			line := src[strings.LastIndexByte(src[:at], '\n')+1 : at]
-			r.add(finding(TrustedExternal, name, strings.Count(src[:at], "\n")+1, utf8.RuneCountInString(line)+1, strings.TrimPrefix(missing(external), ", ")))
+			r.add(findingAt(TrustedExternal, name, src, at, strings.TrimPrefix(missing(external), ", ")))
 		}
 	}
 }

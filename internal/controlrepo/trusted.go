@@ -52,7 +52,7 @@ func (r *reading) extensionReads() []extensionRead {
 		case r.vendored(name):
 		case path.Ext(name) == ".pp":
 			reads = append(reads, readsOfCode(name, string(r.files[name]), r.lex(name))...)
-		case r.data[name], path.Base(name) == "hiera.yaml":
+		case r.data[name] != nil, path.Base(name) == "hiera.yaml":
 			reads = append(reads, readsOfData(name, string(r.files[name]))...)
 		}
 	}
@@ -135,10 +135,12 @@ type supplier struct {
 		Settings map[string]yaml.Node `yaml:"settings"`
 		Servers  map[string]yaml.Node `yaml:"servers"` // they have settings of their own
 	} `yaml:"puppet"`
-	Trusted map[string]yaml.Node `yaml:"trusted"`
-	Roles   map[string]struct {
-		Trusted map[string]yaml.Node `yaml:"trusted"`
-		Members []string             `yaml:"members"`
+	Userdata userdataOf           `yaml:"userdata"`
+	Trusted  map[string]yaml.Node `yaml:"trusted"`
+	Roles    map[string]struct {
+		Userdata userdataOf           `yaml:"userdata"`
+		Trusted  map[string]yaml.Node `yaml:"trusted"`
+		Members  []string             `yaml:"members"`
 	} `yaml:"roles"`
 	Nodes map[string]struct {
 		Trusted map[string]yaml.Node `yaml:"trusted"`

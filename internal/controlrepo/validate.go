@@ -1,6 +1,8 @@
 package controlrepo
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +19,7 @@ import (
 
 	"pulley/agent/puppet"
 	"pulley/environments"
+	"pulley/hieradata"
 )
 
 // maxFileBytes is the maximum size of a file to read.
@@ -24,21 +28,37 @@ const maxFileBytes = 4 << 20
 // settingsFile is the file with the settings of a release for Pulley.
 const settingsFile = "pulley.yaml"
 
-// ManifestCheck parses manifests, given relative to dir, and returns the problems.
-type ManifestCheck func(ctx context.Context, dir string, files []string) []Finding
+// PuppetCheck lets Puppet judge files of dir, and returns the problems.
+type PuppetCheck func(ctx context.Context, dir string, files PuppetFiles) []Finding
+
+// PuppetFiles are files of a repository, relative to it.
+type PuppetFiles struct {
+	Manifests []string
+	Hiera     []PuppetFile // hiera.yaml files
+	Data      []PuppetFile
+}
+
+// PuppetFile is a file with the way in which Puppet reads it.
+type PuppetFile struct {
+	File   string `json:"file"`
+	Path   string `json:"path"`             // absolute
+	Module string `json:"module,omitempty"` // whose hierarchy it is, or reads it; "" for the environment's
+	JSON   bool   `json:"json,omitempty"`
+}
 
 // Options configure Validate.
 type Options struct {
-	Manifests ManifestCheck                    // nil: manifests are scanned but not parsed
+	Puppet    PuppetCheck                      // nil: manifests are scanned but not parsed, and data is read without Ruby
 	Ignore    func(path string, dir bool) bool // paths to skip, relative to dir; nil: none
 	Vendored  func(path string) bool           // paths of modules that a Puppetfile installs; nil: none
 	Committed func(path string) bool           // paths that git has as they are; nil: none
+	Complete  bool                             // no Puppetfile brings more modules
 	Found     []Finding                        // of the caller: Refusals and Odd
 	Adopt     bool                             // also make the report for a team that brings the repository
 }
 
 // Validate checks the control repository in dir. The error reports a failed read; the report contains the problems of
-// the files. It judges only files that Puppet on a node reads, and private keys. Validate does not follow symbolic links.
+// the files. It judges only files that Puppet on a node reads, and private keys. It follows links within dir, as Puppet does.
 func Validate(ctx context.Context, dir string, opts Options) (report Report, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -46,10 +66,10 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	r := &reading{
-		repo: root.FS(), opts: opts, modes: map[string]fs.FileMode{}, files: map[string][]byte{}, data: map[string]bool{},
-		tokens: map[string][]token{}, sealed: map[string]bool{}, environments: map[string]*environments.Environment{}, findings: slices.Clone(opts.Found),
+		repo: root.FS(), opts: opts, modes: map[string]fs.FileMode{}, files: map[string][]byte{}, data: map[string][]string{},
+		real: map[string]string{}, heads: map[string][]byte{}, linked: map[string]bool{}, tokens: map[string][]token{}, sealed: map[string]bool{}, environments: map[string]*environments.Environment{}, findings: slices.Clone(opts.Found),
 	}
-	if err = r.list(ctx); err == nil {
+	if err = r.list(ctx, dir); err == nil {
 		err = r.read()
 	}
 	if err != nil {
@@ -67,10 +87,15 @@ type reading struct {
 	repo            fs.FS
 	opts            Options
 	layout          layout
-	modes           map[string]fs.FileMode               // all files
-	files           map[string][]byte                    // files to check
-	data            map[string]bool                      // files that Hiera reads
-	environmentData func(name string) bool               // files that the environment's hiera.yaml names
+	modes           map[string]fs.FileMode // all files
+	files           map[string][]byte      // files to check
+	real            map[string]string      // what links lead to, by the path of each file that is reached by one
+	puppetfile      []byte
+	heads           map[string][]byte                    // the beginnings of hooks
+	linked          map[string]bool                      // folders that are links
+	data            map[string][]string                  // files that Hiera reads, with the functions that read them
+	environmentData func(name string) []string           // functions by which the environment's hiera.yaml reads a file
+	used            map[string]bool                      // manifests of classes that site manifests include, directly or by others
 	tokens          map[string][]token                   // of manifests
 	sealed          map[string]bool                      // folders with the checksums of a built module
 	environments    map[string]*environments.Environment // valid ones, by file
@@ -79,15 +104,24 @@ type reading struct {
 
 func (r *reading) add(f ...Finding) { r.findings = append(r.findings, f...) }
 
-// list records all files, and finds private keys in them.
-func (r *reading) list(ctx context.Context) error {
-	return fs.WalkDir(r.repo, ".", func(name string, d fs.DirEntry, err error) error {
+// list records all files, and finds private keys and pointers of Git LFS in them.
+func (r *reading) list(ctx context.Context, dir string) error {
+	base, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	return r.walk(ctx, base, ".", nil)
+}
+
+// walk records the files in a folder. base is the real path of the repository; within holds the real paths of the linked folders on the way.
+func (r *reading) walk(ctx context.Context, base, folder string, through []string) error {
+	return fs.WalkDir(r.repo, folder, func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case name == ".":
+		case name == folder:
 			return nil
 		case !utf8.ValidString(name): // an fs.FS cannot open it, and Puppet code cannot name it
 			if d.IsDir() {
@@ -99,12 +133,19 @@ func (r *reading) list(ctx context.Context) error {
 				return fs.SkipDir
 			}
 			return nil
+		case d.Type()&fs.ModeSymlink != 0:
+			return r.follow(ctx, base, name, through)
 		case !d.Type().IsRegular():
 			return nil
 		}
 		info, err := d.Info()
 		if err != nil {
 			return err
+		}
+		if len(through) > 0 {
+			if r.real[name] = realName(base, name); r.real[name] == "" {
+				return nil
+			}
 		}
 		r.modes[name] = info.Mode()
 		if path.Base(name) == "checksums.json" { // `puppet module build` writes it
@@ -114,9 +155,62 @@ func (r *reading) list(ctx context.Context) error {
 	})
 }
 
+// maxLinked limits the linked folders to follow: links can multiply.
+const maxLinked = 1000
+
+// follow records what a link leads to, unless it leads out of the repository, to nothing or back.
+func (r *reading) follow(ctx context.Context, base, name string, through []string) error {
+	target := realName(base, name)
+	info, err := fs.Stat(r.repo, name)
+	if err != nil || target == "" || r.opts.Ignore != nil && r.opts.Ignore(target, info.IsDir()) {
+		return nil
+	}
+	if info.Mode().IsRegular() {
+		r.modes[name], r.real[name] = info.Mode(), target
+		if isHook(name) {
+			return r.look(name)
+		}
+		return nil
+	}
+	above := realName(base, path.Dir(name))
+	if !info.IsDir() || slices.Contains(through, target) || target == "." || above == target || within(target, above) || len(r.linked) >= maxLinked {
+		return nil
+	}
+	r.linked[name] = true
+	return r.walk(ctx, base, name, append(slices.Clone(through), target))
+}
+
+// realName returns the path of a file without links, relative to base; "" if it is outside or missing.
+func realName(base, name string) string {
+	target, err := filepath.EvalSymlinks(filepath.Join(base, name))
+	if err != nil {
+		return ""
+	}
+	if target, err = filepath.Rel(base, target); err != nil || !filepath.IsLocal(target) {
+		return ""
+	}
+	return filepath.ToSlash(target)
+}
+
+// isSite reports whether every run reads the manifest: Puppet looks for them below a folder, but not below links in it.
+func (r *reading) isSite(name string) bool {
+	if !r.layout.isSite(name) {
+		return false
+	}
+	for dir := path.Dir(name); dir != r.layout.manifest && dir != "."; dir = path.Dir(dir) {
+		if r.linked[dir] {
+			return false
+		}
+	}
+	return true
+}
+
 var privateKey = regexp.MustCompile(`^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----`)
 
-// look reads the beginning of any file to find private keys. Every reader of etcd can read a private key in a release.
+// lfsPointer is how a pointer of Git LFS begins: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+const lfsPointer = "version https://git-lfs.github.com/spec/v1\n"
+
+// look reads the beginning of any file to find private keys and pointers. Every reader of etcd can read a private key in a release.
 // A key that git does not track would leave the machine by this release alone.
 func (r *reading) look(name string) (err error) {
 	f, err := r.repo.Open(name)
@@ -125,6 +219,12 @@ func (r *reading) look(name string) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	head, err := io.ReadAll(io.LimitReader(f, 256))
+	if isHook(name) {
+		r.heads[name] = head
+	}
+	if err == nil && bytes.HasPrefix(head, []byte(lfsPointer)) && bytes.Contains(head, []byte("\noid sha256:")) {
+		r.add(finding(LFSPointer, name, 0, 0, ""))
+	}
 	if err == nil && privateKey.Match(head) {
 		rule := PrivateKey
 		if r.opts.Committed != nil && r.opts.Committed(name) {
@@ -150,23 +250,27 @@ func (r *reading) read() error {
 	if err := r.open("environment.conf"); err != nil {
 		return err
 	}
-	r.layout = parseLayout(string(r.files["environment.conf"]))
+	if err := r.open("Puppetfile"); err != nil {
+		return err
+	}
+	r.layout, r.puppetfile = parseLayout(string(r.files["environment.conf"])), r.files["Puppetfile"]
 	delete(r.files, "environment.conf")
+	delete(r.files, "Puppetfile")
 	for name := range r.modes {
 		_, rest, _ := r.layout.module(name)
-		if r.layout.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || IsEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile || path.Base(name) == "puppet.conf" {
+		if r.isSite(name) || r.layout.autoloaded(name) != "" || name == "hiera.yaml" || rest == "hiera.yaml" || IsEnvironment(name) || isCloud(name) || isExternalNode(name) || name == settingsFile || path.Base(name) == "puppet.conf" {
 			if err := r.open(name); err != nil {
 				return err
 			}
 		}
 	}
-	var reads []func(string) bool
-	r.environmentData = func(string) bool { return false }
+	reads := map[string]func(string) []string{} // by hiera.yaml
+	r.environmentData = func(string) []string { return nil }
 	for name, data := range r.files {
 		if path.Base(name) == "hiera.yaml" {
 			found, test := checkHiera(name, data)
 			r.add(found...)
-			reads = append(reads, test)
+			reads[name] = test
 			if name == "hiera.yaml" {
 				r.environmentData = test
 			}
@@ -174,12 +278,15 @@ func (r *reading) read() error {
 	}
 	if _, has := r.files["hiera.yaml"]; !has {
 		r.add(finding(HieraMissing, "hiera.yaml", 0, 0, ""))
-		reads = append(reads, func(name string) bool { return name == "data/common.yaml" })
+		r.environmentData, _ = hieradata.DataFiles(nil, ".")
+		reads["hiera.yaml"] = r.environmentData
 	}
 	for name := range r.modes {
 		for _, test := range reads {
-			if isYAML(name) && test(name) {
-				r.data[name] = true
+			for _, function := range test(name) {
+				if (isYAML(name) || slices.Contains(dataFunctions, function)) && !slices.Contains(r.data[name], function) {
+					r.data[name] = append(r.data[name], function)
+				}
 			}
 		}
 	}
@@ -221,6 +328,15 @@ func (r *reading) lex(name string) []token {
 	return tokens
 }
 
+// dataFunctions are Puppet's own functions that read a data file whole.
+var dataFunctions = []string{"yaml_data", "json_data", "eyaml_lookup_key"}
+
+// readByPuppet reports whether one of Puppet's own functions reads a data file, and whether it reads JSON.
+func (r *reading) readByPuppet(name string) (own, isJSON bool) {
+	own = slices.ContainsFunc(r.data[name], func(f string) bool { return slices.Contains(dataFunctions, f) })
+	return own, own && !slices.ContainsFunc(r.data[name], func(f string) bool { return f != "json_data" })
+}
+
 func isYAML(name string) bool {
 	return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" || path.Ext(name) == ".eyaml"
 }
@@ -236,22 +352,27 @@ func isCloud(name string) bool { return path.Dir(name) == "clouds" && isYAML(nam
 
 func (r *reading) check(ctx context.Context, dir string) {
 	for name := range r.data {
-		if data, has := r.files[name]; has {
-			r.add(checkYAML(name, data)...)
+		if own, isJSON := r.readByPuppet(name); own && !isJSON && r.files[name] != nil {
+			r.add(checkYAML(name, r.files[name])...)
 		}
 	}
 	r.checkManifests(ctx, dir)
-	for name, mode := range r.modes {
-		if isHook(name) && mode.Perm()&0o111 == 0 {
-			r.add(finding(NotExecutable, name, 0, 0, ""))
-		}
-	}
+	r.checkHooks()
 	r.checkNodes()
 	r.checkTrusted()
 	r.checkPuppetSettings()
 	r.checkClassification()
 	r.checkEnvironmentNames()
 	r.checkEyaml()
+	r.checkClasses()
+	r.checkLegacyFacts()
+	r.add(r.layout.faults...)
+	if all := r.codeDirectories(); len(all) > 0 { // what the folder itself lacks is in them
+		r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool {
+			return slices.Contains([]Rule{HieraMissing, ManifestsMissing, NodesMissing, EnvironmentMissing, Unclassified}, f.Rule)
+		})
+		r.add(finding(CodeDirectory, "environments", 0, 0, strings.Join(all[:min(len(all), maxNamed)], ", ")))
+	}
 	for _, o := range r.layout.outside {
 		r.add(finding(ModulepathOutside, "environment.conf", o.line, 0, o.folder))
 	}
@@ -268,7 +389,7 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 		if path.Ext(name) != ".pp" {
 			continue
 		}
-		if !r.layout.isSite(name) {
+		if !r.isSite(name) {
 			autoloaded[name] = r.layout.autoloaded(name)
 		}
 		if line := invalidUTF8(data); line > 0 {
@@ -279,10 +400,9 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 		r.add(scan(name, string(data), r.lex(name))...)
 	}
 	slices.Sort(readable)
-	if r.opts.Manifests != nil && len(readable) > 0 {
-		r.add(r.opts.Manifests(ctx, dir, readable)...)
-	}
+	r.askPuppet(ctx, dir, readable)
 	reached := r.reached(autoloaded)
+	r.include(autoloaded)
 	for i, f := range r.findings {
 		if r.isUnused(f, autoloaded, reached) {
 			r.findings[i] = f.unused()
@@ -296,7 +416,7 @@ func (r *reading) isUnused(f Finding, autoloaded map[string]string, reached map[
 	switch f.Rule {
 	case ManifestSyntax:
 		return autoloaded[f.File] != "" && !reached[f.File]
-	case HieraConfig, DataSyntax, DataDate, Interpolation:
+	case HieraConfig, DataSyntax, DataDate, Interpolation, LookupOptions:
 		module, _, ok := r.layout.module(f.File)
 		if !ok {
 			return false
@@ -306,7 +426,7 @@ func (r *reading) isUnused(f Finding, autoloaded map[string]string, reached map[
 				return false
 			}
 		}
-		return !r.environmentData(f.File)
+		return r.environmentData(f.File) == nil
 	}
 	return false
 }
@@ -316,7 +436,7 @@ func (r *reading) checkNodes() {
 	site := nodeMatchers{}
 	manifests := 0
 	for name := range r.files {
-		if r.layout.isSite(name) {
+		if r.isSite(name) {
 			manifests++
 			site.collect(r.lex(name))
 		}
@@ -355,6 +475,21 @@ func (r *reading) checkNodes() {
 	}
 }
 
+// codeDirectories returns the directory environments of Puppet in the folder, which is then no control repository but holds several.
+func (r *reading) codeDirectories() (all []string) {
+	for name := range r.modes {
+		parts := strings.SplitN(name, "/", 4)
+		if len(parts) < 3 || parts[0] != "environments" {
+			continue
+		}
+		if dir := path.Join(parts[:2]...); slices.Contains([]string{"manifests", "modules", "site", "site-modules", "hiera.yaml", "environment.conf", "Puppetfile"}, parts[2]) && !slices.Contains(all, dir) {
+			all = append(all, dir)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // elsewhere names a folder below that looks like the control repository: the wrong folder is a common first mistake.
 func (r *reading) elsewhere() string {
 	for _, name := range slices.Sorted(maps.Keys(r.modes)) {
@@ -367,6 +502,12 @@ func (r *reading) elsewhere() string {
 	return ""
 }
 
+// isTeams reports whether a finding about a module of the Puppetfile is about the team's own code: data that the repository's own
+// hierarchy reads, or a manifest that does not parse, of a class that its site manifest includes.
+func (r *reading) isTeams(f Finding) bool {
+	return r.environmentData(f.File) != nil || r.used[f.File] && f.Rule == ManifestSyntax
+}
+
 // report applies the settings of the repository to the findings.
 func (r *reading) report() Report {
 	found, settings := checkSettings(r.files[settingsFile], r.files["hiera.yaml"])
@@ -374,10 +515,12 @@ func (r *reading) report() Report {
 	r.add(append(found, unknown...)...)
 	report := Report{Files: len(r.files), Findings: []Finding{}}
 	for _, f := range r.findings {
-		if f.File != "" && r.vendored(f.File) {
+		if f.File != "" && r.vendored(f.File) && !r.isTeams(f) {
 			f = f.inVendored()
 		}
-		if silenced.covers(f, r.files[f.File]) {
+		text := r.files[f.File]
+		f.File = cmp.Or(r.real[f.File], f.File)
+		if silenced.covers(f, text) {
 			report.Silenced++
 			continue
 		}

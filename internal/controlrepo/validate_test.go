@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// repo writes a new repository and replaces some files. An empty text removes a file.
+// repo writes a new repository and replaces some files. An empty text removes a file; "-> x" is a link to x.
 func repo(t *testing.T, changes map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "repo")
@@ -30,7 +30,11 @@ func repo(t *testing.T, changes map[string]string) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		if target, link := strings.CutPrefix(content, "-> "); link {
+			if err := errors.Join(os.RemoveAll(path), os.Symlink(target, path)); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +93,6 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"external_nodes/empty.yaml: error: nodes would refuse the release because of their file in external_nodes: it is empty", "external_nodes/list.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: a class is not a name",
 				"external_nodes/other.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: it has neither classes nor",
 				"external_nodes/params.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: the parameters of class x are not",
-				"external_nodes/two.yaml: error: nodes would refuse the release because of their file in external_nodes: it has more than one document",
 				"modules/used/manifests/a.pp:1: error: Puppet cannot parse"}},
 		"nodes without an answer": {
 			map[string]string{"external_nodes/web1.yaml": "classes: [pulley]\n", "external_nodes/db1_east.yaml": "classes: [pulley]\n", "environments": "", "manifests/site.pp": "node default { include pulley }\n",
@@ -217,7 +220,7 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"hiera.yaml:3: error: Puppet cannot use this hiera.yaml: default_hierarchy is for modules only, and every lookup fails [hiera_config]"}},
 		"another modulepath": {
 			map[string]string{"environment.conf": "# modulepath = x\nmodulepath = ./site:modules:$basemodulepath # ours\n", "site/m/manifests/x.pp": "@@file { 'x': }"},
-			[]string{"site/m/manifests/x.pp:1:1: warning: exported resources"}},
+			[]string{"environment.conf:2: warning: Puppet does not read environment.conf as it looks: modulepath contains a #", "site/m/manifests/x.pp:1:1: warning: exported resources"}},
 		"another site manifest": {
 			map[string]string{"environment.conf": "manifest = main/site.pp\n", "main/site.pp": "node x1 { include pulley }\nnode default { }\n", "manifests/old.pp": "@@file { 'x': }", "environments": "",
 				"environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\n"},
@@ -229,11 +232,51 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"modules/used/manifests/a.pp:1: error: Puppet cannot parse", "modules/used/manifests/b.pp:1: warning: the file does not parse; no code or data of this repository names it"}},
 		"what nodes never read": {
 			map[string]string{".git/x.yaml": "[", "modules/role/spec/x.pp": "@@file { 'x': }", "modules/role/.fixtures.yml": "["}, nil},
+		"environment.conf that Puppet refuses or reads otherwise": {
+			map[string]string{"environment.conf": "modulepath\nmanifest = ${environmentpath}/x\nmodulepath = modules\nmodulepath = site\nparser = future\n[dev]\nmanifest = y\n"},
+			[]string{"environment.conf:1: error: Puppet cannot read environment.conf, and every run fails: the line is no setting: modulepath",
+				"environment.conf:2: error: Puppet cannot read environment.conf, and every run fails: braces hold",
+				"environment.conf:4: warning: Puppet does not read environment.conf as it looks: modulepath is set twice",
+				"environment.conf:5: warning: Puppet does not read environment.conf as it looks: Puppet ignores the setting parser",
+				"environment.conf:6: warning: Puppet does not read environment.conf as it looks: Puppet ignores the section [dev]"}},
+		"classes that no module has": {
+			map[string]string{"modules/own/manifests/init.pp": "class own inherits own::params {\n  include own::gone, $x, lookup('y')\n  class { '::absent': }\n  require Own\n}\nclass own::params { }\n",
+				"modules/unused/manifests/init.pp": "class unused { include other }\n", "modules/asks/manifests/init.pp": "class asks { if defined('nope') { include nope } }\n",
+				"manifests/x.pp": "node x1 { contain own, asks }\n"},
+			[]string{"modules/own/manifests/init.pp:2:11: warning: no module has this class: the nodes that include it fail: own::gone", "modules/own/manifests/init.pp:3:12: warning: no module has this class: the nodes that include it fail: absent"}},
+		"links": {
+			map[string]string{"manifests/site.pp": "-> ../real.pp", "real.pp": "node default { include profile }\n", "modules/profile": "-> ../site/profile", "site/profile/manifests/init.pp": "class profile { @@file { 'x': } } # \xe9\n",
+				"hieradata/common.yaml": "-> ../c.yaml", "c.yaml": "a: [", "manifests/linked": "-> ../more", "more/x.pp": "@@file { 'y': }\n", "site/profile/loop": "-> ..", "modules/out": "-> /usr"},
+			[]string{"c.yaml:1: error: Hiera cannot parse a data file", "site/profile/manifests/init.pp:1: error: Puppet cannot parse a manifest that nodes read: the line is not UTF-8",
+				"site/profile/manifests/init.pp:1:17: warning: exported resources"}},
+		"a pointer of Git LFS": {
+			map[string]string{"modules/x/files/tool": "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 3\n"}, []string{"modules/x/files/tool: warning: the file is a pointer of Git LFS"}},
+		"Puppet 8 without legacy facts": {
+			map[string]string{"environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\nuserdata: {puppet_version: 8.19.0-1+debian12}\n",
+				"hiera.yaml":                    "version: 5\nhierarchy: [{name: a, datadir: hieradata, path: \"os/%{::osfamily}.yaml\"}, {name: b, datadir: hieradata, path: \"%{domain}.yaml\"}]\n",
+				"modules/own/manifests/init.pp": "class own($hostname) { notice($hostname, $::fqdn, $facts['lsbdistid'], \"${operatingsystem}\", $other) }\n",
+				"modules/own/templates/x.erb":   "<%= @osfamily %> <%= @hostname %> <%= scope['::fqdn'] %>\n", "manifests/x.pp": "$domain = 'x'\n"},
+			[]string{"hiera.yaml:2:57: warning: Puppet 8 has no legacy facts: this one is empty there: osfamily", "modules/own/manifests/init.pp:1:42: warning: Puppet 8 has no legacy facts: this one is empty there: fqdn",
+				"modules/own/manifests/init.pp:1:59: warning: Puppet 8 has no legacy facts: this one is empty there: lsbdistid", "modules/own/manifests/init.pp:1:75: warning: Puppet 8 has no legacy facts: this one is empty there: operatingsystem",
+				"modules/own/templates/x.erb:1:6: warning: Puppet 8 has no legacy facts: this one is empty there: osfamily", "modules/own/templates/x.erb:1:48: warning: Puppet 8 has no legacy facts: this one is empty there: fqdn"}},
+		"Puppet 8 with legacy facts": {
+			map[string]string{"environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\nuserdata: {puppet_version: 8.19.0-1+debian12}\npuppet: {settings: {include_legacy_facts: \"true\"}}\n", "manifests/x.pp": "notice($::fqdn)\n"}, nil},
+		"an encrypted value beside a level that decrypts": {
+			map[string]string{"hiera.yaml": "version: 5\ndefaults: {datadir: hieradata}\nhierarchy: [{name: s, lookup_key: eyaml_lookup_key, path: s.eyaml, options: {pkcs7_private_key: /k}}, {name: c, data_hash: yaml_data, path: c.yaml}]\n",
+				"hieradata/s.eyaml": "a: ENC[PKCS7,MIIB]\n", "hieradata/c.yaml": "# ENC[PKCS7,MIIB]\nb: ENC[PKCS7,MIIB]\n"},
+			[]string{"hiera.yaml: warning: nodes need hiera-eyaml", "hieradata/c.yaml:2: warning: Hiera does not decrypt this value"}},
+		"a default declaration for other nodes": {
+			map[string]string{"manifests/site.pp": "node /^controller/ { include pulley }\nnode default { include pulley }\n"}, nil},
+		"directory environments": {
+			map[string]string{"environments/a/manifests/site.pp": "x", "environments/b/environment.conf": "x", "manifests": "", "hiera.yaml": ""},
+			[]string{"environments: warning: the folder holds directory environments of Puppet, and each of them is a control repository: environments/a, environments/b"}},
+		"what Psych reads": {
+			map[string]string{"hieradata/common.yaml": "%YAML 1.2\n---\na: \"x\\/y\"\n---\nb: [\n", "external_nodes/default.yaml": "{\"classes\": [], \"parameters\": {\"u\": \"http:\\/\\/x\"}}\n"}, nil},
 		"too large": {
 			map[string]string{"hieradata/common.yaml": "a: " + strings.Repeat("x", maxFileBytes)}, []string{"hieradata/common.yaml: warning: the file is too large to be checked: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report, err := Validate(t.Context(), repo(t, c.changes), Options{})
+			report, err := Validate(t.Context(), repo(t, c.changes), Options{Complete: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,13 +298,34 @@ func TestValidateFinds(t *testing.T) {
 	}
 }
 
+// A hook that the kernel refuses fails every node that takes the release.
+func TestHooksThatCannotStart(t *testing.T) {
+	dir := repo(t, nil)
+	for name, c := range map[string]struct {
+		text string
+		want bool
+	}{
+		"crlf": {"#!/bin/sh\r\nexit\r\n", true}, "env": {"#!/usr/bin/env bash\r\n", true}, "bom": {"\ufeff#!/bin/sh\n", true}, "none": {"exit 0\n", true}, "blank": {"#! \n", true}, "bare": {"#!sh\n", true},
+		"empty": {"", true}, "good": {"#! /bin/sh -e\nexit\r\n", false}, "elf": {"\x7fELF\x02", false},
+	} {
+		file := filepath.Join(dir, "hosts.d", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(c.text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		report, err := Validate(t.Context(), dir, Options{})
+		if got := slices.ContainsFunc(report.Findings, func(f Finding) bool { return f.File == "hosts.d/"+name && f.Rule == HookStart }); got != c.want || err != nil {
+			t.Errorf("%s: %v, %v", name, report.Findings, err)
+		}
+	}
+}
+
 // All manifests must be parsed, in one run.
 func TestValidateParsesManifestsOnce(t *testing.T) {
 	dir := repo(t, nil)
 	calls := 0
-	report, err := Validate(t.Context(), dir, Options{Manifests: func(_ context.Context, d string, files []string) []Finding {
+	report, err := Validate(t.Context(), dir, Options{Puppet: func(_ context.Context, d string, files PuppetFiles) []Finding {
 		calls++
-		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 12 {
+		if d != dir || !slices.Contains(files.Manifests, "manifests/site.pp") || len(files.Manifests) != 12 || len(files.Hiera) != 1 || len(files.Data) == 0 {
 			t.Errorf("asked to parse %v of %s", files, d)
 		}
 		return []Finding{finding(ManifestSyntax, "manifests/site.pp", 3, 0, "x")}
@@ -294,13 +358,14 @@ func TestPuppetValidatorReportsErrorsOfPuppet(t *testing.T) {
 	dir := t.TempDir()
 	check := func(command string, ctx context.Context) string {
 		var lines []string
-		for _, f := range PuppetValidator(command)(ctx, dir, []string{"a.pp"}) {
+		for _, f := range PuppetValidator(command)(ctx, dir, PuppetFiles{Manifests: []string{"a.pp"}}) {
 			lines = append(lines, f.String())
 		}
 		return strings.Join(lines, "\n")
 	}
 	for name, c := range map[string]struct{ command, want string }{
-		"fine":    {program(t, "exit 0"), ""},
+		"fine":    {program(t, `for job; do :; done; echo '[]' > "$(sed 's/.*"answer":"\([^"]*\)".*/\1/' "$job")"`), ""},
+		"dumb":    {program(t, "exit 0"), "error: Puppet could not check the manifests: "},
 		"missing": {filepath.Join(dir, "nothing"), "error: Puppet could not check the manifests: there is no "},
 		"silent":  {program(t, "echo boom >&2; exit 1"), "error: Puppet could not check the manifests: Puppet ended with exit status 1: boom"},
 		"errors": {program(t, `echo "Error: Could not parse for environment production: Syntax error at '}' (file: `+dir+`/a.pp, line: 3, column: 1)"
@@ -316,9 +381,6 @@ echo "Warning: Unrecognised escape sequence '\\.' (file: `+dir+`/b.pp, line: 4, 
 	begun := time.Now()
 	if got := check(program(t, "sleep 60 & wait"), ctx); !strings.Contains(got, "Puppet was stopped") || time.Since(begun) > 30*time.Second {
 		t.Errorf("hanging: %q after %v", got, time.Since(begun))
-	}
-	if f := PuppetValidator("nothing")(t.Context(), dir, nil); f != nil {
-		t.Errorf("of no manifests: %v", f)
 	}
 }
 
@@ -364,7 +426,7 @@ func TestSignalIsNoFinding(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Validate(ctx, dir, Options{Manifests: func(ctx context.Context, _ string, _ []string) []Finding {
+	_, err := Validate(ctx, dir, Options{Puppet: func(ctx context.Context, _ string, _ PuppetFiles) []Finding {
 		cancel()
 		return []Finding{cannotParse("Puppet was stopped")}
 	}})

@@ -2,9 +2,9 @@ package controlrepo
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"regexp"
 	"strconv"
@@ -17,27 +17,20 @@ import (
 	"pulley/hieradata"
 )
 
-// checkYAML checks a data file. Puppet accepts duplicate keys (it uses the last value) and refuses dates.
+// checkYAML checks a data file as far as it can without Ruby. Puppet accepts duplicate keys (it uses the last value) and refuses dates.
 func checkYAML(file string, data []byte) []Finding {
 	if line := invalidUTF8(data); line > 0 {
 		return []Finding{finding(DataSyntax, file, line, 0, "the line is not UTF-8")}
 	}
-	var out []Finding
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	for {
-		var doc yaml.Node
-		err := dec.Decode(&doc)
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		if err != nil {
-			return append(out, yamlFinding(DataSyntax, file, err))
-		}
-		out = append(out, checkNode(file, &doc)...)
-		for _, key := range values(&doc) {
-			out = append(out, checkInterpolations(file, key, true)...)
-		}
+	doc, err := hieradata.Document(data)
+	if err != nil {
+		return []Finding{syntaxFinding(DataSyntax, file, err)}
 	}
+	out := checkNode(file, doc)
+	for _, key := range values(doc) {
+		out = append(out, checkInterpolations(file, key, true)...)
+	}
+	return out
 }
 
 // values returns the values of the keys of a data file. Puppet interpolates values, also the keys of mappings in them.
@@ -85,6 +78,16 @@ func invalidUTF8(data []byte) int {
 		}
 	}
 	return n
+}
+
+// syntaxFinding returns the finding for an error of package hieradata.
+func syntaxFinding(rule Rule, file string, err error) Finding {
+	line, column, detail := 0, 0, fmt.Sprint(err)
+	var syntax *hieradata.SyntaxError
+	if errors.As(err, &syntax) {
+		line, column, detail = syntax.Line, syntax.Column, syntax.Problem
+	}
+	return finding(rule, file, line, column, detail)
 }
 
 var yamlErrorForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
@@ -152,17 +155,12 @@ func checkSettings(data, hiera []byte) ([]Finding, puppet.ReleaseSettings) {
 }
 
 // checkHiera checks a hiera.yaml of the environment or of a module. reads is the test for its data files.
-func checkHiera(file string, data []byte) (found []Finding, reads func(name string) bool) {
+func checkHiera(file string, data []byte) (found []Finding, reads func(name string) []string) {
 	reads, err := hieradata.DataFiles(data, path.Dir(file))
 	version, unknown := hieradata.HieraVersion(data)
 	switch {
 	case err != nil || unknown != nil:
-		line, column, detail := 0, 0, fmt.Sprint(err)
-		var syntax *hieradata.SyntaxError
-		if errors.As(err, &syntax) {
-			line, column, detail = syntax.Line, syntax.Column, syntax.Problem
-		}
-		return []Finding{finding(HieraConfig, file, line, column, detail)}, func(string) bool { return false }
+		return []Finding{syntaxFinding(HieraConfig, file, cmp.Or(err, unknown))}, func(string) []string { return nil }
 	case version == 3:
 		found = append(found, finding(HieraVersion3, file, 0, 0, ""))
 	case version == 4:
@@ -223,9 +221,9 @@ func interpolated(doc *yaml.Node) []*yaml.Node {
 
 // documentOf parses YAML that was parsed before without an error.
 func documentOf(data []byte) *yaml.Node {
-	var doc yaml.Node
-	if yaml.Unmarshal(data, &doc) != nil {
+	doc, err := hieradata.Document(data)
+	if err != nil {
 		return &yaml.Node{}
 	}
-	return &doc
+	return doc
 }

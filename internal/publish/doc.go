@@ -44,7 +44,9 @@ const (
 	NewLine             NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
 	MarkNotRemoved      NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
 	CacheNotKept        NoteCode = "cache_not_trimmed"
-	Warnings            NoteCode = "warnings"             // Count warnings about the folder Subject
+	Warnings            NoteCode = "warnings"             // Count warnings; Subject: the arguments with which validate lists them
+	BrokenModule        NoteCode = "broken_module"        // Detail: a finding about a module of the Puppetfile
+	MoreBroken          NoteCode = "more_broken_modules"  // Count more of them; Subject as of Warnings
 	NoVersion           NoteCode = "no_config_version"    // the release's config_version does not work on a node
 	OddVersion          NoteCode = "odd_config_version"   // its config_version prints more than a version: Detail; runs show Subject
 	OddEntry            NoteCode = "odd_entry"            // Oddity
@@ -80,6 +82,8 @@ func (n Note) String() string {
 		return fmt.Sprintf("validation found 1 warning: run `pulley validate %s` to list it", n.Subject)
 	case n.Code == Warnings:
 		return fmt.Sprintf("validation found %d warnings: run `pulley validate %s` to list them", n.Count, n.Subject)
+	case n.Code == MoreBroken:
+		return fmt.Sprintf("%d more findings like these about modules: run `pulley validate %s -o json` to list them", n.Count, n.Subject)
 	case n.Code == Shadowed:
 		return fmt.Sprintf("overlay %s replaces %s", n.Detail, ShownName(n.Subject))
 	case n.Code == ShadowedEnvironment:

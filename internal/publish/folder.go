@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"pulley/agent/puppet"
 	"pulley/internal/content"
 	"pulley/internal/controlrepo"
+	"pulley/internal/shellquote"
 	"pulley/internal/source"
 )
 
@@ -96,17 +99,47 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	r.Progress(Progress{Step: Validating, Subject: dir})
 	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
 	defer cancel()
-	report, err := validate(ctx, folder, o)
+	report, err := validate(ctx, folder, o, true)
 	if err == nil && report.Errors() > 0 {
 		err = &InvalidError{dir, report}
 	}
 	if err != nil {
 		return nil, err
 	}
-	if report.Warnings() > 0 {
-		r.Note(Note{Code: Warnings, Subject: dir, Count: report.Warnings()})
-	}
+	f.noteWarnings(r, report, o)
 	return f, f.tryVersion(ctx, r)
+}
+
+// noteWarnings counts the warnings, and shows what is broken in modules of others: validate lists it as JSON only.
+func (f *Folder) noteWarnings(r Reporter, report controlrepo.Report, o FolderOptions) {
+	args := []string{f.Dir}
+	if f.Facts.Modules != "" {
+		args = append(args, "--puppetfile", string(f.Facts.Modules))
+	}
+	if o.Ref != "" {
+		args = append(args, "--git-ref", o.Ref)
+	}
+	for _, over := range o.Overlays {
+		args = append(args, "--overlay", over.String())
+	}
+	own, broken := 0, 0
+	for _, w := range report.Findings {
+		switch {
+		case !w.Vendored:
+			own++
+		case !slices.Contains([]controlrepo.Rule{controlrepo.UnusedSyntax, controlrepo.LFSPointer, controlrepo.CommittedPrivateKey}, w.Rule):
+		default:
+			if broken++; broken <= maxOddities {
+				r.Note(Note{Code: BrokenModule, Detail: w.String()})
+			}
+		}
+	}
+	if broken > maxOddities {
+		r.Note(Note{Code: MoreBroken, Subject: shellquote.Join(args), Count: broken - maxOddities})
+	}
+	if own > 0 {
+		r.Note(Note{Code: Warnings, Subject: shellquote.Join(args), Count: own})
+	}
 }
 
 // listed lists the files of a folder. Its error names dir, the folder of the operator, and not a copy of it.
@@ -188,11 +221,11 @@ func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
 	return ctx.Err()
 }
 
-// validate checks an open folder, with the modules of its Puppetfile as vendored ones. found are findings of the caller.
-func validate(ctx context.Context, folder *source.Folder, o FolderOptions, found ...controlrepo.Finding) (controlrepo.Report, error) {
-	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt, Vendored: folder.Vendored}
+// validate checks an open folder, with the modules of its Puppetfile as vendored ones. complete: the folder has all of them. found are findings of the caller.
+func validate(ctx context.Context, folder *source.Folder, o FolderOptions, complete bool, found ...controlrepo.Finding) (controlrepo.Report, error) {
+	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt, Vendored: folder.Vendored, Complete: complete}
 	if o.Puppet != "" {
-		checks.Manifests = controlrepo.PuppetValidator(o.Puppet)
+		checks.Puppet = controlrepo.PuppetValidator(o.Puppet)
 	}
 	for _, over := range folder.Overlays {
 		checks.Found = append(checks.Found, controlrepo.Replaced(over.Source, over.Shadows)...)
@@ -223,6 +256,7 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 			found = append(found, controlrepo.Odd(ShownName(o.Path), oddity(o)))
 		}
 	}
-	report, err := validate(ctx, folder, o, found...)
+	_, missing := os.Stat(filepath.Join(folder.Root, "Puppetfile"))
+	report, err := validate(ctx, folder, o, refusal == nil && (o.Puppetfile != source.Unresolved || errors.Is(missing, os.ErrNotExist)), found...)
 	return report, errors.Join(err, folder.Close())
 }

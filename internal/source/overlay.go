@@ -23,6 +23,18 @@ type Overlay struct {
 	Ref    string // of the repository; "" is its HEAD, or the folder as it is on disk
 }
 
+// String returns the overlay as ParseOverlay reads it.
+func (o Overlay) String() string {
+	s := o.Source
+	if o.Folder != "" {
+		s = o.Folder + "=" + s
+	}
+	if o.Ref != "" {
+		s += "#" + o.Ref
+	}
+	return s
+}
+
 // Overlaid is an overlay of a release.
 type Overlaid struct {
 	Folder, Source string // Source has no user and password

@@ -1,0 +1,42 @@
+package controlrepo
+
+import (
+	"bytes"
+	"strings"
+)
+
+// checkHooks finds programs of nodes that the kernel does not start.
+func (r *reading) checkHooks() {
+	for name, mode := range r.modes {
+		switch {
+		case !isHook(name):
+		case mode.Perm()&0o111 == 0:
+			r.add(finding(NotExecutable, name, 0, 0, ""))
+		default:
+			if why := unstartable(r.heads[name]); why != "" {
+				r.add(finding(HookStart, name, 1, 0, why))
+			}
+		}
+	}
+}
+
+// unstartable returns why Linux does not start a program: it is no binary, and its first line names no interpreter.
+func unstartable(program []byte) string {
+	first, _, _ := bytes.Cut(program, []byte("\n"))
+	interpreter, isScript := strings.CutPrefix(string(first), "#!")
+	switch {
+	case bytes.HasPrefix(program, []byte("\x7fELF")):
+		return ""
+	case bytes.HasPrefix(program, []byte("\ufeff")):
+		return "it begins with a byte order mark"
+	case !isScript:
+		return "it does not begin with #!"
+	case strings.HasSuffix(interpreter, "\r"):
+		return "its lines end as on Windows, and the interpreter's name with them"
+	case strings.TrimLeft(interpreter, " \t") == "":
+		return "it names no interpreter"
+	case !strings.Contains(strings.Fields(interpreter)[0], "/"):
+		return "its interpreter " + strings.Fields(interpreter)[0] + " has no path"
+	}
+	return ""
+}
