@@ -87,6 +87,9 @@ type Node struct {
 	FirstBoot *FirstBoot `json:"first_boot,omitempty"` // of a node that has not reported, while it is unfinished; set by AddBoots
 
 	View agent.View `json:"-"`
+
+	attempt  *agent.Attempt // of its last report
+	lastGood agent.Target
 }
 
 // Look judges the selected nodes of those that the environment calls for, that are registered or that have reported, in
@@ -215,6 +218,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 	if st, ok := f.Statuses[name]; ok {
 		last = &st
 		seen := st.SeenAt
+		n.attempt, n.lastGood = st.Attempt, st.LastGood
 		n.Signatures, n.Unclassified, n.Hook, n.Served = st.Signatures, st.Unclassified, st.Hook, st.Served
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}

@@ -16,11 +16,15 @@ type Tally struct {
 	Unclassified int
 	Holds        map[agent.HoldMode]int
 	Target       agent.Target
+	Troubles     []Trouble
+	Unsure       bool                       // nodes that failed try something else: no failure has ended
+	Lacking      map[string]agent.NodeState // nodes that the environment calls for, and that are missing, unregistered, pending, or held by their machines
 }
 
 // tally makes a Tally of one node after the other.
 type tally struct {
 	Tally
+	alike   troubles
 	called  map[string]string // roles of the nodes that the environment calls for
 	settled int               // of these
 	seen    map[string]bool   // nodes of the host list, or called for, that reported
@@ -28,7 +32,7 @@ type tally struct {
 }
 
 func newTally(now time.Time) *tally {
-	return &tally{Tally: Tally{Roles: map[string]Counts{}, Holds: map[agent.HoldMode]int{}}, seen: map[string]bool{}, now: now}
+	return &tally{Tally: Tally{Roles: map[string]Counts{}, Holds: map[agent.HoldMode]int{}, Lacking: map[string]agent.NodeState{}}, alike: troubles{}, seen: map[string]bool{}, now: now}
 }
 
 // add counts one node.
@@ -48,6 +52,10 @@ func (t *tally) add(f store.FleetState, name string) {
 	t.Roles[role][n.State]++
 	if listed || called {
 		t.seen[name] = true
+	}
+	t.Unsure = t.alike.add(n) || t.Unsure
+	if called && n.lacks() {
+		t.Lacking[name] = n.State
 	}
 	if n.Unclassified {
 		t.Unclassified++
@@ -85,6 +93,20 @@ func (t *tally) finish(f store.FleetState) Tally {
 	for _, h := range f.Holds {
 		t.Holds[h.Mode]++
 	}
+	t.Troubles = t.alike.list()
 	t.Healthy, t.Target = f.Spec != nil && t.settled == len(t.called), f.Desires.Default
 	return t.Tally
+}
+
+// lacks reports whether a node is not what its environment calls for, without a failure, a silence, or an operator who wants it so.
+func (n Node) lacks() bool {
+	switch n.State {
+	case agent.Missing, agent.Unregistered:
+		return true
+	case agent.Pending:
+		return !n.View.Failing
+	case agent.Held:
+		return n.Reason == agent.ReasonDisabled || n.Reason == agent.ReasonPuppetBlocked
+	}
+	return false
 }

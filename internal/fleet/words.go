@@ -22,17 +22,20 @@ func States() string {
 	return strings.Join(names, ", ")
 }
 
-// Summary is two lines: the target with the nodes by state, and the health.
-func (s Status) Summary() string {
+// Sentence lists the states that nodes have.
+func (c Counts) Sentence() string {
 	var parts []string
 	for _, state := range agent.NodeStates() {
-		if s.Counts[state] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", s.Counts[state], state))
+		if c[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", c[state], state))
 		}
 	}
-	if len(parts) == 0 {
-		parts = []string{"no nodes"}
-	}
+	return cmp.Or(strings.Join(parts, ", "), "no nodes")
+}
+
+// Summary is two lines: the target with the nodes by state, and the health.
+func (s Status) Summary() string {
+	parts := []string{s.Counts.Sentence()}
 	if s.Unclassified > 0 {
 		parts = append(parts, fmt.Sprintf("%d with 0 classes", s.Unclassified))
 	}

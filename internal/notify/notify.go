@@ -1,5 +1,4 @@
-// Package notify sends notices of events to people: finished, failed and stalled first boots, duplicate machines and
-// floods.
+// Package notify sends notices of events to people: troubles of nodes, first boots, rollouts, duplicate machines and floods.
 //
 // It must never log or store a receiver's URL, which contains secrets, and never send the same notice twice.
 package notify
@@ -55,8 +54,9 @@ type Notifier struct {
 	queue      chan store.Notice
 	firstRetry time.Duration
 
-	mu     sync.Mutex
-	recent map[string]count
+	mu        sync.Mutex
+	recent    map[string]count
+	announced map[environments.Ref]announced
 }
 
 // count is the number of notices of a subject since a time.
@@ -79,6 +79,7 @@ func New(c Config) (*Notifier, error) {
 	}
 	return &Notifier{
 		Config: c, senders: senders, queue: make(chan store.Notice, maxWaiting), firstRetry: firstRetry, recent: map[string]count{},
+		announced: map[environments.Ref]announced{},
 	}, nil
 }
 
@@ -392,6 +393,13 @@ func render(n store.Notice) (title, text string) {
 			text = fmt.Sprintf("%s on %s by %s, until %s: %s\nIts nodes take what is desired for them: `pulley status -e %s`", h.Mode, h.Scope, h.Who, h.Until.UTC().Format(time.RFC3339), h.Why, n.Environment)
 		}
 		return title, text
+	case store.NodesFail, store.PromotionFails, store.NodesStuck, store.NodesSilent, store.Degraded, store.CertificatesEnd:
+		return ofTrouble(n)
+	case store.NodesDrifted:
+		return fmt.Sprintf("nodes in %s were changed outside of Pulley, and corrected: %s", n.Environment, names(n)),
+			fmt.Sprintf("%s\n`pulley runs NODE latest -e %s` shows what changed", n.Problem, n.Environment)
+	case store.NodesRemoved:
+		return fmt.Sprintf("nodes were removed from %s: %s", n.Environment, names(n)), string(n.Problem)
 	case store.WentBack:
 		return "etcd went back in time: " + n.Environment + " is paused",
 			fmt.Sprintf("Nodes keep what they have, and what was in progress does not continue. Compare `pulley status -e %[1]s` with what you expect, then continue with `pulley recover -e %[1]s`.", n.Environment)

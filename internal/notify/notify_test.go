@@ -212,6 +212,14 @@ func TestEachKindHasAText(t *testing.T) {
 			t.Errorf("%s has the title %q and the text %q", n.Kind, title, text)
 		}
 	}
+	for _, kind := range []store.NoticeKind{store.NodesFail, store.PromotionFails, store.NodesStuck, store.NodesSilent, store.Degraded, store.CertificatesEnd, store.NodesDrifted, store.NodesRemoved} {
+		for _, ended := range []bool{false, true} {
+			title, text := render(store.Notice{Kind: kind, Environment: "dev", Nodes: []string{"web1"}, Count: 3, Ended: ended, Problem: "why"})
+			if strings.Contains(title, string(kind)) || !strings.Contains(title, "dev") || !(kind == store.Degraded && ended) && !strings.Contains(title+text, "web1 and 2 more") {
+				t.Errorf("%s has the title %q and the text %q", kind, title, text)
+			}
+		}
+	}
 	if title, _ := render(store.Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
 		t.Errorf("an unknown kind has the title %q", title)
 	}

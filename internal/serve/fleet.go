@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -154,11 +155,11 @@ func (r runs) forget(env string) {
 
 // countNodes counts the nodes of all environments until ctx ends.
 func (t *Tasks) countNodes(ctx context.Context) {
-	known := map[environments.Ref]bool{}
+	c := counting{Tasks: t, troubles: &troubles{Tasks: t, of: map[environments.Ref]*troubled{}}, known: map[environments.Ref]bool{}}
 	for {
 		began := time.Now()
 		if t.Clock == nil || t.Clock(ctx) == nil {
-			t.complain(ctx, "cannot count nodes", t.count(ctx, known))
+			t.complain(ctx, "cannot count nodes", c.count(ctx))
 		}
 		took := time.Since(began)
 		pause := time.NewTimer(max(fleetInterval-took, min(fleetRest*took, fleetLongest)))
@@ -171,17 +172,25 @@ func (t *Tasks) countNodes(ctx context.Context) {
 	}
 }
 
+// counting is what a count keeps for the next one.
+type counting struct {
+	*Tasks
+	troubles *troubles
+	known    map[environments.Ref]bool // environments with metrics
+}
+
 // count reads each environment once. One that cannot be read keeps its numbers, whose time says how old they are.
-func (t *Tasks) count(ctx context.Context, known map[environments.Ref]bool) error {
+func (t counting) count(ctx context.Context) error {
 	refs, err := t.Store.Environments.Named(ctx)
 	if err != nil {
 		return err
 	}
 	t.board.keep(refs)
-	for ref := range known {
+	for ref := range t.known {
 		if !slices.Contains(refs, ref) {
 			t.runs.forget(ref.String())
-			delete(known, ref)
+			t.troubles.unread(ref)
+			delete(t.known, ref)
 		}
 	}
 	backup, err := t.Store.Cluster.Backup(ctx)
@@ -193,13 +202,16 @@ func (t *Tasks) count(ctx context.Context, known map[environments.Ref]bool) erro
 		began := t.Now()
 		tally, err := fleet.Count(ctx, t.Store, ref, began)
 		if err != nil {
+			t.troubles.unread(ref)
 			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
 			continue
 		}
-		known[ref] = true
+		t.known[ref] = true
 		t.runs.begin(ref.String())
 		t.board.set(subject{"nodes", ref.String()}, countsOf(ref.String(), tally, began, t.Now().Sub(began))...)
+		problems = append(problems, t.troubles.look(ctx, ref, tally))
 	}
+	t.tellDrifts()
 	return errors.Join(problems...)
 }
 
@@ -236,7 +248,12 @@ func (b *board) showRollout(env string, plan *rollout.Plan, wait rollout.Wait) {
 // showCertificates shows the ends of serve's own certificates, and the first end of operators'.
 func (t *Tasks) showCertificates(ctx context.Context) error {
 	var all []prometheus.Metric
+	var ending []string
+	now := t.Now()
 	for _, a := range t.Certificates.CA.Authorities() {
+		if left := a.Certificate.NotAfter.Sub(now); a.Part == pki.PartCurrent && left < endsSoon {
+			ending = append(ending, "the CA of pulley serve")
+		}
 		if a.Part == pki.PartCurrent {
 			all = append(all, gauge(certificateMetric, instant(a.Certificate.NotAfter), "ca", ""))
 		}
@@ -248,16 +265,23 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 	}
 	operators, _, err := t.Store.Identities.Operators(ctx)
 	var first time.Time
-	for _, o := range operators {
-		if o.Live() {
-			first = earlier(first, o.Until)
+	for name, o := range operators {
+		if !o.Live() {
+			continue
+		}
+		first = earlier(first, o.Until)
+		if left := o.Until.Sub(now); left > 0 && left < min(endsSoon, o.Until.Sub(o.Issued)/4) { // as pulley doctor warns
+			ending = append(ending, "operator "+name)
 		}
 	}
 	if !first.IsZero() {
 		all = append(all, gauge(certificateMetric, instant(first), "operator", ""))
 	}
 	t.board.set(subject{of: "certificates"}, all...)
-	return err
+	if err != nil {
+		return err
+	}
+	return t.certificatesEnd(ctx, environments.Ref{}, notify.Trouble{Kind: store.CertificatesEnd, Text: "Run `pulley doctor`: it names each with its end and its remedy."}, ending)
 }
 
 // showIdentities shows the first end of the certificates of an environment's nodes.

@@ -98,8 +98,8 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 		return strings.Contains(scraped(t, registry), `pulley_runs_with_drift_total{environment="dev"}`)
 	})
 	tasks.board.showRollout("dev", &rollout.Plan{ID: "r1", At: now}, rollout.Wait{Code: rollout.WaitApproval})
-	known := map[environments.Ref]bool{}
-	if err := tasks.count(ctx, known); err != nil {
+	c := counting{Tasks: tasks, troubles: &troubles{Tasks: tasks, of: map[environments.Ref]*troubled{}}, known: map[environments.Ref]bool{}}
+	if err := c.count(ctx); err != nil {
 		t.Fatal(err)
 	}
 	text := scraped(t, registry)
@@ -140,7 +140,7 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 	if _, err := server.Client().Delete(ctx, "/pulley/v1/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	if err := tasks.count(ctx, known); err != nil {
+	if err := c.count(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if text := scraped(t, registry); strings.Contains(text, `environment="dev"`) {

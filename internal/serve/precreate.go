@@ -110,6 +110,9 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 		return left, err
 	}
 	t.board.showIdentities(ref.String(), identities)
+	if err := t.identified(ctx, ref, identities); err != nil {
+		return left, err
+	}
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
 	made := len(reserves) - len(superfluous)

@@ -63,14 +63,15 @@ type Tasks struct {
 	disk disk // for checkDisk alone
 	past past
 
-	mu   sync.Mutex
-	last map[string]string // the last error of each task: the log contains each once
+	mu     sync.Mutex
+	drifts drifts
+	last   map[string]string // the last error of each task: the log contains each once
 }
 
 // NewTasks returns the background tasks. An invalid URL is an error.
 func NewTasks(c TasksConfig) (*Tasks, error) {
 	t := &Tasks{
-		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), runs: newRuns(), board: newBoard(c.Version), last: map[string]string{},
+		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), runs: newRuns(), board: newBoard(c.Version), drifts: drifts{}, last: map[string]string{},
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pulley_serve_events_total", Help: "Events that serve noticed or caused: flood, duplicate, sent.",
 		}, []string{"event"}),

@@ -282,6 +282,9 @@ func (t *Tasks) saw(w store.NodeWrite) {
 	t.watcher.saw(w)
 	if w.Run != nil {
 		t.runs.count(w.Ref.String(), *w.Run)
+		if w.Run.Drift {
+			t.drifted(w.Ref, *w.Run, w.Node)
+		}
 	}
 }
 

@@ -37,6 +37,16 @@ const (
 
 	HoldEnded NoticeKind = "hold_ended" // by its time
 
+	// Troubles begin and end. Nodes, count and problem are those of one cause.
+	NodesFail       NoticeKind = "nodes_failed"     // on the target in place, or for another reason than a new target
+	PromotionFails  NoticeKind = "promotion_failed" // nodes fail to take release
+	NodesStuck      NoticeKind = "nodes_stuck"      // one of these two whose nodes retry rarely
+	NodesSilent     NoticeKind = "nodes_silent"
+	Degraded        NoticeKind = "environment_degraded" // by nodes that are missing, unregistered, pending, or held on their machines
+	CertificatesEnd NoticeKind = "certificates_end"
+	NodesDrifted    NoticeKind = "nodes_drifted" // and their runs corrected them
+	NodesRemoved    NoticeKind = "nodes_removed"
+
 	WentBack NoticeKind = "etcd_went_back" // in time
 
 	ConnectionsRefused NoticeKind = "connections_refused"
@@ -74,6 +84,13 @@ type Notice struct {
 	Connections int64       `json:"connections,omitempty"` // open ones of From
 	Operator    string      `json:"operator,omitempty"`
 	Rollout     string      `json:"rollout,omitempty"`
+	Release     string      `json:"release,omitempty"`
+	Nodes       []string    `json:"nodes,omitempty"` // the first of Count
+	Count       int         `json:"count,omitempty"`
+	Cause       string      `json:"cause,omitempty"`  // digest of a trouble's kind and cause
+	Number      int         `json:"number,omitempty"` // of the notices of this cause
+	Ended       bool        `json:"ended,omitempty"`  // the trouble did
+	Again       bool        `json:"again,omitempty"`  // it began, and an earlier one ended within the hour before
 	Hold        *agent.Hold `json:"hold,omitempty"`
 	TookSeconds int64       `json:"took_seconds,omitempty"`
 	Since       time.Time   `json:"since,omitzero"`

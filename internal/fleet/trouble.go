@@ -1,0 +1,113 @@
+package fleet
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pulley/agent"
+)
+
+// Trouble is what one cause does to nodes of an environment.
+type Trouble struct {
+	Silent  bool   // the nodes report nothing; else they fail
+	Cause   string // the same for nodes that fail alike; never for people
+	Text    string // the sentence of the first node
+	Release string // that the nodes fail to take; "": they fail on what they have
+	Count   int
+	Stuck   int      // of these
+	Nodes   []string // the first
+}
+
+// troubles groups nodes by cause.
+type troubles map[string]*Trouble
+
+// nodesOfTrouble is the number of nodes that a trouble names, and causesShown that of the causes of an environment that are told apart.
+const (
+	nodesOfTrouble = 5
+	causesShown    = 10
+)
+
+// Troubles groups the nodes that fail or are silent by their causes: those of most nodes first.
+func Troubles(nodes []Node) []Trouble {
+	all := troubles{}
+	for _, n := range nodes {
+		all.add(n)
+	}
+	return all.list()
+}
+
+// add adds a node if it is in trouble. A node that failed is until it converges, whatever it does in between: unsure is that it failed, and
+// reports no cause while it tries something else.
+func (all troubles) add(n Node) (unsure bool) {
+	one := Trouble{Silent: n.State == agent.Silent}
+	tries := n.View.Failing && (n.State == agent.InRun || n.State == agent.Pending)
+	switch {
+	case one.Silent:
+		one.Text = n.View.Sentence()
+	case tries && (n.attempt == nil || n.attempt.Problem.Code == ""):
+		return true
+	case n.State == agent.FailedState, n.State == agent.Stuck, tries:
+		one.Cause, one.Text = n.failure()
+	default:
+		return false
+	}
+	if a := n.attempt; !one.Silent && a != nil && a.Target != n.lastGood {
+		one.Release = a.Target.String()
+	}
+	key := one.Release + "\n" + one.Cause
+	t := all[key]
+	if t == nil {
+		t = &one
+		all[key] = t
+	}
+	if n.State == agent.Stuck {
+		t.Stuck++
+	}
+	if t.Count++; len(t.Nodes) < nodesOfTrouble {
+		t.Nodes = append(t.Nodes, n.Node)
+	}
+	return false
+}
+
+// failure returns why a node fails: as text to compare, without what differs between nodes that fail alike, and as a sentence.
+func (n Node) failure() (cause, text string) {
+	p := n.Params
+	switch {
+	case p.Refusal != nil:
+		return "refused " + string(p.Refusal.Code), n.View.Sentence()
+	case p.Problem != nil:
+		return string(p.Problem.Code) + alike(n.Node, p.Problem.Text), n.View.Sentence()
+	case n.attempt != nil && n.attempt.Problem.Code != "":
+		return string(n.attempt.Problem.Code) + alike(n.Node, n.attempt.Problem.Text), n.attempt.Problem.String()
+	}
+	return string(n.Reason), n.View.Sentence()
+}
+
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// alike removes the name of a node, and numbers such as times and processes, from a message.
+func alike(node string, text agent.Prose) string {
+	return numbers.ReplaceAllString(strings.ReplaceAll(string(text), node, "NODE"), "0")
+}
+
+func (all troubles) list() []Trouble {
+	var some []Trouble
+	for _, t := range all {
+		some = append(some, *t)
+	}
+	slices.SortFunc(some, func(a, b Trouble) int {
+		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Release, b.Release), cmp.Compare(a.Cause, b.Cause), strings.Compare(a.Text, b.Text))
+	})
+	if len(some) <= causesShown {
+		return some
+	}
+	others := Trouble{Cause: "others", Text: "for many different reasons"}
+	for _, t := range some[causesShown-1:] {
+		others.Count, others.Stuck = others.Count+t.Count, others.Stuck+t.Stuck
+		others.Nodes = append(others.Nodes, t.Nodes...)
+	}
+	others.Nodes = others.Nodes[:min(len(others.Nodes), nodesOfTrouble)]
+	return append(some[:causesShown-1], others)
+}

@@ -1,0 +1,259 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/observe"
+)
+
+// pager is a webhook, a fleet whose nodes report what a test says, and the serves that watch it, with one clock.
+type pager struct {
+	*testing.T
+	st  *store.Store
+	raw *etcdtest.Server
+	url string
+
+	mu       sync.Mutex
+	now      time.Time
+	messages []string
+}
+
+func newPager(t *testing.T, roles string, nodes ...string) *pager {
+	st, server := backedUp(t)
+	p := &pager{T: t, st: st, raw: server, now: time.Now().UTC().Truncate(time.Second)}
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.messages = append(p.messages, string(b))
+	}))
+	t.Cleanup(hook.Close)
+	p.url = "generic+" + hook.URL + "/?disabletls=yes"
+	apply(t, st, roles)
+	for _, node := range nodes {
+		if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: node, Role: "web", At: p.now}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.promote(takes)
+	return p
+}
+
+var (
+	takes = agent.Target{Release: "1.0.0", Tree: strings.Repeat("a", 64)}
+	newer = agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}
+)
+
+func (p *pager) promote(to agent.Target) {
+	p.Helper()
+	if _, err := p.raw.Client().Put(p.Context(), "/pulley/v1/environments/dev/desired/default", fmt.Sprintf(`{"v":1,"release":%q,"tree":%q}`, to.Release, to.Tree)); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *pager) time() time.Time { p.mu.Lock(); defer p.mu.Unlock(); return p.now }
+
+func (p *pager) pass(d time.Duration) { p.mu.Lock(); defer p.mu.Unlock(); p.now = p.now.Add(d) }
+
+func (p *pager) got(text string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.messages {
+		if strings.Contains(m, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// serve starts a serve, whose reads the test makes.
+func (p *pager) serve() counting {
+	p.Helper()
+	k, err := NewTasks(TasksConfig{Store: p.st, Now: p.time, Log: (&observe.Log{}).Logger(), Notify: []string{p.url}})
+	if err != nil {
+		p.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(p.Context())
+	done := make(chan struct{})
+	go func() { k.Notifier.Run(ctx); close(done) }()
+	p.Cleanup(func() { cancel(); <-done })
+	return counting{Tasks: k, troubles: &troubles{Tasks: k, of: map[environments.Ref]*troubled{}}, known: map[environments.Ref]bool{}}
+}
+
+// read makes two reads, 15 seconds apart, of each serve.
+func (p *pager) read(serves ...counting) {
+	p.Helper()
+	for range 2 {
+		for _, k := range serves {
+			if err := k.count(p.Context()); err != nil {
+				p.Fatal(err)
+			}
+		}
+		p.pass(fleetInterval)
+	}
+}
+
+func (p *pager) report(node string, s agent.Status) {
+	p.Helper()
+	s.Node, s.Role, s.Settings, s.SeenAt = node, "web", agent.DefaultSettings(), p.time()
+	if err := p.st.Node.Report(p.Context(), agent.Identity{Node: node, Role: "web", Environment: "dev"}, s, nil, nil); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *pager) converges(node string, on agent.Target) {
+	p.Helper()
+	p.report(node, agent.Status{LastGood: on, Enforcing: on, Target: on, Outcome: agent.Unchanged})
+}
+
+// fails reports a failed attempt; the cause differs between nodes only in what differs between machines.
+func (p *pager) fails(node string, on, good agent.Target, attempt int) {
+	p.Helper()
+	p.report(node, agent.Status{LastGood: good, Enforcing: on, Target: on, Outcome: agent.Failed, Attempt: &agent.Attempt{
+		Target: on, Started: attempt, Finished: attempt, Kind: agent.Between, Last: p.time(),
+		Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1, Text: agent.Prose(fmt.Sprintf("Exec[reload app]: pid %d of %s ended", 100+len(node), node))},
+	}})
+}
+
+// One cause on many nodes makes one message to a pager, from any number of serves, also of one that is started again; and one when it ends.
+func TestFailuresReachTheWebhookOnce(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 3}\n", "web1", "web2", "web3")
+	one, other := p.serve(), p.serve()
+	for _, node := range []string{"web1", "web2", "web3"} {
+		p.converges(node, takes)
+	}
+	p.read(one, other)
+	began := p.time()
+	p.fails("web1", takes, takes, 1)
+	p.fails("web2", takes, takes, 1)
+	p.read(one, other)
+	observe.Eventually(t, "the webhook gets the failure", func() bool { return p.got("nodes in dev fail: web1, web2") == 1 })
+	if took := p.time().Sub(began); took > time.Minute {
+		t.Errorf("it took %s", took)
+	}
+	if p.got("Exec[reload app]") != 1 || p.got("pulley status -e dev --state failed,stuck") != 1 {
+		t.Errorf("the message lacks its cause or its next command: %q", p.messages)
+	}
+	p.read(p.serve(), one) // after a restart, and while it lasts
+	p.report("web1", agent.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: agent.Failed, Phase: agent.Running, Attempt: &agent.Attempt{
+		Target: takes, Started: 2, Finished: 1, Open: true, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1, Text: "Exec[reload app]: pid 1 of web1 ended"},
+	}})
+	p.converges("web2", takes)
+	p.read(one, other)
+	p.converges("web1", takes)
+	p.read(one, other)
+	observe.Eventually(t, "the webhook gets the end", func() bool { return p.got("nodes in dev do not fail any more") == 1 })
+
+	// A node that fails and recovers again and again is said to, and no more than that.
+	for range 10 {
+		p.fails("web3", takes, takes, 1)
+		p.read(one, other)
+		p.converges("web3", takes)
+		p.read(one, other)
+		observe.Eventually(t, "what was sent is known", func() bool { return p.got("nodes in dev fail: web3") == 1 })
+	}
+	observe.Eventually(t, "the last end", func() bool { return p.got("do not fail any more: web3") == 1 })
+	if p.got("It began again within an hour") != 1 || len(p.messages) != 4 {
+		t.Errorf("the messages are %q", p.messages)
+	}
+	p.pass(time.Hour)
+	for _, node := range []string{"web1", "web2"} {
+		p.converges(node, takes)
+	}
+	p.fails("web3", takes, takes, 1)
+	p.read(one, other)
+	observe.Eventually(t, "an hour later it is announced", func() bool { return p.got("nodes in dev fail: web3") == 2 })
+	p.fails("web3", takes, takes, 5)
+	p.read(one, other)
+	observe.Eventually(t, "a stuck node is announced", func() bool { return p.got("are stuck, and retry rarely: web3") == 1 })
+}
+
+// A promotion that fails is not a failure of what nodes had. Nodes that are silent are no failure, and after a restart of serve or etcd none
+// is silent yet.
+func TestSilenceDegradationAndPromotions(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 3}\n", "web1", "web2")
+	p.converges("web1", takes)
+	p.converges("web2", takes)
+	p.pass(25 * time.Minute) // without a serve
+	one := p.serve()
+	p.read(one)
+	p.converges("web1", takes)
+	p.pass(silenceTrusted)
+	p.read(one)
+	observe.Eventually(t, "the webhook gets the silence", func() bool { return p.got("nodes in dev are silent: web2") == 1 })
+	p.promote(newer)
+	p.fails("web1", newer, takes, 1)
+	p.converges("web2", newer)
+	p.pass(5 * time.Minute)
+	p.read(one)
+	observe.Eventually(t, "the silence ends, the promotion fails, and web3 is missing", func() bool {
+		return p.got("silent nodes in dev report again, or were removed: web2") == 1 && p.got("nodes in dev fail to take 2.0.0: web1") == 1 && p.got("dev is degraded: web3") == 1
+	})
+	// The next release is tried: neither has the failure ended, nor is the attempt one.
+	p.promote(takes)
+	p.report("web1", agent.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: agent.Failed, Phase: agent.Running, Attempt: &agent.Attempt{Target: takes, Started: 1, Open: true}})
+	p.read(one)
+	one.Notifier.Removed(dev, store.Removal{At: p.time(), By: "ann"}, []string{"web9"}) // notices are sent in their order
+	observe.Eventually(t, "a later notice", func() bool { return p.got("web9") == 1 })
+	if p.got("do not fail any more") != 0 {
+		t.Errorf("an attempt is the end: %q", p.messages)
+	}
+	p.converges("web1", takes)
+	p.read(one)
+	observe.Eventually(t, "the promotion's failure ends", func() bool { return p.got("do not fail any more: web1") == 1 })
+	if p.got("1 missing") != 1 || len(p.messages) != 6 {
+		t.Errorf("the messages are %q", p.messages)
+	}
+}
+
+// Removals, drift and certificates that nobody renews are announced once each, by any number of serves.
+func TestRemovalsDriftAndCertificatesAreAnnounced(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 3}\n")
+	one, other := p.serve(), p.serve()
+	at := p.time().Truncate(time.Minute)
+	gone := store.Identity{Removed: &store.Removal{At: at.Add(time.Second), By: "ann", Why: "the rack is sold"}}
+	identities := map[string]store.Identity{
+		"web1": gone, "web2": gone, "web9": {Removed: &store.Removal{At: at.Add(-48 * time.Hour), By: "bob"}},
+		"web3": {User: "u", Issued: at.Add(-80 * 24 * time.Hour), Until: at.Add(10 * 24 * time.Hour)}, "web4": {User: "v", Issued: at, Until: at.Add(90 * 24 * time.Hour)},
+	}
+	tell := func() {
+		t.Helper()
+		for _, k := range []counting{one, other} {
+			if err := k.identified(t.Context(), dev, identities); err != nil {
+				t.Fatal(err)
+			}
+			for _, node := range []string{"web3", "web4"} {
+				k.drifted(dev, agent.Run{ID: "1", Node: node, Drift: true, Result: agent.Result{Outcome: agent.Changed, Resources: []agent.ResourceEvent{{Resource: "File[/etc/motd]", Status: "changed"}}}}, node)
+			}
+			k.tellDrifts()
+		}
+	}
+	tell()
+	p.pass(3 * time.Minute)
+	tell()
+	observe.Eventually(t, "three messages", func() bool {
+		return p.got("nodes were removed from dev: web1, web2\nby ann: the rack is sold") == 1 && p.got("certificates in dev end soon\nweb3") == 1 &&
+			p.got("nodes in dev were changed outside of Pulley, and corrected: web3, web4\nFile[/etc/motd]") == 1
+	})
+	delete(identities, "web3")
+	tell()
+	observe.Eventually(t, "the certificate was renewed", func() bool { return p.got("certificates in dev were renewed") == 1 })
+	if len(p.messages) != 4 {
+		t.Errorf("the messages are %q", p.messages)
+	}
+}
