@@ -170,12 +170,16 @@ func (i *Installer) works(ctx context.Context) (bool, error) {
 	}
 	for _, path := range paths {
 		// In another root, the program may be a link that is valid only inside that root.
-		if info, err := os.Lstat(i.path(path)); err != nil || info.IsDir() {
+		at := *i
+		if path == i.Program { // the settings' path is that of this system
+			at.Root = ""
+		}
+		if info, err := os.Lstat(at.path(path)); err != nil || info.IsDir() {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		out, err := i.run(ctx, path, "--version")
+		out, err := at.run(ctx, path, "--version")
 		if err != nil {
 			i.log().Warn("the installed puppet does not start", "path", path, "error", err)
 			return false, nil

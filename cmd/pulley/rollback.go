@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -77,6 +79,9 @@ EXIT STATUS
 	return cmd
 }
 
+// maxUndone bounds the changes that a rollback lists.
+const maxUndone = 10
+
 func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref environments.Ref, scope store.Scope) error {
 	u, err := change.PlanRollback(ctx, s, ref, scope, r.to)
 	if err != nil {
@@ -92,6 +97,19 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 	}
 	cli.Cleanf(r.env.Stdout, "%s epoch %d (%s by %s): %s in %s: %s → %s\n", does,
 		u.Undo.Epoch, u.Undo.Kind, u.Undo.By, scope, ref, describeTarget(u.From), describeTarget(u.To))
+	for i, c := range u.All {
+		if i == maxUndone {
+			fmt.Fprintf(r.env.Stdout, "  it undoes %s more: `pulley history -e %s` lists them\n", cli.Count(len(u.All)-i, "change"), ref)
+			break
+		}
+		what := string(c.Why)
+		if c.Edit != nil {
+			what = strings.TrimSuffix(c.Edit.String()+": "+what, ": ")
+		}
+		if len(u.All) > 1 || what != "" {
+			cli.Cleanf(r.env.Stdout, "  it undoes epoch %d, %s by %s: %s\n", c.Epoch, c.Kind, c.By, cmp.Or(what, describeTarget(c.Before)+" → "+describeTarget(c.After)))
+		}
+	}
 	if u.Other != nil {
 		cli.Cleanf(r.env.Stdout, "  epoch %d of %s stays in force: `pulley rollback -e %s%s` rolls it back\n", u.Other.Epoch, u.Other.Scope(), ref, change.Flags(u.Other.Scope()))
 	}

@@ -14,9 +14,10 @@ type Undoing struct {
 	Scope Scope
 	From  agent.Target
 	To    agent.Target
-	Undo  store.Change  // the oldest change that it undoes
-	Moves []Move        // affected registered nodes
-	Other *store.Change // the newest change in force of another scope, if it is newer than Undo; it stays
+	Undo  store.Change   // the oldest change that it undoes
+	All   []store.Change // changes in force that it undoes, newest first
+	Moves []Move         // affected registered nodes
+	Other *store.Change  // the newest change in force of another scope, if it is newer than Undo; it stays
 }
 
 // PlanRollback returns the rollback of a scope: of its newest change in force or, with an epoch, of all its changes after
@@ -43,6 +44,7 @@ func planRollback(ctx context.Context, s *store.Store, ref environments.Ref, sco
 		return f, nil, nil
 	}
 	u.Moves = moves(f, scope, u.To)
+	u.All = store.InForce(history, scope, undo.Epoch)
 	u.Other = newerElsewhere(history, *undo)
 	return f, u, nil
 }

@@ -203,6 +203,9 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r 
 	if err != nil || sealer.DryRun {
 		return done, err
 	}
+	if a.Why == "" { // a rollback would undo it unnoticed
+		a.Why = "rotates the secrets of " + Scope{Role: r.Role}.String()
+	}
 	request := join.SealingRequest{Environment: ref.String(), Role: r.Role, Rotate: true, Lost: r.Lost}
 	var answer join.SealingAnswer
 	err = patiently(ctx, func() (err error) {

@@ -464,6 +464,18 @@ func Undo(history []Change, scope etcd.Scope) (undo Change, ok bool) {
 	return undo, ok
 }
 
+// InForce lists the changes of a scope, from an epoch on, that no rollback undid and that changed its target. The history is newest first.
+func InForce(history []Change, scope etcd.Scope, from agent.Epoch) (all []Change) {
+	for {
+		c, ok := Undo(history, scope)
+		if !ok || c.Epoch < from {
+			return all
+		}
+		all = append(all, c)
+		history = slices.DeleteFunc(slices.Clone(history), func(h Change) bool { return h.Epoch >= c.Epoch })
+	}
+}
+
 // UndoTo returns the change with which a scope left the target of an epoch, whether or not a rollback undid that epoch
 // later. The history is newest first; epoch is at least OldestReachable.
 func UndoTo(history []Change, scope etcd.Scope, epoch agent.Epoch) (undo Change, ok bool) {
