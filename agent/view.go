@@ -81,7 +81,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	attempt := attemptAt(s, v.Wanted)
 	hold := strictest(d.Holds)
 	switch {
-	case now.After(s.SilentFrom()):
+	case now.After(s.SilentFrom(now)):
 		v.State, v.Cause = Silent, Cause{ReasonSilent, Params{At: s.SeenAt}}
 	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
 		v.State, v.Cause = Held, s.retirement(d.Host.Request)
@@ -161,11 +161,15 @@ func (s *Status) retirement(r *Request) Cause {
 // runningSilence is the maximum time of a run before its node counts as silent: Puppet's default deadline and a margin.
 const runningSilence = 75 * time.Minute
 
-// SilentFrom returns the time from which a node without a new report counts as silent.
-func (s *Status) SilentFrom() time.Time {
+// SilentFrom returns the time from which a node without a new report counts as silent. The time of a clock that is ahead would hide the silence:
+// then the node reported before the others that reported later.
+func (s *Status) SilentFrom(now time.Time) time.Time {
 	quiet := max(silentAfter*s.Settings.Heartbeat, minSilence)
 	if s.Phase == Running {
 		quiet = max(quiet, runningSilence)
+	}
+	if s.SeenAt.Sub(now) > clockAhead && !s.Before.IsZero() {
+		return s.Before.Add(quiet)
 	}
 	return s.SeenAt.Add(quiet)
 }

@@ -116,6 +116,7 @@ func nodes(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		failing := Finding{Code: nodesFail, Severity: Problem, Environment: e.ref.String()}
 		silent := Finding{Code: nodesSilent, Severity: Warning, Environment: e.ref.String()}
+		ahead := Finding{Code: clocksAhead, Severity: Warning, Environment: e.ref.String()}
 		for _, n := range e.nodes {
 			found := &silent
 			switch n.State {
@@ -123,7 +124,9 @@ func nodes(f *facts) (all []Finding) {
 				found = &failing
 			case agent.Silent:
 			default:
-				continue
+				if found = &ahead; n.View.ClockAhead == 0 {
+					continue
+				}
 			}
 			p := &found.Params
 			if p.Count++; p.Count == 1 {
@@ -133,7 +136,7 @@ func nodes(f *facts) (all []Finding) {
 				p.Nodes = append(p.Nodes, n.Node)
 			}
 		}
-		for _, found := range []Finding{failing, silent} {
+		for _, found := range []Finding{failing, silent, ahead} {
 			if found.Params.Count > 0 {
 				found.Params.Count2 = int64(len(e.hosts))
 				all = append(all, found)

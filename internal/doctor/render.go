@@ -142,6 +142,7 @@ const (
 	nodesFine   Code = "nodes_fine"
 	nodesFail   Code = "nodes_fail"
 	nodesSilent Code = "nodes_silent"
+	clocksAhead Code = "clocks_ahead"
 
 	caFine         Code = "ca_fine"
 	caJoinObstacle Code = "ca_join_obstacle"
@@ -417,6 +418,9 @@ func (f Finding) render() (sentence, remedy string) {
 	case nodesSilent:
 		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
 			"run `pulley-agent run` on such a node: it names the cause"
+	case clocksAhead:
+		return fmt.Sprintf("%d of %d nodes have a clock that is ahead, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
+			"correct the clock of such a node: if it stops to report, it does not become silent until another node reports"
 	case nodesFine:
 		return fmt.Sprintf("nothing is wrong with the %d nodes of %s", p.Count, env), ""
 	case caFine:

@@ -117,7 +117,7 @@ func (w World) LastReport(node string) (at time.Time, ok bool) {
 // SilentFrom returns the time from which a node counts as silent unless it reports again.
 func (w World) SilentFrom(node string) time.Time {
 	st := w.Statuses[node]
-	return st.SilentFrom()
+	return st.SilentFrom(w.Now)
 }
 
 // Reported reports whether a node's last report is from the machine in its record, and not from an earlier one. A

@@ -163,7 +163,7 @@ func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, e
 	for _, node := range names {
 		one, status := m.asked[node], statuses[node]
 		a := status.Answer
-		running := status.Phase == agent.Running && !now.After(status.SilentFrom())
+		running := status.Phase == agent.Running && !now.After(status.SilentFrom(now))
 		switch waited := now.Sub(one.at); {
 		case a != nil && a.ID == one.request.ID && a.Cause != nil:
 			ended(RanNode{Node: node, End: Refused, Why: a.Sentence()})
@@ -216,7 +216,7 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, e
 		case !reported:
 			ended(RanNode{Node: node, End: Silent, Why: "it never reported"})
 			continue
-		case now.After(status.SilentFrom()):
+		case now.After(status.SilentFrom(now)):
 			ended(RanNode{Node: node, End: Silent, Why: "it last reported at " + status.SeenAt.UTC().Format(time.RFC3339)})
 			continue
 		case status.Phase == agent.Running:

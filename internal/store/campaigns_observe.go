@@ -39,6 +39,13 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 	if len(c.Plan.Policy.Limits()) > 0 && err == nil {
 		err = s.replaced(ctx, k, o.Nodes)
 	}
+	var reports []*report
+	for name, n := range o.Nodes {
+		if n.Status != nil {
+			reports = append(reports, &report{name, n.Status, n.StatusAt})
+		}
+	}
+	inOrder(reports)
 	for name, n := range o.Nodes {
 		o.Nodes[name] = c.look(f, name, n, now)
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -214,8 +215,38 @@ func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState
 	if err := s.ordersOf(ctx, ref, f, more...); err != nil {
 		return nil, err
 	}
-	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, s.db.Env(ref).Statuses(), more...)
+	f.Statuses, unread, err = s.statuses(ctx, ref, more...)
 	return unread, err
+}
+
+func (s *Fleet) statuses(ctx context.Context, ref environments.Ref, more ...clientv3.OpOption) (all map[string]agent.Status, unread []string, err error) {
+	var read []*report
+	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st agent.Status, revision int64) {
+		read = append(read, &report{etcd.Unescape(rest), &st, revision})
+	}, more...)
+	inOrder(read)
+	all = make(map[string]agent.Status, len(read))
+	for _, r := range read {
+		all[r.node] = *r.status
+	}
+	return all, unread, err
+}
+
+type report struct {
+	node     string
+	status   *agent.Status
+	revision int64
+}
+
+// inOrder compares the times of reports with their order in etcd.
+func inOrder(all []*report) {
+	slices.SortFunc(all, func(a, b *report) int { return cmp.Compare(b.revision, a.revision) })
+	var first time.Time // of the newer ones
+	for _, r := range all {
+		if r.status.Before = first; first.IsZero() || r.status.SeenAt.Before(first) {
+			first = r.status.SeenAt
+		}
+	}
 }
 
 // ordersOf reads the host list, the holds and the assignments.
@@ -278,7 +309,7 @@ func (s *Fleet) Exports(ctx context.Context, ref environments.Ref) (hosts map[st
 
 // Statuses returns the last readable reports of all nodes.
 func (s *Fleet) Statuses(ctx context.Context, ref environments.Ref) (map[string]agent.Status, error) {
-	statuses, _, err := etcd.ReadAll[agent.Status](ctx, s.db, s.db.Env(ref).Statuses())
+	statuses, _, err := s.statuses(ctx, ref)
 	return statuses, etcd.Wrap(err, "cannot list the statuses of %s", ref)
 }
 

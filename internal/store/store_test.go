@@ -548,3 +548,32 @@ func (c counter) Write(b []byte) (int, error) {
 	c.n.Add(int64(len(b)))
 	return c.Writer.Write(b)
 }
+
+// A machine that is gone for months stays in the count of available nodes if its last report has the time of a clock that was a year ahead.
+func TestClockThatIsAheadHidesNoSilence(t *testing.T) {
+	t.Parallel()
+	server := shared.Keyspace(t)
+	st, ctx, now := open(t, server, ""), t.Context(), time.Now()
+	report := func(node string, at time.Time) {
+		t.Helper()
+		err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node, SeenAt: at, Settings: agent.DefaultSettings()}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	report("old1", now.Add(365*24*time.Hour))
+	report("honest1", now.Add(-40*time.Minute))
+	report("late1", now.Add(4*time.Minute))
+	report("new1", now.Add(365*24*time.Hour))
+	report("honest2", now.Add(-time.Minute))
+	all, err := st.Fleet.Statuses(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, silent := range map[string]bool{"old1": true, "honest1": true, "late1": false, "new1": false, "honest2": false} {
+		status := all[node]
+		if v := agent.Look(&status, agent.Desired{Host: &agent.Host{Node: node}}, now); (v.State == agent.Silent) != silent {
+			t.Errorf("%s is %s, silent: %t", node, v.State, silent)
+		}
+	}
+}

@@ -690,7 +690,7 @@ func TestSilentFromMatchesAgent(t *testing.T) {
 	} {
 		st := agent.Status{SeenAt: noon, Phase: c.phase}
 		st.Settings.Heartbeat = c.beat
-		at, d := st.SilentFrom(), agent.Desired{Host: &agent.Host{At: noon}}
+		at, d := st.SilentFrom(noon), agent.Desired{Host: &agent.Host{At: noon}}
 		if !at.Equal(noon.Add(c.quiet)) {
 			t.Errorf("with a heartbeat of %s, %s: it is silent from %s, want after %s", c.beat, c.phase, at, c.quiet)
 		}
