@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -226,7 +227,7 @@ func (s *State) forget() {
 	if a := s.attempt(s.Enforcing); a != nil && a.Open {
 		a.Started--
 		a.Open = false
-		if a.Started == 0 && (s.Outcome != Failed || s.Enforcing != s.LastGood) {
+		if a.Started == 0 && (a.Kind == "" || s.Enforcing != s.LastGood) {
 			s.forgive(s.Enforcing)
 		}
 	}
@@ -234,13 +235,13 @@ func (s *State) forget() {
 	s.Before, s.OpenRun, s.Asked, s.Ordered = Target{}, "", "", ""
 }
 
-// restart makes an attempt at t due without those before it. At the last good target they show that the node fails, and stay with a count
-// of zero until a run succeeds.
-func (s *State) restart(t Target) {
+// Restart makes an attempt at t due without those before it. At the last good target they show that the node fails, or that a run was
+// interrupted, and stay with a count of zero until a run succeeds.
+func (s *State) Restart(t Target) {
 	if t != s.LastGood {
 		s.forgive(t)
 	} else if a := s.attempt(t); a != nil {
-		a.Started, a.Finished = 0, 0
+		a.Started, a.Finished, a.Kind = 0, 0, cmp.Or(a.Kind, Between)
 	}
 }
 

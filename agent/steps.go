@@ -149,7 +149,7 @@ func (t *tick) decide(ctx context.Context) error {
 	forgot := t.recall()
 	if a := t.desired.Assignment(); a != nil && a.ID != t.state.Assignment && !t.opts.Noop {
 		t.state.Assignment, forgot = a.ID, true
-		t.state.restart(t.desired.Wanted())
+		t.state.Restart(t.desired.Wanted())
 	}
 	t.decision = t.judge()
 	if t.decision.Action == Retire && !t.opts.Keep {

@@ -209,24 +209,34 @@ func TestFailureOutlivesTargetWithSameLayers(t *testing.T) {
 	}
 }
 
-// An assignment of the target in place, for example of another agent, begins attempts afresh, and must not hide that the last run failed.
-// The same holds if the run that it makes due does not begin.
+// An assignment of the target in place, for example of another agent, begins attempts afresh, and must not hide that the last run failed or was
+// killed. The same holds if the run that it makes due does not begin.
 func TestAssignmentRepeatsFailedEnforcement(t *testing.T) {
-	w := fleetOn(t, verA)
-	w.puppet.result = failing
-	w.tick(t, Options{Force: true})
-	w.etcd.operator(t, func(d *Desired) { d.Assigned = &Assignment{ID: "r1", Target: verA, Epoch: d.Gate.Epoch} })
-	w.puppet.result = func(Job) (Result, error) {
-		return Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetServerAway}}, nil
+	for name, during := range map[string]func(Job){"failed": nil, "killed": func(Job) { panic("killed") }} {
+		t.Run(name, func(t *testing.T) {
+			w := fleetOn(t, verA)
+			w.puppet.during, w.puppet.result = during, failing
+			func() {
+				defer func() { _ = recover() }()
+				w.tick(t, Options{Force: true})
+			}()
+			w.content.held, w.puppet.during = 0, nil
+			w.etcd.operator(t, func(d *Desired) { d.Assigned = &Assignment{ID: "r1", Target: verA, Epoch: d.Gate.Epoch} })
+			w.puppet.result = func(Job) (Result, error) {
+				return Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetServerAway}}, nil
+			}
+			w.tick(t)
+			if s := w.etcd.status(t); Look(&s, w.etcd.load().Desired, w.now).State != FailedState {
+				t.Errorf("it counts as sound: %+v", s)
+			}
+			if len(w.puppet.jobs) != 1 || w.attempt(t, verA) == nil {
+				t.Fatalf("the enforcement was not repeated, or is forgotten: %+v", w.state(t))
+			}
+			w.now, w.puppet.result = w.now.Add(awayGap+time.Second), nil
+			w.good(t)
+			w.looks(t, Converged)
+		})
 	}
-	w.tick(t)
-	w.looks(t, FailedState)
-	if len(w.puppet.jobs) != 1 || w.attempt(t, verA) == nil {
-		t.Fatalf("the failed enforcement was not repeated, or is forgotten: %+v", w.state(t))
-	}
-	w.now, w.puppet.result = w.now.Add(awayGap+time.Second), nil
-	w.good(t)
-	w.looks(t, Converged)
 }
 
 func failing(Job) (Result, error) {

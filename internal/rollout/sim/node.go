@@ -123,7 +123,7 @@ func (n *node) tick() {
 	}
 	if a := d.Assignment(); a != nil && a.ID != n.state.Assignment {
 		n.state.Assignment = a.ID
-		n.state.Attempts = slices.DeleteFunc(slices.Clone(n.state.Attempts), func(old agent.Attempt) bool { return old.Target == d.Wanted() })
+		n.state.Restart(d.Wanted())
 	}
 	dec := agent.Decide(agent.Observed{
 		Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id,
