@@ -40,6 +40,17 @@ func (d *Server) readNames(ctx context.Context, ref environments.Ref) (names, er
 		return names{}, err
 	}
 	all.owned = hosts.Owned(all.listed, exports, all.Networks, all.AddressFact)
+	for node, p := range d.pending[ref] {
+		if slices.Equal(all.listed[node].Addresses, p.Addresses) || d.Now().Sub(p.At).Abs() > requestTime { // it is written, or was not
+			delete(d.pending[ref], node)
+			continue
+		}
+		for a := range all.main(p) {
+			if all.owned[a] == "" {
+				all.owned[a] = node
+			}
+		}
+	}
 	for n := range spec.Nodes() {
 		if _, listed := all.listed[n.String()]; !listed {
 			all.listed[n.String()] = agent.Host{}
@@ -64,7 +75,7 @@ func (d *Server) described(ctx context.Context, ref environments.Ref, node, role
 		h = all.describe(node, m, from)
 		h.Role = role
 		again = len(h.Refused) > 0 || was.Node != "" && !slices.Equal(was.Addresses, h.Addresses)
-		all.add(h)
+		d.add(ref, all, h)
 	}
 	if err = d.names.use(ctx, ref, namesLast, describe); err == nil && again {
 		err = d.names.use(ctx, ref, 0, describe)
@@ -72,13 +83,23 @@ func (d *Server) described(ctx context.Context, ref environments.Ref, node, role
 	return h, err
 }
 
-// add adds an entry before it is written, for the next requests. Two nodes that register one address at the same instant may both be accepted: it is
-// then the main one of neither, and doctor names both.
-func (all names) add(h agent.Host) {
+// add adds an entry before it is written, for the next requests. It stays pending until a read finds it. Two nodes that register one address at
+// two instances of serve at the same instant may both be accepted: it is then the main one of neither, and doctor names both.
+func (d *Server) add(ref environments.Ref, all names, h agent.Host) {
 	all.listed[h.Node] = h
-	for a, node := range hosts.Owned(map[string]agent.Host{h.Node: h}, nil, all.Networks, "") {
-		all.owned[a] = node
+	for a := range all.main(h) {
+		all.owned[a] = h.Node
 	}
+	if d.pending[ref] == nil {
+		d.pending[ref] = map[string]agent.Host{}
+	}
+	h.At = d.Now()
+	d.pending[ref][h.Node] = h
+}
+
+// main returns the addresses that no other node can register because of an entry.
+func (all names) main(h agent.Host) map[netip.Addr]string {
+	return hosts.Owned(map[string]agent.Host{h.Node: h}, nil, all.Networks, "")
 }
 
 // describe separates what a machine says of itself from what belongs to other nodes. An address that the machine uses now, as its

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -145,5 +146,16 @@ func TestMainAddressesOfOthersAreRefused(t *testing.T) {
 	elsewhere.is.Addresses = []string{"10.1.0.4", "172.17.0.1"} // it is the main address of none any more
 	if err := elsewhere.Register(t.Context(), elsewhere.is); err != nil {
 		t.Error(err)
+	}
+
+	// An address that serve accepted and did not write yet, while it reads the list for a third node.
+	for node, refused := range []int{0, 1} {
+		h, err := s.described(t.Context(), dev, fmt.Sprintf("db%d", node+1), "db", join.Machine{Addresses: []string{"10.1.0.9"}}, "192.0.2.9")
+		if err == nil {
+			err = s.names.use(t.Context(), dev, 0, func(names) {})
+		}
+		if err != nil || len(h.Refused) != refused {
+			t.Errorf("%s: %d addresses are refused, want %d: %v", h.Node, len(h.Refused), refused, err)
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/pki"
@@ -83,7 +84,8 @@ type Server struct {
 	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
 	boots   cache[map[string]store.FirstBoot] // by key
 	names   cache[names]
-	joined  cache[map[string]bool] // first boots that hold a name, by key
+	pending map[environments.Ref]map[string]agent.Host // entries of the host list that are being written; names.mu guards it
+	joined  cache[map[string]bool]                     // first boots that hold a name, by key
 }
 
 // New returns a server of joins.
@@ -105,7 +107,7 @@ func New(c Config) *Server {
 		all, _, err := c.Store.FirstBoots.List(ctx, ref)
 		return all, err
 	})
-	d.names = newCache(c.Now, d.readNames)
+	d.names, d.pending = newCache(c.Now, d.readNames), map[environments.Ref]map[string]agent.Host{}
 	d.joined = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]bool, error) {
 		all, _, err := c.Store.Identities.List(ctx, ref)
 		machines := map[string]bool{}
