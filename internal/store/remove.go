@@ -22,14 +22,23 @@ import (
 // because the machine still exists. It returns ErrNotFound if there was nothing to remove. It may be repeated after a
 // crash at any point.
 func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
+	shut := false
 	err := etcd.Retry(ctx, func() error {
 		found, err := s.shutOut(ctx, ref, node)
-		if err == nil {
+		if shut = shut || found; err == nil {
 			err = s.takeOff(ctx, ref, node, r, found)
 		}
 		return err
 	})
-	return etcd.Wrap(err, "cannot remove node %s", node)
+	return etcd.Wrap(unfinished(err, shut), "cannot remove node %s", node)
+}
+
+// unfinished adds to the error of a removal that the node is shut out already, and how to remove the rest.
+func unfinished(err error, shut bool) error {
+	if err == nil || !shut || errors.Is(err, etcd.ErrFull) || errors.Is(err, etcd.ErrNotFound) { // the command knows more of a full etcd
+		return err
+	}
+	return fmt.Errorf("%w\nrepeat the command to remove the rest: the node's certificate is rejected already", err)
 }
 
 // shutOut deletes a node's users and its role, and reports whether there were any. It runs first: the guards of the
@@ -48,9 +57,10 @@ func (s *Joins) shutOut(ctx context.Context, ref environments.Ref, node string) 
 	if err == nil {
 		err = s.access.dropUsers(ctx, users, "")
 	}
-	if err == nil {
-		err = s.access.DropNodeRole(ctx, env, node)
+	if err != nil {
+		return false, err
 	}
+	err = s.access.DropNodeRole(ctx, env, node)
 	return resp.Responses[0].GetResponseDeleteRange().Deleted > 0 || len(users) > 0, err
 }
 
@@ -163,6 +173,7 @@ type Forgotten struct {
 // it also frees space. It revokes the node's access before any deletion: the node cannot write its reports again.
 func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (f Forgotten, err error) {
 	known, err := s.shutOut(ctx, ref, node)
+	shut := known
 	if err == nil {
 		f.Keys, err = s.forget(ctx, ref, node)
 	}
@@ -180,10 +191,10 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 		f.Bytes, err = s.cluster.MakeRoom(ctx)
 	}
 	if err != nil {
-		return f, fmt.Errorf("cannot forget node %s: %w", node, err)
+		return f, fmt.Errorf("cannot forget node %s: %w", node, unfinished(err, shut))
 	}
 	if err := s.RemoveNode(ctx, ref, node, r); err != nil && !(errors.Is(err, etcd.ErrNotFound) && (known || f.Keys > 0)) {
-		return f, err
+		return f, unfinished(err, shut)
 	}
 	return f, nil
 }

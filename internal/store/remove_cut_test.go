@@ -148,3 +148,42 @@ func TestLoginDuringRevocationCreatesNoOperator(t *testing.T) {
 		t.Errorf("the users are %q (%v)", users, err)
 	}
 }
+
+// An operator whose removal breaks off believes that the node is still in the fleet with its certificate, or that all of it is gone. The test
+// breaks it off before each of its calls to etcd.
+func TestInterruptedRemovalSaysWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, user := server.Admin(), "pulley/node/dev/controller1/00000000000000aa"
+	removal := store.Removal{At: time.Now(), By: "ann"}
+	for calls := int32(1); ; calls++ {
+		joined(t, server, "controller1", user)
+		ctx, cancel := context.WithCancel(t.Context())
+		var err error
+		store.CancelAfter(server.Admin(), calls, cancel, func(cut *store.Store) {
+			_, err = cut.Joins.ForgetNode(ctx, dev, "controller1", removal)
+		})
+		whole := ctx.Err() == nil
+		cancel()
+		if err == nil && whole {
+			break
+		}
+		users, other := st.Access.Users(t.Context())
+		if other != nil {
+			t.Fatal(other)
+		}
+		shut := !slices.Contains(users, user)
+		if err != nil && strings.Contains(err.Error(), "the node's certificate is rejected already") != shut {
+			t.Errorf("broken off before call %d, with its user gone: %t: %v", calls, shut, err)
+		}
+		if _, err := st.Joins.ForgetNode(t.Context(), dev, "controller1", removal); err != nil && !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("once more, after %d calls: %v", calls, err)
+		}
+		if left := of(t, server, "controller1"); len(left) > 2 { // its identity and its cleanup
+			t.Errorf("after %d calls and once more, this is left: %q", calls, left)
+		}
+		if _, err := server.ClientOf(etcdtest.Serve).Delete(t.Context(), "/pulley/v1/identities/dev/controller1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
