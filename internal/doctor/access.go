@@ -177,6 +177,11 @@ func (f *facts) strays() (users []pki.Name, roles [][2]string) {
 				wanted[f.names.NodeRole(env, node)] = true
 			}
 		}
+		for _, u := range e.damaged {
+			if u.OfUser {
+				wanted[f.names.NodeRole(env, u.Node)] = true
+			}
+		}
 	}
 	for user := range sorted(f.access.Users) {
 		n, err := pki.ParseName(user)
@@ -205,6 +210,23 @@ func (f *facts) strays() (users []pki.Name, roles [][2]string) {
 		}
 	}
 	return users, roles
+}
+
+// unreadOwner returns the key of a record that cannot be read and may name a user; "" for none.
+func (f *facts) unreadOwner(n pki.Name) string {
+	for _, u := range f.unreadable {
+		if u.OfUser && n.Kind == pki.KindOperator && strings.HasSuffix(u.Key, "/"+n.Subject) {
+			return u.Key
+		}
+	}
+	for _, e := range f.environments {
+		for _, u := range e.damaged {
+			if u.OfUser && n.Kind == pki.KindNode && e.ref.String() == n.Environment && u.Node == n.Subject {
+				return u.Key
+			}
+		}
+	}
+	return ""
 }
 
 // repairInstallation makes the installation's id where it is missing.

@@ -151,6 +151,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	var errs []error
 	try := func(_ any, err error) { errs = append(errs, err) }
 	try(nil, st.Access.EnsureNode(ctx, "dev", "controller2", stray))
+	try(nil, st.Access.EnsureNode(ctx, "dev", "strange", "pulley/node/dev/strange/00000000000000cc"))
 	try(nil, st.Access.EnsureOperator(ctx, "pulley/operator/ghost/00000000000000ee", store.RoleOperator))
 	try(nil, st.Access.DropUser(ctx, nodeB)) // half of a removal
 	try(raw.RoleRevokePermission(ctx, "pulley/nodes/dev", "/pulley/v1/releases/", "/pulley/v1/releases0"))
@@ -191,6 +192,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		"problem grants role pulley/viewer", // only where it is wrong
 		"problem leftovers etcd user " + stray + " has no owner",
 		"problem leftovers etcd user pulley/operator/ghost/00000000000000ee has no owner",
+		"warning leftovers etcd user pulley/node/dev/strange/00000000000000cc may belong to /pulley/v1/identities/dev/strange, which cannot be read",
 		"problem operators operator ann has no etcd user",
 		"problem readable cannot read key /pulley/v1/identities/dev/strange",
 		"problem readable rollout r3 is in progress, and cannot be read: not found -> end it: `pulley recover -e dev`",

@@ -389,6 +389,9 @@ func leftovers(f *facts) (all []Finding) {
 		if n.Kind == pki.KindNode {
 			found.Node = n.Subject
 		}
+		if key := f.unreadOwner(n); key != "" {
+			found.Code, found.Severity, found.Params.Key = ownerUnreadable, Warning, key
+		}
 		all = append(all, found)
 	}
 	if len(roles) > 0 {

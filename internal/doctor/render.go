@@ -128,6 +128,7 @@ const (
 	precreatedUnused   Code = "precreated_unused"
 	Stray              Code = "stray_user"
 	moreStrays         Code = "more_stray_users"
+	ownerUnreadable    Code = "user_owner_unreadable"
 	strayRoles         Code = "stray_roles"
 	straysKept         Code = "strays_kept"
 	straysDeleted      Code = "strays_deleted"
@@ -385,6 +386,8 @@ func (f Finding) render() (sentence, remedy string) {
 		return "an etcd user is pre-created for " + node + ", which needs none", "`pulley serve` deletes it by itself; or: " + fixIt
 	case Stray:
 		return "etcd user " + p.User + " has no owner: its certificate is still valid", fixIt
+	case ownerUnreadable:
+		return "etcd user " + p.User + " may belong to " + p.Key + ", which cannot be read: it is kept", "repair that record first: `pulley doctor` has the remedy under readable"
 	case moreStrays:
 		return fmt.Sprintf("and %d more etcd users have no owner", p.Count), fixIt
 	case strayRoles:
