@@ -20,7 +20,8 @@ func newPromote(o *options) *cobra.Command {
 		Use:   "promote VERSION -e ENVIRONMENT",
 		Short: "Make a release the target of an environment, a role or a node",
 		Long: `promote takes an exact version, or a constraint such as '~> 1.4', which it resolves now. Every node of the scope takes the
-release at its next tick. --inherit removes the target of a role or a node: its nodes take the environment's target.
+release at its next tick. It refuses a release of another repository than those that the environment has, unless --foreign is given.
+A constraint picks none. Where the releases of the environment are of a named repository, as 1.4.0+shop, 1.5.0 means 1.5.0+shop. --inherit removes the target of a role or a node: its nodes take the environment's target.
 
 Nodes with allowed signers go below the highest release that they ever attempted only if --sign-key permits it. With a key,
 promote also sets the current target again if it was set without a key. If the stored environment has allowed signers, promote
@@ -73,16 +74,21 @@ EXIT STATUS
 	o.sign.addUnsigned(cmd)
 	o.addDryRun(cmd)
 	o.addAbort(cmd)
+	o.addForeign(cmd)
 	cmd.Flags().BoolVar(&inherit, "inherit", false, "remove the target of the role or node")
 	o.wait.add(cmd, "wait until the nodes took the target")
 	o.addMessage(cmd, "reason")
 	return cmd
 }
 
+func (o *options) addForeign(c *cobra.Command) {
+	c.Flags().BoolVar(&o.foreign, "foreign", false, "take a release of another repository than those that the environment has")
+}
+
 // changing returns the author of a change.
 func (o *options) changing() change.Author {
 	return change.Author{
-		Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Rollout: o.rollout, DryRun: o.dryRun,
+		Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Foreign: o.foreign, Rollout: o.rollout, DryRun: o.dryRun,
 		Look: o.lookFirst,
 	}
 }

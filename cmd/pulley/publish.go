@@ -75,7 +75,7 @@ EXIT STATUS
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, dir) })
 		},
 	}
-	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0")
+	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0, or 1.4.0+shop for a repository with a name")
 	p.addMessage(cmd, "description (default: the subject of the git commit)")
 	cmd.Flags().StringVar(&p.ref, "git-ref", "", "publish DIR as of this branch, tag or commit, not the work tree")
 	cmd.Flags().StringVar(&p.branch, "branch", "", "branch that a Puppetfile follows with :control_branch (default: the branch of the folder, or --git-ref)")
@@ -277,7 +277,7 @@ func (p publishOptions) show(ctx context.Context, s *store.Store, dir string) (e
 	}
 	there := false
 	if s != nil {
-		if there, err = s.Releases.Published(ctx, p.version, from.Manifest.Tree()); err != nil {
+		if there, err = from.Published(ctx, s.Releases, p.version); err != nil {
 			return err
 		}
 	}

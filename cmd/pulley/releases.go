@@ -62,7 +62,7 @@ func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
 			fmt.Fprintln(o.env.Stdout, "no release is published\npublish one with `pulley publish DIR --version 1.0.0`")
 			return nil
 		}
-		t.Row("VERSION", "TREE", "FILES", "SIZE", "STORED", "SIGNED", "PUBLISHED", "BY", "COMMIT", "MESSAGE")
+		t.Row("VERSION", "REPOSITORY", "TREE", "FILES", "SIZE", "STORED", "SIGNED", "PUBLISHED", "BY", "COMMIT", "MESSAGE")
 		for _, r := range all {
 			commit := fmt.Sprintf("%.10s", r.Commit)
 			if r.Dirty {
@@ -72,7 +72,7 @@ func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
 			if len(r.Signatures) > 0 {
 				signed = "yes"
 			}
-			t.Row(r.Version, fmt.Sprintf("%.12s", r.Content.Tree), strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
+			t.Row(r.Version, r.Origin(), fmt.Sprintf("%.12s", r.Content.Tree), strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
 				cli.Bytes(r.Added()), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, noteOf(r))
 		}
 		return nil

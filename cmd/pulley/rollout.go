@@ -48,7 +48,8 @@ func newRolloutStart(o *options) *cobra.Command {
 		Use: "start [VERSION] -e ENVIRONMENT", Short: "Start a rollout of a release, of live data or of the agent",
 		Long: `start begins a rollout of a release to all registered nodes of an environment, or of a role. Nodes with a release of their own or of
 their role keep it. With --data, all nodes take a generation of live data, which ` + "`pulley data history`" + ` lists; with both, a release
-and data. The target of the environment changes when the rollout completes; new machines take the old one until then.
+and data. The target of the environment changes when the rollout completes; new machines take the old one until then. As promote, start
+refuses a release of another repository than those that the environment has, unless --foreign is given.
 
 With --agent, nodes upgrade pulley-agent to a published version, which becomes the desired one when the rollout completes.
 
@@ -95,6 +96,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 	cmd.Flags().Int64Var(&data, "data", 0, "generation of live data (default: nodes keep theirs)")
 	o.sign.add(cmd)
 	o.sign.addUnsigned(cmd)
+	o.addForeign(cmd)
 	o.addDryRun(cmd)
 	o.addMessage(cmd, "reason")
 	return cmd

@@ -65,6 +65,7 @@ type options struct {
 	yes        bool // do not ask for confirmation
 	dryRun     bool // the store writes nothing
 	aborts     bool // end a rollout in progress
+	foreign    bool // take a release of another repository
 	rollout    bool // roll out new live data
 	payload    bool // standard output is for a program
 

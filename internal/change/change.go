@@ -26,6 +26,7 @@ type Author struct {
 	store.Author
 	Key      *trust.Key
 	Unsigned bool              // the author confirmed a change that nodes with allowed signers refuse
+	Foreign  bool              // a release may be of another repository than those that the environment has
 	Rollout  bool              // of live data: a rollout brings the new generation to the nodes
 	DryRun   bool              // nothing is written: no rollout can name the new generation, and no node previews it
 	based    *agent.Generation // of the data that a rollout of data was made from; nil: any
@@ -232,6 +233,11 @@ func directPromotion(f store.FleetState, ref environments.Ref, scope Scope, afte
 		fmt.Sprintf("`pulley rollout start %s -e %s%s`", release, ref, Flags(scope)))
 }
 
+// taker is what decides which releases a scope takes.
+func taker(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, scope Scope, a Author) (store.Taker, error) {
+	return s.Releases.Taker(ctx, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
+}
+
 // Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
 // With a key, Promote repeats a target that is in force without a signed permit.
 func Promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (done Targets, err error) {
@@ -250,7 +256,11 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 	var after agent.Target
 	signed := true
 	if version != "" {
-		r, err := s.Releases.Resolve(ctx, version)
+		taker, err := taker(ctx, s, ref, f.Desires, scope, a)
+		if err != nil {
+			return Targets{}, err
+		}
+		r, err := s.Releases.Resolve(ctx, version, taker)
 		if err != nil {
 			return Targets{}, err
 		}

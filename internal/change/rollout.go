@@ -155,9 +155,17 @@ type RolloutTarget struct {
 }
 
 // find reads the target. remedy is what signs the part of it that nobody signed; "" if all of it is signed.
-func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref environments.Ref) (target agent.Target, remedy string, err error) {
+func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, a Author) (target agent.Target, remedy string, err error) {
 	if t.Version != "" {
-		release, err := s.Releases.Resolve(ctx, t.Version)
+		d, err := s.Targets.Desires(ctx, ref)
+		if err != nil {
+			return target, "", err
+		}
+		taker, err := taker(ctx, s, ref, d, scope, a)
+		if err != nil {
+			return target, "", err
+		}
+		release, err := s.Releases.Resolve(ctx, t.Version, taker)
 		if err != nil {
 			return target, "", err
 		}
@@ -188,7 +196,7 @@ func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 			r, err = startAgentRollout(ctx, s, ref, scope, to.Agent, to.Downgrade, a)
 			return err
 		}
-		target, remedy, err := to.find(ctx, s, ref)
+		target, remedy, err := to.find(ctx, s, ref, scope, a)
 		if err == nil {
 			r, err = startRollout(ctx, s, ref, scope, target, remedy, a)
 		}

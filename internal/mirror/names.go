@@ -14,7 +14,7 @@ import (
 var ErrAbsent = errors.New("there is none")
 
 // Lines are named by versions. Names therefore need no escaping, in URLs and as files.
-var lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
+var lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+-]{0,63}$`)
 
 const (
 	contentFolder = "content/"

@@ -95,7 +95,16 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now
 func candidate(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (agent.Target, error) {
 	var t agent.Target
 	if q.Release != "" {
-		r, err := s.Releases.Resolve(ctx, q.Release)
+		d, err := s.Targets.Desires(ctx, ref)
+		if err != nil {
+			return t, err
+		}
+		_, exact := store.ParseVersion(q.Release)
+		taker, err := s.Releases.Taker(ctx, ref, exact == nil, d.Default.Release)
+		if err != nil {
+			return t, err
+		}
+		r, err := s.Releases.Resolve(ctx, q.Release, taker)
 		if err != nil {
 			return t, err
 		}

@@ -22,7 +22,7 @@ const (
 // PruneOptions select what to keep in addition to the values in use.
 type PruneOptions struct {
 	By      string
-	Keep    int           // this many releases with the highest versions, and this many of the most recently published
+	Keep    int           // of each repository, this many releases with the highest versions, and this many of the most recently published
 	History time.Duration // younger changes can be rolled back, and younger live data stays; 0 is DefaultPruneHistory
 	Changes int           // this many changes per environment can be rolled back, however old; 0 is DefaultPruneChanges
 }
@@ -191,11 +191,13 @@ func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references fun
 		}
 		p.planData(e, data)
 	}
-	for i, r := range newest(f.Releases, o.Keep) {
-		keep(KeptRelease{Version: r.Version, Reason: KeptHighest, Place: i + 1})
-	}
-	for i, r := range newest(byTime(f.Releases), o.Keep) {
-		keep(KeptRelease{Version: r.Version, Reason: KeptLatest, Place: i + 1})
+	for _, all := range byRepository(f.Releases) {
+		for i, r := range newest(all, o.Keep) {
+			keep(KeptRelease{Version: r.Version, Reason: KeptHighest, Place: i + 1})
+		}
+		for i, r := range newest(byTime(all), o.Keep) {
+			keep(KeptRelease{Version: r.Version, Reason: KeptLatest, Place: i + 1})
+		}
 	}
 	var stay []store.SignedRelease
 	for _, r := range f.Releases {
@@ -315,6 +317,18 @@ func newest(all []store.SignedRelease, n int) []store.SignedRelease {
 	last := slices.Clone(all[max(0, len(all)-n):])
 	slices.Reverse(last)
 	return last
+}
+
+// byRepository groups releases. One that is of two groups, as a repository that got an environment, is in the first.
+func byRepository(all []store.SignedRelease) (groups [][]store.SignedRelease) {
+	for _, r := range all {
+		i := slices.IndexFunc(groups, func(g []store.SignedRelease) bool { return g[len(g)-1].Beside(r.Release) })
+		if i < 0 {
+			groups, i = append(groups, nil), len(groups)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
 }
 
 func byTime(all []store.SignedRelease) []store.SignedRelease {

@@ -143,3 +143,18 @@ func TestPruneOptionsHaveDefaults(t *testing.T) {
 		}
 	}
 }
+
+// A team that publishes often must not remove the releases of another one.
+func TestPruneKeepsReleasesOfEachRepository(t *testing.T) {
+	t.Parallel()
+	of := func(version string, environments ...string) store.SignedRelease {
+		r := at(version, 0, 0, 1)
+		r.Environments = environments
+		return r
+	}
+	all := []store.SignedRelease{of("0.1.0", "shop"), of("0.2.0", "shop"), of("1.0.0", "dev"), of("1.0.0+web", "dev"), of("2.0.0", "dev", "prod"), of("3.0.0+web", "web")}
+	p, err := planPrune(store.PruneFacts{Releases: all}, PruneOptions{Keep: 1}, planned, twoObjects)
+	if got := strings.Join(p.Releases, " "); err != nil || got != "0.1.0 1.0.0 1.0.0+web" {
+		t.Errorf("%s %v", got, err)
+	}
+}

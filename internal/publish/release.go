@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/content"
+	"pulley/internal/controlrepo"
 	"pulley/internal/source"
 	"pulley/internal/store"
 	"pulley/internal/trust"
@@ -87,14 +90,14 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 	if err != nil {
 		return Result{}, err
 	}
-	done := Result{Release: b.record(), Signed: b.wish.Key != nil}
+	done := Result{Release: b.from.record(b.wish), Signed: b.wish.Key != nil}
 	tree := b.from.Manifest.Tree()
 	for _, r := range all {
 		if r.Version == b.wish.Version && r.Content.Tree == tree {
 			return b.existing(ctx, r)
 		}
 	}
-	parent, of, err := b.openParent(ctx, all, taken)
+	parent, of, err := b.openParent(ctx, done.Release, all, taken)
 	if err != nil {
 		return done, err
 	}
@@ -156,17 +159,24 @@ func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
 	return all, err
 }
 
-func (b *build) record() store.Release {
-	facts := b.from.Facts
+// record describes the release, without its content.
+func (f *Folder) record(w Wish) store.Release {
+	facts := f.Facts
 	r := store.Release{
-		Version: b.wish.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: agent.Prose(b.wish.Message), Author: b.wish.By,
-		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), At: b.wish.At.UTC().Truncate(time.Second),
+		Version: w.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: agent.Prose(w.Message), Author: w.By,
+		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), FirstCommit: facts.First, At: w.At.UTC().Truncate(time.Second),
 	}
-	for _, o := range b.from.Overlays {
+	for _, e := range f.Manifest.Entries {
+		ref, err := environments.ParseRef(strings.TrimSuffix(path.Base(e.Path), path.Ext(e.Path)))
+		if err == nil && ref.Stack == "" && controlrepo.IsEnvironment(e.Path) {
+			r.Environments = append(r.Environments, ref.Environment)
+		}
+	}
+	for _, o := range f.Overlays {
 		r.Overlays = append(r.Overlays, store.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty})
 		r.Dirty = r.Dirty || o.Dirty
 	}
-	if ref := b.from.Reference; ref != nil {
+	if ref := f.Reference; ref != nil {
 		r.PuppetEnvironment, r.PuppetServer = ref.Environment, ref.Server
 	}
 	if r.Message == "" {
@@ -175,12 +185,19 @@ func (b *build) record() store.Release {
 	return r
 }
 
+// Published reports whether the folder is published already under this version. Another tree is an error.
+func (f *Folder) Published(ctx context.Context, s *store.Releases, version string) (bool, error) {
+	r := f.record(Wish{Version: version})
+	r.Content.Tree = f.Manifest.Tree()
+	return s.Published(ctx, r)
+}
+
 // openParent reads the release to build on. If it is unreadable, a new line begins.
-func (b *build) openParent(ctx context.Context, all []store.SignedRelease, taken content.Chain) (content.Parent, string, error) {
+func (b *build) openParent(ctx context.Context, own store.Release, all []store.SignedRelease, taken content.Chain) (content.Parent, string, error) {
 	if b.from.Reference != nil { // the trees have nothing in common
 		return content.Parent{}, "", nil
 	}
-	r, last := parentOf(b.wish.Version, slices.DeleteFunc(all, func(r store.SignedRelease) bool { return r.PuppetEnvironment != "" }))
+	r, last := parentOf(own.Version, slices.DeleteFunc(all, func(r store.SignedRelease) bool { return r.PuppetEnvironment != "" || !own.Beside(r.Release) }))
 	if r == nil {
 		return content.Parent{}, "", nil
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -176,6 +177,22 @@ func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
 	return Facts{
 		Commit: hash, CommitAuthor: clip.Text(author, maxFactBytes), Subject: clip.Text(subject, maxFactBytes), CommittedAt: time.Unix(seconds, 0).UTC(),
 	}, nil
+}
+
+// first returns the first commit of a history. Clones and forks of a repository have it, and no other repository. If several histories
+// were merged, it is that with the lowest hash.
+func (r *repository) first(ctx context.Context, o Options, commit string) (string, error) {
+	if o.Modules == Unresolved {
+		return "", nil
+	}
+	if shallow, err := r.ask(ctx, "rev-parse", "--is-shallow-repository"); err != nil || shallow == "true" {
+		return "", err
+	}
+	all, err := r.ask(ctx, "rev-list", "--max-parents=0", commit)
+	if err != nil {
+		return "", err
+	}
+	return slices.Min(strings.Fields(all)), nil
 }
 
 // isObjectName reports whether s is a commit hash: SHA-1 or SHA-256.

@@ -18,7 +18,7 @@ func TestWorkTreeIsDescribed(t *testing.T) {
 	at := commit(t, dir, "Begin\n\nand more")
 	control := filepath.Join(dir, "control")
 	facts := open(t, control, Options{}).Facts
-	if want := (Facts{Commit: at, CommitAuthor: "Ann Author <ann@example.com>", Subject: "Begin", CommittedAt: fixed}); facts != want {
+	if want := (Facts{Commit: at, First: at, CommitAuthor: "Ann Author <ann@example.com>", Subject: "Begin", CommittedAt: fixed}); facts != want {
 		t.Errorf("%+v", facts)
 	}
 	for _, c := range []struct {
@@ -225,5 +225,21 @@ func TestPipesOfARepositoryAreRefused(t *testing.T) {
 	}
 	if f := open(t, filepath.Join(dir, "control"), Options{}); f.Facts.Commit == "" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// The first commit tells the releases of two repositories apart. A shallow clone, as in CI, has another one, and must not claim it.
+func TestFirstCommitOfTheHistory(t *testing.T) {
+	dir, shallow := t.TempDir(), filepath.Join(t.TempDir(), "shallow")
+	write(t, dir, map[string]string{"a": "1"})
+	first := commit(t, dir, "one")
+	commit(t, dir, "two")
+	git(t, dir, "clone", "-q", "--depth", "1", "file://"+dir, shallow)
+	for _, c := range []struct {
+		dir, ref, want string
+	}{{dir, "", first}, {dir, "main", first}, {shallow, "", ""}, {t.TempDir(), "", ""}} {
+		if got := open(t, c.dir, Options{Ref: c.ref}).Facts.First; got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
 	}
 }

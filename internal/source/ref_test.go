@@ -41,7 +41,7 @@ func TestRefIsPublishedAsACheckoutWouldBe(t *testing.T) {
 	for _, ref := range []string{"v1", first, first[:10], "HEAD~1", "main^"} {
 		f := open(t, control, Options{Ref: ref})
 		same(t, ref, published(t, f), tree...)
-		if want := (Facts{Commit: first, Ref: ref, CommitAuthor: "Ann Author <ann@example.com>", Subject: "first", CommittedAt: fixed}); f.Facts != want {
+		if want := (Facts{Commit: first, First: first, Ref: ref, CommitAuthor: "Ann Author <ann@example.com>", Subject: "first", CommittedAt: fixed}); f.Facts != want {
 			t.Errorf("%s: %+v", ref, f.Facts)
 		}
 		for name, want := range map[string]string{"a.txt": "one\r\ntwo\r\n", "no.txt": "one\n", "b.up": "QUIET\n"} {

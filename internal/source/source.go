@@ -33,6 +33,7 @@ const DefaultDeadline = 10 * time.Minute
 // Facts describe the origin of a tree.
 type Facts struct {
 	Commit       string // commit of the tree or of the work tree; "" outside of git
+	First        string // first commit of its history; "" if unknown: of a shallow clone, and for Unresolved
 	Ref          string // Options.Ref
 	CommitAuthor string // name and address
 	Subject      string // first line of the commit message
@@ -125,6 +126,9 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 	}
 	f.Facts = commit
 	f.Facts.Ref = o.Ref
+	if f.Facts.First, err = repo.first(ctx, o, commit.Commit); err != nil {
+		return fmt.Errorf("cannot read the history of %s: %w", repo.dir, err)
+	}
 	if err := f.makeWork(); err != nil {
 		return err
 	}
@@ -195,7 +199,10 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error, o 
 		}
 	}
 	f.Facts, f.differs = commit, changes.differences()
-	return changes, nil
+	if f.Facts.First, err = repo.first(ctx, o, commit.Commit); err != nil {
+		err = fmt.Errorf("cannot read the history of %s: %w", repo.dir, err)
+	}
+	return changes, err
 }
 
 // doWithout reports whether nodes need no files of a submodule that is not checked out, and notes it.

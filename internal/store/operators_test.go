@@ -84,7 +84,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 		}
 	}
 	for v, meant := range map[string]string{
-		"1.0": "1.0.0", "v1.0.0": "1.0.0", "01.0.0": "1.0.0", "1.0.0+b": "1.0.0", "1": "1.0.0", "v1.2-rc1": "1.2.0-rc1",
+		"1.0": "1.0.0", "v1.0.0": "1.0.0", "01.0.0": "1.0.0", "v1.0.0+b": "1.0.0+b", "1": "1.0.0", "v1.2-rc1": "1.2.0-rc1",
 		"1.0.0.1": "", "1.0.0-01": "", "1.0.0-": "1.0.0", "": "", "1.0.0 ": "", "latest": "", "99999999999999999999.0.0": "",
 	} {
 		_, err := store.ParseVersion(v)
@@ -94,7 +94,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 	}
 	st := open(t, shared.Keyspace(t), "")
 	published(t, st, "1.0.0", "a")
-	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
+	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0", store.Taker{}); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
 		t.Errorf("promoting v1.0.0: %v", err)
 	}
 }

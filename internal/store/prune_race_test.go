@@ -35,7 +35,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 	wg.Go(func() {
 		defer close(stop)
 		for _, i := range rand.Perm(n) {
-			r, err := st.Releases.Resolve(ctx, all[i].Version)
+			r, err := st.Releases.Resolve(ctx, all[i].Version, store.Taker{})
 			if errors.Is(err, store.ErrNotFound) {
 				continue
 			}
@@ -102,7 +102,7 @@ func TestPromotionOfPrunedReleaseConflicts(t *testing.T) {
 	if !errors.Is(err, store.ErrConflict) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := st.Releases.Resolve(ctx, "1.0.0"); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Releases.Resolve(ctx, "1.0.0", store.Taker{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("it was to be pruned: %v", err)
 	}
 }

@@ -33,6 +33,11 @@ type Release struct {
 	Overlays     []Overlay      `json:"overlays,omitempty"` // in the order in which they were put on the folder
 	At           time.Time      `json:"at"`
 
+	// What tells its repository from others without a name (see Beside): the first commit of its history, and the environments that it has
+	// files of.
+	FirstCommit  string   `json:"first_commit,omitempty"` // "" outside of git, and for shallow clones
+	Environments []string `json:"environments,omitempty"`
+
 	// Of a reference release: the environment of a Puppet server that it names. Its tree has no code.
 	PuppetEnvironment string `json:"puppet_environment,omitempty"`
 	PuppetServer      string `json:"puppet_server,omitempty"` // HOST or HOST:PORT, if it names one
@@ -98,7 +103,7 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	created, err = s.publish(ctx, p, b, s.db.Keys.Release(r.Version), trust.Release, r, sign, func(kv *etcd.KV) error {
 		have, err := s.decodeRelease(kv)
 		if err == nil {
-			err = have.sameTree(r.Content.Tree)
+			err = have.same(r)
 		}
 		return err
 	})
@@ -137,23 +142,27 @@ func (s *Releases) unnamed(ctx context.Context, b *etcd.Batch, r Release) error 
 }
 
 // Published reports whether a release exists with this tree. Another tree is an error, as for Put.
-func (s *Releases) Published(ctx context.Context, version, tree string) (bool, error) {
-	have, err := s.Get(ctx, version)
+func (s *Releases) Published(ctx context.Context, r Release) (bool, error) {
+	have, err := s.Get(ctx, r.Version)
 	switch {
 	case errors.Is(err, etcd.ErrNotFound):
 		return false, nil
 	case err == nil:
-		err = have.sameTree(tree)
+		err = have.same(r)
 	}
-	return err == nil, etcd.Wrap(err, "cannot publish %s", version)
+	return err == nil, etcd.Wrap(err, "cannot publish %s", r.Version)
 }
 
-func (r Release) sameTree(tree string) error {
-	if r.Content.Tree == tree {
+// same returns an error if a release of the same version has another tree.
+func (r Release) same(other Release) error {
+	if r.Content.Tree == other.Content.Tree {
 		return nil
 	}
-	return fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n"+
-		"a release never changes: publish this one under a new version", r.Content.Tree, tree)
+	remedy := "a release never changes: publish this one under a new version"
+	if !r.Beside(other) {
+		remedy = fmt.Sprintf("it is of another repository (%s): give this repository a name and versions of its own, as in --version %s+NAME", cmp.Or(r.Origin(), "no environments"), other.Version)
+	}
+	return fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n%s", r.Content.Tree, other.Content.Tree, remedy)
 }
 
 // publish adds a signed record at a key to a batch, and commits it while p is held. It does nothing if there is a
@@ -384,19 +393,15 @@ func (s *Releases) Withdrawals(ctx context.Context) (map[string]Withdrawal, erro
 	return all, etcd.Wrap(err, "cannot list the withdrawn releases")
 }
 
-// Resolve returns the newest published release that fits an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`), and
-// that is not withdrawn. The target records the resolved version: a constraint never reaches a node.
-func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
+// Resolve returns the release with an exact version, or the newest release that fits a constraint (`~> 1.4`, `>= 1.2, < 2`),
+// that its taker takes and that is not withdrawn. The target records the resolved version: a constraint never reaches a node.
+func (s *Releases) Resolve(ctx context.Context, wish string, by Taker) (SignedRelease, error) {
 	withdrawn, err := s.Withdrawals(ctx)
 	if err != nil {
 		return SignedRelease{}, err
 	}
-	_, err = ParseVersion(wish)
-	if w, is := withdrawn[wish]; err == nil && is {
-		return SignedRelease{}, fmt.Errorf("cannot use release %s: %s withdrew it: %s\nto allow it again: `pulley releases withdraw %s --undo`", wish, cmp.Or(w.By, "an operator"), cmp.Or(string(w.Why), "no reason is given"), wish)
-	}
-	if err == nil {
-		return s.Get(ctx, wish)
+	if _, err = ParseVersion(wish); err == nil {
+		return s.exact(ctx, wish, by, withdrawn)
 	}
 	if _, isVersion := version.NewVersion(wish); isVersion == nil {
 		return SignedRelease{}, err // 1.0 as a constraint would mean "exactly 1.0.0": report it instead of guessing
@@ -413,24 +418,52 @@ func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, err
 	if err != nil {
 		return SignedRelease{}, err
 	}
-	var skipped []string
+	var skipped, foreign []string
 	for _, r := range slices.Backward(all) {
-		if v, err := ParseVersion(r.Version); err == nil && constraint.Check(v) {
-			if _, is := withdrawn[r.Version]; !is {
-				return r, nil
-			}
+		v, err := ParseVersion(r.Version)
+		if err != nil || !constraint.Check(v) {
+			continue
+		}
+		_, is := withdrawn[r.Version]
+		switch why := by.refuses(r.Release); {
+		case why != "":
+			foreign = append(foreign, why)
+		case is:
 			skipped = append(skipped, r.Version)
+		default:
+			return r, nil
 		}
 	}
 	if len(skipped) > 0 {
 		return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w: %s withdrawn\n`pulley releases` shows why", wish, etcd.ErrNotFound, strings.Join(skipped, ", "))
 	}
+	if len(foreign) > 0 {
+		return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w: %s"+foreignHint, wish, etcd.ErrNotFound, foreign[0], by.Environment)
+	}
 	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, etcd.ErrNotFound, len(all))
 }
 
-// canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata.
-// Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
-var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?$`)
+// exact returns the release with a version, which may lack the name of the taker's repository.
+func (s *Releases) exact(ctx context.Context, wish string, by Taker, withdrawn map[string]Withdrawal) (SignedRelease, error) {
+	r, err := s.Get(ctx, by.named(wish))
+	if errors.Is(err, etcd.ErrNotFound) {
+		r, err = s.Get(ctx, wish)
+	}
+	if err != nil {
+		return r, err
+	}
+	if why := by.refuses(r.Release); why != "" {
+		return SignedRelease{}, fmt.Errorf("cannot use release %s in %s: %s"+foreignHint, r.Version, by.Environment, why, by.Environment)
+	}
+	if w, is := withdrawn[r.Version]; is {
+		return SignedRelease{}, fmt.Errorf("cannot use release %s: %s withdrew it: %s\nto allow it again: `pulley releases withdraw %s --undo`", r.Version, cmp.Or(w.By, "an operator"), cmp.Or(string(w.Why), "no reason is given"), r.Version)
+	}
+	return r, nil
+}
+
+// canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE][+REPOSITORY], where the repository is what https://semver.org calls
+// build metadata: it has no rank. Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
+var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
 
 const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
 
@@ -449,6 +482,9 @@ func ParseVersion(v string) (*version.Version, error) {
 		meant := parsed.Core().String()
 		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
 			meant += "-" + pre
+		}
+		if name := parsed.Metadata(); name != "" {
+			meant += "+" + name
 		}
 		if canonical.MatchString(meant) {
 			hint = "\ndid you mean " + meant + "?"

@@ -418,10 +418,36 @@ func TestOneDamagedRecordHidesNoOther(t *testing.T) {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())
 		}
 	}
-	if r, err := st.Releases.Resolve(ctx, "~> 1.0"); !errors.As(err, new(*store.UnreadableError)) {
+	if r, err := st.Releases.Resolve(ctx, "~> 1.0", store.Taker{}); !errors.As(err, new(*store.UnreadableError)) {
 		t.Errorf("the newest is %s, %v", r.Version, err)
 	}
-	if r, err := st.Releases.Resolve(ctx, "1.0.0"); err != nil || r.Version != "1.0.0" {
+	if r, err := st.Releases.Resolve(ctx, "1.0.0", store.Taker{}); err != nil || r.Version != "1.0.0" {
 		t.Errorf("%s, %v", r.Version, err)
+	}
+}
+
+// A team's fleet must not get another team's code because its version is higher. A repository has few certain marks.
+func TestReleasesOfOneRepository(t *testing.T) {
+	release := func(version, first string, environments ...string) store.Release {
+		return store.Release{Version: version, FirstCommit: first, Environments: environments}
+	}
+	for _, c := range []struct {
+		a, b store.Release
+		want bool
+	}{
+		{release("1.0.0+web", "a", "dev"), release("2.0.0+web", "b", "shop"), true},
+		{release("1.0.0+web", "a", "dev"), release("1.0.0", "a", "dev"), false},
+		{release("1.0.0+web", "a", "dev"), release("1.0.0+shop", "a", "dev"), false},
+		{release("1.0.0", "a", "dev"), release("2.0.0", "a", "shop"), true},
+		{release("1.0.0", "a", "dev"), release("2.0.0", "b", "dev"), false},
+		{release("1.0.0", "a", "dev"), release("2.0.0", "", "prod", "dev"), true},
+		{release("1.0.0", "", "dev"), release("2.0.0", "b", "shop"), false},
+		{release("1.0.0", ""), release("2.0.0", ""), true},
+		{release("1.0.0", ""), release("2.0.0", "a", "dev"), false},
+		{store.Release{Version: "1.0.0", PuppetEnvironment: "v1"}, release("2.0.0", "a", "dev"), true},
+	} {
+		if got := c.a.Beside(c.b); got != c.want || c.b.Beside(c.a) != got {
+			t.Errorf("%+v and %+v: %t", c.a, c.b, got)
+		}
 	}
 }

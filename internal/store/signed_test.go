@@ -165,7 +165,7 @@ func TestSignaturePermitsRollback(t *testing.T) {
 		d := desires(t, st, dev)
 		var after agent.Target
 		if wish != "" {
-			r, err := st.Releases.Resolve(ctx, wish)
+			r, err := st.Releases.Resolve(ctx, wish, store.Taker{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -210,12 +210,12 @@ func TestReleasesNeverChange(t *testing.T) {
 		t.Errorf("order is %s", got)
 	}
 	for wish, want := range map[string]string{"~> 1.2": "1.10.0", "~> 1.2.0": "1.2.0", ">= 1, < 2": "1.10.0", "2.0.0": "2.0.0"} {
-		if r, err := st.Releases.Resolve(ctx, wish); err != nil || r.Version != want {
+		if r, err := st.Releases.Resolve(ctx, wish, store.Taker{}); err != nil || r.Version != want {
 			t.Errorf("%q resolves to %q (%v), want %s", wish, r.Version, err, want)
 		}
 	}
 	for _, wish := range []string{"3.0.0", "~> 4", "newest", ""} {
-		if _, err := st.Releases.Resolve(ctx, wish); err == nil {
+		if _, err := st.Releases.Resolve(ctx, wish, store.Taker{}); err == nil {
 			t.Errorf("%q resolved", wish)
 		}
 	}
