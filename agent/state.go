@@ -23,6 +23,7 @@ type State struct {
 	RanAt        time.Time `json:"ran_at,omitzero"`   // when Puppet last applied Enforcing successfully
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	Unclassified bool      `json:"unclassified,omitempty"` // of the last good run's catalog; see Result
+	Rivals       string    `json:"rivals,omitempty"`       // see Status.Rivals
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"`             // of runs; never decreases
 	Assignment   string    `json:"assignment,omitempty"` // id of the last one: another one begins without the attempts of the one before

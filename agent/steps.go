@@ -483,8 +483,14 @@ func (t *tick) answers(parent context.Context) error {
 }
 
 // commit writes the result of the run into the node's state: first the state file, then the link `current`.
-func (t *tick) commit(context.Context) error {
+func (t *tick) commit(ctx context.Context) error {
 	t.settled = true
+	if t.Rivals != nil { // the run may have brought one
+		t.state.Rivals = ""
+		if t.staged.Enforce != EnforceDaemon {
+			t.state.Rivals = t.Rivals(context.WithoutCancel(ctx))
+		}
+	}
 	if t.run.Kind != Success {
 		t.state.fail(*t.run, t.Now())
 		return t.Memory.Save(t.state)

@@ -580,6 +580,24 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 	}
 }
 
+// A release can bring the old Puppet back beside Pulley, and its node would be converged. A failed run can as well. A daemon of Puppet that
+// the environment demands is no rival.
+func TestRivalsAreReported(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.agent.Rivals = func(context.Context) string { return "/etc/cron.d/puppet" }
+	w.promote(t, verB)
+	w.good(t)
+	if s := w.etcd.status(t); s.Rivals != "/etc/cron.d/puppet" || !strings.Contains(RivalsWords(s.Rivals), "/etc/cron.d/puppet") {
+		t.Errorf("it reports %+v", s)
+	}
+	w.agent.Rivals = func(context.Context) string { return "" }
+	w.promote(t, syntax)
+	w.tick(t)
+	if s := w.etcd.status(t); s.Rivals != "" || s.Outcome != Failed {
+		t.Errorf("after their removal it reports %+v", s)
+	}
+}
+
 // A failed run may damage as much as a successful one. The agent must restore the damage after any run. If it was
 // killed, the next agent must.
 func TestDamageOfAnyRunIsRestored(t *testing.T) {

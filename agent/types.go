@@ -421,6 +421,7 @@ type Status struct {
 	Outcome   Outcome  `json:"outcome,omitempty"` // of the last run
 	// Unclassified: the catalog of the last good run has no class. See Result.
 	Unclassified bool      `json:"unclassified,omitempty"`
+	Rivals       string    `json:"rivals,omitempty"` // units and files that start another Puppet on the machine, as of the last run, with commas
 	LastRun      string    `json:"last_run,omitempty"`
 	RanAt        time.Time `json:"ran_at,omitzero"`
 	SeenAt       time.Time `json:"seen_at"` // by the node's own clock; the key's revision is the order that counts

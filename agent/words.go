@@ -61,6 +61,12 @@ var reasonWords = map[Reason]string{
 const UnclassifiedWords = "the catalog has 0 classes: nothing selects a class for the node\n" +
 	"check what selects classes: node declarations, Hiera data, facts and trusted extensions"
 
+// RivalsWords is the warning about what starts another Puppet on a machine, and its remedy. See Status.Rivals.
+func RivalsWords(rivals string) string {
+	return "another Puppet changes this machine: it is started by " + rivals + "\n" +
+		"run `pulley-agent takeover look` there: it shows each; remove it from the release if the release brings it"
+}
+
 // Sentence returns the reason with its parameters, for people.
 func (c Cause) Sentence() string {
 	p := c.Params

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"pulley/agent/host"
 	"pulley/agent/puppet"
 	"pulley/agent/stage"
+	"pulley/internal/clip"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/takeover"
@@ -76,12 +78,39 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
 		Memory: disk, Now: s.Now, Log: s.Log, VerifyTimeout: s.VerifyTimeout,
 		Step: s.Step, Upgrade: s.standing, Signatures: func() *agent.Signatures { return stage.Report(n.parts.Verifier.Files) },
-		Facts: n.Puppet.Facts, Inquire: n.Puppet.Inquire, Hosts: n.parts,
+		Rivals: s.rivals,
+		Facts:  n.Puppet.Facts, Inquire: n.Puppet.Inquire, Hosts: n.parts,
 		Current: func(d agent.Desired) (*agent.Refusal, func() error) {
 			return stage.Current(n.parts.Verifier, s.Identity, d)
 		},
 	}
 	return n, nil
+}
+
+// The limits of a look at what else starts Puppet.
+const (
+	rivalsTime = time.Minute
+	maxRivals  = 200
+)
+
+// rivals names the first units and files that start another Puppet on this machine.
+func (s Setup) rivals(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, rivalsTime)
+	defer cancel()
+	m := takeover.Machine{Root: filepath.Join("/", s.Root), StateDir: s.StateDir(), StateDirs: s.Config.Puppet.StateDirs, Now: s.Now}
+	if m.StateDirs == nil {
+		m.StateDirs = puppet.DefaultStateDirs(m.Root)
+	}
+	found, err := m.Look(ctx)
+	if err != nil {
+		s.Log.Warn("cannot look for another Puppet on this machine", "err", err)
+		return ""
+	}
+	names := strings.Join(found.Rivals(), ", ")
+	if names != "" {
+		s.Log.Warn("another Puppet changes this machine", "started_by", names)
+	}
+	return clip.Text(names, maxRivals)
 }
 
 // State reads what the node remembers of its runs.

@@ -53,8 +53,15 @@ func (o *options) bootstrap(ctx context.Context, b steps.Options) error {
 	case steps.Done:
 		fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", r.Node, r.Environment)
 	}
+	found, err := o.oldAgent(nil).Look(ctx)
+	if err != nil {
+		return err
+	}
+	if r.BesidePuppetAgent || len(found.Rivals()) > 0 {
+		o.printFindings(found)
+	}
 	if r.BesidePuppetAgent {
-		fmt.Fprint(o.env.Stdout, `puppet agent manages this machine and still runs; Pulley has no schedule here yet
+		fmt.Fprint(o.env.Stdout, `Puppet manages this machine without Pulley, and still runs; Pulley has no schedule here yet
 next: pulley-agent takeover look     shows what Pulley would change, and changes nothing
       pulley-agent takeover disable  lets Pulley manage the machine; takeover undo reverts it
 `)

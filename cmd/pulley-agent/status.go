@@ -25,6 +25,8 @@ type localStatus struct {
 
 	Unclassified bool `json:"unclassified,omitempty"`
 
+	Rivals string `json:"rivals,omitempty"` // what starts another Puppet
+
 	RanAt      string           `json:"ran_at,omitempty"` // RFC 3339
 	Attempts   []agent.Attempt  `json:"attempts,omitempty"`
 	Holds      []agent.Hold     `json:"holds,omitempty"`
@@ -97,7 +99,7 @@ func readStatus(d *agent.Disk) (localStatus, error) {
 		return localStatus{}, err
 	}
 	s := localStatus{
-		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun, Unclassified: state.Unclassified,
+		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun, Unclassified: state.Unclassified, Rivals: state.Rivals,
 		Attempts: state.Attempts, Holds: state.Holds, Disabled: disabled, OpenRun: state.OpenRun, Unsent: len(unsent),
 		Refusal: state.Refusal, Retirement: state.Retirement(), Answer: state.Answer,
 	}
@@ -114,6 +116,10 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	}
 	if s.LastRun != "" {
 		t.Row("last run", fmt.Sprintf("%s, %s", s.LastRun, s.Outcome))
+	}
+	if s.Rivals != "" {
+		first, _, _ := strings.Cut(agent.RivalsWords(s.Rivals), "\n")
+		t.Row("warning", first)
 	}
 	if s.Unclassified {
 		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")

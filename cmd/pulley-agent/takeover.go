@@ -115,24 +115,11 @@ func (o *options) printDifferences(c nodeconfig.Config, found takeover.Findings,
 func (o *options) printFindings(f takeover.Findings) {
 	out := o.env.Stdout
 	if f.Empty() {
-		fmt.Fprintln(out, "nothing starts puppet agent on this machine")
+		fmt.Fprintln(out, "nothing but Pulley starts Puppet on this machine")
 		return
 	}
-	for _, u := range f.Units {
-		now := ""
-		if u.Active {
-			now = ", and runs"
-		}
-		cli.Cleanf(out, "starts puppet agent: %s is %s%s\n", u.Name, u.Was, now)
-	}
-	for _, l := range f.Lines {
-		cli.Cleanf(out, "starts puppet agent: /%s: %s\n", l.Path, l.Text)
-	}
-	for _, s := range f.Scripts {
-		cli.Cleanf(out, "starts puppet agent: /%s (Pulley does not change it: a disabled agent does nothing)\n", s)
-	}
-	for _, p := range f.Daemons {
-		cli.Cleanf(out, "runs: %s (pid %d)\n", p.Command, p.Pid)
+	for _, sentence := range f.Sentences() {
+		cli.Cleanf(out, "%s\n", sentence)
 	}
 }
 
@@ -193,6 +180,13 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron, bare
 		return err
 	}
 	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled; all its files are still in place")
+	left, err := o.oldAgent(c.Puppet.StateDirs).Look(ctx)
+	if err != nil {
+		return err
+	}
+	if len(left.Rivals()) > 0 { // the lock does not stop them
+		o.printFindings(left)
+	}
 	if chosen.None {
 		fmt.Fprintln(o.env.Stdout, "Pulley has no schedule: something else has to start it")
 	}

@@ -1,9 +1,13 @@
 package controlrepo
 
 import (
+	"bytes"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
+
+	"pulley/agent/puppet"
 )
 
 // maxScanFindings is the maximum number of findings for one manifest.
@@ -16,7 +20,7 @@ func scan(file, src string, tokens []token) []Finding {
 	add := func(at int, rule Rule, detail string) {
 		out = append(out, findingAt(rule, file, src, at, detail))
 	}
-	own := assigned(tokens)
+	own, values := assigned(tokens), literals(tokens)
 	for i, t := range tokens {
 		if len(out) >= maxScanFindings {
 			return out
@@ -30,8 +34,10 @@ func scan(file, src string, tokens []token) []Finding {
 			add(t.at, PuppetDBQuery, "")
 		case t.kind == word && t.text == "filebucket" && followedBy(tokens, i, "{") && remoteBucket(tokens[i+1:]):
 			add(t.at, RemoteFilebucket, "")
-		case t.kind == word && t.text == "service" && followedBy(tokens, i, "{") && agentService(tokens[i+2:]) != "":
-			add(t.at, AgentService, agentService(tokens[i+2:]))
+		case t.kind == word && t.text == "service" && followedBy(tokens, i, "{") && agentService(tokens[i+2:], values) != "":
+			add(t.at, AgentService, agentService(tokens[i+2:], values))
+		case t.kind == text && isCommand(tokens, i) && puppet.Starts(t.text) != "":
+			add(t.at, PuppetStarted, "puppet "+puppet.Starts(t.text))
 		case isVariable(tokens, i) && serverVariables[strings.TrimPrefix(t.text, "::")] && !own[t.text]:
 			add(t.at, ServerVariable, "$"+t.text)
 		case isVariable(tokens, i) && agentCertificate(t.text) != "":
@@ -60,17 +66,97 @@ func remoteBucket(tokens []token) bool {
 	return false
 }
 
-// agentService returns the service of puppet agent in the titles of a declaration, or "".
-func agentService(tokens []token) string {
+// agentService returns the service of puppet agent in the titles or the name of a declaration, or "". values are those of variables.
+func agentService(tokens []token, values map[string]string) string {
+	titles := true
 	for i, t := range tokens[:min(len(tokens), maxListTokens)] {
-		if isSymbol(tokens, i, ":") || isSymbol(tokens, i, "}") {
+		name := t.text
+		switch {
+		case isSymbol(tokens, i, "}") && !isSymbol(tokens, i-2, "${"):
 			return ""
+		case isSymbol(tokens, i, ":"):
+			titles = false
+		case isVariable(tokens, i) && (!isSymbol(tokens, i-1, "${") || tokens[i-2].text == "" && i+2 < len(tokens) && tokens[i+2].text == ""):
+			name = values[t.text]
+		case t.kind != text || !t.whole:
+			continue
 		}
-		if t.kind == text && t.whole && (t.text == "puppet" || t.text == "pe-puppet") {
-			return t.text
+		named := i > 1 && isSymbol(tokens, i-1, "=>") && tokens[i-2].text == "name"
+		if (titles || named) && (name == "puppet" || name == "pe-puppet") {
+			return name
 		}
 	}
 	return ""
+}
+
+// literals returns the strings that a manifest gives to its variables and parameters.
+func literals(tokens []token) map[string]string {
+	values := map[string]string{}
+	for i, t := range tokens {
+		if t.kind == variable && isSymbol(tokens, i+1, "=") && i+2 < len(tokens) && tokens[i+2].kind == text && tokens[i+2].whole {
+			values[t.text] = tokens[i+2].text
+		}
+	}
+	return values
+}
+
+// talk are the attributes whose values are no commands that run on their own.
+var talk = map[string]bool{"message": true, "description": true, "summary": true, "unless": true, "onlyif": true, "title": true, "comment": true, "ensure": true}
+
+// logs are the functions whose arguments are messages.
+var logs = map[string]bool{"debug": true, "info": true, "notice": true, "warning": true, "err": true, "alert": true, "crit": true, "emerg": true, "fail": true}
+
+// isCommand reports whether a string may be a command, or the text of a file: the value of an attribute or a variable, or the title of an
+// exec. Messages are none.
+func isCommand(tokens []token, i int) bool {
+	if isSymbol(tokens, i-1, "{") && i > 1 && tokens[i-2].text == "exec" {
+		return true
+	}
+	for at := i - 1; at > 0 && i-at < maxListTokens; at-- {
+		switch {
+		case isSymbol(tokens, at, "=>"):
+			return !talk[tokens[at-1].text]
+		case isSymbol(tokens, at, "("):
+			if logs[tokens[at-1].text] {
+				return false
+			}
+		case isSymbol(tokens, at, "=") && tokens[at-1].kind == variable:
+			return true
+		case isSymbol(tokens, at, "{"), isSymbol(tokens, at, ")"), isSymbol(tokens, at, "}") && !isSymbol(tokens, at-2, "${"):
+			return false
+		}
+	}
+	return false
+}
+
+// maxScript limits the files and templates in which checkStarts looks for commands, in bytes.
+const maxScript = 64 << 10
+
+// checkStarts finds files and templates of the repository's own modules that start Puppet: scripts, crontabs and units.
+func (r *reading) checkStarts() {
+	for name := range r.modes {
+		_, rest, ok := r.layout.module(name)
+		if !ok || !strings.HasPrefix(rest, "files/") && !strings.HasPrefix(rest, "templates/") || r.vendored(name) {
+			continue
+		}
+		if info, err := fs.Stat(r.repo, name); err != nil || info.Size() > maxScript {
+			continue
+		}
+		b, err := fs.ReadFile(r.repo, name)
+		if err != nil {
+			continue // publish reports it
+		}
+		script := bytes.HasPrefix(b, []byte("#!"))
+		n := 0
+		for line := range strings.Lines(string(b)) {
+			n++
+			line = strings.TrimSpace(line)
+			if sub := puppet.Starts(line); sub != "" && (script || strings.HasPrefix(line, "ExecStart") || strings.ContainsAny(line[:1], "@*<$0123456789")) {
+				r.add(finding(PuppetStarted, name, n, 0, "puppet "+sub))
+				break
+			}
+		}
+	}
 }
 
 func followedBy(tokens []token, i int, symbolText string) bool {

@@ -65,6 +65,7 @@ const (
 	AgentCertificate    Rule = "agent_certificate"
 	RemoteFilebucket    Rule = "remote_filebucket"
 	AgentService        Rule = "agent_service"
+	PuppetStarted       Rule = "puppet_started"
 	ExternalNodeFile    Rule = "external_node"
 	ExternalNodeMissing Rule = "external_node_missing"
 	Unclassified        Rule = "unclassified"
@@ -154,7 +155,8 @@ var Rules = []RuleText{
 	{EyamlKeys, Warning, "nodes need hiera-eyaml and the keys that hiera.yaml names", "put the keys on the nodes that need them, readable by root only: docs/eyaml.md"},
 	{EyamlUnread, Warning, "Hiera does not decrypt this value: no level of hiera.yaml that reads the file uses eyaml_lookup_key", "set lookup_key: eyaml_lookup_key for the level"},
 	{RemoteFilebucket, Warning, "the filebucket is on a server: here it is the node's own, and it keeps no file with secrets", "remove path => false, or backup => false where the bucket is used"},
-	{AgentService, Warning, "the code manages the service of puppet agent: after a takeover no run changes it, and it counts as pending", "remove the service from the code when all nodes are taken over"},
+	{PuppetStarted, Warning, "the code starts Puppet, for example by cron: it and Pulley both change the node", "remove it from the code: cron starts pulley-agent"},
+	{AgentService, Warning, "the code manages the service of puppet agent: a running agent and Pulley both change the node. After a takeover no run changes the service, and it counts as pending", "remove the service from the code when all nodes are taken over"},
 	{SilenceUnused, Warning, "what silences a rule has no effect", "correct or delete it: docs/validation.md lists the rules"},
 	{OddEntry, Warning, "the link or name is published, but may not work as it is meant", "rename it, or replace the link by a file"},
 }

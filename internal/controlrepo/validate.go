@@ -364,6 +364,7 @@ func (r *reading) check(ctx context.Context, dir string) {
 	r.checkClassification()
 	r.checkEnvironmentNames()
 	r.checkEyaml()
+	r.checkStarts()
 	r.checkClasses()
 	r.checkLegacyFacts()
 	r.add(r.layout.faults...)

@@ -419,6 +419,35 @@ func TestBucketsAndTheAgentsServiceAreReported(t *testing.T) {
 	}
 }
 
+// A team learns on its nodes that its own code starts the old Puppet beside Pulley.
+func TestCodeThatStartsPuppet(t *testing.T) {
+	const units = "[Service]\nExecStart=/usr/bin/puppet apply x.pp\n"
+	_, report := validated(t, map[string]string{
+		"environment.conf":                    "modulepath = modules\n",
+		"modules/a/manifests/init.pp":         "class a(String $unit = 'puppet') {\n  service { $unit: ensure => running }\n  service { \"x${unit}\": }\n  service { 'agent': name => 'pe-puppet' }\n}\n",
+		"modules/a/manifests/cron.pp":         "class a::cron {\n  cron { 'x': command => '/usr/bin/puppet apply x' }\n  file { '/etc/cron.d/x':\n    content => @(END),\n      @hourly root puppet agent -t\n      | END\n  }\n}\n",
+		"modules/a/manifests/exec.pp":         "class a::exec {\n  $run = \"cd ${dir} && puppet apply .\"\n  exec { 'puppet agent -t': unless => 'puppet agent -t --noop' }\n}\n",
+		"modules/a/manifests/talks.pp":        "# puppet agent -t\nclass a::talks {\n  notify { 'run puppet agent -t': message => 'puppet agent -t' }\n  notice('puppet apply x')\n  file { '/etc/motd': content => 'managed by Puppet: puppet agents run' }\n  exec { 'puppet agent --disable': }\n}\n",
+		"modules/a/files/run.sh":              "#!/bin/sh\n# puppet agent\npuppet agent --onetime\n",
+		"modules/a/files/README":              "Do not run puppet agent here.\n",
+		"modules/a/templates/run.service.epp": units,
+		"modules/a/templates/cron.erb":        "<%= @minute %> * * * * root puppet agent -t\n",
+	}, Options{})
+	var got []string
+	for _, f := range report.Findings {
+		if f.Rule == PuppetStarted || f.Rule == AgentService {
+			got = append(got, strings.TrimPrefix(f.place(), "modules/a/")+string(f.Rule))
+		}
+	}
+	want := []string{
+		"files/run.sh:3: puppet_started", "manifests/cron.pp:2:27: puppet_started", "manifests/cron.pp:5:1: puppet_started", "manifests/exec.pp:2:20: puppet_started", "manifests/exec.pp:3:11: puppet_started",
+		"manifests/init.pp:2:3: agent_service", "manifests/init.pp:4:3: agent_service", "templates/cron.erb:1: puppet_started", "templates/run.service.epp:2: puppet_started",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%q, want\n%q", got, want)
+	}
+}
+
 // A signal while Puppet parses is no error of the repository.
 func TestSignalIsNoFinding(t *testing.T) {
 	dir := t.TempDir()

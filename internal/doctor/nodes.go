@@ -117,7 +117,13 @@ func nodes(f *facts) (all []Finding) {
 		failing := Finding{Code: nodesFail, Severity: Problem, Environment: e.ref.String()}
 		silent := Finding{Code: nodesSilent, Severity: Warning, Environment: e.ref.String()}
 		ahead := Finding{Code: clocksAhead, Severity: Warning, Environment: e.ref.String()}
+		rivals := Finding{Code: otherPuppet, Severity: Warning, Environment: e.ref.String()}
 		for _, n := range e.nodes {
+			if p := &rivals.Params; n.Rivals != "" {
+				if p.Count++; p.Count <= someOf {
+					p.Nodes = append(p.Nodes, n.Node+" ("+n.Rivals+")")
+				}
+			}
 			found := &silent
 			switch n.State {
 			case agent.FailedState, agent.Stuck:
@@ -136,7 +142,7 @@ func nodes(f *facts) (all []Finding) {
 				p.Nodes = append(p.Nodes, n.Node)
 			}
 		}
-		for _, found := range []Finding{failing, silent, ahead} {
+		for _, found := range []Finding{failing, silent, ahead, rivals} {
 			if found.Params.Count > 0 {
 				found.Params.Count2 = int64(len(e.hosts))
 				all = append(all, found)

@@ -144,6 +144,7 @@ const (
 	nodesFail   Code = "nodes_fail"
 	nodesSilent Code = "nodes_silent"
 	clocksAhead Code = "clocks_ahead"
+	otherPuppet Code = "other_puppet"
 
 	caFine         Code = "ca_fine"
 	caJoinObstacle Code = "ca_join_obstacle"
@@ -424,6 +425,9 @@ func (f Finding) render() (sentence, remedy string) {
 	case clocksAhead:
 		return fmt.Sprintf("%d of %d nodes have a clock that is ahead, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
 			"correct the clock of such a node: if it stops to report, it does not become silent until another node reports"
+	case otherPuppet:
+		return fmt.Sprintf("another Puppet changes %d of %d nodes, %s", p.Count, p.Count2, someNodes(p)),
+			"run `pulley-agent takeover look` there: it shows each; remove it from the release if the release brings it"
 	case nodesFine:
 		return fmt.Sprintf("nothing is wrong with the %d nodes of %s", p.Count, env), ""
 	case caFine:

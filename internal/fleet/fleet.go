@@ -78,6 +78,8 @@ type Node struct {
 
 	Unclassified bool `json:"unclassified,omitempty"` // the catalog of the last good run has no class
 
+	Rivals string `json:"rivals,omitempty"` // what starts another Puppet on its machine
+
 	Served *agent.Served `json:"served,omitempty"` // source of the last good catalog; absent: the release
 
 	Hook agent.Prose `json:"hook,omitempty"` // why a hook of hosts.d/ failed
@@ -220,6 +222,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 		seen := st.SeenAt
 		n.attempt, n.lastGood = st.Attempt, st.LastGood
 		n.Signatures, n.Unclassified, n.Hook, n.Served = st.Signatures, st.Unclassified, st.Hook, st.Served
+		n.Rivals = st.Rivals
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

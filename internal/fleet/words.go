@@ -155,10 +155,15 @@ func markWords(t agent.Target) string {
 }
 
 // StateCell is the state of the node, with its lack of classes and its failing hook.
-func (n Node) StateCell() string { return stateWords(n.State, n.Unclassified, n.Hook != "") }
+func (n Node) StateCell() string {
+	return stateWords(n.State, n.Unclassified, n.Hook != "", n.Rivals != "")
+}
 
-func stateWords(s agent.NodeState, unclassified, hook bool) string {
+func stateWords(s agent.NodeState, unclassified, hook, rivals bool) string {
 	words := string(s)
+	if rivals {
+		words += ", another Puppet"
+	}
 	if unclassified {
 		words += ", 0 classes"
 	}
@@ -175,6 +180,10 @@ func (n Node) Why(now time.Time) string {
 	}
 	if n.State == agent.Converged && n.Hook != "" {
 		return string(n.Hook)
+	}
+	if n.State == agent.Converged && n.Rivals != "" {
+		first, _, _ := strings.Cut(agent.RivalsWords(n.Rivals), "\n")
+		return first
 	}
 	if n.State == agent.Converged && n.Unclassified {
 		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
@@ -214,8 +223,11 @@ func (n Node) SeenCell(now time.Time) string {
 // Words explains a node to a person.
 func (x Explanation) Words(now time.Time) string {
 	var b strings.Builder
-	bare := x.Status != nil && x.Status.Unclassified
-	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare, x.Status != nil && x.Status.Hook != ""), x.View.Sentence())
+	bare, rivals := x.Status != nil && x.Status.Unclassified, x.Status != nil && x.Status.Rivals != ""
+	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare, x.Status != nil && x.Status.Hook != "", rivals), x.View.Sentence())
+	if rivals {
+		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.RivalsWords(x.Status.Rivals), "\n", "; "))
+	}
 	if bare {
 		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
 	}

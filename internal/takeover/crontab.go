@@ -10,51 +10,36 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"pulley/agent/puppet"
 )
 
 // mark is the prefix of a line that cron must not run.
 const mark = "# pulley-takeover: "
 
 var (
-	agentCommand = regexp.MustCompile(`(?:^|[\s/'";&|(])puppet\s+agent(?:[\s'";&|)]|$)`)
-	times        = `^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+`
-	ownLine      = regexp.MustCompile(times + `(\S.*)$`)
-	systemLine   = regexp.MustCompile(times + `[^\s=]+\s+(\S.*)$`) // with the user field, as in /etc/crontab
+	times      = `^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+`
+	ownLine    = regexp.MustCompile(times + `(\S.*)$`)
+	systemLine = regexp.MustCompile(times + `[^\s=]+\s+(\S.*)$`) // with the user field, as in /etc/crontab
 )
 
-// starts reports whether a line of a crontab (crontab(5)) starts puppet agent. Comments and variables do not.
-func starts(line string, system bool) bool {
+// commandOf returns the command of a line of a crontab (crontab(5)); "" for a comment or a variable.
+func commandOf(line string, system bool) string {
 	shape := ownLine
 	if system {
 		shape = systemLine
 	}
 	m := shape.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
-	return m != nil && startsAgent(m[1])
-}
-
-// idle matches the options with which puppet agent applies nothing. --enable is excluded: it would remove the lock of a
-// takeover.
-var idle = regexp.MustCompile(`(?:^|\s)(?:--(?:disable|fingerprint|version|help|configprint|genconfig|genmanifest)|-[Vh])(?:[\s=]|$)`)
-
-// startsAgent reports whether a command, or a text of commands, starts a working puppet agent.
-func startsAgent(text string) bool {
-	const ends = ";&|)'\"\n"
-	for _, at := range agentCommand.FindAllStringIndex(text, -1) {
-		options := ""
-		if last := text[at[1]-1]; !strings.ContainsRune(ends, rune(last)) {
-			options = text[at[1]:]
-		}
-		if end := strings.IndexAny(options, ";&|)\n"); end >= 0 {
-			options = options[:end]
-		}
-		if !idle.MatchString(options) {
-			return true
-		}
+	if m == nil {
+		return ""
 	}
-	return false
+	return m[1]
 }
 
-// agentLines returns the lines that start puppet agent.
+// starts reports whether a line of a crontab starts Puppet itself. The whole line then stands for Puppet.
+func starts(line string, system bool) bool { return puppet.Starts(commandOf(line, system)) != "" }
+
+// agentLines returns the lines that start Puppet.
 func agentLines(text string, system bool) (found []string) {
 	for line := range strings.Lines(text) {
 		if starts(line, system) {
@@ -73,7 +58,7 @@ func each(text string, write func(line string) string) string {
 	return b.String()
 }
 
-// commented adds the mark to each line that starts puppet agent.
+// commented adds the mark to each line that starts Puppet.
 func commented(text string, system bool) string {
 	return each(text, func(line string) string {
 		if starts(line, system) {
@@ -129,7 +114,7 @@ func (m *Machine) reads(name string) bool {
 	return !leavings.MatchString(name)
 }
 
-// crontabs returns the crontabs that start puppet agent.
+// crontabs returns the crontabs that cron reads.
 func (m *Machine) crontabs() ([]File, error) {
 	var found []File
 	for _, glob := range crontabGlobs {
@@ -149,8 +134,8 @@ func (m *Machine) crontabs() ([]File, error) {
 			if err != nil {
 				return nil, err
 			}
-			again := func(o File) bool { return t != nil && o.Path == t.Path } // two links to one file
-			if t != nil && !slices.ContainsFunc(found, again) && len(agentLines(t.Before, t.system())) > 0 {
+			again := func(o File) bool { return o.Path == t.Path } // two links to one file
+			if t != nil && !slices.ContainsFunc(found, again) {
 				found = append(found, *t)
 			}
 		}

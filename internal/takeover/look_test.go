@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pulley/agent/puppet"
 )
 
 // bare returns a machine without a puppet agent.
@@ -56,6 +58,57 @@ func TestFilesThatCronReads(t *testing.T) {
 				t.Errorf("/%s with /%s: %+v, %v", under, system, got, err)
 			}
 		}
+	}
+}
+
+// Two managers fight over a machine when Puppet starts by a script that nobody looks into.
+func TestScriptsThatStartPuppet(t *testing.T) {
+	t.Parallel()
+	const apply, agent = "#!/bin/sh\ncd /etc/puppet && git pull -q\nexec puppet apply manifests\n", "#!/bin/sh\npuppet agent -t\n"
+	for say, c := range map[string]struct {
+		files map[string]string
+		want  []Script
+	}{
+		"by its path":        {map[string]string{"etc/cron.d/x": "@daily root /opt/site/run -q\n", "opt/site/run": apply}, []Script{{"opt/site/run", puppet.ByApply, "etc/cron.d/x"}}},
+		"by its name":        {map[string]string{"etc/crontab": "@daily root nice papply\n", "usr/local/bin/papply": apply}, []Script{{"usr/local/bin/papply", puppet.ByApply, "etc/crontab"}}},
+		"of a user":          {map[string]string{"var/spool/cron/crontabs/root": "@daily papply\n", "usr/local/sbin/papply": agent}, []Script{{"usr/local/sbin/papply", puppet.ByAgent, "var/spool/cron/crontabs/root"}}},
+		"in its folder":      {map[string]string{"etc/crontab": "@daily root cd /srv/p && ./run.sh\n", "srv/p/run.sh": apply}, []Script{{"srv/p/run.sh", puppet.ByApply, "etc/crontab"}}},
+		"in two steps":       {map[string]string{"etc/crontab": "@daily root /opt/a\n", "opt/a": "#!/bin/bash\n. /opt/b\npapply\n", "usr/local/bin/papply": apply}, []Script{{"usr/local/bin/papply", puppet.ByApply, "etc/crontab"}}},
+		"in a circle":        {map[string]string{"etc/crontab": "@daily root /opt/a\n", "opt/a": "#!/bin/bash\n/opt/b\n", "opt/b": "#!/bin/sh\n/opt/a\n"}, nil},
+		"by a hook of git":   {map[string]string{"etc/crontab": "@daily root git -C /etc/puppet pull -q\n", "etc/puppet/.git/hooks/post-merge": apply}, []Script{{"etc/puppet/.git/hooks/post-merge", puppet.ByApply, "etc/crontab"}}},
+		"at boot":            {map[string]string{"etc/rc.local": apply}, []Script{{"etc/rc.local", puppet.ByApply, ""}}},
+		"by a script there":  {map[string]string{"etc/cron.hourly/x": "#!/bin/sh\npapply\n", "usr/local/bin/papply": apply}, []Script{{"etc/cron.hourly/x", puppet.ByApply, ""}}},
+		"by anacron":         {map[string]string{"etc/anacrontab": "1 5 puppet /usr/bin/puppet agent -t\n"}, []Script{{"etc/anacrontab", puppet.ByAgent, ""}}},
+		"speaks of it":       {map[string]string{"etc/cron.daily/x": "#!/bin/sh\n# puppet agent\necho puppet apply\nlogger \"puppet agent\"\n"}, nil},
+		"a program":          {map[string]string{"etc/crontab": "@daily root /opt/x\n", "opt/x": "\x7fELF\x00 puppet agent -t\n"}, nil},
+		"Puppet itself":      {map[string]string{"etc/crontab": "@daily root puppet module list\n", "usr/bin/puppet": agent}, nil},
+		"a script of Pulley": {map[string]string{"etc/crontab": "@reboot root sh /var/lib/pulley/first-boot.sh go\n", "var/lib/pulley/first-boot.sh": agent}, nil},
+	} {
+		f := bare(t)
+		f.write(t, "etc/debian_version", "12\n", 0o644)
+		for under, text := range c.files {
+			f.write(t, under, text, 0o755)
+		}
+		got, err := f.Look(t.Context())
+		if err != nil || !slices.Equal(got.Scripts, c.want) || len(got.Lines) > 0 {
+			t.Errorf("%s: %+v, %v", say, got, err)
+		}
+	}
+}
+
+// A node on which a disabled agent is installed must not be reported as one with two managers, and one with puppet apply must.
+func TestRivals(t *testing.T) {
+	t.Parallel()
+	all := Findings{
+		Units: []Unit{{Name: "puppet.service", Was: enabled}, {Name: "own.timer", Was: enabled, Own: true, Starts: puppet.ByApply}},
+		Lines: []Line{{"etc/cron.d/a", line}, {"etc/cron.d/b", "@daily root puppet apply x.pp"}, {"etc/cron.d/b", "@hourly root puppet apply y.pp"}},
+	}
+	if got, want := all.Rivals(), []string{"own.timer", "/etc/cron.d/a", "/etc/cron.d/b"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	all.Locked, all.Ran = true, true
+	if got, want := all.Rivals(), []string{"own.timer", "/etc/cron.d/b"}; !slices.Equal(got, want) {
+		t.Errorf("locked: %q, want %q", got, want)
 	}
 }
 

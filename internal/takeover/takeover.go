@@ -1,5 +1,5 @@
 // Package takeover replaces the puppet agent of a machine by Pulley, in steps that can be undone. It owns the units and
-// crontab lines that start such an agent, Puppet's own lock against it, and takeover.json. It records every change in
+// crontab lines that start Puppet without Pulley, Puppet's own lock against it, and takeover.json. It records every change in
 // takeover.json before it makes the change. It must never run Puppet, remove a package, or signal a process: the lock
 // stops a running agent from applying catalogs.
 package takeover
@@ -83,6 +83,7 @@ type Unit struct {
 	Active  bool       `json:"active,omitempty"`  // never set for a oneshot unit
 	Oneshot bool       `json:"oneshot,omitempty"` // exits by itself
 	Own     bool       `json:"own,omitempty"`     // created by an administrator
+	Starts  string     `json:"starts,omitempty"`  // subcommand of Puppet; "": agent
 	Masked  bool       `json:"masked,omitempty"`  // by the takeover
 	Links   []UnitLink `json:"links,omitempty"`   // links that start it
 }
@@ -246,8 +247,7 @@ func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedu
 		}
 	}
 	for _, t := range tabs {
-		if !slices.ContainsFunc(s.Files, func(o File) bool { return o.Path == t.Path }) {
-			t.Disabled = commented(t.Before, t.system())
+		if t.Disabled = commented(t.Before, t.system()); t.Disabled != t.Before && !slices.ContainsFunc(s.Files, func(o File) bool { return o.Path == t.Path }) {
 			s.Files = append(s.Files, t)
 		}
 	}

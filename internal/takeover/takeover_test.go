@@ -373,8 +373,9 @@ func TestInCharge(t *testing.T) {
 		"a timer that is off":        {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: "disabled", Own: true}}}, false},
 		"Puppet by hand":             {Findings{Ran: true}, false},
 		"a line of cron":             {Findings{Lines: []Line{{"etc/crontab", "…"}}}, true},
-		"a script that never ran":    {Findings{Scripts: []string{"etc/cron.hourly/puppet"}}, false},
-		"a script that cron runs":    {Findings{Scripts: []string{"etc/cron.hourly/puppet"}, Ran: true}, true},
+		"a script that never ran":    {Findings{Scripts: []Script{{Path: "etc/cron.hourly/puppet", Starts: puppet.ByAgent}}}, false},
+		"a script that cron runs":    {Findings{Scripts: []Script{{Path: "etc/cron.hourly/puppet", Starts: puppet.ByAgent}}, Ran: true}, true},
+		"a script of a crontab":      {Findings{Scripts: []Script{{Path: "usr/local/bin/papply", Starts: puppet.ByApply, From: "etc/crontab"}}}, true},
 		"a daemon by hand":           {Findings{Daemons: []Process{{7, "puppet agent"}}}, true},
 		"a daemon of a new unit":     {Findings{Units: []Unit{{Name: "puppet.service", Active: true}}, Daemons: []Process{{7, "puppet agent"}}}, false},
 	} {

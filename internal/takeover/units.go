@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/agent/puppet"
 	"pulley/internal/atomicfile"
 	"pulley/internal/child"
 	"pulley/internal/clip"
@@ -148,6 +149,9 @@ func (m *Machine) restoreUnit(ctx context.Context, u Unit) error {
 // packageUnits are the units of the Puppet packages.
 var packageUnits = []string{"puppet.service", "pe-puppet.service"}
 
+// remoteUnits are the units by which an orchestrator (MCollective, Choria, PE) can start puppet agent.
+var remoteUnits = []string{"mcollective.service", "choria-server.service", "pxp-agent.service"}
+
 // unitFolder is the folder of the machine's own units.
 const unitFolder = "etc/systemd/system"
 
@@ -166,17 +170,24 @@ func ours(under string) bool {
 	return strings.HasPrefix(under, "etc/") || strings.HasPrefix(under, "usr/local/")
 }
 
-// agentUnits returns the units that may start puppet agent, enabled or not: the packages' units, each service whose
-// ExecStart starts it, and the timers of these.
+// agentUnits returns the units that may start Puppet, enabled or not: the packages' units, each service whose ExecStart
+// starts it, in an administrator's unit also by a script, and the timers of these.
 func (m *Machine) agentUnits() []Unit {
 	services, found := m.unitFiles(".service"), map[string]Unit{}
 	for _, name := range packageUnits {
 		found[name] = Unit{Name: name, Own: services[name].own}
 	}
 	for name, f := range services {
-		if slices.ContainsFunc(settings(f.text, "Service", "ExecStart"), startsAgent) {
+		for _, command := range settings(f.text, "Service", "ExecStart") {
+			sub := puppet.Starts(command)
+			if sub == "" && f.own {
+				_, sub = m.called(command)
+			}
+			if sub == "" {
+				continue
+			}
 			kinds := settings(f.text, "Service", "Type")
-			found[name] = Unit{Name: name, Own: f.own, Oneshot: len(kinds) > 0 && kinds[len(kinds)-1] == "oneshot"}
+			found[name] = Unit{Name: name, Own: f.own, Starts: sub, Oneshot: len(kinds) > 0 && kinds[len(kinds)-1] == "oneshot"}
 		}
 	}
 	for name, f := range m.unitFiles(".timer") {
@@ -187,8 +198,8 @@ func (m *Machine) agentUnits() []Unit {
 		if to := services[of].alias; to != "" {
 			of = to
 		}
-		if _, starts := found[of]; starts && f.text != "" {
-			found[name] = Unit{Name: name, Own: f.own}
+		if service, starts := found[of]; starts && f.text != "" {
+			found[name] = Unit{Name: name, Own: f.own, Starts: service.Starts}
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })

@@ -39,6 +39,8 @@ func TestUnitsThatStartTheAgent(t *testing.T) {
 	}{
 		"none":                        {},
 		"a timer and its service":     {map[string]string{etc + "run.timer": "[Timer]\nOnCalendar=hourly\n", etc + "run.service": once}, []string{"run.service, oneshot", "run.timer"}},
+		"puppet apply":                {map[string]string{etc + "a.service": strings.Replace(once, "agent", "apply", 1), etc + "a.timer": "[Timer]\n"}, []string{"a.service, oneshot", "a.timer"}},
+		"a script":                    {map[string]string{etc + "a.service": "[Service]\nExecStart=/bin/sh -c 'papply'\n", "usr/local/bin/papply": "#!/bin/sh\npuppet apply x\n"}, []string{"a.service"}},
 		"a timer of another name":     {map[string]string{etc + "nightly.timer": "[Unit]\nUnit=x\n[Timer]\nUnit=a.service\nUnit=b.service\n", usr + "a.service": start, usr + "nightly.service": idles}, []string{"a.service of a package", "nightly.timer"}},
 		"the first of two counts":     {map[string]string{etc + "nightly.timer": "[Timer]\nUnit=b.service\nUnit=a.service\n", etc + "a.service": start, usr + "b.service": idles}, []string{"a.service"}},
 		"a timer by an alias":         {map[string]string{etc + "nightly.timer": "[Timer]\nUnit=b.service\n", etc + "a.service": start, etc + "b.service": "→ a.service"}, []string{"a.service", "nightly.timer"}},
