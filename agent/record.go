@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	"pulley/internal/clip"
 )
@@ -49,6 +50,10 @@ func encodeRun(r Run) (EncodedRun, error) {
 		switch {
 		case !truncated:
 			r = clipped(r)
+		case slices.ContainsFunc(r.Resources, func(e ResourceEvent) bool { return e.Diff != "" }):
+			for i := range r.Resources { // a copy
+				r.Resources[i].Cut, r.Resources[i].Diff = r.Resources[i].Cut || r.Resources[i].Diff != "", ""
+			}
 		case len(r.Log) > keptAtLeastLog:
 			r.Log = r.Log[:max(keptAtLeastLog, len(r.Log)/2)]
 		case len(r.Resources) > 1:
@@ -123,6 +128,7 @@ func clipped(r Run) Run {
 			messages[j] = clip.Text(m, maxMessage)
 		}
 		e.Messages = messages
+		e.Diff, e.Cut = clip.Text(e.Diff, maxDiff/4), e.Cut || len(e.Diff) > maxDiff/4
 		resources[i] = e
 	}
 	r.Log, r.Resources = log, resources

@@ -345,3 +345,23 @@ func TestRecordSentTwiceCountsOnce(t *testing.T) {
 		t.Errorf("%d are known", len(reported.Runs))
 	}
 }
+
+// Without it, the diffs of one large run would push the failed resources and the log out of its record.
+func TestDiffsGiveWayInRecords(t *testing.T) {
+	r := Run{ID: "1", Node: "web1"}
+	for i := range 100 {
+		r.Resources = append(r.Resources, ResourceEvent{Resource: fmt.Sprintf("File[/%d]", i), Status: "changed", Diff: noise(uint64(i), 4<<10)})
+		r.Log = append(r.Log, LogLine{Level: "notice", Message: fmt.Sprint("line ", i)})
+	}
+	e, err := encodeRun(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := DecodeRun(e.Bytes)
+	if err != nil || len(got.Resources) != 100 || len(got.Log) != 100 || !got.Resources[0].Cut || got.Resources[0].Diff != "" {
+		t.Errorf("%d resources, %d lines, %v: %+v", len(got.Resources), len(got.Log), err, got.Resources[0])
+	}
+	if r.Resources[0].Diff == "" {
+		t.Error("the caller's run changed")
+	}
+}

@@ -106,9 +106,11 @@ type ResourceEvent struct {
 
 	// Only in previews. The messages are then those that belong to no property.
 	Properties []PropertyChange `json:"properties,omitempty"`
-	Diff       string           `json:"diff,omitempty"`   // unified, of a file's content
-	Cut        bool             `json:"cut,omitempty"`    // the diff exceeds the limits
-	Hidden     bool             `json:"hidden,omitempty"` // the diff is left out: not every user may read the file
+
+	// In previews, and with Puppet's setting show_diff.
+	Diff   string `json:"diff,omitempty"`   // unified, of a file's content
+	Cut    bool   `json:"cut,omitempty"`    // the diff exceeds the limits
+	Hidden bool   `json:"hidden,omitempty"` // the diff is left out: not every user may read the file
 }
 
 // LogLine is one line of Puppet's log.

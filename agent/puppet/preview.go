@@ -37,14 +37,18 @@ func (r *reportFile) containers() map[string]bool {
 	return found
 }
 
-// detail adds the properties and the diff to a resource of a preview. Its messages then belong to no property.
-func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus, lines []agent.LogLine) {
+// detail adds the diff to a resource.
+func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus) {
 	path := "/" + strings.Join(s.Path, "/")
 	for source, diff := range r.diffs {
 		if strings.HasPrefix(source, path+"/") && !strings.Contains(source[len(path)+1:], "/") || strings.HasPrefix(source, e.Resource+"(provider=") {
 			e.Diff = diff
 		}
 	}
+}
+
+// properties adds the properties to a resource of a preview. Its messages then belong to no property.
+func (r *reportFile) properties(e *agent.ResourceEvent, s resourceStatus, lines []agent.LogLine) {
 	if e.Status != "noop" {
 		return
 	}

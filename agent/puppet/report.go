@@ -21,6 +21,7 @@ import (
 // The limits of a report, and of the stored part of it.
 const (
 	maxResources = 200
+	maxRunDiff   = 4 << 10 // bytes of the diff of one resource
 	maxLogLines  = 500
 	maxMessage   = 2 << 10 // bytes
 	maxMessages  = 20      // of one resource
@@ -50,7 +51,7 @@ type runReport struct {
 	left     int               // resources beyond the limit
 	cut      int               // lines of the log beyond the limit
 	preview  bool              // Resources have properties and diffs, and no containers
-	diffs    map[string]string // of a preview, by the source of the line
+	diffs    map[string]string // by the source of the line
 }
 
 // reportFile is the complete file.
@@ -72,12 +73,15 @@ type resourceStatus struct {
 	Changed         bool
 	Skipped         bool
 	Path            []string `yaml:"containment_path"`
-	Events          []struct {
-		Status, Message, Property string
+	Events          []resourceEvent
+}
 
-		Old yaml.Node `yaml:"previous_value"`
-		New yaml.Node `yaml:"desired_value"`
-	}
+// resourceEvent is one change of a property.
+type resourceEvent struct {
+	Status, Message, Property string
+
+	Old yaml.Node `yaml:"previous_value"`
+	New yaml.Node `yaml:"desired_value"`
 }
 
 // readReport reads the report at path. The error wraps os.ErrNotExist if the file is missing.
@@ -153,8 +157,9 @@ func (r *reportFile) logs() map[string][]agent.LogLine {
 	for _, l := range r.Logs {
 		line := agent.LogLine{Level: clip.Text(l.Level, 16), Source: clip.Text(l.Source, maxMessage), Message: clip.Text(l.Message, maxMessage)}
 		line.Time, _ = time.Parse(time.RFC3339Nano, l.Time)
-		if r.preview && strings.HasPrefix(strings.TrimLeft(l.Message, "\n"), "--- ") {
+		if strings.HasPrefix(strings.TrimLeft(l.Message, "\n"), "--- ") && strings.Contains(l.Message, "\n+++ ") {
 			r.diffs[l.Source] = plainDiff(l.Message)
+			continue // the resource has it
 		}
 		r.Log = append(r.Log, line)
 		if lines := sources[line.Source]; len(lines) < maxMessages {
@@ -189,11 +194,14 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 			Resource: clip.Text(r.Statuses.Content[i].Value, maxMessage), Status: status,
 			File: clip.Text(s.File, maxMessage), Line: max(s.Line, 0), Messages: s.messages(status, lines),
 		}
+		r.detail(&e, s)
 		if r.preview {
 			if status == "noop" && containers[e.Resource] {
 				continue
 			}
-			r.detail(&e, s, lines)
+			r.properties(&e, s, lines)
+		} else if e.Diff, e.Cut = clip.Text(e.Diff, maxRunDiff), len(e.Diff) > maxRunDiff; e.Diff != "" && slices.ContainsFunc(s.Events, func(event resourceEvent) bool { return event.Property == "mode" }) {
+			e.Diff, e.Hidden = "", true // perhaps nobody might read the former content
 		}
 		r.Resources = append(r.Resources, e)
 	}

@@ -24,6 +24,43 @@ func sample(t testing.TB, name string) *runReport {
 	return r
 }
 
+// Without it, an operator who has asked for diffs sees checksums, or a private text.
+func TestDiffsOfRuns(t *testing.T) {
+	find := func(r *runReport, resource string) agent.ResourceEvent {
+		for _, e := range r.Resources {
+			if e.Resource == resource {
+				return e
+			}
+		}
+		t.Fatalf("%s is not in the report", resource)
+		return agent.ResourceEvent{}
+	}
+	r := sample(t, "diff")
+	if got, want := find(r, "File[/etc/app/motd]").Diff, "--- /etc/app/motd\n+++ /etc/app/motd\n@@ -1,3 +1,3 @@\n one\n-2\n+two\n three"; !strings.HasPrefix(got, want) {
+		t.Errorf("the diff is %q, want %q", got, want)
+	}
+	if e := find(r, "File[/etc/app/secret]"); e.Diff != "" {
+		t.Errorf("sensitive content: %+v", e)
+	}
+	for _, l := range r.Log {
+		if strings.Contains(l.Message, "+++") {
+			t.Errorf("the log repeats the diff: %q", l.Message)
+		}
+	}
+	text, err := os.ReadFile("testdata/diff.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mode := strings.Replace(string(text), "property: content", "property: mode", 1)
+	if r, err = parseReport(strings.NewReader(mode), false); err != nil || find(r, "File[/etc/app/motd]").Diff != "" || !find(r, "File[/etc/app/motd]").Hidden {
+		t.Errorf("a file whose mode changes: %+v, %v", r, err)
+	}
+	long := strings.Replace(string(text), "+two", "+"+strings.Repeat("x", 9000), 1)
+	if r, err = parseReport(strings.NewReader(long), false); err != nil || len(find(r, "File[/etc/app/motd]").Diff) > maxRunDiff || !find(r, "File[/etc/app/motd]").Cut {
+		t.Errorf("a long diff: %+v, %v", r, err)
+	}
+}
+
 // Operators judge a run by its report: it must agree with Puppet's own.
 func TestParseReport(t *testing.T) {
 	r := sample(t, "fail")

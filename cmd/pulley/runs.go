@@ -228,6 +228,15 @@ func printRun(w io.Writer, r agent.Run) {
 		for _, m := range e.Messages {
 			cli.Cleanf(w, "  %s\n", m)
 		}
+		for line := range strings.Lines(e.Diff) {
+			cli.Cleanf(w, "    %s\n", strings.TrimSuffix(line, "\n"))
+		}
+		switch {
+		case e.Hidden:
+			fmt.Fprintln(w, "    the diff is left out: not every user of the machine may read the file")
+		case e.Cut:
+			fmt.Fprintln(w, "    the diff is cut: it exceeds the limits of a record")
+		}
 	}
 	if len(r.Log) > 0 {
 		fmt.Fprintln(w, "\nlog")
