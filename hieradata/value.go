@@ -41,6 +41,14 @@ func (v Value) kind() string {
 	return "null"
 }
 
+// PuppetType returns the type of the value in Puppet's language; "" for null, and for a text with an interpolation.
+func (v Value) PuppetType() string {
+	if text, ok := v.v.(string); ok && strings.Contains(text, "%{") {
+		return ""
+	}
+	return map[string]string{"boolean": "Boolean", "integer": "Integer", "float": "Float", "string": "String", "list": "Array", "mapping": "Hash"}[v.kind()]
+}
+
 // MarshalJSON encodes the value as JSON. A float keeps its point: readers can distinguish 1.0 from 1.
 func (v Value) MarshalJSON() ([]byte, error) {
 	switch x := v.v.(type) {

@@ -296,6 +296,9 @@ func (d *dataOptions) warnOfShadows(layer hieradata.Layer, s change.Shadows) {
 	warn := func(format string, args ...any) {
 		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s %s\n", program, s.Key, layer, fmt.Sprintf(format, args...))
 	}
+	if s.Unread != "" {
+		warn("may have no effect: %s (release %s)", s.Unread, s.Release)
+	}
 	if len(s.Hides) > 0 {
 		warn("shadows layer %s", joined(s.Hides))
 	}

@@ -2,12 +2,15 @@ package change
 
 import (
 	"context"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/content"
+	"pulley/internal/controlrepo"
 	"pulley/internal/store"
 )
 
@@ -19,7 +22,11 @@ type Shadows struct {
 	Release  string            // version of the release whose data has the key too
 	Places   []string          // places in that release
 	Merge    string            // merge behavior of Hiera; "" or first: the live value hides the others
+	Unread   string            // why the release's classes do not use the key or its value; "" if they do
 	Err      error             // the list is missing or incomplete
+
+	value  *hieradata.Value
+	secret bool
 }
 
 // maxNodeLayers limits the layers of nodes that shadows reads.
@@ -33,7 +40,7 @@ func (l *layering) shadows(data store.Data, layer hieradata.Layer, diffs []Diffe
 	var found []Shadows
 	for _, d := range diffs {
 		if d.To != nil && len(found) < maxShadowKeys {
-			found = append(found, Shadows{Key: d.Key})
+			found = append(found, Shadows{Key: d.Key, value: d.To, secret: d.ToSecret != ""})
 		}
 	}
 	if len(found) == 0 {
@@ -91,11 +98,20 @@ func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, lay
 	if err != nil {
 		return err
 	}
-	files, err := content.ReadFiles(ctx, s.Releases, r.Content, hieradata.WantFile)
+	files, err := content.ReadFiles(ctx, s.Releases, r.Content, func(name string) bool {
+		return hieradata.WantFile(name) || slices.ContainsFunc(found, func(one Shadows) bool { return controlrepo.WantClass(one.Key)(name) })
+	})
 	if err != nil {
 		return err
 	}
 	for i := range found {
+		classes := maps.Clone(files)
+		maps.DeleteFunc(classes, func(name string, _ []byte) bool { return !controlrepo.WantClass(found[i].Key)(name) })
+		kind := found[i].value.PuppetType()
+		if found[i].secret {
+			kind = ""
+		}
+		found[i].Unread = controlrepo.KeyFlaw(classes, found[i].Key, kind)
 		places, merge, err := hieradata.Shadows(files, found[i].Key)
 		found[i].Release, found[i].Merge, found[i].Err = r.Version, merge, err
 		for _, p := range places {
