@@ -49,7 +49,7 @@ func TestBenchContent(t *testing.T) {
 	if err := others.publish(first); err != nil {
 		t.Fatal(err)
 	}
-	jobs := append(p.update(room("update"), first), others.update(t, room("update"))...)
+	jobs := append(p.update(room("update"), first), others.update(room("update"))...)
 	jobs[0].prepare = func(round int) error { return others.publish(first + 1 + round) }
 	fmt.Printf("Update: by one commit, %d runs each, in turn\n\n", updateRounds)
 	printTimings(inTurn(t, updateRounds, func(round int) string { return h.hashes[first+1+round] }, jobs))

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/clip"
 )
 
 // figures are measurements of one quantity. The printing code names the unit. No measurement is ever dropped.
@@ -42,7 +44,8 @@ func (f figures) percentile(p int) float64 { return percentile(slices.Clone(f), 
 // job is one way to put a tree into a folder.
 type job struct {
 	name    string
-	flushes bool                   // durable when it returns; after other jobs, a timed syncfs follows
+	failed  error                  // of a peer, before the first run
+	flushes bool                   // Pulley's: durable when it returns. After those of peers, a timed syncfs follows
 	prepare func(round int) error  // creates the initial state; not timed
 	run     func(round int) error  // timed
 	tree    func(round int) string // path of the resulting tree
@@ -53,41 +56,64 @@ type timing struct {
 	job  string
 	wall figures // until the tree is complete and durable
 	walk figures // of the independent walk over it: the cost of a verification for programs without one
+
+	failed error // of a peer, which has no figures
 }
 
 // inTurn runs the jobs in the order A B C A B C, to spread the effect of a disturbance. After each run it compares the
-// tree with want(round) by treeHash. It flushes earlier writes before each run.
+// tree with want(round) by treeHash. It flushes earlier writes before each run. A peer that fails has no further run.
 func inTurn(t *testing.T, rounds int, want func(round int) string, jobs []job) []timing {
 	t.Helper()
 	all := make([]timing, len(jobs))
+	for i, j := range jobs {
+		all[i].job, all[i].failed = j.name, j.failed
+	}
 	for round := range rounds {
 		for i, j := range jobs {
-			if j.prepare != nil {
-				if err := j.prepare(round); err != nil {
-					t.Fatalf("cannot prepare %s: %v", j.name, err)
-				}
+			if all[i].failed != nil {
+				continue
 			}
-			unix.Sync()
-			start := time.Now()
-			err := j.run(round)
-			if err == nil && !j.flushes {
-				err = syncfs(j.tree(round))
+			wall, walk, err := j.measure(round, want(round))
+			if err != nil && j.flushes {
+				t.Fatalf("cannot measure %s, round %d: %v", j.name, round, err)
 			}
-			wall := time.Since(start)
-			if err != nil {
-				t.Fatalf("cannot measure %s: %v", j.name, err)
-			}
-			start = time.Now()
-			got, err := treeHash(j.tree(round))
-			if err != nil || got != want(round) {
-				t.Fatalf("%s, round %d: the tree in %s is not the one that was wanted: %.12s, not %.12s (%v)", j.name, round, j.tree(round), got, want(round), err)
-			}
-			all[i].job = j.name
+			all[i].failed = err
 			all[i].wall = append(all[i].wall, wall.Seconds())
-			all[i].walk = append(all[i].walk, time.Since(start).Seconds())
+			all[i].walk = append(all[i].walk, walk.Seconds())
 		}
 	}
 	return all
+}
+
+// measure runs a job once, and walks its tree, which is to be the one that was wanted.
+func (j job) measure(round int, want string) (wall, walk time.Duration, err error) {
+	if j.prepare != nil {
+		if err := j.prepare(round); err != nil {
+			return 0, 0, err
+		}
+	}
+	unix.Sync()
+	start := time.Now()
+	err = j.run(round)
+	if err == nil && !j.flushes {
+		err = syncfs(j.tree(round))
+	}
+	wall = time.Since(start)
+	if err != nil {
+		return 0, 0, err
+	}
+	start = time.Now()
+	got, err := treeHash(j.tree(round))
+	if err == nil && got != want {
+		err = fmt.Errorf("the tree is not the one that was wanted: %.12s, not %.12s", got, want)
+	}
+	return wall, time.Since(start), err
+}
+
+// failure is the cell of a peer that failed: what it said, in one line.
+func failure(err error) string {
+	said := strings.ReplaceAll(strings.Join(strings.Fields(err.Error()), " "), "|", "/")
+	return "failed: " + clip.Text(said, 300)
 }
 
 // seconds returns the duration of do.
@@ -171,6 +197,9 @@ func describe(path, name string, d fs.DirEntry) (string, error) {
 func printTimings(all []timing) {
 	ours := all[0].wall.median()
 	all = slices.Clone(all)
+	failed := slices.Clone(all)
+	all = slices.DeleteFunc(all, func(a timing) bool { return a.failed != nil })
+	failed = slices.DeleteFunc(failed, func(a timing) bool { return a.failed == nil })
 	slices.SortStableFunc(all, func(a, b timing) int { return cmp.Compare(a.wall.median(), b.wall.median()) })
 	fmt.Println("| | seconds, median [least–most] | of Pulley's | with the walk that checks it |")
 	fmt.Println("|---|---|---|---|")
@@ -180,6 +209,9 @@ func printTimings(all []timing) {
 			checked[i] = a.wall[i] + a.walk[i]
 		}
 		fmt.Printf("| %s | %s | %.2f | %s |\n", a.job, a.wall.spread(3), a.wall.median()/ours, checked.spread(3))
+	}
+	for _, a := range failed {
+		fmt.Printf("| %s | %s | | |\n", a.job, failure(a.failed))
 	}
 	fmt.Println()
 }

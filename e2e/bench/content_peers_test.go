@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,8 @@ type peers struct {
 	dir string
 	// The published commit, as casync and tar read it.
 	index, store, tar string
+
+	unmade error // of casync's store
 }
 
 func newPeers(h *history, dir string) *peers {
@@ -47,7 +50,16 @@ func (p *peers) publish(i int) error {
 		return err
 	}
 	// Without owners and times, like Pulley. With them, casync would transfer more.
-	return command("casync", "make", "--with=permissions", "--with=symlinks", "--store="+p.store, p.index, clean)
+	p.unmade = command("casync", "make", "--with=permissions", "--with=symlinks", "--store="+p.store, p.index, clean)
+	return nil
+}
+
+// extract is casync's, with more arguments.
+func (p *peers) extract(to string, more ...string) error {
+	if p.unmade != nil {
+		return p.unmade
+	}
+	return command("casync", slices.Concat([]string{"extract", "--store=" + p.store}, more, []string{p.index, to})...)
 }
 
 // archive creates the source of tar.
@@ -81,9 +93,23 @@ func (d deployer) configure() error {
 	return os.WriteFile(filepath.Join(d.dir, "config.yaml"), fmt.Appendf(nil, d.settings, cache, d.origin, environments), 0o644)
 }
 
+// run deploys. Both programs can exit with 0 and without a tree.
 func (d deployer) run() error {
 	args := append(append(append([]string{}, d.before...), filepath.Join(d.dir, "config.yaml")), d.then...)
-	return command(d.program, args...)
+	out, err := output(d.program, args...)
+	if err == nil {
+		if _, missing := os.Stat(d.tree()); missing != nil {
+			err = fmt.Errorf("%s exited with 0, and wrote no tree: %w\n%s", d.program, missing, out)
+		}
+	}
+	return err
+}
+
+func (d deployer) begin() error {
+	if err := d.configure(); err != nil {
+		return err
+	}
+	return d.run()
 }
 
 // cold returns the peers that fill an empty folder below dir with the published commit.
@@ -112,49 +138,35 @@ func (p *peers) cold(dir string) []job {
 		deploy("r10k", "r10k", p.r10k),
 		plain("`git clone`", "clone", func(to string) error { return clone(to) }),
 		plain("`git clone --depth 1`", "shallow", func(to string) error { return clone(to, "--depth", "1") }),
-		plain("`casync extract`", "casync", func(to string) error {
-			return command("casync", "extract", "--store="+p.store, p.index, to)
-		}),
+		plain("`casync extract`", "casync", func(to string) error { return p.extract(to) }),
 		plain("`rsync -a`", "rsync", func(to string) error { return command("rsync", "-a", p.source()+"/", to+"/") }),
 	}
 }
 
 // update returns the peers that follow a repository from commit first on. Round n updates them to the n-th commit after
 // it, which is published then. Initially, they have commit first, which is published now.
-func (p *peers) update(t *testing.T, dir string) []job {
-	t.Helper()
+func (p *peers) update(dir string) []job {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	g10k, r10k, clone := p.g10k(in("g10k")), p.r10k(in("r10k")), in("git")
 	seeded := func(round int) string { return in(fmt.Sprintf("casync-%d", round)) }
 	linked := func(round int) string { return in(fmt.Sprintf("linked-%d", round)) }
-	for _, err := range []error{
-		g10k.configure(), g10k.run(), r10k.configure(), r10k.run(),
-		command("git", "clone", "-q", "--branch", "main", "file://"+p.h.origin, clone),
-		command("casync", "extract", "--store="+p.store, p.index, seeded(-1)),
-		command("rsync", "-a", p.source()+"/", linked(-1)+"/"),
-		command("rsync", "-a", p.source()+"/", in("rsync")+"/"),
-	} {
-		if err != nil {
-			t.Fatalf("cannot prepare the peers: %v", err)
-		}
-	}
 	fixed := func(tree string) func(int) string { return func(int) string { return tree } }
 	return []job{
-		{name: "g10k, in place", tree: fixed(g10k.tree()), run: func(int) error { return g10k.run() }},
-		{name: "r10k, in place", tree: fixed(r10k.tree()), run: func(int) error { return r10k.run() }},
-		{name: "`git fetch`, `git checkout`, in place", tree: fixed(clone), run: func(int) error {
+		{name: "g10k, in place", failed: g10k.begin(), tree: fixed(g10k.tree()), run: func(int) error { return g10k.run() }},
+		{name: "r10k, in place", failed: r10k.begin(), tree: fixed(r10k.tree()), run: func(int) error { return r10k.run() }},
+		{name: "`git fetch`, `git checkout`, in place", failed: command("git", "clone", "-q", "--branch", "main", "file://"+p.h.origin, clone), tree: fixed(clone), run: func(int) error {
 			if err := command("git", "-C", clone, "fetch", "-q", "origin", "main"); err != nil {
 				return err
 			}
 			return command("git", "-C", clone, "checkout", "-q", "--force", "--detach", "FETCH_HEAD")
 		}},
-		{name: "`casync extract --seed`, beside", tree: seeded, run: func(round int) error {
-			return command("casync", "extract", "--store="+p.store, "--seed="+seeded(round-1), p.index, seeded(round))
+		{name: "`casync extract --seed`, beside", failed: p.extract(seeded(-1)), tree: seeded, run: func(round int) error {
+			return p.extract(seeded(round), "--seed="+seeded(round-1))
 		}},
-		{name: "`rsync -a --link-dest`, beside", tree: linked, run: func(round int) error {
+		{name: "`rsync -a --link-dest`, beside", failed: command("rsync", "-a", p.source()+"/", linked(-1)+"/"), tree: linked, run: func(round int) error {
 			return command("rsync", "-a", "--delete", "--link-dest="+linked(round-1), p.source()+"/", linked(round)+"/")
 		}},
-		{name: "`rsync -a --delete`, in place", tree: fixed(in("rsync")), run: func(int) error {
+		{name: "`rsync -a --delete`, in place", failed: command("rsync", "-a", p.source()+"/", in("rsync")+"/"), tree: fixed(in("rsync")), run: func(int) error {
 			return command("rsync", "-a", "--delete", p.source()+"/", in("rsync")+"/")
 		}},
 	}
