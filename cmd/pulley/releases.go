@@ -172,6 +172,9 @@ func (o releasesCommand) describeRelease(r publish.Shown) {
 		cli.Cleanf(o.env.Stdout, fmt.Sprintf("%-11s%s\n", name, format), args...)
 	}
 	line("release", "%s", r.Version)
+	if origin := r.Origin(); origin != "" {
+		line("repository", "%s", origin)
+	}
 	if r.PuppetEnvironment != "" {
 		line("names", "%s", referenced(r.Release))
 	}

@@ -59,10 +59,14 @@ func (p *puppetfile) blame(said string) (module, cause string) {
 		return "", ""
 	}
 	git := slices.IndexFunc(lines, func(l string) bool { return gitComplaint.MatchString(l) && !gitFollowing.MatchString(l) })
-	plain := slices.IndexFunc(lines, func(l string) bool {
+	isCause := func(l string) bool {
 		l = toolPrefix.ReplaceAllString(l, "")
 		return l != "" && !toolFrame.MatchString(l)
-	})
+	}
+	plain := slices.IndexFunc(lines, func(l string) bool { return isCause(l) && !strings.HasPrefix(l, "WARN") })
+	if plain < 0 {
+		plain = slices.IndexFunc(lines, isCause)
+	}
 	switch {
 	case git >= 0:
 		cause = strings.TrimPrefix(lines[git], "fatal: ")

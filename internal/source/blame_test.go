@@ -18,6 +18,8 @@ func TestFailureNamesModuleAndCause(t *testing.T) {
 		"ERROR\t -> The module puppetlabs-nonesuch does not exist on https://forgeapi.puppet.com.": {"nonesuch", "The module puppetlabs-nonesuch does not exist on https://forgeapi.puppet.com."},
 		"ERROR\t -> Failed to evaluate Puppetfile\nOriginal exception:\nPuppetfile:1: syntax error, unexpected ':'\nmod 'ntp' :git\n          ^": {
 			"", "Puppetfile:1: syntax error, unexpected ':'"},
+		"WARN\t -> \"basedir\" is deprecated.\nERROR\t -> Puppetfile cannot manage content 'ntp' outside of containing environment: /x": {
+			"ntp", "Puppetfile cannot manage content 'ntp' outside of containing environment: /x"},
 		// g10k 0.9
 		"2026/11/23 00:01:30 Executing git clone --mirror file:///r/motd took 0.03044s\nWARN: git repository file:///r/ntp does not exist or is unreachable at this moment! " +
 			"Error: exit status 128 Cloning into bare repository 'ntp'...\nfatal: '/r/ntp' does not appear to be a git repository\nfatal: Could not read from remote repository.": {

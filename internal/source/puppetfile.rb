@@ -7,7 +7,12 @@ branch = ENV['PULLEY_BRANCH']
 plan = ENV['PULLEY_PLAN']
 modules = []
 folder = 'modules'
-relative = lambda { |path| ::Pathname.new(::File.expand_path(path.to_s, root)).relative_path_from(::Pathname.new(root)).to_s }
+folders = [::Dir.pwd, root] # where modules are installed, and where the Puppetfile is read
+relative = lambda do |path|
+  full = ::File.expand_path(path.to_s, root)
+  from = folders.find { |folder| full.start_with?(folder + '/') } || root
+  ::Pathname.new(full).relative_path_from(::Pathname.new(from)).to_s
+end
 
 define_singleton_method(:moduledir) { |location| super(folder = relative.call(location)) }
 

@@ -186,7 +186,7 @@ func TestPuppetfileIsRuby(t *testing.T) {
 		"Puppetfile.d/base": x + "\n", "versions.json": `{"motd": "v1"}`, "modules/own/x": "x", ".pulleyignore": "Puppetfile.d\nversions.json\n",
 		"ruby.rb": "moduledir 'a'\n" + x + "\n" + y + "'none' if ENV['NEVER_SET']\nunless true\n  " + y + "'none'\nend\n=begin\n" + y + "'none'\n=end\nnotes = <<T\n" + y + "'none'\nT\n" +
 			"moduledir File.join(File.dirname(__FILE__), 'b')\nmod 'own', :local => true\n" + y + "'main', :install_path => File.expand_path('c/d', __dir__)\n__END__\n" + y + "'none'\n",
-		"root.rb": "moduledir '.'\n" + x + "\nmoduledir File.join(__dir__, 'modules')\nmod 'own', local: true\n",
+		"root.rb": "moduledir '.'\n" + x + "\nmoduledir @librarian.basedir + '/modules'\nmod 'own', local: true\n",
 		"beside.rb": "instance_eval(File.read(File.join(__dir__, 'Puppetfile.d/base')))\nrequire 'json'\nJSON.parse(File.read('versions.json')).each { |name, tag| " +
 			"mod name, git: '" + motd + "', tag: tag }\n",
 		"git.rb":   "branch = `git rev-parse --abbrev-ref HEAD`.strip\n" + y + "branch\nmod 'ntp', git: `git config remote.origin.url`.strip, branch: :control_branch\n",

@@ -69,15 +69,20 @@ func (s *Releases) Taker(ctx context.Context, ref environments.Ref, foreign bool
 	return t, nil
 }
 
-// refuses returns why a release is of another repository, or "".
+// refuses returns why a release is of another repository, or "". A repository that got the environment's file later is the same.
 func (t Taker) refuses(r Release) string {
+	owns := slices.Contains(r.Environments, t.Environment)
+	other := slices.IndexFunc(t.Has, func(has Release) bool {
+		return r.Repository() != has.Repository() || r.FirstCommit != "" && has.FirstCommit != "" && r.FirstCommit != has.FirstCommit
+	})
 	switch {
-	case t.Foreign, slices.ContainsFunc(t.Has, r.Beside):
+	case t.Foreign, slices.ContainsFunc(t.Has, r.Beside), owns && other < 0:
 		return ""
 	case len(t.Has) > 0:
+		has := t.Has[max(other, 0)]
 		return fmt.Sprintf("%s is of another repository (%s) than %s (%s), which %s has", r.Version, cmp.Or(r.Origin(), "no environments"),
-			t.Has[0].Version, cmp.Or(t.Has[0].Origin(), "no environments"), t.Environment)
-	case len(r.Environments) > 0 && !slices.Contains(r.Environments, t.Environment):
+			has.Version, cmp.Or(has.Origin(), "no environments"), t.Environment)
+	case len(r.Environments) > 0:
 		return fmt.Sprintf("%s is of a repository without environments/%s.yaml (it has %s)", r.Version, t.Environment, strings.Join(r.Environments, ", "))
 	}
 	return ""
