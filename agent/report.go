@@ -203,7 +203,7 @@ func (t *tick) status() Status {
 	s := Status{
 		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Cause: d.main(),
 		Target: t.decision.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
-		Outcome: t.state.Outcome, Unclassified: t.state.Unclassified, Rivals: t.state.Rivals, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
+		Outcome: t.state.Outcome, Unclassified: t.state.Unclassified, NoopPending: t.state.NoopPending, Rivals: t.state.Rivals, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
 		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: t.observed.Disabled.clipped(120),
 		Answer: t.state.Answer, Ran: t.state.Ran, Hook: t.state.Hosts.Failed, Served: t.state.Served, Enforce: t.state.Enforce,
 	}

@@ -24,6 +24,7 @@ type State struct {
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	Unclassified bool      `json:"unclassified,omitempty"` // of the last good run's catalog; see Result
 	Rivals       string    `json:"rivals,omitempty"`       // see Status.Rivals
+	NoopPending  int       `json:"noop_pending,omitempty"` // of the last good run; see Status
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"`             // of runs; never decreases
 	Assignment   string    `json:"assignment,omitempty"` // id of the last one: another one begins without the attempts of the one before
@@ -187,7 +188,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 		s.PreviousGood = s.LastGood
 	}
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
-	s.Unclassified, s.Served = r.Unclassified, r.Served
+	s.Unclassified, s.NoopPending, s.Served = r.Unclassified, r.Counts.Pending, r.Served
 	s.returned(r.Target)
 	// Attempts at another target stay: this run shows nothing about that target.
 	s.forgive(r.Target)
@@ -197,7 +198,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 // endure ends the open run of a target that was applied but cannot be verified without etcd. The node enforces the
 // target, and the last good one does not change.
 func (s *State) endure(r Run, now time.Time) {
-	s.RanAt, s.Unclassified = now, r.Unclassified
+	s.RanAt, s.Unclassified, s.NoopPending = now, r.Unclassified, r.Counts.Pending
 	s.returned(r.Target)
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})

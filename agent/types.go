@@ -423,7 +423,8 @@ type Status struct {
 	Outcome   Outcome  `json:"outcome,omitempty"` // of the last run
 	// Unclassified: the catalog of the last good run has no class. See Result.
 	Unclassified bool      `json:"unclassified,omitempty"`
-	Rivals       string    `json:"rivals,omitempty"` // units and files that start another Puppet on the machine, as of the last run, with commas
+	Rivals       string    `json:"rivals,omitempty"`       // units and files that start another Puppet on the machine, as of the last run, with commas
+	NoopPending  int       `json:"noop_pending,omitempty"` // resources that the last good run left out of sync, because the code makes them noop
 	LastRun      string    `json:"last_run,omitempty"`
 	RanAt        time.Time `json:"ran_at,omitzero"`
 	SeenAt       time.Time `json:"seen_at"` // by the node's own clock; the key's revision is the order that counts

@@ -67,6 +67,11 @@ func RivalsWords(rivals string) string {
 		"run `pulley-agent takeover look` there: it shows each; remove it from the release if the release brings it"
 }
 
+// NoopWords is the warning about resources that noop in the code keeps out of sync.
+func NoopWords(resources int) string {
+	return plural(resources, "resource") + " out of sync: noop in the code keeps Puppet from changing what differs"
+}
+
 // Sentence returns the reason with its parameters, for people.
 func (c Cause) Sentence() string {
 	p := c.Params

@@ -24,6 +24,7 @@ type localStatus struct {
 	LastRun   string        `json:"last_run,omitempty"`
 
 	Unclassified bool `json:"unclassified,omitempty"`
+	NoopPending  int  `json:"noop_pending,omitempty"`
 
 	Rivals string `json:"rivals,omitempty"` // what starts another Puppet
 
@@ -99,7 +100,7 @@ func readStatus(d *agent.Disk) (localStatus, error) {
 		return localStatus{}, err
 	}
 	s := localStatus{
-		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun, Unclassified: state.Unclassified, Rivals: state.Rivals,
+		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun, Unclassified: state.Unclassified, NoopPending: state.NoopPending, Rivals: state.Rivals,
 		Attempts: state.Attempts, Holds: state.Holds, Disabled: disabled, OpenRun: state.OpenRun, Unsent: len(unsent),
 		Refusal: state.Refusal, Retirement: state.Retirement(), Answer: state.Answer,
 	}
@@ -124,6 +125,9 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	if s.Unclassified {
 		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
 		t.Row("warning", first)
+	}
+	if s.NoopPending > 0 {
+		t.Row("warning", agent.NoopWords(s.NoopPending))
 	}
 	for _, a := range s.Attempts {
 		t.Row("attempts", fmt.Sprintf("%d at %s: %s", a.Started, a.Target, a.Problem))

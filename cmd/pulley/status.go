@@ -212,7 +212,7 @@ func (v statusOptions) printHead(status fleet.Status) {
 	switch {
 	case !status.Healthy:
 		style = cli.Red
-	case status.Unclassified > 0:
+	case status.Unclassified+status.NoopPending > 0:
 		style = cli.Yellow
 	}
 	fmt.Fprintf(v.env.Stdout, "%s\n%s\n", first, v.env.Paint(style, health))

@@ -32,6 +32,7 @@ type Status struct {
 	Rollout string `json:"rollout,omitempty"` // in progress, for people; set by the caller
 
 	Unclassified int `json:"unclassified"` // nodes whose catalog has no class
+	NoopPending  int `json:"noop_pending"` // nodes with resources that noop in the code keeps out of sync
 
 	Served []ServedCode `json:"served,omitempty"` // catalogs of Puppet servers; absent: the nodes have none
 
@@ -77,6 +78,7 @@ type Node struct {
 	Rollout     string           `json:"rollout"`
 
 	Unclassified bool `json:"unclassified,omitempty"` // the catalog of the last good run has no class
+	NoopPending  int  `json:"noop_pending,omitempty"` // resources that it left out of sync, because of noop in the code
 
 	Rivals string `json:"rivals,omitempty"` // what starts another Puppet on its machine
 
@@ -127,6 +129,9 @@ func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time
 		out.Counts[n.State]++
 		if n.Unclassified {
 			out.Unclassified++
+		}
+		if n.NoopPending > 0 {
+			out.NoopPending++
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
@@ -221,7 +226,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 		last = &st
 		seen := st.SeenAt
 		n.attempt, n.lastGood = st.Attempt, st.LastGood
-		n.Signatures, n.Unclassified, n.Hook, n.Served = st.Signatures, st.Unclassified, st.Hook, st.Served
+		n.Signatures, n.Unclassified, n.NoopPending, n.Hook, n.Served = st.Signatures, st.Unclassified, st.NoopPending, st.Hook, st.Served
 		n.Rivals = st.Rivals
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}

@@ -14,6 +14,7 @@ type Tally struct {
 	Healthy      bool              // as in Status, but a node that only enforces its target is converged
 	Oldest       time.Time         // the oldest report of a node on the host list; zero: none has reported
 	Unclassified int
+	NoopPending  int
 	Holds        map[agent.HoldMode]int
 	Target       agent.Target
 	Troubles     []Trouble
@@ -59,6 +60,9 @@ func (t *tally) add(f store.FleetState, name string) {
 	}
 	if n.Unclassified {
 		t.Unclassified++
+	}
+	if n.NoopPending > 0 {
+		t.NoopPending++
 	}
 	if listed && n.LastSeen != nil && (t.Oldest.IsZero() || n.LastSeen.Before(t.Oldest)) {
 		t.Oldest = *n.LastSeen

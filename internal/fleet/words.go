@@ -39,6 +39,9 @@ func (s Status) Summary() string {
 	if s.Unclassified > 0 {
 		parts = append(parts, fmt.Sprintf("%d with 0 classes", s.Unclassified))
 	}
+	if s.NoopPending > 0 {
+		parts = append(parts, fmt.Sprintf("%d with changes pending under noop", s.NoopPending))
+	}
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
@@ -154,18 +157,21 @@ func markWords(t agent.Target) string {
 	return fmt.Sprintf("release %s, data %d", cmp.Or(t.Release, "none"), t.Data)
 }
 
-// StateCell is the state of the node, with its lack of classes and its failing hook.
+// StateCell is the state of the node, with its lack of classes, what noop keeps from it, its failing hook, and another Puppet on its machine.
 func (n Node) StateCell() string {
-	return stateWords(n.State, n.Unclassified, n.Hook != "", n.Rivals != "")
+	return stateWords(n.State, n.Unclassified, n.NoopPending, n.Hook != "", n.Rivals != "")
 }
 
-func stateWords(s agent.NodeState, unclassified, hook, rivals bool) string {
+func stateWords(s agent.NodeState, unclassified bool, noop int, hook, rivals bool) string {
 	words := string(s)
 	if rivals {
 		words += ", another Puppet"
 	}
 	if unclassified {
 		words += ", 0 classes"
+	}
+	if noop > 0 {
+		words += fmt.Sprintf(", %d noop", noop)
 	}
 	if hook {
 		words += ", hook failed"
@@ -188,6 +194,9 @@ func (n Node) Why(now time.Time) string {
 	if n.State == agent.Converged && n.Unclassified {
 		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
 		return first
+	}
+	if n.State == agent.Converged && n.NoopPending > 0 {
+		return agent.NoopWords(n.NoopPending)
 	}
 	if n.State == agent.Converged {
 		return ""
@@ -223,13 +232,19 @@ func (n Node) SeenCell(now time.Time) string {
 // Words explains a node to a person.
 func (x Explanation) Words(now time.Time) string {
 	var b strings.Builder
-	bare, rivals := x.Status != nil && x.Status.Unclassified, x.Status != nil && x.Status.Rivals != ""
-	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare, x.Status != nil && x.Status.Hook != "", rivals), x.View.Sentence())
+	bare, noop, rivals := x.Status != nil && x.Status.Unclassified, 0, x.Status != nil && x.Status.Rivals != ""
+	if x.Status != nil {
+		noop = x.Status.NoopPending
+	}
+	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare, noop, x.Status != nil && x.Status.Hook != "", rivals), x.View.Sentence())
 	if rivals {
 		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.RivalsWords(x.Status.Rivals), "\n", "; "))
 	}
 	if bare {
 		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
+	}
+	if noop > 0 {
+		cli.Cleanf(&b, "  warning       %s; `pulley runs %s %s -e %s` names them\n", agent.NoopWords(noop), x.Node, x.Status.LastRun, x.Environment)
 	}
 	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
 	if x.Rollout != "" {

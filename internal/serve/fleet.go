@@ -33,6 +33,7 @@ var (
 	healthyMetric      = describe("pulley_environment_healthy", "1: each node of the environment is registered, and converged or only enforcing its target.", "environment")
 	oldestMetric       = describe("pulley_oldest_report_timestamp_seconds", "Last report of the registered node that has been silent for the longest time; 0: none has reported.", "environment")
 	unclassifiedMetric = describe("pulley_nodes_unclassified", "Nodes whose catalog has no class.", "environment")
+	noopMetric         = describe("pulley_nodes_noop_pending", "Nodes with resources that noop in the code keeps out of sync.", "environment")
 	holdsMetric        = describe("pulley_holds", "Holds by mode.", "environment", "mode")
 	targetMetric       = describe("pulley_target_info", "Always 1. The labels are the target of the nodes that have none of their own.", "environment", "release", "data")
 	readMetric         = describe("pulley_fleet_read_timestamp_seconds", "When the nodes of the environment were counted.", "environment")
@@ -219,6 +220,7 @@ func (t counting) count(ctx context.Context) error {
 func countsOf(env string, tally fleet.Tally, at time.Time, took time.Duration) []prometheus.Metric {
 	all := []prometheus.Metric{
 		gauge(healthyMetric, flag(tally.Healthy), env), gauge(oldestMetric, instant(tally.Oldest), env), gauge(unclassifiedMetric, float64(tally.Unclassified), env),
+		gauge(noopMetric, float64(tally.NoopPending), env),
 		gauge(targetMetric, 1, env, tally.Target.Release, fmt.Sprint(tally.Target.Data)), gauge(readMetric, instant(at), env), gauge(tookMetric, took.Seconds(), env),
 	}
 	for role, counts := range tally.Roles {
