@@ -37,14 +37,16 @@ type statusOptions struct {
 	*options
 	selected         selectFlags
 	summary, watches bool
+	all              bool
 	detailed         bool
 }
 
 func newStatus(o *options) *cobra.Command {
 	v := statusOptions{options: o}
 	cmd := &cobra.Command{
-		Use: "status -e ENVIRONMENT", Short: "Show the state of every node of an environment", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
-		Long: `status shows each node's state: ` + fleet.States() + `. It lists the nodes
+		Use: "status [-e ENVIRONMENT]", Short: "Show the state of every node of an environment, or of all environments", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		Long: `status shows each node's state: ` + fleet.States() + `. Without an environment, or with --all, it
+shows a line for each environment. It lists the nodes
 that the environment calls for, the registered ones, and those that have reported. --role, --node, --state and --where select some of
 them. On a terminal, status lists at most ` + strconv.Itoa(rowsOnTerminal) + ` nodes, those that are not converged first.
 
@@ -57,7 +59,8 @@ its target, is held, silent or not on the host list.
 EXIT STATUS
   0 done, or --watch was interrupted; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 degraded, with --wait or
   --detailed-exitcodes; 5 the time of --wait passed`,
-		Example: `  pulley status -e production --summary
+		Example: `  pulley status --all
+  pulley status -e production --summary
   pulley status -e production --role compute --state failed,stuck
   pulley status -e production --wait 15m`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -77,6 +80,9 @@ EXIT STATUS
 					v.selected.limit = max(v.env.Height-linesAround, 1)
 				}
 			}
+			if v.all || v.fleet.None(v.env) && v.context.err == nil {
+				return v.showAll(c)
+			}
 			return v.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return v.run(ctx, s, ref, sel) })
 		},
 	}
@@ -84,12 +90,72 @@ EXIT STATUS
 	v.selected.add(cmd)
 	v.selected.addState(cmd)
 	v.selected.addLimit(cmd, 0, "number of nodes; 0 for all (default: "+strconv.Itoa(rowsOnTerminal)+" on a terminal, else all)")
+	cmd.Flags().BoolVar(&v.all, "all", false, "show a line for each environment")
 	cmd.Flags().BoolVar(&v.summary, "summary", false, "only count the nodes, by role and state")
 	cmd.Flags().BoolVar(&v.watches, "watch", false, "show the state again whenever it changes, until interrupted")
-	cmd.Flags().BoolVar(&v.detailed, "detailed-exitcodes", false, "exit with 4 if the environment is degraded")
+	cmd.Flags().BoolVar(&v.detailed, "detailed-exitcodes", false, "exit with 4 if the environment, or one of all, is degraded")
 	o.wait.add(cmd, "wait until the nodes are converged")
 	o.out.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// showAll shows all environments. One that cannot be read hides no other.
+func (v statusOptions) showAll(c *cobra.Command) error {
+	for _, name := range []string{"environment", "role", "node", "state", "where", "limit", "summary", "watch", "wait"} {
+		if c.Flags().Changed(name) {
+			return cli.Usagef("--%s is for one environment: give -e NAME, and leave out --all\n`pulley env list` lists the environments", name)
+		}
+	}
+	return v.withStore(c, func(ctx context.Context, s *store.Store) error {
+		refs, err := s.Environments.Named(ctx)
+		if err != nil {
+			return err
+		}
+		all, healthy := fleet.Overview{Environments: []fleet.Outline{}}, true
+		for _, ref := range refs {
+			tally, err := fleet.Count(ctx, s, ref, v.env.Now())
+			if errors.Is(err, agent.ErrUnreachable) {
+				return err
+			}
+			if err != nil {
+				v.warn([]string{err.Error()})
+				healthy = false
+				continue
+			}
+			one := tally.Outline(ref.String())
+			if id := tally.Gate.Rollout; id != "" {
+				if r, err := change.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); err == nil {
+					one.Rollout = r.Sentence()
+				} else {
+					v.warn([]string{err.Error()})
+				}
+			}
+			healthy = healthy && one.Healthy
+			all.Environments = append(all.Environments, one)
+		}
+		err = v.out.Print(v.env, all, func(t *cli.Table) error {
+			if len(all.Environments) == 0 {
+				fmt.Fprintln(v.env.Stdout, "there is no environment: `pulley env apply FILE` stores one")
+				return nil
+			}
+			t.Row("ENVIRONMENT", "HEALTH", "TARGET", "NODES", "OLDEST REPORT", "ROLLOUT", "WHY")
+			t.Paint("HEALTH", func(health string) cli.Style {
+				if health == "healthy" {
+					return cli.Green
+				}
+				return cli.Red
+			})
+			t.Spare("ROLLOUT", "OLDEST REPORT")
+			for _, one := range all.Environments {
+				t.Row(one.Row(v.env.Now())...)
+			}
+			return nil
+		})
+		if err == nil && v.detailed && !healthy {
+			return &cli.SilentError{Code: cli.ExitDegraded}
+		}
+		return err
+	})
 }
 
 func (v statusOptions) run(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {

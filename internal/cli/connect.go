@@ -155,6 +155,12 @@ func (v *EnvironmentFlag) AddFlag(f *pflag.FlagSet) {
 	v.flags = append(v.flags, f.Lookup("environment"))
 }
 
+// None reports whether neither a flag, a variable nor the context names an environment.
+func (v *EnvironmentFlag) None(e Env) bool {
+	given := slices.ContainsFunc(v.flags, func(f *pflag.Flag) bool { return f.Changed })
+	return v.Name == "" && !given && e.Getenv("PULLEY_ENVIRONMENT") == "" && v.Default == ""
+}
+
 // Ref returns the chosen environment. A missing flag is a usage error.
 func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 	name := v.Name

@@ -111,40 +111,37 @@ func signatures(f *facts) (all []Finding) {
 	return all
 }
 
-// nodes finds nodes that fail and nodes that are silent.
+// nodes finds nodes that fail and nodes that are silent, one finding for each cause, and nodes whose clocks are ahead or that another Puppet changes.
 func nodes(f *facts) (all []Finding) {
 	for _, e := range f.environments {
-		failing := Finding{Code: nodesFail, Severity: Problem, Environment: e.ref.String()}
-		silent := Finding{Code: nodesSilent, Severity: Warning, Environment: e.ref.String()}
-		ahead := Finding{Code: clocksAhead, Severity: Warning, Environment: e.ref.String()}
-		rivals := Finding{Code: otherPuppet, Severity: Warning, Environment: e.ref.String()}
+		env, hosts := e.ref.String(), int64(len(e.hosts))
+		for _, t := range fleet.Troubles(e.nodes) {
+			found := Finding{Code: nodesFail, Severity: Problem, Environment: env, Params: Params{
+				Version: t.Release, Count: int64(t.Count), Count2: hosts, Nodes: t.Nodes[:min(len(t.Nodes), someOf)], Text: agent.Prose(t.Text),
+			}}
+			if t.Silent {
+				found.Code, found.Severity = nodesSilent, Warning
+			}
+			all = append(all, found)
+		}
+		ahead, rivals := Finding{Code: clocksAhead, Params: Params{Count2: hosts}}, Finding{Code: otherPuppet, Params: Params{Count2: hosts}}
 		for _, n := range e.nodes {
 			if p := &rivals.Params; n.Rivals != "" {
 				if p.Count++; p.Count <= someOf {
 					p.Nodes = append(p.Nodes, n.Node+" ("+n.Rivals+")")
 				}
 			}
-			found := &silent
-			switch n.State {
-			case agent.FailedState, agent.Stuck:
-				found = &failing
-			case agent.Silent:
-			default:
-				if found = &ahead; n.View.ClockAhead == 0 {
-					continue
+			if p := &ahead.Params; n.View.ClockAhead > 0 && n.State != agent.FailedState && n.State != agent.Stuck && n.State != agent.Silent {
+				if p.Count++; p.Count == 1 {
+					p.Text = agent.Prose(n.Why(f.now))
+				}
+				if p.Count <= someOf {
+					p.Nodes = append(p.Nodes, n.Node)
 				}
 			}
-			p := &found.Params
-			if p.Count++; p.Count == 1 {
-				p.Text = agent.Prose(n.Why(f.now))
-			}
-			if len(p.Nodes) < someOf {
-				p.Nodes = append(p.Nodes, n.Node)
-			}
 		}
-		for _, found := range []Finding{failing, silent, ahead, rivals} {
-			if found.Params.Count > 0 {
-				found.Params.Count2 = int64(len(e.hosts))
+		for _, found := range []Finding{ahead, rivals} {
+			if found.Severity, found.Environment = Warning, env; found.Params.Count > 0 {
 				all = append(all, found)
 			}
 		}

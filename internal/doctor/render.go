@@ -417,7 +417,11 @@ func (f Finding) render() (sentence, remedy string) {
 	case noticeInterrupted:
 		return "a notice may not have been sent, because its serve ended: " + p.Kind, ""
 	case nodesFail:
-		return fmt.Sprintf("%d of %d nodes fail, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
+		what := "fail"
+		if p.Version != "" {
+			what = "fail to take " + p.Version
+		}
+		return fmt.Sprintf("%d of %d nodes %s, %s%s", p.Count, p.Count2, what, someNodes(p), cause(p.Text)),
 			"`pulley explain " + p.Nodes[0] + " -e " + env + "` shows what its next tick does, `pulley runs " + p.Nodes[0] + " -e " + env + "` its runs"
 	case nodesSilent:
 		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),

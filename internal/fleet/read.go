@@ -127,7 +127,7 @@ func JoinAgain(ref environments.Ref, node string) string {
 // Count reads an environment in numbers, with one read of everything that its nodes wrote. Its memory does not grow with their reports.
 func Count(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) (Tally, error) {
 	t := newTally(now)
-	f, err := s.Fleet.Each(ctx, ref, t.add)
+	f, err := s.Fleet.Each(ctx, ref, now, t.add)
 	if err != nil {
 		return Tally{}, err
 	}

@@ -17,6 +17,7 @@ type Tally struct {
 	NoopPending  int
 	Holds        map[agent.HoldMode]int
 	Target       agent.Target
+	Gate         agent.Gate
 	Troubles     []Trouble
 	Unsure       bool                       // nodes that failed try something else: no failure has ended
 	Lacking      map[string]agent.NodeState // nodes that the environment calls for, and that are missing, unregistered, pending, or held by their machines
@@ -98,7 +99,7 @@ func (t *tally) finish(f store.FleetState) Tally {
 		t.Holds[h.Mode]++
 	}
 	t.Troubles = t.alike.list()
-	t.Healthy, t.Target = f.Spec != nil && t.settled == len(t.called), f.Desires.Default
+	t.Healthy, t.Target, t.Gate = f.Spec != nil && t.settled == len(t.called), f.Desires.Default, f.Desires.Gate
 	return t.Tally
 }
 

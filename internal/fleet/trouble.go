@@ -11,13 +11,13 @@ import (
 
 // Trouble is what one cause does to nodes of an environment.
 type Trouble struct {
-	Silent  bool   // the nodes report nothing; else they fail
-	Cause   string // the same for nodes that fail alike; never for people
-	Text    string // the sentence of the first node
-	Release string // that the nodes fail to take; "": they fail on what they have
-	Count   int
-	Stuck   int      // of these
-	Nodes   []string // the first
+	Silent  bool     `json:"silent"`            // the nodes report nothing; else they fail
+	Cause   string   `json:"-"`                 // the same for nodes that fail alike
+	Release string   `json:"release,omitempty"` // that the nodes fail to take; "": they fail on what they have
+	Text    string   `json:"text"`              // the sentence of the first node, for people
+	Count   int      `json:"nodes"`
+	Stuck   int      `json:"stuck"` // of these
+	Nodes   []string `json:"first"`
 }
 
 // troubles groups nodes by cause.

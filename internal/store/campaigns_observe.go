@@ -42,7 +42,7 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 	var reports []*report
 	for name, n := range o.Nodes {
 		if n.Status != nil {
-			reports = append(reports, &report{name, n.Status, n.StatusAt})
+			reports = append(reports, &report{name, n.StatusAt, n.Status.SeenAt, n.Status})
 		}
 	}
 	inOrder(reports)

@@ -75,8 +75,8 @@ func (s *Fleet) view(ctx context.Context, ref environments.Ref) (FleetState, err
 }
 
 // Each is State without keeping the statuses: it calls each for every node that reported, with a state whose Statuses is that one's. Its
-// memory does not grow with the reports. It returns the rest of the state.
-func (s *Fleet) Each(ctx context.Context, ref environments.Ref, each func(f FleetState, node string)) (FleetState, error) {
+// memory does not grow with the reports. Those of nodes whose clocks are ahead come last. It returns the rest of the state.
+func (s *Fleet) Each(ctx context.Context, ref environments.Ref, now time.Time, each func(f FleetState, node string)) (FleetState, error) {
 	f, err := s.view(ctx, ref)
 	if err == nil {
 		err = s.ordersOf(ctx, ref, &f)
@@ -88,18 +88,31 @@ func (s *Fleet) Each(ctx context.Context, ref environments.Ref, each func(f Flee
 		return FleetState{}, etcd.Wrap(err, "cannot read the fleet of %s", ref)
 	}
 	f.Statuses = map[string]agent.Status{}
+	var read []*report
+	show := func(r *report) {
+		f.Statuses[r.node] = *r.status
+		each(f, r.node)
+		delete(f.Statuses, r.node)
+	}
 	err = s.db.Scan(ctx, s.db.Env(ref).Statuses(), func(rest string, kv *etcd.KV) error {
 		var st agent.Status
 		if err := etcd.Into(&st)(kv); err != nil {
 			f.Damaged = append(f.Damaged, err.Error())
 			return nil
 		}
-		node := etcd.Unescape(rest)
-		f.Statuses[node] = st
-		each(f, node)
-		delete(f.Statuses, node)
+		r := &report{etcd.Unescape(rest), kv.ModRevision, st.SeenAt, &st}
+		if read = append(read, r); !r.at.After(now) {
+			show(r)
+			r.status = nil
+		}
 		return nil
 	})
+	inOrder(read)
+	for _, r := range read {
+		if r.status != nil && err == nil {
+			show(r)
+		}
+	}
 	return f, etcd.Wrap(err, "cannot read the reports of %s", ref)
 }
 
@@ -222,7 +235,7 @@ func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState
 func (s *Fleet) statuses(ctx context.Context, ref environments.Ref, more ...clientv3.OpOption) (all map[string]agent.Status, unread []string, err error) {
 	var read []*report
 	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st agent.Status, revision int64) {
-		read = append(read, &report{etcd.Unescape(rest), &st, revision})
+		read = append(read, &report{etcd.Unescape(rest), revision, st.SeenAt, &st})
 	}, more...)
 	inOrder(read)
 	all = make(map[string]agent.Status, len(read))
@@ -234,8 +247,9 @@ func (s *Fleet) statuses(ctx context.Context, ref environments.Ref, more ...clie
 
 type report struct {
 	node     string
-	status   *agent.Status
 	revision int64
+	at       time.Time
+	status   *agent.Status // nil: only the time matters
 }
 
 // inOrder compares the times of reports with their order in etcd.
@@ -243,8 +257,11 @@ func inOrder(all []*report) {
 	slices.SortFunc(all, func(a, b *report) int { return cmp.Compare(b.revision, a.revision) })
 	var first time.Time // of the newer ones
 	for _, r := range all {
-		if r.status.Before = first; first.IsZero() || r.status.SeenAt.Before(first) {
-			first = r.status.SeenAt
+		if r.status != nil {
+			r.status.Before = first
+		}
+		if first.IsZero() || r.at.Before(first) {
+			first = r.at
 		}
 	}
 }
