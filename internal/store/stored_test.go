@@ -94,9 +94,9 @@ func TestStoredTypesAreComplete(t *testing.T) {
 
 // identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
-	Addresses After Again Agent Application As Ask Assignment Author Before Boot Boots By CA CRL CanariesWhere Certificate Certname Checked Code Commit CommitAuthor Component ConfigVersion Criterion Daemons DataDigest Digest Doubtful Driver EndedBy Enforce Environment Environments Excluded File FirstBoot FirstCommit Flavor Folder From Gates
+	Addresses After Again Agent Application As Ask Assignment Author Before Boot Boots By CA CRL CanariesWhere Cause Certificate Certname Checked Code Commit CommitAuthor Component ConfigVersion Criterion Daemons DataDigest Digest Doubtful Driver EndedBy Enforce Environment Environments Excluded File FirstBoot FirstCommit Flavor Folder From Gates
 	Hash Hostname ID Image Incarnation Instance Key LastRun Layers Level Line Listed Listener Machine MachineID Modules Name Node Nodes Nonce Now Of Operator Order
-	Path Place Places Property PuppetEnvironment PuppetServer Reason Recipient Ref Release Replaces Report Resource Role Roles Rollout Run SHA256 Scope Server Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
+	Path Place Places Property PuppetEnvironment PuppetServer Reason Recipient Ref Release Replaces Report Resource Rivals Role Roles Rollout Run SHA256 Scope Server Settings Signal Signers SkipTags Source Status Step Tags To Token Tree
 	URL User Value Version Wanted Was Who Windows
 `)
 
