@@ -144,10 +144,32 @@ func keyPlace(m *yaml.Node, key string) (line, column int) {
 // Document returns the first document of YAML, empty if there is none. Ruby's Psych, by which Puppet reads files, ignores those behind it.
 func Document(data []byte) (*yaml.Node, error) {
 	doc := &yaml.Node{}
-	if err := yaml.NewDecoder(bytes.NewReader(readable(data))).Decode(doc); err != nil && !errors.Is(err, io.EOF) {
+	if err := yaml.NewDecoder(bytes.NewReader(readable(firstDocument(data)))).Decode(doc); err != nil && !errors.Is(err, io.EOF) {
 		return nil, yamlError(err)
 	}
 	return doc, nil
+}
+
+// firstDocument returns the text up to the end of the first document: the library reads ahead.
+func firstDocument(data []byte) []byte {
+	begun, at := false, 0
+	for line := range bytes.Lines(data) {
+		switch text := bytes.TrimRight(line, " \t\r\n"); {
+		case bytes.HasPrefix(line, []byte("---")) && (len(text) == 3 || line[3] == ' ' || line[3] == '\t'):
+			if begun {
+				return data[:at]
+			}
+			begun = true
+		case string(text) == "...":
+			if begun {
+				return data[:at]
+			}
+		case len(text) > 0 && text[0] != '#' && (begun || text[0] != '%'):
+			begun = true
+		}
+		at += len(line)
+	}
+	return data
 }
 
 var (
@@ -159,10 +181,7 @@ var (
 // that write JSON use for a slash.
 func readable(data []byte) []byte {
 	data = yaml12.ReplaceAll(data, []byte("%YAML 1.1"))
-	if !bytes.Contains(data, []byte(`\/`)) {
-		return data
-	}
-	if err := yaml.Unmarshal(data, new(yaml.Node)); err == nil || !strings.Contains(err.Error(), "unknown escape character") {
+	if !bytes.Contains(data, []byte(`\/`)) || yaml.Unmarshal(data, new(yaml.Node)) == nil {
 		return data
 	}
 	var out []byte

@@ -251,16 +251,13 @@ func HieraVersion(data []byte) (int, error) {
 		return 0, err
 	}
 	if root != nil {
+		asRuby(root)
 		if err := root.Decode(&keys); err != nil {
 			return 0, yamlError(err)
 		}
 	}
-	key := "version"
-	if _, has := keys[key]; !has {
-		key = ":version"
-	}
-	node, has := keys[key]
-	if !has {
+	node, has := keys["version"]
+	if !has || node.ShortTag() == "!!null" {
 		return 3, nil
 	}
 	switch node.Value {
@@ -324,6 +321,28 @@ func DataFiles(data []byte, base string) (func(name string) []string, error) {
 	}, err
 }
 
+// asRuby gives mappings the keys that Puppet sees: the last of equal ones, and texts for symbols, so that :version is version.
+func asRuby(n *yaml.Node) {
+	for i := len(n.Content) - 2; n.Kind == yaml.MappingNode && i >= 0; i -= 2 {
+		key := n.Content[i]
+		if key.Kind != yaml.ScalarNode {
+			continue
+		}
+		if len(key.Value) > 1 {
+			key.Value = strings.TrimPrefix(key.Value, ":")
+		}
+		for later := i + 2; later < len(n.Content); later += 2 {
+			if n.Content[later].Kind == yaml.ScalarNode && n.Content[later].Value == key.Value {
+				n.Content = slices.Delete(n.Content, i, i+2)
+				break
+			}
+		}
+	}
+	for _, child := range n.Content {
+		asRuby(child)
+	}
+}
+
 func parseHieraConfig(data []byte) (hieraConfig, error) {
 	var c hieraConfig
 	if len(data) > MaxInputBytes {
@@ -334,6 +353,7 @@ func parseHieraConfig(data []byte) (hieraConfig, error) {
 		return c, err
 	}
 	if root != nil {
+		asRuby(root)
 		err = root.Decode(&c)
 	}
 	if err != nil {

@@ -94,6 +94,7 @@ var (
 	confQuotes  = regexp.MustCompile(`^["']|["']$`)
 	confFile    = regexp.MustCompile(`\{\s*([^}]+)\s*\}`)
 	confOption  = regexp.MustCompile(`^\s*(?:(?:owner|group)\s*=\s*\w+|mode\s*=\s*\d+)\s*$`)
+	confTimeout = regexp.MustCompile(`^(?:\d+[ydhms]?|unlimited)$`)
 	confName    = regexp.MustCompile(`\$\w+`)
 )
 
@@ -173,6 +174,12 @@ func (c *ConfLine) take(name string, before []ConfLine) {
 		c.Ignored = name + " is set twice, and Puppet takes the first"
 	default:
 		c.Name = name
+		if lower := strings.ToLower(c.Value); (lower == "true" || lower == "false") && slices.Contains(environmentSettings[:3], name) {
+			c.Refused = name + " is a boolean"
+		}
+		if name == "environment_timeout" && !confTimeout.MatchString(c.Value) {
+			c.Refused = name + " is no number of seconds, as 5m, and not unlimited"
+		}
 		if strings.Contains(c.Value, "#") {
 			c.Ignored = name + " contains a #: Puppet has no comments behind a value, and takes the text for a part of it"
 		}

@@ -86,7 +86,7 @@ EXIT STATUS
 	cmd.Flags().StringVar(&p.reference.Server, "server", "", "with --puppet-environment: HOST or HOST:PORT of the Puppet server, instead of those in the environment files")
 	p.sign.add(cmd)
 	p.sign.addUnsigned(cmd)
-	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
+	cmd.Flags().BoolVar(&p.noPuppet, "no-puppet", false, "do not let Puppet judge manifests, hiera.yaml and data, even if it is installed")
 	cmd.Flags().BoolVar(&p.noValidate, "no-validate", false, "publish although validate finds errors")
 	o.addDryRun(cmd)
 	return cmd

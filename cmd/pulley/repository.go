@@ -46,8 +46,8 @@ func newValidate(o *options) *cobra.Command {
 		Short: "Check a control repository before it is published",
 		Long: `validate reports everything that publish would refuse, and warns of code that behaves differently without a Puppet server.
 It reads only files that Puppet on a node reads, and not those that .pulleyignore names. Errors are what ends the run of nodes.
-Each finding has a rule: pulley.yaml and comments silence a rule at a place. validate parses the manifests if Puppet is
-installed. With --puppetfile, it resolves the Puppetfile as publish does, and checks the modules, too.
+Each finding has a rule: pulley.yaml and comments silence a rule at a place. Puppet judges manifests, hiera.yaml and data, if it
+is installed. With --puppetfile, validate resolves the Puppetfile as publish does, and checks the modules, too.
 
 With --adopt, it prints a report for a team that brings its repository: what works, what differs without a Puppet server, what
 to do first, and a draft of the environment file.
@@ -58,7 +58,7 @@ EXIT STATUS
 		RunE: func(c *cobra.Command, args []string) error { return v.run(c, args[0]) },
 	}
 	o.out.AddFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&v.noPuppet, "no-puppet", false, "do not parse manifests, even if Puppet is installed")
+	cmd.Flags().BoolVar(&v.noPuppet, "no-puppet", false, "do not let Puppet judge manifests, hiera.yaml and data, even if it is installed")
 	cmd.Flags().BoolVar(&v.strict, "strict", false, "treat warnings as errors, except those about vendored modules")
 	cmd.Flags().BoolVar(&v.github, "github", false, "print the findings as annotations for a GitHub workflow")
 	cmd.Flags().BoolVar(&v.adopt, "adopt", false, "print a report about bringing the repository to Pulley")
@@ -129,15 +129,15 @@ func installedPuppet(no bool) string {
 	return puppet
 }
 
-// parsedBy names the Puppet that parsed the manifests.
+// parsedBy says whether Puppet judged manifests, hiera.yaml and data.
 func parsedBy(puppet string, noPuppet bool) string {
 	switch {
 	case noPuppet:
-		return "manifests not parsed: --no-puppet"
+		return "not judged by Puppet: --no-puppet"
 	case puppet == "":
-		return "manifests not parsed: Puppet is not installed here"
+		return "not judged by Puppet: it is not installed here"
 	}
-	return "manifests parsed by Puppet"
+	return "judged by Puppet"
 }
 
 // showFindings prints the findings about the repository's own code, and the number of those about vendored modules. The

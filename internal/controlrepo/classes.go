@@ -103,7 +103,7 @@ func (r *reading) hasModule(module string) bool {
 	return false
 }
 
-// checkClasses warns of classes that site manifests, and own manifests that they reach, include and that no module has. Without all
+// checkClasses warns of classes that site manifests and own manifests that nodes can load include, and that no module has. Without all
 // modules, it knows only those of modules that the Puppetfile does not mention.
 func (r *reading) checkClasses() {
 	if len(r.layout.outside) > 0 { // modules of the machine
@@ -118,7 +118,7 @@ func (r *reading) checkClasses() {
 	}
 	warned := map[string]bool{}
 	for _, file := range slices.Sorted(maps.Keys(r.files)) {
-		if !r.isSite(file) && (!r.used[file] || r.vendored(file)) {
+		if !r.isSite(file) && (!r.loadable[file] || r.vendored(file)) {
 			continue
 		}
 		tokens := r.lex(file)

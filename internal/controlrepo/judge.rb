@@ -48,7 +48,7 @@ class Puppet::Application::Pulley_validate < Puppet::Application
   end
 
   def add(rule, problem, line = 0, column = 0)
-    problem = problem.gsub("'#{@path}'", 'it').gsub("(#{@path}): ", '').gsub(@path, @file).sub(/ \(file: [^)]*\)\z/, '')
+    problem = problem.scrub.gsub("'#{@path}'", 'it').gsub("(#{@path}): ", '').gsub(@path, @file).sub(/ \(file: [^)]*\)\z/, '')
     @found << { file: @file, rule: rule, problem: problem.lines.first.to_s.chomp, line: line, column: column }
   end
 
@@ -67,7 +67,21 @@ class Puppet::Application::Pulley_validate < Puppet::Application
     syntax('hiera_config', e)
   rescue StandardError => e
     problem = e.message.sub(/\AThe Lookup Configuration at '[^']*' (?:has wrong type, )?/, '')
-    add('hiera_config', problem, e.respond_to?(:line) ? e.line.to_i : 0)
+    add('hiera_config', problem, line(problem))
+  end
+
+  # line of the level or the key that a problem names
+  def line(problem)
+    nodes = Psych.parse(File.read(@path, encoding: 'utf-8')).each.to_a
+    if (at = problem.match(/entry '(\w+)' index (\d+)/))
+      key = nodes.index { |n| n.is_a?(Psych::Nodes::Scalar) && n.value == at[1] }
+      level = nodes[key + 1].children[at[2].to_i]
+    elsif (at = problem.match(/(?:hierarchy|level|key) '([^']*)'/))
+      level = nodes.find { |n| n.is_a?(Psych::Nodes::Scalar) && n.value.sub(/\A:/, '') == at[1] }
+    end
+    level ? level.start_line + 1 : 0
+  rescue StandardError
+    0
   end
 
   FUNCTIONS = %w[yaml_data json_data hocon_data eyaml_lookup_key].freeze
@@ -75,17 +89,20 @@ class Puppet::Application::Pulley_validate < Puppet::Application
   # whether Puppet can call the function of a level
   def function(provider, invocation)
     name = provider.function_name
+    # Puppet calls no function for files that do not exist; those with an interpolation may, on other nodes
+    location, = provider.locations.select { |l| l.nil? || l.exist? || l.original_location.to_s.include?('%{') }
+    return if location.nil? && !provider.locations.include?(nil)
+
     unless FUNCTIONS.include?(name)
       add('function', name)
       return
     end
     return if name == 'hocon_data' && !Puppet.features.hocon?
 
-    location = provider.locations.first || (provider.locations.empty? ? Struct.new(:location).new(Pathname('/x')) : nil)
     options = provider.options(location)
     function = provider.send(:function, invocation)
     args = provider.is_a?(Puppet::Pops::Lookup::DataHashFunctionProvider) ? 2 : 3
-    called = function.class.dispatcher.dispatchers.any? do |d|
+    called = (options.key?('path') || name != 'eyaml_lookup_key') && function.class.dispatcher.dispatchers.any? do |d|
       types = d.type.param_types.types
       !d.argument_mismatch_handler? && types.size == args && types[args - 2].instance?(options)
     end
@@ -119,8 +136,8 @@ class Puppet::Application::Pulley_validate < Puppet::Application
 
   def entry(key, value, of_module)
     at = @places[key.to_s] || [0, 0]
-    if of_module && !key.is_a?(String)
-      add('data_syntax', "the key #{key} of a module's data is not text", *at)
+    if !key.is_a?(String) # no lookup asks for it
+      add('data_syntax', "the key #{key} of a module's data is not text", *at) if of_module
     elsif !Puppet::Pops::Lookup::DataProvider.value_type.instance?(value)
       add(key == 'lookup_options' ? 'lookup_options' : 'lookup_fails', "#{key}: its type is #{Puppet::Pops::Types::TypeCalculator.singleton.infer(value)}", *at)
     elsif key == 'lookup_options'
@@ -129,6 +146,8 @@ class Puppet::Application::Pulley_validate < Puppet::Application
   end
 
   def lookup_options(all, of_module, at)
+    return if all.nil?
+
     adapter = Puppet::Pops::Lookup::LookupAdapter.new(@scope.compiler)
     begin
       adapter.send(:validate_lookup_options, all, of_module)
@@ -149,11 +168,16 @@ class Puppet::Application::Pulley_validate < Puppet::Application
     return if options.nil?
 
     Puppet::Pops::MergeStrategy.strategy(options['merge'])
-    type = Array(options['convert_to']).first
+    convert = options['convert_to']
+    return if convert.nil?
+
+    type = convert.is_a?(Array) ? convert.first : convert
+    raise ArgumentError, 'convert_to names no type' if type.nil?
+
     type = Puppet::Pops::Types::TypeParser.singleton.parse(type) if type.is_a?(String)
     return if type.is_a?(Puppet::Pops::Types::PTypeReferenceType) && type.type_string.include?('::') # perhaps of a module
 
-    type&.new_function
+    type.new_function
   end
 
   def syntax(rule, error, text = nil)
@@ -161,7 +185,7 @@ class Puppet::Application::Pulley_validate < Puppet::Application
     if cause.is_a?(Psych::SyntaxError)
       add(rule, [cause.problem, cause.context].compact.join(' '), cause.line, cause.column)
     else
-      add(rule, error.message.sub(/\A\d+: /, ''), *(text ? refused(text) : []))
+      add(rule, error.message.scrub.sub(/\A\d+: /, ''), *(text ? refused(text) : []))
     end
   end
 

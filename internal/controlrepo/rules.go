@@ -24,6 +24,7 @@ const (
 	InterpolationFails  Rule = "interpolation_fails"
 	InterpolationOdd    Rule = "interpolation_odd"
 	DataMapping         Rule = "data_mapping"
+	ByteOrderMark       Rule = "byte_order_mark"
 	LookupOptions       Rule = "lookup_options"
 	LookupFails         Rule = "lookup_fails"
 	LegacyFact          Rule = "legacy_fact"
@@ -112,15 +113,16 @@ var Rules = []RuleText{
 	{ExternalNodeFile, Error, "nodes would refuse the release because of their file in external_nodes", "write classes and parameters as an external node classifier prints them: docs/classification.md"},
 	{TrustedExternal, Error, "trusted.external is read, and without trusted_external_command it is empty on every node", "write the command into puppet: {settings: {trusted_external_command: PATH}} of environments/ENVIRONMENT.yaml"},
 	{NotExecutable, Error, "the hook is not executable, and nodes would skip it", "run `chmod +x` on it"},
-	{PuppetFailed, Error, "Puppet could not check the manifests", "repair or install Puppet, or do without it: --no-puppet"},
+	{PuppetFailed, Error, "Puppet could not judge the files", "repair or install Puppet, or do without it: --no-puppet"},
 	{Refused, Error, "publish refuses the folder", "change it, or leave it out by a line in .pulleyignore"},
 	{UnusedSyntax, Warning, "the file does not parse; no code or data of this repository names it, or its module is vendored", "correct or delete the file"},
 	{ParserWarning, Warning, "Puppet warns about a manifest", "change the manifest as Puppet advises"},
-	{NotChecked, Warning, "the file is too large to be checked", "divide it"},
+	{NotChecked, Warning, "the file is not checked", "divide it, if it is too large"},
 	{InterpolationFails, Warning, "the runs of the nodes that look up the value fail", "write %{VARIABLE} or %{lookup('KEY')}; alias must be the whole value"},
 	{InterpolationOdd, Warning, "Puppet does not interpolate the text as it is meant", "write %{VARIABLE} or %{lookup('KEY')}; and for a percent sign before a brace: %{literal('%')}{"},
 	{LookupFails, Warning, "the runs of the nodes that look up the key fail", "correct the value: Puppet takes texts, numbers, booleans, null, lists and mappings, and options as https://www.puppet.com/docs/puppet/8/hiera_merging has them"},
 	{DataMapping, Warning, "the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails unless it is empty", "write a mapping of keys to values, with a blank behind each colon, or delete the file"},
+	{ByteOrderMark, Warning, "the file begins with a byte order mark, and Puppet reads its first key at most", "save the file as UTF-8 without a byte order mark"},
 	{EnvironmentConfOdd, Warning, "Puppet does not read environment.conf as it looks", "correct the line: its settings are modulepath, manifest, config_version and environment_timeout"},
 	{ClassMissing, Warning, "no module has this class: the nodes that include it fail", "add the manifest, or correct the name; the class a::b::c is in MODULEPATH/a/manifests/b/c.pp"},
 	{LegacyFact, Warning, "Puppet 8 has no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},

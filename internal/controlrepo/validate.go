@@ -95,6 +95,7 @@ type reading struct {
 	linked          map[string]bool                      // folders that are links
 	data            map[string][]string                  // files that Hiera reads, with the functions that read them
 	environmentData func(name string) []string           // functions by which the environment's hiera.yaml reads a file
+	loadable        map[string]bool                      // manifests whose names something that nodes read contains
 	used            map[string]bool                      // manifests of classes that site manifests include, directly or by others
 	tokens          map[string][]token                   // of manifests
 	sealed          map[string]bool                      // folders with the checksums of a built module
@@ -402,10 +403,10 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 	}
 	slices.Sort(readable)
 	r.askPuppet(ctx, dir, readable)
-	reached := r.reached(autoloaded)
+	r.loadable = r.reached(autoloaded)
 	r.include(autoloaded)
 	for i, f := range r.findings {
-		if r.isUnused(f, autoloaded, reached) {
+		if r.isUnused(f, autoloaded) {
 			r.findings[i] = f.unused()
 		}
 	}
@@ -413,16 +414,16 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 
 // isUnused reports whether a finding prevents reading a file that no node reads: a manifest that is not reached, or data
 // of a module without a reached manifest.
-func (r *reading) isUnused(f Finding, autoloaded map[string]string, reached map[string]bool) bool {
+func (r *reading) isUnused(f Finding, autoloaded map[string]string) bool {
 	switch f.Rule {
 	case ManifestSyntax:
-		return autoloaded[f.File] != "" && !reached[f.File]
+		return autoloaded[f.File] != "" && !r.loadable[f.File]
 	case HieraConfig, DataSyntax, DataDate, Interpolation, LookupOptions:
 		module, _, ok := r.layout.module(f.File)
 		if !ok {
 			return false
 		}
-		for name := range reached {
+		for name := range r.loadable {
 			if within(module, name) {
 				return false
 			}
@@ -479,6 +480,9 @@ func (r *reading) checkNodes() {
 // codeDirectories returns the directory environments of Puppet in the folder, which is then no control repository but holds several.
 func (r *reading) codeDirectories() (all []string) {
 	for name := range r.modes {
+		if _, _, inModule := r.layout.module(name); inModule || name == "environment.conf" || name == "hiera.yaml" {
+			return nil
+		}
 		parts := strings.SplitN(name, "/", 4)
 		if len(parts) < 3 || parts[0] != "environments" {
 			continue

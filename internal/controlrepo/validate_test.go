@@ -268,12 +268,12 @@ func TestValidateFinds(t *testing.T) {
 		"a default declaration for other nodes": {
 			map[string]string{"manifests/site.pp": "node /^controller/ { include pulley }\nnode default { include pulley }\n"}, nil},
 		"directory environments": {
-			map[string]string{"environments/a/manifests/site.pp": "x", "environments/b/environment.conf": "x", "manifests": "", "hiera.yaml": ""},
+			map[string]string{"environments/a/manifests/site.pp": "x", "environments/b/environment.conf": "x", "manifests": "", "hiera.yaml": "", "modules": "", "environment.conf": ""},
 			[]string{"environments: warning: the folder holds directory environments of Puppet, and each of them is a control repository: environments/a, environments/b"}},
 		"what Psych reads": {
 			map[string]string{"hieradata/common.yaml": "%YAML 1.2\n---\na: \"x\\/y\"\n---\nb: [\n", "external_nodes/default.yaml": "{\"classes\": [], \"parameters\": {\"u\": \"http:\\/\\/x\"}}\n"}, nil},
 		"too large": {
-			map[string]string{"hieradata/common.yaml": "a: " + strings.Repeat("x", maxFileBytes)}, []string{"hieradata/common.yaml: warning: the file is too large to be checked: "}},
+			map[string]string{"hieradata/common.yaml": "a: " + strings.Repeat("x", maxFileBytes)}, []string{"hieradata/common.yaml: warning: the file is not checked: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			report, err := Validate(t.Context(), repo(t, c.changes), Options{Complete: true})
@@ -365,9 +365,9 @@ func TestPuppetValidatorReportsErrorsOfPuppet(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ command, want string }{
 		"fine":    {program(t, `for job; do :; done; echo '[]' > "$(sed 's/.*"answer":"\([^"]*\)".*/\1/' "$job")"`), ""},
-		"dumb":    {program(t, "exit 0"), "error: Puppet could not check the manifests: "},
-		"missing": {filepath.Join(dir, "nothing"), "error: Puppet could not check the manifests: there is no "},
-		"silent":  {program(t, "echo boom >&2; exit 1"), "error: Puppet could not check the manifests: Puppet ended with exit status 1: boom"},
+		"dumb":    {program(t, "exit 0"), "error: Puppet could not judge the files: "},
+		"missing": {filepath.Join(dir, "nothing"), "error: Puppet could not judge the files: there is no "},
+		"silent":  {program(t, "echo boom >&2; exit 1"), "error: Puppet could not judge the files: Puppet ended with exit status 1: boom"},
 		"errors": {program(t, `echo "Error: Could not parse for environment production: Syntax error at '}' (file: `+dir+`/a.pp, line: 3, column: 1)"
 echo "Warning: Unrecognised escape sequence '\\.' (file: `+dir+`/b.pp, line: 4, column: 2)"; exit 1`),
 			"a.pp:3:1: error: Puppet cannot parse a manifest that nodes read: Syntax error at '}' [manifest_syntax]\nb.pp:4:2: warning: Puppet warns about a manifest: Unrecognised escape sequence '\\.' [parser_warning]"},

@@ -22,6 +22,9 @@ func checkYAML(file string, data []byte) []Finding {
 	if line := invalidUTF8(data); line > 0 {
 		return []Finding{finding(DataSyntax, file, line, 0, "the line is not UTF-8")}
 	}
+	if bytes.HasPrefix(data, byteOrderMark) {
+		return []Finding{finding(ByteOrderMark, file, 1, 0, "")}
+	}
 	doc, err := hieradata.Document(data)
 	if err != nil {
 		return []Finding{syntaxFinding(DataSyntax, file, err)}
@@ -32,6 +35,8 @@ func checkYAML(file string, data []byte) []Finding {
 	}
 	return out
 }
+
+var byteOrderMark = []byte("\ufeff")
 
 // values returns the values of the keys of a data file. Puppet interpolates values, also the keys of mappings in them.
 func values(doc *yaml.Node) []*yaml.Node {
@@ -156,6 +161,10 @@ func checkSettings(data, hiera []byte) ([]Finding, puppet.ReleaseSettings) {
 
 // checkHiera checks a hiera.yaml of the environment or of a module. reads is the test for its data files.
 func checkHiera(file string, data []byte) (found []Finding, reads func(name string) []string) {
+	if bytes.HasPrefix(data, byteOrderMark) {
+		reads, _ = hieradata.DataFiles(nil, path.Dir(file))
+		return []Finding{finding(ByteOrderMark, file, 1, 0, "")}, reads
+	}
 	reads, err := hieradata.DataFiles(data, path.Dir(file))
 	version, unknown := hieradata.HieraVersion(data)
 	switch {

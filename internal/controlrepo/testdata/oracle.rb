@@ -1,0 +1,66 @@
+require 'puppet/application'
+require 'json'
+
+# Reads generated files as runs of Puppet do: by lookups in directory environments, and as settings.
+class Puppet::Application::Pulley_oracle < Puppet::Application
+  run_mode :user
+  environment_mode :not_required
+
+  def setup
+    Puppet::Util::Log.level = :emerg
+  end
+
+  def run_command
+    job = JSON.parse(File.read(command_line.args.last))
+    Puppet[:strict_variables] = false
+    File.write(job['answer'], JSON.generate(job['environments'].map { |e| e.start_with?('conf/') ? settings(File.join(job['dir'], e)) : answer(File.basename(e), File.join(job['dir'], e)) }))
+  end
+
+  private
+
+  def answer(name, dir)
+    env = Puppet.lookup(:environments).get(name)
+    compiler = Puppet::Parser::Compiler.new(Puppet::Node.new('web1', environment: env))
+    failed = []
+    Puppet.override(loaders: compiler.loaders, current_environment: env) do
+      whole = problem(compiler, 'no_such_key')
+      return { whole: whole } if whole
+
+      keys(dir).each { |k| (e = problem(compiler, k)) && failed << "#{k}: #{e}" }
+    end
+    { failed: failed }
+  ensure
+    Puppet.lookup(:environments).clear(name)
+  end
+
+  def problem(compiler, key)
+    invocation = Puppet::Pops::Lookup::Invocation.new(compiler.topscope)
+    Puppet::Pops::Lookup.lookup([key], nil, nil, true, nil, invocation)
+    nil
+  rescue StandardError, SystemStackError => e
+    "#{e.class}: #{e.message}"
+  end
+
+  # the keys of the data, and those with options
+  def keys(dir)
+    file, more = Dir.glob(File.join(dir, 'data', '*'))
+    return [] if more # it is about hiera.yaml
+
+    text = File.read(file, encoding: 'utf-8')
+    hash = file.end_with?('.json') ? JSON.parse(text) : Puppet::Util::Yaml.safe_load(text, [Symbol])
+    return [] unless hash.is_a?(Hash)
+
+    options = hash['lookup_options'] || hash[:lookup_options]
+    all = hash.keys.map(&:to_s) + (options.is_a?(Hash) ? options.keys.map(&:to_s) : [])
+    (all + %w[a b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
+  end
+
+  def settings(dir)
+    all = Puppet::Environments::Cached.new(Puppet::Environments::Directories.new(Pathname(dir).parent, []))
+    Puppet.override(environments: all) { all.get(File.basename(dir)) }
+    conf = Puppet::Settings::EnvironmentConf.load_from(dir, [])
+    { settings: %i[modulepath manifest config_version].to_h { |s| [s, conf.raw_setting(s)] }.compact.transform_values(&:to_s) }
+  rescue StandardError => e
+    { whole: "#{e.class}: #{e.message}" }
+  end
+end
