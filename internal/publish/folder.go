@@ -113,8 +113,8 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 // noteWarnings counts the warnings, and shows what is broken in modules of others: validate lists it as JSON only.
 func (f *Folder) noteWarnings(r Reporter, report controlrepo.Report, o FolderOptions) {
 	args := []string{f.Dir}
-	if f.Facts.Modules != "" {
-		args = append(args, "--puppetfile", string(f.Facts.Modules))
+	if tool := cmp.Or(f.Facts.Modules, o.Puppetfile); hasPuppetfile(f.Root) && tool != "" {
+		args = append(args, "--puppetfile", string(tool))
 	}
 	if o.Ref != "" {
 		args = append(args, "--git-ref", o.Ref)
@@ -256,7 +256,11 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 			found = append(found, controlrepo.Odd(ShownName(o.Path), oddity(o)))
 		}
 	}
-	_, missing := os.Stat(filepath.Join(folder.Root, "Puppetfile"))
-	report, err := validate(ctx, folder, o, refusal == nil && (o.Puppetfile != source.Unresolved || errors.Is(missing, os.ErrNotExist)), found...)
+	report, err := validate(ctx, folder, o, refusal == nil && (o.Puppetfile != source.Unresolved || !hasPuppetfile(folder.Root)), found...)
 	return report, errors.Join(err, folder.Close())
+}
+
+func hasPuppetfile(root string) bool {
+	_, err := os.Stat(filepath.Join(root, "Puppetfile"))
+	return err == nil
 }
