@@ -80,8 +80,9 @@ func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
 		cmd.Stdin = bytes.NewReader(s.stdin)
 	}
 	s.log.Info("running a script of the release", "command", script)
-	if err := cmd.Run(ctx); err != nil {
-		return fmt.Errorf("%w: %s", err, output)
+	err := cmd.Run(ctx)
+	if text := output.String(); err != nil && text != "" {
+		return fmt.Errorf("%w: %s", err, text)
 	}
-	return nil
+	return err
 }

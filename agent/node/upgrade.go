@@ -14,6 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/stage"
+	"pulley/internal/child"
 	"pulley/internal/content"
 	"pulley/internal/failpoint"
 	"pulley/internal/store"
@@ -355,6 +356,7 @@ func (s Setup) SelfTest(ctx context.Context) error {
 		{"read this node's state", s.testState},
 		{"read who may sign", func(context.Context) error { _, _, err := stage.Signers(s.Config).Read(); return err }},
 		{"open this node's releases", func(context.Context) error { _, err := content.OpenStore(s.StateDir()); return err }},
+		{"run hooks of releases and new agents", func(context.Context) error { return child.CanRun(s.StateDir()) }},
 		{"find Puppet", func(context.Context) error { return s.NewPuppet().Installed() }},
 		{"read etcd and write into it", s.testEtcd},
 	} {

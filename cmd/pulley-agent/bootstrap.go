@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/steps"
 )
@@ -52,6 +53,9 @@ func (o *options) bootstrap(ctx context.Context, b steps.Options) error {
 		fmt.Fprintln(o.env.Stdout, "another first boot is in progress")
 	case steps.Done:
 		fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", r.Node, r.Environment)
+	}
+	if problem := o.unscheduled(); problem != nil {
+		cli.Complain(o.env, program, problem)
 	}
 	found, err := o.oldAgent(nil).Look(ctx)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/agent/host"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
 	"pulley/internal/nodeconfig"
@@ -25,6 +26,8 @@ type localStatus struct {
 
 	Unclassified bool `json:"unclassified,omitempty"`
 	NoopPending  int  `json:"noop_pending,omitempty"`
+
+	Schedule string `json:"schedule,omitempty"` // why cron does not start the agent
 
 	Rivals string `json:"rivals,omitempty"` // what starts another Puppet
 
@@ -68,11 +71,19 @@ func (o *options) localStatus() (localStatus, error) {
 	}
 	s, err := readStatus(d)
 	s.Signatures = stage.Check(o.signers())
+	if problem := o.unscheduled(); problem != nil {
+		s.Schedule = problem.Error()
+	}
 	var damaged *agent.DamagedError
 	if errors.As(err, &damaged) {
 		err = fmt.Errorf("%w\nrun `pulley-agent run`: it renames the file and applies the node's target again", err)
 	}
 	return s, errors.Join(err, d.Close())
+}
+
+// unscheduled returns why cron does not start this machine's agent; nil if nothing shows a reason.
+func (o *options) unscheduled() error {
+	return host.Unscheduled(o.Root, nodeconfig.Under(o.Root).Crontab(), o.env.Now())
 }
 
 // signers returns the paths from the settings, or the default paths if the settings are unreadable.
@@ -117,6 +128,9 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	}
 	if s.LastRun != "" {
 		t.Row("last run", fmt.Sprintf("%s, %s", s.LastRun, s.Outcome))
+	}
+	if s.Schedule != "" {
+		t.Row("schedule", strings.ReplaceAll(s.Schedule, "\n", "; "))
 	}
 	if s.Rivals != "" {
 		first, _, _ := strings.Cut(agent.RivalsWords(s.Rivals), "\n")

@@ -124,7 +124,7 @@ func (p *Child) follow(started chan<- error) {
 		err = protect(p.command.ReadOnly)
 	}
 	if err == nil {
-		err = p.cmd.Start()
+		err = explained(p.cmd.Path, p.cmd.Start())
 	}
 	started <- err
 	if err != nil {
@@ -138,6 +138,44 @@ func (p *Child) follow(started chan<- error) {
 			return
 		}
 	}
+}
+
+// CanRun returns an error if no program can run in a folder, because its file system is mounted noexec.
+func CanRun(dir string) error {
+	const noexec = 8 // ST_NOEXEC of statvfs(3)
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil || st.Flags&noexec == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is mounted noexec\nmount it with exec", dir)
+}
+
+// explained adds the cause that the kernel's error does not tell: a mount, or the first line of a script.
+func explained(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var line string
+	if f, unreadable := bounded.Open(path); unreadable == nil {
+		head, _ := io.ReadAll(io.LimitReader(f, 256))
+		line, _, _ = strings.Cut(string(head), "\n")
+		_ = f.Close()
+	}
+	interpreter, isScript := strings.CutPrefix(line, "#!")
+	cause := ""
+	switch {
+	case errors.Is(err, syscall.EACCES) && CanRun(filepath.Dir(path)) != nil:
+		cause = "its file system is mounted noexec"
+	case errors.Is(err, syscall.ENOENT) && strings.HasSuffix(line, "\r"):
+		cause = "its first line has a line end of Windows"
+	case errors.Is(err, syscall.ENOENT) && isScript:
+		cause = "its interpreter " + strings.TrimSpace(interpreter) + " does not exist"
+	case errors.Is(err, syscall.ENOEXEC) && !isScript:
+		cause = "it does not begin with #! and is no program of this machine"
+	default:
+		return err
+	}
+	return fmt.Errorf("cannot start it: %w: %s", cmp.Or(errors.Unwrap(err), err), cause)
 }
 
 // protect makes a folder read-only for the current thread and the processes that it starts.

@@ -179,3 +179,26 @@ func TestEnvironmentIsGiven(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// An operator whose hook cannot start reads the cause, which the kernel's error does not tell.
+func TestStartErrorsNameTheCause(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"#!/bin/sh\r\nexit 0\r\n":     "its first line has a line end of Windows",
+		"#!/opt/none/ruby -w\nexit\n": "its interpreter /opt/none/ruby -w does not exist",
+		"exit 0\n":                    "it does not begin with #!",
+		"\ufeff#!/bin/sh\nexit 0\n":   "it does not begin with #!",
+	} {
+		path := filepath.Join(dir, "x")
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (Command{Path: path}).Start(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := CanRun(dir); err != nil {
+		t.Error(err)
+	}
+}

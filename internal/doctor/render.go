@@ -425,7 +425,7 @@ func (f Finding) render() (sentence, remedy string) {
 			"`pulley explain " + p.Nodes[0] + " -e " + env + "` shows what its next tick does, `pulley runs " + p.Nodes[0] + " -e " + env + "` its runs"
 	case nodesSilent:
 		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
-			"run `pulley-agent run` on such a node: it names the cause"
+			"run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
 	case clocksAhead:
 		return fmt.Sprintf("%d of %d nodes have a clock that is ahead, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
 			"correct the clock of such a node: if it stops to report, it does not become silent until another node reports"

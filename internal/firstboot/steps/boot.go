@@ -15,6 +15,7 @@ import (
 	"pulley/agent/node"
 	"pulley/agent/puppet"
 	"pulley/internal/atomicfile"
+	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -93,6 +94,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	defer held.Close()
 	if err := errors.Join(b.forgetCopy(), beside.remember()); err != nil {
 		return Result{}, err
+	}
+	if err := child.CanRun(b.stateDir()); err != nil {
+		b.Log.Warn("hooks of releases and new agents cannot run on this machine", "err", err)
 	}
 	err = engine.Run(ctx, opts)
 	if errors.Is(err, firstboot.ErrFinished) {

@@ -53,6 +53,9 @@ func (b *cron) setUpSchedule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := host.CronRefuses(b.Root, b.Env.Now()); err != nil {
+		return err
+	}
 	n, err := b.Setup(c).Open(ctx)
 	if errors.Is(err, agent.ErrLocked) {
 		return firstboot.Passing(err)
