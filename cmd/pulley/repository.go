@@ -87,9 +87,10 @@ func (v validateOptions) run(c *cobra.Command, dir string) error {
 		}
 	}
 	puppet := installedPuppet(v.noPuppet)
+	r, _ := v.reporter()
 	report, err := publish.Check(c.Context(), dir, publish.FolderOptions{
 		Ref: v.ref, Branch: v.branch, Puppetfile: resolver, Overlays: v.over.parsed, Deadline: v.over.deadline, CacheDir: cacheDir(), Puppet: puppet, Adopt: v.adopt,
-	})
+	}, r.Note)
 	if err != nil {
 		return err
 	}

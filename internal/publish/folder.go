@@ -233,8 +233,9 @@ func validate(ctx context.Context, folder *source.Folder, o FolderOptions, compl
 	return controlrepo.Validate(ctx, folder.Root, checks)
 }
 
-// Check reports everything for which OpenFolder would refuse a folder, and all warnings. The error reports a failed read.
-func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report, error) {
+// Check reports everything for which OpenFolder would refuse a folder, and all warnings. The error reports a failed read. note gets what
+// OpenFolder notes of the Puppetfile, such as modules that it replaces.
+func Check(ctx context.Context, dir string, o FolderOptions, note func(Note)) (controlrepo.Report, error) {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return controlrepo.Report{}, fmt.Errorf("cannot validate %s: %w", dir, cmp.Or(err, errors.New("it is not a folder")))
 	}
@@ -248,6 +249,15 @@ func Check(ctx context.Context, dir string, o FolderOptions) (controlrepo.Report
 	}
 	if refusal != nil { // the findings in its files are still of use
 		folder = &source.Folder{Root: dir}
+	}
+	notes := folder.Notes
+	if o.Puppetfile == source.Unresolved {
+		notes = []string{folder.Replaced()}
+	}
+	for _, text := range notes {
+		if text != "" {
+			note(Note{Code: SourceNote, Detail: text})
+		}
 	}
 	manifest, unpublishable := listed(folder, dir)
 	found := controlrepo.Refusals(errors.Join(refusal, unpublishable))

@@ -47,6 +47,22 @@ func (p *puppetfile) leftModules(root string, c changes) leftModules {
 	return old
 }
 
+// replaces lists the modules of a folder in whose place the Puppetfile has others, as far as it names them in plain strings. No tool has run.
+func (p *puppetfile) replaces(root string, c changes) []string {
+	old := p.leftModules(root, c)
+	return slices.DeleteFunc(slices.Clone(p.modules), func(name string) bool {
+		is := filepath.Join(root, filepath.FromSlash(name))
+		info, err := os.Lstat(is)
+		if err == nil && info.IsDir() {
+			var entries []os.DirEntry
+			if entries, err = os.ReadDir(is); len(entries) == 0 {
+				return true
+			}
+		}
+		return err != nil || slices.Contains(p.local, name) || slices.Contains(old.clones, name) || old.stale[name] != "" || c.ignores(name)
+	})
+}
+
 // ignores reports whether git ignores a path, or a folder above it.
 func (c changes) ignores(name string) bool {
 	return slices.ContainsFunc(c.ignored, func(path string) bool { return within(name, []string{strings.TrimSuffix(path, "/")}) })
@@ -66,7 +82,9 @@ func (f *Folder) noteModules(old leftModules) {
 		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(f.made, name) })
 		f.noteNames(names, "modules that the Puppetfile does not name "+sentence)
 	}
-	f.noteNames(f.replaced, "modules of the folder are left out, because the Puppetfile has others with their names")
+	if note := f.Replaced(); note != "" {
+		f.Notes = append(f.Notes, note)
+	}
 	unnamed(old.clones, "are published as they are in the folder, because they are clones of git")
 	byCause := map[string][]string{}
 	for name, why := range old.stale {
@@ -78,12 +96,24 @@ func (f *Folder) noteModules(old leftModules) {
 	}
 }
 
+// Replaced is the note of the folder's modules in whose place the Puppetfile has others; "" for none.
+func (f *Folder) Replaced() string {
+	return named(f.replaced, "modules of the folder are left out, because the Puppetfile has others with their names")
+}
+
 // noteNames notes a sentence about modules, if there are any.
 func (f *Folder) noteNames(names []string, sentence string) {
+	if note := named(names, sentence); note != "" {
+		f.Notes = append(f.Notes, note)
+	}
+}
+
+func named(names []string, sentence string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more", more))
 	}
-	if len(names) > 0 {
-		f.Notes = append(f.Notes, sentence+": "+strings.Join(names, ", "))
+	if len(names) == 0 {
+		return ""
 	}
+	return sentence + ": " + strings.Join(names, ", ")
 }

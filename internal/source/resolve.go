@@ -23,6 +23,10 @@ func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) er
 	}
 	if r == nil {
 		f.Facts.Dirty = f.differsFrom(changes, leftModules{})
+		tool := func(r Resolver) bool { _, err := exec.LookPath(string(r)); return err == nil }
+		if o.Modules == Unresolved && f.puppetfile != nil && (tool(R10k) || tool(G10k)) { // without a tool, publish keeps them
+			f.replaced = f.puppetfile.replaces(f.Root, changes)
+		}
 		return nil
 	}
 	old := r.leftModules(f.Root, changes)

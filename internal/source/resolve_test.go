@@ -128,6 +128,9 @@ func TestReplacedModulesAreNamed(t *testing.T) {
 	}
 	commit(t, dir, "begin")
 	const note = "modules of the folder are left out, because the Puppetfile has others with their names: modules/alpha, modules/linked, ext/beta, data"
+	if f := open(t, dir, Options{Modules: Unresolved}); f.Replaced() != strings.Replace(note, " modules/linked,", "", 1) { // its name is no plain string
+		t.Errorf("validation says %q", f.Replaced())
+	}
 	for _, ref := range []string{"", "main"} {
 		f := open(t, dir, Options{Modules: R10k, Ref: ref})
 		same(t, "notes", f.Notes, note)
