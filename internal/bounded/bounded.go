@@ -52,27 +52,35 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// Open opens a regular file, or a folder, for reading. It refuses named pipes, sockets and devices without opening them: an open
+// errDangling differs from fs.ErrNotExist: a caller would go on as if there had never been a file.
+var errDangling = errors.New("it is a link to a missing file")
+
+// Open opens a regular file, or a folder, for reading. A link to a missing file is not a missing file. It refuses named pipes, sockets and devices without opening them: an open
 // could wait for ever. A descriptor that this process was given is no such file: /dev/stdin, and /dev/fd/63 for `<(command)`.
 func Open(path string) (*os.File, error) {
 	if IsGiven(path) {
 		return os.Open(path)
 	}
-	return open(path, os.Stat, os.OpenFile)
+	return open(path, os.Stat, os.Lstat, os.OpenFile)
 }
 
 // OpenIn is Open for a file of a folder, whose links must not lead out of it.
 func OpenIn(root *os.Root, name string) (*os.File, error) {
-	return open(name, root.Stat, root.OpenFile)
+	return open(name, root.Stat, root.Lstat, root.OpenFile)
 }
 
-func open(name string, stat func(string) (fs.FileInfo, error), openFile func(string, int, fs.FileMode) (*os.File, error)) (*os.File, error) {
+func open(name string, stat, lstat func(string) (fs.FileInfo, error), openFile func(string, int, fs.FileMode) (*os.File, error)) (*os.File, error) {
 	if info, err := stat(name); err == nil { // otherwise the error is that of the open
 		if err := check(name, info); err != nil {
 			return nil, err
 		}
 	}
 	f, err := openFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) // another file may have its place by now
+	if errors.Is(err, fs.ErrNotExist) {
+		if info, is := lstat(name); is == nil && info.Mode()&fs.ModeSymlink != 0 {
+			err = fmt.Errorf("%w\nrestore the file that it leads to, or remove the link", &fs.PathError{Op: "open", Path: name, Err: errDangling})
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

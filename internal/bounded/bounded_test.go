@@ -100,3 +100,23 @@ func TestPipesAndDevicesAreNotOpened(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 }
+
+// A mark of signatures, or a state, behind a link whose target is gone would count as one that never was.
+func TestDanglingLinkIsNotMissing(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("gone", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	_, outside := ReadFile(filepath.Join(dir, "link"), 10)
+	_, inside := OpenIn(root, "link")
+	for _, err := range []error{outside, inside} {
+		if errors.Is(err, fs.ErrNotExist) || err == nil || !strings.Contains(err.Error(), "it is a link to a missing file") {
+			t.Errorf("%v", err)
+		}
+	}
+}

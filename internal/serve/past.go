@@ -13,6 +13,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/store"
 )
 
@@ -125,11 +126,14 @@ func (t *Tasks) goBack(ctx context.Context, ref environments.Ref, before store.M
 	return nil
 }
 
+// maxPast limits the size of the file: 10,000 environments need 2 MB.
+const maxPast = 64 << 20
+
 func (p *past) load(file string) error {
 	if file == "" {
 		return nil
 	}
-	b, err := os.ReadFile(file)
+	b, err := bounded.ReadFile(file, maxPast)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
