@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"pulley/agent/node"
 	"pulley/environments"
@@ -57,12 +58,17 @@ func (b *boot) forgetServerKeys() error {
 	return nil
 }
 
-// forgetCertname removes the key and the certificate for Puppet servers of a node that leaves, if its first boot got them. Any others are not
+// forgetCertname removes the key and the certificate for Puppet servers of a node that leaves, if its first boot got them, or made the key and did
+// not finish: then the key is as young as the first boot. Any others are not
 // Pulley's: another Puppet server may serve this machine.
 func forgetCertname(c nodeconfig.Config) error {
 	first, err := firstboot.Disk{Dir: c.StateDir()}.Load()
-	if got := first.Steps[firstboot.Certificate]; err == nil && got.State == firstboot.Done && got.Replaced == "" {
-		err = removeKeys(sslDirs(c), environments.Certname(c.Identity.Node))
+	certname := environments.Certname(c.Identity.Node)
+	if got := first.Steps[firstboot.Certificate]; err == nil && got.State != "" && got.Replaced == "" {
+		err = removeKeys(slices.DeleteFunc(sslDirs(c), func(dir string) bool {
+			info, err := os.Lstat(sslFiles{dir, certname}.key())
+			return got.State != firstboot.Done && (err != nil || info.ModTime().Before(first.Started))
+		}), certname)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove the certificate for Puppet servers: %w", err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"pulley/agent"
 	"pulley/internal/firstboot"
@@ -41,19 +42,31 @@ func TestLeaveOnlyAtPoweroff(t *testing.T) {
 // Puppet server.
 func TestLeavingMachineKeepsNoKey(t *testing.T) {
 	t.Parallel()
-	for _, got := range []firstboot.StepState{{}, {State: firstboot.Done, Replaced: firstboot.Off}, {State: firstboot.Done}} {
+	for _, test := range []struct {
+		got     firstboot.StepState
+		started time.Duration // of the first boot, before the key was made
+		made    bool
+	}{
+		{},
+		{got: firstboot.StepState{State: firstboot.Done, Replaced: firstboot.Off}, started: time.Hour},
+		{got: firstboot.StepState{State: firstboot.Done}, started: -time.Hour, made: true},
+		{got: firstboot.StepState{State: firstboot.Started}, started: time.Hour, made: true},
+		{got: firstboot.StepState{State: firstboot.Failed}, started: time.Hour, made: true},
+		{got: firstboot.StepState{State: firstboot.Failed}, started: -time.Hour},
+		{got: firstboot.StepState{State: firstboot.Failed, Replaced: "/opt/get-certificate"}, started: time.Hour},
+	} {
+		got := test.got
 		c := nodeconfig.Under(t.TempDir())
 		c.Identity = agent.Identity{Node: "web1", Environment: "dev"}
 		c.Puppet.SSLDir = filepath.Join(c.Root, "former")
-		if err := (firstboot.Disk{Dir: c.StateDir()}).Save(firstboot.State{Steps: map[firstboot.Name]firstboot.StepState{firstboot.Certificate: got}}); err != nil {
+		if err := (firstboot.Disk{Dir: c.StateDir()}).Save(firstboot.State{Started: time.Now().Add(-test.started), Steps: map[firstboot.Name]firstboot.StepState{firstboot.Certificate: got}}); err != nil {
 			t.Fatal(err)
 		}
 		shared := filepath.Join("/dev/shm", fmt.Sprintf("pulley-agent-%016x", stablehash.Sum(c.StateDir())))
 		t.Cleanup(func() { _ = os.RemoveAll(shared) })
-		made := got.State == firstboot.Done && got.Replaced == ""
 		gone := map[string]bool{filepath.Join(shared, "role.yaml"): true, c.IdentityFile(): true, filepath.Join(c.StateDir(), "puppet/ssl/private_keys/web1.pem"): true}
 		for _, dir := range []string{c.Puppet.SSLDir, filepath.Join(c.Root, "etc/puppetlabs/puppet/ssl"), filepath.Join(c.Root, "var/lib/puppet/ssl")} {
-			gone[filepath.Join(dir, "private_keys/web1.pem")], gone[filepath.Join(dir, "certs/web1.pem")] = made, made
+			gone[filepath.Join(dir, "private_keys/web1.pem")], gone[filepath.Join(dir, "certs/web1.pem")] = test.made, test.made
 			gone[filepath.Join(dir, "private_keys/another.pem")] = false
 		}
 		for file := range gone {
