@@ -326,7 +326,7 @@ func (e *engine) putSpec(p plan.Plan) error {
 	if !p.Changed {
 		return nil
 	}
-	err := e.persist("spec", func(ctx context.Context) error {
+	return e.persist("spec", func(ctx context.Context) error {
 		_, err := e.a.Fleet.PutSpec(ctx, p.Spec, p.Revision)
 		if !errors.Is(err, machines.ErrChanged) {
 			return err
@@ -337,8 +337,4 @@ func (e *engine) putSpec(p plan.Plan) error {
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("cannot store environment %s: %w", p.Fleet, err)
-	}
-	return nil
 }
