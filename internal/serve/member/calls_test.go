@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -23,6 +25,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -450,6 +454,42 @@ func (f *flow) within(t *testing.T, user string, n int64) error {
 	defer cancel()
 	_, err := f.take(ctx, user, n)
 	return err
+}
+
+// gRPC drops an answer without a word if its stream ended before it began to write: its user would have less for as long as its connection lasts.
+func TestDroppedAnswersAreFreed(t *testing.T) {
+	t.Parallel()
+	f := newFlow(func(string) {})
+	_, server := net.Pipe()
+	c := &outgoing{Conn: server, flow: f, user: "a"}
+	defer c.Close()
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: c.RemoteAddr()})
+	codec := decoder{CodecV2: encoding.GetCodecV2("proto"), sent: prometheus.NewCounter(prometheus.CounterOpts{})}
+	for _, put := range []bool{true, false} {
+		if err := f.within(t, "a", 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		data, err := codec.Marshal(f.answer(ctx, "a", 1<<20, &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, 1<<20)}}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if put {
+			data.Free()
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		runtime.GC()
+		f.mu.Lock()
+		left := f.users["a"]
+		f.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes stay taken", left)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
 
 // Clients that do not read their answers hold memory until their connection closes.

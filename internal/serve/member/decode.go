@@ -54,6 +54,7 @@ func counter(name, help string) prometheus.Counter {
 func (d decoder) Marshal(v any) (mem.BufferSlice, error) {
 	a, held := v.(*answer)
 	if held {
+		a.watch()
 		v = a.Message
 	}
 	data, err := d.CodecV2.Marshal(v)

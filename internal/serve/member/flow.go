@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,7 +198,17 @@ func (a *answer) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put frees the bytes.
 func (a *answer) Put(*[]byte) {
-	a.encoded.Free()
+	runtime.SetFinalizer(a, nil)
+	a.free()
+}
+
+// watch frees the bytes when nothing refers to them any more: gRPC drops what it is to write for a stream that has ended, and does not put it back.
+func (a *answer) watch() { runtime.SetFinalizer(a, (*answer).free) }
+
+func (a *answer) free() {
+	if a.encoded != nil {
+		a.encoded.Free()
+	}
 	a.of.flow.mu.Lock()
 	defer a.of.flow.mu.Unlock()
 	a.of.free(a.n)
