@@ -2,7 +2,8 @@
 # and by go's own tools.
 
 GO      ?= go
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Without a tag, the number of commits orders builds: any build can be published as a version of the agent.
+VERSION := $(shell git describe --tags --dirty 2>/dev/null || echo 0.0.0-dev.$$(git rev-list --count HEAD 2>/dev/null || echo 0)+$$(git describe --always --dirty 2>/dev/null || echo none))
 BUILD   := $(GO) build -ldflags '-s -w -X main.version=$(VERSION)'
 TOOLS   := $(CURDIR)/.tools
 
