@@ -76,6 +76,7 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 		replaced, err := u.credit(ctx, s, want, trial.Ending.Puppet)
 		if err != nil {
 			u.Log.Error("cannot install the new agent, whose probation succeeded", "err", err)
+			u.hinder(problemOf(err))
 		}
 		done.Replaced = replaced
 	case upgrade.Reach:
@@ -91,13 +92,22 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 	case upgrade.Nothing:
 		if trial.Err != nil {
 			u.Log.Warn("cannot watch the new agent", "code", why.Code, "err", why)
-			if err := u.folder.Save(s.Hindered(why)); err != nil {
-				u.Log.Warn("cannot store the state of the upgrade", "err", err)
-			}
+			u.hinder(why)
 			return u.tick(ctx, u.opts.Options)
 		}
 	}
 	return done, nil
+}
+
+// hinder records why the candidate cannot be started or installed, for the node's next status.
+func (u *supervisor) hinder(why agent.Problem) {
+	s, err := u.folder.Load()
+	if err == nil && s.Candidate != nil {
+		err = u.folder.Save(s.Hindered(why))
+	}
+	if err != nil {
+		u.Log.Warn("cannot store the state of the upgrade", "err", err)
+	}
 }
 
 // doubt records that a tick failed with the candidate and not with this agent. After too many in a row it drops the

@@ -191,6 +191,16 @@ func TestMachineOutlivesProgramAndEndsWithDelete(t *testing.T) {
 	noOverlayAdded(t, mounts)
 }
 
+// The program of a machine's agent must be one that an upgrade replaces, as on other machines: a mount point is busy.
+func TestAgentCanBeReplaced(t *testing.T) {
+	p := provider(t, t.TempDir())
+	create(t, p, order("compute1-t42", `set -e; cp `+agentInMachine+` /usr/local/bin/.new; mv -T /usr/local/bin/.new `+agentInMachine+`; test ! -L `+agentInMachine))
+	eventually(t, "the userdata is done", func() bool {
+		log, err := os.ReadFile(filepath.Join(folderOf(p, "compute1-t42"), folder.LogFile))
+		return err == nil && strings.Contains(string(log), "the userdata did not make the machine a node")
+	})
+}
+
 // A machine without a supervisor must be listed as stopped, and can be deleted.
 func TestKilledSupervisorStopsMachine(t *testing.T) {
 	p, word := provider(t, t.TempDir()), marker(t)

@@ -20,6 +20,7 @@ const (
 	firstPause     = 10 * time.Second
 	longestPause   = 5 * time.Minute
 	agentInMachine = "/usr/local/bin/pulley-agent"
+	agentOfHost    = "/usr/lib/pulley/pulley-agent" // a mount; the machine's agent is a link to it, which an upgrade replaces
 	agentSettings  = "/etc/pulley/agent.yaml"
 	userdataInside = "/run/userdata"
 
@@ -62,8 +63,11 @@ type supervisor struct {
 func (k *supervisor) live(held *os.File) folder.State {
 	size, _ := environments.LocalSize(k.about.Flavor)
 	m, err := Start(context.Background(), Config{
-		Hostname: k.about.Name, SizeBytes: size, Empty: k.Hidden, Binds: []Bind{{From: k.Agent, To: agentInMachine}}, held: held,
+		Hostname: k.about.Name, SizeBytes: size, Empty: k.Hidden, Binds: []Bind{{From: k.Agent, To: agentOfHost}}, held: held,
 	})
+	if err == nil {
+		_, err = m.sh(nil, `mkdir -p "$(dirname "$2")"; ln -sfn "$1" "$2"`, agentOfHost, agentInMachine)
+	}
 	if err != nil {
 		return folder.State{State: machines.Failed, Problem: err.Error()}
 	}
