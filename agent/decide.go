@@ -88,8 +88,12 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 }
 
 // Calm reports whether a tick with this decision only enforces the target in place: no new target, no hold, no closed
-// gate, no failure. Only then may the agent be upgraded: an upgrade never coincides with new content.
+// gate, no failure, no preview order, which the agent in place answers. Only then may the agent be upgraded: an upgrade never coincides with
+// new content.
 func (d Decision) Calm(on Desired) bool {
+	if on.Preview != nil {
+		return false
+	}
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
 	if d.Reason == ReasonDaemon { // decided before the rest was looked at
 		return open && on.known() && on.Host != nil && len(on.Holds) == 0

@@ -26,6 +26,7 @@ func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
 		{"beside Puppet's own daemon", beside, Desired{Gate: open.Gate, Host: &Host{}}, true},
 		{"beside Puppet's own daemon, frozen", beside, Desired{Gate: open.Gate, Host: &Host{}, Holds: []Hold{{Mode: Freeze}}}, false},
 		{"beside Puppet's own daemon, while etcd is unreachable", beside, Desired{Gate: open.Gate, Host: &Host{}, Unreachable: "no answer"}, false},
+		{"a preview is ordered", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{Gate: open.Gate, Preview: &PreviewOrder{ID: "1"}}, false}, // probation answers none
 		{"a new target", Decision{Action: Take, Cause: Cause{Reason: ReasonNew}}, open, false},
 		{"between two targets", Decision{Action: Take, Cause: Cause{Reason: ReasonReturn}}, open, false},
 		{"a retry", Decision{Action: Enforce, Cause: Cause{Reason: ReasonRetry}}, open, false},
