@@ -74,8 +74,9 @@ class Puppet::Application::Pulley_validate < Puppet::Application
   def line(problem)
     nodes = Psych.parse(File.read(@path, encoding: 'utf-8')).each.to_a
     if (at = problem.match(/entry '(\w+)' index (\d+)/))
-      key = nodes.index { |n| n.is_a?(Psych::Nodes::Scalar) && n.value == at[1] }
-      level = nodes[key + 1].children[at[2].to_i]
+      pairs = nodes.grep(Psych::Nodes::Mapping).flat_map { |m| m.children.each_slice(2).to_a }
+      _, levels = pairs.find { |key, _| key.is_a?(Psych::Nodes::Scalar) && key.value == at[1] }
+      level = levels.children[at[2].to_i]
     elsif (at = problem.match(/(?:hierarchy|level|key) '([^']*)'/))
       level = nodes.find { |n| n.is_a?(Psych::Nodes::Scalar) && n.value.sub(/\A:/, '') == at[1] }
     end
@@ -106,7 +107,8 @@ class Puppet::Application::Pulley_validate < Puppet::Application
       types = d.type.param_types.types
       !d.argument_mismatch_handler? && types.size == args && types[args - 2].instance?(options)
     end
-    add('hiera_config', "#{provider.full_name} of level '#{provider.instance_variable_get(:@name)}' does not accept the options [#{options.keys.join(', ')}]") unless called
+    add('hiera_config', "#{provider.full_name} of level '#{provider.instance_variable_get(:@name)}' does not accept the options [#{options.keys.join(', ')}]",
+        line("level '#{provider.instance_variable_get(:@name)}'")) unless called
   end
 
   # a file that yaml_data, json_data or eyaml_lookup_key read

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pulley/internal/content"
+	"pulley/internal/controlrepo"
+	"pulley/internal/source"
 	"pulley/internal/store"
 )
 
@@ -107,5 +110,25 @@ func TestParentIsTheReleaseBelow(t *testing.T) {
 	}
 	if parent, _ := parentOf("1.0.0", nil); parent != nil {
 		t.Errorf("of nothing: %v", parent)
+	}
+}
+
+// A note that counts findings must name a command that lists them, and what is broken in modules of others is shown at once.
+func TestWarningsAreListedByTheirCommand(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "Puppetfile"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var notes []string
+	f := &Folder{Folder: &source.Folder{Root: root, Facts: source.Facts{Modules: source.G10k}}, Dir: "my repo"}
+	f.noteWarnings(Reporter{Note: func(n Note) { notes = append(notes, n.String()) }}, controlrepo.Report{Findings: []controlrepo.Finding{
+		{File: "a.pp", Rule: controlrepo.ExportedResource, Severity: controlrepo.Warning},
+		{File: "modules/m/b.pp", Rule: controlrepo.ExportedResource, Severity: controlrepo.Warning, Vendored: true},
+		{File: "modules/m/c.pp", Rule: controlrepo.UnusedSyntax, Severity: controlrepo.Warning, Vendored: true, Problem: "it is broken"},
+	}}, FolderOptions{Ref: "v1", Overlays: []source.Overlay{{Folder: "data", Source: "../x", Ref: "main"}}})
+	want := []string{"modules/m/c.pp: warning: it is broken [unused_syntax]",
+		"validation found 1 warning: run `pulley validate 'my repo' --puppetfile g10k --git-ref v1 --overlay 'data=../x#main'` to list it"}
+	if !slices.Equal(notes, want) {
+		t.Errorf("got %q", notes)
 	}
 }

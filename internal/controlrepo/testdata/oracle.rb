@@ -14,6 +14,9 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     job = JSON.parse(File.read(command_line.args.last))
     Puppet[:strict_variables] = false
     File.write(job['answer'], JSON.generate(job['environments'].map { |e| e.start_with?('conf/') ? settings(File.join(job['dir'], e)) : answer(File.basename(e), File.join(job['dir'], e)) }))
+  rescue StandardError => e
+    warn e.full_message
+    raise
   end
 
   private
@@ -52,7 +55,7 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
 
     options = hash['lookup_options'] || hash[:lookup_options]
     all = hash.keys.map(&:to_s) + (options.is_a?(Hash) ? options.keys.map(&:to_s) : [])
-    (all + %w[a b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
+    (all.select(&:valid_encoding?) + %w[a b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
   end
 
   def settings(dir)
