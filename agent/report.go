@@ -20,6 +20,10 @@ const (
 	maxDetailInHead = 240
 )
 
+// rolloutHeartbeat is the longest time between two reports of a node that a rollout assigned its target: after its settle time, the rollout waits for
+// a report.
+const rolloutHeartbeat = time.Minute
+
 // report writes the status to etcd when it changed or a heartbeat is due, and the runs that etcd does not have. Records
 // that etcd cannot take now stay on disk.
 func (t *tick) report(ctx context.Context) error {
@@ -51,6 +55,9 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	every := t.Settings.Heartbeat
+	if t.desired.Assignment() != nil {
+		every = min(every, rolloutHeartbeat)
+	}
 	if last.Alive > 0 {
 		every = min(every, last.Alive/signs) // a sign of life follows a report
 	}

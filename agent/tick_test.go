@@ -433,6 +433,14 @@ func TestIdleTickCostsOneReadAndHeartbeatOneWrite(t *testing.T) {
 			t.Fatal("it wrote its state although nothing changed")
 		}
 	}
+	// A rollout waits for a report after the settle time: its nodes report within a minute.
+	w.etcd.operator(t, func(d *Desired) { d.Assigned = &Assignment{Target: d.Default, Epoch: d.Gate.Epoch} })
+	w.idle(t)
+	for range 3 {
+		w.now = w.now.Add(time.Minute)
+		w.idle(t)
+		same(t, "calls of a node in a rollout", w.etcd.calls, []string{"desire", "report"})
+	}
 }
 
 // A hold that is lost with the network would let Puppet run on a machine that an operator is repairing.

@@ -241,7 +241,24 @@ func printRun(w io.Writer, r agent.Run) {
 	if len(r.Log) > 0 {
 		fmt.Fprintln(w, "\nlog")
 	}
+	repeats := 0
 	for _, l := range r.Log {
+		if repeatsFailure(l, r.Resources) {
+			repeats++
+			continue
+		}
 		cli.Cleanf(w, "  %-7s %s\n", l.Level, strings.TrimSpace(l.Source+" "+l.Message))
 	}
+	if repeats > 0 {
+		fmt.Fprintf(w, "  %s of the failures above: -o json shows all lines\n", cli.Count(repeats, "repetition"))
+	}
+}
+
+// repeatsFailure reports whether an error of the log says what a failed resource says: Puppet writes each up to four times.
+func repeatsFailure(l agent.LogLine, resources []agent.ResourceEvent) bool {
+	said, _, _ := strings.Cut(l.Message, "\n")
+	said, _, _ = strings.Cut(said, " (file: ")
+	return l.Level == "err" && said != "" && slices.ContainsFunc(resources, func(r agent.ResourceEvent) bool {
+		return r.Status == "failed" && slices.ContainsFunc(r.Messages, func(m string) bool { return strings.Contains(m, said) || m != "" && strings.Contains(said, m) })
+	})
 }

@@ -39,7 +39,10 @@ func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
 		case RolloutNodeState(rollout.Ordered):
 			return "it may take the target now"
 		case RolloutNodeState(rollout.Healthy):
-			return "it took the target, and must stay healthy until " + m.Since.Add(time.Duration(c.Plan.Policy.Settle)).UTC().Format(time.RFC3339)
+			if until := m.Since.Add(time.Duration(c.Plan.Policy.Settle)); until.After(now) {
+				return "it took the target, and must stay healthy until " + until.UTC().Format(time.RFC3339)
+			}
+			return "it took the target, stayed healthy, and must report once more"
 		case RolloutNodeState(rollout.Withdrawing):
 			return "its order is being withdrawn"
 		}

@@ -347,3 +347,14 @@ func TestMissingChangesAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// A silent node has no next tick: "take, because the target is new" sends an operator away from a machine that is off.
+func TestExplainOfSilentNodePredictsNothing(t *testing.T) {
+	t.Parallel()
+	f := state(t)
+	f.Statuses["compute2"] = reported("compute2", one, time.Hour)
+	text := Explain(f, dev, "compute2", now).Words(now)
+	if strings.Contains(text, "next tick: take") || !strings.Contains(text, "next tick: none is expected from a silent node") || !strings.Contains(text, "the node itself does not answer") {
+		t.Error(text)
+	}
+}

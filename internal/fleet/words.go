@@ -274,6 +274,10 @@ func (x Explanation) Words(now time.Time) string {
 			cli.Cleanf(&b, "  agent         %s, desired %s: %s%s\n", strings.TrimPrefix(x.Status.Version, "v"), u.Wanted, u.Phase, problem)
 		}
 	}
+	silent := x.State == agent.Silent && x.Status != nil
+	if silent {
+		fmt.Fprintln(&b, "  The list below is the decision on its last report: the node itself does not answer.")
+	}
 	fmt.Fprintln(&b)
 	for _, r := range x.Ladder {
 		mark := "yes"
@@ -282,7 +286,11 @@ func (x Explanation) Words(now time.Time) string {
 		}
 		cli.Cleanf(&b, "  %s  %s: %s\n", mark, r.Question, r.Answer())
 	}
-	cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
+	if silent {
+		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\nrun `pulley-agent run` on the machine: it names what keeps it from reporting\n", x.Action, x.Sentence())
+	} else {
+		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
+	}
 	if x.Status != nil && x.Status.Outcome == agent.Failed {
 		cli.Cleanf(&b, "`pulley runs %s %s -e %s` shows the failed run\n", x.Node, x.Status.LastRun, x.Environment)
 	}

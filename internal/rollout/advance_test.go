@@ -589,6 +589,13 @@ func TestAdvanceWaitsForWindow(t *testing.T) {
 	}
 	at("22h").is("advancing; ordered web1; 0 done; waits for nodes")
 	at("22h58m").reports("ok", "web1").is("advancing; healthy web1; 0 done; waits for settle")
+	if !b.wait.Until.Equal(b.now.Add(time.Minute)) {
+		t.Errorf("it settles until %s", b.wait.Until)
+	}
+	at("22h59m30s").is("advancing; healthy web1; 0 done; waits for settle")
+	if !b.wait.Until.IsZero() || !strings.Contains(b.wait.Sentence(), "web1 to report once more") {
+		t.Errorf("after the settle time: %s", b.wait.Sentence())
+	}
 	at("23h").reports("ok", "web1").is("advancing; 1 done; waits for window")
 	at("46h").is("advancing; ordered web2; 1 done; waits for nodes")
 	at("46h1m").is("advancing; ordered web2; 1 done; waits for nodes") // 23 hours without an end of a node do not pause it

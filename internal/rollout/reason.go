@@ -49,7 +49,7 @@ const (
 	WaitGate     WaitCode = "gate"     // gate, stop: paused or aborted
 	WaitApproval WaitCode = "approval" // of an operator, after the canaries; before another batch node, its first one
 	WaitNodes    WaitCode = "nodes"    // nodes, count, until: in progress
-	WaitSettle   WaitCode = "settle"   // nodes, count, until: they took the target, and must stay healthy
+	WaitSettle   WaitCode = "settle"   // nodes, count, until: they took the target, and must stay healthy; zero: they must still report once more
 	WaitIdle     WaitCode = "idle"     // nodes, count, until: they run, and the job begins when they end
 	WaitLost     WaitCode = "lost"     // nodes, count: they keep their slots until an operator acts
 	WaitHeld     WaitCode = "held"     // nodes, count, of a job until: an operator's hold, or the machine itself, keeps them
@@ -149,7 +149,9 @@ func (a *advance) waitForNodes() Wait {
 	}
 	switch {
 	case w.Count > 0 && settles:
-		w.Code, w.Until = WaitSettle, settled
+		if w.Code, w.Until = WaitSettle, settled; !settled.After(a.now) {
+			w.Until = time.Time{} // only a report is missing
+		}
 		return w
 	case w.Count > 0:
 		return w

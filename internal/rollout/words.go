@@ -45,6 +45,9 @@ func (w Wait) sentence() string {
 	case WaitNodes:
 		return fmt.Sprintf("it waits for %s, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitSettle:
+		if w.Until.IsZero() {
+			return fmt.Sprintf("it waits for %s to report once more: the settle time is over", w.Names())
+		}
 		return fmt.Sprintf("it waits for %s to stay healthy until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
 	case WaitIdle:
 		return fmt.Sprintf("it waits until %s ended their runs, until %s", w.Names(), w.Until.UTC().Format(time.RFC3339))
