@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
@@ -227,7 +228,11 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 		return err
 	}
 	o.announceDryRun()
-	return errors.Join(do(c.Context(), s), s.Close())
+	err = errors.Join(do(c.Context(), s), s.Close())
+	if len(o.connection.Endpoints) == 0 && errors.Is(err, agent.ErrUnreachable) {
+		err = fmt.Errorf("%w\nno address of a fleet was given: `pulley login` stores one in a context, or give --endpoints", err)
+	}
+	return err
 }
 
 // inFleet is withStore for a verb of one environment.
