@@ -174,8 +174,10 @@ func (c *ConfLine) take(name string, before []ConfLine) {
 		c.Ignored = name + " is set twice, and Puppet takes the first"
 	default:
 		c.Name = name
-		if lower := strings.ToLower(c.Value); (lower == "true" || lower == "false") && slices.Contains(environmentSettings[:3], name) {
-			c.Refused = name + " is a boolean"
+		if lower := strings.ToLower(c.Value); lower == "true" || lower == "false" {
+			if c.Value = lower; name == "modulepath" {
+				c.Refused = name + " is a boolean"
+			}
 		}
 		if name == "environment_timeout" && !confTimeout.MatchString(c.Value) {
 			c.Refused = name + " is no number of seconds, as 5m, and not unlimited"
