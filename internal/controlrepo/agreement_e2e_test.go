@@ -347,7 +347,7 @@ func (g generator) hiera() string {
 	if g.IntN(12) > 0 {
 		b.WriteString("hierarchy: " + strings.TrimSuffix(g.hierarchy(), "\n") + "\n")
 	}
-	b.WriteString(g.rarely("default_hierarchy: [{name: z, path: x.yaml, data_hash: yaml_data}]\n") + g.rarely("plan_hierarchy: [{name: z, path: x.yaml, data_hash: yaml_data}]\n") + g.rarely(g.of(":backends: [yaml]\n", "backends: yaml\n", "logger: console\n", "hierachy: []\n", "version: 5\n")))
+	b.WriteString(g.rarely("default_hierarchy: [{name: z, path: x.yaml, data_hash: yaml_data}]\n") + g.rarely("plan_hierarchy: [{name: z, path: x.yaml, data_hash: yaml_data}]\n") + g.rarely(g.of(":backends: [yaml]\n", "backends: yaml\n", "logger: console\n", "hierarchies: []\n", "version: 5\n")))
 	b.WriteString(g.rarely(g.of("---\nx: [\n", "...\n", "---\nversion: 3\n")))
 	text := g.broken(b.String())
 	if g.IntN(40) == 0 {
