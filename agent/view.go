@@ -40,11 +40,11 @@ type View struct {
 	New     bool // it has never converged, although a target is desired for it
 }
 
-// silentAfter is the number of heartbeats that a node may miss. minSilence is the lower limit.
+// silentAfter is the number of heartbeats that a node may miss. minSilence is the lower limit. ClockOff is how far a clock may be off.
 const (
 	silentAfter = 3
 	minSilence  = 20 * time.Minute
-	clockAhead  = 5 * time.Minute // a larger lead means a wrong clock, which hides the node's silence
+	ClockOff    = 5 * time.Minute // a larger lead means a wrong clock, which hides the node's silence
 )
 
 // Look derives a node's view from its last report (nil: none yet) and its desired state in etcd.
@@ -55,7 +55,7 @@ func Look(s *Status, d Desired, now time.Time) View {
 		return v
 	}
 	v.Failing = d.Host != nil && v.State != Converged && s.failing(d.Host, v.Wanted)
-	if ahead := s.SeenAt.Sub(now); ahead > clockAhead {
+	if ahead := s.SeenAt.Sub(now); ahead > ClockOff {
 		v.ClockAhead = ahead
 	}
 	return v
@@ -101,7 +101,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = FailedState, Cause{ReasonOtherMachine, Params{Machine: s.Machine, Listed: d.Host.MachineID}}
 	case s.stale() && s.Refusal.Target == v.Wanted:
 		v.State, v.Cause = FailedState, s.Refusal.staleness()
-		if s.Refusal.Code == refusal.StatementExpired && s.SeenAt.Sub(now) > clockAhead { // it ended only by that clock
+		if s.Refusal.Code == refusal.StatementExpired && s.SeenAt.Sub(now) > ClockOff { // it ended only by that clock
 			v.Reason = ReasonClock
 		}
 	case s.Refusal != nil && s.Refusal.Target == v.Wanted:
@@ -168,7 +168,7 @@ func (s *Status) SilentFrom(now time.Time) time.Time {
 	if s.Phase == Running {
 		quiet = max(quiet, runningSilence)
 	}
-	if s.SeenAt.Sub(now) > clockAhead && !s.Before.IsZero() {
+	if s.SeenAt.Sub(now) > ClockOff && !s.Before.IsZero() {
 		return s.Before.Add(quiet)
 	}
 	return s.SeenAt.Add(quiet)

@@ -45,7 +45,7 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 			reports = append(reports, &report{name, n.StatusAt, n.Status.SeenAt, n.Status})
 		}
 	}
-	inOrder(reports)
+	inOrder(reports, now)
 	for name, n := range o.Nodes {
 		o.Nodes[name] = c.look(f, name, n, now)
 	}

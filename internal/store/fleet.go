@@ -107,7 +107,7 @@ func (s *Fleet) Each(ctx context.Context, ref environments.Ref, now time.Time, e
 		}
 		return nil
 	})
-	inOrder(read)
+	inOrder(read, now)
 	for _, r := range read {
 		if r.status != nil && err == nil {
 			show(r)
@@ -237,7 +237,7 @@ func (s *Fleet) statuses(ctx context.Context, ref environments.Ref, more ...clie
 	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st agent.Status, revision int64) {
 		read = append(read, &report{etcd.Unescape(rest), revision, st.SeenAt, &st})
 	}, more...)
-	inOrder(read)
+	inOrder(read, time.Now())
 	all = make(map[string]agent.Status, len(read))
 	for _, r := range read {
 		all[r.node] = *r.status
@@ -252,15 +252,24 @@ type report struct {
 	status   *agent.Status // nil: only the time matters
 }
 
-// inOrder compares the times of reports with their order in etcd.
-func inOrder(all []*report) {
-	slices.SortFunc(all, func(a, b *report) int { return cmp.Compare(b.revision, a.revision) })
+// inOrder compares the times of reports with their order in etcd. A report of a clock that is behind those of earlier reports says
+// nothing about these: one such node would make every node with a fast clock silent.
+func inOrder(all []*report, now time.Time) {
+	slices.SortFunc(all, func(a, b *report) int { return cmp.Compare(a.revision, b.revision) })
+	behind := make([]bool, len(all))
+	var newest time.Time // of the older ones
+	for i, r := range all {
+		behind[i] = newest.Sub(r.at) > agent.ClockOff
+		if r.at.After(newest) && !r.at.After(now) {
+			newest = r.at
+		}
+	}
 	var first time.Time // of the newer ones
-	for _, r := range all {
+	for i, r := range slices.Backward(all) {
 		if r.status != nil {
 			r.status.Before = first
 		}
-		if first.IsZero() || r.at.Before(first) {
+		if !behind[i] && (first.IsZero() || r.at.Before(first)) {
 			first = r.at
 		}
 	}
