@@ -100,10 +100,11 @@ func candidate(ctx context.Context, s *store.Store, ref environments.Ref, q Quer
 			return t, err
 		}
 		_, exact := store.ParseVersion(q.Release)
-		taker, err := s.Releases.Taker(ctx, ref, exact == nil, d.Default.Release)
+		taker, err := s.Releases.Taker(ctx, ref, false, d.Default.Release)
 		if err != nil {
 			return t, err
 		}
+		taker.Shows = exact == nil
 		r, err := s.Releases.Resolve(ctx, q.Release, taker)
 		if err != nil {
 			return t, err

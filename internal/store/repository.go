@@ -49,6 +49,7 @@ type Taker struct {
 	Environment string
 	Has         []Release // its targets
 	Foreign     bool      // it takes releases of any repository
+	Shows       bool      // it takes nothing, and may be shown any release; a version without a repository is of its own, as for a promotion
 }
 
 // Taker returns an environment with its releases in some targets. A release that is lost or unreadable does not count.
@@ -76,7 +77,7 @@ func (t Taker) refuses(r Release) string {
 		return r.Repository() != has.Repository() || r.FirstCommit != "" && has.FirstCommit != "" && r.FirstCommit != has.FirstCommit
 	})
 	switch {
-	case t.Foreign, slices.ContainsFunc(t.Has, r.Beside), owns && other < 0:
+	case t.Foreign, t.Shows, slices.ContainsFunc(t.Has, r.Beside), owns && other < 0:
 		return ""
 	case len(t.Has) > 0:
 		has := t.Has[max(other, 0)]

@@ -224,6 +224,33 @@ func TestReleasesNeverChange(t *testing.T) {
 	}
 }
 
+// A preview shows what a promotion of the same version would take: in a named repository's environment, that of this repository.
+func TestVersionWithoutRepositoryIsTheTakersOwn(t *testing.T) {
+	t.Parallel()
+	st, shop := open(t, shared.Keyspace(t), ""), store.Taker{Environment: "dev", Has: []store.Release{{Version: "1.4.0+shop"}}}
+	for _, v := range []string{"1.5.0", "1.5.0+shop", "1.6.0"} {
+		if _, err := publish(t, st, release(v, "tree of "+v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows, foreign := shop, shop
+	shows.Shows, foreign.Foreign = true, true
+	for _, c := range []struct {
+		by         store.Taker
+		wish, want string
+	}{
+		{shop, "1.5.0", "1.5.0+shop"},
+		{shop, "1.6.0", ""},
+		{shows, "1.5.0", "1.5.0+shop"},
+		{shows, "1.6.0", "1.6.0"},
+		{foreign, "1.5.0", "1.5.0"},
+	} {
+		if r, err := st.Releases.Resolve(t.Context(), c.wish, c.by); r.Version != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%+v: %s resolves to %q (%v), want %q", c.by, c.wish, r.Version, err, c.want)
+		}
+	}
+}
+
 // A run must not start if an operator stopped it between the read and the start.
 func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	t.Parallel()
@@ -564,13 +591,15 @@ func TestClockThatIsAheadHidesNoSilence(t *testing.T) {
 	report("old1", now.Add(365*24*time.Hour))
 	report("honest1", now.Add(-40*time.Minute))
 	report("late1", now.Add(4*time.Minute))
+	report("recent1", now.Add(-2*time.Minute))
 	report("new1", now.Add(365*24*time.Hour))
+	report("dead1", time.Unix(0, 0)) // a clock without a battery says nothing about the reports before it
 	report("honest2", now.Add(-time.Minute))
 	all, err := st.Fleet.Statuses(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for node, silent := range map[string]bool{"old1": true, "honest1": true, "late1": false, "new1": false, "honest2": false} {
+	for node, silent := range map[string]bool{"old1": true, "honest1": true, "late1": false, "recent1": false, "new1": false, "dead1": true, "honest2": false} {
 		status := all[node]
 		if v := agent.Look(&status, agent.Desired{Host: &agent.Host{Node: node}}, now); (v.State == agent.Silent) != silent {
 			t.Errorf("%s is %s, silent: %t", node, v.State, silent)
