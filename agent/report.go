@@ -20,9 +20,24 @@ const (
 	maxDetailInHead = 240
 )
 
-// rolloutHeartbeat is the longest time between two reports of a node that a rollout assigned its target: after its settle time, the rollout waits for
-// a report.
-const rolloutHeartbeat = time.Minute
+// rolloutHeartbeat is the longest time between two reports of a node that fulfilled its assignment: after its settle time, the rollout waits for
+// a report. After settleReports, a heartbeat is soon enough: a rollout can take days, and all its nodes keep their assignments.
+const (
+	rolloutHeartbeat = time.Minute
+	settleReports    = 30 * time.Minute
+)
+
+// settles reports whether a rollout or a job may wait for the next report of the node, which fulfilled its assignment.
+func (t *tick) settles(last *Reported) bool {
+	a := t.desired.Assignment()
+	if a == nil || a.Kind == AssignTake && t.state.LastGood != t.decision.Wanted || a.Kind != AssignTake && (t.state.Ran == nil || t.state.Ran.ID != a.ID) {
+		return false
+	}
+	if last.Turn != a.ID {
+		last.Turn, last.Took = a.ID, t.Now()
+	}
+	return !elapsed(last.Took, t.Now(), settleReports)
+}
 
 // report writes the status to etcd when it changed or a heartbeat is due, and the runs that etcd does not have. Records
 // that etcd cannot take now stay on disk.
@@ -55,7 +70,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	every := t.Settings.Heartbeat
-	if t.desired.Assignment() != nil {
+	if t.settles(&last) {
 		every = min(every, rolloutHeartbeat)
 	}
 	if last.Alive > 0 {

@@ -83,6 +83,9 @@ type Reported struct {
 	Export      string    `json:"export,omitempty"`   // fingerprint of the exported facts in etcd, and of the registration
 	Revision    int64     `json:"revision,omitempty"` // of etcd, as the tick of the last report read it
 
+	Turn string    `json:"turn,omitempty"` // the last assignment that the node fulfilled
+	Took time.Time `json:"took,omitzero"`  // when a report first said so
+
 	Alive  time.Duration `json:"alive,omitempty"` // of the export in etcd
 	Signed time.Time     `json:"signed,omitzero"` // when the node last wrote it; zero: it gives no sign of life
 }

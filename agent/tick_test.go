@@ -433,14 +433,34 @@ func TestIdleTickCostsOneReadAndHeartbeatOneWrite(t *testing.T) {
 			t.Fatal("it wrote its state although nothing changed")
 		}
 	}
-	// A rollout waits for a report after the settle time: its nodes report within a minute.
-	w.etcd.operator(t, func(d *Desired) { d.Assigned = &Assignment{Target: d.Default, Epoch: d.Gate.Epoch} })
-	w.idle(t)
-	for range 3 {
-		w.now = w.now.Add(time.Minute)
+	// A rollout waits for a report after the settle time: a node that took its target reports within a minute, but not for the whole rollout.
+	// One that waits for a job does not.
+	turn := 0
+	assign := func(kind AssignmentKind) {
+		turn++
+		w.etcd.operator(t, func(d *Desired) {
+			d.Job = &LiveJob{"r"}
+			d.Assigned = &Assignment{ID: fmt.Sprint("r.", turn), Kind: kind, Rollout: "r", Target: d.Default, Epoch: d.Gate.Epoch}
+		})
 		w.idle(t)
-		same(t, "calls of a node in a rollout", w.etcd.calls, []string{"desire", "report"})
 	}
+	reports := func(minutes int) (count int) {
+		for range minutes {
+			w.now = w.now.Add(time.Minute)
+			w.idle(t)
+			if slices.Contains(w.etcd.calls, "report") {
+				count++
+			}
+		}
+		return count
+	}
+	assign(AssignTake)
+	same(t, "reports of a node that took its target", reports(29), 29)
+	same(t, "its reports an hour later", reports(60), 12)
+	assign(AssignTake)
+	same(t, "reports of the next turn", reports(10), 10)
+	assign(AssignWait)
+	same(t, "reports of a node that waits for a job", reports(60), 12)
 }
 
 // A hold that is lost with the network would let Puppet run on a machine that an operator is repairing.
