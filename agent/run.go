@@ -178,7 +178,7 @@ type Agent struct {
 	Facts func() ([]byte, error) // the machine's facts in the form that is published; nil: none yet. Facts may be nil.
 
 	// Rivals names what starts another Puppet on this machine (see Status). It may be nil.
-	Rivals func(ctx context.Context) string
+	Rivals func(ctx context.Context) (string, error)
 
 	// Inquire gathers the facts anew if no run did so for a day, and reports whether it did. It may be nil.
 	Inquire func(ctx context.Context, id Identity) (bool, error)

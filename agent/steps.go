@@ -167,7 +167,7 @@ func (t *tick) decide(ctx context.Context) error {
 		return nil
 	}
 	if t.keep != nil && !t.opts.Noop && !t.opts.Keep { // the agent before a failed probation may not know the field
-		if err := t.keep(); err != nil {
+		if err := t.saveRun(); err != nil {
 			return err
 		}
 	}
@@ -482,15 +482,37 @@ func (t *tick) answers(parent context.Context) error {
 	}
 }
 
-// commit writes the result of the run into the node's state: first the state file, then the link `current`.
+// commit writes the result of the run into the node's state: first the state file, then the link `current`. Then it looks for rivals.
 func (t *tick) commit(ctx context.Context) error {
 	t.settled = true
-	if t.Rivals != nil { // the run may have brought one
-		t.state.Rivals = ""
-		if t.staged.Enforce != EnforceDaemon {
-			t.state.Rivals = t.Rivals(context.WithoutCancel(ctx))
-		}
+	if err := t.saveRun(); err != nil {
+		return err
 	}
+	return t.seekRivals(ctx)
+}
+
+// seekRivals looks for what else starts Puppet, which the run may have brought. It can take a minute: the result of the run is saved.
+func (t *tick) seekRivals(ctx context.Context) error {
+	if t.Rivals == nil {
+		return nil
+	}
+	found, err := "", error(nil)
+	if t.staged.Enforce != EnforceDaemon {
+		found, err = t.Rivals(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		t.Log.Warn("cannot look for another Puppet on this machine", "err", err)
+		return nil
+	}
+	if found == t.state.Rivals {
+		return nil
+	}
+	t.state.Rivals = found
+	return t.Memory.Save(t.state)
+}
+
+// saveRun saves the result of the run.
+func (t *tick) saveRun() error {
 	if t.run.Kind != Success {
 		t.state.fail(*t.run, t.Now())
 		return t.Memory.Save(t.state)

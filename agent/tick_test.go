@@ -612,13 +612,24 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 // the environment demands is no rival.
 func TestRivalsAreReported(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.agent.Rivals = func(context.Context) string { return "/etc/cron.d/puppet" }
+	w.agent.Rivals = func(context.Context) (string, error) { return "/etc/cron.d/puppet", nil }
 	w.promote(t, verB)
 	w.good(t)
 	if s := w.etcd.status(t); s.Rivals != "/etc/cron.d/puppet" || !strings.Contains(RivalsWords(s.Rivals), "/etc/cron.d/puppet") {
 		t.Errorf("it reports %+v", s)
 	}
-	w.agent.Rivals = func(context.Context) string { return "" }
+	w.agent.Rivals = func(context.Context) (string, error) {
+		if s := w.state(t); s.LastGood != verA {
+			t.Errorf("it looks before it saved the result of the run: %+v", s)
+		}
+		return "", context.DeadlineExceeded
+	}
+	w.promote(t, verA)
+	w.good(t)
+	if s := w.etcd.status(t); s.Rivals != "/etc/cron.d/puppet" {
+		t.Errorf("after a look that failed it reports %q", s.Rivals)
+	}
+	w.agent.Rivals = func(context.Context) (string, error) { return "", nil }
 	w.promote(t, syntax)
 	w.tick(t)
 	if s := w.etcd.status(t); s.Rivals != "" || s.Outcome != Failed {

@@ -94,7 +94,7 @@ const (
 )
 
 // rivals names the first units and files that start another Puppet on this machine.
-func (s Setup) rivals(ctx context.Context) string {
+func (s Setup) rivals(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, rivalsTime)
 	defer cancel()
 	m := takeover.Machine{Root: filepath.Join("/", s.Root), StateDir: s.StateDir(), StateDirs: s.Config.Puppet.StateDirs, Now: s.Now}
@@ -103,14 +103,13 @@ func (s Setup) rivals(ctx context.Context) string {
 	}
 	found, err := m.Look(ctx)
 	if err != nil {
-		s.Log.Warn("cannot look for another Puppet on this machine", "err", err)
-		return ""
+		return "", err
 	}
 	names := strings.Join(found.Rivals(), ", ")
 	if names != "" {
 		s.Log.Warn("another Puppet changes this machine", "started_by", names)
 	}
-	return clip.Text(names, maxRivals)
+	return clip.Text(names, maxRivals), nil
 }
 
 // State reads what the node remembers of its runs.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,7 +131,7 @@ func (f Findings) Sentences() (all []string) {
 // Look finds everything that starts Puppet on the machine without Pulley, and changes nothing.
 func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	var f Findings
-	for _, may := range m.agentUnits() {
+	for _, may := range m.agentUnits(ctx) {
 		u, err := m.unit(ctx, may.Name)
 		if err != nil {
 			return Findings{}, err
@@ -156,15 +157,18 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	if err != nil {
 		return Findings{}, err
 	}
-	f.Scripts = m.scripts()
+	f.Scripts = m.scripts(ctx)
 	for _, t := range tabs {
 		for line := range strings.Lines(t.Before) {
 			if starts(line, t.system()) {
 				f.Lines = append(f.Lines, Line{t.read(), strings.TrimRight(line, "\r\n")})
-			} else if script, sub := m.called(commandOf(line, t.system())); sub != "" {
+			} else if script, sub := m.called(ctx, commandOf(line, t.system())); sub != "" {
 				f.Scripts = append(f.Scripts, Script{script, sub, t.read()})
 			}
 		}
+	}
+	if err := ctx.Err(); err != nil { // the searches ended early
+		return Findings{}, fmt.Errorf("cannot look for what starts Puppet: %w", err)
 	}
 	f.Daemons, f.Ran = m.daemons(), m.ran()
 	for _, dir := range m.StateDirs {
@@ -178,7 +182,7 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 var bootScripts = []string{"etc/rc.local", "etc/rc.d/rc.local", "etc/anacrontab", "etc/inittab", "etc/rc[2-5].d/S[0-9][0-9]*"}
 
 // scripts returns the scripts in cron.hourly and similar folders, and those of the boot, that visibly start Puppet.
-func (m *Machine) scripts() (found []Script) {
+func (m *Machine) scripts(ctx context.Context) (found []Script) {
 	patterns := bootScripts
 	if _, err := os.Lstat(m.path("run/systemd/system")); err == nil {
 		patterns = patterns[:len(patterns)-1] // systemd has units for these
@@ -201,7 +205,7 @@ func (m *Machine) scripts() (found []Script) {
 			}
 			sub := puppet.Starts(string(b))
 			if sub == "" {
-				_, sub = m.called(string(b))
+				_, sub = m.called(ctx, string(b))
 			}
 			if sub != "" {
 				found = append(found, Script{Path: under, Starts: sub})
@@ -223,53 +227,74 @@ const (
 	maxCalled = 50
 )
 
-// called returns the first script that a command, or a script that it calls, names and that starts Puppet, with the subcommand.
-func (m *Machine) called(command string) (script, subcommand string) {
-	return m.calledBy(command, map[string]bool{})
+// shells matches the words after which a shell reads a file, which then needs no #!.
+var shells = regexp.MustCompile(`^(?:\.|source|(?:\S*/)?(?:ba|da|a|k|mk|z)?sh)$`)
+
+// calledFile is a file that a command names. read says that a shell reads it.
+type calledFile struct {
+	path string
+	read bool
 }
 
-func (m *Machine) calledBy(command string, seen map[string]bool) (script, subcommand string) {
+// called returns the first script that a command, or a script that it calls, names and that starts Puppet, with the subcommand.
+func (m *Machine) called(ctx context.Context, command string) (script, subcommand string) {
+	return m.calledBy(ctx, command, map[string]bool{})
+}
+
+func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]bool) (script, subcommand string) {
 	words := strings.FieldsFunc(command, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("'\"`;&|()<>=,", r) })
 	words = words[:min(len(words), maxWords)]
 	folders := slices.Clone(programFolders)
 	if len(seen) > 0 {
 		folders = folders[:len(folders)-2] // a script's words are mostly programs of packages
 	}
-	var paths []string
+	var files, local []calledFile
+	read := false // by the words before
 	for _, w := range words {
+		if ctx.Err() != nil {
+			return "", ""
+		}
 		switch info, err := os.Stat(m.path(w)); {
+		case filepath.IsLocal(w):
+			local = append(local, calledFile{w, read})
 		case !filepath.IsAbs(w) || err != nil:
 		case info.IsDir():
 			folders = append(folders, w)
 			for _, hook := range gitHooks {
-				paths = append(paths, filepath.Join(w, hook))
+				files = append(files, calledFile{filepath.Join(w, hook), false})
 			}
 		default:
-			paths = append(paths, w)
+			files = append(files, calledFile{w, read})
+		}
+		read = shells.MatchString(w) || read && strings.HasPrefix(w, "-")
+	}
+	for _, f := range local {
+		for _, folder := range folders {
+			files = append(files, calledFile{filepath.Join(folder, f.path), f.read})
 		}
 	}
-	for _, w := range words {
-		if filepath.IsLocal(w) {
-			for _, folder := range folders {
-				paths = append(paths, filepath.Join(folder, w))
-			}
+	for _, f := range files {
+		if ctx.Err() != nil {
+			return "", ""
 		}
-	}
-	for _, path := range paths {
-		under := strings.TrimPrefix(filepath.Clean(path), "/")
+		under := strings.TrimPrefix(filepath.Clean(f.path), "/")
 		info, err := os.Stat(m.path(under))
-		if seen[under] || len(seen) > maxCalled || err != nil || !info.Mode().IsRegular() || strings.HasPrefix(under, "var/lib/pulley/") || filepath.Base(under) == "puppet" {
+		key := under
+		if f.read {
+			key = ". " + under // a word before may only have named it
+		}
+		if seen[key] || len(seen) > maxCalled || err != nil || !info.Mode().IsRegular() || strings.HasPrefix(under, "var/lib/pulley/") || filepath.Base(under) == "puppet" {
 			continue
 		}
-		seen[under] = true
+		seen[key] = true
 		b, err := readSome(m.path(under))
-		if err != nil || !bytes.HasPrefix(b, []byte("#!")) && (info.Mode()&0o111 != 0 || bytes.ContainsRune(b, 0)) {
-			continue // a binary
+		if err != nil || !bytes.HasPrefix(b, []byte("#!")) && (!f.read || info.Mode()&0o111 != 0 || bytes.ContainsRune(b, 0)) {
+			continue // a binary, or a file that nothing runs, such as a log
 		}
 		if sub := puppet.Starts(string(b)); sub != "" {
 			return under, sub
 		}
-		if script, sub := m.calledBy(string(b), seen); sub != "" {
+		if script, sub := m.calledBy(ctx, string(b), seen); sub != "" {
 			return script, sub
 		}
 	}

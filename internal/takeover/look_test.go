@@ -1,6 +1,8 @@
 package takeover
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,6 +95,40 @@ func TestScriptsThatStartPuppet(t *testing.T) {
 		if err != nil || !slices.Equal(got.Scripts, c.want) || len(got.Lines) > 0 {
 			t.Errorf("%s: %+v, %v", say, got, err)
 		}
+	}
+}
+
+// A log that contains "puppet agent" starts nothing. A file without #! is a script only where a shell reads it.
+func TestFilesWithoutInterpreter(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]bool{
+		"/usr/bin/rotate /srv/x":           false,
+		"/usr/bin/report >> /srv/x 2>&1":   false,
+		"cd /srv && cat x":                 false,
+		"cat /srv/x; /bin/bash -eu /srv/x": true,
+		"sh /srv/x":                        true,
+		". /srv/x":                         true,
+		"cd /srv && source ./x":            true,
+	} {
+		f := bare(t)
+		f.write(t, "etc/crontab", "@daily root "+command+"\n", 0o644)
+		f.write(t, "srv/x", "puppet agent -t\n", 0o644)
+		if got, err := f.Look(t.Context()); err != nil || len(got.Scripts) > 0 != want {
+			t.Errorf("%s: %+v, %v", command, got.Scripts, err)
+		}
+	}
+}
+
+// A look that ended early knows nothing: its caller keeps what it knew.
+func TestLookEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	f := bare(t)
+	f.write(t, "etc/crontab", "@daily root /opt/x\n", 0o644)
+	f.write(t, "opt/x", "#!/bin/sh\npuppet agent -t\n", 0o755)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := f.Look(ctx); !errors.Is(err, context.Canceled) || !got.Empty() {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
