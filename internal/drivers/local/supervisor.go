@@ -67,6 +67,9 @@ func (k *supervisor) live(held *os.File) folder.State {
 	})
 	if err == nil {
 		_, err = m.sh(nil, `mkdir -p "$(dirname "$2")"; ln -sfn "$1" "$2"`, agentOfHost, agentInMachine)
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
 	}
 	if err != nil {
 		return folder.State{State: machines.Failed, Problem: err.Error()}
