@@ -324,9 +324,19 @@ func (r *repository) checkOut(ctx context.Context, commit, work string) (submodu
 
 // link makes a git folder for a checked-out tree: the repository's own with another HEAD. A Puppetfile may ask git for its branch.
 func (r *repository) link(ctx context.Context, f *Folder) error {
-	common, err := r.ask(ctx, "rev-parse", "--path-format=absolute", "--git-common-dir")
+	common, err := r.ask(ctx, "rev-parse", "--git-common-dir") // git before 2.31 has no --path-format=absolute
 	if err != nil {
 		return err
+	}
+	if !filepath.IsAbs(common) {
+		dir, err := filepath.Abs(r.dir)
+		if err == nil {
+			dir, err = filepath.EvalSymlinks(dir)
+		}
+		if err != nil {
+			return err
+		}
+		common = filepath.Join(dir, common)
 	}
 	head := f.Facts.Commit
 	if at, err := r.ask(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+f.branch); err == nil && at == head {
