@@ -21,7 +21,7 @@ class pulley::cron {
   # Not a package resource: the catalog would not compile where another class declares the same package, and a machine with another
   # cron (systemd-cron, cronie, bcron) would lose it. Each has crontab.
   $install = $facts['os']['family'] ? {
-    'Debian' => 'apt-get -qy install cron || { apt-get -qy update && apt-get -qy install cron; }',
+    'Debian' => 'apt-get -qy -o DPkg::Lock::Timeout=300 install cron || { apt-get -qy update && apt-get -qy -o DPkg::Lock::Timeout=300 install cron; }',
     'RedHat' => '{ dnf -qy install cronie || yum -qy install cronie; } && { [ ! -d /run/systemd/system ] || systemctl enable --now crond; }',
     default  => undef,
   }
@@ -32,6 +32,7 @@ class pulley::cron {
       environment => 'DEBIAN_FRONTEND=noninteractive',
       unless      => 'command -v crontab',
       provider    => 'shell',
+      timeout     => 1800, # another apt-get may hold the lock, or a mirror be slow
       path        => ['/usr/sbin', '/usr/bin', '/sbin', '/bin'],
       before      => File['/etc/cron.d/pulley-agent'],
     }
