@@ -428,7 +428,7 @@ type Status struct {
 	LastRun      string    `json:"last_run,omitempty"`
 	RanAt        time.Time `json:"ran_at,omitzero"`
 	SeenAt       time.Time `json:"seen_at"` // by the node's own clock; the key's revision is the order that counts
-	Before       time.Time `json:"-"`       // the earliest SeenAt of the reports that etcd got after this one; zero: none, or not compared
+	Before       time.Time `json:"-"`       // the earliest plausible SeenAt of the reports that etcd got after this one; zero: none, or not compared
 	Settings     Settings  `json:"settings"`
 	Version      string    `json:"version,omitempty"` // of the agent
 	Machine      string    `json:"machine,omitempty"` // machine id
