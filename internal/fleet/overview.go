@@ -34,7 +34,7 @@ type Outline struct {
 func (t Tally) Outline(env string) Outline {
 	o := Outline{
 		Environment: env, Healthy: t.Healthy, Release: t.Target.Release, Data: t.Target.Data, Counts: Counts{}, Unclassified: t.Unclassified, NoopPending: t.NoopPending,
-		Troubles: append([]Trouble{}, t.Troubles...), target: t.Target,
+		Troubles: append([]Trouble{}, Fold(t.Troubles)...), target: t.Target,
 	}
 	for _, counts := range t.Roles {
 		for state, n := range counts {

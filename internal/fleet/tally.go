@@ -18,7 +18,7 @@ type Tally struct {
 	Holds        map[agent.HoldMode]int
 	Target       agent.Target
 	Gate         agent.Gate
-	Troubles     []Trouble
+	Troubles     []Trouble                  // each cause
 	Unsure       bool                       // nodes that failed try something else: no failure has ended
 	Lacking      map[string]agent.NodeState // nodes that the environment calls for, and that are missing, unregistered, pending, or held by their machines
 }

@@ -29,13 +29,13 @@ const (
 	causesShown    = 10
 )
 
-// Troubles groups the nodes that fail or are silent by their causes: those of most nodes first.
+// Troubles groups the nodes that fail or are silent by their causes: those of most nodes first, and the rarest failures as one.
 func Troubles(nodes []Node) []Trouble {
 	all := troubles{}
 	for _, n := range nodes {
 		all.add(n)
 	}
-	return all.list()
+	return Fold(all.list())
 }
 
 // add adds a node if it is in trouble. A node that failed is until it converges, whatever it does in between: unsure is that it failed, and
@@ -57,6 +57,9 @@ func (all troubles) add(n Node) (unsure bool) {
 		one.Release = a.Target.String()
 	}
 	key := one.Release + "\n" + one.Cause
+	if one.Silent {
+		key = "silent"
+	}
 	t := all[key]
 	if t == nil {
 		t = &one
@@ -92,6 +95,7 @@ func alike(node string, text agent.Prose) string {
 	return numbers.ReplaceAllString(strings.ReplaceAll(string(text), node, "NODE"), "0")
 }
 
+// list returns each cause.
 func (all troubles) list() []Trouble {
 	var some []Trouble
 	for _, t := range all {
@@ -100,14 +104,37 @@ func (all troubles) list() []Trouble {
 	slices.SortFunc(some, func(a, b Trouble) int {
 		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Release, b.Release), cmp.Compare(a.Cause, b.Cause), strings.Compare(a.Text, b.Text))
 	})
-	if len(some) <= causesShown {
-		return some
+	return some
+}
+
+// Others is the cause of failures that Fold does not tell apart.
+const Others = "others"
+
+// Fold makes one trouble, the last one, of the rarest failures if there are too many causes. Silence is none of them. The troubles are those of most
+// nodes first.
+func Fold(all []Trouble) []Trouble {
+	failures := 0
+	for _, t := range all {
+		if !t.Silent {
+			failures++
+		}
 	}
-	others := Trouble{Cause: "others", Text: "for many different reasons"}
-	for _, t := range some[causesShown-1:] {
-		others.Count, others.Stuck = others.Count+t.Count, others.Stuck+t.Stuck
-		others.Nodes = append(others.Nodes, t.Nodes...)
+	if failures <= causesShown {
+		return all
 	}
-	others.Nodes = others.Nodes[:min(len(others.Nodes), nodesOfTrouble)]
-	return append(some[:causesShown-1], others)
+	var some []Trouble
+	rest := Trouble{Cause: Others, Text: "for many different reasons"}
+	failures = 0
+	for _, t := range all {
+		if !t.Silent {
+			failures++
+		}
+		if t.Silent || failures < causesShown {
+			some = append(some, t)
+			continue
+		}
+		rest.Count, rest.Stuck = rest.Count+t.Count, rest.Stuck+t.Stuck
+		rest.Nodes = append(rest.Nodes, t.Nodes[:min(len(t.Nodes), nodesOfTrouble-len(rest.Nodes))]...)
+	}
+	return append(some, rest)
 }

@@ -35,16 +35,17 @@ type troubles struct {
 
 // troubled is what the reads of an environment found.
 type troubled struct {
-	since  time.Time            // of the first read without an error after it
-	before map[string]bool      // ids of the read before; nil: this is the first one
-	lacks  map[string]time.Time // since when nodes are missing, unregistered or pending
+	since  time.Time                   // of the first read without an error after it
+	before map[string]store.NoticeKind // ids of the read before; nil: this is the first one
+	folded map[string]bool             // ids of causes that still last, of failures that are or were not told apart
+	lacks  map[string]time.Time        // since when nodes are missing, unregistered or pending
 }
 
 // look announces what a read found.
 func (t *troubles) look(ctx context.Context, ref environments.Ref, tally fleet.Tally) error {
 	now, s := t.Now(), t.of[ref]
 	if s == nil {
-		s = &troubled{since: now, lacks: map[string]time.Time{}}
+		s = &troubled{since: now, folded: map[string]bool{}, lacks: map[string]time.Time{}}
 		t.of[ref] = s
 	}
 	if rewound, err := t.rewound(ctx, ref); err != nil || rewound { // what etcd has is old
@@ -52,22 +53,25 @@ func (t *troubles) look(ctx context.Context, ref environments.Ref, tally fleet.T
 		return err
 	}
 	var lasting []notify.Trouble
-	found := map[string]bool{}
+	found := map[string]store.NoticeKind{}
 	add := func(trouble notify.Trouble, certain bool) {
 		id := trouble.ID(ref)
-		if found[id] = true; certain && s.before[id] {
+		if found[id] = trouble.Kind; certain && s.before[id] != "" {
 			lasting = append(lasting, trouble)
 		}
 	}
-	for _, one := range tally.Troubles {
-		trouble := notify.Trouble{Kind: store.NodesFail, Cause: one.Cause, Release: one.Release, Nodes: one.Nodes, Count: one.Count, Text: agent.Prose(one.Text), Stuck: one.Stuck > 0}
-		switch {
-		case one.Silent:
-			trouble.Kind = store.NodesSilent
-		case one.Release != "":
-			trouble.Kind = store.PromotionFails
-		}
+	shown := map[string]bool{}
+	for _, one := range fleet.Fold(tally.Troubles) {
+		trouble := ofNodes(one)
+		shown[trouble.ID(ref)] = true
 		add(trouble, !one.Silent || now.Sub(s.since) >= silenceTrusted)
+	}
+	for _, one := range tally.Troubles { // also those that are announced as one: none of them has ended
+		trouble := ofNodes(one)
+		id := trouble.ID(ref)
+		if found[id] = trouble.Kind; !shown[id] {
+			s.folded[id] = true
+		}
 	}
 	if len(tally.Lacking) > 0 {
 		add(s.degraded(tally.Lacking, now))
@@ -76,13 +80,34 @@ func (t *troubles) look(ctx context.Context, ref environments.Ref, tally fleet.T
 	}
 	before := s.before
 	if tally.Unsure {
-		maps.Copy(found, before)
+		for id, kind := range before {
+			if kind == store.NodesFail || kind == store.PromotionFails {
+				found[id] = kind
+			}
+		}
+	}
+	maps.DeleteFunc(s.folded, func(id string, _ bool) bool { return found[id] == "" })
+	if len(s.folded) > 0 {
+		rest := ofNodes(fleet.Trouble{Cause: fleet.Others})
+		found[rest.ID(ref)] = rest.Kind
 	}
 	s.before = found
 	if before == nil { // nothing that began before this serve ends now
 		return nil
 	}
-	return t.Notifier.Troubles(ctx, ref, nodeTroubles, lasting, func(id string) bool { return found[id] || before[id] })
+	return t.Notifier.Troubles(ctx, ref, nodeTroubles, lasting, func(id string) bool { return found[id] != "" || before[id] != "" })
+}
+
+// ofNodes returns the trouble of nodes for a notice.
+func ofNodes(one fleet.Trouble) notify.Trouble {
+	trouble := notify.Trouble{Kind: store.NodesFail, Cause: one.Cause, Release: one.Release, Nodes: one.Nodes, Count: one.Count, Text: agent.Prose(one.Text), Stuck: one.Stuck > 0}
+	switch {
+	case one.Silent:
+		trouble.Kind = store.NodesSilent
+	case one.Release != "":
+		trouble.Kind = store.PromotionFails
+	}
+	return trouble
 }
 
 // degraded returns the trouble of an environment that lacks nodes, and whether some are lacking for long enough.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
@@ -255,5 +257,67 @@ func TestRemovalsDriftAndCertificatesAreAnnounced(t *testing.T) {
 	observe.Eventually(t, "the certificate was renewed", func() bool { return p.got("certificates in dev were renewed") == 1 })
 	if len(p.messages) != 4 {
 		t.Errorf("the messages are %q", p.messages)
+	}
+}
+
+// A cause that becomes rare has not ended, and silence is announced beside any number of failures. What ends while a node tries again is
+// announced, unless it may be the failure of that node.
+func TestRareCausesLastAndTriesHideNoOtherEnd(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 1}\n")
+	one := p.serve()
+	causes := func(n int, rank func(i int) int) (all []fleet.Trouble) {
+		for i := range n {
+			all = append(all, fleet.Trouble{Cause: fmt.Sprint("cause ", i), Text: fmt.Sprintf("cause%d.", i), Count: 1, Nodes: []string{fmt.Sprint("web", i)}})
+		}
+		slices.SortFunc(all, func(a, b fleet.Trouble) int {
+			i, j := 0, 0
+			_, _ = fmt.Sscanf(a.Cause+" "+b.Cause, "cause %d cause %d", &i, &j)
+			return rank(i) - rank(j)
+		})
+		return all
+	}
+	look := func(tally fleet.Tally) {
+		t.Helper()
+		for range 3 {
+			if err := one.troubles.look(t.Context(), dev, tally); err != nil {
+				t.Fatal(err)
+			}
+			p.pass(fleetInterval)
+		}
+	}
+	later := 0
+	settle := func() { // notices are sent in their order
+		t.Helper()
+		later++
+		one.Notifier.Removed(dev, store.Removal{At: p.time(), By: "ann"}, []string{fmt.Sprintf("gone%d.", later)})
+		observe.Eventually(t, "a later notice", func() bool { return p.got(fmt.Sprintf("gone%d.", later)) == 1 })
+	}
+	silent := fleet.Trouble{Silent: true, Text: "silent", Count: 1, Nodes: []string{"quiet"}}
+	up, down := func(i int) int { return i }, func(i int) int { return -i }
+	look(fleet.Tally{})
+	p.pass(silenceTrusted)
+	look(fleet.Tally{Troubles: append(causes(12, up), silent)})
+	settle()
+	if p.got("are silent: quiet") != 1 || p.got("for many different reasons") != 1 || p.got("nodes in dev fail: web8") != 1 || p.got("nodes in dev fail: web9, web10, web11") != 1 {
+		t.Fatalf("the messages are %q", p.messages)
+	}
+	look(fleet.Tally{Troubles: append(causes(12, down), silent)}) // the ranks change
+	look(fleet.Tally{Troubles: append(causes(10, up), silent)})   // of those that were one trouble, one still lasts
+	look(fleet.Tally{Troubles: causes(10, up), Unsure: true})     // and nobody is silent any more
+	settle()
+	if p.got("do not fail any more") != 2 || p.got("do not fail any more: web11") != 1 || p.got("do not fail any more: web10") != 1 || p.got("silent nodes in dev report again, or were removed: quiet") != 1 {
+		t.Errorf("the messages are %q", p.messages)
+	}
+	p.pass(2 * time.Hour)
+	look(fleet.Tally{Unsure: true})
+	settle()
+	if p.got("do not fail any more") != 2 {
+		t.Errorf("failures of nodes that try again ended: %q", p.messages)
+	}
+	look(fleet.Tally{})
+	settle()
+	if p.got("do not fail any more: web9, web10, web11\n") != 1 {
+		t.Errorf("the failures do not end: %q", p.messages)
 	}
 }
