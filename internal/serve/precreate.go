@@ -110,9 +110,19 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 		return left, err
 	}
 	t.board.showIdentities(ref.String(), identities)
-	if err := t.identified(ctx, ref, identities); err != nil {
+	told := t.identified(ctx, ref, identities) // machines join although it failed
+	left, err = t.precreateOf(ctx, ref, spec, reserves, identities, left)
+	if err == nil && len(damaged) > 0 {
+		err = damaged
+	}
+	if told == nil {
 		return left, err
 	}
+	return left, errors.Join(err, told)
+}
+
+// precreateOf is precreateIn with the records of the environment.
+func (t *Tasks) precreateOf(ctx context.Context, ref environments.Ref, spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, left int) (int, error) {
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
 	made := len(reserves) - len(superfluous)
@@ -141,9 +151,6 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 			made++
 			waiting.Set(float64(made))
 		}
-	}
-	if len(damaged) > 0 {
-		return left, damaged
 	}
 	return left, nil
 }
