@@ -189,22 +189,24 @@ func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
 
 // send queues a notice unless its subject had one recently, or its source many. source is a rollout, or the token of a machine that has
 // not joined; "" has no limit.
-func (n *Notifier) send(notice store.Notice, source string) {
+func (n *Notifier) send(notice store.Notice, source string) (queued bool) {
 	who := notice.Node
 	if who == "" {
 		who = cmp.Or(notice.Machine, notice.Listener, notice.Operator, notice.ID)
 	}
 	if len(n.senders) == 0 || !n.allowed(strings.Join([]string{string(notice.Kind), notice.Environment, who}, " "), 1) {
-		return
+		return false
 	}
 	if source != "" && !n.allowed(string(notice.Kind)+" by "+source, maxOfSource) {
-		return
+		return false
 	}
 	notice.At = n.Now().UTC().Truncate(time.Second)
 	select {
 	case n.queue <- notice:
+		return true
 	default:
 		n.Log.Error("a notice was dropped: too many are waiting", attrs(notice)...)
+		return false
 	}
 }
 

@@ -111,7 +111,7 @@ func due(ref environments.Ref, kinds []store.NoticeKind, now []Trouble, lasts fu
 		all = append(all, ended)
 	}
 	for i := range all {
-		all[i].ID = id(all[i].Kind, ref, all[i].Cause, fmt.Sprint(all[i].Number))
+		all[i].ID = fmt.Sprintf("%s-%d", all[i].Cause, all[i].Number) // of one number, serves that disagree send one
 	}
 	slices.SortFunc(all, func(a, b store.Notice) int { return strings.Compare(a.ID, b.ID) })
 	return all
@@ -128,7 +128,7 @@ func ofTrouble(n store.Notice) (title, text string) {
 	failed := fmt.Sprintf("%s\n`pulley status -e %s --state failed,stuck` lists the nodes that fail, `pulley runs NODE latest -e %[2]s` shows a run", problem, n.Environment)
 	switch {
 	case n.Kind == store.CertificatesEnd && n.Ended:
-		return "certificates" + in(n) + " were renewed", nodes
+		return "certificates" + in(n) + " were renewed, or nobody holds them any more", nodes
 	case n.Kind == store.CertificatesEnd:
 		return "certificates" + in(n) + " end soon", strings.TrimPrefix(nodes+"\n"+problem, "\n")
 	case n.Kind == store.Degraded && n.Ended:
@@ -166,23 +166,32 @@ func in(n store.Notice) string {
 	return " in " + n.Environment
 }
 
-// Drifted sends a notice of nodes that something else than Pulley changed, and that their runs corrected: one a day for each resource. It never blocks.
-func (n *Notifier) Drifted(ref environments.Ref, resource string, nodes []string) {
+// Drifted sends a notice of nodes that something else than Pulley changed, and that their runs corrected: one a day for each resource. more is the
+// number of other resources of one run. It reports whether the notice is queued, and never blocks.
+func (n *Notifier) Drifted(ref environments.Ref, resource string, more int, nodes []string) bool {
 	kind := store.NodesDrifted
-	n.send(store.Notice{
+	text := resource
+	if strings.HasPrefix(resource, "Exec[") {
+		text = "Exec[…]" // its title may be its command
+	}
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return n.send(store.Notice{
 		ID: id(kind, ref, resource, n.Now().UTC().Format(time.DateOnly)), Kind: kind, Environment: ref.String(), Nodes: nodes[:min(len(nodes), MaxNames)], Count: len(nodes),
-		Problem: agent.Prose(resource),
+		Problem: agent.Prose(text),
 	}, string(kind)+" "+ref.String())
 }
 
-// Removed sends a notice of nodes that one operator removed for one reason, within the minute that began at r.At. It never blocks.
-func (n *Notifier) Removed(ref environments.Ref, r store.Removal, nodes []string) {
+// Removed sends a notice of nodes that one operator removed for one reason, within the minute that began at r.At. It reports whether
+// the notice is queued, and never blocks.
+func (n *Notifier) Removed(ref environments.Ref, r store.Removal, nodes []string) bool {
 	kind := store.NodesRemoved
 	why := agent.Prose(strings.TrimSuffix("by "+r.By+": "+string(r.Why), ": "))
 	if r.Left {
 		why = "they left the fleet"
 	}
-	n.send(store.Notice{
+	return n.send(store.Notice{
 		ID: id(kind, ref, string(why), r.At.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Nodes: nodes[:min(len(nodes), MaxNames)], Count: len(nodes),
 		Problem: why,
 	}, string(kind)+" "+ref.String())

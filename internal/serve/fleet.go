@@ -20,12 +20,18 @@ import (
 	"pulley/internal/store"
 )
 
-// Pauses between two reads of all nodes: a large fleet is read more rarely, and a failing node is seen within a minute.
+// Times between the beginnings of two reads of all nodes: a large fleet is read more rarely, and a failing node is seen within a minute.
 const (
 	fleetInterval = 15 * time.Second
 	fleetLongest  = 25 * time.Second
-	fleetRest     = 10 // times as long as the read took
+	fleetShortest = 5 * time.Second // pause, after a read that took long
+	fleetRest     = 10              // times as long as the read took
 )
+
+// fleetPause returns the pause after a read.
+func fleetPause(took time.Duration) time.Duration {
+	return max(fleetInterval-took, min(fleetRest*took, fleetLongest-took), fleetShortest)
+}
 
 // The metrics that a read makes as a whole. They carry no names of nodes.
 var (
@@ -163,7 +169,8 @@ func (t *Tasks) countNodes(ctx context.Context) {
 			t.complain(ctx, "cannot count nodes", c.count(ctx))
 		}
 		took := time.Since(began)
-		pause := time.NewTimer(max(fleetInterval-took, min(fleetRest*took, fleetLongest)))
+		t.tellDrifts()
+		pause := time.NewTimer(fleetPause(took))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -212,7 +219,6 @@ func (t counting) count(ctx context.Context) error {
 		t.board.set(subject{"nodes", ref.String()}, countsOf(ref.String(), tally, began, t.Now().Sub(began))...)
 		problems = append(problems, t.troubles.look(ctx, ref, tally))
 	}
-	t.tellDrifts()
 	return errors.Join(problems...)
 }
 
@@ -250,11 +256,16 @@ func (b *board) showRollout(env string, plan *rollout.Plan, wait rollout.Wait) {
 // showCertificates shows the ends of serve's own certificates, and the first end of operators'.
 func (t *Tasks) showCertificates(ctx context.Context) error {
 	var all []prometheus.Metric
-	var ending []string
+	var ending []notify.Trouble
+	end := func(cause, name string) {
+		ending = append(ending, notify.Trouble{
+			Kind: store.CertificatesEnd, Cause: cause, Nodes: []string{name}, Count: 1, Text: "Run `pulley doctor`: it names each with its end and its remedy.",
+		})
+	}
 	now := t.Now()
 	for _, a := range t.Certificates.CA.Authorities() {
 		if left := a.Certificate.NotAfter.Sub(now); a.Part == pki.PartCurrent && left < endsSoon {
-			ending = append(ending, "the CA of pulley serve")
+			end("ca", "the CA of pulley serve")
 		}
 		if a.Part == pki.PartCurrent {
 			all = append(all, gauge(certificateMetric, instant(a.Certificate.NotAfter), "ca", ""))
@@ -265,15 +276,15 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 			all = append(all, gauge(certificateMetric, instant(id.Leaf().NotAfter), kind, ""))
 		}
 	}
-	operators, _, err := t.Store.Identities.Operators(ctx)
+	operators, damaged, err := t.Store.Identities.Operators(ctx)
 	var first time.Time
 	for name, o := range operators {
 		if !o.Live() {
 			continue
 		}
 		first = earlier(first, o.Until)
-		if left := o.Until.Sub(now); left > 0 && left < min(endsSoon, o.Until.Sub(o.Issued)/4) { // as pulley doctor warns
-			ending = append(ending, "operator "+name)
+		if left := o.Until.Sub(now); !o.Until.IsZero() && left < min(endsSoon, o.Until.Sub(o.Issued)/4) { // as pulley doctor warns
+			end("operator "+name, "operator "+name)
 		}
 	}
 	if !first.IsZero() {
@@ -283,7 +294,7 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return t.certificatesEnd(ctx, environments.Ref{}, notify.Trouble{Kind: store.CertificatesEnd, Text: "Run `pulley doctor`: it names each with its end and its remedy."}, ending)
+	return t.certificatesEnd(ctx, environments.Ref{}, ending, len(damaged) > 0)
 }
 
 // showIdentities shows the first end of the certificates of an environment's nodes.

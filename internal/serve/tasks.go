@@ -65,13 +65,14 @@ type Tasks struct {
 
 	mu     sync.Mutex
 	drifts drifts
-	last   map[string]string // the last error of each task: the log contains each once
+	queued map[string]time.Time // notices of once: until when each is known
+	last   map[string]string    // the last error of each task: the log contains each once
 }
 
 // NewTasks returns the background tasks. An invalid URL is an error.
 func NewTasks(c TasksConfig) (*Tasks, error) {
 	t := &Tasks{
-		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), runs: newRuns(), board: newBoard(c.Version), drifts: drifts{}, last: map[string]string{},
+		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), runs: newRuns(), board: newBoard(c.Version), drifts: drifts{}, queued: map[string]time.Time{}, last: map[string]string{},
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pulley_serve_events_total", Help: "Events that serve noticed or caused: flood, duplicate, sent.",
 		}, []string{"event"}),

@@ -1,11 +1,11 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"pulley/agent"
@@ -147,47 +147,89 @@ func (t *Tasks) identified(ctx context.Context, ref environments.Ref, identities
 			removed[r] = append(removed[r], node)
 		}
 	}
-	for r, nodes := range removed {
+	newest := slices.SortedFunc(maps.Keys(removed), func(a, b store.Removal) int {
+		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.By, b.By), cmp.Compare(a.Why, b.Why))
+	})
+	for _, r := range newest {
 		if now.Sub(r.At) >= 2*removalsWithin { // no more follow
+			nodes := removed[r]
 			slices.SortFunc(nodes, fleet.CompareNatural)
-			t.Notifier.Removed(ref, r, nodes)
+			t.once(fmt.Sprint(ref, " ", r.At, r.Left, r.By, " ", r.Why), now.Add(removalsKnown), func() bool { return t.Notifier.Removed(ref, r, nodes) })
 		}
 	}
-	return t.certificatesEnd(ctx, ref, ending, nodes)
+	var all []notify.Trouble
+	if slices.Sort(nodes); len(nodes) > 0 {
+		ending.Nodes, ending.Count = nodes[:min(len(nodes), notify.MaxNames)], len(nodes)
+		all = append(all, ending)
+	}
+	return t.certificatesEnd(ctx, ref, all, false)
 }
 
-// certificatesEnd announces certificates that end soon, until they were renewed.
-func (t *Tasks) certificatesEnd(ctx context.Context, ref environments.Ref, trouble notify.Trouble, names []string) error {
-	slices.Sort(names)
-	trouble.Nodes, trouble.Count = names[:min(len(names), notify.MaxNames)], len(names)
-	var all []notify.Trouble
-	if len(names) > 0 {
-		all = append(all, trouble)
+// once sends a notice that reads find again and again, unless it was queued before. A repetition would use up what its source may send.
+func (t *Tasks) once(key string, until time.Time, send func() bool) {
+	now := t.Now()
+	t.mu.Lock()
+	maps.DeleteFunc(t.queued, func(_ string, until time.Time) bool { return !now.Before(until) })
+	_, known := t.queued[key]
+	t.mu.Unlock()
+	if known || !send() {
+		return
 	}
-	return t.Notifier.Troubles(ctx, ref, []store.NoticeKind{trouble.Kind}, all, func(string) bool { return len(names) > 0 })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queued[key] = until
 }
+
+// certificatesEnd announces certificates that end soon, or have ended, until they were renewed. unsure is that some could not be read: none was renewed.
+func (t *Tasks) certificatesEnd(ctx context.Context, ref environments.Ref, ending []notify.Trouble, unsure bool) error {
+	lasts := map[string]bool{}
+	for _, one := range ending {
+		lasts[one.ID(ref)] = true
+	}
+	return t.Notifier.Troubles(ctx, ref, []store.NoticeKind{store.CertificatesEnd}, ending, func(id string) bool { return unsure || lasts[id] })
+}
+
+// maxDrifts is the number of resources of an environment that drifts gathers: nodes name them.
+const maxDrifts = 100
 
 // drifts gathers the runs that corrected something, until the next read of all nodes: by environment and resource.
-type drifts map[environments.Ref]map[string][]string
+type drifts map[environments.Ref]map[string]*drift
 
-// drifted notes a run that corrected something.
+// drift is what runs corrected beside one resource.
+type drift struct {
+	nodes map[string]bool
+	more  int // other resources, at most
+}
+
+// drifted notes a run that corrected something. The catalog of a Puppet server may differ without a change of the node.
 func (t *Tasks) drifted(ref environments.Ref, run agent.Run, node string) {
-	i := slices.IndexFunc(run.Resources, func(r agent.ResourceEvent) bool { return r.Status == string(agent.Changed) })
-	if run.Outcome != agent.Changed || i < 0 {
+	if run.Outcome != agent.Changed || run.Served != nil {
+		return
+	}
+	resource, changed := "", 0
+	for _, r := range run.Resources {
+		if r.Status == string(agent.Changed) {
+			resource = cmp.Or(resource, r.Resource)
+			changed++
+		}
+	}
+	if resource == "" {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.drifts[ref] == nil {
-		t.drifts[ref] = map[string][]string{}
+		t.drifts[ref] = map[string]*drift{}
 	}
-	resource := run.Resources[i].Resource
-	if more := len(run.Resources) - 1; more > 0 {
-		resource += fmt.Sprintf(" and %d more", more)
+	d := t.drifts[ref][resource]
+	if d == nil && len(t.drifts[ref]) >= maxDrifts {
+		return
 	}
-	if nodes := t.drifts[ref][resource]; !slices.Contains(nodes, node) {
-		t.drifts[ref][resource] = append(nodes, node)
+	if d == nil {
+		d = &drift{nodes: map[string]bool{}}
+		t.drifts[ref][resource] = d
 	}
+	d.nodes[node], d.more = true, max(d.more, changed-1)
 }
 
 // tellDrifts announces what runs corrected.
@@ -197,8 +239,9 @@ func (t *Tasks) tellDrifts() {
 	t.drifts = drifts{}
 	t.mu.Unlock()
 	for ref, resources := range found {
-		for _, resource := range slices.SortedFunc(maps.Keys(resources), strings.Compare) {
-			t.Notifier.Drifted(ref, resource, resources[resource])
+		for _, resource := range slices.Sorted(maps.Keys(resources)) {
+			d := resources[resource]
+			t.Notifier.Drifted(ref, resource, d.more, slices.SortedFunc(maps.Keys(d.nodes), fleet.CompareNatural))
 		}
 	}
 }

@@ -321,3 +321,64 @@ func TestRareCausesLastAndTriesHideNoOtherEnd(t *testing.T) {
 		t.Errorf("the failures do not end: %q", p.messages)
 	}
 }
+
+// Removals that reads find again take no place of newer ones, and drift
+// names no command.
+func TestOldRemovalsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 1}\n")
+	one := p.serve()
+	at := p.time().Truncate(time.Minute)
+	identities := map[string]store.Identity{}
+	for i := range 15 {
+		identities[fmt.Sprint("old", i)] = store.Identity{Removed: &store.Removal{At: at.Add(-time.Duration(i) * time.Minute), By: "ann"}}
+	}
+	identify := func() {
+		t.Helper()
+		if err := one.identified(t.Context(), dev, identities); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.pass(3 * time.Minute)
+	identify()
+	p.pass(61 * time.Minute)
+	for i := range 20 {
+		identities[fmt.Sprint("new", i)] = store.Identity{Removed: &store.Removal{At: p.time().Add(-time.Duration(i+3) * time.Minute), By: "ann"}}
+	}
+	identify()
+	observe.Eventually(t, "all removals", func() bool {
+		return p.got("nodes were removed from dev: old") == 15 && p.got("nodes were removed from dev: new") == 20
+	})
+
+	changed := func(titles ...string) (r agent.Result) {
+		r.Outcome = agent.Changed
+		for _, title := range titles {
+			r.Resources = append(r.Resources, agent.ResourceEvent{Resource: title, Status: "changed"})
+		}
+		return r
+	}
+	one.drifted(dev, agent.Run{Result: changed("Exec[login --password x]", "File[/a]")}, "web1")
+	served := changed("File[/served]")
+	served.Served = &agent.Served{Environment: "v2"}
+	one.drifted(dev, agent.Run{Result: served}, "web1")
+	for i := range 2 * maxDrifts {
+		one.drifted(dev, agent.Run{Result: changed(fmt.Sprint("File[/", i, "]"))}, "web1")
+	}
+	if n := len(one.drifts[dev]); n != maxDrifts {
+		t.Errorf("%d resources are kept", n)
+	}
+	one.tellDrifts()
+	observe.Eventually(t, "the drift", func() bool { return p.got("Exec[…] and 1 more") == 1 })
+	if p.got("password") != 0 || p.got("/served") != 0 {
+		t.Errorf("the messages are %q", p.messages)
+	}
+}
+
+func TestFleetPause(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]time.Duration{0: 15 * time.Second, 2 * time.Second: 20 * time.Second, 10 * time.Second: 15 * time.Second, time.Minute: 5 * time.Second} {
+		if got := fleetPause(took); got != want {
+			t.Errorf("after %s the pause is %s", took, got)
+		}
+	}
+}
