@@ -285,3 +285,18 @@ func TestNoticesOfOneNodeOrTokenAreLimited(t *testing.T) {
 		t.Error("an hour later there is no notice")
 	}
 }
+
+// Two serves that disagree whether a trouble ended or got worse write one key.
+func TestNumberOfATroubleIsOneKey(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	ref := environments.Ref{Environment: "dev"}
+	trouble := Trouble{Kind: store.NodesFail, Cause: "c", Count: 1, Stuck: true}
+	known := []store.Notice{{Kind: store.NodesFail, Environment: "dev", Cause: trouble.ID(ref), Number: 1, Count: 1, At: at}}
+	kinds := []store.NoticeKind{store.NodesFail}
+	stuck := due(ref, kinds, []Trouble{trouble}, func(string) bool { return true }, known, at)
+	ended := due(ref, kinds, nil, func(string) bool { return false }, known, at)
+	if len(stuck) != 1 || len(ended) != 1 || stuck[0].ID != ended[0].ID || stuck[0].Kind != store.NodesStuck || !ended[0].Ended {
+		t.Errorf("the notices are %v and %v", stuck, ended)
+	}
+}

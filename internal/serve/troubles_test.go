@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/notify"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
@@ -380,5 +381,32 @@ func TestFleetPause(t *testing.T) {
 		if got := fleetPause(took); got != want {
 			t.Errorf("after %s the pause is %s", took, got)
 		}
+	}
+}
+
+// The CA and each operator have their own notices. A certificate that has ended was not renewed.
+func TestCertificatesOfOperatorsEndOneByOne(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 1}\n")
+	one := p.serve()
+	tell := func(unsure bool, names ...string) {
+		t.Helper()
+		var ending []notify.Trouble
+		for _, name := range names {
+			ending = append(ending, notify.Trouble{Kind: store.CertificatesEnd, Cause: name, Nodes: []string{name}, Count: 1})
+		}
+		if err := one.certificatesEnd(t.Context(), environments.Ref{}, ending, unsure); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell(false, "operator ann")
+	observe.Eventually(t, "ann's", func() bool { return p.got("certificates end soon\noperator ann") == 1 })
+	tell(true, "ca", "operator ann")
+	observe.Eventually(t, "the CA's", func() bool { return p.got("certificates end soon\nca") == 1 })
+	tell(true)
+	tell(false, "ca")
+	observe.Eventually(t, "ann's end", func() bool { return p.got("were renewed, or nobody holds them any more\noperator ann") == 1 })
+	if len(p.messages) != 3 {
+		t.Errorf("the messages are %q", p.messages)
 	}
 }
