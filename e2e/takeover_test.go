@@ -25,7 +25,7 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 
 	// Make it a node, beside the old agent.
 	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
-		"puppet agent manages this machine and still runs")
+		"Puppet manages this machine without Pulley, and still runs")
 	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
 	if s := f.status("controller1"); s.State != "pending" {
 		t.Errorf("it is %s", s.State)
@@ -80,6 +80,6 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 
 	// A second bootstrap leaves the old agent as the only manager.
 	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
-		"puppet agent manages this machine and still runs")
+		"Puppet manages this machine without Pulley, and still runs")
 	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
 }

@@ -31,7 +31,7 @@ var CatalogSettings = map[string]string{
 var ownedSettings = []string{
 	"agent_catalog_run_lockfile", "agent_disabled_lockfile", "basemodulepath", "ca_port", "ca_server", "cadir", "catalog_cache_terminus", "catalog_terminus",
 	"certdir", "certname", "classfile", "client_datadir", "clientbucketdir", "clientyamldir", "code", "codedir", "color", "confdir", "config", "config_file_name", "config_version", "configprint", "csr_attributes", "csrdir",
-	"daemonize", "detailed_exitcodes", "dns_alt_names", "environment", "environmentpath", "external_nodes", "facts_terminus", "genconfig", "genmanifest", "hiera_config", "hostcert", "hostcrl",
+	"daemonize", "detailed_exitcodes", "diff", "diff_args", "dns_alt_names", "environment", "environmentpath", "external_nodes", "facts_terminus", "genconfig", "genmanifest", "hiera_config", "hostcert", "hostcrl",
 	"hostcsr", "hostprivkey", "hostpubkey", "lastrunfile", "lastrunreport", "libdir", "localcacert", "log_level", "logdest", "logdir", "manage_internal_file_permissions", "manifest",
 	"maxwaitforcert", "maxwaitforlock", "modulepath", "node_name", "node_name_fact", "node_name_value", "node_terminus", "noop", "onetime", "passfile", "pidfile", "plugindest",
 	"pluginfactdest", "privatedir", "privatekeydir", "publicdir", "publickeydir", "report", "reports", "reporturl", "requestdir", "resourcefile", "route_file", "rundir", "runinterval", "server",

@@ -98,6 +98,7 @@ func contains(r io.Reader, word []byte) (bool, error) {
 // before the first message, and between messages of Facter, is stray: output of a fact, or an error of Ruby or of the
 // shell. It is an error only if Puppet reports none. stray has the indices of its lines.
 func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
+	diff := false
 	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
 		raw = strings.TrimRight(colour.ReplaceAllString(raw, ""), "\r\n")
 		raw = encryptedValue.ReplaceAllString(raw, "ENC[…]") // else the cause, which follows it, would be cut off
@@ -105,11 +106,14 @@ func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
 		last := len(lines) - 1
 		switch {
 		case m != nil:
+			diff = false
 			lines = append(lines, agent.LogLine{Level: levels[m[1]], Message: m[2]})
 		case strings.TrimSpace(raw) == "":
 		case last < 0 || strings.HasPrefix(lines[last].Message, facterPrefix) && !slices.Contains(stray, last):
 			stray = append(stray, len(lines))
 			lines = append(lines, agent.LogLine{Level: "err", Message: raw})
+		case strings.HasPrefix(raw, "--- ") || diff && strings.IndexAny(raw, "+-@ \\") == 0:
+			diff = true // of show_diff: only the report tells whose file it is, and whether everybody may read it
 		case len(lines[last].Message) <= maxMessage:
 			lines[last].Message += "\n" + raw
 		}

@@ -274,3 +274,12 @@ func FuzzParseConsole(f *testing.F) {
 		}
 	})
 }
+
+// A run without a report has the console as its log. A diff there may be that of a private file.
+func TestConsoleKeepsNoDiff(t *testing.T) {
+	lines, _ := parseConsole([]byte("Notice: /Stage[main]/Main/File[/etc/app]/content: \n--- /etc/app\t2026-11-27\n+++ /tmp/puppet-file\t2026-11-27\n@@ -1,2 +1,2 @@\n one\n\n-password=a\n+password=b\n\\ No newline at end of file\n" +
+		"Notice: /Stage[main]/Main/Exec[x]/returns: executed\nmore\n"))
+	if text := fmt.Sprint(lines); len(lines) != 2 || strings.Contains(text, "password") || !strings.Contains(text, "executed\nmore") {
+		t.Errorf("%q", lines)
+	}
+}

@@ -93,7 +93,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	m.Wait("the first boot", m.Finished)
 	m.Wait("the report of the first boot", func() string {
 		said := in("journalctl", "--no-pager", "--unit", "pulley-first-boot.service")
-		if !strings.Contains(said, "puppet agent manages this machine and still runs") {
+		if !strings.Contains(said, "Puppet manages this machine without Pulley, and still runs") {
 			return "the journal has\n" + said
 		}
 		return ""

@@ -33,7 +33,7 @@ func unstartable(program []byte) string {
 		return "it does not begin with #!"
 	case strings.HasSuffix(interpreter, "\r"):
 		return "its lines end as on Windows, and the interpreter's name with them"
-	case strings.TrimLeft(interpreter, " \t") == "":
+	case len(strings.Fields(interpreter)) == 0:
 		return "it names no interpreter"
 	case !strings.Contains(strings.Fields(interpreter)[0], "/"):
 		return "its interpreter " + strings.Fields(interpreter)[0] + " has no path"

@@ -61,7 +61,7 @@ func KeyFlaw(files map[string][]byte, key, kind string) string {
 // plain are the types that a value of Hiera has by itself.
 var plain = []string{"String", "Integer", "Float", "Numeric", "Boolean", "Array", "Hash"}
 
-// parameterTypes returns the parameters of a class, each with its type if that is a plain one, or Optional of one.
+// parameterTypes returns the parameters of a class, each with its type if that is a plain one.
 func parameterTypes(tokens []token) map[string]string {
 	types := map[string]string{}
 	names := parameters(tokens)

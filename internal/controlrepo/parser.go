@@ -51,8 +51,6 @@ func PuppetValidator(command string) PuppetCheck {
 			return []Finding{cannotParse("there is no " + command)}
 		case ctx.Err() != nil:
 			return append(findings, cannotParse(fmt.Sprintf("Puppet was stopped: %v", context.Cause(ctx))))
-		case errors.As(err, new(*exec.ExitError)) && Report{Findings: findings}.Errors() > 0:
-			return findings
 		case errors.As(err, new(*exec.ExitError)):
 			return append(findings, cannotParse(fmt.Sprintf("Puppet ended with %v: %s", err, lastLine(output))))
 		case err != nil:
@@ -105,6 +103,7 @@ func startJudge(ctx context.Context, command, dir string, files PuppetFiles) (ou
 	err = child.Command{
 		Path: command, Dir: dir, Stdout: kept, Stderr: kept, Grace: 5 * time.Second,
 		Args: []string{"pulley_validate", "--color=false", "--confdir", filepath.Join(private, "conf"), "--vardir", filepath.Join(private, "var"),
+			"--codedir", filepath.Join(private, "code"), "--environmentpath", filepath.Join(private, "code", "environments"),
 			"--basemodulepath", filepath.Join(private, "modules"), filepath.Join(private, "job.json")},
 		Env:   append(child.WithoutOwn(os.Environ()), "LC_ALL=C.UTF-8"), // messages in English, files in UTF-8
 		Bound: true,
@@ -168,6 +167,11 @@ func (r *reading) askPuppet(ctx context.Context, dir string, manifests []string)
 		return
 	}
 	found := r.opts.Puppet(ctx, dir, files)
+	for _, f := range found {
+		if f.Rule == NotChecked {
+			delete(read, f.File)
+		}
+	}
 	if !slices.ContainsFunc(found, func(f Finding) bool { return f.Rule == PuppetFailed }) {
 		r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool {
 			return read[f.File] && (f.Rule == DataSyntax || f.Rule == DataDate || f.Rule == HieraConfig)

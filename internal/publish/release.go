@@ -197,7 +197,7 @@ func (b *build) openParent(ctx context.Context, own store.Release, all []store.S
 	if b.from.Reference != nil { // the trees have nothing in common
 		return content.Parent{}, "", nil
 	}
-	r, last := parentOf(own.Version, slices.DeleteFunc(all, func(r store.SignedRelease) bool { return r.PuppetEnvironment != "" || !own.Beside(r.Release) }))
+	r, last := parentOf(own.Version, slices.DeleteFunc(slices.Clone(all), func(r store.SignedRelease) bool { return r.PuppetEnvironment != "" || !own.Beside(r.Release) }))
 	if r == nil {
 		return content.Parent{}, "", nil
 	}
@@ -219,10 +219,13 @@ func (b *build) openParent(ctx context.Context, own store.Release, all []store.S
 // noteMoved reports tags and branches that lead to other commits than in the release of.
 func (b *build) noteMoved(ctx context.Context, all []store.SignedRelease, of string) error {
 	i := slices.IndexFunc(all, func(r store.SignedRelease) bool { return r.Version == of })
-	if i < 0 || len(b.from.Resolved) == 0 {
+	if of == "" || i < 0 || len(b.from.Resolved) == 0 {
 		return nil
 	}
 	files, err := content.ReadFiles(ctx, b.cache, all[i].Content, func(p string) bool { return p == source.DeployFile })
+	if err != nil && !fatal(ctx, err) {
+		return nil // its content is lost: a new line began
+	}
 	if err != nil {
 		return err
 	}

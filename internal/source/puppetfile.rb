@@ -41,7 +41,7 @@ text = ::JSON.generate(modules)
 raise 'it names other modules each time that it is read' if ::File.exist?(plan) && ::File.read(plan) != text
 ::File.write(plan, text)
 
-# r10k takes a tag from its cache without a question to the server, even if the tag moved there.
+# r10k takes a tag from its cache without a question to the server, even if the tag moved there. A commit does not move.
 if defined?(::R10K::Git::StatefulRepository)
-  ::R10K::Git::StatefulRepository.prepend(::Module.new { def sync_cache?(_ref) true end })
+  ::R10K::Git::StatefulRepository.prepend(::Module.new { def sync_cache?(ref) super || @cache.ref_type(ref) != :commit end })
 end
