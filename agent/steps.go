@@ -167,7 +167,7 @@ func (t *tick) decide(ctx context.Context) error {
 		return nil
 	}
 	if t.keep != nil && !t.opts.Noop && !t.opts.Keep { // the agent before a failed probation may not know the field
-		if err := t.saveRun(); err != nil {
+		if err := t.keep(); err != nil {
 			return err
 		}
 	}

@@ -131,7 +131,7 @@ func (f *crashFleet) prepare(all []crash) {
 		f.must("pulley", "publish", "R", "--version", version, "--no-puppet")
 	}
 	site("1.0.0", "# fake: file $MACHINE/%{certname} one\n")
-	f.must("pulley", "promote", "1.0.0")
+	f.must("pulley", "promote", "1.0.0", "--foreign")
 	for _, role := range crashRoles {
 		for n := range count[role.name] + 1 {
 			f.join(fmt.Sprintf("%s%d", role.name, n+1))

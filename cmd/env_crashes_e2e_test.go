@@ -106,7 +106,7 @@ func (c *applyCase) run(t *testing.T) {
 	if c.scene.released {
 		c.file(noWeb)
 		c.must("env", "apply", c.env+".yaml")
-		c.must("promote", "1.0.0", "-e", c.env)
+		c.must("promote", "1.0.0", "--foreign", "-e", c.env)
 	}
 	if c.scene.was != "" {
 		c.file(c.scene.was)

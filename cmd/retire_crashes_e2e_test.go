@@ -37,7 +37,7 @@ func TestRetireCrashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.must("pulley", "publish", "R", "--version", "1.0.0", "--no-puppet")
-	f.must("pulley", "promote", "1.0.0")
+	f.must("pulley", "promote", "1.0.0", "--foreign")
 	for _, c := range all {
 		t.Run(c.place, func(t *testing.T) {
 			f.join(c.node)

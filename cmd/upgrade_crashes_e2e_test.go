@@ -32,7 +32,7 @@ func TestUpgradeCrashes(t *testing.T) {
 	}
 	f.write("R/manifests/site.pp", "node default { }\n")
 	f.must("pulley", "publish", "R", "--version", "1.0.0", "--no-puppet")
-	f.must("pulley", "promote", "1.0.0")
+	f.must("pulley", "promote", "1.0.0", "--foreign")
 	for _, name := range append([]string{"good1"}, names...) {
 		f.join(name)
 		f.write(name+"/etc/pulley/agent.yaml", f.read(name+"/etc/pulley/agent.yaml")+"upgrade: {probation: 1ms}\n")
