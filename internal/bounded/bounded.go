@@ -78,7 +78,7 @@ func open(name string, stat, lstat func(string) (fs.FileInfo, error), openFile f
 	f, err := openFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) // another file may have its place by now
 	if errors.Is(err, fs.ErrNotExist) {
 		if info, is := lstat(name); is == nil && info.Mode()&fs.ModeSymlink != 0 {
-			err = fmt.Errorf("%w\nrestore the file that it leads to, or remove the link", &fs.PathError{Op: "open", Path: name, Err: errDangling})
+			err = fmt.Errorf("%w\nmount the volume of that file, restore the file, or remove the link", &fs.PathError{Op: "open", Path: name, Err: errDangling})
 		}
 	}
 	if err != nil {

@@ -160,13 +160,7 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 }
 
 // readFile reads a file of keys or certificates. A link to a missing file is no missing file: a new key must not replace it.
-func readFile(path string) ([]byte, error) {
-	b, err := bounded.ReadFile(path, maxFileBytes)
-	if info, _ := os.Lstat(path); errors.Is(err, fs.ErrNotExist) && info != nil && info.Mode()&fs.ModeSymlink != 0 {
-		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("it is a link to a file that does not exist\nmount the volume of the file, or restore the file")}
-	}
-	return b, err
-}
+func readFile(path string) ([]byte, error) { return bounded.ReadFile(path, maxFileBytes) }
 
 // readPEM reads the certificates and the keys of a file.
 func readPEM(path string) (certs []*x509.Certificate, keys []crypto.Signer, err error) {

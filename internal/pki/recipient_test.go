@@ -65,7 +65,7 @@ func TestOnlyMissingSecretsKeyIsMade(t *testing.T) {
 		says  string // "": it is made
 	}{
 		"missing":          {func(string, string) error { return nil }, ""},
-		"link to nothing":  {func(dir, file string) error { return os.Symlink(filepath.Join(dir, "volume/secrets.key"), file) }, "a link to a file that does not exist"},
+		"link to nothing":  {func(dir, file string) error { return os.Symlink(filepath.Join(dir, "volume/secrets.key"), file) }, "a link to a missing file"},
 		"empty":            {func(_, file string) error { return os.WriteFile(file, nil, 0o600) }, "is empty or damaged"},
 		"damaged":          {func(_, file string) error { return os.WriteFile(file, []byte("AGE-SECRET-KEY-1\n"), 0o600) }, "is empty or damaged"},
 		"folder":           {func(_, file string) error { return os.Mkdir(file, 0o700) }, "is a directory"},
@@ -118,7 +118,7 @@ func TestLinkedFilesOfTheCAAreNotReplaced(t *testing.T) {
 		if err := os.Symlink(filepath.Join(dir, "volume", name), link); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenCA(dir, Options{}); err == nil || !strings.Contains(err.Error(), "a link to a file that does not exist\nmount the volume") {
+		if _, err := OpenCA(dir, Options{}); err == nil || !strings.Contains(err.Error(), "a link to a missing file\nmount the volume") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {
