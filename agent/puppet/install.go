@@ -171,7 +171,7 @@ func (i *Installer) works(ctx context.Context) (bool, error) {
 	for _, path := range paths {
 		// In another root, the program may be a link that is valid only inside that root.
 		at := *i
-		if path == i.Program { // the settings' path is that of this system
+		if path == i.Program { // the path in the settings is valid on this system, outside of the root
 			at.Root = ""
 		}
 		if info, err := os.Lstat(at.path(path)); err != nil || info.IsDir() {

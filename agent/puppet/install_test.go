@@ -249,7 +249,7 @@ func TestInstallRefusesOldPuppet(t *testing.T) {
 	b.place(strings.TrimPrefix(b.Program, "/"))
 	b.out = map[string]string{"/opt/own/puppet --version": "8.1.0"}
 	if err := b.Ensure(t.Context()); err != nil {
-		t.Errorf("another Puppet than that of the runs counts: %v", err)
+		t.Errorf("another Puppet than the one of the runs counts: %v", err)
 	}
 }
 
