@@ -304,6 +304,7 @@ func TestRareCausesLastAndTriesHideNoOtherEnd(t *testing.T) {
 		t.Fatalf("the messages are %q", p.messages)
 	}
 	look(fleet.Tally{Troubles: append(causes(12, down), silent)}) // the ranks change
+	settle()                                                      // an end follows what etcd has
 	look(fleet.Tally{Troubles: append(causes(10, up), silent)})   // of those that were one trouble, one still lasts
 	look(fleet.Tally{Troubles: causes(10, up), Unsure: true})     // and nobody is silent any more
 	settle()

@@ -17,7 +17,7 @@ func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 	st, raw, ctx := open(t, server, ""), server.Client(), t.Context()
 	// Their bytes are content: `pulley releases verify` checks them. The head of the host list and that of targets are read for their revisions.
 	content := regexp.MustCompile(`/(data/generations|data/layers|content|deltas)/|/(hosts/head|targets)$`).MatchString
-	for name, value := range map[string]string{"garbage": "locked by terraform", "newer": `{"v":99}`, "large": strings.Repeat("x", 1_450_000)} {
+	for name, value := range map[string]string{"garbage": "locked by terraform", "newer": `{"v":99}`, "large": strings.Repeat("x", 50_000)} {
 		var keys []string
 		for _, row := range store.TableOfKeys(t, "dev", "web1") {
 			keys = append(keys, row.Key)
