@@ -234,12 +234,6 @@ type hieraLevel struct {
 	MappedPaths []string  `yaml:"mapped_paths"`
 }
 
-// CheckHieraConfig returns the errors of a hiera.yaml that can be found without Puppet.
-func CheckHieraConfig(data []byte) error {
-	_, err := parseHieraConfig(data)
-	return err
-}
-
 // HieraVersion returns the version of a hiera.yaml: 3, 4 or 5. A file without a version is of version 3.
 func HieraVersion(data []byte) (int, error) {
 	var keys map[string]yaml.Node

@@ -39,16 +39,6 @@ func commandOf(line string, system bool) string {
 // starts reports whether a line of a crontab starts Puppet itself. The whole line then stands for Puppet.
 func starts(line string, system bool) bool { return puppet.Starts(commandOf(line, system)) != "" }
 
-// agentLines returns the lines that start Puppet.
-func agentLines(text string, system bool) (found []string) {
-	for line := range strings.Lines(text) {
-		if starts(line, system) {
-			found = append(found, strings.TrimRight(line, "\r\n"))
-		}
-	}
-	return found
-}
-
 // each rewrites a text line by line.
 func each(text string, write func(line string) string) string {
 	var b strings.Builder

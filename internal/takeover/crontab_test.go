@@ -79,3 +79,13 @@ func TestCrontabsAreRestored(t *testing.T) {
 		}
 	})
 }
+
+// agentLines returns the lines that start Puppet.
+func agentLines(text string, system bool) (found []string) {
+	for line := range strings.Lines(text) {
+		if starts(line, system) {
+			found = append(found, strings.TrimRight(line, "\r\n"))
+		}
+	}
+	return found
+}
