@@ -31,8 +31,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: build
-build: ## build bin/pulley and bin/pulley-agent, static
-	$(BUILD) -o bin/ ./cmd/pulley ./cmd/pulley-agent
+build: ## build bin/pulley and bin/pulley-agent, static; pulley alone on macOS and FreeBSD, or for them, as with GOOS=darwin
+	$(BUILD) -o bin/ ./cmd/pulley $(if $(filter linux,$(or $(GOOS),$(shell $(GO) env GOOS))),./cmd/pulley-agent)
 
 .PHONY: demo
 demo: build ## play a fleet's story on this machine: make demo, or make demo ARGS=--once
@@ -74,7 +74,7 @@ full: ## run the tests of which `make test` runs a part: all lookups, each crash
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, layering, Go code (vet and others) and shell scripts
 	@e2e/packages shellcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'these files are not formatted: gofmt -w .'; exit 1; }
-	$(GO) test . # import rules
+	$(GO) test . # import rules, and the types of the command on other systems
 	$< run --build-tags 'e2e failpoint bench' ./...
 	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/drivers/nspawn/image.sh cmd/testdata/providers/*.sh
 

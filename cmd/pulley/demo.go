@@ -4,7 +4,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/demo"
 )
 
 func newDemo(o *options) *cobra.Command {
@@ -16,7 +15,7 @@ func newDemo(o *options) *cobra.Command {
 operator's work: a first release, a change of data, a second release, a rollout that stops by itself, and its revert. Then
 the fleet stays up until Ctrl-C. The demo changes nothing on this machine and leaves nothing of the fleet, however it ends.
 
-It needs root, Puppet and ssh-keygen.
+It needs Linux, root, Puppet and ssh-keygen.
 
 EXIT STATUS
   0 done, with --once: every step succeeded; 1 failed, or stopped before the end; 2 wrong usage`,
@@ -25,7 +24,7 @@ EXIT STATUS
 			if c.Flags().Changed("endpoints") {
 				return cli.Usagef("cannot use --endpoints: the demo runs its own etcd\nrun it without --endpoints")
 			}
-			return demo.Run(c.Context(), o.env, once)
+			return runDemo(c.Context(), o.env, once)
 		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "end after the last step")

@@ -6,16 +6,14 @@ import (
 	_ "time/tzdata" // the windows of rollouts, on machines without time zones
 
 	"pulley/internal/cli"
-	"pulley/internal/drivers/local"
-	"pulley/internal/drivers/nspawn"
+	"pulley/internal/drivers"
 )
 
 // version is set by the linker.
 var version = "dev"
 
 func main() {
-	local.MaybeInit() // the simulated machines on this host run this program under other names
-	nspawn.MaybeInit()
+	drivers.MaybeInit()
 	ctx, stop := cli.Interruptible()
 	code := Main(ctx, cli.System(version), os.Args[1:])
 	stop()

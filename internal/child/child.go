@@ -1,6 +1,6 @@
 // Package child runs child processes: in a session of their own, with a deadline, a gentle signal and then a hard one, bounded
 // output, and an environment that the caller chose. What a child leaves when it ends is ended with it, unless the caller keeps it. It also finds processes
-// with their descendants in /proc.
+// with their descendants in /proc. Where there is none, as on macOS, only the group of a child ends with it: processes in sessions of their own stay.
 //
 // No other package may start a process, except the first processes of machines in internal/drivers. It must never signal the
 // number of a process whose status was read: it may be another process's by then.
@@ -23,6 +23,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
@@ -43,7 +44,7 @@ type Command struct {
 
 	Left     Left   // what may stay of the processes that it leaves
 	Terminal bool   // it stays in the group and session of this process: it may read the terminal, and gets its Ctrl-C
-	Bound    bool   // the kernel kills it, but not what it started, when this process dies
+	Bound    bool   // the kernel of Linux kills it, but not what it started, when this process dies
 	ReadOnly string // a folder that it sees read-only, in a PID namespace of its own; needs the right to create namespaces
 }
 
@@ -91,7 +92,7 @@ func (c Command) Start() (*Child, error) {
 		cmd.Env = append(cmd.Env, p.mark)
 	}
 	if c.Bound {
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		bind(cmd.SysProcAttr)
 	}
 	started := make(chan error, 1)
 	go p.follow(started)
@@ -105,7 +106,7 @@ func (c Command) Start() (*Child, error) {
 
 // private keeps the descriptors that this process inherited, from a shell or a supervisor, from its children. Go opens its own so.
 func private() {
-	entries, _ := os.ReadDir("/proc/self/fd")
+	entries, _ := os.ReadDir(ownDescriptors)
 	for _, e := range entries {
 		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
 			syscall.CloseOnExec(fd)
@@ -120,8 +121,7 @@ func (p *Child) follow(started chan<- error) {
 	if p.command.ReadOnly == "" {
 		defer runtime.UnlockOSThread()
 	} else { // the thread ends with this goroutine; its mount namespace stays with the program
-		p.cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
-		err = protect(p.command.ReadOnly)
+		err = protect(p.cmd.SysProcAttr, p.command.ReadOnly)
 	}
 	if err == nil {
 		err = explained(p.cmd.Path, p.cmd.Start())
@@ -131,9 +131,10 @@ func (p *Child) follow(started chan<- error) {
 		return
 	}
 	defer close(p.ended)
-	const byPID = 1 // P_PID of waitid(2)
+	call, byPID := waitCall()
+	var status [16]uint64 // no kernel writes more
 	for {
-		_, _, problem := syscall.Syscall6(syscall.SYS_WAITID, byPID, uintptr(p.cmd.Process.Pid), 0, syscall.WEXITED|syscall.WNOWAIT, 0, 0)
+		_, _, problem := syscall.Syscall6(call, byPID, uintptr(p.cmd.Process.Pid), uintptr(unsafe.Pointer(&status)), syscall.WEXITED|syscall.WNOWAIT, 0, 0)
 		if problem != syscall.EINTR {
 			return
 		}
@@ -142,7 +143,6 @@ func (p *Child) follow(started chan<- error) {
 
 // CanRun returns an error if no program can run in a folder, because its file system is mounted noexec.
 func CanRun(dir string) error {
-	const noexec = 8 // ST_NOEXEC of statvfs(3)
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil || st.Flags&noexec == 0 {
 		return nil
@@ -176,20 +176,6 @@ func explained(path string, err error) error {
 		return err
 	}
 	return fmt.Errorf("cannot start it: %w: %s", cmp.Or(errors.Unwrap(err), err), cause)
-}
-
-// protect makes a folder read-only for the current thread and the processes that it starts.
-func protect(dir string) error {
-	if err := syscall.Unshare(syscall.CLONE_FS | syscall.CLONE_NEWNS); err != nil {
-		return err
-	}
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	if err := syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err != nil {
-		return err
-	}
-	return syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 }
 
 // Ended is closed when the program has ended. Its number is not reused before Wait.

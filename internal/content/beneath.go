@@ -4,13 +4,14 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// beneath opens and changes paths below one folder. The paths come from a manifest. It never follows a link and never
+// beneath opens and changes paths below one folder. The paths come from a manifest. It never follows a link, and on Linux it never
 // crosses into another file system, so it cannot reach a path outside the folder.
 type beneath struct {
 	root *os.File
@@ -68,13 +69,17 @@ func (b *beneath) at(path string) (fd int, name string, err error) {
 const folderFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
 func openFolder(root int, dir string) (int, error) {
-	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
-		Flags: folderFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAGAIN) {
+	if fd, ok, err := openAtOnce(root, dir); ok {
 		return fd, err
 	}
-	// Before Linux 5.6, or in a sandbox without openat2: open one component at a time.
+	return openEach(root, dir)
+}
+
+// openEach opens one component at a time.
+func openEach(root int, dir string) (int, error) {
+	if !filepath.IsLocal(dir) {
+		return -1, unix.EXDEV
+	}
 	at := root
 	for component := range strings.SplitSeq(dir, "/") {
 		next, err := unix.Openat(at, component, folderFlags, 0)
@@ -168,7 +173,10 @@ func (b *beneath) sync(path string) error {
 		return err
 	}
 	defer f.Close()
-	return f.Sync()
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // on macOS, f.Sync would empty the cache of the drive each time; the last Sync of flush does
+		err = unix.Fsync(int(f.Fd()))
+	}
+	return pathError("sync", path, err)
 }
 
 func pathError(op, path string, err error) error {

@@ -90,7 +90,7 @@ func (s *Store) verifyWhole(tree string, k *known) error {
 
 // isDamage separates errors that prove a damaged tree from errors of this process.
 func isDamage(err error) bool {
-	for _, damage := range []error{syscall.EIO, syscall.EUCLEAN, syscall.EBADMSG, errNotRegular} { // ext4, XFS: EUCLEAN, EBADMSG
+	for _, damage := range []error{syscall.EIO, errFileSystem, syscall.EBADMSG, errNotRegular} {
 		if errors.Is(err, damage) {
 			return true
 		}
@@ -290,7 +290,7 @@ func differs(dir int, name string, e Entry) string {
 		switch {
 		case kind != unix.S_IFDIR:
 			return "it is not a folder"
-		case st.Mode&0o7777 != e.perm():
+		case uint32(st.Mode)&0o7777 != e.perm():
 			return "it has another mode"
 		case st.Uid != uint32(os.Geteuid()):
 			return "it has another owner"
@@ -312,7 +312,7 @@ func differs(dir int, name string, e Entry) string {
 		return "it is not a file"
 	case st.Size != e.Size:
 		return "it has another size"
-	case st.Mode&0o7777 != e.perm():
+	case uint32(st.Mode)&0o7777 != e.perm():
 		return "it has another mode"
 	case st.Uid != uint32(os.Geteuid()): // another owner could change the file and hide the change
 		return "it has another owner"

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -279,7 +278,7 @@ func (w *writer) file(e Entry, r io.Reader) (err error) {
 		}
 	}()
 	h := sha256.New()
-	if reflink(f, r) {
+	if from, ok := r.(*os.File); ok && reflink(f, from) {
 		_, err = io.Copy(h, io.NewSectionReader(f, 0, e.Size+1))
 	} else {
 		_, err = io.CopyN(io.MultiWriter(f, h), r, e.Size)
@@ -295,23 +294,6 @@ func (w *writer) file(e Entry, r io.Reader) (err error) {
 		return pathError("chmod", e.Path, err)
 	}
 	return pathError("set the time of", e.Path, setTime(fd, e))
-}
-
-// reflink makes a new file share all blocks of its source and reports whether it succeeded.
-func reflink(to *os.File, from io.Reader) bool {
-	f, ok := from.(*os.File)
-	return ok && unix.IoctlFileClone(int(to.Fd()), int(f.Fd())) == nil
-}
-
-// setTime sets the time of an open file to the time derived from its content. Package unix has no futimens(2).
-func setTime(fd int, e Entry) error {
-	at := unix.NsecToTimespec(mtime(e).UnixNano())
-	times := [2]unix.Timespec{at, at}
-	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 func (w *writer) links() error {
@@ -509,11 +491,10 @@ func (st *staged) flush() error {
 
 // FlushAll makes written files and folders durable, whose file system has the open folder dir. flush flushes one of them.
 func FlushAll(dir *os.File, paths []string, flush func(path string) error) error {
-	if len(paths) > fewEntries && syncfsTellsErrors() {
-		if err := unix.Syncfs(int(dir.Fd())); err != nil {
-			return &fs.PathError{Op: "syncfs", Path: dir.Name(), Err: err}
+	if len(paths) > fewEntries {
+		if ok, err := syncAll(dir); ok {
+			return err
 		}
-		return nil
 	}
 	for _, path := range paths {
 		if err := flush(path); err != nil {
@@ -521,17 +502,4 @@ func FlushAll(dir *os.File, paths []string, flush func(path string) error) error
 		}
 	}
 	return nil
-}
-
-// syncfsTellsErrors reports whether the kernel is 5.8 or later. Earlier kernels hide failed writes from syncfs
-// (735e4ae5ba28).
-func syncfsTellsErrors() bool {
-	var u unix.Utsname
-	return unix.Uname(&u) == nil && atLeast58(unix.ByteSliceToString(u.Release[:]))
-}
-
-func atLeast58(release string) bool {
-	var major, minor int
-	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
-	return err == nil && (major > 5 || major == 5 && minor >= 8)
 }

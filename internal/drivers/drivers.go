@@ -10,14 +10,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"pulley/environments"
 	"pulley/internal/drivers/command"
-	"pulley/internal/drivers/local"
-	"pulley/internal/drivers/nspawn"
 	"pulley/internal/drivers/openstack"
 	"pulley/internal/machines"
 	"pulley/userdata"
@@ -51,22 +48,6 @@ func (o Opener) Open(ctx context.Context, e *environments.Environment, installat
 	return p, err
 }
 
-// Process returns the host's number of the first process of a local machine.
-func (o Opener) Process(e *environments.Environment, owner, machine string) (int, error) {
-	if e.Driver() != environments.DriverLocal {
-		return 0, fmt.Errorf("its provider is %s, not local", e.Driver())
-	}
-	if owner == "" {
-		return 0, errors.New("no machine was created yet")
-	}
-	// No machine is made: the agent is only required to be an absolute path.
-	p, err := local.NewProvider(local.ProviderConfig{Folder: e.Provider.Folder, Agent: "/", Mark: machines.Mark{Owner: owner, Fleet: e.Ref().String()}})
-	if err != nil {
-		return 0, err
-	}
-	return p.Process(machine)
-}
-
 // OpenMark opens the provider of an environment for the machines of a mark.
 func (o Opener) OpenMark(ctx context.Context, e *environments.Environment, mark machines.Mark) (p Provider, err error) {
 	s := e.Provider
@@ -76,18 +57,8 @@ func (o Opener) OpenMark(ctx context.Context, e *environments.Environment, mark 
 	case environments.DriverExec:
 		p.Form = userdata.Multipart
 		p.Provider, err = command.New(command.Config{Command: s.Command, Timeout: time.Duration(s.Timeout), Mark: mark, Environ: os.Environ(), Log: o.Log})
-	case environments.DriverLocal:
-		p.Form = local.Form
-		agent := s.Agent
-		if agent == "" {
-			agent, err = besideThisProgram("pulley-agent")
-		}
-		if err == nil {
-			p.Provider, err = local.NewProvider(local.ProviderConfig{Folder: s.Folder, Agent: agent, Interval: s.Interval, Mark: mark})
-		}
-	case environments.DriverNspawn:
-		p.Form = nspawn.Form
-		p.Provider, err = nspawn.New(nspawn.Config{Folder: s.Folder, Bridge: s.Bridge, Subnet: s.Subnet, Mark: mark, Log: o.Log})
+	case environments.DriverLocal, environments.DriverNspawn:
+		p, err = o.openHere(s, mark)
 	case environments.DriverOpenStack:
 		p.Form = userdata.Multipart
 		p.Provider, err = openstack.New(ctx, openstack.Config{Provider: s, Mark: mark})
@@ -98,14 +69,6 @@ func (o Opener) OpenMark(ctx context.Context, e *environments.Environment, mark 
 		return Provider{}, fmt.Errorf("cannot open the provider of %s: %w", e.Ref(), err)
 	}
 	return p, nil
-}
-
-func besideThisProgram(name string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("cannot find this program: %w", err)
-	}
-	return filepath.Join(filepath.Dir(self), name), nil
 }
 
 func (o Opener) place(p environments.Provider) string {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -91,8 +92,12 @@ func (c Config) withClock() (Config, *clock) {
 
 // sinceBoot reads the timer of the machine.
 func sinceBoot() time.Duration {
+	id := int32(unix.CLOCK_MONOTONIC)
+	if runtime.GOOS == "linux" {
+		id = 7 // CLOCK_BOOTTIME: that of macOS is called monotonic
+	}
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it never fails on Linux
+	_ = unix.ClockGettime(id, &t) // it never fails
 	return time.Duration(t.Nano())
 }
 

@@ -28,7 +28,7 @@ func freeBytes(dir string) (int64, error) {
 	if err := syscall.Statfs(dir, &fs); err != nil {
 		return 0, fmt.Errorf("cannot read the free space of %s: %w", dir, err)
 	}
-	return int64(fs.Bavail) * fs.Bsize, nil //nolint:gosec // a disk has fewer than 2⁶³ bytes
+	return int64(fs.Bavail) * int64(fs.Bsize), nil //nolint:gosec // a disk has fewer than 2⁶³ bytes
 }
 
 // fitsBesideEtcd refuses to write bytes that etcd's disk has no room for.

@@ -1,0 +1,5 @@
+package main
+
+import "pulley/internal/demo"
+
+var runDemo = demo.Run
