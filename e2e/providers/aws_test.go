@@ -80,7 +80,9 @@ import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect(%q)
 request = json.dumps({"arguments": sys.argv[1:], "environment": dict(os.environ)}).encode() + b"\n"
-server.sendall(request[socket.send_fds(server, [request], [0, 1, 2]):])
+rest = request[socket.send_fds(server, [request], [0, 1, 2]):]
+if rest:  # the server may have answered and closed, and even to send nothing fails then
+    server.sendall(rest)
 code = server.recv(1)
 sys.exit(code[0] if code else 1)
 `, socket)
