@@ -118,6 +118,7 @@ const (
 	SecretsUnusable   ProblemCode = "secrets_unusable"    // text: the cause and the remedy
 	ReleaseUnusable   ProblemCode = "release_unusable"    // text: the release's settings are not usable
 	PuppetNotStarted  ProblemCode = "puppet_not_started"  // text
+	PuppetTooOld      ProblemCode = "puppet_too_old"      // text: its version and path, and the remedy
 	PuppetUnkillable  ProblemCode = "puppet_unkillable"   // text: it survived SIGKILL
 	PuppetUnfinished  ProblemCode = "puppet_unfinished"   // text: why the agent ended it
 	PuppetKilled      ProblemCode = "puppet_killed"       // number: the signal

@@ -248,7 +248,7 @@ var problemWords = map[ProblemCode]string{
 
 // texts are the problems whose text is the sentence, and the sentences of those without a text.
 var texts = map[ProblemCode]string{
-	"": "", CatalogRefused: "", ReleaseUnusable: "", SecretsUnusable: "", HookFailed: "", PuppetNotStarted: "", NotStarted: "",
+	"": "", CatalogRefused: "", ReleaseUnusable: "", SecretsUnusable: "", HookFailed: "", PuppetNotStarted: "", PuppetTooOld: "", NotStarted: "",
 	UpgradeUnavailable: "", UpgradeUnknown: "",
 	NoReport:          "Puppet wrote no report (exit code {number})",
 	CatalogIncomplete: "Puppet did not apply the complete catalog",

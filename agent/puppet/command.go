@@ -60,6 +60,9 @@ func (p *Puppet) find() (string, error) {
 			return filepath.Abs(path)
 		}
 	}
+	if p.Program != "" {
+		return "", fmt.Errorf("cannot run %s, which `puppet.program` in agent.yaml names: %w\ncorrect `puppet.program`, or remove it", name, ErrMissing)
+	}
 	return "", fmt.Errorf("cannot run %s: %w\ninstall it with `pulley-agent bootstrap`, or your distribution's package (Debian, Ubuntu: `apt-get install puppet-agent`)", name, ErrMissing)
 }
 

@@ -1,6 +1,7 @@
 package puppet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,11 +36,12 @@ const (
 
 // Installer installs a missing Puppet with the machine's own package manager: apt-get, dnf or yum.
 type Installer struct {
-	Program string // path of the Puppet that runs use, if it exists; "" searches for it
+	Program string // path of the only Puppet that runs use (puppet.program); "" searches for one
 	Root    string // of the machine; "" means "/"; commands for another root run in a chroot
 	Package string // "" takes the first of puppet-agent, openvox-agent and puppet in the machine's repositories
 	Version string // of the package, in the package manager's spelling; "" takes the newest
 	Proxy   string // URL of the HTTP proxy for downloads and the package manager; "" for none
+	Secure  string // URL of the HTTP proxy for https; "" means Proxy
 	// NoProxy lists hosts and domains that are reached without it, as the variable no_proxy does; this machine always is.
 	NoProxy []string
 	// Repository is an additional source. It is an https URL or an absolute path of a .deb or .rpm that sets up a
@@ -52,6 +54,8 @@ type Installer struct {
 	Exec func(ctx context.Context, env []string, name string, args ...string) (string, error)
 	// Sleep waits between attempts. nil means the real implementation.
 	Sleep func(ctx context.Context, d time.Duration) error
+
+	why string // the last Puppet did not start
 }
 
 // manager is the difference between the families of package managers.
@@ -71,8 +75,11 @@ func (i *Installer) Ensure(ctx context.Context) error {
 	works, err := i.works(ctx)
 	var old *tooOldError
 	// Without a package of the operator's choice, the machine's repositories are those that the old one came from.
-	if works || errors.As(err, &old) && i.Package+i.Version+i.Repository == "" {
+	switch {
+	case works, errors.As(err, &old) && (i.Package+i.Version+i.Repository == "" || i.own()):
 		return err
+	case i.own():
+		return i.broken()
 	}
 	m, err := i.manager()
 	if err != nil {
@@ -117,6 +124,8 @@ func (i *Installer) attempt(ctx context.Context, m manager) error {
 	}
 	if works, err := i.works(ctx); err != nil {
 		return err
+	} else if !works && i.Program != "" {
+		return i.broken()
 	} else if !works {
 		return fmt.Errorf("package %s is installed, and none of %s contains a working puppet", name, strings.Join(searchPath(), ", "))
 	}
@@ -155,19 +164,34 @@ type tooOldError struct{ path, version string }
 
 func (e *tooOldError) Error() string {
 	return fmt.Sprintf("cannot use Puppet %s (%s): Pulley needs Puppet %d or newer, or OpenVox\n"+
-		"set `package_repo` to a repository of OpenVox for this distribution (https://apt.voxpupuli.org, https://yum.voxpupuli.org), or upgrade Puppet by hand and start again", e.version, e.path, oldest)
+		"upgrade Puppet by hand and start again, or set `package_repo` to a repository of OpenVox for this distribution (https://apt.voxpupuli.org, https://yum.voxpupuli.org), and start the first boot again", e.version, e.path, oldest)
 }
 
 // versionLine matches the output of puppet --version; warnings of Ruby may be before it.
 var versionLine = regexp.MustCompile(`(?m)^(\d+)\.\d+\.\S+$`)
 
+// own reports whether the configured Puppet is none of a package: no installation makes it work.
+func (i *Installer) own() bool {
+	return i.Program != "" && i.Program != "puppet" && !slices.Contains([]string{aioBin, "/usr/bin"}, filepath.Dir(i.Program))
+}
+
+// broken is the error of a configured Puppet that does not start: another one would be of no use.
+func (i *Installer) broken() error {
+	problem := cmp.Or(i.why, "it does not exist")
+	return fmt.Errorf("cannot use Puppet %s, which `puppet.program` in agent.yaml names: %s\ncorrect `puppet.program`, or remove it: Pulley then finds, or installs, Puppet itself", i.Program, problem)
+}
+
 // works reports whether Puppet starts on this machine; one that is too old is an error. An interrupted installation leaves the program
 // without its dependencies.
 func (i *Installer) works(ctx context.Context) (bool, error) {
 	paths := []string{i.Program}
-	for _, dir := range append([]string{aioBin}, searchPath()...) {
-		paths = append(paths, filepath.Join(dir, "puppet"))
+	if name := cmp.Or(i.Program, "puppet"); !strings.Contains(name, "/") {
+		paths = nil
+		for _, dir := range append([]string{aioBin}, searchPath()...) {
+			paths = append(paths, filepath.Join(dir, name))
+		}
 	}
+	i.why = ""
 	for _, path := range paths {
 		// In another root, the program may be a link that is valid only inside that root.
 		at := *i
@@ -182,19 +206,28 @@ func (i *Installer) works(ctx context.Context) (bool, error) {
 		out, err := at.run(ctx, path, "--version")
 		if err != nil {
 			i.log().Warn("the installed puppet does not start", "path", path, "error", err)
+			i.why = err.Error()
 			return false, nil
 		}
-		version := strings.TrimSpace(out)
-		if m := versionLine.FindStringSubmatch(version); m != nil {
-			version = m[0]
-			if major, err := strconv.Atoi(m[1]); err == nil && major < oldest {
-				return false, &tooOldError{path, version}
-			}
+		version, err := usable(path, out)
+		if err == nil {
+			i.log().Info("puppet is installed", "path", path, "version", version)
 		}
-		i.log().Info("puppet is installed", "path", path, "version", version)
-		return true, nil
+		return err == nil, err
 	}
 	return false, nil
+}
+
+// usable reads the output of `puppet --version`; a version that is too old is an error.
+func usable(path, out string) (version string, err error) {
+	version = strings.TrimSpace(out)
+	if m := versionLine.FindStringSubmatch(version); m != nil {
+		version = m[0]
+		if major, err := strconv.Atoi(m[1]); err == nil && major < oldest {
+			return version, &tooOldError{path, version}
+		}
+	}
+	return version, nil
 }
 
 func (i *Installer) manager() (manager, error) {
@@ -237,10 +270,10 @@ func (i *Installer) Proxies() []string {
 	if i.Proxy == "" {
 		return nil
 	}
-	direct := strings.Join(append([]string{"localhost", "127.0.0.1", "::1"}, i.NoProxy...), ",")
+	direct, secure := strings.Join(append([]string{"localhost", "127.0.0.1", "::1"}, i.NoProxy...), ","), cmp.Or(i.Secure, i.Proxy)
 	return []string{
-		"http_proxy=" + i.Proxy, "https_proxy=" + i.Proxy, "no_proxy=" + direct,
-		"HTTP_PROXY=" + i.Proxy, "HTTPS_PROXY=" + i.Proxy, "NO_PROXY=" + direct,
+		"http_proxy=" + i.Proxy, "https_proxy=" + secure, "no_proxy=" + direct,
+		"HTTP_PROXY=" + i.Proxy, "HTTPS_PROXY=" + secure, "NO_PROXY=" + direct,
 	}
 }
 
@@ -299,6 +332,7 @@ func (apt) repository(ctx context.Context, i *Installer) error {
 		return err
 	}
 	_, err = i.run(ctx, "dpkg", "--force-confold", "-i", file)
+	i.discard(file)
 	return err
 }
 
@@ -381,6 +415,7 @@ func (d dnf) repository(ctx context.Context, i *Installer) error {
 		return err
 	}
 	_, err = i.run(ctx, d.program, "-y", "install", file)
+	i.discard(file)
 	return err
 }
 
@@ -434,6 +469,13 @@ func (i *Installer) download(ctx context.Context, suffix string) (string, error)
 	return file, nil
 }
 
+// discard removes what download fetched.
+func (i *Installer) discard(file string) {
+	if file != i.Repository {
+		_ = os.Remove(i.path(file)) // in a folder that the machine empties
+	}
+}
+
 // maxRepository limits the package that sets up a repository, in bytes.
 const maxRepository = 64 << 20
 
@@ -445,7 +487,7 @@ func (i *Installer) fetch(ctx context.Context, url, path string) error {
 	if err != nil {
 		return err
 	}
-	through := (&httpproxy.Config{HTTPProxy: i.Proxy, HTTPSProxy: i.Proxy, NoProxy: strings.Join(i.NoProxy, ",")}).ProxyFunc()
+	through := (&httpproxy.Config{HTTPProxy: i.Proxy, HTTPSProxy: cmp.Or(i.Secure, i.Proxy), NoProxy: strings.Join(i.NoProxy, ",")}).ProxyFunc()
 	client := &http.Client{
 		Transport: &http.Transport{Proxy: func(r *http.Request) (*neturl.URL, error) { return through(r.URL) }, DisableKeepAlives: true},
 		CheckRedirect: func(to *http.Request, via []*http.Request) error { // archives redirect to their mirrors

@@ -207,11 +207,11 @@ func TestInstallCommandsEnd(t *testing.T) {
 // Behind a proxy, packages must be downloaded through it. Puppet's own runs must not receive the proxy.
 func TestPackagesComeThroughTheProxy(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get")
-	b.Proxy, b.NoProxy = "http://proxy.example:3128", []string{".example.net"}
+	b.Proxy, b.Secure, b.NoProxy = "http://proxy.example:3128", "http://secure.example:3129", []string{".example.net"}
 	b.out["policy puppet-agent"] = candidate
 	through := 0
 	b.Exec = func(ctx context.Context, env []string, name string, args ...string) (string, error) {
-		if slices.Contains(env, "http_proxy=http://proxy.example:3128") && slices.Contains(env, "https_proxy=http://proxy.example:3128") &&
+		if slices.Contains(env, "http_proxy=http://proxy.example:3128") && slices.Contains(env, "https_proxy=http://secure.example:3129") &&
 			slices.Contains(env, "no_proxy=localhost,127.0.0.1,::1,.example.net") {
 			through++
 		}
@@ -245,11 +245,43 @@ func TestInstallRefusesOldPuppet(t *testing.T) {
 	if err := b.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "5.5.22") || len(b.commands) != 6 {
 		t.Errorf("%v after %q", err, b.commands)
 	}
-	b.Program = "/opt/own/puppet"
-	b.place(strings.TrimPrefix(b.Program, "/"))
-	b.out = map[string]string{"/opt/own/puppet --version": "8.1.0"}
+	b.ownPuppet("8.1.0", nil)
 	if err := b.Ensure(t.Context()); err != nil {
 		t.Errorf("another Puppet than the one of the runs counts: %v", err)
+	}
+}
+
+// ownPuppet makes a Puppet that the settings name, outside of the root, and its answer.
+func (b *bare) ownPuppet(out string, err error) {
+	b.place("opt/own/puppet")
+	b.Program = filepath.Join(b.Root, "opt/own/puppet")
+	b.Exec = func(ctx context.Context, env []string, name string, args ...string) (string, error) {
+		if name == b.Program {
+			return out, err
+		}
+		return b.exec(ctx, env, name, args...)
+	}
+}
+
+// An installation of another Puppet would cost minutes, change the machine, and help no run: runs use the configured one.
+func TestConfiguredPuppetMustStart(t *testing.T) {
+	for want, spoil := range map[string]func(*bare){
+		"it does not exist":          func(b *bare) { b.Program = "/opt/absent/puppet" },
+		"cannot run `":               func(b *bare) { b.ownPuppet("cannot load such file -- puppet", errors.New("exit status 1")) },
+		"cannot use Puppet 5.5.22 (": func(b *bare) { b.ownPuppet("5.5.22", nil) },
+	} {
+		b := newBare(t, "usr/bin/apt-get")
+		b.Package, b.out["policy puppet-agent"] = "puppet-agent", candidate
+		b.place("usr/bin/puppet")
+		spoil(b)
+		if err := b.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), b.Program) || len(b.commands) > 0 {
+			t.Errorf("%s: %v after %q", want, err, b.commands)
+		}
+	}
+	b := newBare(t, "usr/bin/apt-get") // the package brings it
+	b.Program, b.out["policy puppet-agent"] = "/opt/puppetlabs/bin/puppet", candidate
+	if err := b.Ensure(t.Context()); err != nil && !strings.Contains(err.Error(), "/opt/puppetlabs/bin/puppet") || len(b.commands) < 4 {
+		t.Errorf("%v after %q", err, b.commands)
 	}
 }
 

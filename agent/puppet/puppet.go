@@ -114,6 +114,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 	case from != nil:
 		r, err := p.applyServed(ctx, job, from)
 		if err == nil {
+			p.blameVersion(ctx, &r)
 			p.showLastRun(job, r)
 		}
 		return r, err
@@ -140,12 +141,31 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 	if err != nil {
 		return agent.Result{}, err
 	}
+	p.blameVersion(ctx, &r)
 	p.showLastRun(job, r)
 	p.keepFacts(job)
 	if to, err := p.reportsOf(job); err == nil {
 		p.queueReport(job, r, to)
 	}
 	return r, nil
+}
+
+// blameVersion makes a Puppet that is too old the problem of a failed run. A package can replace it at any time, and its own errors name no version.
+func (p *Puppet) blameVersion(ctx context.Context, r *agent.Result) {
+	if r.Outcome != agent.Failed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	name, err := p.find()
+	if err != nil {
+		return
+	}
+	out, err := p.child(name, []string{"--version"}).Output(ctx, 64<<10)
+	var old *tooOldError
+	if _, refused := usable(name, string(out)); err == nil && errors.As(refused, &old) {
+		r.Problem = agent.Problem{Code: agent.PuppetTooOld, Text: agent.Prose(old.Error())}
+	}
 }
 
 func (p *Puppet) reveal(ctx context.Context, job agent.Job) (data string, done func() error, err error) {

@@ -20,11 +20,30 @@ func TestMissingPuppetErrorHasRemedy(t *testing.T) {
 	_, p, job := machine(t, "")
 	p.Program = filepath.Join(t.TempDir(), "puppet")
 	_, err := p.Apply(t.Context(), job)
-	if !errors.Is(err, puppet.ErrMissing) || !strings.Contains(err.Error(), "\ninstall it with `pulley-agent bootstrap`") {
+	if !errors.Is(err, puppet.ErrMissing) || !strings.Contains(err.Error(), p.Program+", which `puppet.program`") || !strings.Contains(err.Error(), "\ncorrect `puppet.program`, or remove it") {
 		t.Errorf("error %v", err)
 	}
 	if err := p.Installed(); !errors.Is(err, puppet.ErrMissing) {
 		t.Errorf("version: error %v", err)
+	}
+}
+
+// A package or another installation can replace Puppet by one that is too old: its own error names an option or nothing, and never its version.
+func TestRunNamesPuppetThatIsTooOld(t *testing.T) {
+	for version, old := range map[string]bool{"5.5.22": true, "7.23.0": false, "": false} {
+		_, p, job := machine(t, "")
+		p.Program += "-other"
+		write(t, p.Program, "#!/bin/sh\n[ \"$1\" != --version ] || exec echo "+version+"\necho 'Error: Could not parse application options: invalid option: --x' >&2\nexit 1\n")
+		if err := os.Chmod(p.Program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		r, err := p.Apply(t.Context(), job)
+		if err != nil || r.Outcome != agent.Failed || (r.Problem.Code == agent.PuppetTooOld) != old {
+			t.Errorf("%q: %+v, %v", version, r, err)
+		}
+		if text := string(r.Problem.Text); old && (!strings.HasPrefix(text, "cannot use Puppet 5.5.22 ("+p.Program+"): Pulley needs Puppet 7 or newer") || !strings.Contains(text, "\nupgrade Puppet")) {
+			t.Errorf("it says %q", text)
+		}
 	}
 }
 

@@ -92,7 +92,8 @@ func (b *boot) override() {
 	p, i := &b.plan, &b.installer
 	i.Package, i.Version, i.Repository = p.PuppetPackage, p.PuppetVersion, p.PackageRepo
 	env := b.Env.Getenv
-	i.Proxy = cmp.Or(p.Proxy, env("https_proxy"), env("HTTPS_PROXY"), env("http_proxy"))
+	i.Secure = cmp.Or(p.Proxy, env("https_proxy"), env("HTTPS_PROXY"))
+	i.Proxy = cmp.Or(p.Proxy, env("http_proxy"), i.Secure)
 	if i.NoProxy = p.NoProxy; len(i.NoProxy) == 0 {
 		i.NoProxy = strings.FieldsFunc(cmp.Or(env("no_proxy"), env("NO_PROXY")), func(r rune) bool { return r == ',' || r == ' ' })
 	}
