@@ -148,23 +148,21 @@ func (d *Disk) LoadReported() (Reported, error) {
 // SaveReported writes the last report to etcd without a flush: its loss costs one more report.
 func (d *Disk) SaveReported(r Reported) error { return d.save(reportedFile, r, false) }
 
-// Disabled returns the operator's reason for disabling the agent on this machine, or a sentence about its first boot;
-// "" means enabled.
+// Disabled returns the operator's reason for disabling the agent on this machine, or why it waits for a first boot; "" means enabled.
 func (d *Disk) Disabled() (Prose, error) {
-	b, err := d.read(disabledFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		if booting, err := d.InFirstBoot(); err != nil || !booting {
+	for _, f := range []struct {
+		name  string
+		empty Prose
+	}{{disabledFile, defaultDisabled}, {firstBootFile, inFirstBoot}} {
+		b, err := d.read(f.name)
+		if err == nil {
+			return cmp.Or(Prose(strings.TrimSpace(string(b))), f.empty), nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
-		return inFirstBoot, nil
 	}
-	if err != nil {
-		return "", err
-	}
-	if reason := strings.TrimSpace(string(b)); reason != "" {
-		return Prose(reason), nil
-	}
-	return defaultDisabled, nil
+	return "", nil
 }
 
 // Disable forbids runs on this machine until Enable.
@@ -173,8 +171,10 @@ func (d *Disk) Disable(reason string) error { return d.write(disabledFile, []byt
 // Enable allows runs again. It is no error if runs were not disabled.
 func (d *Disk) Enable() error { return errors.Join(d.remove(disabledFile), d.EndFirstBoot()) }
 
-// BeginFirstBoot forbids runs during the machine's first boot, until EndFirstBoot. An operator's reason is stored apart.
-func (d *Disk) BeginFirstBoot() error { return d.write(firstBootFile, nil, true) }
+// AwaitFirstBoot forbids runs until EndFirstBoot; "" means that the first boot is in progress. An operator's reason is stored apart.
+func (d *Disk) AwaitFirstBoot(reason string) error {
+	return d.write(firstBootFile, []byte(reason), true)
+}
 
 // EndFirstBoot allows runs that only the first boot forbids.
 func (d *Disk) EndFirstBoot() error { return d.remove(firstBootFile) }

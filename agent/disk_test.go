@@ -478,10 +478,10 @@ func TestFirstBootKeepsAnOperatorsReason(t *testing.T) {
 		do   func() error
 		want Prose
 	}{
-		{d.BeginFirstBoot, inFirstBoot},
+		{func() error { return d.AwaitFirstBoot("") }, inFirstBoot},
 		{func() error { return d.Disable("kernel debugging") }, "kernel debugging"},
 		{d.EndFirstBoot, "kernel debugging"},
-		{d.BeginFirstBoot, "kernel debugging"},
+		{func() error { return d.AwaitFirstBoot("") }, "kernel debugging"},
 		{d.Enable, ""},
 	} {
 		if err := step.do(); err != nil {

@@ -284,7 +284,7 @@ func scriptPart(t *testing.T, text []byte) []byte {
 			t.Fatal(err)
 		}
 	}
-	if want := []string{"text/cloud-boothook pulley-later.sh", "text/x-shellscript " + scriptName}; !slices.Equal(kinds, want) {
+	if want := []string{"text/cloud-boothook pulley-later.sh", "text/x-shellscript pulley-first-boot.sh"}; !slices.Equal(kinds, want) {
 		t.Fatalf("the parts are %q, should be %q", kinds, want)
 	}
 	return script

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"mime/quotedprintable"
+	"path"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -59,16 +60,13 @@ if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ]; then
 fi
 `
 
-// scriptName is cloud-init's name of the script in a multipart. The script is started from there until the unit or cron
-// can start it.
-const scriptName = "pulley-first-boot.sh"
-
-// boothook is run by cloud-init at every boot. At the first boot, it runs before cloud-init writes the script.
+// boothook is run by cloud-init at every boot. At the first boot, it runs before cloud-init writes the script. The script is started from there
+// until the unit or cron can start it. A machine that Pulley was removed from has the mark.
 const boothook = `#cloud-boothook
 #!/bin/sh
 # Resumes a first boot that was interrupted at its beginning
-script=/var/lib/cloud/instance/scripts/` + scriptName + `
-if [ ! -e /var/lib/pulley/first-boot.json ] && [ -e $script ]; then sh $script; fi
+script=/` + firstboot.CloudScript + `
+if [ ! -e /var/lib/pulley/first-boot.json ] && [ ! -e /` + firstboot.CloudMark + ` ] && [ -e $script ]; then sh $script; fi
 `
 
 // multipart returns the script, preceded by the part that resumes it at a later boot.
@@ -83,7 +81,7 @@ func (p *parts) multipart() ([]byte, error) {
 	fmt.Fprintf(&out, "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=%s\n\n", boundary)
 	for _, part := range []struct{ kind, name, text string }{
 		{"cloud-boothook", "pulley-later.sh", boothook},
-		{"x-shellscript", scriptName, string(script)},
+		{"x-shellscript", path.Base(firstboot.CloudScript), string(script)},
 	} {
 		fmt.Fprintf(&out, "--%s\nContent-Type: text/%s\nContent-Disposition: attachment; filename=%s\n", boundary, part.kind, part.name)
 		if isASCII(part.text) {

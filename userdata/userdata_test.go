@@ -374,3 +374,20 @@ func checksum(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
+
+// A machine that Pulley was removed from must not become a node again at its next boot, and one whose first boot was cut at its beginning must.
+func TestBoothookResumesOnlyFirstBoots(t *testing.T) {
+	for file, starts := range map[string]bool{"": true, "var/lib/pulley/first-boot.json": false, firstboot.CloudMark: false} {
+		root := t.TempDir()
+		for path, text := range map[string]string{firstboot.CloudScript: "echo started\n", file: ""} {
+			path = filepath.Join(root, path)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil && path != root {
+				t.Fatal(err)
+			}
+		}
+		out, err := exec.Command("sh", "-c", strings.ReplaceAll(strings.TrimPrefix(boothook, "#cloud-boothook\n"), "/var/lib/", root+"/var/lib/")).CombinedOutput()
+		if err != nil || (string(out) == "started\n") != starts {
+			t.Errorf("with %q: %v: %q", file, err, out)
+		}
+	}
+}

@@ -74,17 +74,26 @@ next: pulley-agent takeover look     shows what Pulley would change, and changes
 }
 
 func newLeave(o *options) *cobra.Command {
-	var atPoweroff bool
+	var atPoweroff, clean, dry bool
 	cmd := &cobra.Command{
 		Use:   "leave",
 		Short: "Remove this machine from the fleet and reject its certificate from now on",
 		Long: `leave removes this node permanently: pulley serve revokes its certificate and removes it from the host list. leave removes the
 identity from this machine, and no more runs start here. The changes that Puppet made stay.
 
+With --clean, leave then removes everything that Pulley put on this machine: schedule, units, settings, releases, state, keys and
+the program itself. It prints what it removes and what stays, and may be repeated after an interruption.
+
 EXIT STATUS
   0 left, or left before; 1 failed, 2 wrong usage`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if dry && !clean || clean && atPoweroff {
+				return cli.Usagef("--dry-run needs --clean, and --at-poweroff excludes it")
+			}
+			if clean {
+				return o.clean(c.Context(), dry)
+			}
 			node, left, err := steps.Leave(c.Context(), o.Flags, o.env, atPoweroff)
 			switch {
 			case err != nil:
@@ -98,5 +107,30 @@ EXIT STATUS
 		},
 	}
 	cmd.Flags().BoolVar(&atPoweroff, "at-poweroff", false, "only while systemd powers the machine off; not when it reboots")
+	cmd.Flags().BoolVar(&clean, "clean", false, "also remove everything that Pulley put on this machine")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "with --clean: print what it would remove, and change nothing")
 	return cmd
+}
+
+func (o *options) clean(ctx context.Context, dry bool) error {
+	k, err := steps.Clean(ctx, o.Flags, o.env, dry)
+	would := ""
+	if dry {
+		would = "would be "
+	}
+	if k.Left.Node != "" && dry {
+		cli.Cleanf(o.env.Stdout, "%s would leave %s\n", k.Left.Node, k.Left.Environment)
+	} else if k.Left.Node != "" {
+		cli.Cleanf(o.env.Stdout, "%s: left %s\n", k.Left.Node, k.Left.Environment)
+	}
+	for _, what := range k.Removed {
+		cli.Cleanf(o.env.Stdout, "%sremoved: %s\n", would, what)
+	}
+	for _, what := range k.Stays {
+		cli.Cleanf(o.env.Stdout, "stays: %s\n", what)
+	}
+	if k.Listed.Node != "" {
+		cli.Cleanf(o.env.Stdout, "next: an operator removes the node: pulley nodes remove %s -e %s\n", k.Listed.Node, k.Listed.Environment)
+	}
+	return err
 }

@@ -50,8 +50,10 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	defer end()
 	replaced := false
 	loop(ctx, time.Now, times.Next, o.setup(c).Orders(ctx), func(ctx context.Context) {
-		var err error
-		replaced, err = o.turn(ctx, c, runOptions{}, flags)
+		now, err := o.load()
+		if err == nil {
+			replaced, err = o.turn(ctx, now, runOptions{}, flags)
+		}
 		var silent *cli.SilentError
 		if err != nil && !errors.As(err, &silent) {
 			cli.Complain(o.env, program, err)

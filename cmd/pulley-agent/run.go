@@ -83,6 +83,9 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 		return errors.New("cannot run: the agent was stopped during its splay")
 	case <-time.After(agent.Splay(c.Identity.Node, r.splay)):
 	}
+	if c, err = o.load(); err != nil { // the machine may have left meanwhile: without its settings, the run makes no state
+		return err
+	}
 	if r.release != "" {
 		return o.lookAt(ctx, c, r)
 	}

@@ -119,6 +119,29 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	if is := f.host("compute2"); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != next.Address {
 		t.Errorf("the freed number: compute2 is %+v", is)
 	}
+	nothingStays(t, f, next)
+}
+
+// nothingStays removes Pulley from a node: no unit, crontab, file or process of Pulley may be left, except what Puppet made.
+func nothingStays(t *testing.T, f *Fleet, m *Machine) {
+	t.Helper()
+	said, err := m.In("pulley-agent", "leave", "--clean")
+	if err != nil {
+		t.Fatalf("%v: %s\n%s", err, said, m.story())
+	}
+	for _, want := range []string{"compute2: left dev\n", "removed: /etc/cron.d/pulley-agent\n", "removed: /etc/systemd/system/pulley-leave.service\n",
+		"removed: /var/lib/pulley\n", "removed: /usr/local/bin/pulley-agent\n", "stays: Puppet and other packages, the hostname, and the changes that Puppet made\n"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not report %q:\n%s", want, said)
+		}
+	}
+	left, err := m.In("sh", "-c", "find /etc /usr /opt /root /run /var /dev/shm -name '*pulley*' ! -path '*/log/*' ! -path '/var/lib/cloud/*' ! -path /etc/pulley-demo; systemctl list-units --all --full '*pulley*' --no-legend; pgrep -a pulley-agent")
+	if left != "" {
+		t.Errorf("of Pulley is left (%v):\n%s\nafter\n%s", err, left, said)
+	}
+	if f.host("compute2").Registered {
+		t.Error("it is still in the fleet")
+	}
 }
 
 // A machine that was sold or stolen must not join again. Its console must show the reason.

@@ -72,6 +72,9 @@ const (
 	CertificateAnswered  = "first-boot-certificate:answered"  // the answer is not on the disk
 	CertificateWritten   = "first-boot-certificate:written"   // it is on the disk, and serve does not know
 	CertificateConfirmed = "first-boot-certificate:confirmed" // serve knows
+
+	Left    = "leave-clean:left" // the fleet; everything is still on the disk
+	Cleaned = "leave-clean:"     // and what was removed last
 )
 
 // CrashPoints returns the places where a first boot can crash, for tests: before and after each step, and in a join.

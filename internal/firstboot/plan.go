@@ -16,6 +16,13 @@ import (
 // 0600.
 const PlanPath = "etc/pulley/first-boot.yaml"
 
+// cloud-init keeps a script of userdata below its folder of the instance, and writes it again at each boot. With the mark in place, the part of
+// userdata that resumes a first boot does not start it.
+const (
+	CloudScript = "var/lib/cloud/instance/scripts/pulley-first-boot.sh"
+	CloudMark   = "var/lib/cloud/instance/sem/pulley_left"
+)
+
 // maxPlanBytes is the maximum size of a plan; complete userdata has 16 KiB.
 const maxPlanBytes = 64 << 10
 

@@ -51,7 +51,7 @@ func (b *boot) forgetServerKeys() error {
 		}
 	}
 	for name := range names {
-		if err := removeKeys(dirs, name, environments.Certname(name)); err != nil {
+		if err := removeAll(keyFiles(dirs, name, environments.Certname(name))); err != nil {
 			return fmt.Errorf("cannot remove another machine's identity: %w", err)
 		}
 	}
@@ -62,18 +62,28 @@ func (b *boot) forgetServerKeys() error {
 // not finish: then the key is as young as the first boot. Any others are not
 // Pulley's: another Puppet server may serve this machine.
 func forgetCertname(c nodeconfig.Config) error {
-	first, err := firstboot.Disk{Dir: c.StateDir()}.Load()
-	certname := environments.Certname(c.Identity.Node)
-	if got := first.Steps[firstboot.Certificate]; err == nil && got.State != "" && got.Replaced == "" {
-		err = removeKeys(slices.DeleteFunc(sslDirs(c), func(dir string) bool {
-			info, err := os.Lstat(sslFiles{dir, certname}.key())
-			return got.State != firstboot.Done && (err != nil || info.ModTime().Before(first.Started))
-		}), certname)
+	files, err := certnameFiles(c)
+	if err == nil {
+		err = removeAll(files)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove the certificate for Puppet servers: %w", err)
 	}
 	return nil
+}
+
+// certnameFiles returns the files that forgetCertname removes.
+func certnameFiles(c nodeconfig.Config) ([]string, error) {
+	first, err := firstboot.Disk{Dir: c.StateDir()}.Load()
+	got := first.Steps[firstboot.Certificate]
+	if err != nil || got.State == "" || got.Replaced != "" || c.Identity.Node == "" {
+		return nil, err
+	}
+	certname := environments.Certname(c.Identity.Node)
+	return keyFiles(slices.DeleteFunc(sslDirs(c), func(dir string) bool {
+		info, err := os.Lstat(sslFiles{dir, certname}.key())
+		return got.State != firstboot.Done && (err != nil || info.ModTime().Before(first.Started))
+	}), certname), nil
 }
 
 // sslDirs returns the ssldirs of the packages of Puppet, and that of agent.yaml.
@@ -87,15 +97,25 @@ func sslDirs(c nodeconfig.Config) (all []string) {
 	return all
 }
 
-// removeKeys removes the files of certnames from ssldirs.
-func removeKeys(dirs []string, certnames ...string) error {
+// keyFiles returns the files of certnames in ssldirs, the keys last.
+func keyFiles(dirs []string, certnames ...string) (all []string) {
 	for _, certname := range certnames {
 		for _, dir := range dirs {
-			for _, kind := range []string{"private_keys", "public_keys", "certificate_requests", "certs"} {
-				if err := os.Remove(filepath.Join(dir, kind, certname+".pem")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return err
+			for _, kind := range []string{"certs", "certificate_requests", "public_keys", "private_keys"} {
+				path := filepath.Join(dir, kind, certname+".pem")
+				if _, err := os.Lstat(path); err == nil {
+					all = append(all, path)
 				}
 			}
+		}
+	}
+	return all
+}
+
+func removeAll(files []string) error {
+	for _, path := range files {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	return nil

@@ -49,23 +49,33 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	if err != nil {
 		return node, false, err
 	}
-	err = client.Leave(ctx)
-	var refused *join.RefusedError
-	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate || refused.Reason == join.UntrustedCertificate) {
-		err = nil // it left before: by an operator, or before a crash that kept its identity
-	}
-	if err != nil {
+	if err := leaveFleet(ctx, client); err != nil {
 		return node, false, fmt.Errorf("cannot leave: %w", err)
 	}
 	reason := fmt.Sprintf("it left the fleet (%s, %s)", env.User, env.Now().UTC().Format("2006-01-02 15:04Z"))
 	b := &boot{Options: Options{Flags: nodeconfig.Flags{Root: c.Root}}}
-	if err := b.withDisk(func(d *agent.Disk) error { return d.Disable(reason) }); err != nil {
+	if err := b.withDisk(func(d *agent.Disk) error { return d.AwaitFirstBoot(reason) }); err != nil {
+		return node, false, err
+	}
+	if err := os.Remove(c.Crontab()); err != nil && !errors.Is(err, fs.ErrNotExist) { // cron would start an agent without a node for ever
 		return node, false, err
 	}
 	if err := forgetCertname(c); err != nil {
 		return node, false, err
 	}
 	return c.Identity, true, forgetKeys(c.Root)
+}
+
+// leaveFleet ends the membership of a node.
+func leaveFleet(ctx context.Context, client *join.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	err := client.Leave(ctx)
+	var refused *join.RefusedError
+	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate || refused.Reason == join.UntrustedCertificate) {
+		return nil // it left before: by an operator, or before a crash that kept its identity
+	}
+	return err
 }
 
 func poweringOff(ctx context.Context) (bool, error) {

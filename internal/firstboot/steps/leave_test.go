@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,38 @@ func TestLeavingMachineKeepsNoKey(t *testing.T) {
 			if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) != want {
 				t.Errorf("certificate %+v: %s: %v, want gone: %t", got, file, err, want)
 			}
+		}
+	}
+}
+
+// A removal below a run would end it half way, and the run would write a state again.
+func TestCleanWaitsForRuns(t *testing.T) {
+	t.Parallel()
+	for what, hold := range map[string]func(b *boot) (*os.File, error){
+		"another run is in progress": func(b *boot) (f *os.File, err error) {
+			err = b.withDisk(func(d *agent.Disk) (err error) { f, err = d.Lock(); return err })
+			return f, err
+		},
+		"a first boot is in progress": (*boot).takeLock,
+		"an upgrade":                  func(b *boot) (*os.File, error) { return nodeconfig.Under(b.Root).UpgradeFolder().Lock() },
+	} {
+		b := &boot{Options: Options{Flags: nodeconfig.Flags{Root: t.TempDir()}}}
+		held, err := hold(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := Clean(t.Context(), b.Flags, b.Env, false)
+		if err == nil || !strings.HasPrefix(err.Error(), "cannot clean this machine: ") || !strings.HasSuffix(err.Error(), "; try again after it") || len(done.Removed) > 0 {
+			t.Errorf("during %s: %+v, %v", what, done, err)
+		}
+		if err := held.Close(); err != nil {
+			t.Error(err)
+		}
+		if done, err = Clean(t.Context(), b.Flags, b.Env, false); err != nil || len(done.Removed) != 1 {
+			t.Errorf("after %s: %+v, %v", what, done, err)
+		}
+		if left, err := os.ReadDir(filepath.Join(b.Root, "var/lib")); err != nil || len(left) > 0 {
+			t.Errorf("after %s are left %v, %v", what, left, err)
 		}
 	}
 }

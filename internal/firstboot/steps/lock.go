@@ -55,7 +55,7 @@ func (b *lock) keepTicksAway() error {
 	if err != nil || !state.Before.IsZero() {
 		return err
 	}
-	return b.withDisk((*agent.Disk).BeginFirstBoot)
+	return b.withDisk(func(d *agent.Disk) error { return d.AwaitFirstBoot("") })
 }
 
 func (b *lock) enableLeft(context.Context) (string, error) {

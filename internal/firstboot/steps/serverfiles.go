@@ -64,26 +64,22 @@ var (
 // withAgentSettings returns the text of puppet.conf with settings in a block at the begin of section [agent]. Other values of these
 // settings in that section become comments: Puppet takes the last one of a section. No other line changes.
 func withAgentSettings(text string, settings map[string]string) string {
-	block := confBegin + "\n"
+	lines := ""
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		block += name + " = " + settings[name] + "\n"
+		lines += name + " = " + settings[name] + "\n"
 	}
-	block += confEnd + "\n"
-	text = withoutBlock(text, confBegin, confEnd)
+	text = withoutAgentSettings(text)
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
 	var out strings.Builder
 	section, placed := "main", false
 	for line := range strings.Lines(text) {
-		if off, was := strings.CutPrefix(line, confOff); was { // of an earlier block, which had other settings
-			line = off
-		}
 		if m := confSection.FindStringSubmatch(line); m != nil {
 			section = m[1]
 			out.WriteString(line)
 			if section == "agent" && !placed {
-				out.WriteString(block)
+				out.WriteString(confBegin + "\n" + lines + confEnd + "\n")
 				placed = true
 			}
 			continue
@@ -96,7 +92,16 @@ func withAgentSettings(text string, settings map[string]string) string {
 		out.WriteString(line)
 	}
 	if !placed {
-		out.WriteString("[agent]\n" + block)
+		out.WriteString(confBegin + "\n[agent]\n" + lines + confEnd + "\n")
+	}
+	return out.String()
+}
+
+// withoutAgentSettings reverts withAgentSettings.
+func withoutAgentSettings(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(withoutBlock(text, confBegin, confEnd)) {
+		out.WriteString(strings.TrimPrefix(line, confOff))
 	}
 	return out.String()
 }

@@ -47,9 +47,10 @@ func TestHostsBlockChangesNoOtherLine(t *testing.T) {
 func TestAgentSettingsKeepTheRestOfPuppetConf(t *testing.T) {
 	ours := map[string]string{"server": "eu1.example", "certname": "web1"}
 	const block = confBegin + "\ncertname = web1\nserver = eu1.example\n" + confEnd + "\n"
+	made := strings.Replace(block, "\n", "\n[agent]\n", 1)
 	for name, c := range map[string]struct{ before, after string }{
-		"no file":                {"", "[agent]\n" + block},
-		"no section":             {"# mine\n[main]\nserver = old\n", "# mine\n[main]\nserver = old\n[agent]\n" + block},
+		"no file":                {"", made},
+		"no section":             {"# mine\n[main]\nserver = old\n", "# mine\n[main]\nserver = old\n" + made},
 		"a section":              {"[agent]\nserver = old\nruninterval = 1h\n[main]\nx = y\n", "[agent]\n" + block + confOff + "server = old\nruninterval = 1h\n[main]\nx = y\n"},
 		"without a line end":     {"[agent]\nruninterval=1h", "[agent]\n" + block + "runinterval=1h\n"},
 		"comments and odd lines": {"[agent]\n#server = x\n = \n\xff\n", "[agent]\n" + block + "#server = x\n = \n\xff\n"},
@@ -61,6 +62,9 @@ func TestAgentSettingsKeepTheRestOfPuppetConf(t *testing.T) {
 		}
 		if again := withAgentSettings(got, ours); again != got {
 			t.Errorf("%s: the second time %q", name, again)
+		}
+		if back := withoutAgentSettings(got); back != c.before && back != c.before+"\n" && !strings.Contains(c.before, confBegin) {
+			t.Errorf("%s: without Pulley's settings %q, want %q", name, back, c.before)
 		}
 	}
 }
