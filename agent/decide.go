@@ -165,6 +165,8 @@ func (l *ladder) climb() Decision {
 		return l.enforce(AskEtcd, Cause{ReasonClock, Params{Text: l.d.Unreachable}})
 	case l.d.Unreachable != "":
 		return l.enforce(AskEtcd, Cause{ReasonUnreachable, Params{Text: l.d.Unreachable}})
+	case l.d.LockedOut != nil:
+		return l.enforce(AskEtcd, l.d.lockedOut())
 	case l.d.Unreadable != "" && l.d.Removed != "":
 		return l.enforce(AskEtcd, l.d.unlisted(l.o.Node))
 	case l.d.Unreadable != "":

@@ -375,6 +375,8 @@ var decisions = []decision{
 	{"and when nothing is due the node says what it can't read",
 		func(_ *Observed, d *Desired) { d.Unreadable = "the gate is of format 9" },
 		want{Nothing, ReasonUnreadable, verA, ReasonUnreadable, "format 9"}},
+	{"etcd refuses its machine", func(_ *Observed, d *Desired) { d.LockedOut = &Lockout{} },
+		want{Nothing, ReasonLockedOut, verA, ReasonLockedOut, "etcd has refused"}},
 	{"a node whose certificate etcd refuses keeps its current target",
 		func(o *Observed, d *Desired) {
 			notRunFor(o, time.Hour)

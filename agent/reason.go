@@ -20,6 +20,7 @@ const (
 	ReasonStopped       Reason = "stopped"           // hold
 	ReasonClock         Reason = "clock_wrong"       // text; or refusal of a statement
 	ReasonUnreachable   Reason = "etcd_unreachable"  // text
+	ReasonLockedOut     Reason = "locked_out"        // at: since when; only an operator's view has it
 	ReasonUnreadable    Reason = "etcd_unreadable"   // text
 	ReasonUnregistered  Reason = "unregistered"      // node
 	ReasonRemoved       Reason = "removed"           // node, text

@@ -356,6 +356,14 @@ const (
 	RequestRetire RequestKind = "retire" // run the hooks in retire.d of the release in place; run nothing afterwards
 )
 
+// Lockout means that etcd refuses the certificate of a node's machine: it is newer than what etcd knows of the node, as after a restore.
+type Lockout struct {
+	Node  string    `json:"node"`
+	User  string    `json:"user"` // in the certificate
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+}
+
 // Confirmation confirms a request to retire one machine. Operators can write requests into the host list. With etcd
 // authentication, only an administrator can write a confirmation.
 type Confirmation struct {
@@ -389,6 +397,7 @@ type Desired struct {
 	Remedy      Prose            `json:"-"`                     // with Unreachable: for the person who runs the agent
 	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
 	Removed     Prose            `json:"-"`                     // the removal of the node from the fleet; "": it was not removed, or it is not known
+	LockedOut   *Lockout         `json:"-"`                     // since the node's last report; nil: not, or not known
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
 	Gate        Gate             `json:"gate"`

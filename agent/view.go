@@ -81,6 +81,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 	attempt := attemptAt(s, v.Wanted)
 	hold := strictest(d.Holds)
 	switch {
+	case d.LockedOut != nil:
+		v.State, v.Cause = Silent, d.lockedOut()
 	case now.After(s.SilentFrom(now)):
 		v.State, v.Cause = Silent, Cause{ReasonSilent, Params{At: s.SeenAt}}
 	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
@@ -178,10 +180,29 @@ func (v View) unheard(d Desired, now time.Time) View {
 	v.State, v.Cause = Pending, Cause{Reason: ReasonNotReported}
 	if d.Host == nil {
 		v.State, v.Cause = Missing, Cause{Reason: ReasonUnknownNode}
+	} else if d.LockedOut != nil {
+		v.State = Silent
 	} else if age := now.Sub(d.Host.At); age > minSilence {
 		v.State, v.Cause = Silent, Cause{ReasonNeverReported, Params{At: d.Host.At}}
 	}
+	if d.LockedOut != nil {
+		v.Cause = d.lockedOut()
+	}
 	return v
+}
+
+// lockedOut returns the cause of a lockout.
+func (d Desired) lockedOut() Cause {
+	return Cause{ReasonLockedOut, Params{At: d.LockedOut.First}}
+}
+
+// Ends reports whether a node reported after a lockout.
+func (s *Status) Ends(l Lockout) bool {
+	at := s.SeenAt
+	if at.Sub(l.Last) > ClockOff && !s.Before.IsZero() { // the clock may be ahead
+		at = s.Before
+	}
+	return at.After(l.Last)
 }
 
 // attemptAt returns the node's attempts at its target, or at the target in place.

@@ -99,6 +99,7 @@ func TestLook(t *testing.T) {
 		{"it was disabled on the machine", func(s *Status, _ *Desired) { s.Disabled = "kernel debugging" }, Held, "kernel debugging"},
 		{"another machine has its name", func(s *Status, d *Desired) { s.Machine, d.Host.MachineID = "aaaa", "bbbb" }, FailedState, "this is machine aaaa"},
 		{"its own Puppet forbids runs", func(s *Status, _ *Desired) { s.Cause = Cause{ReasonPuppetBlocked, Params{Blocked: disabledPuppet}} }, Held, "agent_disabled.lock"},
+		{"etcd refuses its machine", func(_ *Status, d *Desired) { d.LockedOut = &Lockout{First: start.Add(-time.Minute)} }, Silent, "since 2026-03-04T05:05:07Z, as after a restore"},
 		{"it missed some heartbeats", func(s *Status, _ *Desired) { s.SeenAt = start.Add(-19 * time.Minute) }, Converged, ""},
 		{"it missed too many", func(s *Status, _ *Desired) { s.SeenAt = start.Add(-21 * time.Minute) }, Silent, "2026-03-04T04:45:07Z"},
 		{"a slower heartbeat is given longer", func(s *Status, _ *Desired) {

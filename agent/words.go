@@ -25,6 +25,7 @@ var reasonWords = map[Reason]string{
 	ReasonRemoved:       "the node was removed from the fleet",
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",
+	ReasonLockedOut:     "etcd has refused the certificate of its machine since {at}, as after a restore from an older backup",
 	ReasonStale:         "no valid statement covers the target; the node keeps enforcing the target in place",
 	ReasonWaits:         "a job runs nodes in order, and this node waits",
 	ReasonNoTarget:      "no release is promoted for the node",

@@ -119,7 +119,10 @@ func nodes(f *facts) (all []Finding) {
 			found := Finding{Code: nodesFail, Severity: Problem, Environment: env, Params: Params{
 				Version: t.Release, Count: int64(t.Count), Count2: hosts, Nodes: t.Nodes[:min(len(t.Nodes), someOf)], Text: agent.Prose(t.Text),
 			}}
-			if t.Silent {
+			switch {
+			case t.Cause == string(agent.ReasonLockedOut):
+				found.Code = nodesLockedOut
+			case t.Silent:
 				found.Code, found.Severity = nodesSilent, Warning
 			}
 			all = append(all, found)

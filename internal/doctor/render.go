@@ -143,8 +143,10 @@ const (
 	nodesFine   Code = "nodes_fine"
 	nodesFail   Code = "nodes_fail"
 	nodesSilent Code = "nodes_silent"
-	clocksAhead Code = "clocks_ahead"
-	otherPuppet Code = "other_puppet"
+
+	nodesLockedOut Code = "nodes_locked_out"
+	clocksAhead    Code = "clocks_ahead"
+	otherPuppet    Code = "other_puppet"
 
 	caFine         Code = "ca_fine"
 	caJoinObstacle Code = "ca_join_obstacle"
@@ -423,9 +425,12 @@ func (f Finding) render() (sentence, remedy string) {
 		}
 		return fmt.Sprintf("%d of %d nodes %s, %s%s", p.Count, p.Count2, what, someNodes(p), cause(p.Text)),
 			"`pulley explain " + p.Nodes[0] + " -e " + env + "` shows what its next tick does, `pulley runs " + p.Nodes[0] + " -e " + env + "` its runs"
-	case nodesSilent:
-		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
-			"run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
+	case nodesSilent, nodesLockedOut:
+		remedy := "run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
+		if f.Code == nodesLockedOut {
+			remedy = fleet.JoinAgain(env, p.Nodes[0])
+		}
+		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)), remedy
 	case clocksAhead:
 		return fmt.Sprintf("%d of %d nodes have a clock that is ahead, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
 			"correct the clock of such a node: if it stops to report, it does not become silent until another node reports"

@@ -182,7 +182,7 @@ func TestRemovedNodesAreNamed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]agent.Prose{"web1": "2026-03-04T05:06:07Z by ann, scrapped; " + agent.Prose(fleet.JoinAgain(ref, "web1"))}
+		want := map[string]agent.Prose{"web1": "2026-03-04T05:06:07Z by ann, scrapped; " + agent.Prose(fleet.JoinAgain(ref.String(), "web1"))}
 		if !reflect.DeepEqual(f.Removed, want) {
 			t.Errorf("of %d nodes: %v", i, f.Removed)
 		}

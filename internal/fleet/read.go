@@ -111,7 +111,7 @@ func removals(ctx context.Context, s *store.Store, ref environments.Ref, f *stor
 		if i.Removed.Why != "" {
 			text += ", " + string(i.Removed.Why)
 		}
-		f.Removed[node] = agent.Prose(text + "; " + JoinAgain(ref, node))
+		f.Removed[node] = agent.Prose(text + "; " + JoinAgain(ref.String(), node))
 	}
 	if errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil {
 		return err
@@ -120,8 +120,8 @@ func removals(ctx context.Context, s *store.Store, ref environments.Ref, f *stor
 }
 
 // JoinAgain is the remedy for a node that was removed from the fleet.
-func JoinAgain(ref environments.Ref, node string) string {
-	return fmt.Sprintf("for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap` on the machine", node, ref)
+func JoinAgain(env, node string) string {
+	return fmt.Sprintf("for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap` on the machine", node, env)
 }
 
 // Count reads an environment in numbers, with one read of everything that its nodes wrote. Its memory does not grow with their reports.

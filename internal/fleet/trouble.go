@@ -46,6 +46,9 @@ func (all troubles) add(n Node) (unsure bool) {
 	switch {
 	case one.Silent:
 		one.Text = n.View.Sentence()
+		if n.Reason == agent.ReasonLockedOut { // its remedy is another one
+			one.Cause = string(n.Reason)
+		}
 	case tries && (n.attempt == nil || n.attempt.Problem.Code == ""):
 		return true
 	case n.State == agent.FailedState, n.State == agent.Stuck, tries:
@@ -58,7 +61,7 @@ func (all troubles) add(n Node) (unsure bool) {
 	}
 	key := one.Release + "\n" + one.Cause
 	if one.Silent {
-		key = "silent"
+		key = "silent " + one.Cause
 	}
 	t := all[key]
 	if t == nil {

@@ -274,7 +274,7 @@ func (x Explanation) Words(now time.Time) string {
 			cli.Cleanf(&b, "  agent         %s, desired %s: %s%s\n", strings.TrimPrefix(x.Status.Version, "v"), u.Wanted, u.Phase, problem)
 		}
 	}
-	silent := x.State == agent.Silent && x.Status != nil
+	silent := x.State == agent.Silent && x.Status != nil && x.Why.Reason != agent.ReasonLockedOut
 	if silent {
 		fmt.Fprintln(&b, "  The list below is the decision on its last report: the node itself does not answer.")
 	}
@@ -290,6 +290,9 @@ func (x Explanation) Words(now time.Time) string {
 		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\nrun `pulley-agent run` on the machine: it names what keeps it from reporting\n", x.Action, x.Sentence())
 	} else {
 		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
+	}
+	if x.Why.Reason == agent.ReasonLockedOut {
+		fmt.Fprintln(&b, JoinAgain(x.Environment, x.Node))
 	}
 	if x.Status != nil && x.Status.Outcome == agent.Failed {
 		cli.Cleanf(&b, "`pulley runs %s %s -e %s` shows the failed run\n", x.Node, x.Status.LastRun, x.Environment)

@@ -100,12 +100,12 @@ type World struct {
 }
 
 // LastReport returns the time of a node's last report, unless the node counts as silent. It ignores reports of another
-// machine under its name.
+// machine under its name. The machine of a locked-out node runs.
 func (w World) LastReport(node string) (at time.Time, ok bool) {
 	host, registered := w.Hosts[node]
 	st, reported := w.Statuses[node]
 	v, judged := w.Views[node]
-	if !registered || !reported || !judged || v.State == agent.Silent || v.State == agent.Unregistered {
+	if !registered || !reported || !judged || v.State == agent.Silent && v.Reason != agent.ReasonLockedOut || v.State == agent.Unregistered {
 		return time.Time{}, false
 	}
 	if host.MachineID != "" && st.Machine != "" && host.MachineID != st.Machine {

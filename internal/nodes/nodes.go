@@ -187,5 +187,5 @@ func MayAdd(ctx context.Context, s *store.Identities, ref environments.Ref, node
 		return err
 	}
 	return fmt.Errorf("cannot add %s: it was removed from the fleet, and etcd rejects its certificate\n"+
-		"%s\nfor a new machine: `pulley env apply %s --replace %s`", node, fleet.JoinAgain(ref, node), ref, node)
+		"%s\nfor a new machine: `pulley env apply %s --replace %s`", node, fleet.JoinAgain(ref.String(), node), ref, node)
 }

@@ -83,6 +83,13 @@ func (o *overloads) connectionsRefused(l limits.Overload) {
 	}
 }
 
+// lockedOut passes on that etcd refused a node.
+func (o *overloads) lockedOut(node pki.Name, issued time.Time) {
+	if t := o.tasks.Load(); t != nil {
+		t.watcher.lockedOut(node, issued)
+	}
+}
+
 // callRefused counts a refused call. A node with refused calls floods: `pulley doctor` names it.
 func (o *overloads) callRefused(user, call string) {
 	o.calls.Add(1)

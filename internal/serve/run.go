@@ -210,7 +210,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	c.Member.Connections, c.Member.Refused = o.etcd, o.callRefused
+	c.Member.Connections, c.Member.Refused, c.Member.LockedOut = o.etcd, o.callRefused, o.lockedOut
 	c, clock := c.withClock()
 	run := c.plain
 	switch {

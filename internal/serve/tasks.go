@@ -195,7 +195,7 @@ func (t *Tasks) makeRoom(ctx context.Context) error {
 	return err
 }
 
-// checkBoots sends notices of first boots that are silent, and deletes old records of floods and of ended retirements.
+// checkBoots sends notices of first boots that are silent, and deletes old records of floods, of lockouts and of ended retirements.
 func (t *Tasks) checkBoots(ctx context.Context) error {
 	names, err := t.Store.Environments.List(ctx)
 	problems := []error{err}
@@ -210,7 +210,7 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 				t.Notifier.Stalled(ref, b)
 			}
 		}
-		problems = append(problems, err, t.forgetFloods(ctx, ref), t.Store.Fleet.EndRetirements(ctx, ref))
+		problems = append(problems, err, t.forgetFloods(ctx, ref), t.Store.Identities.ForgetLockouts(ctx, ref, t.Now().Add(-floodsKept)), t.Store.Fleet.EndRetirements(ctx, ref))
 	}
 	return errors.Join(problems...)
 }

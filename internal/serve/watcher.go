@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/pki"
 	"pulley/internal/store"
 )
 
@@ -30,7 +31,7 @@ const (
 	slots          = 6
 	recordInterval = 10 * time.Second // between two records of one flood
 	quietAfter     = 10 * time.Minute // end of a flood
-	floodsKept     = 24 * time.Hour   // lifetime of its note
+	floodsKept     = 24 * time.Hour   // lifetime of its note, and of that of a lockout
 	bootsKept      = 4                // of a node: the newest distinct ones
 )
 
@@ -53,6 +54,7 @@ type watcher struct {
 	boots      map[nodeKey][]string // boot IDs, the current one last
 	floods     map[nodeKey]store.Flood
 	duplicates map[nodeKey]duplicate
+	lockouts   map[pki.Name]lockout // to record
 	wake       chan struct{}
 }
 
@@ -76,13 +78,19 @@ func (s sums) flood() bool {
 	return s.bytes > floodBytes || s.writes > floodWrites || s.calls > floodCalls
 }
 
+// lockout is a certificate of a node that etcd refuses.
+type lockout struct {
+	issued  time.Time
+	refused time.Time
+}
+
 // duplicate is a node under which two machines run.
 type duplicate struct{ boot, other, machine string }
 
 func newWatcher(now func() time.Time, log *slog.Logger) *watcher {
 	return &watcher{
 		now: now, log: log, tally: map[nodeKey]*tally{}, boots: map[nodeKey][]string{},
-		floods: map[nodeKey]store.Flood{}, duplicates: map[nodeKey]duplicate{}, wake: make(chan struct{}, 1),
+		floods: map[nodeKey]store.Flood{}, duplicates: map[nodeKey]duplicate{}, lockouts: map[pki.Name]lockout{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -149,6 +157,23 @@ func (w *watcher) refused(k nodeKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.count(k, sums{calls: 1})
+}
+
+// lockedOut notes that etcd refused a node.
+func (w *watcher) lockedOut(node pki.Name, issued time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lockouts[node] = lockout{issued, w.now()}
+	w.signal()
+}
+
+// takeLockouts returns the lockouts to record.
+func (w *watcher) takeLockouts() map[pki.Name]lockout {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := w.lockouts
+	w.lockouts = map[pki.Name]lockout{}
+	return all
 }
 
 // count adds to a node's sums, and detects a flood. It requires the lock.
@@ -273,6 +298,11 @@ func (t *Tasks) watchNodes(ctx context.Context) {
 		}
 		for key, d := range duplicates {
 			t.recordDuplicate(ctx, key, d)
+		}
+		for node, l := range t.watcher.takeLockouts() {
+			if err := t.Store.Identities.NoteLockout(ctx, node, l.issued, l.refused.UTC()); err != nil { // a later call is recorded
+				t.complain(ctx, "cannot record that etcd refuses a node", err, "env", node.Environment, "node", node.Subject)
+			}
 		}
 	}
 }

@@ -27,6 +27,9 @@ func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campai
 			f.Holds[scope] = h
 		}
 	})
+	if err == nil { // an unreadable one affects no step
+		f.Lockouts, _, err = etcd.ReadAll[agent.Lockout](ctx, s.db, k.Lockout(""))
+	}
 	if need.All && err == nil {
 		err = s.pages(ctx, k, need.Nodes, o.Nodes)
 	} else {
@@ -158,6 +161,9 @@ func (c *Campaign) look(f FleetState, name string, n rollout.Node, now time.Time
 	}
 	d := f.Desires.For(role, name)
 	d.Host, d.Assigned = n.Host, n.Assigned
+	if l, ok := f.Lockouts[name]; ok && (n.Status == nil || !n.Status.Ends(l)) {
+		d.LockedOut = &l
+	}
 	for _, scope := range []etcd.Scope{{Node: name}, {Role: role}, {}} {
 		if h, ok := f.Holds[scope]; ok {
 			d.Holds = append(d.Holds, h)

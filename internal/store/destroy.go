@@ -361,5 +361,5 @@ func (s *Machines) Recorded(ctx context.Context, ref environments.Ref) (int64, e
 // reportedBy lists the prefixes of the nodes' reports in an environment, of notes about the nodes, and of confirmed
 // retirements.
 func reportedBy(k etcd.EnvKeys) []string {
-	return []string{k.Statuses(), k.NodesRuns(), k.NodesFacts(), k.FirstBoots(), k.Past(""), k.Flood(""), k.Retirement(""), k.Recipients(), k.Presigned("")}
+	return []string{k.Statuses(), k.NodesRuns(), k.NodesFacts(), k.FirstBoots(), k.Past(""), k.Flood(""), k.Lockout(""), k.Retirement(""), k.Recipients(), k.Presigned("")}
 }

@@ -29,12 +29,14 @@ type FleetState struct {
 	Assigned map[string]agent.Assignment
 	Damaged  []string // unreadable keys, with the reason; one bad value does not hide the fleet
 
+	Lockouts map[string]agent.Lockout // of nodes, also of some that reported since
+
 	Removed map[string]agent.Prose // removals of nodes that are not on the host list, where a caller read them
 
 	Unconfirmed []string // nodes, in order, with a request to retire that no administrator confirmed: they refuse it
 }
 
-// State reads an environment's view: six ranges in one or more pages.
+// State reads an environment's view: seven ranges in one or more pages.
 func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
 	f, err := s.view(ctx, ref)
 	if err != nil {
@@ -122,7 +124,7 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	f := FleetState{
 		Desires: Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}},
 		Hosts:   map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{},
-		Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{},
+		Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{}, Lockouts: map[string]agent.Lockout{},
 	}
 	k, guards := s.db.Env(ref), map[string]int64{}
 	var confirmed *agent.Confirmation
@@ -134,6 +136,7 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h agent.Host) { f.Hosts[node] = h })},
 		etcd.Point{Key: k.Retirement(node), Read: readable(&f, func(c agent.Confirmation) { confirmed = &c })},
 		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st agent.Status) { f.Statuses[node] = st })},
+		etcd.Point{Key: k.Lockout(node), Read: readable(&f, func(l agent.Lockout) { f.Lockouts[node] = l })},
 	)
 	if err != nil {
 		return FleetState{}, fmt.Errorf("cannot read node %s of %s: %w", node, ref, err)
@@ -275,7 +278,7 @@ func inOrder(all []*report, now time.Time) {
 	}
 }
 
-// ordersOf reads the host list, the holds and the assignments.
+// ordersOf reads the host list, the holds, the assignments and the lockouts.
 func (s *Fleet) ordersOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) error {
 	err := s.listOf(ctx, ref, f, "", more...)
 	if err != nil {
@@ -284,6 +287,10 @@ func (s *Fleet) ordersOf(ctx context.Context, ref environments.Ref, f *FleetStat
 	var damaged []string
 	f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, s.db.Env(ref).Assignment(""), more...)
 	f.Damaged = append(f.Damaged, damaged...)
+	if err == nil {
+		f.Lockouts, damaged, err = etcd.ReadAll[agent.Lockout](ctx, s.db, s.db.Env(ref).Lockout(""), more...)
+		f.Damaged = append(f.Damaged, damaged...)
+	}
 	return err
 }
 
@@ -303,6 +310,11 @@ func (f FleetState) Known() map[string]bool {
 func (f FleetState) Desired(role, node string) agent.Desired {
 	d := f.Desires.For(role, node)
 	d.Removed = f.Removed[node]
+	if l, ok := f.Lockouts[node]; ok {
+		if st, reported := f.Statuses[node]; !reported || !st.Ends(l) {
+			d.LockedOut = &l
+		}
+	}
 	if h, ok := f.Hosts[node]; ok {
 		d.Host = &h
 		_, refuses := slices.BinarySearch(f.Unconfirmed, node)

@@ -97,7 +97,7 @@ func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFact
 	k, node := s.db.Env(ref), j.Identity.Node
 	j.Host.Request = askedBefore(facts.Host, j.Host)
 	b := etcd.If(etcd.Unchanged(facts.guards)...).Put(facts.token, j.Token).Put(k.Identity(node), j.Identity).Put(k.Host(node), j.Host)
-	b.Delete(k.Precreated(node)).Touch(k.HostsHead())
+	b.Delete(k.Precreated(node), k.Lockout(node)).Touch(k.HostsHead())
 	if was := facts.Identity; was != nil && was.Machine == j.Identity.Machine && was.FirstBoot != j.Identity.FirstBoot { // it was installed again
 		b.Delete(k.FirstBoot(BootKey(was.Machine, was.FirstBoot)))
 	}

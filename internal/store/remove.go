@@ -98,7 +98,7 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	}
 	self := etcd.Scope{Node: node}
 	var own []string // first boots
-	gone := []string{k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
+	gone := []string{k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Lockout(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
 	for key, b := range boots {
 		mine := b.Node == node
 		if b.Node == "" { // a copy of the machine may have its machine id

@@ -32,7 +32,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node, "retirements/dev/" + node} {
+	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node, "lockouts/dev/" + node, "retirements/dev/" + node} {
 		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, `{"v":1}`); err != nil {
 			t.Fatal(err)
 		}

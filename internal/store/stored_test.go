@@ -74,6 +74,7 @@ var stored = map[string]any{
 	"recipients/<env>/<name>":                              Recipients{},
 	"notices/<id>":                                         Notice{},
 	"floods/<env>/<node>":                                  Flood{},
+	"lockouts/<env>/<node>":                                agent.Lockout{},
 }
 
 func TestStoredTypesAreComplete(t *testing.T) {

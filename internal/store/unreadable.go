@@ -109,7 +109,7 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 		{k.MachineRecords(), valued[machines.Record], true}, {k.Retirement(""), valued[agent.Confirmation], true},
 		{k.Statuses(), valued[agent.Status], true}, {k.Identities(), valued[Identity], true},
 		{k.Precreated(""), valued[Precreated], true}, {k.Presigned(""), valued[Presigned], true},
-		{k.FirstBoots(), valued[FirstBoot], true}, {k.Past(""), valued[Past], true}, {k.Flood(""), valued[Flood], true},
+		{k.FirstBoots(), valued[FirstBoot], true}, {k.Past(""), valued[Past], true}, {k.Flood(""), valued[Flood], true}, {k.Lockout(""), valued[agent.Lockout], true},
 		{k.Cleanup(""), func(rest string, kv *etcd.KV) error {
 			var c Cleanup
 			if err := etcd.Into(&c)(kv); err != nil || c.Node == etcd.Unescape(rest) {
@@ -167,7 +167,7 @@ func (s *Fleet) AllUnreadable(ctx context.Context) (all map[environments.Ref][]U
 	refs := map[environments.Ref]bool{{}: true}
 	for _, below := range []string{
 		none.Root(), none.Statuses(), none.NodesRuns(), none.NodesFacts(), none.Identities(), none.Precreated(""), none.Cleanup(""), none.Presigned(""),
-		none.FirstBoots(), none.Past(""), none.Flood(""), none.Recipients(), none.Retirement(""),
+		none.FirstBoots(), none.Past(""), none.Flood(""), none.Lockout(""), none.Recipients(), none.Retirement(""),
 	} {
 		root := strings.TrimSuffix(below, "/")
 		err := s.db.EachSegment(ctx, root, func(segment string, below bool) error {

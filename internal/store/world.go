@@ -145,7 +145,11 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	if w.Boots, err = s.unreported(ctx, k, f, at); err != nil {
 		return w, err
 	}
-	for node := range f.Known() {
+	views := f.Known()
+	for node := range f.Lockouts {
+		views[node] = true
+	}
+	for node := range views {
 		var said *agent.Status
 		if st, ok := f.Statuses[node]; ok {
 			said = &st

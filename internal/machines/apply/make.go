@@ -180,6 +180,9 @@ func register(j *job) error {
 		if _, ok := s.World.Hosts[j.step.Node]; ok {
 			return true, waits, nil
 		}
+		if err := j.lockedOut(s); err != nil {
+			return false, waits, err
+		}
 		m, ok := j.machine(s)
 		switch {
 		case !ok && j.a.Now().Sub(ordered) < machines.LostAfter:
@@ -274,6 +277,9 @@ func converge(j *job) error {
 			j.remark(machines.Reason{Code: machines.NotWaitedFor, Node: j.step.Node, Hold: &held})
 			return true, waits, nil
 		}
+		if err := j.lockedOut(s); err != nil {
+			return false, waits, err
+		}
 		v, ok := j.view(s)
 		if !ok {
 			if boot, known := s.World.Boots[j.step.Node]; known {
@@ -290,6 +296,15 @@ func converge(j *job) error {
 		}
 		return false, waits, nil
 	})
+}
+
+// lockedOut returns an error if etcd refuses the node's machine: no wait ends that.
+func (j *job) lockedOut(s snapshot) error {
+	v := s.World.Views[j.step.Node]
+	if v.Reason != agent.ReasonLockedOut {
+		return nil
+	}
+	return fmt.Errorf("it is %s\nsee pulley explain %s", render.Reason(machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)), j.step.Node)
 }
 
 // adopt records a machine with the fleet's mark that has no record, or whose record is of another machine.

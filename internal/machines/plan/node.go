@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 )
@@ -198,6 +199,8 @@ func (p *planner) changedShape(n planned, m machines.Machine, rec machines.Recor
 func (p *planner) keeps(n planned, state machines.State, notes ...machines.Reason) Step {
 	s := n.step(Keep, because(machines.NodeState).WithView(p.Views[n.name]))
 	switch silent := p.silent(n.name); {
+	case silent && p.Views[n.name].Reason == agent.ReasonLockedOut:
+		s.Notes = s.Reasons
 	case silent && state != "":
 		s.Notes = []machines.Reason{{Code: machines.SilentMachine, State: state}}
 	case silent:

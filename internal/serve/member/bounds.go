@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"maps"
 	"net"
@@ -18,9 +19,11 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
@@ -40,6 +43,9 @@ const headersAtMost = 16 << 10
 
 // Leases of one operator. Commands open one for each lock, and one for each hold that ends.
 const leasesBurst, leasesASecond = 300, 1
+
+// Looks at whether a refused node has a user: each may be a write of serve.
+const deniedBurst, deniedASecond = 2, 1. / 300
 
 // rootRole is etcd's own role of administrators.
 const rootRole = "root"
@@ -70,6 +76,7 @@ type bounds struct {
 	run         string // folder of a socket
 	connections *limits.Connections
 	refused     func(user, call string)
+	lockedOut   func(pki.Name, time.Time)
 	operator    string                         // role whose users may make every call but those for root, within a budget of leases
 	users       atomic.Pointer[auth.AuthStore] // nil until etcd runs
 
@@ -96,7 +103,7 @@ const budgetsKept = 4096
 
 func newBounds(c EtcdConfig) *bounds {
 	b := &bounds{
-		connections: c.Connections, refused: c.Refused, operator: c.OperatorRole,
+		connections: c.Connections, refused: c.Refused, lockedOut: c.LockedOut, operator: c.OperatorRole,
 		budgets: map[spending]*budget{}, watches: map[string]int{}, calls: map[string]*calls{},
 	}
 	b.flow = newFlow(func(user string) { b.refuse(user, "answers that it takes slowly") })
@@ -153,7 +160,23 @@ func (b *bounds) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	if err := b.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	return b.serve(ctx, req, info.FullMethod, handler)
+	resp, err := b.serve(ctx, req, info.FullMethod, handler)
+	if status.Code(err) == codes.PermissionDenied {
+		b.denied(ctx)
+	}
+	return resp, err
+}
+
+// denied reports a node whose certificate is valid and has no user.
+func (b *bounds) denied(ctx context.Context) {
+	c, _ := callerOf(ctx)
+	users, leaf := b.users.Load(), leafOf(ctx)
+	if c.node == nil || b.lockedOut == nil || users == nil || !(*users).IsAuthEnabled() || !b.spend(c.user, "denied", 1, deniedBurst, deniedASecond, time.Now()) {
+		return
+	}
+	if errors.Is((*users).IsAdminPermitted(&auth.AuthInfo{Username: c.user}), auth.ErrUserNotFound) {
+		b.lockedOut(*c.node, pki.Issued(leaf))
+	}
 }
 
 func (b *bounds) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -249,19 +272,27 @@ func (b *bounds) spend(user, what string, n, full, aSecond float64, now time.Tim
 
 // userOf returns the user that etcd derives from a connection: the common name of its certificate.
 func userOf(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
+	if leaf := leafOf(ctx); leaf != nil {
+		return leaf.Subject.CommonName
 	}
-	return nameOf(p.AuthInfo)
+	return ""
 }
 
-func nameOf(a credentials.AuthInfo) string {
+// leafOf returns the certificate of a connection, as verified against the CA; nil for none.
+func leafOf(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	return verified(p.AuthInfo)
+}
+
+func verified(a credentials.AuthInfo) *x509.Certificate {
 	info, ok := a.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
-		return ""
+		return nil
 	}
-	return info.State.VerifiedChains[0][0].Subject.CommonName
+	return info.State.VerifiedChains[0][0]
 }
 
 // counted counts connections from before their TLS handshake, and the bytes that they have to write. It is the only place in which
@@ -288,8 +319,8 @@ func (c counted) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		return nil, nil, err
 	}
 	user := ""
-	if c.of.operator != "" {
-		user = nameOf(info)
+	if leaf := verified(info); leaf != nil && c.of.operator != "" {
+		user = leaf.Subject.CommonName
 	}
 	if admitted != nil {
 		admitted.Established(user)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -78,6 +79,27 @@ func TestRefusedNodesAreNotLookedUp(t *testing.T) {
 		if refused := err != nil && strings.Contains(err.Error(), "permission denied"); refused != c.refused || users.reads != c.reads || users.locks != c.locks {
 			t.Errorf("a lease of %q: %v, after %d reads and %d locks", c.user, err, users.reads, users.locks)
 		}
+	}
+}
+
+// A node that etcd refuses after a restore looked converged, and a flood of its calls must not become writes of serve. A node with a user is none.
+func TestNodesWithoutUsersAreReported(t *testing.T) {
+	t.Parallel()
+	var told []string
+	b := newBounds(EtcdConfig{LockedOut: func(name pki.Name, issued time.Time) { told = append(told, name.Subject+issued.UTC().Format(" 15:04")) }})
+	b.guard(&lookups{roles: map[string]string{"pulley/node/dev/web1/0123456789abcdef": "pulley/node/dev/web1"}}, nil)
+	refuse := func(context.Context, any) (any, error) { return nil, errDenied }
+	for _, user := range []string{"pulley/node/dev/web1/0123456789abcdef", "pulley/node/dev/web2/0123456789abcdef", "pulley/operator/gone/0123456789abcdef", ""} {
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: user}, NotBefore: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), NotAfter: time.Date(2027, 3, 4, 5, 6, 7, 0, time.UTC)}
+		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}})
+		for range 100 {
+			if _, err := b.call(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/etcdserverpb.KV/Txn"}, refuse); err == nil {
+				t.Error("it is not refused")
+			}
+		}
+	}
+	if want := []string{"web2 06:06", "web2 06:06"}; !slices.Equal(told, want) {
+		t.Errorf("%v are reported, want %v", told, want)
 	}
 }
 

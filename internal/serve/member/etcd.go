@@ -28,6 +28,7 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
 	"pulley/internal/store"
 )
@@ -60,10 +61,11 @@ type EtcdConfig struct {
 	Log           slog.Handler  // nil: text on standard error
 	UnsafeNoFsync bool          // for tests, which never survive a power loss
 
-	Connections  *limits.Connections     // bounds those of clients with TLS; nil: none
-	Refused      func(user, call string) // called for each call that bounds refuse; never blocks; may be nil
-	OperatorRole string                  // etcd's role of operators; "" without users
-	snapshots    bool                    // write raft snapshots at once: the log does not contain the data
+	Connections  *limits.Connections       // bounds those of clients with TLS; nil: none
+	Refused      func(user, call string)   // called for each call that bounds refuse; never blocks; may be nil
+	LockedOut    func(pki.Name, time.Time) // called for each refused call of a node without a user, with the issue of its certificate; as Refused
+	OperatorRole string                    // etcd's role of operators; "" without users
+	snapshots    bool                      // write raft snapshots at once: the log does not contain the data
 }
 
 // Etcd is a running embedded member.

@@ -67,6 +67,7 @@ import (
 //	recipients/<env>/<name>                              s  the recipients of an environment's secrets, certified
 //	notices/<id>                                         s  notices to send once
 //	floods/<env>/<node>                                  s  nodes that write too much
+//	lockouts/<env>/<node>                                s  nodes whose certificates etcd refuses
 type Keys struct {
 	prefix string // ends with /pulley/v1/ or <prefix>/v1/
 }
@@ -216,6 +217,7 @@ func (k EnvKeys) Past(machine string) string {
 func (k EnvKeys) Recipients() string           { return k.of.prefix + "recipients/" + k.env }
 func (k EnvKeys) Recipient(name string) string { return k.Recipients() + escape(name) }
 func (k EnvKeys) Flood(node string) string     { return k.of.prefix + "floods/" + k.env + escape(node) }
+func (k EnvKeys) Lockout(node string) string   { return k.of.prefix + "lockouts/" + k.env + escape(node) }
 
 // maxOfNode is the most bytes of a value that a node writes: twice what an honest one does.
 const maxOfNode = 64 << 10

@@ -1,0 +1,95 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// After a restore, a node whose machine etcd refuses looked converged for 20 minutes. A machine that was removed or replaced on purpose must say
+// nothing, as long as it runs, and no certificate may write more than the one key of its own node.
+func TestLockoutsAreOfExpectedNodes(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	joinedAt := time.Now().Add(-time.Hour).UTC()
+	if err := st.Environments.PutSpec(ctx, &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "controller", Cardinality: 4}}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	put := func(key, value string) {
+		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := func(node, incarnation string) pki.Name {
+		return pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: node, Incarnation: incarnation}
+	}
+	const own, other = "0123456789abcdef", "fedcba9876543210"
+	live := name("controller2", own)
+	joined(t, server, "controller2", live.String())
+	at := joinedAt.Format(time.RFC3339)
+	put("identities/dev/controller1", `{"v":1,"node":"controller1","user":"pulley/node/dev/controller1/`+own+`","joined":"`+at+`"}`)
+	put("identities/dev/controller3", `{"v":1,"node":"controller3","removed":{"at":"`+at+`"}}`)
+	for _, c := range []struct {
+		say    string
+		name   pki.Name
+		issued time.Duration // after the join, or the removal
+		noted  bool
+	}{
+		{"its record is older than its certificate", name("controller1", other), time.Minute, true},
+		{"another machine replaced it", name("controller1", other), -time.Minute, false},
+		{"its own user is gone", name("controller1", own), -time.Minute, true},
+		{"its removal was restored", name("controller3", other), time.Minute, true},
+		{"it was removed", name("controller3", other), -time.Minute, false},
+		{"etcd forgot that it ever joined", name("controller4", other), 0, true},
+		{"nobody expects it", name("controller5", other), 0, false},
+		{"its user was made a moment ago", live, 0, false},
+		{"it is of another fleet", pki.Name{Prefix: "other", Kind: pki.KindNode, Environment: "dev", Subject: "controller1", Incarnation: other}, time.Minute, false},
+		{"there is no such environment", pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "prod", Subject: "controller1", Incarnation: other}, time.Minute, false},
+		{"it is an operator", pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "controller1", Incarnation: other}, time.Minute, false},
+	} {
+		before := contents(t, server)
+		for range 2 {
+			if err := st.Identities.NoteLockout(ctx, c.name, joinedAt.Add(c.issued), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		written := len(contents(t, server)) - len(before)
+		f, err := st.Fleet.State(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := st.Fleet.One(ctx, dev, c.name.Subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, noted := f.Lockouts[c.name.Subject]
+		if shown := one.Desired("controller", c.name.Subject).LockedOut != nil; noted != c.noted || shown != c.noted || written > 1 || !c.noted && written > 0 {
+			t.Errorf("%s: noted %t, shown %t, %d keys", c.say, noted, shown, written)
+		}
+		if err := st.Identities.ForgetLockouts(ctx, dev, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// Its report ends it, also one of a clock that is ahead.
+	l := agent.Lockout{Last: time.Now()}
+	for say, st := range map[string]agent.Status{
+		"before": {SeenAt: l.Last.Add(-time.Second)}, "ahead, before": {SeenAt: l.Last.Add(time.Hour), Before: l.Last.Add(-time.Minute)},
+	} {
+		if st.Ends(l) {
+			t.Error(say)
+		}
+	}
+	if after := (&agent.Status{SeenAt: l.Last.Add(time.Second)}); !after.Ends(l) {
+		t.Error("after")
+	}
+	if err := st.Joins.RemoveNode(ctx, dev, "controller2", store.Removal{At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+}
