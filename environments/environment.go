@@ -255,11 +255,11 @@ func (e *Environment) RoleNames() []string {
 	return names
 }
 
-// Count returns the number of nodes of the environment.
+// Count returns the number of nodes of the environment, with the members of its roles.
 func (e *Environment) Count() int {
 	sum := 0
 	for _, r := range e.Roles {
-		sum += r.Cardinality
+		sum += r.Cardinality + len(r.Members)
 	}
 	return sum
 }

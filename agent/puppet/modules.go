@@ -33,6 +33,11 @@ const coreTypeNames = `(augeas|cron|host|mailalias|mount|nagios_\w+|selboolean|s
 // missingCoreType matches Puppet's error about a missing type of one of coreTypes.
 var missingCoreType = regexp.MustCompile(`Unknown resource type: '` + coreTypeNames + `'`)
 
+var coreTypeForm = regexp.MustCompile(`^` + coreTypeNames + `$`)
+
+// IsCoreType reports whether a resource type is one that Puppet's own packages contain, and that distributions split from Puppet.
+func IsCoreType(name string) bool { return coreTypeForm.MatchString(name) }
+
 // linkCoreTypes links the installed modules of the split core types into dir, and those that were fetched for a noop run.
 // A run sees no other module of the machine. It reports whether it linked any.
 func (p *Puppet) linkCoreTypes(dir string) (linked bool, err error) {

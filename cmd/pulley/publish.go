@@ -180,7 +180,7 @@ func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter
 	var invalid *publish.InvalidError
 	if errors.As(err, &invalid) {
 		progress.Done()
-		p.showFindings(invalid.Report, parsedBy(puppet, p.noPuppet))
+		p.showErrors(invalid.Report, parsedBy(puppet, p.noPuppet))
 	}
 	return folder, err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -144,8 +145,19 @@ func parsedBy(puppet string, noPuppet bool) string {
 // showFindings prints the findings about the repository's own code, and the number of those about vendored modules. The
 // remedy of a rule follows its first finding.
 func (o *options) showFindings(r controlrepo.Report, parsed string) {
+	o.showEach(r.Findings)
+	o.showCounts(r, parsed)
+}
+
+// showErrors is like showFindings without the warnings: an operator whose folder is refused searches the errors.
+func (o *options) showErrors(r controlrepo.Report, parsed string) {
+	o.showEach(slices.DeleteFunc(slices.Clone(r.Findings), func(f controlrepo.Finding) bool { return f.Severity != controlrepo.Error }))
+	o.showCounts(r, parsed)
+}
+
+func (o *options) showEach(findings []controlrepo.Finding) {
 	vendored, shown := 0, map[string]bool{}
-	for _, f := range r.Findings {
+	for _, f := range findings {
 		if f.Vendored {
 			vendored++
 			continue
@@ -159,7 +171,6 @@ func (o *options) showFindings(r controlrepo.Report, parsed string) {
 	if vendored > 0 {
 		fmt.Fprintf(o.env.Stdout, "%s about vendored modules: -o json lists them\n", cli.Count(vendored, "warning"))
 	}
-	o.showCounts(r, parsed)
 }
 
 func (o *options) showCounts(r controlrepo.Report, parsed string) {

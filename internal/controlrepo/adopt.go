@@ -162,7 +162,7 @@ func (r *reading) steps(a *Adoption, findings []Finding) []Step {
 		}
 	}
 	add("private_keys", len(keys), keys[:min(len(keys), maxPlaces)])
-	if _, has := r.modes["Puppetfile"]; has {
+	if _, has := r.modes["Puppetfile"]; has && !r.opts.Resolver {
 		add("puppetfile", 1, nil)
 	}
 	if n, _ := own(Unclassified, UnsetVariable); n > 0 {

@@ -1,10 +1,8 @@
 package controlrepo
 
 import (
-	"maps"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -49,21 +47,21 @@ func (t token) className() string {
 	return strings.TrimPrefix(name, "::")
 }
 
-// declaredClasses returns the classes that the manifests declare, also within others.
-func (r *reading) declaredClasses() map[string]bool {
-	declared := map[string]bool{"settings": true} // of Puppet itself
+// declared returns the names that the manifests declare after a keyword: class, define or function.
+func (r *reading) declared(keyword string) map[string]bool {
+	all := map[string]bool{}
 	for file := range r.files {
 		if path.Ext(file) != ".pp" {
 			continue
 		}
 		tokens := r.lex(file)
 		for i, t := range tokens {
-			if t.kind == word && t.text == "class" && i+1 < len(tokens) && tokens[i+1].kind == word {
-				declared[tokens[i+1].className()] = true
+			if t.kind == word && t.text == keyword && i+1 < len(tokens) && tokens[i+1].kind == word {
+				all[tokens[i+1].className()] = true
 			}
 		}
 	}
-	return declared
+	return all
 }
 
 // include finds the manifests of the classes that site manifests include, directly or by others.
@@ -93,51 +91,24 @@ func (r *reading) include(autoloaded map[string]string) {
 	}
 }
 
-// hasModule reports whether the repository has a folder of the module.
-func (r *reading) hasModule(module string) bool {
-	for file := range r.modes {
-		if folder, _, ok := r.layout.module(file); ok && path.Base(folder) == module {
-			return true
-		}
-	}
-	return false
-}
-
-// checkClasses warns of classes that site manifests and own manifests that nodes can load include, and that no module has. Without all
-// modules, it knows only those of modules that the Puppetfile does not mention.
-func (r *reading) checkClasses() {
-	if len(r.layout.outside) > 0 { // modules of the machine
-		return
-	}
-	declared := r.declaredClasses()
-	modules := map[string]bool{}
-	for file := range r.modes {
-		if folder, _, ok := r.layout.module(file); ok {
-			modules[path.Base(folder)] = true
-		}
-	}
-	warned := map[string]bool{}
-	for _, file := range slices.Sorted(maps.Keys(r.files)) {
-		if !r.isSite(file) && (!r.loadable[file] || r.vendored(file)) {
-			continue
-		}
-		tokens := r.lex(file)
-		if slices.ContainsFunc(tokens, func(t token) bool { return t.kind == word && t.text == "defined" }) {
-			continue // it asks whether the class exists
-		}
-		for _, t := range inclusions(tokens) {
-			name := t.className()
-			module, rest, _ := strings.Cut(name, "::")
-			last := name[strings.LastIndexByte(name, ':')+1:]
-			switch {
-			case name == "" || warned[name] || declared[name] || rest != "" && declared[last]:
-			case !r.opts.Complete && (!modules[module] || r.mayBring(module)):
-			default:
-				warned[name] = true
-				r.add(findingAt(ClassMissing, file, string(r.files[file]), t.at, name))
+// modules returns the names of the modules in the repository.
+func (r *reading) modules() map[string]bool {
+	if r.moduleNames == nil {
+		r.moduleNames = map[string]bool{}
+		for file := range r.modes {
+			if folder, _, ok := r.layout.module(file); ok {
+				r.moduleNames[path.Base(folder)] = true
 			}
 		}
 	}
+	return r.moduleNames
+}
+
+// mayHave reports whether a module that is not in the folder may have a name: of a class, or of a function or a type, which are qualified
+// or may be in any module. Only a Puppetfile that is not resolved brings such modules.
+func (r *reading) mayHave(name string) bool {
+	module, _, _ := strings.Cut(name, "::")
+	return !r.opts.Complete && (!r.modules()[module] || r.mayBring(module))
 }
 
 // mayBring reports whether the Puppetfile mentions a module.

@@ -16,21 +16,25 @@ class Puppet::Application::Pulley_validate < Puppet::Application
     job = JSON.parse(File.read(command_line.args.last))
     Puppet[:strict] = :warning
     Puppet[:strict_variables] = false
-    parse(job['manifests']) unless job['manifests'].empty?
+    @found = []
+    parse(job['manifests'].to_h { |file| [file['path'], file] }) unless job['manifests'].empty?
     File.write(job['answer'], JSON.generate(read(job)))
   end
 
   private
 
   def parse(files)
-    Puppet::Face[:parser, :current].validate(*files).each_value { |error| Puppet.log_exception(error) }
+    judge = self
+    Puppet::Pops::Parser::EvaluatingParser.singleton.define_singleton_method(:parse_file) do |path|
+      super(path).tap { |model| judge.send(:guard, files[path]) { judge.send(:manifest, model, files[path]['site']) } if files[path] }
+    end
+    Puppet::Face[:parser, :current].validate(*files.keys).each_value { |error| Puppet.log_exception(error) }
   rescue StandardError => e
     Puppet.log_exception(e)
   end
 
   def read(job)
     env = Puppet.lookup(:current_environment)
-    @found = []
     Puppet.override(loaders: Puppet::Pops::Loaders.new(env)) do
       @scope = Puppet::Parser::Compiler.new(Puppet::Node.new('validate', environment: env)).topscope
       job['hiera'].each { |file| guard(file) { hiera(file) } }
@@ -49,7 +53,94 @@ class Puppet::Application::Pulley_validate < Puppet::Application
 
   def add(rule, problem, line = 0, column = 0)
     problem = problem.scrub.gsub("'#{@path}'", 'it').gsub("(#{@path}): ", '').gsub(@path, @file).sub(/ \(file: [^)]*\)\z/, '')
-    @found << { file: @file, rule: rule, problem: problem.lines.first.to_s.chomp, line: line, column: column }
+    note(rule, problem.lines.first.to_s.chomp, line, column)
+  end
+
+  def note(rule, detail, line = 0, column = 0)
+    @found << { file: @file, rule: rule, problem: detail, line: line, column: column }
+  end
+
+  # functions and resource types that a manifest uses and Puppet itself does not have, and of a site manifest what it declares
+  def manifest(model, site)
+    @kept = Hash.new { |all, variable| all[variable] = [] }
+    model._pcore_all_contents([]) do |o|
+      case o
+      when Ast::CallNamedFunctionExpression then call(o, o.functor_expr)
+      when Ast::CallMethodExpression then call(o, o.functor_expr.right_expr)
+      when Ast::ResourceExpression then type(o, o.type_name)
+      when Ast::ResourceDefaultsExpression then type(o, o.type_ref)
+      when Ast::CollectExpression then type(o, o.type_expr)
+      end
+      site(o) if site
+    end
+  end
+
+  Ast = Puppet::Pops::Model
+
+  def call(expression, functor)
+    return unless functor.is_a?(Ast::QualifiedName)
+
+    @functions ||= Hash.new do |known, name|
+      known[name] = name != 'import' && # which only fails
+                    (Puppet.lookup(:loaders).puppet_system_loader.load(:function, name) || Puppet::Parser::Functions.function(name)) ? true : false
+    end
+    name = functor.value.sub(/\A::/, '')
+    note('call', name, expression.line, expression.pos) unless @functions[name]
+  end
+
+  def type(expression, name)
+    return unless name.is_a?(Ast::QualifiedName) || name.is_a?(Ast::QualifiedReference)
+
+    @types ||= Hash.new { |known, type| known[type] = %w[class resource].include?(type) || Puppet::Type.type(type.to_sym) ? true : false }
+    name = name.value.sub(/\A::/, '')
+    note('type', name, expression.line, expression.pos) unless @types[name]
+  end
+
+  LOOKUPS = %w[lookup hiera hiera_array hiera_hash].freeze
+  INCLUSIONS = %w[include contain require hiera_include].freeze
+
+  # what a site manifest declares, and the keys of data whose values it includes
+  def site(o)
+    case o
+    when Ast::HostClassDefinition, Ast::ResourceTypeDefinition then note('declared', o.name, o.line, o.pos)
+    when Ast::NodeDefinition
+      o.host_matches.each do |m|
+        name = m.is_a?(Ast::LiteralRegularExpression) ? Puppet::Resource::Type.new(:node, m.value).name : m.is_a?(Ast::LiteralDefault) ? 'default' : m.value.to_s.downcase
+        note('declared', "node #{name}", m.line, m.pos)
+      end
+    when Ast::AssignmentExpression
+      @kept[o.left_expr.expr.value] += keys(o.right_expr) if o.left_expr.is_a?(Ast::VariableExpression)
+    when Ast::CallNamedFunctionExpression, Ast::CallMethodExpression
+      method = o.is_a?(Ast::CallMethodExpression)
+      name = method ? o.functor_expr.right_expr : o.functor_expr
+      found = (method ? keys(o.functor_expr.left_expr) : []) + o.arguments.flat_map { |a| keys(a) }
+      found << key(o.arguments.first) if name.is_a?(Ast::QualifiedName) && name.value == 'hiera_include'
+      o.lambda&.parameters&.each { |p| @kept[p.name] += found }
+      found.compact.uniq.each { |k| note('included', k) } if name.is_a?(Ast::QualifiedName) && INCLUSIONS.include?(name.value)
+    end
+  end
+
+  # keys that an expression looks up, also by its variables
+  def keys(expression)
+    found = []
+    look = proc do |o|
+      case o
+      when Ast::VariableExpression then found += @kept[o.expr.value] if o.expr.is_a?(Ast::QualifiedName)
+      when Ast::CallNamedFunctionExpression then found << key(o.arguments.first) if o.functor_expr.is_a?(Ast::QualifiedName) && LOOKUPS.include?(o.functor_expr.value)
+      end
+    end
+    look.call(expression)
+    expression._pcore_all_contents([], &look)
+    found.compact
+  end
+
+  # the key that a lookup asks for: with * for an interpolation and what follows it
+  def key(argument)
+    case argument
+    when Ast::LiteralString then argument.value
+    when Ast::ConcatenatedString then "#{argument.segments.first.value}*" if argument.segments.first.is_a?(Ast::LiteralString)
+    when Ast::LiteralHash then key(argument.entries.find { |e| e.key.respond_to?(:value) && e.key.value == 'name' }&.value)
+    end
   end
 
   # hiera.yaml of the environment, or of a module
@@ -116,7 +207,8 @@ class Puppet::Application::Pulley_validate < Puppet::Application
     text = Puppet::FileSystem.read(@path, encoding: 'utf-8')
     hash = file['json'] ? Puppet::Util::Json.load(text) : Puppet::Util::Yaml.safe_load(text, [Symbol], @path)
     unless hash.is_a?(Hash)
-      add(file['json'] ? 'data_syntax' : 'data_mapping', hash == false ? 'it is empty' : "its type is #{hash.class}")
+      empty = hash == false && !file['json'] # Puppet warns of it, and goes on
+      add(file['json'] ? 'data_syntax' : 'data_mapping', "its type is #{hash.class}") unless empty
       return
     end
     @places = file['json'] ? {} : places(text)

@@ -73,14 +73,11 @@ func startJudge(ctx context.Context, command, dir string, files PuppetFiles) (ou
 	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
 	var job struct {
 		Answer    string       `json:"answer"`
-		Manifests []string     `json:"manifests"`
+		Manifests []PuppetFile `json:"manifests"`
 		Hiera     []PuppetFile `json:"hiera"`
 		Data      []PuppetFile `json:"data"`
 	}
-	job.Answer, job.Manifests = filepath.Join(private, "answer.json"), []string{}
-	for _, f := range files.Manifests {
-		job.Manifests = append(job.Manifests, filepath.Join(dir, filepath.FromSlash(f)))
-	}
+	job.Answer = filepath.Join(private, "answer.json")
 	placed := func(all []PuppetFile) []PuppetFile {
 		out := []PuppetFile{}
 		for _, f := range all {
@@ -89,7 +86,7 @@ func startJudge(ctx context.Context, command, dir string, files PuppetFiles) (ou
 		}
 		return out
 	}
-	job.Hiera, job.Data = placed(files.Hiera), placed(files.Data)
+	job.Manifests, job.Hiera, job.Data = placed(files.Manifests), placed(files.Hiera), placed(files.Data)
 	text, err := json.Marshal(job)
 	if err != nil {
 		return "", nil, err
@@ -145,7 +142,10 @@ func (r *reading) askPuppet(ctx context.Context, dir string, manifests []string)
 	if r.opts.Puppet == nil {
 		return
 	}
-	files := PuppetFiles{Manifests: manifests}
+	files := PuppetFiles{}
+	for _, name := range manifests {
+		files.Manifests = append(files.Manifests, PuppetFile{File: name, Site: r.isSite(name)})
+	}
 	read := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		module := ""
@@ -184,6 +184,8 @@ func (r *reading) askPuppet(ctx context.Context, dir string, manifests []string)
 	for _, f := range found {
 		switch {
 		case f.Rule == HieraConfig && flawed[f.File]:
+		case slices.Contains(namings, f.Rule):
+			r.named = append(r.named, f)
 		case f.Rule == unknownFunction:
 			if f, missing := r.missingFunction(f); missing {
 				r.add(f)
@@ -199,22 +201,10 @@ const unknownFunction Rule = "function"
 
 // missingFunction returns the finding about a lookup function that no module has: the detail is its name.
 func (r *reading) missingFunction(f Finding) (Finding, bool) {
-	name := f.detail
-	module, _, qualified := strings.Cut(name, "::")
-	at := "/" + strings.ReplaceAll(name, "::", "/")
-	for file := range r.modes {
-		folder, rest, _ := r.layout.module(file)
-		switch {
-		case strings.HasSuffix(file, "lib/puppet/functions"+at+".rb"):
-			return f, false
-		case qualified && (path.Base(folder) == module && rest == "functions"+strings.TrimPrefix(at, "/"+module)+".pp" || module == "environment" && file == "functions"+strings.TrimPrefix(at, "/environment")+".pp"):
-			return f, false
-		}
-	}
-	if qualified && !r.hasModule(module) && !r.opts.Complete || !qualified && !r.opts.Complete {
+	if r.functions()[f.detail] || r.mayHave(f.detail) {
 		return f, false
 	}
-	return finding(HieraConfig, f.File, f.Line, f.Column, "Puppet and the modules have no function "+name), true
+	return finding(HieraConfig, f.File, f.Line, f.Column, "Puppet and the modules have no function "+f.detail), true
 }
 
 var (

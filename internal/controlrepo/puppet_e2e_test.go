@@ -3,6 +3,8 @@
 package controlrepo
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -71,7 +73,7 @@ func TestRealPuppetJudges(t *testing.T) {
 		"hieradata/a.yaml:1:1: warning: the runs of the nodes that look up the key fail: a: its type is Runtime[ruby, 'Symbol']",
 		"hieradata/a.yaml:2:1: warning: the runs of the nodes that look up the key fail: lookup_options of a: Unknown merge strategy: 'deeep'",
 		"hieradata/b.json: error: Hiera cannot parse a data file: ",
-		"modules/hieradata/data/e.yaml: warning: the data file is not a mapping",
+		"modules/hieradata/data/e.yaml: warning: the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails: its type is Array",
 		"modules/other/data/x.yaml:1:11: error: Hiera cannot parse a data file: Tried to load unspecified class: Date",
 		"modules/thirdparty/hiera.yaml:2: warning: the file does not parse; no code or data of this repository names it, or its module is vendored: entry 'hierarchy' index 0 unrecognized key 'backend'",
 	} {
@@ -82,6 +84,56 @@ func TestRealPuppetJudges(t *testing.T) {
 	for _, f := range report.Findings {
 		if f.Vendored {
 			t.Errorf("data of the hierarchy is somebody else's: %v", f)
+		}
+	}
+}
+
+// Code and data must not name what no module has, and site manifests must not declare a name twice: nodes would be the first to find it.
+func TestRealPuppetFindsMissingNames(t *testing.T) {
+	files := map[string]string{
+		"manifests/site.pp": "", "environment.conf": "modulepath = modules\n", "Puppetfile": "# read by another file\n",
+		"hiera.yaml":      "version: 5\nhierarchy: [{name: a, paths: [a.yaml, empty.yaml]}]\n",
+		"data/a.yaml":     "classes:\n  - a\n  - lost::one\n  - other\ninclude.day: [lost::two, '--a', '%{x}']\ntags: {web: [lost::three]}\npackages: [vim]\nnames: [lost::four]\n",
+		"data/empty.yaml": "# later\n",
+		"manifests/a.pp": "import 'nodes.pp'\nlookup('classes', Array, 'unique').include\n$day = lookup(\"include.${x}\")\ninclude($day)\n$tags = lookup('tags.web')\n" +
+			"$more = $tags + lookup({name => 'names'})\n$more.each |$one| { contain $one }\nensure_packages(lookup('packages'))\nFirst::Allow { ip => any }\n",
+		"manifests/nodes.pp":                              "class config { }\nnode 'A', /^web\\d/ { }\nnode default { }\n",
+		"manifests/old.pp":                                "class config { }\nnode 'a' { }\nnode /^web\\d/ { }\n",
+		"modules/a/manifests/init.pp":                     "class a {\n  a::it { 'x': }\n  cron { 'x': }\n  native { 'x': }\n  nowhere { 'x': }\n  a::gone { 'x': }\n  $x = [1].ours\n  notice(a::f(), a::r(), legacy(), split('a', 'b'), fai('x'))\n  Gone<| |>\n}\n",
+		"modules/a/manifests/it.pp":                       "define a::it() { }\n",
+		"modules/a/manifests/asks.pp":                     "class a::asks { if defined('gone') { gone { 'x': } } }\n",
+		"modules/a/functions/f.pp":                        "function a::f() { 1 }\n",
+		"modules/a/lib/puppet/functions/a/r.rb":           "#\n",
+		"modules/a/lib/puppet/functions/ours.rb":          "#\n",
+		"modules/a/lib/puppet/parser/functions/legacy.rb": "#\n",
+		"modules/a/lib/puppet/type/native.rb":             "#\n",
+		"site/other/manifests/init.pp":                    "class other { }\n",
+		"external_nodes/default.yaml":                     "classes: {a: {}, lost::five: {}}\n",
+	}
+	want := []string{
+		"data/a.yaml:3:5: class_missing: lost::one", "data/a.yaml:4:5: class_missing: other (it is in site/other, and modulepath does not contain site)", "data/a.yaml:5:15: class_missing: lost::two",
+		"data/a.yaml:6:14: class_missing: lost::three", "data/a.yaml:8:9: class_missing: lost::four", "external_nodes/default.yaml:1:18: class_missing: lost::five",
+		"manifests/a.pp:1:1: function_missing: import", "manifests/a.pp:8:1: function_missing: ensure_packages", "manifests/a.pp:9:1: type_missing: first::allow",
+		"manifests/old.pp:1:1: declared_twice: config, first in manifests/nodes.pp:1:1", "manifests/old.pp:2:6: declared_twice: node a, first in manifests/nodes.pp:2:6",
+		"manifests/old.pp:3:6: declared_twice: node __node_regexp__webd, first in manifests/nodes.pp:2:11",
+		"modules/a/manifests/init.pp:5:3: type_missing: nowhere", "modules/a/manifests/init.pp:6:3: type_missing: a::gone", "modules/a/manifests/init.pp:8:53: function_missing: fai", "modules/a/manifests/init.pp:9:3: type_missing: gone",
+	}
+	for _, complete := range []bool{true, false} {
+		report, err := Validate(t.Context(), repo(t, files), Options{Puppet: PuppetValidator("puppet"), Complete: complete})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range report.Findings {
+			if slices.Contains([]Rule{ClassMissing, TypeMissing, FunctionMissing, DeclaredTwice, DataMapping, NotChecked}, f.Rule) {
+				got = append(got, fmt.Sprintf("%s%s: %s", f.place(), f.Rule, f.detail))
+			}
+		}
+		expected := slices.DeleteFunc(slices.Clone(want), func(line string) bool { // a module of a Puppetfile may bring it
+			return !complete && (strings.Contains(line, "_missing") && !strings.HasSuffix(line, "import") && !strings.HasSuffix(line, "a::gone") && !strings.Contains(line, "it is in"))
+		})
+		if !slices.Equal(got, expected) {
+			t.Errorf("complete %v: got\n%s\nwant\n%s", complete, strings.Join(got, "\n"), strings.Join(expected, "\n"))
 		}
 	}
 }

@@ -29,6 +29,9 @@ const (
 	LookupFails         Rule = "lookup_fails"
 	LegacyFact          Rule = "legacy_fact"
 	ClassMissing        Rule = "class_missing"
+	TypeMissing         Rule = "type_missing"
+	FunctionMissing     Rule = "function_missing"
+	DeclaredTwice       Rule = "declared_twice"
 	LFSPointer          Rule = "lfs_pointer"
 	HookStart           Rule = "hook_start"
 	EnvironmentConf     Rule = "environment_conf"
@@ -102,6 +105,7 @@ var Rules = []RuleText{
 	{DataSyntax, Error, "Hiera cannot parse a data file", "correct the file"},
 	{LookupOptions, Error, "the lookups that read the file fail because of lookup_options", "write a mapping of keys, or of patterns that begin with ^, to their options: {'ntp::servers': {merge: unique}}"},
 	{EnvironmentConf, Error, "Puppet cannot read environment.conf, and every run fails", "correct the line: it is NAME = VALUE, or a comment that begins with #"},
+	{DeclaredTwice, Error, "every run fails: site manifests declare the same name twice, and Puppet reads all files of their folder", "keep one of them, or name the file to read as manifest in environment.conf"},
 	{HookStart, Error, "nodes cannot start the hook", "begin it with #! and the path of its interpreter, as in #!/bin/sh, with lines that end as on Unix"},
 	{DataDate, Error, "Puppet refuses to read a data file with a date", "write the date in quotes"},
 	{Interpolation, Error, "every lookup of every node fails", "write %{VARIABLE}"},
@@ -121,17 +125,19 @@ var Rules = []RuleText{
 	{InterpolationFails, Warning, "the runs of the nodes that look up the value fail", "write %{VARIABLE} or %{lookup('KEY')}; alias must be the whole value"},
 	{InterpolationOdd, Warning, "Puppet does not interpolate the text as it is meant", "write %{VARIABLE} or %{lookup('KEY')}; and for a percent sign before a brace: %{literal('%')}{"},
 	{LookupFails, Warning, "the runs of the nodes that look up the key fail", "correct the value: Puppet takes texts, numbers, booleans, null, lists and mappings, and options as https://www.puppet.com/docs/puppet/8/hiera_merging has them"},
-	{DataMapping, Warning, "the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails unless it is empty", "write a mapping of keys to values, with a blank behind each colon, or delete the file"},
+	{DataMapping, Warning, "the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails", "write a mapping of keys to values, with a blank behind each colon, or delete the file"},
 	{ByteOrderMark, Warning, "the file begins with a byte order mark, and Puppet reads its first key at most", "save the file as UTF-8 without a byte order mark"},
 	{EnvironmentConfOdd, Warning, "Puppet does not read environment.conf as it looks", "correct the line: its settings are modulepath, manifest, config_version and environment_timeout"},
 	{ClassMissing, Warning, "no module has this class: the nodes that include it fail", "add the manifest, or correct the name; the class a::b::c is in MODULEPATH/a/manifests/b/c.pp"},
+	{TypeMissing, Warning, "no module has this resource type: the nodes that evaluate the code fail", "add the module that has it, or correct the name"},
+	{FunctionMissing, Warning, "neither Puppet nor a module has this function: the nodes that call it fail", "add the module that has it, or call another: Puppet 4 dropped import, and stdlib 9 many functions"},
 	{LegacyFact, Warning, "Puppet 8 has no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},
 	{LFSPointer, Warning, "the file is a pointer of Git LFS, and nodes get the pointer instead of the file", "run `git lfs pull` in the work tree and publish that; r10k and --git-ref do not fetch such files"},
 	{CodeDirectory, Warning, "the folder holds directory environments of Puppet, and each of them is a control repository", "name one of them"},
 	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},
 	{HieraVersion3, Warning, "Puppet ignores a hiera.yaml of version 3 in an environment or a module", "convert it to version 5"},
 	{HieraVersion4, Warning, "a hiera.yaml of version 4 is deprecated, and Puppet 8 does not read it", "convert it to version 5"},
-	{HieraMissing, Warning, "there is no hiera.yaml, and Puppet reads only data/common.yaml", "run `pulley init` in an empty folder and copy its hiera.yaml"},
+	{HieraMissing, Warning, "there is no hiera.yaml, and Puppet reads only data/common.yaml", "copy that of the Puppet server (`puppet config print hiera_config`) and convert it to version 5; `pulley init` in an empty folder writes an example"},
 	{ManifestsMissing, Warning, "there is no site manifest, and Puppet applies nothing", "add manifests/site.pp, or set manifest in environment.conf"},
 	{NodesMissing, Warning, "there are no node declarations, and all nodes get the same resources unless data or facts select classes", `declare nodes, as in: node /^controller\d+/ { … }`},
 	{RoleUnmatched, Warning, "no node declaration matches a node of the environment", "add a declaration to the site manifest"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -148,5 +149,28 @@ func TestDocsHaveTheTableOfRules(t *testing.T) {
 	}
 	if !strings.Contains(string(page), "\n"+want.String()+"\n") {
 		t.Errorf("docs/validation.md does not contain the table of rules:\n%s", want.String())
+	}
+}
+
+// A test key in a module that r10k installed before must not prevent publication; the team's own key beside it must.
+func TestIgnoredModulesAreVendored(t *testing.T) {
+	const key = "-----BEGIN PRIVATE KEY-----\n"
+	all, _ := validated(t, map[string]string{
+		"environment.conf": "modulepath = site:modules\n", "hiera.yaml": "", "hieradata/common.yaml": "a: 1\n", "hieradata/b.json": "{}\n", "Puppetfile": "mod 'a'\n",
+		"modules/a/spec/server.key": key, "site/b/files/server.key": key, "server.key": key,
+	}, Options{Committed: func(string) bool { return false }, Ignored: func(name string) bool { return name == "modules/a" || strings.HasSuffix(name, ".key") }})
+	for _, want := range []string{
+		"modules/a/spec/server.key: warning: ", "site/b/files/server.key: error: ", "\nserver.key: error: ",
+		"hiera.yaml: warning: there is no hiera.yaml, and Puppet reads only data/common.yaml: it reads none of the data files in hieradata (5) [hiera_missing]",
+	} {
+		if !strings.Contains("\n"+all, want) {
+			t.Errorf("no %q in\n%s", want, all)
+		}
+	}
+	for _, has := range []bool{true, false} { // a step that is done already is none
+		_, report := validated(t, map[string]string{"Puppetfile": "mod 'a'\n"}, Options{Adopt: true, Resolver: has})
+		if slices.ContainsFunc(report.Adoption.Steps, func(s Step) bool { return s.Code == "puppetfile" }) == has {
+			t.Errorf("resolver installed %v: %v", has, report.Adoption.Steps)
+		}
 	}
 }

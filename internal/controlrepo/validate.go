@@ -33,7 +33,7 @@ type PuppetCheck func(ctx context.Context, dir string, files PuppetFiles) []Find
 
 // PuppetFiles are files of a repository, relative to it.
 type PuppetFiles struct {
-	Manifests []string
+	Manifests []PuppetFile
 	Hiera     []PuppetFile // hiera.yaml files
 	Data      []PuppetFile
 }
@@ -44,6 +44,7 @@ type PuppetFile struct {
 	Path   string `json:"path"`             // absolute
 	Module string `json:"module,omitempty"` // whose hierarchy it is, or reads it; "" for the environment's
 	JSON   bool   `json:"json,omitempty"`
+	Site   bool   `json:"site,omitempty"` // every run reads it
 }
 
 // Options configure Validate.
@@ -52,8 +53,10 @@ type Options struct {
 	Ignore    func(path string, dir bool) bool // paths to skip, relative to dir; nil: none
 	Vendored  func(path string) bool           // paths of modules that a Puppetfile installs; nil: none
 	Committed func(path string) bool           // paths that git has as they are; nil: none
+	Ignored   func(path string) bool           // paths that git ignores; nil: none
 	Complete  bool                             // no Puppetfile brings more modules
 	Found     []Finding                        // of the caller: Refusals and Odd
+	Resolver  bool                             // r10k or g10k is installed
 	Adopt     bool                             // also make the report for a team that brings the repository
 }
 
@@ -100,6 +103,8 @@ type reading struct {
 	tokens          map[string][]token                   // of manifests
 	sealed          map[string]bool                      // folders with the checksums of a built module
 	environments    map[string]*environments.Environment // valid ones, by file
+	moduleNames     map[string]bool                      // made by modules
+	named           []Finding                            // what manifests name, of namings
 	findings        []Finding
 }
 
@@ -236,14 +241,14 @@ func (r *reading) look(name string) (err error) {
 	return err
 }
 
-// vendored reports whether a path belongs to a module of somebody else: one that a Puppetfile installs, or one that was
-// built for a module registry.
+// vendored reports whether a path belongs to a module of somebody else: one that a Puppetfile installs, one that was
+// built for a module registry, or a folder that git ignores, into which a tool such as r10k put it.
 func (r *reading) vendored(name string) bool {
 	if r.opts.Vendored != nil && r.opts.Vendored(name) {
 		return true
 	}
 	folder, _, _ := r.layout.module(name)
-	return folder != "" && r.sealed[folder]
+	return folder != "" && (r.sealed[folder] || r.opts.Ignored != nil && r.opts.Ignored(folder))
 }
 
 // read reads the files that Puppet reads.
@@ -278,7 +283,7 @@ func (r *reading) read() error {
 		}
 	}
 	if _, has := r.files["hiera.yaml"]; !has {
-		r.add(finding(HieraMissing, "hiera.yaml", 0, 0, ""))
+		r.add(finding(HieraMissing, "hiera.yaml", 0, 0, r.unreadData()))
 		r.environmentData, _ = hieradata.DataFiles(nil, ".")
 		reads["hiera.yaml"] = r.environmentData
 	}
@@ -297,6 +302,20 @@ func (r *reading) read() error {
 		}
 	}
 	return nil
+}
+
+// unreadData names a folder of data that Puppet does not read without a hiera.yaml.
+func (r *reading) unreadData() string {
+	count := map[string]int{}
+	for name := range r.modes {
+		if first, _, below := strings.Cut(name, "/"); below && strings.HasPrefix(first, "hiera") && (isYAML(name) || path.Ext(name) == ".json") {
+			count[first]++
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(count)) {
+		return fmt.Sprintf("it reads none of the data files in %s (%d)", folder, count[folder])
+	}
+	return ""
 }
 
 // open reads a file, if it is in the repository.
@@ -366,7 +385,7 @@ func (r *reading) check(ctx context.Context, dir string) {
 	r.checkEnvironmentNames()
 	r.checkEyaml()
 	r.checkStarts()
-	r.checkClasses()
+	r.checkNames()
 	r.checkLegacyFacts()
 	r.add(r.layout.faults...)
 	if all := r.codeDirectories(); len(all) > 0 { // what the folder itself lacks is in them

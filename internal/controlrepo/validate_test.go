@@ -93,7 +93,7 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"external_nodes/empty.yaml: error: nodes would refuse the release because of their file in external_nodes: it is empty", "external_nodes/list.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: a class is not a name",
 				"external_nodes/other.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: it has neither classes nor",
 				"external_nodes/params.yaml: error: nodes would refuse the release because of their file in external_nodes: line 1: the parameters of class x are not",
-				"modules/used/manifests/a.pp:1: error: Puppet cannot parse"}},
+				"external_nodes/pe.yaml:1:88: warning: no module has this class: the nodes that include it fail: ntp", "modules/used/manifests/a.pp:1: error: Puppet cannot parse"}},
 		"nodes without an answer": {
 			map[string]string{"external_nodes/web1.yaml": "classes: [pulley]\n", "external_nodes/db1_east.yaml": "classes: [pulley]\n", "environments": "", "manifests/site.pp": "node default { include pulley }\n",
 				"environments/dev.yaml":  "roles: {web: {cardinality: 2, flavor: x}, db: {cardinality: 1, flavor: x}}\n",
@@ -325,7 +325,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	calls := 0
 	report, err := Validate(t.Context(), dir, Options{Puppet: func(_ context.Context, d string, files PuppetFiles) []Finding {
 		calls++
-		if d != dir || !slices.Contains(files.Manifests, "manifests/site.pp") || len(files.Manifests) != 12 || len(files.Hiera) != 1 || len(files.Data) == 0 {
+		if d != dir || !slices.Contains(files.Manifests, PuppetFile{File: "manifests/site.pp", Site: true}) || len(files.Manifests) != 12 || len(files.Hiera) != 1 || len(files.Data) == 0 {
 			t.Errorf("asked to parse %v of %s", files, d)
 		}
 		return []Finding{finding(ManifestSyntax, "manifests/site.pp", 3, 0, "x")}
@@ -358,7 +358,7 @@ func TestPuppetValidatorReportsErrorsOfPuppet(t *testing.T) {
 	dir := t.TempDir()
 	check := func(command string, ctx context.Context) string {
 		var lines []string
-		for _, f := range PuppetValidator(command)(ctx, dir, PuppetFiles{Manifests: []string{"a.pp"}}) {
+		for _, f := range PuppetValidator(command)(ctx, dir, PuppetFiles{Manifests: []PuppetFile{{File: "a.pp"}}}) {
 			lines = append(lines, f.String())
 		}
 		return strings.Join(lines, "\n")

@@ -223,7 +223,7 @@ func (f *Folder) tryVersion(ctx context.Context, r Reporter) error {
 
 // validate checks an open folder, with the modules of its Puppetfile as vendored ones. complete: the folder has all of them. found are findings of the caller.
 func validate(ctx context.Context, folder *source.Folder, o FolderOptions, complete bool, found ...controlrepo.Finding) (controlrepo.Report, error) {
-	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt, Vendored: folder.Vendored, Complete: complete}
+	checks := controlrepo.Options{Ignore: folder.Ignore, Committed: folder.Committed, Found: found, Adopt: o.Adopt, Vendored: folder.Vendored, Ignored: folder.Ignored, Complete: complete, Resolver: source.HasResolver()}
 	if o.Puppet != "" {
 		checks.Puppet = controlrepo.PuppetValidator(o.Puppet)
 	}

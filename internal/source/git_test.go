@@ -35,8 +35,12 @@ func TestWorkTreeIsDescribed(t *testing.T) {
 		{"a changed file", map[string]string{"control/manifests/site.pp": "b"}, true},
 	} {
 		write(t, dir, c.files)
-		if got := open(t, control, Options{}).Facts; got.Dirty != c.dirty || got.Commit != at {
-			t.Errorf("%s: %+v", c.name, got)
+		f := open(t, control, Options{})
+		if f.Facts.Dirty != c.dirty || f.Facts.Commit != at {
+			t.Errorf("%s: %+v", c.name, f.Facts)
+		}
+		if _, ignored := c.files["control/build/deep/x"]; f.Ignored("build/deep") != ignored {
+			t.Errorf("%s: git ignores build/deep: %v", c.name, !ignored)
 		}
 		for name := range c.files {
 			if err := os.RemoveAll(filepath.Join(dir, strings.TrimSuffix(name, "/"))); err != nil {

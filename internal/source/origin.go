@@ -28,6 +28,9 @@ func (f *Folder) Committed(name string) bool {
 	return true
 }
 
+// Ignored reports whether git ignores a path, or a folder above it.
+func (f *Folder) Ignored(name string) bool { return changes{ignored: f.ignored}.ignores(name) }
+
 // Vendored reports whether a path is in a module that the Puppetfile names.
 func (f *Folder) Vendored(name string) bool {
 	return f.puppetfile != nil && slices.ContainsFunc(f.puppetfile.modules, func(m string) bool { return strings.HasPrefix(name, m+"/") })

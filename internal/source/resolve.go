@@ -15,6 +15,11 @@ import (
 	"pulley/internal/bounded"
 )
 
+// HasResolver reports whether r10k or g10k is installed.
+func HasResolver() bool {
+	return slices.ContainsFunc([]Resolver{R10k, G10k}, func(r Resolver) bool { _, err := exec.LookPath(string(r)); return err == nil })
+}
+
 // resolveCopy resolves the Puppetfile in a copy of the operator's folder. Without a Puppetfile there is no copy.
 func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) error {
 	r, err := f.choose(ctx, o)
@@ -23,8 +28,7 @@ func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) er
 	}
 	if r == nil {
 		f.Facts.Dirty = f.differsFrom(changes, leftModules{})
-		tool := func(r Resolver) bool { _, err := exec.LookPath(string(r)); return err == nil }
-		if o.Modules == Unresolved && f.puppetfile != nil && (tool(R10k) || tool(G10k)) { // without a tool, publish keeps them
+		if o.Modules == Unresolved && f.puppetfile != nil && HasResolver() { // without a tool, publish keeps them
 			f.replaced = f.puppetfile.replaces(f.Root, changes)
 		}
 		return nil

@@ -56,6 +56,7 @@ type Folder struct {
 	puppetfile *puppetfile     // nil: there is none, or it is ignored
 	branch     string          // of the control repository; "" if unknown
 	differs    map[string]bool // paths that git does not have as they are
+	ignored    []string        // paths that git ignores
 	made       []string        // modules, by path, that a tool installed
 	replaced   []string        // those in whose place the folder has other files
 	cacheDir   string
@@ -198,7 +199,7 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error, o 
 				repo.dir, link, repo.dir, ignoreFile)
 		}
 	}
-	f.Facts, f.differs = commit, changes.differences()
+	f.Facts, f.differs, f.ignored = commit, changes.differences(), changes.ignored
 	if f.Facts.First, err = repo.first(ctx, o, commit.Commit); err != nil {
 		err = fmt.Errorf("cannot read the history of %s: %w", repo.dir, err)
 	}
