@@ -235,6 +235,11 @@ func (t *tick) status() Status {
 	if t.Upgrade != nil {
 		s.Agent = t.Upgrade(t.desired.WantedAgent())
 	}
+	if t.Unscheduled != nil {
+		if why := t.Unscheduled(); why != nil {
+			s.Unscheduled = Prose(why.Error()).clipped(maxDetailInHead)
+		}
+	}
 	if t.Signatures != nil {
 		s.Signatures = t.Signatures()
 	}

@@ -180,6 +180,9 @@ type Agent struct {
 	// Rivals names what starts another Puppet on this machine (see Status). It may be nil.
 	Rivals func(ctx context.Context) (string, error)
 
+	// Unscheduled returns why cron does not start the agent, for the status. It may be nil.
+	Unscheduled func() error
+
 	// Inquire gathers the facts anew if no run did so for a day, and reports whether it did. It may be nil.
 	Inquire func(ctx context.Context, id Identity) (bool, error)
 

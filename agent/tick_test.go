@@ -637,6 +637,25 @@ func TestRivalsAreReported(t *testing.T) {
 	}
 }
 
+// A node whose schedule does not run becomes silent: its last report must name the cause. A first boot reports it by a tick that takes nothing.
+func TestUnscheduledIsReported(t *testing.T) {
+	w := newWorld(t)
+	why := errors.New("no cron runs\nstart cron")
+	w.agent.Unscheduled = func() error { return why }
+	w.promote(t, verA)
+	if r := w.agent.Tick(t.Context(), Options{Keep: true}); r.Err != nil || r.Run != nil {
+		t.Fatalf("%+v", r)
+	}
+	if s := w.etcd.status(t); s.Unscheduled != "no cron runs\nstart cron" || !s.LastGood.IsZero() {
+		t.Errorf("it reports %+v", s)
+	}
+	why = nil
+	w.good(t)
+	if s := w.etcd.status(t); s.Unscheduled != "" {
+		t.Errorf("with a schedule it reports %+v", s)
+	}
+}
+
 // A failed run may damage as much as a successful one. The agent must restore the damage after any run. If it was
 // killed, the next agent must.
 func TestDamageOfAnyRunIsRestored(t *testing.T) {

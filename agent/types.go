@@ -433,6 +433,7 @@ type Status struct {
 	// Unclassified: the catalog of the last good run has no class. See Result.
 	Unclassified bool      `json:"unclassified,omitempty"`
 	Rivals       string    `json:"rivals,omitempty"`       // units and files that start another Puppet on the machine, as of the last run, with commas
+	Unscheduled  Prose     `json:"unscheduled,omitempty"`  // why cron does not start the agent, and the remedy
 	NoopPending  int       `json:"noop_pending,omitempty"` // resources that the last good run left out of sync, because the code makes them noop
 	LastRun      string    `json:"last_run,omitempty"`
 	RanAt        time.Time `json:"ran_at,omitzero"`

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"pulley/internal/bounded"
@@ -15,16 +16,22 @@ import (
 
 // Unscheduled returns why cron does not start the agent although its crontab exists; nil if nothing shows a reason.
 func Unscheduled(root, crontab string, now time.Time) error {
-	text, err := bounded.ReadFile(crontab, 1<<20)
-	if err != nil || len(AgentJobs(text)) == 0 {
+	info, err := os.Stat(crontab)
+	if _, link := os.Readlink(crontab); link == nil && errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cron does not read %s: it is a link to a file that does not exist\nremove the link, and run `pulley-agent bootstrap --from schedule`", crontab)
+	}
+	text, unread := bounded.ReadFile(crontab, 1<<20)
+	if err != nil || unread != nil || len(AgentJobs(text)) == 0 {
 		return nil // something else starts the agent
 	}
 	if err := CronRefuses(root, now); err != nil {
 		return err
 	}
-	info, err := os.Stat(crontab)
-	if err == nil && info.Mode().Perm()&0o022 != 0 {
+	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("cron does not read %s: others than root can write it\nrun `chmod 644 %[1]s`", crontab)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 && os.Geteuid() == 0 {
+		return fmt.Errorf("cron does not read %s: root does not own it\nrun `chown root:root %[1]s`", crontab)
 	}
 	if filepath.Join("/", root) == "/" && !cronRuns() {
 		return errors.New("cron does not start the agent: no cron runs on this machine\nstart cron, or let `pulley-agent daemon` run")
@@ -61,12 +68,17 @@ func CronRefuses(root string, now time.Time) error {
 	return nil
 }
 
-// cronRuns reports whether a cron runs here, or systemd runs its jobs (systemd-cron). Where processes cannot be read, it does.
+// cronRuns reports whether a cron or the agent's own daemon runs here, or systemd runs cron's jobs (systemd-cron). Where processes cannot be
+// read, it does.
 func cronRuns() bool {
 	names, _ := filepath.Glob("/proc/[0-9]*/comm")
 	generators, _ := filepath.Glob("/usr/lib/systemd/system-generators/*cron*")
 	return len(names) == 0 || len(generators) > 0 || slices.ContainsFunc(names, func(name string) bool {
 		comm, err := os.ReadFile(name)
-		return err == nil && slices.Contains([]string{"cron", "crond", "cronie", "bcron-sched"}, strings.TrimSpace(string(comm)))
+		if err == nil && string(comm) == "pulley-agent\n" {
+			args, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline"))
+			return strings.Contains(string(args), "\x00daemon\x00")
+		}
+		return err == nil && strings.Contains(string(comm), "cron") // cron, crond, cronie, fcron, bcron-sched
 	})
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,6 +58,12 @@ func TestUnscheduled(t *testing.T) {
 	}
 	if err := Unscheduled(root, crontab, time.Now()); err == nil || !strings.Contains(err.Error(), "cron does not read "+crontab) {
 		t.Errorf("a crontab that cron ignores: %v", err)
+	}
+	if err := errors.Join(os.Remove(crontab), os.Symlink("/absent/crontab", crontab)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unscheduled(root, crontab, time.Now()); err == nil || !strings.Contains(err.Error(), "it is a link to a file that does not exist") {
+		t.Errorf("a link to nothing: %v", err)
 	}
 }
 

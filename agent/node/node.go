@@ -78,8 +78,8 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
 		Memory: disk, Now: s.Now, Log: s.Log, VerifyTimeout: s.VerifyTimeout,
 		Step: s.Step, Upgrade: s.standing, Signatures: func() *agent.Signatures { return stage.Report(n.parts.Verifier.Files) },
-		Rivals: s.rivals,
-		Facts:  n.Puppet.Facts, Inquire: n.Puppet.Inquire, Hosts: n.parts,
+		Rivals: s.rivals, Unscheduled: func() error { return host.Unscheduled(s.Root, s.Crontab(), s.Now()) },
+		Facts: n.Puppet.Facts, Inquire: n.Puppet.Inquire, Hosts: n.parts,
 		Current: func(d agent.Desired) (*agent.Refusal, func() error) {
 			return stage.Current(n.parts.Verifier, s.Identity, d)
 		},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/steps"
@@ -56,6 +57,7 @@ func (o *options) bootstrap(ctx context.Context, b steps.Options) error {
 	}
 	if problem := o.unscheduled(); problem != nil {
 		cli.Complain(o.env, program, problem)
+		o.reportUnscheduled(ctx)
 	}
 	found, err := o.oldAgent(nil).Look(ctx)
 	if err != nil {
@@ -71,6 +73,24 @@ next: pulley-agent takeover look     shows what Pulley would change, and changes
 `)
 	}
 	return nil
+}
+
+// reportUnscheduled reports the state of a new node, which no tick would report, and starts no Puppet.
+func (o *options) reportUnscheduled(ctx context.Context) {
+	s, err := o.localStatus()
+	if err != nil || !s.Enforcing.IsZero() {
+		return
+	}
+	c, err := o.load()
+	if err == nil {
+		var r agent.Report
+		if r, err = o.setup(c).Tick(ctx, agent.Options{Keep: true}); err == nil {
+			err = r.Err
+		}
+	}
+	if err != nil {
+		cli.Complain(o.env, program, fmt.Errorf("cannot report it: %w", err))
+	}
 }
 
 func newLeave(o *options) *cobra.Command {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -111,7 +112,8 @@ func signatures(f *facts) (all []Finding) {
 	return all
 }
 
-// nodes finds nodes that fail and nodes that are silent, one finding for each cause, and nodes whose clocks are ahead or that another Puppet changes.
+// nodes finds nodes that fail and nodes that are silent, one finding for each cause, and nodes whose clocks are ahead, that another Puppet changes
+// or that cron does not start.
 func nodes(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env, hosts := e.ref.String(), int64(len(e.hosts))
@@ -128,10 +130,20 @@ func nodes(f *facts) (all []Finding) {
 			all = append(all, found)
 		}
 		ahead, rivals := Finding{Code: clocksAhead, Params: Params{Count2: hosts}}, Finding{Code: otherPuppet, Params: Params{Count2: hosts}}
+		unscheduled := Finding{Code: notScheduled, Params: Params{Count2: hosts}}
 		for _, n := range e.nodes {
 			if p := &rivals.Params; n.Rivals != "" {
 				if p.Count++; p.Count <= someOf {
 					p.Nodes = append(p.Nodes, n.Node+" ("+n.Rivals+")")
+				}
+			}
+			if p := &unscheduled.Params; n.Unscheduled != "" {
+				why, remedy, _ := strings.Cut(string(n.Unscheduled), "\n")
+				if p.Count++; p.Count == 1 {
+					p.Text, p.Hint = agent.Prose(why), agent.Prose(remedy)
+				}
+				if p.Count <= someOf {
+					p.Nodes = append(p.Nodes, n.Node)
 				}
 			}
 			if p := &ahead.Params; n.View.ClockAhead > 0 && n.State != agent.FailedState && n.State != agent.Stuck && n.State != agent.Silent {
@@ -143,7 +155,7 @@ func nodes(f *facts) (all []Finding) {
 				}
 			}
 		}
-		for _, found := range []Finding{ahead, rivals} {
+		for _, found := range []Finding{ahead, rivals, unscheduled} {
 			if found.Severity, found.Environment = Warning, env; found.Params.Count > 0 {
 				all = append(all, found)
 			}

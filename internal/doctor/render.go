@@ -148,6 +148,8 @@ const (
 	clocksAhead    Code = "clocks_ahead"
 	otherPuppet    Code = "other_puppet"
 
+	notScheduled Code = "not_scheduled"
+
 	caFine         Code = "ca_fine"
 	caJoinObstacle Code = "ca_join_obstacle"
 )
@@ -437,6 +439,9 @@ func (f Finding) render() (sentence, remedy string) {
 	case otherPuppet:
 		return fmt.Sprintf("another Puppet changes %d of %d nodes, %s", p.Count, p.Count2, someNodes(p)),
 			"run `pulley-agent takeover look` there: it shows each; remove it from the release if the release brings it"
+	case notScheduled:
+		return fmt.Sprintf("the schedule of %d of %d nodes does not run, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
+			cmp.Or(string(p.Hint), "run `pulley-agent status` there: it names the remedy")
 	case nodesFine:
 		return fmt.Sprintf("nothing is wrong with the %d nodes of %s", p.Count, env), ""
 	case caFine:

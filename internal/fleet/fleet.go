@@ -82,6 +82,8 @@ type Node struct {
 
 	Rivals string `json:"rivals,omitempty"` // what starts another Puppet on its machine
 
+	Unscheduled agent.Prose `json:"unscheduled,omitempty"` // why cron does not start its agent, and the remedy
+
 	Served *agent.Served `json:"served,omitempty"` // source of the last good catalog; absent: the release
 
 	Hook agent.Prose `json:"hook,omitempty"` // why a hook of hosts.d/ failed
@@ -227,7 +229,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 		seen := st.SeenAt
 		n.attempt, n.lastGood = st.Attempt, st.LastGood
 		n.Signatures, n.Unclassified, n.NoopPending, n.Hook, n.Served = st.Signatures, st.Unclassified, st.NoopPending, st.Hook, st.Served
-		n.Rivals = st.Rivals
+		n.Rivals, n.Unscheduled = st.Rivals, st.Unscheduled
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)

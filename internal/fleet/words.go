@@ -187,6 +187,13 @@ func (n Node) Why(now time.Time) string {
 	if n.State == agent.Converged && n.Hook != "" {
 		return string(n.Hook)
 	}
+	if n.Unscheduled != "" {
+		first, _, _ := strings.Cut(string(n.Unscheduled), "\n")
+		if n.State == agent.Converged {
+			return first
+		}
+		return n.View.Sentence() + "; " + first
+	}
 	if n.State == agent.Converged && n.Rivals != "" {
 		first, _, _ := strings.Cut(agent.RivalsWords(n.Rivals), "\n")
 		return first
@@ -245,6 +252,9 @@ func (x Explanation) Words(now time.Time) string {
 	}
 	if noop > 0 {
 		cli.Cleanf(&b, "  warning       %s; `pulley runs %s %s -e %s` names them\n", agent.NoopWords(noop), x.Node, x.Status.LastRun, x.Environment)
+	}
+	if x.Status != nil && x.Status.Unscheduled != "" {
+		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(string(x.Status.Unscheduled), "\n", "; "))
 	}
 	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
 	if x.Rollout != "" {
