@@ -178,6 +178,15 @@ func TestMachineStartsOnOverlay(t *testing.T) {
 	}
 }
 
+// A machine that is made in a chroot must not change the host outside of it.
+func TestChrootIsRefused(t *testing.T) {
+	script := `mount --rbind / "$1" && exec chroot "$1" bash -c "exec -a $2 $3"`
+	out, err := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", t.TempDir(), argCheck, publicCopy(t)).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "runs in a chroot") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // A user's "exec -a" must not start the parts of a machine.
 func TestPartsCannotBeStartedDirectly(t *testing.T) {
 	for _, name := range []string{argInit, argEnter, argRun} {

@@ -43,6 +43,7 @@ func setUp(config Config) error {
 		do   func() error
 	}{
 		{"make its mounts private", s.makePrivate}, // first: until then the host would see each mount
+		{"use / as its lower layer", s.refuseChroot},
 		{"read the host's /etc", s.readHost},
 		{"open binds", s.carryBinds},
 		{"open devices", s.carryDevices},
@@ -65,6 +66,30 @@ func setUp(config Config) error {
 
 func (s *setup) makePrivate() error {
 	return mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+}
+
+// refuseChroot fails in a chroot. There pivot_root leaves the root of the namespace as it is, and the commands of the machine, which
+// enter that namespace, would change the host outside of the chroot. A ".." above the root shows one: chroot(2).
+func (s *setup) refuseChroot() (err error) {
+	root, err := os.Open("/")
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := unix.Chroot(staging); err != nil {
+		return os.NewSyscallError("chroot", err)
+	}
+	defer func() { // back to the root of before
+		err = errors.Join(err, root.Chdir(), unix.Chroot("."))
+	}()
+	var inside, above unix.Stat_t
+	if err := errors.Join(root.Chdir(), unix.Fstat(int(root.Fd()), &inside), os.Chdir(".."), unix.Stat(".", &above)); err != nil {
+		return err
+	}
+	if inside.Dev != above.Dev || inside.Ino != above.Ino {
+		return errors.New("this program runs in a chroot, and its machines would change the host outside of it\nrun it on the host, or in a container")
+	}
+	return nil
 }
 
 func (s *setup) carryBinds() error {
