@@ -44,6 +44,10 @@ func TestParseThePlansFile(t *testing.T) {
 	if e.Ref().String() != "dev" || e.Count() != 3 {
 		t.Errorf("fleet %s, count %d", e.Ref(), e.Count())
 	}
+	e, err = Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1, members: [old1.example.com]}\n"))
+	if err != nil || e.Count() != 2 {
+		t.Errorf("of one number and one member: %v, %v", e, err)
+	}
 }
 
 // An environment of existing machines is not empty.

@@ -57,8 +57,11 @@ EXIT STATUS
 				if err := o.out.Print(o.env, a, func(t *cli.Table) error { return o.showAnswer(t, a) }); err != nil || a.Found {
 					return err
 				}
-				return fmt.Errorf("cannot find %s for %s: no level of Hiera has it, with release %s and data %d\n%s", q.Key, q.Node, a.Release, a.Generation,
-					"--explain shows where Hiera looked")
+				hint := "give --explain to see where Hiera looked"
+				if q.Explain {
+					hint = "Puppet then uses the default of the class or of the lookup, if there is one"
+				}
+				return fmt.Errorf("cannot find %s for %s: no level of Hiera has it, with release %s and data %d\n%s", q.Key, q.Node, a.Release, a.Generation, hint)
 			})
 		},
 	}

@@ -191,9 +191,14 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 		case len(args) >= least && len(args) <= most:
 			return nil
 		case c.HasSubCommands() && len(args) > 0:
-			var verbs []string
+			var verbs, below []string
 			for _, sub := range c.Commands() {
 				verbs = append(verbs, sub.Name())
+				for _, deep := range sub.Commands() {
+					if deep.Name() == args[0] && !deep.Hidden {
+						below = append(below, sub.Name()+" "+deep.Name())
+					}
+				}
 			}
 			problem := "cannot find verb " + quoted(args[0])
 			lists := args[0] == "ls" || args[0] == "list"
@@ -206,6 +211,8 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 				problem += "\nnodes remove, data unset and env destroy remove things"
 			case args[0] == "rm" && c.Name() == "releases":
 				problem += "\nreleases withdraw and releases prune remove releases"
+			case len(below) > 0:
+				problem += "\ndid you mean " + strings.Join(below, ", ") + "?"
 			case near != "":
 				problem += "\ndid you mean " + near + "?"
 			}

@@ -25,7 +25,8 @@ func newRuns(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "runs NODE [ID|latest] -e ENVIRONMENT", Short: "List a node's runs, or show one run, failures first", Args: arguments(1, 2, "takes a node, and the id of a run to show"),
 		Long: `runs lists a node's runs, the newest first. With an id, or with latest, it shows one run: failed resources first, then the
-changed ones, then Puppet's log. With --follow it prints the newest run, and each later one when the node reports it.`,
+changed ones, then Puppet's log. With puppet.settings.show_diff in the environment file, it shows how the text of files changed. With
+--follow it prints the newest run, and each later one when the node reports it.`,
 		Example: `  pulley runs compute1 -e production
   pulley runs compute1 latest -e production
   pulley runs compute1 -e production --follow`,
@@ -188,6 +189,11 @@ func atCommit(commit string) string {
 	return ", commit " + commit
 }
 
+// kindWords say what a run that failed left on the machine.
+var kindWords = map[agent.Kind]string{
+	agent.Success: "the complete catalog was applied", agent.Untouched: "nothing was applied", agent.Between: "part of the catalog may be applied",
+}
+
 func printRun(w io.Writer, r agent.Run) {
 	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
 	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
@@ -217,7 +223,7 @@ func printRun(w io.Writer, r agent.Run) {
 		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
 	}
 	if r.Problem != (agent.Problem{}) {
-		cli.Cleanf(w, "  problem: %s\n  left the machine %s\n", r.Problem, r.Kind)
+		cli.Cleanf(w, "  problem: %s\n  %s\n", r.Problem, kindWords[r.Kind])
 	}
 	for _, e := range r.Resources {
 		place := ""

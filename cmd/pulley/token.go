@@ -85,17 +85,18 @@ func (o tokenCommand) printToken(text string, t store.Token) {
 		uses = cli.Count(t.Uses, "use")
 	}
 	fmt.Fprintf(o.env.Stderr, "token %s for %s: %s, until %s; it is printed only once\n", t.ID, cli.Clean(tokens.Scope(t)), uses, t.Expires.Format(time.RFC3339))
+	servers, pins := "URL", "FINGERPRINT"
+	if known := o.servers(); len(known) > 0 {
+		servers = strings.Join(known, ",")
+	}
+	if c, err := o.connectionOnly(); err == nil && len(c.Pins) > 0 {
+		pins = strings.Join(c.Pins, ",")
+	}
 	if t.Operator != "" {
-		servers, pins := "URL", "FINGERPRINT"
-		if known := o.servers(); len(known) > 0 {
-			servers = strings.Join(known, ",")
-		}
-		if c, err := o.connectionOnly(); err == nil && len(c.Pins) > 0 {
-			pins = strings.Join(c.Pins, ",")
-		}
 		fmt.Fprintf(o.env.Stderr, "the operator runs: pulley login --servers %s --ca %s --token TOKEN\n", servers, pins)
 	} else {
-		fmt.Fprintf(o.env.Stderr, "put it into a machine's userdata: pulley userdata --token TOKEN; to end it: pulley token revoke %s\n", t.ID)
+		fmt.Fprintf(o.env.Stderr, "put it into a machine's userdata: pulley userdata --token TOKEN; to end it: pulley token revoke %s\n"+
+			"or run on the machine: PULLEY_TOKEN=TOKEN pulley-agent bootstrap --servers %s --ca %s\n", t.ID, servers, pins)
 	}
 	fmt.Fprintln(o.env.Stdout, text)
 }

@@ -125,7 +125,7 @@ func (f *Failure) Hint() string {
 		}
 		return "give the HTTPS port of `pulley serve`, 8443 by default"
 	case ServerTLS:
-		return "write https:// in the address, and give the CA, certificate and key (--cacert, --cert, --key)"
+		return "write https:// in the address, and give the CA, certificate and key (--cacert, --cert, --key): an operator gets them with `pulley login`, a node when it joins with a token"
 	case JoinsPort:
 		return "give the address of etcd, port 2379 by default: `pulley serve` prints it when it starts"
 	case EtcdsPort:

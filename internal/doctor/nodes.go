@@ -294,6 +294,9 @@ func claims(f *facts) (all []Finding) {
 					differ.Params.Nodes = append(differ.Params.Nodes, node+" ("+h.Hostname+")")
 				}
 			}
+			if e.spec != nil && e.spec.Driver() == environments.DriverLocal {
+				continue // its machines have the addresses of their host
+			}
 			for _, c := range h.Refused {
 				if refused++; refused <= oneByOne {
 					all = append(all, Finding{Code: claimRefused, Severity: Warning, Environment: env, Node: node, Params: Params{Subject: c.Value, Nodes: []string{c.Of}}})

@@ -150,6 +150,19 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 	}
 }
 
+// Local machines have the address of their host. A trial must not begin with advice to remove nodes.
+func TestLocalMachinesShareTheirHostsAddress(t *testing.T) {
+	t.Parallel()
+	for driver, want := range map[string]int{environments.DriverLocal: 0, environments.DriverNone: 2} {
+		e := environment{spec: &environments.Environment{Provider: environments.Provider{Driver: driver}}, hosts: map[string]agent.Host{
+			"web1": {Node: "web1", Checked: "10.0.0.1"}, "web2": {Node: "web2", Checked: "10.0.0.1", Refused: []agent.Claim{{Value: "10.0.0.1", Of: "web1"}}},
+		}}
+		if got := claims(&facts{environments: []environment{e}}); len(got) != want {
+			t.Errorf("driver %s: %+v", driver, got)
+		}
+	}
+}
+
 // An environment that could not be examined must not look like one without problems.
 func TestUnexaminedEnvironmentIsNamed(t *testing.T) {
 	t.Parallel()

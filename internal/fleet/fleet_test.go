@@ -142,6 +142,10 @@ func TestExplainMatchesNodeDecision(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, words)
 		}
 	}
+	x.Cause = agent.Cause{Reason: agent.ReasonBackoff, Params: agent.Params{Attempt: &agent.Attempt{Problem: agent.Problem{Text: "no such unit"}}}}
+	if words := x.Words(now); strings.Contains(words, "no such unit") { // the list has it
+		t.Errorf("the last line repeats the problem: %s", words)
+	}
 	if x := Explain(f, dev, "compute1", now); x.Status != nil || x.Action != agent.Take || !strings.Contains(x.Words(now), "has not reported yet") {
 		t.Errorf("without a report: %+v\n%s", x, x.Words(now))
 	}

@@ -296,10 +296,12 @@ func (x Explanation) Words(now time.Time) string {
 		}
 		cli.Cleanf(&b, "  %s  %s: %s\n", mark, r.Question, r.Answer())
 	}
+	why := x.Cause
+	why.Params.Attempt = nil // the list above has its problem
 	if silent {
-		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\nrun `pulley-agent run` on the machine: it names what keeps it from reporting\n", x.Action, x.Sentence())
+		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\nrun `pulley-agent run` on the machine: it names what keeps it from reporting\n", x.Action, why.Sentence())
 	} else {
-		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
+		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, why.Sentence())
 	}
 	if x.Why.Reason == agent.ReasonLockedOut {
 		fmt.Fprintln(&b, JoinAgain(x.Environment, x.Node))

@@ -141,7 +141,7 @@ func TestApplyStopsFailingRole(t *testing.T) {
 		if !r.Unreached() {
 			t.Errorf("machines were made, and their nodes did not join: %+v", r)
 		}
-		for _, says := range []string{"web1", "did not join within 30m", "not begun (create web3, create web4): web1, web2 failed, and replace.failures of web is 1", "(create lb1): lb comes after web"} {
+		for _, says := range []string{"web1", "did not join within 30m0s: it is running, and has not joined yet: its first boot ended; it is retried", "not begun (create web3, create web4): web1, web2 failed, and replace.failures of web is 1", "(create lb1): lb comes after web"} {
 			if err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("it does not say %q:\n%v", says, err)
 			}

@@ -155,7 +155,7 @@ const (
 	WaitsForEnd         Code = "waits_for_end"         // of a machine
 	WaitsForEndAgain    Code = "waits_for_end_again"   // deleted a second time
 	WaitsForList        Code = "waits_for_list"        // the provider does not list it yet
-	WaitsForJoin        Code = "waits_for_join"        // State
+	WaitsForJoin        Code = "waits_for_join"        // State; Problem: of the machine, as the provider reports it
 	WaitsForReport      Code = "waits_for_report"      //
 	WaitsForFirstBoot   Code = "waits_for_first_boot"  // Was: the step; Problem: of that step
 	WaitsForConvergence Code = "waits_for_convergence" // View

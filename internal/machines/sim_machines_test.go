@@ -31,6 +31,8 @@ func (s *model) live(b *box, now time.Time) {
 		case loseIt:
 			b.goneAt = now
 			return
+		case noBoot:
+			b.Problem = "its first boot ended; it is retried"
 		}
 	}
 	if b.State != machines.Running {

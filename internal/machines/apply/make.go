@@ -192,7 +192,7 @@ func register(j *job) error {
 		case m.State == machines.Failed:
 			return false, waits, j.again(m, machines.Reason{Code: machines.MachineFailed, Problem: machines.Quote(m.Problem)})
 		}
-		waits.State = m.State
+		waits.State, waits.Problem = m.State, machines.Quote(m.Problem)
 		return false, waits, nil
 	})
 	if err != nil {

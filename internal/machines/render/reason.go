@@ -128,7 +128,7 @@ var sentences = map[machines.Code]string{
 	machines.WaitsForEnd:         "its machine is not gone yet",
 	machines.WaitsForEndAgain:    "its machine still exists: deleting it again",
 	machines.WaitsForList:        "the provider does not list it yet",
-	machines.WaitsForJoin:        "it is $state, and has not joined yet",
+	machines.WaitsForJoin:        "it is $state, and has not joined yet$because",
 	machines.WaitsForReport:      "it joined, and has not reported yet",
 	machines.WaitsForFirstBoot:   "it joined, and its first boot is at step $was$cause",
 	machines.WaitsForConvergence: "$view",
