@@ -397,6 +397,7 @@ type Desired struct {
 	Remedy      Prose            `json:"-"`                     // with Unreachable: for the person who runs the agent
 	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
 	Removed     Prose            `json:"-"`                     // the removal of the node from the fleet; "": it was not removed, or it is not known
+	Silence     time.Duration    `json:"-"`                     // without a report, before the node counts as silent; 0: DefaultSilence, or not known
 	LockedOut   *Lockout         `json:"-"`                     // since the node's last report; nil: not, or not known
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list

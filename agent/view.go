@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"time"
 
 	"pulley/internal/trust/refusal"
@@ -40,11 +41,12 @@ type View struct {
 	New     bool // it has never converged, although a target is desired for it
 }
 
-// silentAfter is the number of heartbeats that a node may miss. minSilence is the lower limit. ClockOff is how far a clock may be off.
+// silentAfter is the number of heartbeats that a node may miss, whatever the environment says. DefaultSilence is the time without its setting
+// silence. ClockOff is how far a clock may be off.
 const (
-	silentAfter = 3
-	minSilence  = 20 * time.Minute
-	ClockOff    = 5 * time.Minute // a larger lead means a wrong clock, which hides the node's silence
+	silentAfter    = 3
+	DefaultSilence = 20 * time.Minute
+	ClockOff       = 5 * time.Minute // a larger lead means a wrong clock, which hides the node's silence
 )
 
 // Look derives a node's view from its last report (nil: none yet) and its desired state in etcd.
@@ -83,7 +85,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	switch {
 	case d.LockedOut != nil:
 		v.State, v.Cause = Silent, d.lockedOut()
-	case now.After(s.SilentFrom(now)):
+	case now.After(s.SilentFrom(d.Silence, now)):
 		v.State, v.Cause = Silent, Cause{ReasonSilent, Params{At: s.SeenAt}}
 	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
 		v.State, v.Cause = Held, s.retirement(d.Host.Request)
@@ -164,9 +166,9 @@ func (s *Status) retirement(r *Request) Cause {
 const runningSilence = 75 * time.Minute
 
 // SilentFrom returns the time from which a node without a new report counts as silent. The time of a clock that is ahead would hide the silence:
-// then the node reported before the others that reported later.
-func (s *Status) SilentFrom(now time.Time) time.Time {
-	quiet := max(silentAfter*s.Settings.Heartbeat, minSilence)
+// then the node reported before the others that reported later. silence is the setting of the environment; 0: the default.
+func (s *Status) SilentFrom(silence time.Duration, now time.Time) time.Time {
+	quiet := max(silentAfter*s.Settings.Heartbeat, cmp.Or(silence, DefaultSilence))
 	if s.Phase == Running {
 		quiet = max(quiet, runningSilence)
 	}
@@ -182,7 +184,7 @@ func (v View) unheard(d Desired, now time.Time) View {
 		v.State, v.Cause = Missing, Cause{Reason: ReasonUnknownNode}
 	} else if d.LockedOut != nil {
 		v.State = Silent
-	} else if age := now.Sub(d.Host.At); age > minSilence {
+	} else if age := now.Sub(d.Host.At); age > cmp.Or(d.Silence, DefaultSilence) {
 		v.State, v.Cause = Silent, Cause{ReasonNeverReported, Params{At: d.Host.At}}
 	}
 	if d.LockedOut != nil {

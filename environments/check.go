@@ -1,6 +1,7 @@
 package environments
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"pulley/internal/firstboot"
@@ -557,6 +559,10 @@ func (c checker) checkHalves() {
 	}
 	reported := map[string]bool{}
 	for i, r := range c.Roles {
+		if gap := schedule.Longest(cmp.Or(c.UserdataOf(r).Schedule, schedule.Default)); c.Silence > 0 && !reported["silence"] && time.Duration(c.Silence) < 2*gap {
+			reported["silence"] = true
+			c.add(spot{noRole, "silence"}, "write at least "+Duration(2*gap).String()+", twice that time", "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, quoted(r.Name), Duration(gap))
+		}
 		for _, p := range c.UserdataOf(r).Problems() {
 			if !p.Half {
 				continue

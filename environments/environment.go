@@ -41,6 +41,8 @@ type Environment struct {
 
 	Statement Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
 
+	Silence Duration `json:"silence,omitempty" like:"1h" help:"How long a node may report nothing before it counts as silent, from 15m to 720h, and at least three of its heartbeats (default: 20m)."`
+
 	Rollout RolloutPolicy `json:"rollout,omitzero" help:"How staged rollouts of this environment proceed."`
 
 	// The agent reads the trusted extensions from the file in the release (agent/puppet/trusted.go), and ignores stored ones.

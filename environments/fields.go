@@ -63,7 +63,7 @@ func cloudFields(e *Environment) []field {
 // shownFields returns the keys whose values Settings and Diff list.
 func shownFields(e *Environment) []field {
 	return slices.DeleteFunc(fieldsOf(e), func(f field) bool {
-		return f.key == "stack" || f.key == "signatures" || f.key == "statement" || f.key == "roles"
+		return f.key == "stack" || f.key == "signatures" || f.key == "statement" || f.key == "silence" || f.key == "roles"
 	})
 }
 

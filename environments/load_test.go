@@ -98,7 +98,7 @@ func TestLoadRefusesSets(t *testing.T) {
 		{"an empty part", "web..x=1", "--set web..x=1: it is not PATH=VALUE | write it like compute.cardinality=5"},
 		{"a role with a slip", "wep.cardinality=5", `--set wep.cardinality=5: there is no role and no key "wep" | did you mean web?`},
 		{"a role that there is not", "lb.cardinality=5", `--set lb.cardinality=5: there is no role and no key "lb" | did you mean db?`},
-		{"something else", "elsewhere=5", `--set elsewhere=5: there is no role and no key "elsewhere" | it begins with a role or a key of the file: web, db, stack, provider, flavors, images, networks, signatures, statement, rollout, trusted, layers, nodes, enc, puppet, hosts, applications, userdata and roles`},
+		{"something else", "elsewhere=5", `--set elsewhere=5: there is no role and no key "elsewhere" | it begins with a role or a key of the file: web, db, stack, provider, flavors, images, networks, signatures, statement, silence, rollout, trusted, layers, nodes, enc, puppet, hosts, applications, userdata and roles`},
 		{"a key with a slip", "web.cardinalty=5", `--set web.cardinalty=5: role "web" has no key "cardinalty" | did you mean cardinality?`},
 		{"a complete role", "web=5", `--set web=5: "web" is a role, and no single value | write it like web.cardinality=5`},
 		{"a list", "db.after=web", `--set db.after=web: "after" is a list, and only single values can be set | change the file for that`},

@@ -93,7 +93,7 @@ func TestParseRefuses(t *testing.T) {
 		{"roles without a value", "roles:\n", "dev.yaml:1:7: roles has no value, it has to be keys with values"},
 		{"roles as a list", "roles:\n  - web", "dev.yaml:2:3: roles is a list, it has to be keys with values"},
 		{"an unknown key that is near", "role:\n  web: {cardinality: 1}\n", `dev.yaml:1:1: an environment has no key "role" | did you mean roles?`},
-		{"an unknown key", "roles: {}\ncolour: red\n", `dev.yaml:2:1: an environment has no key "colour" | its keys are stack, provider, flavors, images, networks, signatures, statement, rollout, trusted, layers, nodes, enc, puppet, hosts, applications, userdata and roles`},
+		{"an unknown key", "roles: {}\ncolour: red\n", `dev.yaml:2:1: an environment has no key "colour" | its keys are stack, provider, flavors, images, networks, signatures, statement, silence, rollout, trusted, layers, nodes, enc, puppet, hosts, applications, userdata and roles`},
 		{"an unknown key of a role that is near", role("    cardinalty: 1\n"), `dev.yaml:3:5: role "web" has no key "cardinalty" | did you mean cardinality?`},
 		{"another word for cardinality", role("    replicas: 1\n"), `dev.yaml:3:5: role "web" has no key "replicas" | did you mean cardinality?`},
 		{"an unknown key of a role, and cardinality missing", role("    colour: red\n"),

@@ -180,7 +180,7 @@ func timeFlaw(key string, d Duration) *Error {
 	switch key {
 	case "statement", "deadline", "progress":
 		limit = Duration(maxStatement)
-	case "alive":
+	case "alive", "silence":
 		if limit = Duration(maxAlive); d > 0 && d < Duration(minAlive) {
 			return &Error{Problem: fmt.Sprintf("it is %s, at least %s are needed", d, Duration(minAlive)), Advice: "nodes report each 5 minutes: a shorter time would take living nodes for dead ones"}
 		}

@@ -99,7 +99,7 @@ func runsOf(f store.FleetState, scope store.Scope) map[string]string {
 // silentIn lists the silent nodes of a scope.
 func silentIn(f store.FleetState, scope store.Scope, now time.Time) (nodes []string) {
 	for node, h := range f.Hosts {
-		if st, reported := f.Statuses[node]; scope.Has(h.Role, node) && reported && now.After(st.SilentFrom(now)) {
+		if st, reported := f.Statuses[node]; scope.Has(h.Role, node) && reported && now.After(st.SilentFrom(f.Desires.Silence(), now)) {
 			nodes = append(nodes, node)
 		}
 	}

@@ -117,7 +117,11 @@ func (w World) LastReport(node string) (at time.Time, ok bool) {
 // SilentFrom returns the time from which a node counts as silent unless it reports again.
 func (w World) SilentFrom(node string) time.Time {
 	st := w.Statuses[node]
-	return st.SilentFrom(w.Now)
+	silence := time.Duration(0)
+	if w.Old != nil {
+		silence = time.Duration(w.Old.Silence)
+	}
+	return st.SilentFrom(silence, w.Now)
 }
 
 // Reported reports whether a node's last report is from the machine in its record, and not from an earlier one. A

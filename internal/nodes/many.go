@@ -28,6 +28,7 @@ type Many struct {
 	queue       []string             // nodes without a request, in order
 	busy        map[string]time.Time // since when nodes of the queue were seen in a run
 	asked       map[string]asked
+	silence     time.Duration // setting of the environment
 }
 
 type asked struct {
@@ -86,6 +87,13 @@ func Select(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet
 // only after Deadline without an answer. Deadlines do not count this time.
 func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, names []string) (all []RanNode, err error) {
 	m.queue, m.busy, m.asked = slices.Clone(names), map[string]time.Time{}, map[string]asked{}
+	spec, _, err := s.Environments.Spec(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if spec != nil {
+		m.silence = time.Duration(spec.Silence)
+	}
 	poll := m.Poll
 	if poll == 0 {
 		poll = answerPoll
@@ -163,7 +171,7 @@ func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, e
 	for _, node := range names {
 		one, status := m.asked[node], statuses[node]
 		a := status.Answer
-		running := status.Phase == agent.Running && !now.After(status.SilentFrom(now))
+		running := status.Phase == agent.Running && !now.After(status.SilentFrom(m.silence, now))
 		switch waited := now.Sub(one.at); {
 		case a != nil && a.ID == one.request.ID && a.Cause != nil:
 			ended(RanNode{Node: node, End: Refused, Why: a.Sentence()})
@@ -216,7 +224,7 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, e
 		case !reported:
 			ended(RanNode{Node: node, End: Silent, Why: "it never reported"})
 			continue
-		case now.After(status.SilentFrom(now)):
+		case now.After(status.SilentFrom(m.silence, now)):
 			ended(RanNode{Node: node, End: Silent, Why: "it last reported at " + status.SeenAt.UTC().Format(time.RFC3339)})
 			continue
 		case status.Phase == agent.Running:

@@ -63,6 +63,23 @@ func Parse(text string) (cron.Schedule, error) {
 	return parse(text)
 }
 
+// ticksSeen is the number of ticks among which Longest looks for the longest pause.
+const ticksSeen = 3000
+
+// Longest returns the longest time between two ticks of a schedule; 0 for none that Parse reads.
+func Longest(text string) (gap time.Duration) {
+	s, err := Parse(text)
+	if err != nil {
+		return 0
+	}
+	at := s.Next(time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC))
+	for range ticksSeen {
+		next := s.Next(at)
+		gap, at = max(gap, next.Sub(at)), next
+	}
+	return gap
+}
+
 // parse reads five fields or a name.
 func parse(text string) (cron.Schedule, error) {
 	if !strings.HasPrefix(text, "@") {

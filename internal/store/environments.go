@@ -82,10 +82,11 @@ func (s *Environments) HasPuppetServers(ctx context.Context, env string) (bool, 
 	return len(of.Puppet.Servers) > 0, nil
 }
 
-// demands is the part of an environment that nodes and signers obey.
+// demands is the part of an environment that nodes and signers obey, and that judges nodes.
 type demands struct {
 	Signatures string                `json:"signatures"`
 	Statement  environments.Duration `json:"statement"`
+	Silence    environments.Duration `json:"silence"`
 }
 
 func demandsOf(specs []*etcd.KV) (d demands) {

@@ -130,6 +130,7 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	var confirmed *agent.Confirmation
 	_, err := s.db.Read(ctx, guards,
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
+			f.Desires.demands = demandsOf([]*etcd.KV{kv})
 			f.Spec, err = decodeSpec(kv)
 			return err
 		}},
@@ -143,6 +144,9 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	}
 	if h := f.Hosts[node]; h.Retires() && (confirmed == nil || !confirmed.Confirms(*h.Request, h.MachineID)) {
 		f.Unconfirmed = []string{node}
+	}
+	if err := s.compare(ctx, ref, f.Statuses); err != nil {
+		return FleetState{}, fmt.Errorf("cannot read the reports of %s: %w", ref, err)
 	}
 	role := f.RoleOf(node)
 	target := func(scope etcd.Scope, put func(agent.Target)) etcd.Point {
@@ -371,7 +375,24 @@ func (s *Fleet) StatusesOf(ctx context.Context, ref environments.Ref, names []st
 			return nil, fmt.Errorf("cannot read the statuses of nodes of %s: %w", ref, err)
 		}
 	}
-	return all, nil
+	return all, etcd.Wrap(s.compare(ctx, ref, all), "cannot read the reports of %s", ref)
+}
+
+// compare compares statuses whose clocks are ahead with those of all nodes, as statuses does. Without such a clock it reads nothing.
+func (s *Fleet) compare(ctx context.Context, ref environments.Ref, some map[string]agent.Status) error {
+	now := time.Now()
+	ahead := func(st agent.Status) bool { return st.SeenAt.Sub(now) > agent.ClockOff }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(some)), ahead) {
+		return nil
+	}
+	all, _, err := s.statuses(ctx, ref)
+	for node, st := range some {
+		if other, read := all[node]; read && ahead(st) {
+			st.Before = other.Before
+			some[node] = st
+		}
+	}
+	return err
 }
 
 // HostNames lists names of the host list that begin with a prefix, at most limit.

@@ -121,11 +121,14 @@ type Desires struct {
 	revisions    map[string]int64 // of each target's key
 }
 
+// Silence is how long a node may report nothing; 0: agent.DefaultSilence.
+func (d Desires) Silence() time.Duration { return time.Duration(d.demands.Silence) }
+
 // For returns the targets of one node.
 func (d Desires) For(role, node string) agent.Desired {
 	return agent.Desired{
 		Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node], Agent: d.Agents.For(role, node),
-		Job: d.Job,
+		Job: d.Job, Silence: d.Silence(),
 	}
 }
 

@@ -681,16 +681,22 @@ func TestSilentFromMatchesAgent(t *testing.T) {
 		beat  time.Duration
 		phase agent.Phase
 		quiet time.Duration
+		set   environments.Duration
 	}{
-		{0, agent.Idle, 20 * time.Minute},
-		{time.Minute, agent.Idle, 20 * time.Minute},
-		{10 * time.Minute, agent.Idle, 30 * time.Minute},
-		{10 * time.Minute, agent.Running, 75 * time.Minute},
-		{time.Hour, agent.Running, 3 * time.Hour},
+		{0, agent.Idle, 20 * time.Minute, 0},
+		{time.Minute, agent.Idle, 20 * time.Minute, 0},
+		{10 * time.Minute, agent.Idle, 30 * time.Minute, 0},
+		{10 * time.Minute, agent.Running, 75 * time.Minute, 0},
+		{time.Hour, agent.Running, 3 * time.Hour, 0},
+		{5 * time.Minute, agent.Idle, 15 * time.Minute, environments.Duration(15 * time.Minute)},
+		{10 * time.Minute, agent.Idle, 30 * time.Minute, environments.Duration(15 * time.Minute)},
+		{5 * time.Minute, agent.Idle, 2 * time.Hour, environments.Duration(2 * time.Hour)},
+		{5 * time.Minute, agent.Running, 2 * time.Hour, environments.Duration(2 * time.Hour)},
 	} {
 		st := agent.Status{SeenAt: noon, Phase: c.phase}
 		st.Settings.Heartbeat = c.beat
-		at, d := st.SilentFrom(noon), agent.Desired{Host: &agent.Host{At: noon}}
+		w := machines.World{Now: noon, Old: &environments.Environment{Silence: c.set}, Statuses: map[string]agent.Status{"web1": st}}
+		at, d := w.SilentFrom("web1"), agent.Desired{Host: &agent.Host{At: noon}, Silence: time.Duration(c.set)}
 		if !at.Equal(noon.Add(c.quiet)) {
 			t.Errorf("with a heartbeat of %s, %s: it is silent from %s, want after %s", c.beat, c.phase, at, c.quiet)
 		}

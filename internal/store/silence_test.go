@@ -1,0 +1,85 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/rollout"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// One reader with another silence, or that believes a clock that is ahead, would contradict the others about the same node.
+func TestAllReadersJudgeSilenceAlike(t *testing.T) {
+	t.Parallel()
+	s := etcdtest.Start(t)
+	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	ctx, now := t.Context(), time.Now()
+	spec := &environments.Environment{Name: "dev", Silence: environments.Duration(15 * time.Minute), Roles: []environments.Role{{Name: "web", Cardinality: 3}}}
+	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
+		t.Fatal(err)
+	}
+	// The clock of web2 is ahead, and web1 reported long ago, but after it.
+	names := []string{"web2", "web1", "web3"}
+	for i, at := range []time.Time{now.Add(24 * time.Hour), now.Add(-17 * time.Minute), now.Add(-10 * time.Minute)} {
+		for _, err := range []error{
+			st.Fleet.Register(ctx, "dev", agent.Host{Node: names[i], Role: "web", At: now}),
+			st.Node.Report(ctx, agent.Identity{Node: names[i], Environment: "dev"}, agent.Status{Node: names[i], Role: "web", SeenAt: at}, nil, nil),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w, err := st.Machines.World(ctx, dev, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := st.Campaigns.Observe(ctx, dev, campaignOf(t, st), rollout.Needs{Nodes: names}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some, err := st.Fleet.StatusesOf(ctx, dev, names[:2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, silent := range map[string]bool{"web1": true, "web2": true, "web3": false} {
+		f, err := st.Fleet.State(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := st.Fleet.One(ctx, dev, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func(f store.FleetState) bool {
+			said := f.Statuses[node]
+			return agent.Look(&said, f.Desired("web", node), now).State == agent.Silent
+		}
+		got := map[string]bool{"the fleet": look(f), "the node alone": look(one), "the machines": w.Views[node].State == agent.Silent, "a rollout": o.Nodes[node].View.State == agent.Silent}
+		if said, read := some[node]; read {
+			got["some statuses"] = now.After(said.SilentFrom(15*time.Minute, now))
+		}
+		for reader, is := range got {
+			if is != silent {
+				t.Errorf("%s calls %s silent: %t", reader, node, is)
+			}
+		}
+	}
+}
+
+// campaignOf returns a campaign of no nodes, with the targets of the environment.
+func campaignOf(t *testing.T, st *store.Store) *store.Campaign {
+	t.Helper()
+	d, err := st.Targets.Desires(t.Context(), dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &store.Campaign{Plan: rollout.Plan{ID: "r1", Kind: rollout.Take}, Desires: d}
+}
