@@ -179,6 +179,9 @@ func (c *ConfLine) take(name string, before []ConfLine) {
 				c.Refused = name + " is a boolean"
 			}
 		}
+		if strings.Contains(c.Value, "\x00") && slices.Contains([]string{"modulepath", "manifest", "config_version"}, name) {
+			c.Refused = name + " contains a NUL byte"
+		}
 		if name == "environment_timeout" && !confTimeout.MatchString(c.Value) {
 			c.Refused = name + " is no number of seconds, as 5m, and not unlimited"
 		}

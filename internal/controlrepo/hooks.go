@@ -2,6 +2,7 @@ package controlrepo
 
 import (
 	"bytes"
+	"path"
 	"strings"
 )
 
@@ -15,9 +16,32 @@ func (r *reading) checkHooks() {
 		default:
 			if why := unstartable(r.heads[name]); why != "" {
 				r.add(finding(HookStart, name, 1, 0, why))
+			} else if program := interpreter(r.heads[name]); program != "" && !shells[path.Base(program)] {
+				r.add(finding(HookInterpreter, name, 1, 0, program))
 			}
 		}
 	}
+}
+
+// shells are the interpreters that each node has.
+var shells = map[string]bool{"sh": true, "bash": true}
+
+// interpreter returns the program that a script's first line names, also by env; "" for other programs.
+func interpreter(program []byte) string {
+	first, _, _ := bytes.Cut(program, []byte("\n"))
+	line, isScript := bytes.CutPrefix(first, []byte("#!"))
+	words := strings.Fields(string(line))
+	if !isScript || len(words) == 0 {
+		return ""
+	}
+	if path.Base(words[0]) == "env" {
+		for _, word := range words[1:] {
+			if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
+				return word
+			}
+		}
+	}
+	return words[0]
 }
 
 // unstartable returns why Linux does not start a program: it is no binary, and its first line names no interpreter.

@@ -23,6 +23,11 @@ func TestUnreadFolders(t *testing.T) {
 	if l := parseLayout("modulepath = .:../x:$basemodulepath\nmanifest = /etc/site.pp\n"); l.manifest != "" || len(l.modulepath) != 1 || l.autoloaded("m/manifests/a/b.pp") != "m::a::b" {
 		t.Errorf("%+v", l)
 	}
+	for _, text := range []string{"modulepath = a\x00b\n", "manifest = m\x00\n", "config_version = \x00x\n"} { // every run ends with an ArgumentError of Ruby
+		if l := parseLayout(text); len(l.faults) != 1 || l.faults[0].Rule != EnvironmentConf {
+			t.Errorf("%q: %+v", text, l.faults)
+		}
+	}
 	l := parseLayout("modulepath = $environmentpath/$environment/site:$codedir/environments/dev/x:$basemodulepath\nmanifest = $codedir/environments/$environment/m\n")
 	if l.manifest != "" || len(l.modulepath) != 1 || l.modulepath[0] != "x" || len(l.literal) != 2 || l.literal[1].line != 2 {
 		t.Errorf("Puppet does not replace $environment: %+v", l)

@@ -34,6 +34,7 @@ const (
 	DeclaredTwice       Rule = "declared_twice"
 	LFSPointer          Rule = "lfs_pointer"
 	HookStart           Rule = "hook_start"
+	HookInterpreter     Rule = "hook_interpreter"
 	EnvironmentConf     Rule = "environment_conf"
 	EnvironmentConfOdd  Rule = "environment_conf_odd"
 	CodeDirectory       Rule = "code_directory"
@@ -127,6 +128,7 @@ var Rules = []RuleText{
 	{LookupFails, Warning, "the runs of the nodes that look up the key fail", "correct the value: Puppet takes texts, numbers, booleans, null, lists and mappings, and options as https://www.puppet.com/docs/puppet/8/hiera_merging has them"},
 	{DataMapping, Warning, "the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails", "write a mapping of keys to values, with a blank behind each colon, or delete the file"},
 	{ByteOrderMark, Warning, "the file begins with a byte order mark, and Puppet reads its first key at most", "save the file as UTF-8 without a byte order mark"},
+	{HookInterpreter, Warning, "nodes without the interpreter of the hook cannot start it", "install it on the nodes before the release, or write the hook for /bin/sh"},
 	{EnvironmentConfOdd, Warning, "Puppet does not read environment.conf as it looks", "correct the line: its settings are modulepath, manifest, config_version and environment_timeout"},
 	{ClassMissing, Warning, "no module has this class: the nodes that include it fail", "add the manifest, or correct the name; the class a::b::c is in MODULEPATH/a/manifests/b/c.pp"},
 	{TypeMissing, Warning, "no module has this resource type: the nodes that evaluate the code fail", "add the module that has it, or correct the name"},

@@ -317,6 +317,23 @@ func TestHooksThatCannotStart(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, report.Findings, err)
 		}
 	}
+	for line, want := range map[string]string{
+		"/bin/sh -e": "", "/usr/bin/env bash": "", "/usr/bin/env -S python3 -u": "python3", "/opt/puppetlabs/puppet/bin/ruby": "/opt/puppetlabs/puppet/bin/ruby", "/usr/bin/env A=b sh": "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "hosts.d", "good"), []byte("#!"+line+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		report, err := Validate(t.Context(), dir, Options{})
+		got := ""
+		for _, f := range report.Findings {
+			if f.Rule == HookInterpreter {
+				got += f.detail
+			}
+		}
+		if got != want || err != nil {
+			t.Errorf("the interpreter of %s: %q, %v", line, got, err)
+		}
+	}
 }
 
 // All manifests must be parsed, in one run.

@@ -81,6 +81,10 @@ func (f *Folder) readPuppetfile(o Options) (*puppetfile, error) {
 		return nil, nil
 	}
 	text, err := readIn(f.Root, puppetfileName, maxPuppetfile)
+	// r10k reads a link that leads out of the folder, but in a copy or at another commit it leads elsewhere
+	if target, notLink := os.Readlink(filepath.Join(f.Root, puppetfileName)); notLink == nil && err != nil {
+		return nil, fmt.Errorf("cannot read the Puppetfile: it is a link to %s, which is outside of the folder or missing\nreplace the link by the file, or give --puppetfile ignore", target)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the Puppetfile: %w", err)
 	}

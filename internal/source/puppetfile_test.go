@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,6 +88,14 @@ func TestPuppetfileWithoutATool(t *testing.T) {
 	f = open(t, dir, Options{})
 	if f.Root != dir || f.Facts.Modules != "" || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "in the folder are published unchanged") {
 		t.Errorf("%+v", f)
+	}
+	for _, target := range []string{"../elsewhere/Puppetfile", "missing"} { // a release without its modules
+		if err := errors.Join(os.Remove(filepath.Join(dir, "Puppetfile")), os.Symlink(target, filepath.Join(dir, "Puppetfile"))); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Dir(dir), map[string]string{"elsewhere/Puppetfile": "mod 'a/ntp'\n"})
+		refused(t, dir, Options{}, "cannot read the Puppetfile: it is a link to "+target+", which is outside of the folder or missing\nreplace the link by the file")
+		open(t, dir, Options{Modules: NoTool})
 	}
 	if _, err := ParseResolver("librarian"); err == nil {
 		t.Error("an unknown tool was accepted")
