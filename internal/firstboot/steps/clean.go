@@ -48,7 +48,7 @@ func Clean(ctx context.Context, flags nodeconfig.Flags, env cli.Env, dry bool) (
 		return Cleaned{}, errors.New("cannot clean this machine: its old puppet agent is disabled, and only Pulley knows how it was\n" +
 			"run `pulley-agent takeover undo`, which starts the old agent again, and repeat the command")
 	}
-	if !dry {
+	if _, err := os.Lstat(b.stateDir()); err == nil && !dry {
 		release, err := b.standstill()
 		if err != nil {
 			return Cleaned{}, err
