@@ -74,11 +74,12 @@ type manager interface {
 func (i *Installer) Ensure(ctx context.Context) error {
 	works, err := i.works(ctx)
 	var old *tooOldError
+	other := i.own() && i.Package+i.Repository == "" // what would be installed is not what runs use
 	// Without a package of the operator's choice, the machine's repositories are those that the old one came from.
 	switch {
-	case works, errors.As(err, &old) && (i.Package+i.Version+i.Repository == "" || i.own()):
+	case works, errors.As(err, &old) && (other || i.Package+i.Version+i.Repository == ""):
 		return err
-	case i.own():
+	case other:
 		return i.broken()
 	}
 	m, err := i.manager()
@@ -170,9 +171,9 @@ func (e *tooOldError) Error() string {
 // versionLine matches the output of puppet --version; warnings of Ruby may be before it.
 var versionLine = regexp.MustCompile(`(?m)^(\d+)\.\d+\.\S+$`)
 
-// own reports whether the configured Puppet is none of a package: no installation makes it work.
+// own reports whether the configured Puppet is in none of the packages that are installed by default: they do not make it work.
 func (i *Installer) own() bool {
-	return i.Program != "" && i.Program != "puppet" && !slices.Contains([]string{aioBin, "/usr/bin"}, filepath.Dir(i.Program))
+	return i.Program != "" && i.Program != "puppet" && !slices.Contains([]string{aioBin, "/opt/puppetlabs/puppet/bin", "/usr/bin"}, filepath.Dir(i.Program))
 }
 
 // broken is the error of a configured Puppet that does not start: another one would be of no use.

@@ -271,17 +271,19 @@ func TestConfiguredPuppetMustStart(t *testing.T) {
 		"cannot use Puppet 5.5.22 (": func(b *bare) { b.ownPuppet("5.5.22", nil) },
 	} {
 		b := newBare(t, "usr/bin/apt-get")
-		b.Package, b.out["policy puppet-agent"] = "puppet-agent", candidate
+		b.Version, b.out["policy puppet-agent"] = "8.10.0-1", candidate
 		b.place("usr/bin/puppet")
 		spoil(b)
 		if err := b.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), b.Program) || len(b.commands) > 0 {
 			t.Errorf("%s: %v after %q", want, err, b.commands)
 		}
 	}
-	b := newBare(t, "usr/bin/apt-get") // the package brings it
-	b.Program, b.out["policy puppet-agent"] = "/opt/puppetlabs/bin/puppet", candidate
-	if err := b.Ensure(t.Context()); err != nil && !strings.Contains(err.Error(), "/opt/puppetlabs/bin/puppet") || len(b.commands) < 4 {
-		t.Errorf("%v after %q", err, b.commands)
+	for program, name := range map[string]string{"/opt/puppetlabs/bin/puppet": "", "/opt/puppetlabs/puppet/bin/puppet": "", "/opt/corp/bin/puppet": "corp-puppet"} {
+		b := newBare(t, "usr/bin/apt-get") // the package may bring it
+		b.Program, b.Package, b.out["policy puppet-agent"], b.out["policy corp-puppet"] = program, name, candidate, strings.Replace(candidate, "puppet-agent", "corp-puppet", 1)
+		if err := b.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), program) || len(b.commands) < 4 {
+			t.Errorf("%v after %q", err, b.commands)
+		}
 	}
 }
 

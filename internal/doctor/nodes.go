@@ -130,20 +130,21 @@ func nodes(f *facts) (all []Finding) {
 			all = append(all, found)
 		}
 		ahead, rivals := Finding{Code: clocksAhead, Params: Params{Count2: hosts}}, Finding{Code: otherPuppet, Params: Params{Count2: hosts}}
-		unscheduled := Finding{Code: notScheduled, Params: Params{Count2: hosts}}
+		unscheduled := map[agent.Prose]*Finding{}
 		for _, n := range e.nodes {
 			if p := &rivals.Params; n.Rivals != "" {
 				if p.Count++; p.Count <= someOf {
 					p.Nodes = append(p.Nodes, n.Node+" ("+n.Rivals+")")
 				}
 			}
-			if p := &unscheduled.Params; n.Unscheduled != "" {
-				why, remedy, _ := strings.Cut(string(n.Unscheduled), "\n")
-				if p.Count++; p.Count == 1 {
-					p.Text, p.Hint = agent.Prose(why), agent.Prose(remedy)
+			if why, remedy, _ := strings.Cut(string(n.Unscheduled), "\n"); why != "" {
+				found := unscheduled[n.Unscheduled]
+				if found == nil {
+					found = &Finding{Code: notScheduled, Params: Params{Count2: hosts, Text: agent.Prose(why), Hint: agent.Prose(remedy)}}
+					unscheduled[n.Unscheduled] = found
 				}
-				if p.Count <= someOf {
-					p.Nodes = append(p.Nodes, n.Node)
+				if found.Params.Count++; found.Params.Count <= someOf {
+					found.Params.Nodes = append(found.Params.Nodes, n.Node)
 				}
 			}
 			if p := &ahead.Params; n.View.ClockAhead > 0 && n.State != agent.FailedState && n.State != agent.Stuck && n.State != agent.Silent {
@@ -155,7 +156,11 @@ func nodes(f *facts) (all []Finding) {
 				}
 			}
 		}
-		for _, found := range []Finding{ahead, rivals, unscheduled} {
+		findings := []Finding{ahead, rivals}
+		for _, why := range slices.Sorted(maps.Keys(unscheduled)) {
+			findings = append(findings, *unscheduled[why])
+		}
+		for _, found := range findings {
 			if found.Severity, found.Environment = Warning, env; found.Params.Count > 0 {
 				all = append(all, found)
 			}

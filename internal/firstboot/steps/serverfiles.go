@@ -92,13 +92,16 @@ func withAgentSettings(text string, settings map[string]string) string {
 		out.WriteString(line)
 	}
 	if !placed {
-		out.WriteString(confBegin + "\n[agent]\n" + lines + confEnd + "\n")
+		out.WriteString("[agent]\n" + confBegin + "\n" + lines + confEnd + "\n")
 	}
 	return out.String()
 }
 
-// withoutAgentSettings reverts withAgentSettings.
+// withoutAgentSettings reverts withAgentSettings. It keeps a section with settings of the owner.
 func withoutAgentSettings(text string) string {
+	if rest, block, made := strings.Cut(text, "[agent]\n"+confBegin+"\n"); made && strings.Index(block, confEnd) == len(block)-len(confEnd+"\n") {
+		text = rest
+	}
 	var out strings.Builder
 	for line := range strings.Lines(withoutBlock(text, confBegin, confEnd)) {
 		out.WriteString(strings.TrimPrefix(line, confOff))

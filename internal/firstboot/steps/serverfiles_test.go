@@ -47,7 +47,7 @@ func TestHostsBlockChangesNoOtherLine(t *testing.T) {
 func TestAgentSettingsKeepTheRestOfPuppetConf(t *testing.T) {
 	ours := map[string]string{"server": "eu1.example", "certname": "web1"}
 	const block = confBegin + "\ncertname = web1\nserver = eu1.example\n" + confEnd + "\n"
-	made := strings.Replace(block, "\n", "\n[agent]\n", 1)
+	const made = "[agent]\n" + block
 	for name, c := range map[string]struct{ before, after string }{
 		"no file":                {"", made},
 		"no section":             {"# mine\n[main]\nserver = old\n", "# mine\n[main]\nserver = old\n" + made},
@@ -62,6 +62,10 @@ func TestAgentSettingsKeepTheRestOfPuppetConf(t *testing.T) {
 		}
 		if again := withAgentSettings(got, ours); again != got {
 			t.Errorf("%s: the second time %q", name, again)
+		}
+		const later = "noop = true\n"
+		if kept := withoutAgentSettings(got + later); strings.HasSuffix(got, confEnd+"\n") && !strings.HasSuffix(kept, "[agent]\n"+later) {
+			t.Errorf("%s: a setting of the owner is in another section: %q", name, kept)
 		}
 		if back := withoutAgentSettings(got); back != c.before && back != c.before+"\n" && !strings.Contains(c.before, confBegin) {
 			t.Errorf("%s: without Pulley's settings %q, want %q", name, back, c.before)

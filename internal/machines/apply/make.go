@@ -298,10 +298,10 @@ func converge(j *job) error {
 	})
 }
 
-// lockedOut returns an error if etcd refuses the node's machine: no wait ends that.
+// lockedOut returns an error if etcd refuses the node's machine: no wait ends that. It may have refused the machine before.
 func (j *job) lockedOut(s snapshot) error {
 	v := s.World.Views[j.step.Node]
-	if v.Reason != agent.ReasonLockedOut {
+	if v.Reason != agent.ReasonLockedOut || j.record != nil && v.Params.At.Before(j.record.At) {
 		return nil
 	}
 	return fmt.Errorf("it is %s\nsee pulley explain %s", render.Reason(machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)), j.step.Node)
