@@ -112,7 +112,7 @@ func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error 
 		return err
 	}
 	if len(r.Excluded) > 0 {
-		fmt.Fprintf(o.env.Stdout, "not in it, because of a release of their own or of their role: %s\n", nodeNames(r.Excluded))
+		fmt.Fprintf(o.env.Stdout, "not in it, because of a desired version of their own or of their role: %s\n", nodeNames(r.Excluded))
 	}
 	if len(r.Daemons) > 0 {
 		fmt.Fprintf(o.env.Stdout, "not in it, because Puppet's own daemon runs there: %s\n", nodeNames(r.Daemons))

@@ -49,7 +49,7 @@ func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
 		return "it began, and did not answer before its deadline; it keeps its place in the batch"
 	}
 	if slices.Contains(r.Excluded, node) {
-		return "not in it: it has a release of its own, or of its role"
+		return "not in it: it has a desired version of its own, or of its role"
 	}
 	if slices.Contains(r.Daemons, node) {
 		return "not in it: Puppet's own daemon runs on the machine"
