@@ -104,6 +104,8 @@ type RolloutNode struct {
 	Skip  rollout.SkipCode     `json:"skip,omitempty"`
 	Run   string               `json:"run,omitempty"` // that failed
 
+	Problem agent.Problem `json:"problem,omitzero"` // of the agent that the node dropped or refused
+
 	Does []applications.Name `json:"does,omitempty"` // of a job: the components of the node
 }
 
@@ -493,7 +495,11 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	}
 	for node, f := range s.Failed {
 		if _, running := s.Slots[node]; !running {
-			r.Members = append(r.Members, RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Cause: f.Cause, Run: f.Run})
+			n := RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Cause: f.Cause, Run: f.Run}
+			if f.Code == rollout.AgentDropped || f.Code == rollout.NodeRefused {
+				n.Problem = f.Problem
+			}
+			r.Members = append(r.Members, n)
 		}
 	}
 	for _, node := range s.Again {

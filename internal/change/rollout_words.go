@@ -160,7 +160,14 @@ func (n RolloutNode) Words() string {
 	if n.Cause != "" {
 		return n.Code.Words() + ": " + string(n.Cause)
 	}
-	return n.Code.Words()
+	words := n.Code.Words()
+	if n.Problem.Code != "" {
+		if n.Code == rollout.NodeRefused {
+			words = "it refused the agent"
+		}
+		words += ": " + n.Problem.String()
+	}
+	return words
 }
 
 // rank orders nodes in progress first, then failed ones, then those that are ordered again, then skipped ones.

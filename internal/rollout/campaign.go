@@ -201,7 +201,7 @@ type Slot struct {
 // Failure is the cause for which a node failed.
 type Failure struct {
 	Code    FailureCode   `json:"code"`
-	Problem agent.Problem `json:"problem,omitzero"` // of its run
+	Problem agent.Problem `json:"problem,omitzero"` // of its run, without a text; of its agent
 	Run     string        `json:"run,omitempty"`
 	Cause   UnreadyCause  `json:"cause,omitempty"` // of NotReady
 

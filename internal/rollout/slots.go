@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // ended frees a node's slot.
@@ -19,8 +20,32 @@ func (a *advance) put(node string, s Slot) {
 
 // fail counts a failure. A node that keeps its slot may run.
 func (a *advance) fail(node string, f Failure) {
-	f.Problem.Text = "" // the run record has it
 	a.s.Failed[node], a.changed = f, true
+}
+
+// The state is one value: it keeps the texts of so many failures, of so many bytes each.
+const keptTexts, textBytes = 100, 200
+
+// bounded limits the text of a failure. The record of a run has it; of its agent, the node's status has no text without the order.
+func (a *advance) bounded(f Failure) Failure {
+	if a.p.Agent.Version == "" || f.Problem.Text == "" {
+		f.Problem.Text = ""
+		return f
+	}
+	if a.texts == 0 {
+		for _, other := range a.s.Failed {
+			a.texts += min(1, len(other.Problem.Text))
+		}
+		for _, slot := range a.s.Slots {
+			a.texts += min(1, len(slot.Problem.Text))
+		}
+	}
+	text := ""
+	if a.texts++; a.texts <= keptTexts {
+		text = clip.Text(string(f.Problem.Text), textBytes)
+	}
+	f.Problem.Text = agent.Prose(text)
+	return f
 }
 
 // order gives a node a slot.
@@ -103,10 +128,10 @@ func (a *advance) judge(node string) {
 		a.compare(node, slot, n)
 		a.healthy(node, slot, n)
 	case failed:
-		a.fail(node, v.failure)
+		a.fail(node, a.bounded(v.failure))
 		a.ended(node)
 	case refusedTarget:
-		a.put(node, withdrawn(slot, v.failure, ""))
+		a.put(node, withdrawn(slot, a.bounded(v.failure), ""))
 	case doubtful:
 		stop := Stop{Code: StopDoubtful, Node: node, Run: n.Status.LastRun}
 		seen := stop.Run
@@ -164,7 +189,6 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 
 // withdrawn returns a slot whose assignment is to be deleted, and the failure or the skip that follows.
 func withdrawn(s Slot, why Failure, skip SkipCode) Slot {
-	why.Problem.Text = ""
 	s.State, s.Why, s.Problem, s.Skip, s.Since = Withdrawing, why.Code, why.Problem, skip, time.Time{}
 	return s
 }

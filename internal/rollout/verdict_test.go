@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"pulley/agent"
@@ -53,6 +55,37 @@ func TestVerdictOnAgent(t *testing.T) {
 		}
 		if st.Agent != nil && v.failure.Code != "" && v.failure.Problem != st.Agent.Problem {
 			t.Errorf("%s: the failure has the problem %+v", name, v.failure.Problem)
+		}
+	}
+}
+
+// The status loses the cause of a refused agent with the order: the rollout would name none.
+func TestFailuresOfAgentsKeepTexts(t *testing.T) {
+	t.Parallel()
+	for version, most := range map[string]int{"1.1.0": keptTexts, "": 0} {
+		s := State{Failed: map[string]Failure{}, Slots: map[string]Slot{}}
+		f := Failure{Code: NodeRefused, Problem: agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(strings.Repeat("x", 10*textBytes))}}
+		for i := range keptTexts + 20 {
+			a := advance{p: Plan{Agent: agent.AgentChoice{Version: version}}, s: s}
+			if node := strconv.Itoa(i); i < 10 {
+				a.put(node, withdrawn(Slot{}, a.bounded(f), ""))
+			} else {
+				a.fail(node, a.bounded(f))
+			}
+		}
+		for node, slot := range s.Slots {
+			s.Failed[node] = Failure{Problem: slot.Problem}
+		}
+		texts := 0
+		for _, f := range s.Failed {
+			if n := len(f.Problem.Text); n > textBytes {
+				t.Errorf("a text of %d bytes", n)
+			} else if n > 0 {
+				texts++
+			}
+		}
+		if texts != most {
+			t.Errorf("agent %q: %d texts, want %d", version, texts, most)
 		}
 	}
 }
