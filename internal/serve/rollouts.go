@@ -89,7 +89,7 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 	if kind == "" {
 		return
 	}
-	r.Log.Info("a campaign waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
+	r.Log.Info("a rollout or job waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
 	switch wait.Code {
 	case rollout.WaitGate:
 		r.Notifier.Rollout(ref, store.RolloutPaused, plan, kind, wait.Sentence())
@@ -126,7 +126,7 @@ func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, of told) {
 		what = "ran"
 	}
 	text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, c.State.Nodes(c.Plan), what, len(c.State.Failed))
-	r.Log.Info("a campaign ended", "env", ref, "rollout", of.id, "how", text)
+	r.Log.Info("a rollout or job ended", "env", ref, "rollout", of.id, "how", text)
 	r.Notifier.Rollout(ref, store.RolloutEnded, &c.Plan, "", text)
 }
 
@@ -139,7 +139,7 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 	}
 	for _, node := range wait.Lost {
 		if now["node "+node] = true; !before["node "+node] {
-			r.Log.Warn("a campaign lost a node", "env", ref, "rollout", plan.ID, "node", node)
+			r.Log.Warn("a rollout or job lost a node", "env", ref, "rollout", plan.ID, "node", node)
 			r.Notifier.Rollout(ref, store.RolloutLost, plan, node, node+" began, did not answer before its deadline, and may still run")
 		}
 	}
@@ -149,7 +149,7 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 			text = wait.Sentence()
 		}
 		if now["overdue "+node] = true; !before["overdue "+node] {
-			r.Log.Warn("a campaign waits for an operator", "env", ref, "rollout", plan.ID, "node", node, "why", text)
+			r.Log.Warn("a rollout or job waits for an operator", "env", ref, "rollout", plan.ID, "node", node, "why", text)
 			r.Notifier.Rollout(ref, store.RolloutStalls, plan, node, text)
 		}
 	}
@@ -160,7 +160,7 @@ func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.W
 	question := wait.Until.UTC().Format(time.RFC3339) // each one has its own end
 	for _, gate := range blocking {
 		if now[question+gate] = true; !before[question+gate] {
-			r.Log.Warn("a gate blocks a campaign", "env", ref, "rollout", plan.ID, "gate", gate)
+			r.Log.Warn("a gate blocks a rollout", "env", ref, "rollout", plan.ID, "gate", gate)
 			r.Notifier.Rollout(ref, store.RolloutBlocks, plan, question+gate, wait.Sentence())
 		}
 	}

@@ -82,7 +82,7 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 			break
 		}
 	}
-	if !slices.Equal(got, want) || strings.Count(log.String(), "a gate blocks a campaign") != 1 || strings.Count(log.String(), "a campaign lost a node") != 3 {
+	if !slices.Equal(got, want) || strings.Count(log.String(), "a gate blocks a rollout") != 1 || strings.Count(log.String(), "a rollout or job lost a node") != 3 {
 		t.Errorf("got  %q\nwant %q\n%s", got, want, log)
 	}
 }

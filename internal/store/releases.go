@@ -159,8 +159,11 @@ func (r Release) same(other Release) error {
 		return nil
 	}
 	remedy := "a release never changes: publish this one under a new version"
-	if !r.Beside(other) {
+	switch {
+	case !r.Beside(other):
 		remedy = fmt.Sprintf("it is of another repository (%s): give this repository a name and versions of its own, as in --version %s+NAME", cmp.Or(r.Origin(), "no environments"), other.Version)
+	case other.Repository() == "" && (r.FirstCommit == "" || other.FirstCommit == ""): // names of environments alone prove little
+		remedy += fmt.Sprintf(", or as %s+NAME if it is of another repository", other.Version)
 	}
 	return fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n%s", r.Content.Tree, other.Content.Tree, remedy)
 }

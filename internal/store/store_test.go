@@ -190,7 +190,7 @@ func TestReleasesNeverChange(t *testing.T) {
 	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || created {
 		t.Errorf("the same tree again: created %v, %v", created, err)
 	}
-	if _, err := publish(t, st, release("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") {
+	if _, err := publish(t, st, release("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") || !strings.Contains(err.Error(), "or as 1.0.0+NAME") {
 		t.Errorf("another tree: %v", err)
 	}
 	for _, v := range []string{"1.10.0", "1.2.0", "1.2.0-rc1", "2.0.0"} {
