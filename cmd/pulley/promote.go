@@ -133,7 +133,7 @@ func announcePermit(env cli.Env, c store.Change) {
 		above = append(above, fmt.Sprintf("data %d", p.Data.From))
 	}
 	if len(above) > 0 {
-		cli.Cleanf(env.Stdout, "  signed for nodes up to %s, the highest of the history: they may go down to this target\n", strings.Join(above, " and "))
+		cli.Cleanf(env.Stdout, "  the signature also covers nodes that have seen %s, the highest of the history: they follow\n", strings.Join(above, " and "))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +32,7 @@ const (
 )
 
 // linesAround is the number of lines around the nodes of --watch.
-const linesAround = 8
+const linesAround = 9
 
 type statusOptions struct {
 	*options
@@ -151,6 +152,9 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 			}
 			return nil
 		})
+		if i := slices.IndexFunc(all.Environments, func(o fleet.Outline) bool { return len(o.Troubles) > 0 }); err == nil && v.out.ForPeople() && i >= 0 {
+			v.printNext("pulley status -e " + all.Environments[i].Environment)
+		}
 		if err == nil && v.detailed && !healthy {
 			return &cli.SilentError{Code: cli.ExitDegraded}
 		}
@@ -241,7 +245,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref environment
 }
 
 func (v statusOptions) print(status fleet.Status) error {
-	left := 0
+	left, next := 0, status.Next()
 	if v.summary {
 		status.Nodes = []fleet.Node{}
 	} else {
@@ -267,8 +271,16 @@ func (v statusOptions) print(status fleet.Status) error {
 	})
 	if err == nil && v.out.ForPeople() {
 		cli.More(v.env, left, "node", "nodes")
+		v.printNext(next)
 	}
 	return err
+}
+
+// printNext prints the next command, unless it is longer than a line of the terminal: a part of a command is of no use.
+func (v statusOptions) printNext(command string) {
+	if line := "next: " + command; command != "" && (!v.env.Terminal || v.env.Width <= 0 || utf8.RuneCountInString(line) <= v.env.Width) {
+		cli.Cleanf(v.env.Stderr, "%s\n", line)
+	}
 }
 
 // printHead prints the lines on the whole environment.

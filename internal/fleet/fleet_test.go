@@ -85,6 +85,33 @@ func TestLookIsHealthyWhenEveryNodeConverged(t *testing.T) {
 	}
 }
 
+// Whoever reads status in an incident needs the command that says more, and no other line when all is well.
+func TestStatusNamesTheNextCommand(t *testing.T) {
+	t.Parallel()
+	node := func(name string, state agent.NodeState, change func(*Node)) Node {
+		n := Node{Node: name, State: state, LastRun: "1", View: agent.View{State: state}}
+		if change != nil {
+			change(&n)
+		}
+		return n
+	}
+	failed := func(n *Node) { n.Outcome = agent.Failed }
+	for _, c := range []struct {
+		nodes []Node
+		want  string
+	}{
+		{[]Node{node("web1", agent.Converged, nil), node("web2", agent.Pending, nil), node("web3", agent.Held, nil)}, ""},
+		{[]Node{node("web1", agent.Converged, nil), node("web2", agent.FailedState, failed)}, "pulley runs web2 latest -e dev"},
+		{[]Node{node("web1", agent.Stuck, func(n *Node) { n.attempt = &agent.Attempt{Finished: 5} })}, "pulley runs web1 latest -e dev"},
+		{[]Node{node("web1", agent.FailedState, nil)}, "pulley explain web1 -e dev"}, // it refuses its target, and its last run was good
+		{[]Node{node("web1", agent.FailedState, failed), node("web2", agent.Silent, failed), node("web3", agent.Silent, nil)}, "pulley explain web2 -e dev"},
+	} {
+		if got := (Status{Environment: "dev", Nodes: c.nodes}).Next(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 	t.Parallel()
 	f := state(t)

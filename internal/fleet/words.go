@@ -45,6 +45,21 @@ func (s Status) Summary() string {
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
+// Next is the command that shows most about what most nodes suffer from that fail, are stuck or silent; "" if none does.
+func (s Status) Next() string {
+	all := Troubles(s.Nodes)
+	if len(all) == 0 {
+		return ""
+	}
+	node := all[0].Nodes[0]
+	for _, n := range s.Nodes {
+		if n.Node == node && !all[0].Silent && n.LastRun != "" && (n.Outcome == agent.Failed || n.attempt != nil && n.attempt.Finished > 0) {
+			return fmt.Sprintf("pulley runs %s latest -e %s", node, s.Environment)
+		}
+	}
+	return fmt.Sprintf("pulley explain %s -e %s", node, s.Environment)
+}
+
 // Divided returns a line for each environment of a Puppet server whose name stands for different code on the nodes.
 func (s Status) Divided() (lines []string) {
 	codes := map[string][]string{}

@@ -130,7 +130,7 @@ func ofTrouble(n store.Notice) (title, text string) {
 	case n.Kind == store.CertificatesEnd && n.Ended:
 		return "certificates" + in(n) + " were renewed, or nobody holds them any more", nodes
 	case n.Kind == store.CertificatesEnd:
-		return "certificates" + in(n) + " end soon", strings.TrimPrefix(nodes+"\n"+problem, "\n")
+		return "certificates" + in(n) + " end soon, or have ended", strings.TrimPrefix(nodes+"\n"+problem, "\n")
 	case n.Kind == store.Degraded && n.Ended:
 		return n.Environment + " is not degraded any more", status
 	case n.Kind == store.Degraded:

@@ -241,7 +241,10 @@ func (t *Tasks) tellDrifts() {
 	for ref, resources := range found {
 		for _, resource := range slices.Sorted(maps.Keys(resources)) {
 			d := resources[resource]
-			t.Notifier.Drifted(ref, resource, d.more, slices.SortedFunc(maps.Keys(d.nodes), fleet.CompareNatural))
+			now := t.Now() // a notice is one a day: a repetition would take the place of another one
+			t.once(fmt.Sprint(ref, " ", now.UTC().Format(time.DateOnly), " ", resource), now.Add(24*time.Hour), func() bool {
+				return t.Notifier.Drifted(ref, resource, d.more, slices.SortedFunc(maps.Keys(d.nodes), fleet.CompareNatural))
+			})
 		}
 	}
 }

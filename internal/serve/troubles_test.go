@@ -250,7 +250,7 @@ func TestRemovalsDriftAndCertificatesAreAnnounced(t *testing.T) {
 	p.pass(3 * time.Minute)
 	tell()
 	observe.Eventually(t, "three messages", func() bool {
-		return p.got("nodes were removed from dev: web1, web2\nby ann: the rack is sold") == 1 && p.got("certificates in dev end soon\nweb3") == 1 &&
+		return p.got("nodes were removed from dev: web1, web2\nby ann: the rack is sold") == 1 && p.got("certificates in dev end soon, or have ended\nweb3") == 1 &&
 			p.got("nodes in dev were changed outside of Pulley, and corrected: web3, web4\nFile[/etc/motd]") == 1
 	})
 	delete(identities, "web3")
@@ -376,6 +376,25 @@ func TestOldRemovalsTakeNoPlace(t *testing.T) {
 	}
 }
 
+// What drifts all day is announced once a day: in each later hour it took the places of what drifts for the first time.
+func TestAnnouncedDriftTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	p := newPager(t, "roles:\n  web: {cardinality: 1}\n")
+	p.pass(p.time().Truncate(24 * time.Hour).Add(36 * time.Hour).Sub(p.time())) // noon: at midnight, all are announced again
+	one := p.serve()
+	tell := func(resources int) {
+		for i := range resources {
+			one.drifted(dev, agent.Run{Drift: true, Result: agent.Result{Outcome: agent.Changed, Resources: []agent.ResourceEvent{{Resource: fmt.Sprintf("File[/%02d]", i), Status: string(agent.Changed)}}}}, "web1")
+		}
+		one.tellDrifts()
+	}
+	tell(20)
+	observe.Eventually(t, "twenty resources", func() bool { return p.got("changed outside of Pulley") == 20 })
+	p.pass(61 * time.Minute)
+	tell(21)
+	observe.Eventually(t, "the new one", func() bool { return p.got("File[/20]") == 1 })
+}
+
 func TestFleetPause(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]time.Duration{0: 15 * time.Second, 2 * time.Second: 20 * time.Second, 10 * time.Second: 15 * time.Second, time.Minute: 5 * time.Second} {
@@ -401,9 +420,9 @@ func TestCertificatesOfOperatorsEndOneByOne(t *testing.T) {
 		}
 	}
 	tell(false, "operator ann")
-	observe.Eventually(t, "ann's", func() bool { return p.got("certificates end soon\noperator ann") == 1 })
+	observe.Eventually(t, "ann's", func() bool { return p.got("certificates end soon, or have ended\noperator ann") == 1 })
 	tell(true, "ca", "operator ann")
-	observe.Eventually(t, "the CA's", func() bool { return p.got("certificates end soon\nca") == 1 })
+	observe.Eventually(t, "the CA's", func() bool { return p.got("certificates end soon, or have ended\nca") == 1 })
 	tell(true)
 	tell(false, "ca")
 	observe.Eventually(t, "ann's end", func() bool { return p.got("were renewed, or nobody holds them any more\noperator ann") == 1 })
