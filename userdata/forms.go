@@ -54,7 +54,7 @@ merge_how: dict(recurse_list)+list(append)`
 
 // bootcmd is run by cloud-init at every boot, including the first.
 const bootcmd = `# Resumes a first boot that was interrupted at its beginning
-if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ]; then
+if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ] && [ ! -e /` + firstboot.CloudMark + ` ]; then
   cloud-init single --name write_files --frequency always
   sh ` + scriptPath + `
 fi

@@ -389,5 +389,13 @@ func TestBoothookResumesOnlyFirstBoots(t *testing.T) {
 		if err != nil || (string(out) == "started\n") != starts {
 			t.Errorf("with %q: %v: %q", file, err, out)
 		}
+		command := strings.ReplaceAll(bootcmd, "cloud-init single --name write_files --frequency always", "echo started")
+		command = strings.ReplaceAll(strings.ReplaceAll(command, "sh "+scriptPath, ":"), "/var/lib/", root+"/var/lib/")
+		if err := os.MkdirAll(filepath.Join(root, "var/lib/pulley"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil || (string(out) == "started\n") != starts {
+			t.Errorf("bootcmd with %q: %v: %q", file, err, out)
+		}
 	}
 }

@@ -87,6 +87,10 @@ func (b *boot) standstill() (release func(), err error) {
 		}
 	}
 	take := func(f *os.File, err error) error {
+		if errors.Is(err, fs.ErrPermission) {
+			release()
+			return fmt.Errorf("cannot clean this machine: %w\nrun the command as root", err)
+		}
 		if err != nil {
 			release()
 			return fmt.Errorf("cannot clean this machine: %w; try again after it", err)
@@ -141,19 +145,25 @@ func (k *cleaning) leave(ctx context.Context) error {
 		}
 		return nil
 	}
-	client, err := c.ServeClient(c.Servers)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(c.IdentityFile()); errors.Is(err, fs.ErrNotExist) {
 		return nil // it left before, or never joined
 	}
+	unknown := false
+	client, err := c.ServeClient(c.Servers)
 	if err == nil && !k.dry {
-		err = leaveFleet(ctx, client)
+		unknown, err = leaveFleet(ctx, client)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot leave: %w\nif pulley serve is gone for good, remove %s, and repeat the command: it then only cleans", err, filepath.Dir(c.IdentityFile()))
 	}
 	failpoint.Here(firstboot.Left)
-	k.Left = c.Identity
-	return nil
+	if k.Left = c.Identity; unknown {
+		k.Left, k.Listed = k.Listed, c.Identity
+	}
+	if k.dry {
+		return nil
+	}
+	return forgetKeys(k.Root) // a repetition does not ask serve again
 }
 
 // remove does one piece of work.
@@ -180,10 +190,10 @@ func (k *cleaning) files(paths ...string) {
 	}
 }
 
-// starts removes what starts the agent and its first boot, and Puppet's own daemon that a first boot enabled.
+// starts removes what starts the agent and its first boot.
 func (k *cleaning) starts(ctx context.Context) {
-	if _, err := os.Lstat(k.path(firstboot.CloudScript)); err == nil {
-		mark := k.path(firstboot.CloudMark)
+	mark := k.path(firstboot.CloudMark)
+	if _, err := os.Stat(filepath.Dir(filepath.Dir(mark))); err == nil { // the folder of cloud-init's instance
 		if !k.dry {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(mark), 0o755), atomicfile.Write(mark, nil, 0o644)); err != nil {
 				k.problems = append(k.problems, err)
@@ -217,10 +227,7 @@ func (k *cleaning) starts(ctx context.Context) {
 	}
 	if s := first.Steps[firstboot.Daemon]; live && s.State == firstboot.Done && s.Replaced == "" {
 		if _, disabled := systemctl(ctx, "--quiet", "is-enabled", puppetService); disabled == nil {
-			k.remove("the start of "+puppetService, func() error {
-				_, err := systemctl(ctx, "disable", "--now", puppetService)
-				return err
-			})
+			k.Stays = append(k.Stays, puppetService+", which is enabled: `systemctl disable --now "+puppetService+"` ends it")
 		}
 	}
 }
@@ -240,7 +247,7 @@ func (k *cleaning) blocks() {
 		}
 		if text := without[path](string(old)); text != string(old) {
 			k.remove("the lines of Pulley in "+path, func() error {
-				if text == "" {
+				if info, err := os.Lstat(path); text == "" && err == nil && info.Mode().IsRegular() {
 					return os.Remove(path)
 				}
 				return atomicfile.Replace(path, []byte(text), 0o644)
@@ -286,8 +293,8 @@ func (k *cleaning) settings() {
 	}
 	k.files(own...)
 	var others []string
-	_ = filepath.WalkDir(k.path(settingsDir), func(path string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() && !(k.dry && slices.Contains(own, path)) {
+	_ = filepath.WalkDir(k.path(settingsDir)+"/", func(path string, e fs.DirEntry, err error) error { // behind a link, too
+		if path = filepath.Clean(path); err == nil && !e.IsDir() && !(k.dry && slices.Contains(own, path)) {
 			others = append(others, path)
 		}
 		return nil
@@ -297,7 +304,9 @@ func (k *cleaning) settings() {
 	}
 	if !k.dry { // a folder that is not empty stays
 		for _, dir := range []string{preDir, postDir, filepath.Dir(preDir), settingsDir} {
-			_ = os.Remove(k.path(dir))
+			if info, err := os.Lstat(k.path(dir)); err == nil && info.IsDir() {
+				_ = os.Remove(k.path(dir))
+			}
 		}
 	}
 }
@@ -305,13 +314,22 @@ func (k *cleaning) settings() {
 // state removes the state of the agent, its releases, its keys, and the secrets that a killed run decrypted.
 func (k *cleaning) state() {
 	dir := k.stateDir()
-	if _, err := os.Lstat(dir); err == nil {
+	if info, err := os.Lstat(dir); err == nil {
+		to := ""
+		if info.Mode()&fs.ModeSymlink != 0 {
+			to, _ = filepath.EvalSymlinks(dir)
+		}
+		if to != "" && filepath.Base(to) != filepath.Base(dir) {
+			k.Stays, to = append(k.Stays, to+", to which "+dir+" was a link: it may contain other files"), ""
+		}
 		k.remove(dir, func() error {
-			to, err := filepath.EvalSymlinks(dir)
-			if err == nil {
-				err = errors.Join(forgetKeys(k.Root), os.RemoveAll(to))
+			err := forgetKeys(k.Root)
+			if err == nil && to != "" {
+				err = os.RemoveAll(to)
 			}
-			if err == nil && to != dir {
+			if err == nil && info.IsDir() {
+				return os.RemoveAll(dir)
+			} else if err == nil {
 				err = os.Remove(dir)
 			}
 			return err

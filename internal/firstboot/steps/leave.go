@@ -49,7 +49,7 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	if err != nil {
 		return node, false, err
 	}
-	if err := leaveFleet(ctx, client); err != nil {
+	if _, err := leaveFleet(ctx, client); err != nil {
 		return node, false, fmt.Errorf("cannot leave: %w", err)
 	}
 	reason := fmt.Sprintf("it left the fleet (%s, %s)", env.User, env.Now().UTC().Format("2006-01-02 15:04Z"))
@@ -57,25 +57,22 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	if err := b.withDisk(func(d *agent.Disk) error { return d.AwaitFirstBoot(reason) }); err != nil {
 		return node, false, err
 	}
-	if err := os.Remove(c.Crontab()); err != nil && !errors.Is(err, fs.ErrNotExist) { // cron would start an agent without a node for ever
-		return node, false, err
+	if err = os.Remove(c.Crontab()); errors.Is(err, fs.ErrNotExist) { // cron would start an agent without a node for ever
+		err = nil
 	}
-	if err := forgetCertname(c); err != nil {
-		return node, false, err
-	}
-	return c.Identity, true, forgetKeys(c.Root)
+	return c.Identity, true, errors.Join(err, forgetCertname(c), forgetKeys(c.Root))
 }
 
-// leaveFleet ends the membership of a node.
-func leaveFleet(ctx context.Context, client *join.Client) error {
+// leaveFleet ends the membership of a node. unknown means that serve does not know its certificate, as after a restore: the node may be listed.
+func leaveFleet(ctx context.Context, client *join.Client) (unknown bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	err := client.Leave(ctx)
+	err = client.Leave(ctx)
 	var refused *join.RefusedError
 	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate || refused.Reason == join.UntrustedCertificate) {
-		return nil // it left before: by an operator, or before a crash that kept its identity
+		return refused.Reason != join.WasRemoved, nil // it left before: by an operator, or before a crash that kept its identity
 	}
-	return err
+	return false, err
 }
 
 func poweringOff(ctx context.Context) (bool, error) {

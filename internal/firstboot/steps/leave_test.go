@@ -117,3 +117,37 @@ func TestCleanWaitsForRuns(t *testing.T) {
 		}
 	}
 }
+
+// A link in the place of the state may lead to a volume with files of its owner, and /var may be a link itself.
+func TestCleanFollowsNoLinkToOtherFiles(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		link, to string
+		kept     bool
+	}{"the folder": {"var/lib/pulley", "data", true}, "its folder on a volume": {"var/lib/pulley", "volume/pulley", false}, "its parent": {"var", "volume", false}} {
+		root := t.TempDir()
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(os.MkdirAll(filepath.Join(root, c.to), 0o755))
+		must(os.MkdirAll(filepath.Join(root, filepath.Dir(c.link)), 0o755))
+		must(os.Symlink(filepath.Join(root, c.to), filepath.Join(root, c.link)))
+		state := filepath.Join(root, "var/lib/pulley")
+		must(os.MkdirAll(filepath.Join(state, "identity"), 0o700))
+		must(os.WriteFile(filepath.Join(state, "identity/node.pem"), nil, 0o600))
+		must(os.WriteFile(filepath.Join(state, "mine"), nil, 0o600))
+		k := &cleaning{boot: &boot{Options: Options{Flags: nodeconfig.Flags{Root: root}}}}
+		k.state()
+		if _, err := os.Lstat(state); err == nil || len(k.problems) > 0 {
+			t.Errorf("%s: %v, %q", name, err, k.problems)
+		}
+		_, err := os.Lstat(filepath.Join(root, c.to, "mine"))
+		_, identity := os.Lstat(filepath.Join(root, c.to, "identity"))
+		if (err == nil) != c.kept || identity == nil || (len(k.Stays) > 0) != c.kept {
+			t.Errorf("%s: the file of the owner: %v, the identity: %v, %q", name, err, identity, k.Stays)
+		}
+	}
+}
