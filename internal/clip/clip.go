@@ -34,6 +34,12 @@ func Line(s string, limit int) string {
 	}, strings.ToValidUTF8(s, "?")), limit)
 }
 
+// Parts returns the first line of a text and what follows: a sentence, and its remedy.
+func Parts(s string) (sentence, remedy string) {
+	sentence, remedy, _ = strings.Cut(s, "\n")
+	return sentence, remedy
+}
+
 // Tail is a writer that keeps the last bytes written to it. Several goroutines may write.
 type Tail struct {
 	Limit int // in bytes

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"pulley/agent"
@@ -137,7 +136,7 @@ func nodes(f *facts) (all []Finding) {
 					p.Nodes = append(p.Nodes, n.Node+" ("+n.Rivals+")")
 				}
 			}
-			if why, remedy, _ := strings.Cut(string(n.Unscheduled), "\n"); why != "" {
+			if why, remedy := clip.Parts(string(n.Unscheduled)); why != "" {
 				found := unscheduled[n.Unscheduled]
 				if found == nil {
 					found = &Finding{Code: notScheduled, Params: Params{Count2: hosts, Text: agent.Prose(why), Hint: agent.Prose(remedy)}}

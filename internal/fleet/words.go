@@ -9,6 +9,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/clip"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
@@ -203,14 +204,14 @@ func (n Node) Why(now time.Time) string {
 		return string(n.Hook)
 	}
 	if n.Unscheduled != "" {
-		first, _, _ := strings.Cut(string(n.Unscheduled), "\n")
+		first, _ := clip.Parts(string(n.Unscheduled))
 		if n.State == agent.Converged {
 			return first
 		}
 		return n.View.Sentence() + "; " + first
 	}
 	if n.State == agent.Converged && n.Rivals != "" {
-		first, _, _ := strings.Cut(agent.RivalsWords(n.Rivals), "\n")
+		first, _ := clip.Parts(agent.RivalsWords(n.Rivals))
 		return first
 	}
 	if n.State == agent.Converged && n.Unclassified {
