@@ -33,9 +33,9 @@ const coreTypeNames = `(augeas|cron|host|mailalias|mount|nagios_\w+|selboolean|s
 // missingCoreType matches Puppet's error about a missing type of one of coreTypes.
 var missingCoreType = regexp.MustCompile(`Unknown resource type: '` + coreTypeNames + `'`)
 
-var coreTypeForm = regexp.MustCompile(`^` + coreTypeNames + `$`)
+var coreTypeForm = regexp.MustCompile(`^(` + coreTypeNames + `|scheduled_task)$`)
 
-// IsCoreType reports whether a resource type is one that Puppet's own packages contain, and that distributions split from Puppet.
+// IsCoreType reports whether a resource type is one of a module that Puppet's own packages contain, or that distributions split from Puppet.
 func IsCoreType(name string) bool { return coreTypeForm.MatchString(name) }
 
 // linkCoreTypes links the installed modules of the split core types into dir, and those that were fetched for a noop run.

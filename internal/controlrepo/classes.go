@@ -10,6 +10,7 @@ import (
 func inclusions(tokens []token) (names []token) {
 	for i, t := range tokens {
 		switch {
+		case i > 0 && isSymbol(tokens, i-1, "."): // a method, whose arguments are before it
 		case t.kind == word && (t.text == "include" || t.text == "contain" || t.text == "require"):
 			expected := true
 			for n, name := range tokens[i+1:] {

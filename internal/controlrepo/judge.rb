@@ -26,7 +26,7 @@ class Puppet::Application::Pulley_validate < Puppet::Application
   def parse(files)
     judge = self
     Puppet::Pops::Parser::EvaluatingParser.singleton.define_singleton_method(:parse_file) do |path|
-      super(path).tap { |model| judge.send(:guard, files[path]) { judge.send(:manifest, model, files[path]['site']) } if files[path] }
+      super(path).tap { |model| judge.send(:guard, files[path]) { judge.send(:manifest, model, files[path]['site']) } if files[path] && files[path]['names'] }
     end
     Puppet::Face[:parser, :current].validate(*files.keys).each_value { |error| Puppet.log_exception(error) }
   rescue StandardError => e
@@ -60,19 +60,31 @@ class Puppet::Application::Pulley_validate < Puppet::Application
     @found << { file: @file, rule: rule, problem: detail, line: line, column: column }
   end
 
-  # functions and resource types that a manifest uses and Puppet itself does not have, and of a site manifest what it declares
+  def note_once(rule, name, expression)
+    note(rule, name, expression.line, expression.pos) unless @noted[[rule, name]]
+    @noted[[rule, name]] = true
+  end
+
+  # functions and resource types that a manifest uses and Puppet itself does not have, each once, and of a site manifest what it declares
   def manifest(model, site)
-    @kept = Hash.new { |all, variable| all[variable] = [] }
-    model._pcore_all_contents([]) do |o|
-      case o
-      when Ast::CallNamedFunctionExpression then call(o, o.functor_expr)
-      when Ast::CallMethodExpression then call(o, o.functor_expr.right_expr)
-      when Ast::ResourceExpression then type(o, o.type_name)
-      when Ast::ResourceDefaultsExpression then type(o, o.type_ref)
-      when Ast::CollectExpression then type(o, o.type_expr)
-      end
-      site(o) if site
+    @noted = {}
+    @kept = Hash.new([].freeze)
+    expression(model, site)
+  end
+
+  # @kept has the keys whose values each variable of the scope has
+  def expression(o, site)
+    outer = @kept
+    case o
+    when Ast::CallNamedFunctionExpression then call(o, o.functor_expr)
+    when Ast::CallMethodExpression then call(o, o.functor_expr.right_expr) unless o.arguments.empty? && o.lambda.nil? # perhaps an attribute, as in $uri.host
+    when Ast::ResourceExpression then type(o, o.type_name)
+    when Ast::ResourceDefaultsExpression then type(o, o.type_ref)
+    when Ast::CollectExpression then type(o, o.type_expr)
     end
+    site(o) if site
+    o._pcore_contents { |inner| expression(inner, site) }
+    @kept = outer if SCOPES.any? { |scope| o.is_a?(scope) }
   end
 
   Ast = Puppet::Pops::Model
@@ -85,7 +97,7 @@ class Puppet::Application::Pulley_validate < Puppet::Application
                     (Puppet.lookup(:loaders).puppet_system_loader.load(:function, name) || Puppet::Parser::Functions.function(name)) ? true : false
     end
     name = functor.value.sub(/\A::/, '')
-    note('call', name, expression.line, expression.pos) unless @functions[name]
+    note_once('call', name, expression) unless @functions[name]
   end
 
   def type(expression, name)
@@ -93,45 +105,60 @@ class Puppet::Application::Pulley_validate < Puppet::Application
 
     @types ||= Hash.new { |known, type| known[type] = %w[class resource].include?(type) || Puppet::Type.type(type.to_sym) ? true : false }
     name = name.value.sub(/\A::/, '')
-    note('type', name, expression.line, expression.pos) unless @types[name]
+    note_once('type', name, expression) unless @types[name]
   end
 
+  SCOPES = [Ast::CallExpression, Ast::NamedDefinition, Ast::NodeDefinition].freeze
   LOOKUPS = %w[lookup hiera hiera_array hiera_hash].freeze
   INCLUSIONS = %w[include contain require hiera_include].freeze
+  ITERATIONS = %w[each reverse_each map filter with then].freeze
 
   # what a site manifest declares, and the keys of data whose values it includes
   def site(o)
+    @kept = @kept.dup if SCOPES.any? { |scope| o.is_a?(scope) }
     case o
-    when Ast::HostClassDefinition, Ast::ResourceTypeDefinition then note('declared', o.name, o.line, o.pos)
+    when Ast::NamedDefinition
+      note('declared', o.name, o.line, o.pos) unless o.is_a?(Ast::FunctionDefinition)
+      ['name', 'title', *o.parameters.map(&:name)].each { |name| @kept.delete(name) }
     when Ast::NodeDefinition
       o.host_matches.each do |m|
         name = m.is_a?(Ast::LiteralRegularExpression) ? Puppet::Resource::Type.new(:node, m.value).name : m.is_a?(Ast::LiteralDefault) ? 'default' : m.value.to_s.downcase
         note('declared', "node #{name}", m.line, m.pos)
       end
     when Ast::AssignmentExpression
-      @kept[o.left_expr.expr.value] += keys(o.right_expr) if o.left_expr.is_a?(Ast::VariableExpression)
-    when Ast::CallNamedFunctionExpression, Ast::CallMethodExpression
-      method = o.is_a?(Ast::CallMethodExpression)
-      name = method ? o.functor_expr.right_expr : o.functor_expr
-      found = (method ? keys(o.functor_expr.left_expr) : []) + o.arguments.flat_map { |a| keys(a) }
-      found << key(o.arguments.first) if name.is_a?(Ast::QualifiedName) && name.value == 'hiera_include'
-      o.lambda&.parameters&.each { |p| @kept[p.name] += found }
-      found.compact.uniq.each { |k| note('included', k) } if name.is_a?(Ast::QualifiedName) && INCLUSIONS.include?(name.value)
+      @kept[o.left_expr.expr.value] = keys(o.right_expr) if o.left_expr.is_a?(Ast::VariableExpression)
+    when Ast::CallExpression
+      name, args = function_of(o)
+      found = args.flat_map { |a| keys(a) }
+      found << key(args.first) if name == 'hiera_include'
+      found.compact.uniq.each { |k| note('included', k) } if INCLUSIONS.include?(name)
+      found = [] unless ITERATIONS.include?(name)
+      o.lambda&.parameters&.each { |p| @kept[p.name] = found }
     end
   end
 
-  # keys that an expression looks up, also by its variables
+  # name and arguments of a call
+  def function_of(call)
+    method = call.is_a?(Ast::CallMethodExpression)
+    name = method ? call.functor_expr.right_expr : call.functor_expr
+    [name.is_a?(Ast::QualifiedName) ? name.value.sub(/\A::/, '') : nil, (method ? [call.functor_expr.left_expr] : []) + call.arguments]
+  end
+
+  # the keys whose values, or the elements of them, an expression has, unchanged
   def keys(expression)
-    found = []
-    look = proc do |o|
-      case o
-      when Ast::VariableExpression then found += @kept[o.expr.value] if o.expr.is_a?(Ast::QualifiedName)
-      when Ast::CallNamedFunctionExpression then found << key(o.arguments.first) if o.functor_expr.is_a?(Ast::QualifiedName) && LOOKUPS.include?(o.functor_expr.value)
+    case expression
+    when Ast::VariableExpression then expression.expr.is_a?(Ast::QualifiedName) ? @kept[expression.expr.value.sub(/\A::/, '')] : []
+    when Ast::ParenthesizedExpression then keys(expression.expr)
+    when Ast::LiteralList then expression.values.flat_map { |v| keys(v) }
+    when Ast::ArithmeticExpression then expression.operator == '+' ? keys(expression.left_expr) + keys(expression.right_expr) : []
+    when Ast::CallExpression
+      name, args = function_of(expression)
+      if LOOKUPS.include?(name) then [key(args.first)].compact
+      elsif %w[unique flatten].include?(name) then keys(args.first)
+      else []
       end
+    else []
     end
-    look.call(expression)
-    expression._pcore_all_contents([], &look)
-    found.compact
   end
 
   # the key that a lookup asks for: with * for an interpolation and what follows it

@@ -31,13 +31,11 @@ func (r *reading) checkNames() {
 	if len(r.layout.outside) > 0 { // modules of the machine
 		return
 	}
-	classes, types, functions := r.declared("class"), r.declared("define"), r.functions()
+	classes, types, functions := r.declared("class"), r.types(), r.functions()
 	classes["settings"] = true // of Puppet itself
 	warned := map[string]bool{}
 	class := func(name string, f Finding) {
-		_, rest, _ := strings.Cut(name, "::")
-		last := name[strings.LastIndexByte(name, ':')+1:]
-		if name == "" || warned[name] || classes[name] || rest != "" && classes[last] {
+		if name == "" || warned[name] || declaredAs(classes, name) {
 			return
 		}
 		detail, elsewhere := name, r.outsideModulepath(name)
@@ -63,14 +61,12 @@ func (r *reading) checkNames() {
 			}
 		case isExternalNode(file):
 			if _, err := puppet.ParseExternalNode(r.files[file]); err == nil {
-				r.listed(file, func(key string) bool { return strings.TrimPrefix(key, ":") == "classes" }, class)
+				r.listed(file, "classes", class)
 			}
 		case r.environmentData(file) != nil:
 			for _, f := range r.named {
-				key, open := strings.CutSuffix(f.detail, "*")
-				top, _, _ := strings.Cut(key, ".")
 				if f.Rule == includes {
-					r.listed(file, func(name string) bool { return name == key || name == top || open && strings.HasPrefix(name, key) }, class)
+					r.listed(file, f.detail, class)
 				}
 			}
 		}
@@ -78,11 +74,11 @@ func (r *reading) checkNames() {
 	for _, f := range r.named {
 		var rule Rule
 		switch {
-		case !r.isNodeCode(f.File) || asks[f.File] || warned[f.detail]:
+		case asks[f.File] || warned[f.detail] || f.detail == "puppetdb_query": // which has a rule of its own
 		case f.detail != "import" && (r.mayHave(f.detail) || !r.opts.Complete && !strings.Contains(f.detail, "::")): // any module may have a name without ::
 		case f.Rule == called && !functions[f.detail]:
 			rule = FunctionMissing
-		case f.Rule == typed && !types[f.detail] && !puppet.IsCoreType(f.detail) && !r.has("lib/puppet/type/"+f.detail+".rb"):
+		case f.Rule == typed && !declaredAs(types, f.detail) && !puppet.IsCoreType(f.detail):
 			rule = TypeMissing
 		}
 		if rule != "" {
@@ -92,32 +88,43 @@ func (r *reading) checkNames() {
 	}
 }
 
-// listed calls class for each name below a key of a YAML file: in lists, or the keys of a mapping.
-func (r *reading) listed(file string, below func(key string) bool, class func(name string, f Finding)) {
+// declaredAs reports whether a class or a defined type is declared: by its name, or within a class by the last part of it.
+func declaredAs(all map[string]bool, name string) bool {
+	at := strings.LastIndex(name, "::")
+	return all[name] || at >= 0 && all[name[at+2:]]
+}
+
+// listed calls class for each name that a YAML file lists below a key, as Hiera finds it: site.classes is classes in the mapping site.
+// In external_nodes/, names can be the keys of a mapping.
+func (r *reading) listed(file, key string, class func(name string, f Finding)) {
 	doc, err := hieradata.Document(r.files[file])
-	if err != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+	if err != nil || len(doc.Content) == 0 {
 		return
 	}
-	names := func(all []*yaml.Node, step int) {
-		for i := 0; i < len(all); i += step {
-			if all[i].Kind == yaml.ScalarNode {
-				class(token{text: all[i].Value}.className(), finding(ClassMissing, file, all[i].Line, all[i].Column, ""))
+	values := []*yaml.Node{doc.Content[0]}
+	for part := range strings.SplitSeq(key, ".") {
+		part, open := strings.CutSuffix(part, "*")
+		var found []*yaml.Node
+		for _, v := range values {
+			for i := 0; v.Kind == yaml.MappingNode && i+1 < len(v.Content); i += 2 {
+				if name := strings.TrimPrefix(v.Content[i].Value, ":"); name == part || open && strings.HasPrefix(name, part) {
+					found = append(found, v.Content[i+1])
+				}
 			}
 		}
+		values = found
 	}
-	pairs := doc.Content[0].Content
-	for i := 0; i+1 < len(pairs); i += 2 {
-		switch value := pairs[i+1]; {
-		case !below(pairs[i].Value):
-		case value.Kind == yaml.SequenceNode:
-			names(value.Content, 1)
-		case value.Kind == yaml.MappingNode && isExternalNode(file):
-			names(value.Content, 2)
-		case value.Kind == yaml.MappingNode: // looked up by a part of the key
-			for _, part := range value.Content {
-				if part.Kind == yaml.SequenceNode {
-					names(part.Content, 1)
-				}
+	for _, v := range values {
+		step := 1
+		switch {
+		case v.Kind == yaml.MappingNode && isExternalNode(file):
+			step = 2
+		case v.Kind != yaml.SequenceNode:
+			continue
+		}
+		for i := 0; i < len(v.Content); i += step {
+			if name := v.Content[i]; name.Kind == yaml.ScalarNode {
+				class(token{text: name.Value}.className(), finding(ClassMissing, file, name.Line, name.Column, ""))
 			}
 		}
 	}
@@ -143,17 +150,16 @@ func (r *reading) outsideModulepath(class string) string {
 	return ""
 }
 
-// has reports whether a module, or the environment itself, has a file.
-func (r *reading) has(name string) bool {
-	if _, own := r.modes[name]; own {
-		return true
-	}
+// types returns the names of the resource types that modules, the environment itself and manifests have.
+func (r *reading) types() map[string]bool {
+	all := r.declared("define")
 	for file := range r.modes {
-		if _, rest, _ := r.layout.module(file); rest == name {
-			return true
+		_, rest, _ := r.layout.module(file)
+		if name, found := strings.CutPrefix(cmp.Or(rest, file), "lib/puppet/type/"); found {
+			all[strings.TrimSuffix(name, ".rb")] = true
 		}
 	}
-	return false
+	return all
 }
 
 // functions returns the names of the functions that modules and site manifests have.

@@ -144,7 +144,7 @@ func (r *reading) askPuppet(ctx context.Context, dir string, manifests []string)
 	}
 	files := PuppetFiles{}
 	for _, name := range manifests {
-		files.Manifests = append(files.Manifests, PuppetFile{File: name, Site: r.isSite(name)})
+		files.Manifests = append(files.Manifests, PuppetFile{File: name, Names: r.isNodeCode(name), Site: r.isSite(name)})
 	}
 	read := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {

@@ -3,6 +3,7 @@
 package controlrepo
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,15 +94,18 @@ func TestRealPuppetFindsMissingNames(t *testing.T) {
 	files := map[string]string{
 		"manifests/site.pp": "", "environment.conf": "modulepath = modules\n", "Puppetfile": "# read by another file\n",
 		"hiera.yaml":      "version: 5\nhierarchy: [{name: a, paths: [a.yaml, empty.yaml]}]\n",
-		"data/a.yaml":     "classes:\n  - a\n  - lost::one\n  - other\ninclude.day: [lost::two, '--a', '%{x}']\ntags: {web: [lost::three]}\npackages: [vim]\nnames: [lost::four]\n",
+		"data/a.yaml":     "classes:\n  - a\n  - lost::one\n  - other\ninclude: {day: [lost::two, '--a', '%{x}']}\ntags: {web: [lost::three], cron: [nightly]}\npackages: [vim]\nnames: [lost::four]\nroles: [web]\n",
 		"data/empty.yaml": "# later\n",
 		"manifests/a.pp": "import 'nodes.pp'\nlookup('classes', Array, 'unique').include\n$day = lookup(\"include.${x}\")\ninclude($day)\n$tags = lookup('tags.web')\n" +
 			"$more = $tags + lookup({name => 'names'})\n$more.each |$one| { contain $one }\nensure_packages(lookup('packages'))\nFirst::Allow { ip => any }\n",
-		"manifests/nodes.pp":                              "class config { }\nnode 'A', /^web\\d/ { }\nnode default { }\n",
-		"manifests/old.pp":                                "class config { }\nnode 'a' { }\nnode /^web\\d/ { }\n",
-		"modules/a/manifests/init.pp":                     "class a {\n  a::it { 'x': }\n  cron { 'x': }\n  native { 'x': }\n  nowhere { 'x': }\n  a::gone { 'x': }\n  $x = [1].ours\n  notice(a::f(), a::r(), legacy(), split('a', 'b'), fai('x'))\n  Gone<| |>\n}\n",
-		"modules/a/manifests/it.pp":                       "define a::it() { }\n",
-		"modules/a/manifests/asks.pp":                     "class a::asks { if defined('gone') { gone { 'x': } } }\n",
+		"manifests/other.pp": "lookup('roles').each |$name| {\n  include \"a::${name}\"\n  package { $name: }\n}\ndefine other($x) { include $name }\nlookup('names').each |$name| { include $name }\n" +
+			"include(lookup('roles').map |$r| { \"a::${r}\" })\nnode 'b' { $c = lookup('packages') }\nnode 'c' { include $c }\nlookup('names').include\nnode 'd' { scheduled_task { 'x': } a::inner { 'x': } notice($uri.host) puppetdb_query('x') }\n",
+		"manifests/nodes.pp":          "class config { }\nnode 'A', /^web\\d/ { }\nnode default { }\n",
+		"manifests/old.pp":            "class config { }\nnode 'a' { }\nnode /^web\\d/ { }\n",
+		"modules/a/manifests/init.pp": "class a {\n  a::it { 'x': }\n  cron { 'x': }\n  native { 'x': }\n  nowhere { 'x': }\n  a::gone { 'x': }\n  define inner() { nowhere { 'y': } }  $x = [1].ours\n  notice(a::f(), a::r(), legacy(), split('a', 'b'), fai('x'))\n  Gone<| |>\n}\n",
+		"modules/a/manifests/it.pp":   "define a::it() { }\n",
+		"modules/a/manifests/asks.pp": "class a::asks { if defined('gone') { gone { 'x': } } }\n",
+		"modules/a/manifests/web.pp":  "class a::web { }\n", "modules/unread/manifests/init.pp": "class unread { nothing_loads_it { 'x': } }\n",
 		"modules/a/functions/f.pp":                        "function a::f() { 1 }\n",
 		"modules/a/lib/puppet/functions/a/r.rb":           "#\n",
 		"modules/a/lib/puppet/functions/ours.rb":          "#\n",
@@ -111,7 +115,7 @@ func TestRealPuppetFindsMissingNames(t *testing.T) {
 		"external_nodes/default.yaml":                     "classes: {a: {}, lost::five: {}}\n",
 	}
 	want := []string{
-		"data/a.yaml:3:5: class_missing: lost::one", "data/a.yaml:4:5: class_missing: other (it is in site/other, and modulepath does not contain site)", "data/a.yaml:5:15: class_missing: lost::two",
+		"data/a.yaml:3:5: class_missing: lost::one", "data/a.yaml:4:5: class_missing: other (it is in site/other, and modulepath does not contain site)", "data/a.yaml:5:17: class_missing: lost::two",
 		"data/a.yaml:6:14: class_missing: lost::three", "data/a.yaml:8:9: class_missing: lost::four", "external_nodes/default.yaml:1:18: class_missing: lost::five",
 		"manifests/a.pp:1:1: function_missing: import", "manifests/a.pp:8:1: function_missing: ensure_packages", "manifests/a.pp:9:1: type_missing: first::allow",
 		"manifests/old.pp:1:1: declared_twice: config, first in manifests/nodes.pp:1:1", "manifests/old.pp:2:6: declared_twice: node a, first in manifests/nodes.pp:2:6",
@@ -119,9 +123,20 @@ func TestRealPuppetFindsMissingNames(t *testing.T) {
 		"modules/a/manifests/init.pp:5:3: type_missing: nowhere", "modules/a/manifests/init.pp:6:3: type_missing: a::gone", "modules/a/manifests/init.pp:8:53: function_missing: fai", "modules/a/manifests/init.pp:9:3: type_missing: gone",
 	}
 	for _, complete := range []bool{true, false} {
-		report, err := Validate(t.Context(), repo(t, files), Options{Puppet: PuppetValidator("puppet"), Complete: complete})
+		answered := map[string]int{} // large repositories have one answer as well
+		judge := func(ctx context.Context, dir string, files PuppetFiles) []Finding {
+			found := PuppetValidator("puppet")(ctx, dir, files)
+			for _, f := range found {
+				answered[f.File+" "+f.detail]++
+			}
+			return found
+		}
+		report, err := Validate(t.Context(), repo(t, files), Options{Puppet: judge, Complete: complete})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if answered["modules/a/manifests/init.pp nowhere"] != 1 || answered["modules/unread/manifests/init.pp nothing_loads_it"] != 0 {
+			t.Errorf("the answer has names that the report does not need: %v", answered)
 		}
 		var got []string
 		for _, f := range report.Findings {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -157,10 +158,10 @@ func TestIgnoredModulesAreVendored(t *testing.T) {
 	const key = "-----BEGIN PRIVATE KEY-----\n"
 	all, _ := validated(t, map[string]string{
 		"environment.conf": "modulepath = site:modules\n", "hiera.yaml": "", "hieradata/common.yaml": "a: 1\n", "hieradata/b.json": "{}\n", "Puppetfile": "mod 'a'\n",
-		"modules/a/spec/server.key": key, "site/b/files/server.key": key, "server.key": key,
-	}, Options{Committed: func(string) bool { return false }, Ignored: func(name string) bool { return name == "modules/a" || strings.HasSuffix(name, ".key") }})
+		"modules/a/spec/server.key": key, "modules/a/files/server.key": key, "modules/c/spec/server.key": key, "modules/d/metadata.json": "{}", "modules/d/spec/server.key": key, "site/b/files/server.key": key, "server.key": key,
+	}, Options{Committed: func(string) bool { return false }, Ignored: func(name string) bool { return path.Dir(name) == "modules" || strings.HasSuffix(name, ".key") }})
 	for _, want := range []string{
-		"modules/a/spec/server.key: warning: ", "site/b/files/server.key: error: ", "\nserver.key: error: ",
+		"modules/a/spec/server.key: warning: ", "modules/a/files/server.key: error: ", "modules/c/spec/server.key: error: ", "modules/d/spec/server.key: warning: ", "site/b/files/server.key: error: ", "\nserver.key: error: ",
 		"hiera.yaml: warning: there is no hiera.yaml, and Puppet reads only data/common.yaml: it reads none of the data files in hieradata (5) [hiera_missing]",
 	} {
 		if !strings.Contains("\n"+all, want) {

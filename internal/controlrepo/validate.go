@@ -44,7 +44,8 @@ type PuppetFile struct {
 	Path   string `json:"path"`             // absolute
 	Module string `json:"module,omitempty"` // whose hierarchy it is, or reads it; "" for the environment's
 	JSON   bool   `json:"json,omitempty"`
-	Site   bool   `json:"site,omitempty"` // every run reads it
+	Names  bool   `json:"names,omitempty"` // what it names is reported
+	Site   bool   `json:"site,omitempty"`  // every run reads it
 }
 
 // Options configure Validate.
@@ -241,14 +242,21 @@ func (r *reading) look(name string) (err error) {
 	return err
 }
 
-// vendored reports whether a path belongs to a module of somebody else: one that a Puppetfile installs, one that was
-// built for a module registry, or a folder that git ignores, into which a tool such as r10k put it.
-func (r *reading) vendored(name string) bool {
-	if r.opts.Vendored != nil && r.opts.Vendored(name) {
-		return true
-	}
+// installed reports whether a path belongs to a module that a Puppetfile installs, or that was built for a module registry.
+func (r *reading) installed(name string) bool {
 	folder, _, _ := r.layout.module(name)
-	return folder != "" && (r.sealed[folder] || r.opts.Ignored != nil && r.opts.Ignored(folder))
+	return r.opts.Vendored != nil && r.opts.Vendored(name) || r.sealed[folder]
+}
+
+// vendored reports whether a path belongs to a module of somebody else: one that is installed, or a folder that git ignores and that a
+// tool such as r10k can have made.
+func (r *reading) vendored(name string) bool {
+	folder, _, ok := r.layout.module(name)
+	if !ok || r.installed(name) || r.opts.Ignored == nil || !r.opts.Ignored(folder) {
+		return r.installed(name)
+	}
+	_, released := r.modes[folder+"/metadata.json"]
+	return released || r.mayBring(path.Base(folder))
 }
 
 // read reads the files that Puppet reads.
@@ -421,8 +429,8 @@ func (r *reading) checkManifests(ctx context.Context, dir string) {
 		r.add(scan(name, string(data), r.lex(name))...)
 	}
 	slices.Sort(readable)
-	r.askPuppet(ctx, dir, readable)
 	r.loadable = r.reached(autoloaded)
+	r.askPuppet(ctx, dir, readable)
 	r.include(autoloaded)
 	for i, f := range r.findings {
 		if r.isUnused(f, autoloaded) {
@@ -526,9 +534,15 @@ func (r *reading) elsewhere() string {
 	return ""
 }
 
-// isTeams reports whether a finding about a module of the Puppetfile is about the team's own code: data that the repository's own
-// hierarchy reads, or a manifest that does not parse, of a class that its site manifest includes.
+// isTeams reports whether a finding about a module of others is about the team's own code: data that the repository's own hierarchy
+// reads, a manifest that does not parse, of a class that its site manifest includes, or a private key in a folder that git ignores,
+// unless it is for the tests of the module.
 func (r *reading) isTeams(f Finding) bool {
+	if f.Rule == PrivateKey && !r.installed(f.File) {
+		_, rest, _ := r.layout.module(f.File)
+		top, _, _ := strings.Cut(rest, "/")
+		return !slices.Contains([]string{"spec", "test", "tests", "examples"}, top)
+	}
 	return r.environmentData(f.File) != nil || r.used[f.File] && f.Rule == ManifestSyntax
 }
 

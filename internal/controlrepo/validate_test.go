@@ -342,7 +342,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	calls := 0
 	report, err := Validate(t.Context(), dir, Options{Puppet: func(_ context.Context, d string, files PuppetFiles) []Finding {
 		calls++
-		if d != dir || !slices.Contains(files.Manifests, PuppetFile{File: "manifests/site.pp", Site: true}) || len(files.Manifests) != 12 || len(files.Hiera) != 1 || len(files.Data) == 0 {
+		if d != dir || !slices.Contains(files.Manifests, PuppetFile{File: "manifests/site.pp", Names: true, Site: true}) || len(files.Manifests) != 12 || len(files.Hiera) != 1 || len(files.Data) == 0 {
 			t.Errorf("asked to parse %v of %s", files, d)
 		}
 		return []Finding{finding(ManifestSyntax, "manifests/site.pp", 3, 0, "x")}
