@@ -27,6 +27,8 @@ type Shadows struct {
 
 	value  *hieradata.Value
 	secret bool
+	looked bool // other live data looks the key up
+	kinds  bool // Unread is about the type of the value
 }
 
 // maxNodeLayers limits the layers of nodes that shadows reads.
@@ -63,7 +65,7 @@ func (l *layering) liveShadows(data store.Data, layer hieradata.Layer, found []S
 	}
 	ofNodes := 0
 	for _, other := range h.Sorted(data.SortedLayers()) {
-		if !l.related(layer, other) {
+		if other != layer && !l.related(layer, other) {
 			continue
 		}
 		if kind, _, _ := strings.Cut(string(other), "/"); kind == "nodes" {
@@ -76,6 +78,10 @@ func (l *layering) liveShadows(data store.Data, layer hieradata.Layer, found []S
 			return err
 		}
 		for i := range found {
+			found[i].looked = found[i].looked || controlrepo.LooksUp(map[string][]byte{"layer.yaml": b}, found[i].Key)
+			if other == layer {
+				continue
+			}
 			_, has, err := hieradata.Get(b, found[i].Key)
 			switch {
 			case err != nil:
@@ -104,6 +110,7 @@ func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, lay
 	if err != nil {
 		return err
 	}
+	warns := false
 	for i := range found {
 		classes := maps.Clone(files)
 		maps.DeleteFunc(classes, func(name string, _ []byte) bool { return !controlrepo.WantClass(found[i].Key)(name) })
@@ -112,6 +119,8 @@ func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, lay
 			kind = ""
 		}
 		found[i].Unread = controlrepo.KeyFlaw(classes, found[i].Key, kind)
+		found[i].kinds = controlrepo.KeyFlaw(classes, found[i].Key, "") == ""
+		warns = warns || found[i].Unread != ""
 		places, merge, err := hieradata.Shadows(files, found[i].Key)
 		found[i].Release, found[i].Merge, found[i].Err = r.Version, merge, err
 		for _, p := range places {
@@ -120,7 +129,16 @@ func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, lay
 			}
 		}
 	}
-	return nil
+	if !warns {
+		return nil
+	}
+	all, err := content.ReadFiles(ctx, s.Releases, r.Content, controlrepo.MayLookUp)
+	for i := range found {
+		if err != nil || found[i].looked || controlrepo.LooksUp(all, found[i].Key) || found[i].kinds && controlrepo.Converts(all) {
+			found[i].Unread = ""
+		}
+	}
+	return err
 }
 
 // related reports whether some node may use both layers.

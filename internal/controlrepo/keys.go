@@ -1,10 +1,12 @@
 package controlrepo
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -56,6 +58,41 @@ func KeyFlaw(files map[string][]byte, key, kind string) string {
 		}
 	}
 	return fmt.Sprintf("no class and no lookup of module %s has it", cmp.Or(strings.Split(class, "::")[0], class))
+}
+
+// MayLookUp reports whether a file of a release may look up keys of Hiera: code, templates and data of any module.
+func MayLookUp(name string) bool {
+	return slices.Contains([]string{".pp", ".epp", ".erb", ".rb", ".yaml", ".yml", ".json", ".eyaml"}, path.Ext(name))
+}
+
+// LooksUp reports whether code or data use a key by its name. A key that data only define is not used.
+func LooksUp(files map[string][]byte, key string) bool {
+	name := regexp.QuoteMeta(key)
+	code := regexp.MustCompile(`['"](::)?` + name + `['".]`)
+	data := regexp.MustCompile(`\b(lookup|alias|hiera)\(\s*\\?['"]?(::)?` + name + `\b`)
+	for file, b := range files {
+		switch path.Ext(file) {
+		case ".yaml", ".yml", ".json", ".eyaml":
+			if data.Match(b) {
+				return true
+			}
+		default:
+			if code.Match(b) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Converts reports whether data may convert values of keys to other types, by their lookup_options.
+func Converts(files map[string][]byte) bool {
+	for file, b := range files {
+		if path.Ext(file) != ".pp" && bytes.Contains(b, []byte("convert_to")) {
+			return true
+		}
+	}
+	return false
 }
 
 // plain are the types that a value of Hiera has by itself.

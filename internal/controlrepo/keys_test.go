@@ -1,6 +1,9 @@
 package controlrepo
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // A typo in a key of live data changes nothing, and nobody says so.
 func TestKeyFlaw(t *testing.T) {
@@ -49,5 +52,24 @@ class profile::app (
 		if got := KeyFlaw(files, c.key, c.kind); got != c.want {
 			t.Errorf("%s, %s: %q, want %q", c.key, c.kind, got, c.want)
 		}
+	}
+}
+
+// A warning about a key that something uses teaches operators to ignore warnings.
+func TestKeysThatAreLookedUpAreUsed(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"a.pp: $x = lookup('app::db::port', Integer)": true, `a.pp: $x = hiera("app::db::port")`: true, "a.pp: lookup('app::db::port.first')": true, "a.pp: lookup('::app::db::port')": true,
+		"a.pp: lookup('app::db::ports')": false, "a.pp: # nothing": false, "a.epp: <%= lookup('app::db::port') %>": true, "a.rb: call_function('lookup', 'app::db::port')": true,
+		`a.yaml: x: "%{lookup('app::db::port')}"`: true, `a.yaml: x: "%{alias('app::db::port')}"`: true, `a.yaml: x: '%{hiera("app::db::port")}'`: true,
+		`a.json: {"x": "%{lookup(\"app::db::port\")}"}`: true, "a.yaml: app::db::port: 1": false, "a.yaml: 'app::db::port': 1": false, `a.yaml: x: "%{lookup('app::db::portal')}"`: false,
+	} {
+		file, content, _ := strings.Cut(text, ": ")
+		if got := LooksUp(map[string][]byte{file: []byte(content)}, "app::db::port"); got != want {
+			t.Errorf("%s: %t", text, got)
+		}
+	}
+	if !Converts(map[string][]byte{"data/common.yaml": []byte("lookup_options: {'^app::': {convert_to: Integer}}")}) || Converts(map[string][]byte{"a.pp": []byte("# convert_to")}) {
+		t.Error("conversions are not found")
 	}
 }
