@@ -50,14 +50,6 @@ func TestParseThePlansFile(t *testing.T) {
 	}
 }
 
-// An environment of existing machines is not empty.
-func TestMembersCount(t *testing.T) {
-	e, err := Parse("environments/dev.yaml", []byte("roles: {web: {cardinality: 0, members: [a.example.com]}}\n"))
-	if err != nil || e.Count() != 1 {
-		t.Errorf("%d nodes, %v", e.Count(), err)
-	}
-}
-
 func TestParseAcceptsEquivalentForms(t *testing.T) {
 	for _, c := range []struct{ sentence, file, yaml, nodes string }{
 		{"a stack", "dev.yaml", "stack: t42\n" + planFile, "controller1_t42 controller2_t42 compute1_t42"},

@@ -112,7 +112,9 @@ func (r *reading) mayHave(name string) bool {
 	return !r.opts.Complete && (!r.modules()[module] || r.mayBring(module))
 }
 
-// mayBring reports whether the Puppetfile mentions a module.
+var commentLine = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
+
+// mayBring reports whether the Puppetfile mentions a module, other than in a comment.
 func (r *reading) mayBring(module string) bool {
-	return regexp.MustCompile(`\b` + regexp.QuoteMeta(module) + `\b`).Match(r.puppetfile)
+	return regexp.MustCompile(`\b` + regexp.QuoteMeta(module) + `\b`).Match(commentLine.ReplaceAll(r.puppetfile, nil))
 }

@@ -92,7 +92,7 @@ func TestRealPuppetJudges(t *testing.T) {
 // Code and data must not name what no module has, and site manifests must not declare a name twice: nodes would be the first to find it.
 func TestRealPuppetFindsMissingNames(t *testing.T) {
 	files := map[string]string{
-		"manifests/site.pp": "", "environment.conf": "modulepath = modules\n", "Puppetfile": "# read by another file\n",
+		"manifests/site.pp": "", "environment.conf": "modulepath = modules\n", "Puppetfile": "# the team's: other\n",
 		"hiera.yaml":      "version: 5\nhierarchy: [{name: a, paths: [a.yaml, empty.yaml]}]\n",
 		"data/a.yaml":     "classes:\n  - a\n  - lost::one\n  - other\ninclude: {day: [lost::two, '--a', '%{x}']}\ntags: {web: [lost::three], cron: [nightly]}\npackages: [vim]\nnames: [lost::four]\nroles: [web]\n",
 		"data/empty.yaml": "# later\n",
