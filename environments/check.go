@@ -558,12 +558,17 @@ func (c checker) checkHalves() {
 		return
 	}
 	reported := map[string]bool{}
+	paused := c.Silence == 0 // also after the first role whose pauses are too long
 	for i, r := range c.Roles {
-		if gap := schedule.Longest(cmp.Or(c.UserdataOf(r).Schedule, schedule.Default)); c.Silence > 0 && !reported["silence"] && time.Duration(c.Silence) < 2*gap {
-			reported["silence"] = true
-			c.add(spot{noRole, "silence"}, "write at least "+Duration(2*gap).String()+", twice that time", "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, quoted(r.Name), Duration(gap))
+		settings := c.UserdataOf(r)
+		if text := cmp.Or(settings.Schedule, schedule.Default); !paused && !reported["schedule "+text] {
+			reported["schedule "+text] = true
+			if gap := schedule.Longest(text); time.Duration(c.Silence) < 2*gap {
+				paused = true
+				c.add(spot{noRole, "silence"}, "write at least "+Duration(2*gap).String()+", twice that time", "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, quoted(r.Name), Duration(gap))
+			}
 		}
-		for _, p := range c.UserdataOf(r).Problems() {
+		for _, p := range settings.Problems() {
 			if !p.Half {
 				continue
 			}

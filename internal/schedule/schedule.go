@@ -63,8 +63,8 @@ func Parse(text string) (cron.Schedule, error) {
 	return parse(text)
 }
 
-// ticksSeen is the number of ticks among which Longest looks for the longest pause.
-const ticksSeen = 3000
+// ticksSeen is the number of ticks, and lastYear the last year, in which Longest looks for the longest pause.
+const ticksSeen, lastYear = 3000, 2012 // with leap days
 
 // Longest returns the longest time between two ticks of a schedule; 0 for none that Parse reads.
 func Longest(text string) (gap time.Duration) {
@@ -75,7 +75,9 @@ func Longest(text string) (gap time.Duration) {
 	at := s.Next(time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC))
 	for range ticksSeen {
 		next := s.Next(at)
-		gap, at = max(gap, next.Sub(at)), next
+		if gap, at = max(gap, next.Sub(at)), next; at.Year() > lastYear {
+			break
+		}
 	}
 	return gap
 }
