@@ -565,7 +565,11 @@ func (c checker) checkHalves() {
 			reported["schedule "+text] = true
 			if gap := schedule.Longest(text); time.Duration(c.Silence) < 2*gap {
 				paused = true
-				c.add(spot{noRole, "silence"}, "write at least "+Duration(2*gap).String()+", twice that time", "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, quoted(r.Name), Duration(gap))
+				advice := "write at least " + Duration(2*gap).String() + ", twice that time"
+				if timeFlaw("silence", Duration(2*gap)) != nil {
+					advice = "leave silence out, or let these nodes tick more often"
+				}
+				c.add(spot{noRole, "silence"}, advice, "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, quoted(r.Name), Duration(gap))
 			}
 		}
 		for _, p := range settings.Problems() {

@@ -56,14 +56,14 @@ func readTags(t reflect.Type) []field {
 // cloudFields returns the keys of a cloud file, which environment files have, too.
 func cloudFields(e *Environment) []field {
 	return slices.DeleteFunc(shownFields(e), func(f field) bool {
-		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout" || f.key == "applications" || f.key == "enc"
+		return f.key == "trusted" || f.key == "layers" || f.key == "nodes" || f.key == "puppet" || f.key == "hosts" || f.key == "rollout" || f.key == "applications" || f.key == "enc" || f.key == "silence"
 	})
 }
 
 // shownFields returns the keys whose values Settings and Diff list.
 func shownFields(e *Environment) []field {
 	return slices.DeleteFunc(fieldsOf(e), func(f field) bool {
-		return f.key == "stack" || f.key == "signatures" || f.key == "statement" || f.key == "silence" || f.key == "roles"
+		return f.key == "stack" || f.key == "signatures" || f.key == "statement" || f.key == "roles"
 	})
 }
 

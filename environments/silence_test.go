@@ -14,6 +14,9 @@ func TestSilenceAllowsTheSchedule(t *testing.T) {
 		"silence: 1h59m\nuserdata: {schedule: '@hourly'}":             `nodes of role "web" do not tick for 1h0m0s, by userdata.schedule`,
 		"silence: 24h\nuserdata: {schedule: '*/5 8-18 * * mon-fri'}":  "do not tick for 61h5m0s",
 		"silence: 123h\nuserdata: {schedule: '*/5 8-18 * * mon-fri'}": "",
+		"silence: 48h\nuserdata: {schedule: '* * * * mon-fri'}":       "do not tick for 48h1m0s",
+		"silence: 97h\nuserdata: {schedule: '* * * * mon-fri'}":       "",
+		"silence: 720h\nuserdata: {schedule: '*/5 8-18 * 1-6 *'}":     "do not tick for 4429h5m0s",
 		"userdata: {schedule: '@hourly'}":                             "",
 	} {
 		_, err := Parse("dev.yaml", []byte(text+"\nroles: {web: {cardinality: 1}}\n"))

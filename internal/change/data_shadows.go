@@ -134,6 +134,9 @@ func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, lay
 	}
 	all, err := content.ReadFiles(ctx, s.Releases, r.Content, controlrepo.MayLookUp)
 	for i := range found {
+		if found[i].Unread == "" {
+			continue
+		}
 		if err != nil || found[i].looked || controlrepo.LooksUp(all, found[i].Key) || found[i].kinds && controlrepo.Converts(all) {
 			found[i].Unread = ""
 		}

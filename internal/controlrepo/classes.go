@@ -116,5 +116,13 @@ var commentLine = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 
 // mayBring reports whether the Puppetfile mentions a module, other than in a comment.
 func (r *reading) mayBring(module string) bool {
-	return regexp.MustCompile(`\b` + regexp.QuoteMeta(module) + `\b`).Match(commentLine.ReplaceAll(r.puppetfile, nil))
+	brings, known := r.brings[module]
+	if !known {
+		brings = regexp.MustCompile(`\b` + regexp.QuoteMeta(module) + `\b`).Match(commentLine.ReplaceAll(r.puppetfile, nil))
+		if r.brings == nil {
+			r.brings = map[string]bool{}
+		}
+		r.brings[module] = brings
+	}
+	return brings
 }

@@ -69,8 +69,11 @@ func MayLookUp(name string) bool {
 func LooksUp(files map[string][]byte, key string) bool {
 	name := regexp.QuoteMeta(key)
 	code := regexp.MustCompile(`['"](::)?` + name + `['".]`)
-	data := regexp.MustCompile(`\b(lookup|alias|hiera)\(\s*\\?['"]?(::)?` + name + `\b`)
+	data := regexp.MustCompile(`\b(lookup|alias|hiera)\(\s*['"\\]*(::)?` + name + `\b`)
 	for file, b := range files {
+		if !bytes.Contains(b, []byte(key)) {
+			continue
+		}
 		switch path.Ext(file) {
 		case ".yaml", ".yml", ".json", ".eyaml":
 			if data.Match(b) {

@@ -95,6 +95,7 @@ type reading struct {
 	files           map[string][]byte      // files to check
 	real            map[string]string      // what links lead to, by the path of each file that is reached by one
 	puppetfile      []byte
+	brings          map[string]bool                      // modules that it mentions, as asked before
 	heads           map[string][]byte                    // the beginnings of hooks
 	linked          map[string]bool                      // folders that are links
 	data            map[string][]string                  // files that Hiera reads, with the functions that read them

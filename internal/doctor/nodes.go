@@ -129,7 +129,7 @@ func nodes(f *facts) (all []Finding) {
 			all = append(all, found)
 		}
 		ahead, rivals := Finding{Code: clocksAhead, Params: Params{Count2: hosts}}, Finding{Code: otherPuppet, Params: Params{Count2: hosts}}
-		unscheduled := map[agent.Prose]*Finding{}
+		unscheduled := map[string]*Finding{}
 		for _, n := range e.nodes {
 			if p := &rivals.Params; n.Rivals != "" {
 				if p.Count++; p.Count <= someOf {
@@ -137,10 +137,10 @@ func nodes(f *facts) (all []Finding) {
 				}
 			}
 			if why, remedy := clip.Parts(string(n.Unscheduled)); why != "" {
-				found := unscheduled[n.Unscheduled]
+				found := unscheduled[remedy] // the text may have a date
 				if found == nil {
 					found = &Finding{Code: notScheduled, Params: Params{Count2: hosts, Text: agent.Prose(why), Hint: agent.Prose(remedy)}}
-					unscheduled[n.Unscheduled] = found
+					unscheduled[remedy] = found
 				}
 				if found.Params.Count++; found.Params.Count <= someOf {
 					found.Params.Nodes = append(found.Params.Nodes, n.Node)

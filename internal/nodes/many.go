@@ -88,7 +88,7 @@ func Select(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet
 func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, names []string) (all []RanNode, err error) {
 	m.queue, m.busy, m.asked = slices.Clone(names), map[string]time.Time{}, map[string]asked{}
 	spec, _, err := s.Environments.Spec(ctx, ref)
-	if err != nil {
+	if err != nil && !errors.Is(err, agent.ErrUnreachable) { // without it, the default holds
 		return nil, err
 	}
 	if spec != nil {

@@ -63,8 +63,8 @@ func Parse(text string) (cron.Schedule, error) {
 	return parse(text)
 }
 
-// ticksSeen is the number of ticks, and lastYear the last year, in which Longest looks for the longest pause.
-const ticksSeen, lastYear = 3000, 2012 // with leap days
+// lastYear is the last year in which Longest looks for the longest pause, from 2001 on: it has a leap day.
+const lastYear = 2004
 
 // Longest returns the longest time between two ticks of a schedule; 0 for none that Parse reads.
 func Longest(text string) (gap time.Duration) {
@@ -72,11 +72,19 @@ func Longest(text string) (gap time.Duration) {
 	if err != nil {
 		return 0
 	}
-	at := s.Next(time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC))
-	for range ticksSeen {
-		next := s.Next(at)
-		if gap, at = max(gap, next.Sub(at)), next; at.Year() > lastYear {
-			break
+	at := s.Next(time.Date(2000, 12, 31, 23, 59, 59, 0, time.UTC))
+	if _, every := s.(cron.ConstantDelaySchedule); every {
+		return s.Next(at).Sub(at)
+	}
+	const day = 24 * time.Hour
+	last := at // of its day: each day with ticks has them at the same times
+	for next := s.Next(at); next.Truncate(day).Equal(at.Truncate(day)); next = s.Next(next) {
+		gap, last = max(gap, next.Sub(last)), next
+	}
+	for late := last.Sub(last.Truncate(day)); !at.IsZero() && at.Year() <= lastYear; {
+		midnight := at.Truncate(day)
+		if at = s.Next(midnight.Add(day - time.Second)); !at.IsZero() {
+			gap = max(gap, at.Sub(midnight.Add(late)))
 		}
 	}
 	return gap

@@ -22,7 +22,7 @@ func forgetKeys(root string) error {
 	if err := node.ForgetSecrets(c); err != nil {
 		return fmt.Errorf("cannot remove decrypted secrets: %w", err)
 	}
-	for _, dir := range []string{filepath.Join(c.StateDir(), "puppet/ssl"), filepath.Dir(c.IdentityFile())} { // the identity last: it names the node
+	for _, dir := range []string{filepath.Join(c.StateDir(), "puppet/ssl"), c.IdentityFile(), filepath.Dir(c.IdentityFile())} { // without its identity, a machine has left
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("cannot remove the identity: %w", err)
 		}

@@ -16,7 +16,7 @@ import (
 
 // Deadlines, for machines that are much slower than this one.
 const (
-	startTimeout = 4 * time.Minute
+	startTimeout = 10 * time.Minute
 	stopTimeout  = 90 * time.Second
 )
 
