@@ -150,9 +150,11 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 	return r, nil
 }
 
-// blameVersion makes a Puppet that is too old the problem of a failed run. A package can replace it at any time, and its own errors name no version.
+// blameVersion makes a Puppet that is too old the problem of a run without a report: it refuses options of newer versions, and names no version. A
+// package can replace it at any time.
 func (p *Puppet) blameVersion(ctx context.Context, r *agent.Result) {
-	if r.Outcome != agent.Failed {
+	refused := func(l agent.LogLine) bool { return strings.HasPrefix(l.Message, "Could not parse application options") } // puppet/application.rb
+	if r.Outcome != agent.Failed || r.Problem.Code != agent.NoReport && !slices.ContainsFunc(r.Log, refused) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

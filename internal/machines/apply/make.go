@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
 )
 
@@ -298,10 +299,12 @@ func converge(j *job) error {
 	})
 }
 
-// lockedOut returns an error if etcd refuses the node's machine: no wait ends that. It may have refused the machine before.
+// lockedOut returns an error if etcd refuses the node's machine: no wait ends that. It may have refused the machine before the one that this
+// apply makes.
 func (j *job) lockedOut(s snapshot) error {
 	v := s.World.Views[j.step.Node]
-	if v.Reason != agent.ReasonLockedOut || j.record != nil && v.Params.At.Before(j.record.At) {
+	made := j.step.Verb == plan.Create || j.step.Verb == plan.Replace
+	if v.Reason != agent.ReasonLockedOut || made && j.record != nil && v.Params.At.Before(j.record.At) {
 		return nil
 	}
 	return fmt.Errorf("it is %s\nsee pulley explain %s", render.Reason(machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)), j.step.Node)
