@@ -223,7 +223,10 @@ func printRun(w io.Writer, r agent.Run) {
 		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
 	}
 	if r.Problem != (agent.Problem{}) {
-		cli.Cleanf(w, "  problem: %s\n  %s\n", r.Problem, kindWords[r.Kind])
+		cli.Cleanf(w, "  problem: %s\n", r.Problem)
+		if left := kindWords[r.Kind]; left != "" { // a newer agent may know other kinds
+			cli.Cleanf(w, "  %s\n", left)
+		}
 	}
 	for _, e := range r.Resources {
 		place := ""

@@ -24,8 +24,8 @@ const (
 
 var namings = []Rule{called, typed, declares, includes}
 
-// checkNames warns of classes, types and functions that manifests and data name, and that no module has. Without all modules, it knows only
-// those of modules that the Puppetfile does not mention.
+// checkNames warns of classes, types and functions that manifests and data name, and that no module has. Without all modules, it warns only
+// of names in modules that the Puppetfile does not mention.
 func (r *reading) checkNames() {
 	r.checkDeclarations()
 	if len(r.layout.outside) > 0 { // modules of the machine

@@ -139,7 +139,7 @@ var Rules = []RuleText{
 	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},
 	{HieraVersion3, Warning, "Puppet ignores a hiera.yaml of version 3 in an environment or a module", "convert it to version 5"},
 	{HieraVersion4, Warning, "a hiera.yaml of version 4 is deprecated, and Puppet 8 does not read it", "convert it to version 5"},
-	{HieraMissing, Warning, "there is no hiera.yaml, and Puppet reads only data/common.yaml", "copy that of the Puppet server (`puppet config print hiera_config`) and convert it to version 5; `pulley init` in an empty folder writes an example"},
+	{HieraMissing, Warning, "there is no hiera.yaml, and Puppet reads only data/common.yaml", "copy the file of the Puppet server (`puppet config print hiera_config`) and convert it to version 5; `pulley init` in an empty folder writes an example"},
 	{ManifestsMissing, Warning, "there is no site manifest, and Puppet applies nothing", "add manifests/site.pp, or set manifest in environment.conf"},
 	{NodesMissing, Warning, "there are no node declarations, and all nodes get the same resources unless data or facts select classes", `declare nodes, as in: node /^controller\d+/ { … }`},
 	{RoleUnmatched, Warning, "no node declaration matches a node of the environment", "add a declaration to the site manifest"},

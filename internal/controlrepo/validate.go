@@ -249,7 +249,7 @@ func (r *reading) installed(name string) bool {
 	return r.opts.Vendored != nil && r.opts.Vendored(name) || r.sealed[folder]
 }
 
-// vendored reports whether a path belongs to a module of somebody else: one that is installed, or a folder that git ignores and that a
+// vendored reports whether a path belongs to a module that is not the team's: one that is installed, or a folder that git ignores and that a
 // tool such as r10k can have made.
 func (r *reading) vendored(name string) bool {
 	folder, _, ok := r.layout.module(name)

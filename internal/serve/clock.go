@@ -94,7 +94,7 @@ func (c Config) withClock() (Config, *clock) {
 func sinceBoot() time.Duration {
 	id := int32(unix.CLOCK_MONOTONIC)
 	if runtime.GOOS == "linux" {
-		id = 7 // CLOCK_BOOTTIME: that of macOS is called monotonic
+		id = 7 // CLOCK_BOOTTIME: macOS calls its own monotonic
 	}
 	var t unix.Timespec
 	_ = unix.ClockGettime(id, &t) // it never fails

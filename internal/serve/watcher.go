@@ -31,7 +31,7 @@ const (
 	slots          = 6
 	recordInterval = 10 * time.Second // between two records of one flood
 	quietAfter     = 10 * time.Minute // end of a flood
-	floodsKept     = 24 * time.Hour   // lifetime of its note, and of that of a lockout
+	floodsKept     = 24 * time.Hour   // lifetime of its note, and of the note of a lockout
 	bootsKept      = 4                // of a node: the newest distinct ones
 )
 

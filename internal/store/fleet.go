@@ -118,9 +118,18 @@ func (s *Fleet) Each(ctx context.Context, ref environments.Ref, now time.Time, e
 	return f, etcd.Wrap(err, "cannot read the reports of %s", ref)
 }
 
-// One is State for one node, with point reads: its size does not grow with the fleet. No change may rest on its Desires:
-// they have no guards.
+// One is State for one node. It reads the reports of the fleet only if the clock of the node is ahead: a node can cause that.
 func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
+	f, err := s.OneAsReported(ctx, ref, node)
+	if err == nil {
+		err = etcd.Wrap(s.compare(ctx, ref, f.Statuses), "cannot read the reports of %s", ref)
+	}
+	return f, err
+}
+
+// OneAsReported is State for one node, with point reads: its size does not grow with the fleet, and a clock that is ahead hides that the node is
+// silent. No change may rest on its Desires: they have no guards.
+func (s *Fleet) OneAsReported(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
 	f := FleetState{
 		Desires: Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}},
 		Hosts:   map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{},
@@ -144,9 +153,6 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 	}
 	if h := f.Hosts[node]; h.Retires() && (confirmed == nil || !confirmed.Confirms(*h.Request, h.MachineID)) {
 		f.Unconfirmed = []string{node}
-	}
-	if err := s.compare(ctx, ref, f.Statuses); err != nil {
-		return FleetState{}, fmt.Errorf("cannot read the reports of %s: %w", ref, err)
 	}
 	role := f.RoleOf(node)
 	target := func(scope etcd.Scope, put func(agent.Target)) etcd.Point {
@@ -358,8 +364,17 @@ func (s *Fleet) Statuses(ctx context.Context, ref environments.Ref) (map[string]
 // statusesInTxn is the number of statuses that one request reads by their names.
 const statusesInTxn = 40
 
-// StatusesOf returns the statuses of some nodes, by name. A node without a readable status is left out.
+// StatusesOf returns the statuses of some nodes, by name. A node without a readable status is left out. As One, it may read all reports.
 func (s *Fleet) StatusesOf(ctx context.Context, ref environments.Ref, names []string) (map[string]agent.Status, error) {
+	all, err := s.StatusesAsReported(ctx, ref, names)
+	if err == nil {
+		err = etcd.Wrap(s.compare(ctx, ref, all), "cannot read the reports of %s", ref)
+	}
+	return all, err
+}
+
+// StatusesAsReported is StatusesOf by point reads alone.
+func (s *Fleet) StatusesAsReported(ctx context.Context, ref environments.Ref, names []string) (map[string]agent.Status, error) {
 	k, all := s.db.Env(ref), map[string]agent.Status{}
 	for part := range slices.Chunk(names, statusesInTxn) {
 		var points []etcd.Point
@@ -375,10 +390,10 @@ func (s *Fleet) StatusesOf(ctx context.Context, ref environments.Ref, names []st
 			return nil, fmt.Errorf("cannot read the statuses of nodes of %s: %w", ref, err)
 		}
 	}
-	return all, etcd.Wrap(s.compare(ctx, ref, all), "cannot read the reports of %s", ref)
+	return all, nil
 }
 
-// compare compares statuses whose clocks are ahead with those of all nodes, as statuses does. Without such a clock it reads nothing.
+// compare compares statuses whose clocks are ahead with the statuses of all nodes, as statuses does. Without such a clock it reads nothing.
 func (s *Fleet) compare(ctx context.Context, ref environments.Ref, some map[string]agent.Status) error {
 	now := time.Now()
 	ahead := func(st agent.Status) bool { return st.SeenAt.Sub(now) > agent.ClockOff }

@@ -14,7 +14,7 @@ import (
 )
 
 // NoteLockout records that etcd refused a certificate of this fleet, issued at a time, because it has no user of its name. It records nothing
-// of a node that nobody expects, of one that was removed after that time, and of the former machine of a node.
+// of a node that the environment does not expect, of one that was removed after that time, and of the former machine of a node.
 func (s *Identities) NoteLockout(ctx context.Context, name pki.Name, issued, now time.Time) error {
 	ref, err := environments.ParseRef(name.Environment)
 	if err != nil || name.Kind != pki.KindNode || name.Prefix != s.db.Prefix() {

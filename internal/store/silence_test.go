@@ -49,6 +49,10 @@ func TestAllReadersJudgeSilenceAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A node must not make serve read the fleet.
+	if f, err := st.Fleet.OneAsReported(ctx, dev, "web2"); err != nil || !f.Statuses["web2"].Before.IsZero() {
+		t.Errorf("a report alone was compared with others: %+v, %v", f.Statuses, err)
+	}
 	for node, silent := range map[string]bool{"web1": true, "web2": true, "web3": false} {
 		f, err := st.Fleet.State(ctx, dev)
 		if err != nil {

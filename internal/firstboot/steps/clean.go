@@ -277,7 +277,7 @@ func (k *cleaning) keys() {
 
 const settingsDir = "etc/pulley"
 
-// settings removes the files of the settings. An operator may have others beside them.
+// settings removes the files of the settings. An operator may have added others.
 func (k *cleaning) settings() {
 	names := []string{"agent.yaml", "first-boot.yaml", "allowed_signers", "revoked_signers", "ca.pem"} // as in package userdata and class pulley
 	var own []string

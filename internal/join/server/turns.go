@@ -183,7 +183,7 @@ func (d *Server) selects(ctx context.Context, who certified, text string) (bool,
 		return false, err
 	}
 	node := who.identity.Node
-	state, err := d.Store.Fleet.One(ctx, who.ref, node)
+	state, err := d.Store.Fleet.OneAsReported(ctx, who.ref, node) // a node must not cause a read of the fleet
 	if err != nil {
 		return false, err
 	}
