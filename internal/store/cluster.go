@@ -250,22 +250,40 @@ const (
 
 // Compact makes etcd drop all overwritten and deleted values, and reuse their space.
 func (s *Cluster) Compact(ctx context.Context) error {
-	resp, err := s.db.Get(ctx, s.db.Keys.Pruning(), clientv3.WithCountOnly())
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, compactWithin)
-		defer cancel()
-		// bbolt counts the pages that a transaction freed at the end of the next one, and a full etcd may get no other write: the first
-		// compaction does the work, the last revision's makes it count.
-		for _, rev := range []int64{resp.Header.Revision - 1, resp.Header.Revision} {
-			if err == nil && rev > 0 {
-				_, err = s.db.Client.Compact(ctx, rev, clientv3.WithCompactPhysical())
-			}
-			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
-				err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
-			}
+	rev, err := s.revision(ctx)
+	// The work of the first is counted by the second: see roomy.
+	for _, before := range []int64{1, 0} {
+		if err == nil {
+			err = s.compact(ctx, rev-before)
 		}
-		err = s.db.Explain(err)
 	}
+	return compacted(s.db.Explain(err))
+}
+
+func (s *Cluster) revision(ctx context.Context) (int64, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Pruning(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+// compact drops what is older than a revision. It does nothing if another client has, or if only an administrator of etcd may:
+// `pulley serve` does it regularly.
+func (s *Cluster) compact(ctx context.Context, rev int64) error {
+	if rev <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, compactWithin)
+	defer cancel()
+	_, err := s.db.Client.Compact(ctx, rev, clientv3.WithCompactPhysical())
+	if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return nil
+	}
+	return err
+}
+
+func compacted(err error) error {
 	if err != nil {
 		return fmt.Errorf("cannot compact etcd: %w\nremoved values take up room until then; `pulley serve` compacts regularly", err)
 	}
@@ -343,9 +361,6 @@ func (s *Cluster) Heal(ctx context.Context, percent int64) (freed int64, healed 
 	if err != nil || !slices.ContainsFunc(members, full) {
 		return 0, false, err
 	}
-	if err := s.Compact(ctx); err != nil {
-		return 0, false, err
-	}
 	if err := s.roomy(ctx, percent); err != nil {
 		return 0, false, err
 	}
@@ -353,12 +368,25 @@ func (s *Cluster) Heal(ctx context.Context, percent int64) (freed int64, healed 
 	return freed, err == nil, err
 }
 
-// settled bounds the time until members report the pages that a compaction freed: etcd commits them in batches.
-const settled = 3 * time.Second
+// The looks at a compacted etcd, and the time between them.
+const (
+	roomyLooks = 15
+	roomyPause = 200 * time.Millisecond
+)
 
-// roomy waits until the values of each member need less than percent of its quota. It returns a *TightError if they need more.
+// roomy compacts until the values of each member need less than percent of its quota. It returns a *TightError if they need more.
+//
+// bbolt counts the pages that a transaction freed at the end of a later one that began when nobody read the state before, and a full
+// etcd gets no other write. So the last revisions are compacted one by one: the first compaction does the work.
 func (s *Cluster) roomy(ctx context.Context, percent int64) error {
-	for end := time.Now().Add(settled); ; {
+	rev, err := s.revision(ctx)
+	if err != nil {
+		return compacted(s.db.Explain(err))
+	}
+	for left := int64(roomyLooks); ; left-- {
+		if err := s.compact(ctx, rev-left); err != nil {
+			return compacted(s.db.Explain(err))
+		}
 		members, err := s.Health(ctx)
 		if err != nil {
 			return err
@@ -367,13 +395,13 @@ func (s *Cluster) roomy(ctx context.Context, percent int64) error {
 		if tight < 0 {
 			return nil
 		}
-		if time.Now().After(end) {
+		if left == 0 {
 			return &TightError{members[tight].Endpoint, percent}
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(settled / 15):
+		case <-time.After(roomyPause):
 		}
 	}
 }
