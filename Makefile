@@ -76,7 +76,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, layering, Go code
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'these files are not formatted: gofmt -w .'; exit 1; }
 	$(GO) test . # import rules, and the types of the command on other systems
 	$< run --build-tags 'e2e failpoint bench' ./...
-	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/drivers/nspawn/image.sh cmd/testdata/providers/*.sh
+	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/machines/drivers/nspawn/image.sh cmd/testdata/providers/*.sh
 
 $(TOOLS)/golangci-lint-$(GOLANGCI_LINT):
 	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

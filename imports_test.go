@@ -208,7 +208,7 @@ func TestProgramsLinkNothingForbidden(t *testing.T) {
 func TestProcessesAndRequestsStartInOnePlace(t *testing.T) {
 	t.Parallel()
 	starts := regexp.MustCompile(`\b(exec\.Command(Context)?|os\.StartProcess|syscall\.ForkExec|http\.(DefaultClient|DefaultTransport|Get|Head|Post|PostForm))\b`)
-	may := []string{"internal/child/child.go", "internal/drivers/local/run.go", "internal/drivers/local/command.go", "internal/drivers/nspawn/boot.go", "internal/notify/sender.go"}
+	may := []string{"internal/child/child.go", "internal/machines/drivers/local/run.go", "internal/machines/drivers/local/command.go", "internal/machines/drivers/nspawn/boot.go", "internal/notify/sender.go"}
 	for _, p := range packages(t) {
 		if matches(p.path(), []string{"e2e/...", "internal/testbed/...", "cmd/testdata/..."}) {
 			continue

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"time"
 
+	"pulley/internal/release/trust/refusal"
 	"pulley/internal/stablehash"
-	"pulley/internal/trust/refusal"
 )
 
 // Action is the work of a tick.

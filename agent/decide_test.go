@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/trust/refusal"
-
 	"pgregory.net/rapid"
+
+	"pulley/internal/release/trust/refusal"
 )
 
 var (

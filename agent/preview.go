@@ -9,7 +9,7 @@ import (
 
 	"pulley/internal/clip"
 	"pulley/internal/failpoint"
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // PreviewOrder is an operator's order to show what a target would change. The node carries it out once, in addition to its

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"pulley/internal/clip"
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // Reason is the code of a node's decision or state. words.go contains the sentence of each.

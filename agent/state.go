@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // State is the node's memory between ticks, in state.json. The agent writes the complete file, and only after a change.

@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"time"
 
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // observe reads the node's state, and completes a run that an earlier tick left open.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // Generation numbers the states of an environment's live data, from 1. 0 means no live data.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // NodeState is a node's state in one word, for `pulley status`.

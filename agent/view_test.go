@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/trust/refusal"
+	"pulley/internal/release/trust/refusal"
 )
 
 // The state in `pulley status` must direct the operator to the right machine.

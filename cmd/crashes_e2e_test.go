@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"pulley/agent"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
 )

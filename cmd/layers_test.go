@@ -46,7 +46,7 @@ func TestOnlyOneFileSpellsKeys(t *testing.T) {
 					continue
 				}
 				found++
-				if path != "internal/store/etcd/keys.go" {
+				if path != "internal/etcd/keys.go" {
 					t.Errorf("%s spells a key: %s", positions.Position(text.Pos()), text.Value)
 				}
 			}

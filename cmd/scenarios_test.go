@@ -14,7 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
 )

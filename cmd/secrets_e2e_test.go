@@ -30,7 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/agent"
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/upgrade"
+	"pulley/agent/upgrade"
 )
 
 // TestUpgradeCrashes proves that after a power cut, an OOM kill or a reboot at any point of the agent's upgrade, one

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 )
 
 // Puppet must compile the same catalog for a node of Pulley as `puppet apply` does in a plain checkout: the same

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 	"pulley/internal/testbed/etcdtest"
 )
 

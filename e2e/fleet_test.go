@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 )
 
 // bin is the folder of the released commands.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 )
 
 // Without it, a balancer would send requests to a removed machine, or none to a new one.

@@ -9,7 +9,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 )
 
 // Applications are components by application, instance and name. Jobs order nodes by them.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 )
 
 // A mistake in an application would run its web servers before their database.

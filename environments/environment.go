@@ -45,7 +45,7 @@ type Environment struct {
 
 	Rollout RolloutPolicy `json:"rollout,omitzero" help:"How staged rollouts of this environment proceed."`
 
-	// The agent reads the trusted extensions from the file in the release (agent/puppet/trusted.go), and ignores stored ones.
+	// The agent reads the trusted extensions from the file in the release (internal/puppet/trusted.go), and ignores stored ones.
 	Trusted map[string]string `json:"trusted,omitempty" form:"extension" like:"pp_environment=production" help:"Trusted extensions of all nodes, for Puppet's $trusted['extensions']. Nodes take them from this file in the release."`
 	// The agent reads the layers and the attributes from the file in the release, too (hieradata/hierarchy.go).
 	DataLayers []string `json:"layers,omitempty" form:"datalayer" like:"node" help:"Order of the layers of live data, the highest first: node, role, environment, common and names of attributes (default: these four, in this order). Nodes take it from this file in the release."`
@@ -94,7 +94,7 @@ type NodeSettings struct {
 	ENC        Classification    `json:"enc,omitzero" form:"class" like:"ntp" help:"Classes and parameters of the node for Puppet servers. They override the role's."`
 }
 
-// PuppetSettings are the settings of Puppet on all nodes, read by the agent (agent/puppet), as Trusted. Those of Puppet servers
+// PuppetSettings are the settings of Puppet on all nodes, read by the agent (internal/puppet), as Trusted. Those of Puppet servers
 // concern nodes whose release names an environment of a server (docs/puppet-server.md).
 type PuppetSettings struct {
 	Reports   []string `json:"reports,omitempty" form:"processor" like:"http" help:"Puppet's report processors, which receive the report of each run."`

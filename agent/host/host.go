@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/nodeconfig"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 // Machine restores the agent's schedule and the lists of signers after a run that damaged them, and runs a release's

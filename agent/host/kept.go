@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"pulley/agent/nodeconfig"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 // keptFile contains the copies from before a run, in the state folder. It exists until the run is checked. An

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 const (

@@ -17,12 +17,12 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/host"
-	"pulley/agent/puppet"
+	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
+	"pulley/agent/takeover"
 	"pulley/internal/clip"
-	"pulley/internal/nodeconfig"
+	"pulley/internal/puppet"
 	"pulley/internal/store"
-	"pulley/internal/takeover"
 )
 
 // Setup is a node's configuration, with the agent's streams, clock and root.

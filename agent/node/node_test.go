@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/nodeconfig"
+	"pulley/agent/nodeconfig"
 )
 
 // Only a run in progress may be reported as one. Another failure of the lock must be an error.

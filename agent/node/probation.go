@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/agent/upgrade"
 	"pulley/internal/failpoint"
 	"pulley/internal/store"
-	"pulley/internal/upgrade"
 )
 
 // probation lets the candidate run this tick, judges it, and acts on the result. This agent runs every tick that does

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/agent/nodeconfig"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/join"
-	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
 )
 

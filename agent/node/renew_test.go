@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/nodeconfig"
 	"pulley/internal/join"
-	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )

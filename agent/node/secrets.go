@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/agent"
+	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/join"
-	"pulley/internal/nodeconfig"
 	"pulley/internal/secrets"
 	"pulley/internal/stablehash"
 )

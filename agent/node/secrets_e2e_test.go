@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
+	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
-	"pulley/internal/nodeconfig"
+	"pulley/internal/puppet"
 	"pulley/internal/secrets"
 )
 

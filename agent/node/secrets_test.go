@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/nodeconfig"
+	"pulley/agent/nodeconfig"
 )
 
 // Decrypted data must never reach a disk, and what a killed agent left must be gone before the next run.

@@ -14,12 +14,12 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/stage"
+	"pulley/agent/upgrade"
 	"pulley/internal/child"
-	"pulley/internal/content"
 	"pulley/internal/failpoint"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
-	"pulley/internal/upgrade"
 )
 
 // TurnOptions are the options of one turn.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )

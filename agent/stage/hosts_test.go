@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"pulley/agent"
-	"pulley/internal/content"
 	"pulley/internal/hosts"
+	"pulley/internal/release/content"
 )
 
 // Ten thousand changed hosts, each with an exported key, should delay a run by 150 ms at most: from the list as etcd has it to both files on disk.

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 
 	"pulley/agent"
+	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
-	"pulley/internal/nodeconfig"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // markFile contains the node's high-water mark, in the state folder.

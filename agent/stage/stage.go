@@ -15,17 +15,17 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
+	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
-	"pulley/internal/content"
 	"pulley/internal/hosts"
-	"pulley/internal/mirror"
-	"pulley/internal/nodeconfig"
+	"pulley/internal/puppet"
+	"pulley/internal/release/content"
+	"pulley/internal/release/mirror"
+	"pulley/internal/release/trust"
+	"pulley/internal/release/trust/refusal"
 	"pulley/internal/store"
-	"pulley/internal/trust"
-	"pulley/internal/trust/refusal"
 )
 
 // keptReleases is the number of unneeded trees that stay on disk, to make a rollback possible without a download.

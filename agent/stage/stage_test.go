@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/content"
-	"pulley/internal/mirror"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/trust"
+	"pulley/agent/nodeconfig"
+	"pulley/internal/release/content"
+	"pulley/internal/release/mirror"
+	"pulley/internal/release/trust"
 )
 
 const (

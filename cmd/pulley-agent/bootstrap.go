@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/agent/firstboot/steps"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
-	"pulley/internal/firstboot/steps"
 )
 
 func newBootstrap(o *options) *cobra.Command {

@@ -11,9 +11,9 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/node"
+	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
-	"pulley/internal/nodeconfig"
 )
 
 func newPuppet(o *options) *cobra.Command {

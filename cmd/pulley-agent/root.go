@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent/node"
+	"pulley/agent/nodeconfig"
 	"pulley/internal/cli"
-	"pulley/internal/nodeconfig"
 )
 
 const program = "pulley-agent"

@@ -12,10 +12,10 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/node"
-	"pulley/agent/puppet"
+	"pulley/agent/nodeconfig"
+	"pulley/agent/upgrade"
 	"pulley/internal/cli"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/upgrade"
+	"pulley/internal/puppet"
 )
 
 // defaultSplay fits into cron's */5.

@@ -11,10 +11,10 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/host"
+	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 // localStatus is the output of `pulley-agent status -o json`.

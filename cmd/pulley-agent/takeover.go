@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
+	"pulley/agent/firstboot/steps"
+	"pulley/agent/nodeconfig"
+	"pulley/agent/takeover"
 	"pulley/internal/cli"
-	"pulley/internal/firstboot/steps"
-	"pulley/internal/nodeconfig"
+	"pulley/internal/puppet"
 	"pulley/internal/schedule"
-	"pulley/internal/takeover"
 )
 
 func newTakeover(o *options) *cobra.Command {

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/agent/nodeconfig"
+	"pulley/agent/upgrade"
 	"pulley/internal/cli"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/upgrade"
 )
 
 // ownAgent is the output of `pulley-agent upgrade -o json`.

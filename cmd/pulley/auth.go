@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access/contexts"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
-	"pulley/internal/contexts"
-	"pulley/internal/fleetca"
 	"pulley/internal/store"
 )
 

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access/fleetca"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
-	"pulley/internal/fleetca"
 	"pulley/internal/serve"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"

@@ -13,8 +13,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
-	"pulley/internal/fleetca"
 )
 
 // A lost machine of serve must not mean a new fleet: CA, users and rights come back with etcd's data, and a backup that

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
-	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/access/contexts"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
-	"pulley/internal/contexts"
-	"pulley/internal/fleetca"
 	"pulley/internal/serve/member"
 )
 

@@ -17,10 +17,10 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
-	"pulley/internal/drivers"
-	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
+	"pulley/internal/machines/boots"
+	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/progress"
 	"pulley/internal/machines/render"
@@ -113,7 +113,7 @@ func draftOf(ctx context.Context, o *options, s *store.Store, want *environments
 }
 
 // begin takes the lock of a fleet. Without boot, it creates no machine.
-func begin(ctx context.Context, o *options, s *store.Store, want *environments.Environment, boot *plans.Connection, by string) (*apply.Session, error) {
+func begin(ctx context.Context, o *options, s *store.Store, want *environments.Environment, boot *boots.Connection, by string) (*apply.Session, error) {
 	id, err := s.Cluster.InstallationID(ctx, by)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func begin(ctx context.Context, o *options, s *store.Store, want *environments.E
 	}
 	form := p.Form
 	if boot == nil {
-		form, boot = "", &plans.Connection{}
+		form, boot = "", &boots.Connection{}
 	}
 	f, err := o.newFleet(a, want, form, boot)
 	if err != nil {
@@ -320,7 +320,7 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 const maxPlanFile = 64 << 20
 
 // wanted reads the environment from its file or from a stored plan. It also returns that plan.
-func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *plans.Connection, error) {
+func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *boots.Connection, error) {
 	if a.plan == "" {
 		e, err := a.readEnvironment(args[0], a.file)
 		if err != nil {
@@ -461,7 +461,7 @@ func writePlan(path string, p plan.Plan) error {
 }
 
 // prepare reads the flags. It returns the machine settings of the operator's connection.
-func (u *firstBootFlags) prepare(c *cobra.Command, ref environments.Ref) (*plans.Connection, error) {
+func (u *firstBootFlags) prepare(c *cobra.Command, ref environments.Ref) (*boots.Connection, error) {
 	if u.signers == noneGiven {
 		u.signers, u.unsigned = "", true
 	}
@@ -477,12 +477,12 @@ func (u *firstBootFlags) prepare(c *cobra.Command, ref environments.Ref) (*plans
 
 // complete adds the settings that the environment's file does not have: of the flags, of the flags of earlier applies, and of the
 // operator's context.
-func (u *firstBootFlags) complete(ctx context.Context, s *store.Store, c *cobra.Command, e *environments.Environment, boot *plans.Connection) error {
+func (u *firstBootFlags) complete(ctx context.Context, s *store.Store, c *cobra.Command, e *environments.Environment, boot *boots.Connection) error {
 	stored, _, err := s.Environments.Spec(ctx, e.Ref())
 	if err != nil {
 		return err
 	}
-	given := plans.Given{Flags: u.plan.Settings, Stored: stored, Servers: u.context.values.Servers}
+	given := boots.Given{Flags: u.plan.Settings, Stored: stored, Servers: u.context.values.Servers}
 	for _, f := range given.Flags.Fields() {
 		if c.Flags().Changed(f.Flag()) || f.Name == "agent_sha256" && c.Flags().Changed("agent") {
 			given.Replaced = append(given.Replaced, f.Name)
@@ -507,7 +507,7 @@ func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.
 	if err != nil {
 		return err
 	}
-	if role := plans.UnsignedRole(was, p.Spec); role != "" {
+	if role := boots.UnsignedRole(was, p.Spec); role != "" {
 		return fmt.Errorf("cannot apply %s: new machines of %s would verify no signatures: the stored environment has allowed_signers, the file and the flags have none\n"+
 			"give --allowed-signers FILE, or `allowed_signers:` in the file's userdata\nfor machines without signature checks, give --allowed-signers %s", p.Fleet, role, noneGiven)
 	}
@@ -516,7 +516,7 @@ func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.
 
 // checkJoins refuses to create machines that could not reach etcd: they get a certificate only when they join.
 func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.Plan) error {
-	i := slices.IndexFunc(p.Steps, func(step plan.Step) bool { return step.Creates && plans.NeedsJoin(p.Spec, step.Role) })
+	i := slices.IndexFunc(p.Steps, func(step plan.Step) bool { return step.Creates && boots.NeedsJoin(p.Spec, step.Role) })
 	if i < 0 {
 		return nil
 	}
@@ -530,12 +530,12 @@ func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.
 }
 
 // connectionOnly returns the machine settings of the operator's connection.
-func (o *options) connectionOnly() (*plans.Connection, error) {
+func (o *options) connectionOnly() (*boots.Connection, error) {
 	if err := o.connect(); err != nil {
 		return nil, err
 	}
 	config := o.connection.Config()
-	boot := &plans.Connection{Prefix: config.Prefix, Endpoints: config.Endpoints}
+	boot := &boots.Connection{Prefix: config.Prefix, Endpoints: config.Endpoints}
 	if config.CACert == "" {
 		return boot, nil
 	}
@@ -550,7 +550,7 @@ const tokenMargin = time.Hour
 // fleetOf is the fleet of an apply: the inventory in etcd, and the userdata of machines.
 type fleetOf struct {
 	*store.Applying
-	boot *plans.Connection
+	boot *boots.Connection
 	want *environments.Environment
 	now  func() time.Time
 }
@@ -558,7 +558,7 @@ type fleetOf struct {
 // newFleet returns the fleet for a provision.Applier. Its lifetime is that of the apply a. want is the environment to
 // apply. form is the provider's form of userdata, or "" without a provider. newFleet checks first that a machine of
 // every role could boot: nothing is changed and no token created by then.
-func (o *options) newFleet(a *store.Applying, want *environments.Environment, form userdata.Form, boot *plans.Connection) (*fleetOf, error) {
+func (o *options) newFleet(a *store.Applying, want *environments.Environment, form userdata.Form, boot *boots.Connection) (*fleetOf, error) {
 	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
 	if form == "" {
 		return f, nil

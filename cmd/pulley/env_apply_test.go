@@ -10,8 +10,8 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
+	"pulley/internal/machines/boots"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/userdata"
@@ -95,7 +95,7 @@ func TestEachMachineGetsOwnToken(t *testing.T) {
 	_, first := f.boots(t, "web1")
 	text, second := f.boots(t, "web1")
 	_, other := f.boots(t, "web2")
-	if !strings.Contains(text, "plt_"+second+"_") || strings.Contains(text, plans.PlaceholderToken) {
+	if !strings.Contains(text, "plt_"+second+"_") || strings.Contains(text, boots.PlaceholderToken) {
 		t.Errorf("its userdata does not have token %s:\n%s", second, text)
 	}
 	for id, want := range map[string]struct {
@@ -180,15 +180,15 @@ func TestServersOfFileArePinned(t *testing.T) {
 		return e
 	}
 	e := read("provider: local\nroles:\n  web: {cardinality: 1, userdata: {servers: ['https://west.example']}}\n  db: {cardinality: 1}\n")
-	if err := (plans.Connection{}).Complete(e, plans.Given{}); err == nil || !strings.Contains(err.Error(), "role web") {
+	if err := (boots.Connection{}).Complete(e, boots.Given{}); err == nil || !strings.Contains(err.Error(), "role web") {
 		t.Errorf("without pins the error is: %v", err)
 	}
 	pins := []string{"sha256:" + strings.Repeat("a", 64)}
-	if err := (plans.Connection{Pins: pins}).Complete(e, plans.Given{}); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
+	if err := (boots.Connection{Pins: pins}).Complete(e, boots.Given{}); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
 		t.Errorf("they are %+v, %v", e, err)
 	}
 	e = read("userdata: {servers: ['https://east.example']}\nroles: {web: {cardinality: 1}, db: {cardinality: 1}}\n")
-	if err := (plans.Connection{Pins: pins}).Complete(e, plans.Given{}); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
+	if err := (boots.Connection{Pins: pins}).Complete(e, boots.Given{}); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
 		t.Errorf("they are %+v, %v", e, err)
 	}
 }
@@ -211,7 +211,7 @@ func TestApplyFindsRoleWithoutSigners(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := plans.UnsignedRole(was, now); got != c.want {
+		if got := boots.UnsignedRole(was, now); got != c.want {
 			t.Errorf("%s\nto %s: %q, want %q", c.was, c.now, got, c.want)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/drivers"
 	"pulley/internal/machines/apply"
+	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"

@@ -12,10 +12,10 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/drivers"
-	"pulley/internal/firstboot/plans"
 	"pulley/internal/fleet"
 	"pulley/internal/machines/apply"
+	"pulley/internal/machines/boots"
+	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/watch"
 	"pulley/internal/serve"
 	"pulley/internal/store"
@@ -110,7 +110,7 @@ type watched struct {
 	*options
 	store *store.Store
 	file  *environments.Environment // as read on this machine
-	boot  *plans.Connection
+	boot  *boots.Connection
 	by    string
 }
 
@@ -179,7 +179,7 @@ func (s *serveOptions) watchMachines(ctx context.Context, v serve.Watching) {
 	o := *s.options
 	o.env.Now = v.Now
 	for _, e := range s.watching {
-		boot := &plans.Connection{Prefix: s.connection.Prefix, Endpoints: v.Endpoints, Pins: v.Pins}
+		boot := &boots.Connection{Prefix: s.connection.Prefix, Endpoints: v.Endpoints, Pins: v.Pins}
 		loops.Go(func() { newLoop(watched{&o, v.Store, e, boot, byServe}, *s.watchFlags(), s.config.Log).Run(ctx) })
 	}
 	loops.Wait()

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/cli"

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/internal/cli"
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 func newKey(o *options) *cobra.Command {

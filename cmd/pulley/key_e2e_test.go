@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"pulley/internal/cli"
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 // From no key to a record that a node takes, with the commands that the verbs themselves print.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access/contexts"
 	"pulley/internal/cli"
-	"pulley/internal/contexts"
-	"pulley/internal/firstboot/plans"
 	"pulley/internal/join"
+	"pulley/internal/machines/boots"
 	"pulley/internal/pki"
 	"pulley/internal/shellquote"
 	"pulley/internal/store"
@@ -113,7 +113,7 @@ func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) er
 		return err
 	}
 	w := contextWriter{path: path, base: contexts.NameFor(f.servers[0]), given: o.context.name}
-	if w.pins, err = plans.ParsePins(f.pins); err != nil {
+	if w.pins, err = boots.ParsePins(f.pins); err != nil {
 		return cli.Usagef("%v", err)
 	}
 	file, err := o.loginFile(&w, args)

@@ -3,10 +3,10 @@ package main
 
 import (
 	"os"
-	_ "time/tzdata" // the windows of rollouts, on machines without time zones
+	_ "time/tzdata"
 
 	"pulley/internal/cli"
-	"pulley/internal/drivers"
+	"pulley/internal/machines/drivers"
 )
 
 // version is set by the linker.

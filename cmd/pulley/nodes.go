@@ -15,7 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
-	"pulley/internal/nodes"
+	"pulley/internal/machines/nodes"
 	"pulley/internal/store"
 )
 

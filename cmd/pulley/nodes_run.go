@@ -11,7 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/nodes"
+	"pulley/internal/machines/nodes"
 	"pulley/internal/store"
 )
 

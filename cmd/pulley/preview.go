@@ -11,7 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/preview"
+	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
 

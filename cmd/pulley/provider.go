@@ -15,10 +15,10 @@ import (
 	"pulley/environments"
 	"pulley/internal/child"
 	"pulley/internal/cli"
-	"pulley/internal/drivers"
-	"pulley/internal/drivers/command"
-	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
+	"pulley/internal/machines/drivers"
+	"pulley/internal/machines/drivers/command"
+	"pulley/internal/machines/drivers/conform"
 	"pulley/internal/store"
 )
 

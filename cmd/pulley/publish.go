@@ -14,11 +14,11 @@ import (
 
 	"pulley/internal/change"
 	"pulley/internal/cli"
-	"pulley/internal/content"
 	"pulley/internal/publish"
-	"pulley/internal/source"
+	"pulley/internal/publish/source"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 type publishOptions struct {

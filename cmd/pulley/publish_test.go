@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pulley/internal/cli"
-	"pulley/internal/controlrepo"
+	"pulley/internal/publish/controlrepo"
 )
 
 // After Ctrl-C, the operator must learn whether a cleanup is needed.

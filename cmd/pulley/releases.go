@@ -16,8 +16,8 @@ import (
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/publish"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // releasesCommand shows releases.

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/controlrepo"
 	"pulley/internal/publish"
-	"pulley/internal/source"
+	"pulley/internal/publish/controlrepo"
+	"pulley/internal/publish/source"
 )
 
 func newInit(o *options) *cobra.Command {

@@ -14,11 +14,11 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 	"pulley/internal/change"
 	"pulley/internal/cli"
-	"pulley/internal/preview"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/access/contexts"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
-	"pulley/internal/contexts"
 	"pulley/internal/machines/watch"
 	"pulley/internal/pki"
 	"pulley/internal/serve"

@@ -10,8 +10,8 @@ import (
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 func newSign(o *options) *cobra.Command {

@@ -19,9 +19,9 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
-	"pulley/internal/firstboot/plans"
 	"pulley/internal/fleet"
 	"pulley/internal/join/tokens"
+	"pulley/internal/machines/boots"
 	"pulley/internal/store"
 	"pulley/userdata"
 )
@@ -146,7 +146,7 @@ func (u *userdataOptions) name(ref environments.Ref, args []string) (environment
 	if len(args) > 0 {
 		node = args[0]
 	}
-	p, ref, err := plans.ForNode(ref, node, cmp.Or(u.group, u.role), u.hostname == "keep")
+	p, ref, err := boots.ForNode(ref, node, cmp.Or(u.group, u.role), u.hostname == "keep")
 	if err != nil {
 		return ref, &cli.UsageError{Problem: err.Error()}
 	}
@@ -229,7 +229,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 	if !u.newToken || err != nil {
 		return err
 	}
-	u.plan.Token = plans.PlaceholderToken
+	u.plan.Token = boots.PlaceholderToken
 	if u.form == nocloud {
 		_, err = u.seed()
 	} else {
@@ -319,15 +319,15 @@ func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error
 	if s := u.env.Getenv("PULLEY_SERVERS"); s != "" && !c.Flags().Changed("servers") {
 		u.plan.Servers = strings.Split(s, ",")
 	}
-	if u.plan.CA, err = plans.ParsePins(u.plan.CA); err != nil {
+	if u.plan.CA, err = boots.ParsePins(u.plan.CA); err != nil {
 		return &cli.UsageError{Problem: err.Error()}
 	}
 	if u.signers != "" {
-		if u.plan.AllowedSigners, err = plans.ReadSigners(u.signers, ref.Environment, u.env.Now()); err != nil {
+		if u.plan.AllowedSigners, err = boots.ReadSigners(u.signers, ref.Environment, u.env.Now()); err != nil {
 			return err
 		}
 	}
-	sums, err := plans.Checksums(u.checksums, u.agents)
+	sums, err := boots.Checksums(u.checksums, u.agents)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 )
 
 const (

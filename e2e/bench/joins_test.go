@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"pulley/internal/serve/member"
 	"runtime"
 	"slices"
 	"sync"
@@ -22,9 +21,10 @@ import (
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/join/server"
-	"pulley/internal/mirror"
 	"pulley/internal/pki"
+	"pulley/internal/release/mirror"
 	"pulley/internal/serve"
+	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )
 

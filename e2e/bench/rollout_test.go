@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
-	"pulley/internal/rollout/sim"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/sim"
 )
 
 const (

@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/drivers/conform"
-	driver "pulley/internal/drivers/nspawn"
 	"pulley/internal/machines"
+	"pulley/internal/machines/drivers/conform"
+	driver "pulley/internal/machines/drivers/nspawn"
 	"pulley/internal/testbed/conformtest"
 )
 

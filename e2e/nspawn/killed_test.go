@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	driver "pulley/internal/drivers/nspawn"
 	"pulley/internal/machines"
+	driver "pulley/internal/machines/drivers/nspawn"
 )
 
 // argRequest is the argument that makes this test program send one request to the driver.

@@ -23,7 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	driver "pulley/internal/drivers/nspawn"
+	driver "pulley/internal/machines/drivers/nspawn"
 )
 
 // The paths and the variable that the outer process prepares for the inner one.

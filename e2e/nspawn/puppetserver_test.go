@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	driver "pulley/internal/drivers/nspawn"
 	"pulley/internal/machines"
+	driver "pulley/internal/machines/drivers/nspawn"
 	"pulley/internal/testbed/puppetservertest"
 )
 

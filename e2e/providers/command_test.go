@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/drivers/command"
-	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
+	"pulley/internal/machines/drivers/command"
+	"pulley/internal/machines/drivers/conform"
 )
 
 // patience limits each wait for an expected change, on a busy machine.

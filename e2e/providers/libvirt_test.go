@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
+	"pulley/internal/machines/drivers/conform"
 	"pulley/internal/testbed/conformtest"
 )
 

@@ -15,10 +15,10 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
-	"pulley/internal/preview"
+	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // Author is the author of a change, with a reason and a signing key. With a nil key the change is not signed.

@@ -10,8 +10,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // A target of a removed node would never be taken. The operator meant another node.

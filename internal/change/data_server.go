@@ -17,7 +17,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/content"
-	"pulley/internal/controlrepo"
+	"pulley/internal/publish/controlrepo"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

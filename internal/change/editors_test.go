@@ -14,7 +14,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/preview"
+	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 	"pulley/internal/fleet"
 	"pulley/internal/rollout"
 	"pulley/internal/store"

@@ -9,8 +9,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/content"
 	"pulley/internal/fleet"
+	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )

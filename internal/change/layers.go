@@ -10,8 +10,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/content"
 	"pulley/internal/fleet"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

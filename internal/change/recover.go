@@ -11,10 +11,10 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/release/trust"
+	"pulley/internal/release/trust/refusal"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
-	"pulley/internal/trust"
-	"pulley/internal/trust/refusal"
 )
 
 // Recovery is the recovery of one scope.

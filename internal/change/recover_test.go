@@ -10,10 +10,10 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/release/trust"
+	"pulley/internal/release/trust/refusal"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/trust"
-	"pulley/internal/trust/refusal"
 )
 
 // fleetOfOne returns an etcd with the environment dev and the node web1.

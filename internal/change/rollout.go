@@ -11,11 +11,11 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/environments/applications"
 	"pulley/hieradata"
-	"pulley/internal/applications"
 	"pulley/internal/fleet"
-	"pulley/internal/preview"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
 

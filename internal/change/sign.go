@@ -11,8 +11,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // ErrChangedSince means that a statement cannot be renewed, because the targets in etcd are not those that it names.

@@ -13,8 +13,8 @@ import (
 	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/publish"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // Version is one version of pulley-agent that is published, wanted or running.

@@ -2,7 +2,7 @@
 // output, and an environment that the caller chose. What a child leaves when it ends is ended with it, unless the caller keeps it. It also finds processes
 // with their descendants in /proc. Where there is none, as on macOS, only the group of a child ends with it: processes in sessions of their own stay.
 //
-// No other package may start a process, except the first processes of machines in internal/drivers. It must never signal the
+// No other package may start a process, except the first processes of machines in internal/machines/drivers. It must never signal the
 // number of a process whose status was read: it may be another process's by then.
 package child
 

@@ -14,7 +14,7 @@ import (
 
 	"pulley/internal/child"
 	"pulley/internal/cli"
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 	"pulley/internal/shellquote"
 )
 

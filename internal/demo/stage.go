@@ -17,7 +17,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/child"
-	"pulley/internal/drivers/local"
+	"pulley/internal/machines/drivers/local"
 )
 
 // stage is the fleet of the story: an etcd and machines, all of which die with this process.

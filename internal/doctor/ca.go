@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )

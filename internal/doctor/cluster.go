@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/connect"
+	"pulley/internal/pki/connect"
 	"pulley/internal/store"
 )
 

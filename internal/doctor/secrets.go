@@ -8,8 +8,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/change"
-	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/store"

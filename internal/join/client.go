@@ -17,8 +17,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/internal/connect"
 	"pulley/internal/pki"
+	"pulley/internal/pki/connect"
 )
 
 // DefaultTimeout bounds one request to one server. A join may be slow at the server: etcd rebuilds its permissions.

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/connect"
+	"pulley/internal/pki/connect"
 )
 
 // root begins the paths of all requests. Another version of the protocol has another root.

@@ -21,13 +21,13 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/clip"
 	"pulley/internal/fleet"
 	"pulley/internal/hosts"
 	"pulley/internal/publish"
+	"pulley/internal/puppet"
 	"pulley/internal/store"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
+	"pulley/internal/machines/drivers/conform"
 	"pulley/internal/testbed/machinestest"
 )
 

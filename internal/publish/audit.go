@@ -14,10 +14,10 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/content"
-	"pulley/internal/mirror"
+	"pulley/internal/release/content"
+	"pulley/internal/release/mirror"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // Problem is the problem of a value in etcd.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"pulley/internal/content"
-	"pulley/internal/source"
+	"pulley/internal/publish/source"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strconv"
 
 	"pulley/agent"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

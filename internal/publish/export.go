@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/atomicfile"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent/puppet"
-	"pulley/internal/content"
-	"pulley/internal/controlrepo"
+	"pulley/internal/publish/controlrepo"
+	"pulley/internal/publish/source"
+	"pulley/internal/puppet"
+	"pulley/internal/release/content"
 	"pulley/internal/shellquote"
-	"pulley/internal/source"
 )
 
 // ValidationTime limits the time to validate a control repository, including `puppet parser validate`.

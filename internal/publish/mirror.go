@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 
 	"pulley/internal/bounded"
-	"pulley/internal/content"
-	"pulley/internal/mirror"
+	"pulley/internal/release/content"
+	"pulley/internal/release/mirror"
 	"pulley/internal/store"
 )
 

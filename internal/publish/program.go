@@ -15,7 +15,7 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/child"
 	"pulley/internal/clip"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

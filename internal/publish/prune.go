@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

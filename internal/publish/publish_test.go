@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/content"
-	"pulley/internal/controlrepo"
-	"pulley/internal/source"
+	"pulley/internal/publish/controlrepo"
+	"pulley/internal/publish/source"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

@@ -8,10 +8,10 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent/puppet"
 	"pulley/environments"
-	"pulley/internal/content"
-	"pulley/internal/controlrepo"
+	"pulley/internal/publish/controlrepo"
+	"pulley/internal/puppet"
+	"pulley/internal/release/content"
 )
 
 // Reference is an environment of an existing Puppet server. A reference release names it and has no code.

@@ -11,11 +11,11 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/content"
-	"pulley/internal/controlrepo"
-	"pulley/internal/source"
+	"pulley/internal/publish/controlrepo"
+	"pulley/internal/publish/source"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // Wish holds the operator's options for publishing a folder.

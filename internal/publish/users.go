@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"pulley/environments"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // Listed is a published release with facts that its record does not contain.

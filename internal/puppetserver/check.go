@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"pulley/internal/connect"
 	"pulley/internal/pki"
+	"pulley/internal/pki/connect"
 )
 
 // Severity is how bad a finding is.

@@ -22,8 +22,8 @@ import (
 
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
-	"pulley/internal/connect"
 	"pulley/internal/pki"
+	"pulley/internal/pki/connect"
 )
 
 // DefaultPort is the port of Puppet servers.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/internal/connect"
+	"pulley/internal/pki/connect"
 )
 
 // Code names why a Puppet server did not do what was requested.

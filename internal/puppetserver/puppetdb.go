@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"time"
 
-	"pulley/internal/connect"
+	"pulley/internal/pki/connect"
 )
 
 // DefaultPuppetDBPort is the port of PuppetDB where its URL names none.

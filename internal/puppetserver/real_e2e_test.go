@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/connect"
 	"pulley/internal/pki"
+	"pulley/internal/pki/connect"
 	"pulley/internal/puppetserver"
 	"pulley/internal/testbed/puppetservertest"
 )

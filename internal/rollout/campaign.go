@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 )
 
 // Kind is the kind of a campaign.

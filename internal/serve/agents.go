@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
-	"pulley/internal/content"
 	"pulley/internal/join/server"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

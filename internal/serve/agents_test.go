@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

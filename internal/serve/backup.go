@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/store"
 )
 

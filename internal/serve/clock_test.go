@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )

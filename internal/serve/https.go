@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/internal/connect"
 	"pulley/internal/join"
-	"pulley/internal/mirror"
+	"pulley/internal/pki/connect"
+	"pulley/internal/release/mirror"
 	"pulley/internal/serve/limits"
 )
 

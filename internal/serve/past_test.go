@@ -14,7 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"

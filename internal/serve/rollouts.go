@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/gates"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
+	"pulley/internal/rollout/gates"
 	"pulley/internal/store"
 )
 

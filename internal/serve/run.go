@@ -22,13 +22,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"pulley/internal/fleetca"
-	"pulley/internal/gates"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/join/server"
-	"pulley/internal/mirror"
 	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/puppetserver"
+	"pulley/internal/release/mirror"
+	"pulley/internal/rollout/gates"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )

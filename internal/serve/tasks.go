@@ -11,7 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/notify"
 	"pulley/internal/rollout/control"
 	"pulley/internal/store"

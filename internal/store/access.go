@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store/etcd"
 )
 
 // authTimeout bounds one change of users or roles if the store's own deadline is shorter. Etcd rebuilds all users'

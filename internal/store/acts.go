@@ -9,8 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
-	"pulley/internal/store/etcd"
 )
 
 // maxWords bounds the text in a machine record or an act that came from a node or a provider.

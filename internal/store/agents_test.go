@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/content"
 	pruning "pulley/internal/publish"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/trust"
 )
 
 // putAgent publishes a version like `pulley agents publish`, and returns its record and its program.

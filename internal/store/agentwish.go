@@ -8,8 +8,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/rollout"
-	"pulley/internal/store/etcd"
 )
 
 // AgentWish selects the versions of pulley-agent for the nodes of one environment. It is one small document, because

@@ -13,8 +13,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
-	"pulley/internal/store/etcd"
 )
 
 var (

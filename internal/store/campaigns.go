@@ -13,8 +13,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/rollout"
-	"pulley/internal/store/etcd"
 )
 
 // Limits of the transactions of a campaign.

@@ -11,10 +11,10 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
+	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/machines"
 	"pulley/internal/rollout"
-	"pulley/internal/store/etcd"
 )
 
 // Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely all keys or the host list.

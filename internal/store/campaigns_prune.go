@@ -12,7 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // CampaignsKept is the number of ended campaigns of an environment that are kept, the newest ones. Their starts and ends stay in the

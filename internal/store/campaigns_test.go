@@ -7,10 +7,10 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/trust"
 )
 
 // verifying is the trust of one node: what it accepts of etcd, with the real high-water mark.

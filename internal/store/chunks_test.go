@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/applications"
+	"pulley/environments/applications"
 	"pulley/internal/rollout"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // CleanupKind is the code of what Puppet servers still have of a removed node.

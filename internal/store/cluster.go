@@ -20,8 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/connect"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
+	"pulley/internal/pki/connect"
 )
 
 // MemberState is the state that one etcd member reports.

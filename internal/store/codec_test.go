@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pulley/agent"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Decode returns an error that names the key, or a value. It never panics.

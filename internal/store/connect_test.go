@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/connect"
+	"pulley/internal/pki/connect"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )

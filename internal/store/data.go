@@ -13,8 +13,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
+	"pulley/internal/etcd"
+	"pulley/internal/release/trust"
 )
 
 // Data is one generation of an environment's live data, with the guard of a change.

@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Disk is the nearly full disk of an embedded etcd, as its serve measured it at a time.

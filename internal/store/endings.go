@@ -7,8 +7,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
+	"pulley/internal/etcd"
+	"pulley/internal/release/trust"
 )
 
 // wayBack is how long the permit to revert a rollout is valid from its start. Nobody takes back a document that was signed ahead: this

@@ -10,7 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // StandsStill is the silence after which a first boot is shown as stalled. The longest silence of a working first boot

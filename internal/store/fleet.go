@@ -14,8 +14,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
-	"pulley/internal/store/etcd"
 )
 
 // FleetState is the state of an environment's nodes in etcd.

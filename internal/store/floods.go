@@ -11,7 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Flood means that a node writes or calls far more than normal. The note exists while the flood lasts, and one day longer.

@@ -6,8 +6,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store/etcd"
 )
 
 // Grant is one permission of a role: on a key (end is empty) or on all keys of a range.

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // HistoryKept is the number of changes of an environment that are kept, the newest ones. A rollback reaches no older

@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Holds reads the holds of an environment. damaged names the unreadable ones.

@@ -12,8 +12,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store/etcd"
 )
 
 // Identity is the holder of a node's name, or a removed node. For a removed node Removed is set, and the other fields

@@ -9,7 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // JoinFacts is the input of a join. Revisions are etcd's order of events, which does not depend on clocks; 0 means

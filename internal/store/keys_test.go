@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // keyRow is a row of the table in keys.go: a key with its segments filled in, and the letters of its writers.

@@ -9,8 +9,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store/etcd"
 )
 
 // NoteLockout records that etcd refused a certificate of this fleet, issued at a time, because it has no user of its name. It records nothing

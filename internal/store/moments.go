@@ -15,7 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Moment is how far an etcd is: a later look that finds less shows that it went back in time.

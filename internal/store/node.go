@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 var _ agent.Control = (*Node)(nil)

@@ -9,7 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/clip"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // noticesKept is the lifetime of a notice. Within this time no serve sends the same notice twice.

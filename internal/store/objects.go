@@ -10,8 +10,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/content"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
+	"pulley/internal/release/content"
 )
 
 // MaxValueBytes bounds every value of content.

@@ -9,8 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/etcd"
 	"pulley/internal/store"
-	"pulley/internal/store/etcd"
 	"pulley/internal/testbed/etcdtest"
 )
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store/etcd"
 )
 
 // OperatorIdentity is the holder of an operator's name.

@@ -17,9 +17,9 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/trust"
 )
 
 // A rollback must not undo a colleague's promotion that came after its decision.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pulley/agent"
-	"pulley/internal/trust"
+	"pulley/internal/release/trust"
 )
 
 // Without the right step a node that was offline refuses its target, or a node goes lower than the signed permit

@@ -10,8 +10,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
+	"pulley/internal/etcd"
+	"pulley/internal/release/trust"
 )
 
 // Each permit covers the complete target of its change. Nodes therefore need only the newest permit of their scope,

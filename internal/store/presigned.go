@@ -5,7 +5,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Presigned is what serve makes for a node at Puppet's CA, until the node has it. With all of it, the node needs no CA at its join.

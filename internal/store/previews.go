@@ -14,7 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // AnswerPreview writes a node's answer to its preview order in d, or deletes its last one. Only the node writes this key.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Provisioning is what the machines of an environment share that are provisioned into Puppet servers. Their order and their turns

@@ -11,7 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Publishing is a publish in progress. While it is held, no prune runs and the content that it found in etcd stays.

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/content"
 	pruning "pulley/internal/publish"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/trust"
 )
 
 // Operators promote during a prune. A promoted release must exist.

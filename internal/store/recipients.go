@@ -9,7 +9,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Recipients are the recipients of an environment's or a role's secrets, the newest first. Generations of data that are

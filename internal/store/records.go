@@ -9,8 +9,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
-	"pulley/internal/store/etcd"
 )
 
 // booked is a machine record as it is stored. Off is the etcd revision at which its node last left the host list,

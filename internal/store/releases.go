@@ -14,9 +14,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/content"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
+	"pulley/internal/etcd"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 )
 
 // Release is the record of a published release. It never changes.

@@ -11,8 +11,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
-	"pulley/internal/store/etcd"
 )
 
 // RemoveNode removes a node from the fleet. First it deletes the node's etcd users of all incarnations and its role:

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Repository returns the name of the repository of a release: what follows + in its version. It is "" for a repository without a name.

@@ -9,7 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Confirmation reads the confirmation of a request to retire the node; nil if there is none.

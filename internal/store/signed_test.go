@@ -14,9 +14,9 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/trust"
 )
 
 func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires {

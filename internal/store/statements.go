@@ -11,8 +11,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
+	"pulley/internal/etcd"
+	"pulley/internal/release/trust"
 )
 
 // ErrNoStatement means that an environment demands no statement of its targets.

@@ -15,7 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // Types of package etcd that callers need.

@@ -15,7 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )

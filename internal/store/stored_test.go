@@ -9,10 +9,10 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
 )
 
 // stored is the type of the value at each row of the table of keys. It is nil for bytes, and for keys of which only

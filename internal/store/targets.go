@@ -15,8 +15,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
+	"pulley/internal/etcd"
+	"pulley/internal/release/trust"
 )
 
 // Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.

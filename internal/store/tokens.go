@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/store/etcd"
+	"pulley/internal/etcd"
 )
 
 // tokenMark begins every join token, for secret scanners: plt_<id: 8 hex digits>_<secret: 64>.

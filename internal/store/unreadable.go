@@ -11,11 +11,11 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/machines"
+	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
-	"pulley/internal/store/etcd"
-	"pulley/internal/trust"
 )
 
 // Unreadable is a key that this program cannot read. It hides no other key.

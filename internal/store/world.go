@@ -12,9 +12,9 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
 	"pulley/internal/rollout"
-	"pulley/internal/store/etcd"
 )
 
 // FleetReader reads the input of plans of one fleet.

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
-	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 )
 

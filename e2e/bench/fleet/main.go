@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
 

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/internal/content"
+	"pulley/internal/release/content"
+	"pulley/internal/release/trust"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 )
 
 // kept is the number of trees that an agent keeps.

@@ -18,7 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
-	"pulley/internal/content"
+	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"

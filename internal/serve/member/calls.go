@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
 	"pulley/internal/store"
-	"pulley/internal/store/etcd"
 )
 
 // Bounds of what etcd reads for one request. It has all of it in memory at once, also what it reads for guards, sorts or leaves out.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )

@@ -18,8 +18,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/internal/access/fleetca"
 	"pulley/internal/atomicfile"
-	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )

@@ -15,7 +15,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/fleetca"
+	"pulley/internal/access/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )

@@ -5,7 +5,7 @@ package conformtest
 import (
 	"testing"
 
-	"pulley/internal/drivers/conform"
+	"pulley/internal/machines/drivers/conform"
 )
 
 // Test fails for each check that the driver does not pass. Each is a subtest of its own.

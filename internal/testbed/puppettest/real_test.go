@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
+	"pulley/internal/puppet"
 )
 
 // The agent judges runs by Puppet's documented behaviour. A Puppet with other behaviour would make the agent commit a

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
+	"pulley/internal/puppet"
 )
 
 // puppetServer is a Puppet server for the contract of `puppet agent`. Its methods end the test if they fail.

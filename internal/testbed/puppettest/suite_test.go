@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
 	"pulley/internal/facts"
+	"pulley/internal/puppet"
 )
 
 // machine is a Puppet with the settings of the machine's own Puppet, which a case may modify.
