@@ -14,6 +14,7 @@ import (
 	"pulley/environments/applications"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/release/trust/refusal"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
@@ -104,7 +105,8 @@ type RolloutNode struct {
 	Skip  rollout.SkipCode     `json:"skip,omitempty"`
 	Run   string               `json:"run,omitempty"` // that failed
 
-	Problem agent.Problem `json:"problem,omitzero"` // of the agent that the node dropped or refused
+	Problem agent.Problem  `json:"problem,omitzero"`  // of the agent that the node dropped or refused
+	Refusal *refusal.Error `json:"refusal,omitempty"` // of the target that the node refused
 
 	Does []applications.Name `json:"does,omitempty"` // of a job: the components of the node
 }
@@ -495,7 +497,7 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	}
 	for node, f := range s.Failed {
 		if _, running := s.Slots[node]; !running {
-			n := RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Cause: f.Cause, Run: f.Run}
+			n := RolloutNode{Node: node, State: NodeFailed, Code: f.Code, Cause: f.Cause, Run: f.Run, Refusal: f.Refusal}
 			if f.Code == rollout.AgentDropped || f.Code == rollout.NodeRefused {
 				n.Problem = f.Problem
 			}

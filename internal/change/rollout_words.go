@@ -167,6 +167,9 @@ func (n RolloutNode) Words() string {
 		}
 		words += ": " + n.Problem.String()
 	}
+	if n.Refusal != nil {
+		words += ": " + n.Refusal.Error()
+	}
 	return words
 }
 

@@ -74,7 +74,7 @@ type advance struct {
 	wait    Wait
 	away    Away // of the nodes that were read; nil: not counted yet
 	partial bool // others count as well
-	texts   int  // of failures, in the state; 0: not counted yet
+	texts   int  // bytes of failures, in the state; 0: not counted yet
 	members map[string]position
 	queue   map[string]bool // nodes to be ordered again, when the step began
 }

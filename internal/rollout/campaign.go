@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments/applications"
+	"pulley/internal/release/trust/refusal"
 )
 
 // Kind is the kind of a campaign.
@@ -184,18 +185,19 @@ const (
 
 // Slot is a node in progress.
 type Slot struct {
-	ID       string        `json:"id"` // of its assignment
-	State    SlotState     `json:"state"`
-	Machine  string        `json:"machine,omitempty"`
-	At       time.Time     `json:"at"`                 // when it was ordered
-	Since    time.Time     `json:"since,omitzero"`     // when it became healthy
-	Status   int64         `json:"status,omitempty"`   // revision of the status that proved it
-	Why      FailureCode   `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
-	Problem  agent.Problem `json:"problem,omitzero"`   // Withdrawing: of that failure
-	Skip     SkipCode      `json:"skip,omitempty"`     // Withdrawing: the skip that follows
-	GivenUp  bool          `json:"given_up,omitempty"` // Withdrawing, Healthy: an operator does not wait for the node, even if it runs
-	Again    bool          `json:"again,omitempty"`    // an operator ordered it again
-	Doubtful string        `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
+	ID       string         `json:"id"` // of its assignment
+	State    SlotState      `json:"state"`
+	Machine  string         `json:"machine,omitempty"`
+	At       time.Time      `json:"at"`                 // when it was ordered
+	Since    time.Time      `json:"since,omitzero"`     // when it became healthy
+	Status   int64          `json:"status,omitempty"`   // revision of the status that proved it
+	Why      FailureCode    `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
+	Problem  agent.Problem  `json:"problem,omitzero"`   // Withdrawing: of that failure
+	Refusal  *refusal.Error `json:"refusal,omitempty"`  // Withdrawing: of that failure
+	Skip     SkipCode       `json:"skip,omitempty"`     // Withdrawing: the skip that follows
+	GivenUp  bool           `json:"given_up,omitempty"` // Withdrawing, Healthy: an operator does not wait for the node, even if it runs
+	Again    bool           `json:"again,omitempty"`    // an operator ordered it again
+	Doubtful string         `json:"doubtful,omitempty"` // run whose result proves nothing, and that paused the campaign
 }
 
 // Failure is the cause for which a node failed.
@@ -204,6 +206,8 @@ type Failure struct {
 	Problem agent.Problem `json:"problem,omitzero"` // of its run, without a text; of its agent
 	Run     string        `json:"run,omitempty"`
 	Cause   UnreadyCause  `json:"cause,omitempty"` // of NotReady
+
+	Refusal *refusal.Error `json:"refusal,omitempty"` // of NodeRefused; nil for an agent, and beyond the limit of a rollout
 
 	Accepted bool `json:"accepted,omitempty"` // by an operator: it counts for no limit
 }
@@ -215,7 +219,7 @@ type FailureCode string
 const (
 	RunFailed     FailureCode = "run_failed"     // problem, run
 	AgentDropped  FailureCode = "agent_dropped"  // problem; the node stays on its agent
-	NodeRefused   FailureCode = "target_refused" // problem, of an agent; the node refused the target, for example its signature
+	NodeRefused   FailureCode = "target_refused" // refusal, or the problem of an agent; the node refused the target, for example its signature
 	DeadlineEnded FailureCode = "deadline"       // it did not begin before its deadline
 	NodeLost      FailureCode = "lost"           // it began, and did not answer before its deadline
 	NotReady      FailureCode = "not_ready"      // it could not begin, and the policy does not wait

@@ -6,6 +6,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/clip"
+	"pulley/internal/release/trust/refusal"
 )
 
 // ended frees a node's slot.
@@ -23,29 +24,43 @@ func (a *advance) fail(node string, f Failure) {
 	a.s.Failed[node], a.changed = f, true
 }
 
-// The state is one value: it keeps the texts of so many failures, of so many bytes each.
-const keptTexts, textBytes = 100, 200
+// The state is one value: it keeps so many bytes of texts and refusals of failures, and so many of one text.
+const keptBytes, textBytes = 20 << 10, 200
 
-// bounded limits the text of a failure. The record of a run has it; of its agent, the node's status has no text without the order.
+// bounded limits the text and the refusal of a failure. The record of a run has its text; the node's status loses those of an agent and
+// of a refused target with the order.
 func (a *advance) bounded(f Failure) Failure {
-	if a.p.Agent.Version == "" || f.Problem.Text == "" {
+	if a.p.Agent.Version == "" {
 		f.Problem.Text = ""
+	}
+	f.Problem.Text = agent.Prose(clip.Text(string(f.Problem.Text), textBytes))
+	size := textOf(f.Problem, f.Refusal)
+	if size == 0 {
 		return f
 	}
 	if a.texts == 0 {
 		for _, other := range a.s.Failed {
-			a.texts += min(1, len(other.Problem.Text))
+			a.texts += textOf(other.Problem, other.Refusal)
 		}
 		for _, slot := range a.s.Slots {
-			a.texts += min(1, len(slot.Problem.Text))
+			a.texts += textOf(slot.Problem, slot.Refusal)
 		}
 	}
-	text := ""
-	if a.texts++; a.texts <= keptTexts {
-		text = clip.Text(string(f.Problem.Text), textBytes)
+	if a.texts += size; a.texts > keptBytes {
+		f.Problem.Text, f.Refusal = "", nil
 	}
-	f.Problem.Text = agent.Prose(text)
 	return f
+}
+
+func textOf(p agent.Problem, r *refusal.Error) int {
+	n := len(p.Text)
+	if r != nil {
+		n += len(r.Code)
+		for key, value := range r.Params {
+			n += len(key) + len(value)
+		}
+	}
+	return n
 }
 
 // order gives a node a slot.
@@ -166,7 +181,7 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 	switch {
 	case n.Assigned == nil || n.Assigned.ID != slot.ID:
 		if slot.Why != "" {
-			a.fail(node, Failure{Code: slot.Why, Problem: slot.Problem})
+			a.fail(node, Failure{Code: slot.Why, Problem: slot.Problem, Refusal: slot.Refusal})
 		} else {
 			a.s.Skipped[node] = slot.Skip
 		}
@@ -181,7 +196,7 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 		a.put(node, slot)
 	default: // it may have answered meanwhile
 		if v := verdict(a.p, n, slot).answer; v == succeeded || v == failed {
-			slot.State, slot.Why, slot.Problem, slot.Skip = Ordered, "", agent.Problem{}, ""
+			slot.State, slot.Why, slot.Problem, slot.Refusal, slot.Skip = Ordered, "", agent.Problem{}, nil, ""
 			a.put(node, slot)
 		}
 	}
@@ -189,7 +204,7 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 
 // withdrawn returns a slot whose assignment is to be deleted, and the failure or the skip that follows.
 func withdrawn(s Slot, why Failure, skip SkipCode) Slot {
-	s.State, s.Why, s.Problem, s.Skip, s.Since = Withdrawing, why.Code, why.Problem, skip, time.Time{}
+	s.State, s.Why, s.Problem, s.Refusal, s.Skip, s.Since = Withdrawing, why.Code, why.Problem, why.Refusal, skip, time.Time{}
 	return s
 }
 

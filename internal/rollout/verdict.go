@@ -47,7 +47,7 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 	case st.Target != n.Wanted:
 		return judgement{answer: silent} // it does not want the target: lies count as silence
 	case st.Refusal != nil && st.Refusal.Target == n.Wanted:
-		return judgement{refusedTarget, Failure{Code: NodeRefused}}
+		return judgement{refusedTarget, Failure{Code: NodeRefused, Refusal: &st.Refusal.Error}}
 	case attempt != nil && inconclusive(attempt.Problem.Code) && attempt.Finished > 0:
 		return judgement{doubtful, Failure{Problem: attempt.Problem}}
 	case attempt != nil && !attempt.Open && attempt.Finished > p.Policy.Retries:
@@ -79,7 +79,7 @@ func ran(p Plan, n Node, id string) judgement {
 	case answered && !p.Noop && (st.Enforcing != n.Wanted || st.LastGood != n.Wanted):
 		f := Failure{Code: NotReady, Run: st.LastRun, Cause: CannotBegin(n.View)}
 		if st.Refusal != nil && st.Refusal.Target == n.Wanted {
-			f.Code, f.Cause = NodeRefused, ""
+			f.Code, f.Cause, f.Refusal = NodeRefused, "", &st.Refusal.Error
 		}
 		return judgement{failed, f}
 	case answered:

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pulley/agent"
+	"pulley/internal/release/trust/refusal"
 )
 
 // An agent that a node dropped, or that never ran, must not count as taken: the next batch would follow it.
@@ -59,33 +60,42 @@ func TestVerdictOnAgent(t *testing.T) {
 	}
 }
 
-// The status loses the cause of a refused agent with the order: the rollout would name none.
-func TestFailuresOfAgentsKeepTexts(t *testing.T) {
+// The status loses the cause of a refusal with the order: the rollout would name none.
+func TestFailuresKeepTheirCauses(t *testing.T) {
 	t.Parallel()
-	for version, most := range map[string]int{"1.1.0": keptTexts, "": 0} {
+	text := Failure{Code: NodeRefused, Problem: agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(strings.Repeat("x", 10*textBytes))}}
+	signature := Failure{Code: NodeRefused, Refusal: refusal.New(refusal.KeyUnknown, "key", strings.Repeat("k", textBytes-len(refusal.KeyUnknown)-len("key")))}
+	for name, c := range map[string]struct {
+		version string
+		f       Failure
+		most    int
+	}{
+		"of an agent":                {"1.1.0", text, keptBytes / textBytes},
+		"of a run, whose record has": {"", text, 0},
+		"of a signature":             {"", signature, keptBytes / textBytes},
+	} {
 		s := State{Failed: map[string]Failure{}, Slots: map[string]Slot{}}
-		f := Failure{Code: NodeRefused, Problem: agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(strings.Repeat("x", 10*textBytes))}}
-		for i := range keptTexts + 20 {
-			a := advance{p: Plan{Agent: agent.AgentChoice{Version: version}}, s: s}
+		for i := range keptBytes/textBytes + 20 {
+			a := advance{p: Plan{Agent: agent.AgentChoice{Version: c.version}}, s: s}
 			if node := strconv.Itoa(i); i < 10 {
-				a.put(node, withdrawn(Slot{}, a.bounded(f), ""))
+				a.put(node, withdrawn(Slot{}, a.bounded(c.f), ""))
 			} else {
-				a.fail(node, a.bounded(f))
+				a.fail(node, a.bounded(c.f))
 			}
 		}
 		for node, slot := range s.Slots {
-			s.Failed[node] = Failure{Problem: slot.Problem}
+			s.Failed[node] = Failure{Problem: slot.Problem, Refusal: slot.Refusal}
 		}
-		texts := 0
+		causes := 0
 		for _, f := range s.Failed {
-			if n := len(f.Problem.Text); n > textBytes {
-				t.Errorf("a text of %d bytes", n)
+			if n := textOf(f.Problem, f.Refusal); n > textBytes {
+				t.Errorf("a cause of %d bytes", n)
 			} else if n > 0 {
-				texts++
+				causes++
 			}
 		}
-		if texts != most {
-			t.Errorf("agent %q: %d texts, want %d", version, texts, most)
+		if causes != c.most {
+			t.Errorf("%s: %d causes, want %d", name, causes, c.most)
 		}
 	}
 }

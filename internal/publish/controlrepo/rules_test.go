@@ -139,7 +139,7 @@ func TestGitHubAnnotations(t *testing.T) {
 
 // A reader must find every rule in the documentation, with its severity and remedy.
 func TestDocsHaveTheTableOfRules(t *testing.T) {
-	page, err := os.ReadFile("../../docs/validation.md")
+	page, err := os.ReadFile("../../../docs/validation.md")
 	if err != nil {
 		t.Fatal(err)
 	}

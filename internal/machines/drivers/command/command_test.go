@@ -47,7 +47,7 @@ func script(t *testing.T, text string, change ...func(*Config)) *Provider {
 func TestCommandConforms(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	program, err := filepath.Abs("../../../cmd/testdata/providers/files.sh")
+	program, err := filepath.Abs("../../../../cmd/testdata/providers/files.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
