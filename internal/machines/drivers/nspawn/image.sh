@@ -17,9 +17,10 @@ chmod 755 "$target/usr/sbin/policy-rc.d"
 echo force-unsafe-io >"$target/etc/dpkg/dpkg.cfg.d/image"
 echo 'APT::Install-Recommends "false";' >"$target/etc/apt/apt.conf.d/image"
 
-# Not by debootstrap, which can't resolve cloud-init's virtual packages.
+# Not by debootstrap, which can't resolve cloud-init's virtual packages. With augeas-tools, Facter need not load all lenses of Augeas
+# to learn its version.
 in_target apt-get -qq update
-in_target apt-get -qq install cloud-init
+in_target apt-get -qq install cloud-init augeas-tools
 in_target apt-get clean
 
 in_target apt-get -qq install --download-only puppet-agent hiera-eyaml \
