@@ -20,8 +20,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -106,7 +106,7 @@ func users(ts *testscript.TestScript, neg bool, args []string) {
 // can; `pulley data set` judges it before.
 func plant(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 3, "plant ROLE KEY FILE")
-	ref, err := environments.ParseRef(ts.Getenv("PULLEY_ENVIRONMENT"))
+	ref, err := model.ParseRef(ts.Getenv("PULLEY_ENVIRONMENT"))
 	ts.Check(err)
 	s, err := store.Open(store.Config{
 		Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.Getenv("PULLEY_CERT"), Key: ts.Getenv("PULLEY_KEY"), Timeout: patience,

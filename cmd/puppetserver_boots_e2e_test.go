@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"testing"
 
-	"pulley/environments"
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 )
@@ -201,7 +201,7 @@ func (f *serverFleet) firstBoots(t *testing.T, env string) (all []store.FirstBoo
 // endsWithServer checks a machine after its first boot. made are the ends of the names of the files that Puppet made for its node.
 func (f *serverFleet) endsWithServer(t *testing.T, root string, made ...string) {
 	t.Helper()
-	node := environments.Certname(f.node(t, root))
+	node := model.Certname(f.node(t, root))
 	read := func(path string) string {
 		b, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil {
@@ -347,7 +347,7 @@ func (f *serverFleet) leavesMountedHosts(t *testing.T) {
 	if now := f.certificates(t); now.signed != before.signed+1 || len(now.revoked) != len(before.revoked) {
 		t.Errorf("%d certificates were signed, and %d revoked", now.signed-before.signed, len(now.revoked)-len(before.revoked))
 	}
-	if text := read(filepath.Join(root, "etc/puppet/puppet.conf")); !strings.Contains(text, "certname = "+environments.Certname(node)+"\n") {
+	if text := read(filepath.Join(root, "etc/puppet/puppet.conf")); !strings.Contains(text, "certname = "+model.Certname(node)+"\n") {
 		t.Errorf("puppet.conf is\n%s", text)
 	}
 }

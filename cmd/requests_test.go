@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
 	"pulley/internal/store"
@@ -164,7 +164,7 @@ func TestIdleTickDuringARolloutIsOneRequest(t *testing.T) {
 	c.node("controller2")
 	c.command("pulley", "publish", c.repo, "--version", "1.1.0", "--no-puppet")
 	c.command("pulley", "rollout", "start", "1.1.0")
-	serve := control.Controller{Store: st, Ref: environments.Ref{Environment: "dev"}, Now: time.Now}
+	serve := control.Controller{Store: st, Ref: model.Ref{Environment: "dev"}, Now: time.Now}
 	advance := func(want rollout.WaitCode) {
 		t.Helper()
 		if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != want {
@@ -249,7 +249,7 @@ func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	dev, who := environments.Ref{Environment: "dev"}, agent.Identity{Environment: "dev", Node: "controller1", Role: "controller"}
+	dev, who := model.Ref{Environment: "dev"}, agent.Identity{Environment: "dev", Node: "controller1", Role: "controller"}
 	c.node("controller1")
 	c.tick("controller1")
 	before := c.server.Requests()

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -165,7 +165,7 @@ func (f *fleet) store() *store.Store {
 // statuses returns all nodes' statuses in etcd, without the times of their heartbeats.
 func (f *fleet) statuses() string {
 	f.t.Helper()
-	all, err := f.store().Fleet.State(f.t.Context(), environments.Ref{Environment: "dev"})
+	all, err := f.store().Fleet.State(f.t.Context(), model.Ref{Environment: "dev"})
 	if err != nil {
 		f.t.Fatal(err)
 	}

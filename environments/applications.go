@@ -10,6 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/environments/applications"
+	"pulley/internal/model"
 )
 
 // Applications are components by application, instance and name. Jobs order nodes by them.
@@ -107,28 +108,28 @@ func (c checker) checkApplications() {
 		at := "applications." + path
 		for _, part := range []string{application, instance, name} {
 			if flaw := formFlaw("word", "Lamp", part); flaw != nil {
-				add(at, flaw.Advice, "applications: name %s: %s", quoted(part), flaw.Problem)
+				add(at, flaw.Advice, "applications: name %s: %s", model.Quoted(part), flaw.Problem)
 			}
 		}
 		if strings.ContainsAny(application, "[]") {
-			add(at, "write the instance below it", "applications: name %s: it has brackets", quoted(application))
+			add(at, "write the instance below it", "applications: name %s: it has brackets", model.Quoted(application))
 		}
 		c.checkValues(noRole, at+".", fieldsOf(&of))
 		switch {
 		case of.Node != "" && of.Role != "":
-			add(at, "keep one of them; two nodes are two components", "component %s has a node and a role", quoted(name))
+			add(at, "keep one of them; two nodes are two components", "component %s has a node and a role", model.Quoted(name))
 		case of.Role != "" && !known[of.Role]:
-			add(at+".role", noRoleHint(of.Role, c.RoleNames()), "component %s is of role %s, and there is no such role", quoted(name), quoted(of.Role))
+			add(at+".role", noRoleHint(of.Role, c.RoleNames()), "component %s is of role %s, and there is no such role", model.Quoted(name), model.Quoted(of.Role))
 		case of.Node != "":
 			if flaw := c.unknownNode(of.Node); flaw != nil {
-				add(at+".node", flaw.Advice, "node %s: %s", quoted(of.Node), flaw.Problem)
+				add(at+".node", flaw.Advice, "node %s: %s", model.Quoted(of.Node), flaw.Problem)
 			}
 		case of.Role == "":
-			add(at, "write `node: web1` or `role: web`", "component %s has neither a node nor a role", quoted(name))
+			add(at, "write `node: web1` or `role: web`", "component %s has neither a node nor a role", model.Quoted(name))
 		}
 		for i, capability := range of.Consumes {
 			if !produced[capability] {
-				add(at+".consumes."+strconv.Itoa(i), producerHint(capability, produced), "component %s consumes %s, and no component produces it", quoted(name), quoted(capability))
+				add(at+".consumes."+strconv.Itoa(i), producerHint(capability, produced), "component %s consumes %s, and no component produces it", model.Quoted(name), model.Quoted(capability))
 			}
 		}
 	})
@@ -155,7 +156,7 @@ func (c checker) ordered(known map[string]bool) bool {
 
 func producerHint(capability string, produced map[string]bool) string {
 	names := slices.Sorted(maps.Keys(produced))
-	if near := SuggestName(capability, names); near != "" {
+	if near := model.SuggestName(capability, names); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "write `produces: [" + capability + "]` for the component that provides it"
@@ -178,8 +179,8 @@ func (c checker) some() map[string][]string {
 	for _, r := range c.Roles {
 		other := slices.IndexFunc(r.Members, func(name string) bool { return !named[name] })
 		for num := 1; num <= r.Cardinality; num++ {
-			if !named[Node{Role: r.Name, Num: num}.String()] {
-				nodes[r.Name] = append(nodes[r.Name], Node{Role: r.Name, Num: num, Stack: c.Stack}.String())
+			if !named[model.Node{Role: r.Name, Num: num}.String()] {
+				nodes[r.Name] = append(nodes[r.Name], model.Node{Role: r.Name, Num: num, Stack: c.Stack}.String())
 				other = -1
 				break
 			}
@@ -198,7 +199,7 @@ func (e *Environment) nodeName(name string) string {
 			return name
 		}
 	}
-	if n, err := ParseNode(name); err == nil {
+	if n, err := model.ParseNode(name); err == nil {
 		n.Stack = e.Stack
 		return n.String()
 	}

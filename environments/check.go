@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/schedule"
 )
 
@@ -31,23 +34,23 @@ const noRole = -1
 type checker struct {
 	*Environment
 	pending bool // values that a cloud file can add may be missing
-	report  func(spot, *Error)
+	report  func(spot, *model.Error)
 }
 
-func (c checker) flaw(at spot, what string, flaw *Error) {
+func (c checker) flaw(at spot, what string, flaw *model.Error) {
 	if flaw != nil {
-		c.report(at, &Error{Problem: what + ": " + flaw.Problem, Advice: flaw.Advice})
+		c.report(at, &model.Error{Problem: what + ": " + flaw.Problem, Advice: flaw.Advice})
 	}
 }
 
 func (c checker) add(at spot, hint, format string, args ...any) {
-	c.report(at, &Error{Problem: fmt.Sprintf(format, args...), Advice: hint})
+	c.report(at, &model.Error{Problem: fmt.Sprintf(format, args...), Advice: hint})
 }
 
 // check reports everything that is wrong with e.
-func (e *Environment) check(pending bool, report func(spot, *Error)) {
+func (e *Environment) check(pending bool, report func(spot, *model.Error)) {
 	c := checker{e, pending, report}
-	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
+	c.flaw(spot{noRole, "name"}, "environment name "+model.Quoted(c.Name), model.EnvironmentFlaw(c.Name))
 	if len(e.Roles) > maxRoles {
 		c.add(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), maxRoles)
 		return
@@ -72,21 +75,21 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 		switch v := f.value.(type) {
 		case *string:
 			if *v != "" {
-				c.flaw(at, at.field+" "+quoted(*v), f.flaw(*v))
+				c.flaw(at, at.field+" "+model.Quoted(*v), f.flaw(*v))
 			}
 		case *int:
 			switch {
 			case f.key == "cardinality": // a role's, which checkRoles checks
-			case f.form == "port" && (*v < 0 || *v > maxPort):
-				c.add(at, "leave it out for 8140", "%s: it is %d, ports are from 1 to %d", at.field, *v, maxPort)
+			case f.form == "port" && (*v < 0 || *v > settings.MaxPort):
+				c.add(at, "leave it out for 8140", "%s: it is %d, ports are from 1 to %d", at.field, *v, settings.MaxPort)
 			case f.form != "port":
 				c.flaw(at, at.field, countFlaw(*v, 0))
 			}
-		case *Duration:
+		case *model.Duration:
 			c.flaw(at, at.field, timeFlaw(f.key, *v))
 		case *[]string:
 			for i, item := range *v {
-				c.flaw(below(strconv.Itoa(i)), at.field+" "+quoted(item), f.flaw(item))
+				c.flaw(below(strconv.Itoa(i)), at.field+" "+model.Quoted(item), f.flaw(item))
 			}
 		case *map[string]string:
 			if f.form == "label" && len(*v) > maxLabels {
@@ -94,30 +97,30 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			}
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				in, value := below(key), (*v)[key]
-				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
-				c.flaw(in, in.field+" "+quoted(value), formFlaw(f.valueForm(), "m1.small", value))
+				c.flaw(in, at.field+" "+model.Quoted(key), f.flaw(key))
+				c.flaw(in, in.field+" "+model.Quoted(value), formFlaw(f.valueForm(), "m1.small", value))
 			}
 		case *map[string]NodeSettings:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {
 				own := (*v)[name]
-				c.flaw(below(name), "node "+quoted(name), c.unknownNode(name))
+				c.flaw(below(name), "node "+model.Quoted(name), c.unknownNode(name))
 				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
 			}
 		case *map[string]int:
 			for _, key := range slices.Sorted(maps.Keys(*v)) {
 				in := below(key)
-				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
+				c.flaw(in, at.field+" "+model.Quoted(key), f.flaw(key))
 				c.flaw(in, in.field, countFlaw((*v)[key], 1))
 			}
-		case *map[string]PuppetServer:
+		case *map[string]settings.PuppetServer:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {
 				own := (*v)[name]
-				c.flaw(below(name), "server "+quoted(name), f.flaw(name))
+				c.flaw(below(name), "server "+model.Quoted(name), f.flaw(name))
 				c.checkValues(role, at.field+"."+name+".", fieldsOf(&own))
 			}
 		case *Classification:
 			c.checkClassification(at, *v)
-		case *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *PuppetCA, *PuppetProvision:
+		case *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *settings.PuppetCA, *settings.PuppetProvision:
 			c.checkValues(role, at.field+".", f.fields())
 		case *map[string]RoleRollout:
 			for _, name := range slices.Sorted(maps.Keys(*v)) {
@@ -128,7 +131,7 @@ func (c checker) checkValues(role int, prefix string, fields []field) {
 			c.checkProvider()
 		case *replace:
 			c.checkValues(role, at.field+".", f.fields())
-		case *PuppetSettings:
+		case *settings.PuppetSettings:
 			c.checkValues(role, at.field+".", f.fields())
 			if slices.Contains(v.Reports, "http") && v.ReportURL == "" {
 				c.add(below("reports"), "write reporturl: https://dashboard.example/reports beside it", "reports: http needs a URL")
@@ -157,25 +160,25 @@ func (f field) valueForm() string {
 }
 
 // flaw returns an error unless value has the form of the field.
-func (f field) flaw(value string) *Error { return formFlaw(f.form, f.like, value) }
+func (f field) flaw(value string) *model.Error { return formFlaw(f.form, f.like, value) }
 
-func formFlaw(name, like, value string) *Error {
+func formFlaw(name, like, value string) *model.Error {
 	switch name {
 	case "", "role", "member", "seen": // checked together
 		return nil
 	case "stack":
-		return stackFlaw(value)
+		return model.StackFlaw(value)
 	case "symbol":
-		return flavorFlaw(value)
+		return model.FlavorFlaw(value)
 	case "subnet":
 		return subnetFlaw(value)
 	case "network":
 		if n, err := netip.ParsePrefix(value); err != nil || n.Masked() != n {
-			return &Error{Problem: "it is not a network", Advice: "write it like 10.0.0.0/8 or fd00::/8"}
+			return &model.Error{Problem: "it is not a network", Advice: "write it like 10.0.0.0/8 or fd00::/8"}
 		}
 		return nil
 	case "address":
-		if flaw := addressFlaw(value); flaw != nil {
+		if flaw := settings.AddressFlaw(value); flaw != nil {
 			return flaw
 		}
 	case "httpsurl":
@@ -183,7 +186,7 @@ func formFlaw(name, like, value string) *Error {
 			return flaw
 		}
 	case "setting":
-		if flaw := SettingFlaw(value); flaw != nil {
+		if flaw := settings.SettingFlaw(value); flaw != nil {
 			return flaw
 		}
 	case "window":
@@ -191,28 +194,28 @@ func formFlaw(name, like, value string) *Error {
 		return flaw
 	case "interval":
 		if _, err := schedule.Parse(value); err != nil {
-			return &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"}
+			return &model.Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"}
 		}
 		return nil
 	case "processor":
 		if value == "store" || value == "none" {
-			return &Error{Problem: "nodes keep their reports themselves, and nothing would remove the files of store", Advice: "name other report processors, or leave reports out"}
+			return &model.Error{Problem: "nodes keep their reports themselves, and nothing would remove the files of store", Advice: "name other report processors, or leave reports out"}
 		}
 	case "label":
 		if strings.HasPrefix(strings.ToLower(value), "pulley") {
-			return &Error{Problem: "labels that begin with pulley are reserved for Pulley"}
+			return &model.Error{Problem: "labels that begin with pulley are reserved for Pulley"}
 		}
 	}
 	switch f := forms()[name]; {
 	case value == "":
-		return &Error{Problem: "it is empty"}
+		return &model.Error{Problem: "it is empty"}
 	case f.max > 0 && utf8.RuneCountInString(value) > f.max:
-		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", f.max)}
+		return &model.Error{Problem: fmt.Sprintf("it is longer than %d characters", f.max)}
 	case !f.matches.MatchString(value) || !utf8.ValidString(value) || f.not != "" && strings.ContainsRune(value, utf8.RuneError):
 		if f.allowed != "" {
-			return &Error{Problem: f.allowed}
+			return &model.Error{Problem: f.allowed}
 		}
-		return &Error{Problem: "it is not like " + like}
+		return &model.Error{Problem: "it is not like " + like}
 	}
 	return nil
 }
@@ -251,7 +254,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		"attributevalue": {pattern: `^[a-z0-9][a-z0-9._-]*$`, max: maxAttribute, allowed: "values of attributes may contain small letters, digits and . _ -, like ams"},
 		// a name at a provider
 		"word":              {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
-		"symbol":            {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
+		"symbol":            {pattern: `^[` + printable + `]+$`, max: model.MaxFlavor, not: noReplacement},
 		"owner":             {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
 		"path":              {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
 		"bridge":            {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
@@ -260,13 +263,13 @@ var forms = sync.OnceValue(func() map[string]form {
 		"export":            {pattern: `^[A-Za-z0-9_:/-]+(\.[A-Za-z0-9_:/-]+)*$`, max: maxWord, allowed: "names of facts have dots between their parts, like ssh.ed25519.key"},
 		"url":               {pattern: `^https?://[` + printable + `]+$`, max: maxText},
 		"httpsurl":          {pattern: `^https://[` + printable + `]+$`, max: maxText},
-		"address":           {pattern: `^[a-z0-9:]([a-z0-9.:-]*[a-z0-9:])?$`, max: maxMember, allowed: "it is neither an IP address nor a host name in small letters"},
-		"hostname":          {pattern: `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`, max: maxMember, allowed: "it is not a host name in small letters"},
+		"address":           {pattern: settings.AddressPattern, max: model.MaxMember, allowed: settings.NoAddress},
+		"hostname":          {pattern: `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`, max: model.MaxMember, allowed: "it is not a host name in small letters"},
 		"server":            {pattern: `^[a-z][a-z0-9_-]{0,62}$`, allowed: "names of servers may contain small letters, digits, _ and -, like eu1"},
-		"setting":           {pattern: `^[a-z][a-z0-9_]{0,62}$`, not: ownedPattern, allowed: "names of Puppet's settings may contain small letters, digits and _, like http_read_timeout"},
+		"setting":           {pattern: `^[a-z][a-z0-9_]{0,62}$`, not: settings.OwnedPattern, allowed: "names of Puppet's settings may contain small letters, digits and _, like http_read_timeout"},
 		"enforce":           {pattern: `^(off|daemon)$`, allowed: "it is either off or daemon"},
 		"certificates":      {pattern: `^(csr|presigned)$`, allowed: "it is either csr or presigned"},
-		"puppetenvironment": {pattern: `^[a-z0-9_]+$`, max: maxEnvironment, allowed: "names of Puppet's environments may contain small letters, digits and _, like bootstrap"},
+		"puppetenvironment": {pattern: `^[a-z0-9_]+$`, max: model.MaxEnvironment, allowed: "names of Puppet's environments may contain small letters, digits and _, like bootstrap"},
 		"class":             {pattern: `^[a-z][a-z0-9_]*(::[a-z][a-z0-9_]*)*$`, max: maxWord, allowed: "names of classes may contain small letters, digits, _ and ::, like role::web"},
 		"variable":          {pattern: `^[a-z][A-Za-z0-9_]*$`, max: maxWord, allowed: "names of parameters begin with a small letter, and may contain letters, digits and _"},
 		"command":           {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
@@ -274,10 +277,10 @@ var forms = sync.OnceValue(func() map[string]form {
 		"network":           {pattern: "."},
 		"interval":          {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
 		"signatures":        {pattern: `^` + SignaturesRequired + `$`, allowed: "the only value is " + SignaturesRequired},
-		"stack":             {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
-		"role":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
-		"seen":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
-		"member":            {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
+		"stack":             {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: model.MaxStack},
+		"role":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: model.MaxRole},
+		"seen":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: model.MaxRole},
+		"member":            {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: model.MaxMember},
 	}
 	for name, f := range all {
 		f.matches = regexp.MustCompile(f.pattern)
@@ -299,75 +302,74 @@ const (
 	maxText      = 2048 // bytes of a one-line value
 	maxWord      = 255  // characters of a name or a path
 	maxAttribute = 63   // of an attribute's name or value, as in package hieradata
-	maxPort      = 65535
-	maxLabels    = 40 // of a role; clouds allow about as many, and drivers need some
+	maxLabels    = 40   // of a role; clouds allow about as many, and drivers need some
 )
 
 // checkRoles checks each role, and the roles together.
 func (c checker) checkRoles() {
 	sum, places := 0, map[string]int{}
-	goodStack := c.Stack == "" || stackFlaw(c.Stack) == nil
+	goodStack := c.Stack == "" || model.StackFlaw(c.Stack) == nil
 	for i, r := range c.Roles {
 		if _, twice := places[r.Name]; twice {
-			c.add(spot{i, ""}, "", "role %s appears twice", quoted(r.Name))
+			c.add(spot{i, ""}, "", "role %s appears twice", model.Quoted(r.Name))
 		}
 		places[r.Name] = i
-		badName := roleFlaw(r.Name)
-		c.flaw(spot{i, ""}, "role "+quoted(r.Name), badName)
+		badName := model.RoleFlaw(r.Name)
+		c.flaw(spot{i, ""}, "role "+model.Quoted(r.Name), badName)
 		if badName == nil && goodStack {
-			c.flaw(spot{i, ""}, "role "+quoted(r.Name), hostnameFlaw(r, c.Stack))
+			c.flaw(spot{i, ""}, "role "+model.Quoted(r.Name), hostnameFlaw(r, c.Stack))
 		}
-		c.flaw(spot{i, "cardinality"}, "cardinality of "+quoted(r.Name), cardinalityFlaw(r.Cardinality))
+		c.flaw(spot{i, "cardinality"}, "cardinality of "+model.Quoted(r.Name), cardinalityFlaw(r.Cardinality))
 		c.checkValues(i, "", fieldsOf(&r))
 		before := sum
 		sum += min(max(r.Cardinality, 0), maxNodes)
 		if before <= maxNodes && sum > maxNodes {
-			c.add(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", quoted(r.Name), maxNodes)
+			c.add(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", model.Quoted(r.Name), maxNodes)
 		}
 	}
 	for i, r := range c.Roles {
-		c.flaw(spot{i, ""}, "role "+quoted(r.Name), overlapFlaw(r.Name, places))
+		c.flaw(spot{i, ""}, "role "+model.Quoted(r.Name), overlapFlaw(r.Name, places))
 	}
 }
 
-func countFlaw(n, least int) *Error {
+func countFlaw(n, least int) *model.Error {
 	switch {
 	case n < least:
-		return &Error{Problem: fmt.Sprintf("it is %d, below %d", n, least)}
+		return &model.Error{Problem: fmt.Sprintf("it is %d, below %d", n, least)}
 	case n > maxNodes:
-		return &Error{Problem: fmt.Sprintf("it is %d, at most %d are allowed", n, maxNodes)}
+		return &model.Error{Problem: fmt.Sprintf("it is %d, at most %d are allowed", n, maxNodes)}
 	}
 	return nil
 }
 
-func cardinalityFlaw(n int) *Error {
+func cardinalityFlaw(n int) *model.Error {
 	switch {
 	case n < 0:
-		return &Error{Problem: fmt.Sprintf("it is %d, below 0", n), Advice: "0 keeps the role without nodes"}
+		return &model.Error{Problem: fmt.Sprintf("it is %d, below 0", n), Advice: "0 keeps the role without nodes"}
 	case n > maxNodes:
-		return &Error{Problem: fmt.Sprintf("it is %d, an environment has at most %d nodes", n, maxNodes)}
+		return &model.Error{Problem: fmt.Sprintf("it is %d, an environment has at most %d nodes", n, maxNodes)}
 	}
 	return nil
 }
 
 // hostnameFlaw checks that the role's last node still has a valid hostname.
-func hostnameFlaw(r Role, stack string) *Error {
-	last := Node{Role: r.Name, Num: max(1, min(r.Cardinality, maxNodes)), Stack: stack}
+func hostnameFlaw(r Role, stack string) *model.Error {
+	last := model.Node{Role: r.Name, Num: max(1, min(r.Cardinality, maxNodes)), Stack: stack}
 	size := len(last.Hostname())
-	if size <= maxHostname {
+	if size <= model.MaxHostname {
 		return nil
 	}
-	return &Error{
-		Problem: fmt.Sprintf("the hostname of its node %s would be %d bytes long, at most %d are allowed", last, size, maxHostname),
-		Advice:  fmt.Sprintf("make the role's name shorter by %d", size-maxHostname),
+	return &model.Error{
+		Problem: fmt.Sprintf("the hostname of its node %s would be %d bytes long, at most %d are allowed", last, size, model.MaxHostname),
+		Advice:  fmt.Sprintf("make the role's name shorter by %d", size-model.MaxHostname),
 	}
 }
 
 // overlapFlaw refuses two roles that site.pp cannot distinguish: `node /^a\d+/` would match a1b1, too.
-func overlapFlaw(name string, places map[string]int) *Error {
-	for i := 1; i < len(name) && len(name) <= maxRole; i++ {
-		if _, other := places[name[:i]]; other && isDigit(name[i]) {
-			return &Error{Problem: fmt.Sprintf("node /^%s\\d+/ of role %s would match its nodes, too", name[:i], quoted(name[:i]))}
+func overlapFlaw(name string, places map[string]int) *model.Error {
+	for i := 1; i < len(name) && len(name) <= model.MaxRole; i++ {
+		if _, other := places[name[:i]]; other && model.IsDigit(name[i]) {
+			return &model.Error{Problem: fmt.Sprintf("node /^%s\\d+/ of role %s would match its nodes, too", name[:i], model.Quoted(name[:i]))}
 		}
 	}
 	return nil
@@ -380,30 +382,30 @@ func (c checker) checkMembers() {
 	for i, r := range c.Roles {
 		for j, name := range r.Members {
 			at := spot{i, "members." + strconv.Itoa(j)}
-			var bad *Error
-			if err := CheckMember(name); errors.As(err, &bad) {
-				c.add(at, bad.Advice, "members of %s: %s", quoted(r.Name), bad.Problem)
+			var bad *model.Error
+			if err := model.CheckMember(name); errors.As(err, &bad) {
+				c.add(at, bad.Advice, "members of %s: %s", model.Quoted(r.Name), bad.Problem)
 				continue
 			}
 			if other, twice := seen[name]; twice {
-				where := "role " + quoted(other) + " has it already"
+				where := "role " + model.Quoted(other) + " has it already"
 				if other == r.Name {
 					where = "it appears twice"
 				}
-				c.add(at, "a machine is of one role", "member %s of role %s: %s", quoted(name), quoted(r.Name), where)
+				c.add(at, "a machine is of one role", "member %s of role %s: %s", model.Quoted(name), model.Quoted(r.Name), where)
 				continue
 			}
 			seen[name] = r.Name
-			c.flaw(at, fmt.Sprintf("member %s of role %s", quoted(name), quoted(r.Name)), c.looksLikeNode(r, name))
+			c.flaw(at, fmt.Sprintf("member %s of role %s", model.Quoted(name), model.Quoted(r.Name)), c.looksLikeNode(r, name))
 		}
 	}
 }
 
 // looksLikeNode returns an error if a member's name has the form of a node's name. A domain name never has it.
-func (c checker) looksLikeNode(r Role, name string) *Error {
-	n, err := ParseNode(name)
+func (c checker) looksLikeNode(r Role, name string) *model.Error {
+	n, err := model.ParseNode(name)
 	if err != nil {
-		if n, err = ParseHostname(name); err != nil || len(name) != len(n.Hostname()) {
+		if n, err = model.ParseHostname(name); err != nil || len(name) != len(n.Hostname()) {
 			return nil
 		}
 	}
@@ -412,14 +414,14 @@ func (c checker) looksLikeNode(r Role, name string) *Error {
 	case !has:
 		return nil
 	case c.Has(n):
-		return &Error{Problem: fmt.Sprintf("it is a node of role %s already, by its cardinality", quoted(of.Name)), Advice: "leave it out of members"}
+		return &model.Error{Problem: fmt.Sprintf("it is a node of role %s already, by its cardinality", model.Quoted(of.Name)), Advice: "leave it out of members"}
 	case of.Name != r.Name:
-		return &Error{Problem: fmt.Sprintf("its name is that of a node of role %s", quoted(of.Name)), Advice: "list it in the role of its name, or rename the machine"}
+		return &model.Error{Problem: fmt.Sprintf("its name is that of a node of role %s", model.Quoted(of.Name)), Advice: "list it in the role of its name, or rename the machine"}
 	case n.Stack != c.Stack:
-		return &Error{Problem: fmt.Sprintf("its name is that of a node of %s", Ref{c.Name, n.Stack}), Advice: "rename the machine, or give its full domain name"}
+		return &model.Error{Problem: fmt.Sprintf("its name is that of a node of %s", model.Ref{Environment: c.Name, Stack: n.Stack}), Advice: "rename the machine, or give its full domain name"}
 	}
-	return &Error{
-		Problem: fmt.Sprintf("its name is that of node %d of role %s, which has %d", n.Num, quoted(r.Name), r.Cardinality),
+	return &model.Error{
+		Problem: fmt.Sprintf("its name is that of node %d of role %s, which has %d", n.Num, model.Quoted(r.Name), r.Cardinality),
 		Advice:  fmt.Sprintf("write `cardinality: %d`, or give its full domain name", n.Num),
 	}
 }
@@ -453,11 +455,11 @@ func (c checker) seen(i int, r Role, known map[string]bool) {
 		at := spot{i, "sees." + strconv.Itoa(j)}
 		switch {
 		case slices.Contains(r.Sees[:j], name):
-			c.add(at, "keep one of them", "role %s sees %s twice", quoted(r.Name), quoted(name))
+			c.add(at, "keep one of them", "role %s sees %s twice", model.Quoted(r.Name), model.Quoted(name))
 		case name == AllRoles && len(r.Sees) > 1:
-			c.add(at, "write `sees: [all]`", "role %s sees all roles and further ones", quoted(r.Name))
+			c.add(at, "write `sees: [all]`", "role %s sees all roles and further ones", model.Quoted(r.Name))
 		case name != AllRoles && !known[name]:
-			c.add(at, noRoleHint(name, c.RoleNames()), "role %s sees %s, and there is no such role", quoted(r.Name), quoted(name))
+			c.add(at, noRoleHint(name, c.RoleNames()), "role %s sees %s, and there is no such role", model.Quoted(r.Name), model.Quoted(name))
 		}
 	}
 }
@@ -469,11 +471,11 @@ func (c checker) others(list spot, role, verb string, names []string, known map[
 		at := spot{list.role, list.field + "." + strconv.Itoa(j)}
 		switch {
 		case name == role:
-			c.add(at, "leave it out", "role %s %s itself", quoted(role), verb)
+			c.add(at, "leave it out", "role %s %s itself", model.Quoted(role), verb)
 		case !known[name]:
-			c.add(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", quoted(role), verb, quoted(name))
+			c.add(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", model.Quoted(role), verb, model.Quoted(name))
 		case seen[name]:
-			c.add(at, "keep one of them", "role %s %s %s twice", quoted(role), verb, quoted(name))
+			c.add(at, "keep one of them", "role %s %s %s twice", model.Quoted(role), verb, model.Quoted(name))
 		default:
 			seen[name] = true
 		}
@@ -481,27 +483,27 @@ func (c checker) others(list spot, role, verb string, names []string, known map[
 }
 
 func noRoleHint(name string, known []string) string {
-	if near := SuggestName(name, known); near != "" {
+	if near := model.SuggestName(name, known); near != "" {
 		return "did you mean " + near + "?"
 	}
-	return fmt.Sprintf("the roles are %s; where %s was removed, leave it out here", listed(known[:min(len(known), 20)]), quoted(name))
+	return fmt.Sprintf("the roles are %s; where %s was removed, leave it out here", listed(known[:min(len(known), 20)]), model.Quoted(name))
 }
 
 // unknownNode returns an error unless name, without a stack, is a node or a member of a role.
-func (c checker) unknownNode(name string) *Error {
+func (c checker) unknownNode(name string) *model.Error {
 	for _, r := range c.Roles {
 		if slices.Contains(r.Members, name) {
 			return nil
 		}
 	}
-	n, err := ParseNode(name)
+	n, err := model.ParseNode(name)
 	switch {
 	case err == nil && n.Stack != "":
-		return &Error{Problem: "it has a stack, and one file serves all stacks", Advice: "write " + Node{Role: n.Role, Num: n.Num}.String()}
-	case err == nil && c.Has(Node{Role: n.Role, Num: n.Num, Stack: c.Stack}):
+		return &model.Error{Problem: "it has a stack, and one file serves all stacks", Advice: "write " + model.Node{Role: n.Role, Num: n.Num}.String()}
+	case err == nil && c.Has(model.Node{Role: n.Role, Num: n.Num, Stack: c.Stack}):
 		return nil
 	}
-	return &Error{Problem: "it is neither a node by the cardinalities nor a member of a role", Advice: "leave it out, or write its name like web1"}
+	return &model.Error{Problem: "it is neither a node by the cardinalities nor a member of a role", Advice: "leave it out, or write its name like web1"}
 }
 
 // cycles returns cycles of roles that depend on each other: the shortest one of each first role by name, unless it shares
@@ -565,11 +567,11 @@ func (c checker) checkHalves() {
 			reported["schedule "+text] = true
 			if gap := schedule.Longest(text); time.Duration(c.Silence) < 2*gap {
 				paused = true
-				advice := "write at least " + Duration(2*gap).String() + ", twice that time"
-				if timeFlaw("silence", Duration(2*gap)) != nil {
+				advice := "write at least " + model.Duration(2*gap).String() + ", twice that time"
+				if timeFlaw("silence", model.Duration(2*gap)) != nil {
 					advice = "leave silence out, or let these nodes tick more often"
 				}
-				c.add(spot{noRole, "silence"}, advice, "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, quoted(r.Name), Duration(gap))
+				c.add(spot{noRole, "silence"}, advice, "silence: it is %s, and nodes of role %s do not tick for %s, by userdata.schedule", c.Silence, model.Quoted(r.Name), model.Duration(gap))
 			}
 		}
 		for _, p := range settings.Problems() {
@@ -588,6 +590,18 @@ func (c checker) checkHalves() {
 	}
 }
 
-func userdataError(p *firstboot.Problem) *Error {
-	return &Error{Problem: "userdata." + p.Error(), Advice: p.Advice}
+func userdataError(p *firstboot.Problem) *model.Error {
+	return &model.Error{Problem: "userdata." + p.Error(), Advice: p.Advice}
+}
+
+// serviceFlaw requires the URL of a service without a path.
+func serviceFlaw(text, like string) *model.Error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil:
+		return &model.Error{Problem: "it is not a URL with https", Advice: "write it like " + like}
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return &model.Error{Problem: "it is not a URL without a path", Advice: "did you mean https://" + u.Host + "?"}
+	}
+	return nil
 }

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pulley/internal/model"
 )
 
 // Changes are the differences between two environments.
 type Changes struct {
-	Fleet     Ref          `json:"environment"`
+	Fleet     model.Ref    `json:"environment"`
 	Roles     []RoleChange `json:"roles"`     // in the order of the new file, then the removed roles
 	Reordered bool         `json:"reordered"` // the remaining roles are in another order
 
@@ -139,7 +141,7 @@ func (c Changes) nodeList(r RoleChange) string {
 	if least > most {
 		sign, least, most = "-", most, least
 	}
-	name := func(num int) string { return Node{Role: r.Name, Num: num, Stack: c.Fleet.Stack}.String() }
+	name := func(num int) string { return model.Node{Role: r.Name, Num: num, Stack: c.Fleet.Stack}.String() }
 	switch count := most - least; {
 	case count == 0:
 		return ""

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"pulley/internal/model"
 )
 
 // If a plan omitted a change, an operator would notice it only when machines are gone.
@@ -64,7 +66,7 @@ func TestDiffAccountsForEveryNode(t *testing.T) {
 			return twice
 		})
 		c := Diff(old, new)
-		fleet := map[Node]bool{}
+		fleet := map[model.Node]bool{}
 		for n := range old.Nodes() {
 			fleet[n] = true
 		}
@@ -77,13 +79,13 @@ func TestDiffAccountsForEveryNode(t *testing.T) {
 				is = r.New.Cardinality
 			}
 			for num := is + 1; num <= was; num++ {
-				delete(fleet, Node{Role: r.Name, Num: num, Stack: new.Stack})
+				delete(fleet, model.Node{Role: r.Name, Num: num, Stack: new.Stack})
 			}
 			for num := was + 1; num <= is; num++ {
-				fleet[Node{Role: r.Name, Num: num, Stack: new.Stack}] = true
+				fleet[model.Node{Role: r.Name, Num: num, Stack: new.Stack}] = true
 			}
 		}
-		want := map[Node]bool{}
+		want := map[model.Node]bool{}
 		for n := range new.Nodes() {
 			want[n] = true
 		}

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/model"
 )
 
 const (
@@ -71,15 +73,15 @@ func decodeNext(decoder *yaml.Decoder, n *yaml.Node) (err error) {
 func (p *parser) plain(n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		p.problem(n, "write the values out", "aliases (%s) are not supported", quoted("*"+n.Value))
+		p.problem(n, "write the values out", "aliases (%s) are not supported", model.Quoted("*"+n.Value))
 	case n.Anchor != "":
-		p.problem(n, "leave it out", "anchors (%s) are not supported", quoted("&"+n.Anchor))
+		p.problem(n, "leave it out", "anchors (%s) are not supported", model.Quoted("&"+n.Anchor))
 	}
 	switch {
 	case n.Tag == "!!merge":
 		p.problem(n, "write the keys out", "merge keys (<<) are not supported")
 	case n.Style&yaml.TaggedStyle != 0:
-		p.problem(n, "leave it out", "tags (%s) are not supported", quoted(n.Tag))
+		p.problem(n, "leave it out", "tags (%s) are not supported", model.Quoted(n.Tag))
 	}
 	for _, child := range n.Content {
 		p.plain(child)
@@ -106,7 +108,7 @@ func (p *parser) syntax(data []byte, err error) {
 	}
 	if name, unknown := strings.CutPrefix(cause, "unknown anchor '"); unknown {
 		p.problemAt(line, len(indent)+1, "write the values out", "aliases (%s) are not supported",
-			quoted("*"+strings.TrimSuffix(name, "' referenced")))
+			model.Quoted("*"+strings.TrimSuffix(name, "' referenced")))
 		return
 	}
 	p.problemAt(line, len(indent)+1, syntaxHints[cause], "this is not YAML: %s", cause)

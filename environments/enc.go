@@ -10,6 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/hieradata"
+	"pulley/internal/model"
 )
 
 // Classification is what the external node classifier of Puppet servers answers: classes with their parameters, and variables of
@@ -36,22 +37,6 @@ const AnswerStart = "---\n"
 
 // reservedVariables are variables that Puppet sets itself.
 var reservedVariables = []string{"facts", "trusted", "server_facts", "environment", "module_name", "caller_module_name", "name", "title"}
-
-// NodeOf returns the name of the node with this certname: a certname with a stack has a dash where the node's name has _.
-func NodeOf(certname string) string {
-	if n, err := ParseHostname(certname); err == nil && n.Hostname() == certname {
-		return n.String()
-	}
-	return certname
-}
-
-// Certname returns the certname of a node: the opposite of NodeOf.
-func Certname(node string) string {
-	if n, err := ParseNode(node); err == nil {
-		return n.Hostname()
-	}
-	return node
-}
 
 // Classify returns the answer of the classifier for a node of a role: the classes and parameters of the environment, of the role and of
 // the node. Of the same parameter, the node's value wins over the role's, and this over the environment's.
@@ -225,9 +210,9 @@ func (c checker) checkClassification(at spot, of Classification) {
 		c.add(at, "add `puppet: {servers: …}`; nodes whose release has a tree read external_nodes/ of the release", "%s concerns Puppet servers, and the environment has none", at.field)
 	}
 	for _, class := range slices.Sorted(maps.Keys(of.Classes)) {
-		c.flaw(below("classes", class), "class "+quoted(class), formFlaw("class", "ntp or role::web", class))
+		c.flaw(below("classes", class), "class "+model.Quoted(class), formFlaw("class", "ntp or role::web", class))
 		for _, name := range slices.Sorted(maps.Keys(of.Classes[class])) {
-			c.flaw(below("classes", class, name), fmt.Sprintf("parameter %s of class %s", quoted(name), quoted(class)), formFlaw("variable", "servers", name))
+			c.flaw(below("classes", class, name), fmt.Sprintf("parameter %s of class %s", model.Quoted(name), model.Quoted(class)), formFlaw("variable", "servers", name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(of.Parameters)) {

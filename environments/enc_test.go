@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/model"
 )
 
 const classified = `
@@ -43,7 +45,7 @@ parameters: {datacenter: east, pulley_environment: dev@t42, pulley_layers: [node
 		{"old1.example.com", "", `classes: {base: {}, ntp: {port: 123, servers: [a, b]}}
 parameters: {datacenter: east, pulley_environment: dev@t42, pulley_layers: [nodes/old1.example.com, environment, common], pulley_role: "", ratio: 1.0}`},
 	} {
-		got := e.Classify(c.role, NodeOf(c.certname)).YAML()
+		got := e.Classify(c.role, model.NodeOf(c.certname)).YAML()
 		var is, want any
 		if err := yaml.Unmarshal(got, &is); err != nil {
 			t.Fatal(err)

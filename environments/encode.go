@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.
@@ -49,7 +52,7 @@ func Encode(e *Environment) ([]byte, error) {
 		err = flaw
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot store environment %s: %w", quoted(e.Name), err)
+		return nil, fmt.Errorf("cannot store environment %s: %w", model.Quoted(e.Name), err)
 	}
 	return data, nil
 }
@@ -80,7 +83,7 @@ func (e *Environment) bytes() ([]byte, error) {
 
 // served reports whether the environment has settings of Puppet servers, which programs of format 5 do not know.
 func (e *Environment) served() bool {
-	known := PuppetSettings{Reports: e.Puppet.Reports, ReportURL: e.Puppet.ReportURL, VolatileFacts: e.Puppet.VolatileFacts}
+	known := settings.PuppetSettings{Reports: e.Puppet.Reports, ReportURL: e.Puppet.ReportURL, VolatileFacts: e.Puppet.VolatileFacts}
 	return !reflect.DeepEqual(e.Puppet, known) || e.classifies()
 }
 
@@ -96,11 +99,11 @@ func (e *Environment) forReleases() bool {
 }
 
 // sizeFlaw limits the total size of an environment: each part may be large, but not all of them.
-func sizeFlaw(size int) *Error {
+func sizeFlaw(size int) *model.Error {
 	if size <= maxStored {
 		return nil
 	}
-	return &Error{
+	return &model.Error{
 		Problem: fmt.Sprintf("the environment takes %d bytes in etcd, at most %d are possible", size, maxStored),
 		Advice:  "userdata that all roles have can stand once, above them; larger scripts can be downloaded by small ones",
 	}
@@ -125,7 +128,7 @@ func decode(data []byte) (*Environment, error) {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
 	if head.Format > storedFormat {
-		return nil, &Error{
+		return nil, &model.Error{
 			Problem: fmt.Sprintf("it was written by a newer Pulley (format %d, this one reads %d)", head.Format, storedFormat),
 			Advice:  "use a newer Pulley here, too",
 		}
@@ -176,6 +179,6 @@ func renamed(data []byte) []byte {
 // valid returns all problems of e as one error.
 func valid(e *Environment) error {
 	var problems Errors
-	e.check(false, func(_ spot, flaw *Error) { problems = append(problems, flaw) })
+	e.check(false, func(_ spot, flaw *model.Error) { problems = append(problems, flaw) })
 	return problems.orNil()
 }

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // Every later Pulley must read the stored form: its bytes are pinned.
@@ -22,16 +25,16 @@ func TestEncode(t *testing.T) {
 			`{"v":3,"name":"dev","userdata":{"proxy":"http://p:1"},"roles":[],"given":{"proxy":"http://p:1"}}`},
 		{"a stack and no roles", Environment{Name: "dev", Stack: "t42"}, `{"v":2,"name":"dev","stack":"t42","roles":[]}`},
 		{"who makes machines, and how", Environment{
-			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: Duration(time.Minute)},
+			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: model.Duration(time.Minute)},
 			Flavors: map[string]string{"s": "m1.small"}, Userdata: Userdata{Proxy: "http://p:1"},
-			Roles: []Role{{Name: "web", Cardinality: 1, Replace: replace{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
+			Roles: []Role{{Name: "web", Cardinality: 1, Replace: replace{Batch: "2", Timeout: model.Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
 		}, `{"v":5,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
 			`"roles":[{"name":"web","cardinality":1,"after":["db"],"replace":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
-		{"a policy for rollouts", Environment{Name: "dev", Rollout: RolloutPolicy{Canaries: "1", Settle: Duration(time.Minute), MaxUnavailable: map[string]int{"rack": 1}, TrustedFacts: []string{"rack"}}},
+		{"a policy for rollouts", Environment{Name: "dev", Rollout: RolloutPolicy{Canaries: "1", Settle: model.Duration(time.Minute), MaxUnavailable: map[string]int{"rack": 1}, TrustedFacts: []string{"rack"}}},
 			`{"v":5,"name":"dev","rollout":{"canaries":"1","settle":"1m0s","max_unavailable":{"rack":1},"trusted_facts":["rack"]},"roles":[]}`},
-		{"a Puppet server", Environment{Name: "dev", Puppet: PuppetSettings{Servers: map[string]PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: PuppetProvision{Sleeptime: Duration(time.Second)}}},
+		{"a Puppet server", Environment{Name: "dev", Puppet: settings.PuppetSettings{Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: settings.PuppetProvision{Sleeptime: model.Duration(time.Second)}}},
 			`{"v":6,"name":"dev","puppet":{"servers":{"eu1":{"address":"10.0.0.1"}},"provision":{"sleeptime":"1s"}},"roles":[]}`},
-		{"report processors alone", Environment{Name: "dev", Puppet: PuppetSettings{Reports: []string{"puppetdb"}}}, `{"v":4,"name":"dev","puppet":{"reports":["puppetdb"]},"roles":[]}`},
+		{"report processors alone", Environment{Name: "dev", Puppet: settings.PuppetSettings{Reports: []string{"puppetdb"}}}, `{"v":4,"name":"dev","puppet":{"reports":["puppetdb"]},"roles":[]}`},
 		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":2,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
@@ -98,11 +101,11 @@ func TestDecodeRefuses(t *testing.T) {
 
 // An environment within the limits must fit into one value of etcd.
 func TestLargestEnvironmentStaysSmall(t *testing.T) {
-	e := &Environment{Name: strings.Repeat("e", maxEnvironment)}
+	e := &Environment{Name: strings.Repeat("e", model.MaxEnvironment)}
 	for i := range maxRoles {
 		own := []byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676)}
 		e.Roles = append(e.Roles, Role{
-			Name: string(own) + strings.Repeat("r", maxRole-len(own)), Cardinality: 1, Flavor: strings.Repeat(`"`, maxFlavor),
+			Name: string(own) + strings.Repeat("r", model.MaxRole-len(own)), Cardinality: 1, Flavor: strings.Repeat(`"`, model.MaxFlavor),
 		})
 	}
 	data, err := Encode(e)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // The limits of an environment. maxRoles roles with the longest names and flavors fit into maxStored. sizeFlaw limits
@@ -39,9 +41,9 @@ type Environment struct {
 
 	Signatures string `json:"signatures,omitempty" form:"signatures" like:"required" help:"required: nodes without allowed signers take no new target. Without it, they take unsigned targets."`
 
-	Statement Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
+	Statement model.Duration `json:"statement,omitempty" like:"24h" help:"How long a signed statement of the targets is valid, at most 720h. Nodes that verified one take no target without it. Without it, nodes need none."`
 
-	Silence Duration `json:"silence,omitempty" like:"1h" help:"How long a node may report nothing before it counts as silent, from 15m to 720h, and at least three of its heartbeats (default: 20m)."`
+	Silence model.Duration `json:"silence,omitempty" like:"1h" help:"How long a node may report nothing before it counts as silent, from 15m to 720h, and at least three of its heartbeats (default: 20m)."`
 
 	Rollout RolloutPolicy `json:"rollout,omitzero" help:"How staged rollouts of this environment proceed."`
 
@@ -54,7 +56,7 @@ type Environment struct {
 
 	ENC Classification `json:"enc,omitzero" form:"class" like:"ntp" help:"Classes and parameters of all nodes, which the external node classifier of Puppet servers answers."`
 
-	Puppet PuppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
+	Puppet settings.PuppetSettings `json:"puppet,omitzero" help:"Settings of Puppet on all nodes. Nodes take them from this file in the release."`
 
 	Hosts HostSettings `json:"hosts,omitzero" help:"Settings of the nodes that roles see. Nodes take them from this file in the release."`
 
@@ -94,58 +96,15 @@ type NodeSettings struct {
 	ENC        Classification    `json:"enc,omitzero" form:"class" like:"ntp" help:"Classes and parameters of the node for Puppet servers. They override the role's."`
 }
 
-// PuppetSettings are the settings of Puppet on all nodes, read by the agent (internal/puppet), as Trusted. Those of Puppet servers
-// concern nodes whose release names an environment of a server (docs/puppet-server.md).
-type PuppetSettings struct {
-	Reports   []string `json:"reports,omitempty" form:"processor" like:"http" help:"Puppet's report processors, which receive the report of each run."`
-	ReportURL string   `json:"reporturl,omitempty" form:"url" like:"https://dashboard.example/reports" help:"URL to which the report processor http sends reports."`
-
-	VolatileFacts []string `json:"volatile_facts,omitempty" form:"fact" like:"mymodule.counter" help:"Facts that nodes do not publish, beside those that Pulley leaves out: names with dots; * is any name."`
-
-	Servers   map[string]PuppetServer `json:"servers,omitempty" form:"server" help:"Existing Puppet servers by name."`
-	Choose    []string                `json:"choose,omitempty" form:"export" like:"region" help:"Attributes of the node, or published facts, in this order. The first one whose value a server has chooses the server. Without it, nodes are spread over all servers."`
-	Fallback  string                  `json:"fallback,omitempty" form:"server" like:"eu1" help:"Server of the nodes that choose leaves without one. Without it, they run nothing."`
-	Failover  bool                    `json:"failover,omitempty" help:"Whether a node tries the other servers when its own does not answer."`
-	CA        PuppetCA                `json:"ca,omitzero" help:"The CA of the Puppet servers."`
-	Bootstrap string                  `json:"bootstrap,omitempty" form:"puppetenvironment" like:"bootstrap" help:"Environment of the server for the first run of a new machine. Without it, there is no such run."`
-	Settings  map[string]string       `json:"settings,omitempty" form:"setting" like:"strict_variables=true" help:"Further settings of Puppet for all runs, and for the machine's puppet.conf beside a Puppet server."`
-	Enforce   string                  `json:"enforce,omitempty" form:"enforce" like:"off" help:"off: ticks run Puppet only for what they are ordered. daemon: Puppet's own daemon runs on the nodes, and Pulley never runs Puppet there. Without it, the agent enforces."`
-	Provision PuppetProvision         `json:"provision,omitzero" help:"Which new machines are provisioned into the servers, and how many at a time."`
-	PuppetDB  string                  `json:"puppetdb,omitempty" form:"httpsurl" like:"https://puppetdb.example:8081" help:"PuppetDB in which removed nodes are deactivated."`
-}
-
-// PuppetServer is one existing Puppet server.
-type PuppetServer struct {
-	Address    string            `json:"address" form:"address" like:"10.0.0.1" help:"IP address or host name."`
-	Port       int               `json:"port,omitempty" form:"port" help:"TCP port (default: 8140)."`
-	Name       string            `json:"name,omitempty" form:"hostname" like:"puppet.example.com" help:"Name in the server's certificate (default: the address; puppet for an IP address)."`
-	Attributes map[string]string `json:"attributes,omitempty" form:"export" like:"region=eu" help:"Values of the criteria in choose."`
-}
-
-// PuppetCA is the CA that signs the certificates of the servers and their nodes.
-type PuppetCA struct {
-	URL  string   `json:"url,omitempty" form:"httpsurl" like:"https://10.0.0.1:8140" help:"URL of the CA service."`
-	How  string   `json:"how,omitempty" form:"certificates" like:"presigned" help:"csr: a new machine makes its key, and pulley serve has its request signed. presigned: pulley serve makes both before the machine joins (default: csr)."`
-	Also []string `json:"also,omitempty" form:"httpsurl" like:"https://10.0.0.2:8140" help:"Further CAs on which old certificates of a new machine's name are cleaned."`
-}
-
-// PuppetProvision is how new machines are provisioned into the servers.
-type PuppetProvision struct {
-	Concurrency int      `json:"concurrency,omitempty" help:"Machines at a time (default: 10)."`
-	Sleeptime   Duration `json:"sleeptime,omitempty" like:"5s" help:"Pause before the next machine, at most 24h (default: none)."`
-	Turn        Duration `json:"turn,omitempty" like:"2h" help:"Time of one machine, at most 24h: after it, the next one begins (default: 2h)."`
-	Where       string   `json:"where,omitempty" form:"expression" like:"region == 'eu'" help:"Expression that selects the waiting machines that are provisioned, as in --where (default: all)."`
-}
-
 // HostSettings are the settings of pulley::hosts, read by the agent (package internal/hosts), as Trusted.
 type HostSettings struct {
-	Networks []string `json:"networks,omitempty" form:"network" like:"10.0.0.0/8" help:"Networks of the nodes' main addresses, the preferred one first. Without them, it is the address that pulley serve saw, else the first one."`
-	Settle   Duration `json:"settle,omitempty" like:"1m" help:"How long a node waits for further changes before it runs Puppet for changed nodes that it sees, at most 24h (default: 1m)."`
-	Exports  []string `json:"exports,omitempty" form:"export" like:"ssh.ed25519.key" help:"Published facts that nodes show to the nodes that see them: names with dots."`
+	Networks []string       `json:"networks,omitempty" form:"network" like:"10.0.0.0/8" help:"Networks of the nodes' main addresses, the preferred one first. Without them, it is the address that pulley serve saw, else the first one."`
+	Settle   model.Duration `json:"settle,omitempty" like:"1m" help:"How long a node waits for further changes before it runs Puppet for changed nodes that it sees, at most 24h (default: 1m)."`
+	Exports  []string       `json:"exports,omitempty" form:"export" like:"ssh.ed25519.key" help:"Published facts that nodes show to the nodes that see them: names with dots."`
 
 	AddressFact string `json:"address_fact,omitempty" form:"export" like:"networking.interfaces.eth1.ip" help:"The fact with a node's main address. Without a usable value, networks decide."`
 
-	Alive Duration `json:"alive,omitempty" like:"1h" help:"The nodes that a node sees have the value alive: whether they reported within this time, from 15m to 720h. Without it, they have none."`
+	Alive model.Duration `json:"alive,omitempty" like:"1h" help:"The nodes that a node sees have the value alive: whether they reported within this time, from 15m to 720h. Without it, they have none."`
 }
 
 // RolloutPolicy is how staged rollouts proceed. A share is a number of nodes, or a percentage: "2", "25%". Empty values have
@@ -159,9 +118,9 @@ type RolloutPolicy struct {
 	Sample        int    `json:"sample,omitempty" help:"Nodes of which a percentage of failures is at least: it is of the nodes that ended, as soon as these are more (default: 100)."`
 	Retries       int    `json:"retries,omitempty" help:"Runs after a failed one, before the node counts as failed (default: 0)."`
 
-	Settle   Duration `json:"settle,omitempty" like:"5m" help:"How long a node must stay healthy before its slot is free, at most 24h (default: its run decides)."`
-	Deadline Duration `json:"deadline,omitempty" like:"1h" help:"Time for one node, at most 720h (default: 1h)."`
-	Progress Duration `json:"progress,omitempty" like:"2h" help:"Time without a node that ends, after which the rollout pauses, at most 720h (default: 2h)."`
+	Settle   model.Duration `json:"settle,omitempty" like:"5m" help:"How long a node must stay healthy before its slot is free, at most 24h (default: its run decides)."`
+	Deadline model.Duration `json:"deadline,omitempty" like:"1h" help:"Time for one node, at most 720h (default: 1h)."`
+	Progress model.Duration `json:"progress,omitempty" like:"2h" help:"Time without a node that ends, after which the rollout pauses, at most 720h (default: 2h)."`
 
 	Promote        string         `json:"promote,omitempty" form:"promotion" like:"manual" help:"automatic, manual (an operator approves after the canaries) or batches (an operator approves each batch but the first; default: automatic)."`
 	Unready        UnreadyPolicy  `json:"unready,omitzero" help:"wait, skip or fail: what happens to a node that cannot take the target at its turn, for all causes or by cause (default: wait)."`
@@ -207,36 +166,20 @@ type RoleRollout struct {
 // replace limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
 // cardinality with at least one machine: "2", "25%".
 type replace struct {
-	Batch    string   `json:"batch,omitempty" form:"batch" like:"25%" help:"Machines that are replaced at a time: a number, or a percentage of the role (default: 1)."`
-	Failures string   `json:"failures,omitempty" form:"failures" like:"25%" help:"Machines that may fail before no more are ordered (default: 0)."`
-	Timeout  Duration `json:"timeout,omitempty" like:"30m" help:"Maximum time from the order of a machine until it has converged, at most 24h (default: 30m)."`
+	Batch    string         `json:"batch,omitempty" form:"batch" like:"25%" help:"Machines that are replaced at a time: a number, or a percentage of the role (default: 1)."`
+	Failures string         `json:"failures,omitempty" form:"failures" like:"25%" help:"Machines that may fail before no more are ordered (default: 0)."`
+	Timeout  model.Duration `json:"timeout,omitempty" like:"30m" help:"Maximum time from the order of a machine until it has converged, at most 24h (default: 30m)."`
 }
 
 // DefaultTimeout is the maximum time from the order of a machine until its node is converged.
 const DefaultTimeout = 30 * time.Minute
-
-// Duration is a time.Duration that is text in JSON: "30m0s".
-type Duration time.Duration
-
-// String formats d as time.Duration does.
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// MarshalText formats d as String does.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText parses the format of MarshalText.
-func (d *Duration) UnmarshalText(text []byte) error {
-	read, err := time.ParseDuration(string(text))
-	*d = Duration(read)
-	return err
-}
 
 // Userdata is the settings of first boots that have no flag on the command line. A role's settings override the
 // environment's; scripts are combined, the environment's first.
 type Userdata = firstboot.Settings
 
 // Ref returns the name of the fleet.
-func (e *Environment) Ref() Ref { return Ref{Environment: e.Name, Stack: e.Stack} }
+func (e *Environment) Ref() model.Ref { return model.Ref{Environment: e.Name, Stack: e.Stack} }
 
 // Role returns the role called name.
 func (e *Environment) Role(name string) (Role, bool) {
@@ -267,11 +210,11 @@ func (e *Environment) Count() int {
 }
 
 // Nodes yields all nodes of the environment, role by role, in rising order of their numbers.
-func (e *Environment) Nodes() iter.Seq[Node] {
-	return func(yield func(Node) bool) {
+func (e *Environment) Nodes() iter.Seq[model.Node] {
+	return func(yield func(model.Node) bool) {
 		for _, r := range e.Roles {
 			for num := 1; num <= r.Cardinality; num++ {
-				if !yield(Node{Role: r.Name, Num: num, Stack: e.Stack}) {
+				if !yield(model.Node{Role: r.Name, Num: num, Stack: e.Stack}) {
 					return
 				}
 			}
@@ -280,7 +223,7 @@ func (e *Environment) Nodes() iter.Seq[Node] {
 }
 
 // Has reports whether n is a node of the environment.
-func (e *Environment) Has(n Node) bool {
+func (e *Environment) Has(n model.Node) bool {
 	r, ok := e.Role(n.Role)
 	return ok && n.Stack == e.Stack && 1 <= n.Num && n.Num <= r.Cardinality
 }

@@ -1,38 +1,13 @@
 package environments
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 
-	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
-// Error is one problem of an environment or a name.
-type Error struct {
-	File    string // as the caller gave it; "" if the problem has no file
-	Line    int    // from 1; 0 if the problem concerns the file itself
-	Column  int    // from 1, in characters
-	Problem string
-	Advice  string // the remedy, one sentence; "" if there is none
-}
-
-// Error returns "file:line:column: problem", without the parts that are unknown.
-func (e *Error) Error() string {
-	switch {
-	case e.File == "":
-		return e.Problem
-	case e.Line == 0:
-		return e.File + ": " + e.Problem
-	}
-	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Problem)
-}
-
-// Hint returns the remedy, or "".
-func (e *Error) Hint() string { return e.Advice }
-
 // Errors are all problems of one environment, in the order of the file. It is never empty.
-type Errors []*Error
+type Errors []*model.Error
 
 // Error returns one line per problem. If there are several, each hint follows its problem on its own, indented line.
 func (es Errors) Error() string {
@@ -73,14 +48,3 @@ func (es Errors) Unwrap() []error {
 	}
 	return out
 }
-
-// cannot returns "cannot <verb> <object>: problem" with the problem's hint; nil if flaw is nil.
-func cannot(verb, object string, flaw *Error) error {
-	if flaw == nil {
-		return nil // a nil *Error in an error is not nil
-	}
-	return &Error{Problem: fmt.Sprintf("cannot %s %s: %s", verb, object, flaw.Problem), Advice: flaw.Advice}
-}
-
-// quoted returns s quoted for a message, cut to a length that does not flood the terminal.
-func quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }

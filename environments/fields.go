@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // field is one key of a mapping in the file, and its Go value.
@@ -70,7 +73,7 @@ func shownFields(e *Environment) []field {
 // fields returns the keys of a mapping with known keys; nil for any other value.
 func (f field) fields() []field {
 	switch f.value.(type) {
-	case *Provider, *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *replace, *PuppetSettings, *PuppetCA, *PuppetProvision, *HostSettings, *Userdata:
+	case *Provider, *RolloutPolicy, *PreviewPolicy, *UnreadyPolicy, *replace, *settings.PuppetSettings, *settings.PuppetCA, *settings.PuppetProvision, *HostSettings, *Userdata:
 		return fieldsOf(f.value)
 	}
 	return nil
@@ -108,7 +111,7 @@ func tidy(fields []field) {
 			tidyEach(v)
 		case *map[string]RoleRollout:
 			tidyEach(v)
-		case *map[string]PuppetServer:
+		case *map[string]settings.PuppetServer:
 			tidyEach(v)
 		case *map[string]int:
 			if len(*v) == 0 {
@@ -163,7 +166,7 @@ func settingsOf(prefix string, fields []field) []setting {
 			if *v != 0 && f.key != "cardinality" {
 				text = strconv.Itoa(*v)
 			}
-		case *Duration:
+		case *model.Duration:
 			if *v != 0 {
 				text = v.String()
 			}
@@ -183,7 +186,7 @@ func settingsOf(prefix string, fields []field) []setting {
 			out = append(out, settingsOfEach(path, *v)...)
 		case *map[string]RoleRollout:
 			out = append(out, settingsOfEach(path, *v)...)
-		case *map[string]PuppetServer:
+		case *map[string]settings.PuppetServer:
 			out = append(out, settingsOfEach(path, *v)...)
 		case *Applications:
 			v.each(func(name, _, _, _ string, c Component) {

@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"pulley/hieradata"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // symbols are difficult symbols: YAML could read some of them as another type.
@@ -20,7 +22,7 @@ var symbols = rapid.SampledFrom([]string{"bare-metal", "m1.large", "ü", "4", "t
 // anyEnvironment draws valid environments. It omits role names that Pulley refuses as too similar.
 var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}(-[a-z]{1,8})?`), 0, 6, rapid.ID[string]).Draw(t, "roles")
-	e := &Environment{Name: anyEnv.Draw(t, "name"), Stack: anyStack.Draw(t, "stack")}
+	e := &Environment{Name: rapid.StringMatching(`[a-z][a-z0-9_]{0,20}`).Draw(t, "name"), Stack: rapid.OneOf(rapid.Just(""), rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?`)).Draw(t, "stack")}
 	rich := rapid.Bool().Draw(t, "rich")
 	for i, name := range names {
 		r := Role{Name: name, Cardinality: rapid.IntRange(0, 12).Draw(t, "cardinality"), Flavor: maybe(t, symbols)}
@@ -40,7 +42,7 @@ var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 			if len(e.Puppet.Servers) > 0 {
 				e.ENC, e.Roles[0].ENC = drawClassification(t), drawClassification(t)
 			}
-			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip", Alive: Duration(rapid.SampledFrom([]time.Duration{0, 15 * time.Minute, 720 * time.Hour}).Draw(t, "alive"))}
+			e.Hosts = HostSettings{Networks: []string{"10.0.0.0/8"}, Settle: drawTime(t), Exports: []string{"ssh.ed25519.key"}, AddressFact: "networking.ip", Alive: model.Duration(rapid.SampledFrom([]time.Duration{0, 15 * time.Minute, 720 * time.Hour}).Draw(t, "alive"))}
 			e.Roles[0].Sees = drawList(t, rapid.Just(AllRoles))
 			first := RoleRollout{Batch: "1", BatchFailures: "0"}
 			if len(names) > 1 {
@@ -77,20 +79,20 @@ func drawRole(t *rapid.T, r Role, before, behind []string) Role {
 	return r
 }
 
-func drawPuppet(t *rapid.T) PuppetSettings {
-	p := PuppetSettings{Reports: []string{"puppetdb"}, Enforce: maybe(t, rapid.Just("off")), PuppetDB: maybe(t, rapid.Just("https://puppetdb.example:8081"))}
+func drawPuppet(t *rapid.T) settings.PuppetSettings {
+	p := settings.PuppetSettings{Reports: []string{"puppetdb"}, Enforce: maybe(t, rapid.Just("off")), PuppetDB: maybe(t, rapid.Just("https://puppetdb.example:8081"))}
 	if rapid.Bool().Draw(t, "servers") {
 		return p
 	}
-	p.Servers = map[string]PuppetServer{
+	p.Servers = map[string]settings.PuppetServer{
 		"eu1": {Address: rapid.SampledFrom([]string{"10.0.0.1", "fd00::1", "puppet.example.com"}).Draw(t, "address"), Attributes: map[string]string{"region": "eu"}},
-		"us1": {Address: "puppet-us", Port: rapid.IntRange(1, maxPort).Draw(t, "port"), Name: maybe(t, rapid.Just("puppet")), Attributes: drawMap(t, rapid.Just("os.family"), symbols)},
+		"us1": {Address: "puppet-us", Port: rapid.IntRange(1, settings.MaxPort).Draw(t, "port"), Name: maybe(t, rapid.Just("puppet")), Attributes: drawMap(t, rapid.Just("os.family"), symbols)},
 	}
 	p.Choose, p.Fallback, p.Failover = drawList(t, rapid.Just("region")), maybe(t, rapid.Just("us1")), rapid.Bool().Draw(t, "failover")
 	url := rapid.SampledFrom([]string{"https://10.0.0.1:8140", "https://[fd00::1]:8140", "https://ca.example/"})
-	p.CA = PuppetCA{URL: maybe(t, url), How: maybe(t, rapid.SampledFrom([]string{CertificatesByCSR, CertificatesMade})), Also: drawList(t, url)}
+	p.CA = settings.PuppetCA{URL: maybe(t, url), How: maybe(t, rapid.SampledFrom([]string{settings.CertificatesByCSR, settings.CertificatesMade})), Also: drawList(t, url)}
 	p.Bootstrap, p.Settings = maybe(t, rapid.Just("bootstrap")), drawMap(t, rapid.Just("http_read_timeout"), symbols)
-	p.Provision = PuppetProvision{Concurrency: rapid.IntRange(0, 20).Draw(t, "concurrency"), Sleeptime: drawTime(t), Turn: drawTime(t), Where: maybe(t, rapid.Just("region == 'eu'"))}
+	p.Provision = settings.PuppetProvision{Concurrency: rapid.IntRange(0, 20).Draw(t, "concurrency"), Sleeptime: drawTime(t), Turn: drawTime(t), Where: maybe(t, rapid.Just("region == 'eu'"))}
 	return p
 }
 
@@ -210,8 +212,8 @@ func drawUserdata(t *rapid.T) Userdata {
 	return u
 }
 
-func drawTime(t *rapid.T) Duration {
-	return Duration(rapid.SampledFrom([]time.Duration{0, time.Second, 90 * time.Second, 24 * time.Hour}).Draw(t, "time"))
+func drawTime(t *rapid.T) model.Duration {
+	return model.Duration(rapid.SampledFrom([]time.Duration{0, time.Second, 90 * time.Second, 24 * time.Hour}).Draw(t, "time"))
 }
 
 func maybe(t *rapid.T, some *rapid.Generator[string]) string {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pulley/internal/model"
 )
 
 // standardLayers are the layers of live data of every environment, the highest first.
@@ -36,9 +38,9 @@ func (c checker) checkLayers() {
 		item := spot{noRole, "layers." + strconv.Itoa(i)}
 		switch {
 		case slices.Contains(c.DataLayers[:i], name):
-			c.add(item, "keep one of them", "layers has %s twice", quoted(name))
+			c.add(item, "keep one of them", "layers has %s twice", model.Quoted(name))
 		case name == "nodes" || name == "roles":
-			c.add(item, "write "+strings.TrimSuffix(name, "s"), "layers has %s", quoted(name))
+			c.add(item, "write "+strings.TrimSuffix(name, "s"), "layers has %s", model.Quoted(name))
 		}
 	}
 	for _, name := range standardLayers {
@@ -67,7 +69,7 @@ func (c checker) checkAttributes(role int, field string, attributes map[string]s
 }
 
 func (c checker) layerHint(name string) string {
-	if near := SuggestName(name, c.DataLayers); near != "" {
+	if near := model.SuggestName(name, c.DataLayers); near != "" {
 		return "did you mean " + near + "?"
 	}
 	if len(c.DataLayers) == 0 {

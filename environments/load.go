@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/model"
 )
 
 // LoadOptions are the sources of an environment.
@@ -77,13 +79,13 @@ func (o LoadOptions) checkExpression(e *Environment, p *parser) {
 			if cut := strings.LastIndexByte(text, '\n'); cut >= 0 {
 				text, hint = text[:cut], text[cut+1:]
 			}
-			p.report(spot{noRole, where[0]}, &Error{Problem: where[0] + ": " + text, Advice: hint})
+			p.report(spot{noRole, where[0]}, &model.Error{Problem: where[0] + ": " + text, Advice: hint})
 		}
 	}
 }
 
 // report records a problem of check at its position.
-func (p *parser) report(at spot, flaw *Error) {
+func (p *parser) report(at spot, flaw *model.Error) {
 	if at.field != "name" { // the parser has reported it already
 		p.problem(p.place(at), flaw.Advice, "%s", flaw.Problem)
 	}
@@ -157,7 +159,7 @@ func (p *parser) sets(root *yaml.Node, o LoadOptions) {
 // set writes the value of one "compute.cardinality=5".
 func (p *parser) set(root *yaml.Node, text string) {
 	from := "--set " + text
-	complain := func(problem, hint string) { p.add(&Error{File: from, Problem: problem, Advice: hint}) }
+	complain := func(problem, hint string) { p.add(&model.Error{File: from, Problem: problem, Advice: hint}) }
 	path, value, ok := strings.Cut(text, "=")
 	keys := strings.Split(path, ".")
 	if !ok || slices.Contains(keys, "") {
@@ -175,18 +177,18 @@ func (p *parser) set(root *yaml.Node, text string) {
 	}
 	switch role := valueOf(roles, keys[0]); {
 	case role != nil && len(keys) > 1:
-		at, fields, what, keys = role, fieldsOf(new(Role)), "role "+quoted(keys[0]), keys[1:]
+		at, fields, what, keys = role, fieldsOf(new(Role)), "role "+model.Quoted(keys[0]), keys[1:]
 	case find(fields, keys[0]) != nil:
 	case role != nil:
-		complain(quoted(keys[0])+" is a role, and no single value", "write it like "+keys[0]+".cardinality="+value)
+		complain(model.Quoted(keys[0])+" is a role, and no single value", "write it like "+keys[0]+".cardinality="+value)
 		return
 	default:
 		names := slices.Concat(namesIn(roles), keysOf(fields))
 		hint := "it begins with a role or a key of the file: " + listed(names)
-		if near := SuggestName(keys[0], names); near != "" {
+		if near := model.SuggestName(keys[0], names); near != "" {
 			hint = "did you mean " + near + "?"
 		}
-		complain("there is no role and no key "+quoted(keys[0]), hint)
+		complain("there is no role and no key "+model.Quoted(keys[0]), hint)
 		return
 	}
 	for {
@@ -196,7 +198,7 @@ func (p *parser) set(root *yaml.Node, text string) {
 			if near := meant(keys[0], keysOf(fields)); near != "" {
 				hint = "did you mean " + near + "?"
 			}
-			complain(what+" has no key "+quoted(keys[0]), hint)
+			complain(what+" has no key "+model.Quoted(keys[0]), hint)
 			return
 		}
 		tag := f.tag()
@@ -208,11 +210,11 @@ func (p *parser) set(root *yaml.Node, text string) {
 			p.write(at, f.key, tag, value, from)
 			return
 		case len(keys) == 1 || f.fields() == nil && !open:
-			problem := quoted(f.key) + " is a list, and only single values can be set"
+			problem := model.Quoted(f.key) + " is a list, and only single values can be set"
 			if _, classes := f.value.(*Classification); f.fields() != nil || open || classes {
-				problem = quoted(f.key) + " has keys of its own, and is not a single value"
+				problem = model.Quoted(f.key) + " has keys of its own, and is not a single value"
 			} else if tag != "" {
-				problem = quoted(strings.Join(keys, ".")) + " is below a single value"
+				problem = model.Quoted(strings.Join(keys, ".")) + " is below a single value"
 			}
 			complain(problem, "change the file for that")
 			return
@@ -235,7 +237,7 @@ func (p *parser) set(root *yaml.Node, text string) {
 // tag returns the YAML type of a value that --set can write; "" for a list or a mapping.
 func (f field) tag() string {
 	switch f.value.(type) {
-	case *string, *Duration, *Provider: // the name of a driver
+	case *string, *model.Duration, *Provider: // the name of a driver
 		return "!!str"
 	case *int:
 		return "!!int"

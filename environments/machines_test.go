@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"pulley/internal/model"
 )
 
 // Errors in the settings of machines must be reported with their positions before the first order.
@@ -125,13 +127,13 @@ func TestCycleOfAThousandRoles(t *testing.T) {
 		e.Roles = append(e.Roles, r)
 	}
 	var got []string
-	e.check(false, func(_ spot, flaw *Error) { got = append(got, flaw.Problem) })
+	e.check(false, func(_ spot, flaw *model.Error) { got = append(got, flaw.Problem) })
 	if len(got) != 1 || got[0] != "after makes a cycle: raaa → rjjj → raaa" {
 		t.Errorf("got %d problems: %.200q", len(got), got)
 	}
 	e.Roles[0].After = []string{name(1)}
 	got = nil
-	e.check(false, func(_ spot, flaw *Error) { got = append(got, flaw.Problem) })
+	e.check(false, func(_ spot, flaw *model.Error) { got = append(got, flaw.Problem) })
 	if len(got) != 1 || strings.Count(got[0], "→") != maxRoles || !strings.HasSuffix(got[0], "→ rjjj → raaa") {
 		t.Errorf("got %d problems: %.200q", len(got), got)
 	}

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // maxProblems limits the number of problems of one file that the parser stores and reports.
@@ -45,16 +48,16 @@ func newParser(file string) *parser {
 
 // end returns all problems in the order of the file, then those of other files and flags.
 func (p *parser) end() Errors {
-	slices.SortStableFunc(p.problems, func(a, b *Error) int {
+	slices.SortStableFunc(p.problems, func(a, b *model.Error) int {
 		return cmp.Or(strings.Compare(p.foreign(a), p.foreign(b)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if p.unsaid > 0 {
-		p.problems = append(p.problems, &Error{File: p.file, Problem: fmt.Sprintf("%d more problems", p.unsaid)})
+		p.problems = append(p.problems, &model.Error{File: p.file, Problem: fmt.Sprintf("%d more problems", p.unsaid)})
 	}
 	return p.problems
 }
 
-func (p *parser) foreign(e *Error) string {
+func (p *parser) foreign(e *model.Error) string {
 	if e.File == p.file {
 		return ""
 	}
@@ -70,14 +73,14 @@ func (p *parser) problem(at *yaml.Node, hint, format string, args ...any) {
 	if other, ok := p.elsewhere[at]; ok {
 		file = other
 	}
-	p.add(&Error{File: file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint})
+	p.add(&model.Error{File: file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint})
 }
 
 func (p *parser) problemAt(line, column int, hint, format string, args ...any) {
-	p.add(&Error{File: p.file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint})
+	p.add(&model.Error{File: p.file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint})
 }
 
-func (p *parser) add(e *Error) {
+func (p *parser) add(e *model.Error) {
 	if len(p.problems) >= maxProblems {
 		p.unsaid++
 		return
@@ -93,8 +96,8 @@ func (p *parser) environmentName() string {
 	}
 	if !isYAML {
 		p.problem(nil, "", "the file has to be called <environment>.yaml, its name is the environment's")
-	} else if flaw := environmentFlaw(name); flaw != nil {
-		p.problem(nil, flaw.Advice, "the file's name is the environment's, and %s is not an environment name: %s", quoted(name), flaw.Problem)
+	} else if flaw := model.EnvironmentFlaw(name); flaw != nil {
+		p.problem(nil, flaw.Advice, "the file's name is the environment's, and %s is not an environment name: %s", model.Quoted(name), flaw.Problem)
 	}
 	return name
 }
@@ -114,9 +117,9 @@ func (p *parser) role(key, value *yaml.Node, roles *[]Role) {
 	r := Role{Name: key.Value}
 	of := scope{p, len(*roles), ""}
 	p.places[spot{of.role, ""}] = key
-	whole, given := of.keys(value, "role "+quoted(r.Name), fieldsOf(&r))
+	whole, given := of.keys(value, "role "+model.Quoted(r.Name), fieldsOf(&r))
 	if whole && !given["cardinality"] && !given["members"] {
-		p.problem(key, "add the number of its nodes: `cardinality: 1`", "role %s has no cardinality", quoted(r.Name))
+		p.problem(key, "add the number of its nodes: `cardinality: 1`", "role %s has no cardinality", model.Quoted(r.Name))
 	}
 	*roles = append(*roles, r)
 }
@@ -153,7 +156,7 @@ func (s scope) read(f field, n *yaml.Node) {
 		*to = s.p.count(n, path)
 	case *bool:
 		*to = s.p.flag(n, path)
-	case *Duration:
+	case *model.Duration:
 		*to = s.p.duration(n, path)
 	case *[]string:
 		s.list(n, path, to)
@@ -165,7 +168,7 @@ func (s scope) read(f field, n *yaml.Node) {
 		each(s, n, path, "node", to)
 	case *map[string]RoleRollout:
 		each(s, n, path, "role", to)
-	case *map[string]PuppetServer:
+	case *map[string]settings.PuppetServer:
 		each(s, n, path, "server", to)
 	case *Applications:
 		s.applications(n, path, to)
@@ -182,7 +185,7 @@ func (s scope) read(f field, n *yaml.Node) {
 				return
 			}
 			if flaw := formFlaw("unready", "skip", to.Others); flaw != nil {
-				s.p.problem(n, "or name causes: `unready: {silent: skip, stuck: fail}`", "%s %s: %s", path, quoted(to.Others), flaw.Problem)
+				s.p.problem(n, "or name causes: `unready: {silent: skip, stuck: fail}`", "%s %s: %s", path, model.Quoted(to.Others), flaw.Problem)
 				to.Others = "" // it would be a second problem of the same value
 			}
 			return
@@ -215,7 +218,7 @@ func (s scope) list(n *yaml.Node, what string, into *[]string) {
 func (s scope) words(n *yaml.Node, what string, strict bool, into *map[string]string) {
 	s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
 		if strict && value.Tag == "!!str" && value.Style == 0 && oldBoolean.MatchString(value.Value) {
-			s.p.problem(value, fmt.Sprintf("put quotes around it: %q", value.Value), "%s is the boolean %s, not text", what+"."+key.Value, quoted(value.Value))
+			s.p.problem(value, fmt.Sprintf("put quotes around it: %q", value.Value), "%s is the boolean %s, not text", what+"."+key.Value, model.Quoted(value.Value))
 			return
 		}
 		text := s.p.text(value, what+"."+key.Value)
@@ -253,7 +256,7 @@ func each[T any](s scope, n *yaml.Node, what, kind string, into *map[string]T) {
 		var own T
 		at := what + "." + key.Value
 		s.p.places[spot{s.role, at}] = key
-		scope{s.p, s.role, at + "."}.keys(value, kind+" "+quoted(key.Value), fieldsOf(&own))
+		scope{s.p, s.role, at + "."}.keys(value, kind+" "+model.Quoted(key.Value), fieldsOf(&own))
 		if *into == nil {
 			*into = map[string]T{}
 		}
@@ -278,7 +281,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
 			p.problem(key, "put quotes around it if it is meant as text", "a key of %s is %s, not text", what, kindOf(key))
 		case first != nil:
-			p.problem(key, "keep one of them", "%s appears twice, first in line %d, column %d", quoted(key.Value), first.Line, first.Column)
+			p.problem(key, "keep one of them", "%s appears twice, first in line %d, column %d", model.Quoted(key.Value), first.Line, first.Column)
 		case known != nil && !slices.Contains(known, key.Value):
 			seen[key.Value] = key
 			hint := "its keys are " + listed(known)
@@ -288,7 +291,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 				hint = "did you mean " + name + "?"
 				whole = false // a missing key would be a second report of the same mistake
 			}
-			p.problem(key, hint, "%s has no key %s", what, quoted(key.Value))
+			p.problem(key, hint, "%s has no key %s", what, model.Quoted(key.Value))
 		default:
 			seen[key.Value] = key
 			each(key, value)
@@ -299,7 +302,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 
 // meant returns the known key that key is probably a mistake for, or "".
 func meant(key string, known []string) string {
-	if name := SuggestName(key, known); name != "" {
+	if name := model.SuggestName(key, known); name != "" {
 		return name
 	}
 	if other := otherWords[strings.ToLower(key)]; slices.Contains(known, other) {
@@ -348,9 +351,9 @@ func (p *parser) count(n *yaml.Node, what string) int {
 		if v, err := strconv.Atoi(n.Value); err == nil {
 			return v // of any size: check enforces the limits
 		}
-		p.problem(n, "", "%s %s is out of range", what, quoted(n.Value))
+		p.problem(n, "", "%s %s is out of range", what, model.Quoted(n.Value))
 	case n.Tag == "!!int":
-		p.problem(n, decimal(n.Value), "%s %s is not written as a decimal integer", what, quoted(n.Value))
+		p.problem(n, decimal(n.Value), "%s %s is not written as a decimal integer", what, model.Quoted(n.Value))
 	default:
 		p.problem(n, "", "%s is %s, not an integer", what, kindOf(n))
 	}
@@ -395,9 +398,9 @@ func kindOf(n *yaml.Node) string {
 		"!!str": "the text", "!!int": "the integer", "!!float": "the decimal number", "!!bool": "the boolean", "!!timestamp": "the date",
 	}
 	if name, ok := names[n.Tag]; ok {
-		return name + " " + quoted(n.Value)
+		return name + " " + model.Quoted(n.Value)
 	}
-	return "the value " + quoted(n.Value)
+	return "the value " + model.Quoted(n.Value)
 }
 
 // flag returns a boolean value.
@@ -427,7 +430,7 @@ func (p *parser) share(n *yaml.Node, what string) string {
 }
 
 // duration returns a duration with units. check enforces the limits.
-func (p *parser) duration(n *yaml.Node, what string) Duration {
+func (p *parser) duration(n *yaml.Node, what string) model.Duration {
 	const like = "write it with units, like 90s, 30m or 1h30m"
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 		p.wrongKind(n, what, "a time like 30m")
@@ -441,7 +444,7 @@ func (p *parser) duration(n *yaml.Node, what string) Duration {
 	if d <= 0 {
 		p.problem(n, like, "%s must be longer than zero", what)
 	}
-	return Duration(d)
+	return model.Duration(d)
 }
 
 // noList reports that n is not a list.

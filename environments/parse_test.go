@@ -9,6 +9,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
+
+	"pulley/internal/model"
 )
 
 const planFile = `roles:
@@ -217,7 +219,7 @@ dev.yaml:3:3: role "Web": 'W' can't be part of it, only a-z, 0-9 and '-' can
   did you mean web?`, "")
 	_, err = Parse("dev.yaml", []byte("role: {}"))
 	says(t, err, `dev.yaml:1:1: an environment has no key "role"`, "did you mean roles?")
-	var one *Error
+	var one *model.Error
 	if !errors.As(err, &one) || one.Line != 1 || one.Column != 1 {
 		t.Errorf("errors.As finds no place in %v", err)
 	}
@@ -273,7 +275,7 @@ func TestHundredThousandNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[Node]bool{}
+	seen := map[model.Node]bool{}
 	for n := range e.Nodes() {
 		if seen[n] || !e.Has(n) {
 			t.Fatalf("%s appears twice, or is not a node", n)
@@ -321,7 +323,7 @@ func TestHas(t *testing.T) {
 		"controller1_t42": true, "controller2_t42": true, "controller3_t42": false, "controller1": false,
 		"controller1_t43": false, "web1_t42": false, "compute1_t42": true,
 	} {
-		n, err := ParseNode(name)
+		n, err := model.ParseNode(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,4 +372,25 @@ func TestParseReadsEveryEnvironment(t *testing.T) {
 			t.Fatalf("got %+v, want %+v", got, want)
 		}
 	})
+}
+
+// hintOf returns the hint of err, as the commands print it.
+func hintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// says fails unless err has the text want and the hint; want "" means no error.
+func says(t *testing.T, err error, want, hint string) {
+	t.Helper()
+	got := ""
+	if err != nil {
+		got = err.Error()
+	}
+	if got != want || hintOf(err) != hint {
+		t.Errorf("got  %s\nhint %s\nwant %s\nhint %s", got, hintOf(err), want, hint)
+	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/model"
 )
 
 // The drivers that create machines; docs/providers.md describes each.
@@ -41,8 +43,8 @@ type Provider struct {
 	Driver string `json:"driver,omitempty" help:"Name of the driver."` // "" is DriverNone
 	Owner  string `json:"owner,omitempty" drivers:"exec local nspawn openstack" form:"owner" like:"acme-prod" help:"Identifies Pulley's own machines; the default is the id of this installation."`
 
-	Command []string `json:"command,omitempty" drivers:"exec" form:"command" like:"/usr/local/bin/my-cloud" help:"Program and arguments."`
-	Timeout Duration `json:"timeout,omitempty" drivers:"exec" like:"5m" help:"Time limit of one request to the command."`
+	Command []string       `json:"command,omitempty" drivers:"exec" form:"command" like:"/usr/local/bin/my-cloud" help:"Program and arguments."`
+	Timeout model.Duration `json:"timeout,omitempty" drivers:"exec" like:"5m" help:"Time limit of one request to the command."`
 
 	Folder   string `json:"folder,omitempty" drivers:"local nspawn" form:"path" like:"/var/lib/pulley-machines" help:"Folder of the machines."`
 	Agent    string `json:"agent,omitempty" drivers:"local" form:"path" like:"/usr/local/bin/pulley-agent" help:"pulley-agent on this machine; the default is the one beside pulley."`
@@ -116,13 +118,13 @@ func (p *parser) withoutForeign(n *yaml.Node) *yaml.Node {
 }
 
 // foreignFlaw returns an error if a key belongs to other drivers only.
-func foreignFlaw(driver, key string) *Error {
+func foreignFlaw(driver, key string) *model.Error {
 	f, own := find(fieldsOf(new(Provider)), key), driverFields(driver)
 	if f == nil || find(own, key) != nil {
 		return nil
 	}
-	return &Error{
-		Problem: fmt.Sprintf("provider %s has no key %s: that is a key of %s", driver, quoted(key), listed(strings.Fields(f.drivers))),
+	return &model.Error{
+		Problem: fmt.Sprintf("provider %s has no key %s: that is a key of %s", driver, model.Quoted(key), listed(strings.Fields(f.drivers))),
 		Advice:  fmt.Sprintf("the keys of %s are %s", driver, listed(keysOf(own))),
 	}
 }
@@ -131,11 +133,11 @@ func foreignFlaw(driver, key string) *Error {
 func (c checker) checkProvider() {
 	driver := c.Driver()
 	if !slices.Contains(drivers(), driver) {
-		flaw := &Error{Problem: "there is no such driver", Advice: "the drivers are " + listed(drivers())}
-		if near := SuggestName(driver, drivers()); near != "" {
+		flaw := &model.Error{Problem: "there is no such driver", Advice: "the drivers are " + listed(drivers())}
+		if near := model.SuggestName(driver, drivers()); near != "" {
 			flaw.Advice = "did you mean " + near + "?"
 		}
-		c.flaw(spot{noRole, "provider.driver"}, "provider.driver "+quoted(driver), flaw)
+		c.flaw(spot{noRole, "provider.driver"}, "provider.driver "+model.Quoted(driver), flaw)
 		return
 	}
 	fields := fieldsOf(&c.Provider)
@@ -161,32 +163,32 @@ const (
 )
 
 // subnetFlaw requires an IPv4 network with space for a gateway and machines.
-func subnetFlaw(text string) *Error {
+func subnetFlaw(text string) *model.Error {
 	const like = "write it like 10.77.0.0/16"
 	n, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil || !n.Addr().Is4():
-		return &Error{Problem: "it is not an IPv4 network", Advice: like}
+		return &model.Error{Problem: "it is not an IPv4 network", Advice: like}
 	case n.Masked() != n:
-		return &Error{Problem: "it has bits after its prefix length", Advice: "did you mean " + n.Masked().String() + "?"}
+		return &model.Error{Problem: "it has bits after its prefix length", Advice: "did you mean " + n.Masked().String() + "?"}
 	case n.Bits() < 8 || n.Bits() > 29:
-		return &Error{Problem: fmt.Sprintf("its prefix length is %d, from 8 to 29 is allowed", n.Bits()), Advice: like}
+		return &model.Error{Problem: fmt.Sprintf("its prefix length is %d, from 8 to 29 is allowed", n.Bits()), Advice: like}
 	}
 	return nil
 }
 
-func timeFlaw(key string, d Duration) *Error {
-	limit := Duration(maxTimeout)
+func timeFlaw(key string, d model.Duration) *model.Error {
+	limit := model.Duration(maxTimeout)
 	switch key {
 	case "statement", "deadline", "progress":
-		limit = Duration(maxStatement)
+		limit = model.Duration(maxStatement)
 	case "alive", "silence":
-		if limit = Duration(maxAlive); d > 0 && d < Duration(minAlive) {
-			return &Error{Problem: fmt.Sprintf("it is %s, at least %s are needed", d, Duration(minAlive)), Advice: "nodes report each 5 minutes: a shorter time would take living nodes for dead ones"}
+		if limit = model.Duration(maxAlive); d > 0 && d < model.Duration(minAlive) {
+			return &model.Error{Problem: fmt.Sprintf("it is %s, at least %s are needed", d, model.Duration(minAlive)), Advice: "nodes report each 5 minutes: a shorter time would take living nodes for dead ones"}
 		}
 	}
 	if d < 0 || d > limit {
-		return &Error{Problem: fmt.Sprintf("it is %s, at most %s are allowed", d, limit)}
+		return &model.Error{Problem: fmt.Sprintf("it is %s, at most %s are allowed", d, limit)}
 	}
 	return nil
 }
@@ -213,10 +215,10 @@ func (c checker) checkMapped() {
 		}
 		known := slices.Sorted(maps.Keys(words))
 		hint := "there is " + listed(known[:min(len(known), 20)])
-		if near := SuggestName(symbol, known); near != "" {
+		if near := model.SuggestName(symbol, known); near != "" {
 			hint = "did you mean " + near + "?"
 		}
-		c.add(at, hint, "%s %s of role %s has no entry in %ss", what, quoted(symbol), quoted(c.Roles[at.role].Name), what)
+		c.add(at, hint, "%s %s of role %s has no entry in %ss", what, model.Quoted(symbol), model.Quoted(c.Roles[at.role].Name), what)
 	})
 }
 
@@ -234,9 +236,9 @@ func (c checker) checkGiven() {
 		case !mapped:
 			word = symbol
 		}
-		asked := what + " " + quoted(symbol) + " of role " + quoted(c.Roles[at.role].Name)
+		asked := what + " " + model.Quoted(symbol) + " of role " + model.Quoted(c.Roles[at.role].Name)
 		if word != symbol {
-			asked += ", which stands for " + quoted(word)
+			asked += ", which stands for " + model.Quoted(word)
 		}
 		flaw := notGiven(c.Driver(), what, word)
 		if flaw != nil && c.Driver() == DriverLocal && what == "flavor" {
@@ -248,37 +250,37 @@ func (c checker) checkGiven() {
 
 // NotGiven returns the first value of an order, in the provider's names, that the driver does not support. It returns
 // nil if there is none, or if only the provider knows.
-func NotGiven(driver, flavor, image string, networks []string) *Error {
+func NotGiven(driver, flavor, image string, networks []string) *model.Error {
 	asked := [][2]string{{"flavor", flavor}, {"image", image}}
 	for _, network := range networks {
 		asked = append(asked, [2]string{"network", network})
 	}
 	for _, a := range asked {
 		if flaw := notGiven(driver, a[0], a[1]); flaw != nil && (a[1] != "" || a[0] == "network") {
-			return &Error{Problem: a[0] + " " + quoted(a[1]) + ": " + flaw.Problem, Advice: flaw.Advice}
+			return &model.Error{Problem: a[0] + " " + model.Quoted(a[1]) + ": " + flaw.Problem, Advice: flaw.Advice}
 		}
 	}
 	return nil
 }
 
-func notGiven(driver, what, word string) *Error {
+func notGiven(driver, what, word string) *model.Error {
 	switch driver + " " + what {
 	case "local flavor":
 		if _, ok := LocalSize(word); !ok {
-			return &Error{Problem: "it is not a size: the flavor of a local machine limits its disk", Advice: "write a size such as 512M or 2G, or leave out `flavor`"}
+			return &model.Error{Problem: "it is not a size: the flavor of a local machine limits its disk", Advice: "write a size such as 512M or 2G, or leave out `flavor`"}
 		}
 	case "local image":
-		return &Error{Problem: "a local machine is a view of the host", Advice: "leave out `image`"}
+		return &model.Error{Problem: "a local machine is a view of the host", Advice: "leave out `image`"}
 	case "local network":
-		return &Error{Problem: "local machines share the network of the host", Advice: "leave out `networks`"}
+		return &model.Error{Problem: "local machines share the network of the host", Advice: "leave out `networks`"}
 	case "nspawn flavor":
-		return &Error{Problem: "machines of nspawn have no flavors", Advice: "leave out `flavor`"}
+		return &model.Error{Problem: "machines of nspawn have no flavors", Advice: "leave out `flavor`"}
 	case "nspawn image":
 		if word != imageDebian && !filepath.IsAbs(word) {
-			return &Error{Problem: "nspawn has no image with this name", Advice: "use " + imageDebian + ", or the absolute path of a root folder"}
+			return &model.Error{Problem: "nspawn has no image with this name", Advice: "use " + imageDebian + ", or the absolute path of a root folder"}
 		}
 	case "nspawn network":
-		return &Error{Problem: "machines of nspawn are on the bridge that `provider` names", Advice: "leave out `networks`"}
+		return &model.Error{Problem: "machines of nspawn are on the bridge that `provider` names", Advice: "leave out `networks`"}
 	}
 	return nil
 }

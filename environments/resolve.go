@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // FlavorOf returns a role's flavor as the provider names it; "" is the driver's default.
@@ -93,7 +95,7 @@ func (e *Environment) Layers() [][]string {
 
 // RoleOf returns the role of a node or a member by its name.
 func (e *Environment) RoleOf(name string) (Role, bool) {
-	if n, err := ParseNode(name); err == nil && e.Has(n) {
+	if n, err := model.ParseNode(name); err == nil && e.Has(n) {
 		return e.Role(n.Role)
 	}
 	for _, r := range e.Roles {

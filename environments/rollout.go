@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // The defaults of RolloutPolicy.Deadline and RolloutPolicy.Progress.
 const (
-	DefaultDeadline = Duration(time.Hour)
-	DefaultProgress = Duration(2 * time.Hour)
+	DefaultDeadline = model.Duration(time.Hour)
+	DefaultProgress = model.Duration(2 * time.Hour)
 )
 
 // checkRollout checks what the policy for staged rollouts says about roles and attributes.
@@ -24,7 +26,7 @@ func (c checker) checkRollout() {
 	for _, name := range names {
 		at := spot{noRole, "rollout.roles." + name}
 		if !known[name] {
-			c.add(at, noRoleHint(name, c.RoleNames()), "rollout.roles has %s, and there is no such role", quoted(name))
+			c.add(at, noRoleHint(name, c.RoleNames()), "rollout.roles has %s, and there is no such role", model.Quoted(name))
 			continue
 		}
 		after[name] = c.Rollout.Roles[name].After
@@ -56,7 +58,7 @@ func (c checker) checkRollout() {
 				c.add(spot{noRole, "rollout." + limit.key + "." + name}, "name an attribute; batch limits the nodes of a role", "rollout.%s has the layer %s", limit.key, name)
 			} else if !c.HasAttribute(name) && !slices.Contains(c.Rollout.TrustedFacts, name) {
 				c.add(spot{noRole, "rollout." + limit.key + "." + name}, "add it to layers, and give it to nodes as an attribute; or add the fact to rollout.trusted_facts, and let each node choose its own",
-					"rollout.%s has %s, which is neither an attribute nor a trusted fact", limit.key, quoted(name))
+					"rollout.%s has %s, which is neither an attribute nor a trusted fact", limit.key, model.Quoted(name))
 			}
 		}
 	}
@@ -65,9 +67,9 @@ func (c checker) checkRollout() {
 		_, places := c.Rollout.MaxPlaces[name]
 		switch at := (spot{noRole, "rollout.trusted_facts"}); {
 		case c.HasAttribute(name):
-			c.add(at, "remove it", "rollout.trusted_facts has %s, and its values are attributes of this file", quoted(name))
+			c.add(at, "remove it", "rollout.trusted_facts has %s, and its values are attributes of this file", model.Quoted(name))
 		case !nodes && !places:
-			c.add(at, "remove it, or name it in max_unavailable or max_places", "rollout.trusted_facts has %s, and no limit uses it", quoted(name))
+			c.add(at, "remove it, or name it in max_unavailable or max_places", "rollout.trusted_facts has %s, and no limit uses it", model.Quoted(name))
 		}
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 )
 
 // schema is a part of a JSON Schema.
@@ -51,11 +54,11 @@ func (f field) schema() schema {
 	case *int:
 		s = schema{"type": "integer", "minimum": 0, "maximum": maxNodes}
 		if f.form == "port" {
-			s = schema{"type": "integer", "minimum": 1, "maximum": maxPort}
+			s = schema{"type": "integer", "minimum": 1, "maximum": settings.MaxPort}
 		}
 	case *bool:
 		s = schema{"type": "boolean"}
-	case *Duration:
+	case *model.Duration:
 		s = valueSchema("duration")
 	case *[]string:
 		s, example = schema{"type": "array", "items": valueSchema(f.form)}, []string{f.like}
@@ -91,8 +94,8 @@ func (f field) schema() schema {
 		s = table(table(table(component)))
 	case *map[string]NodeSettings:
 		s = schema{"type": "object", "additionalProperties": object(fieldsOf(new(NodeSettings)))}
-	case *map[string]PuppetServer:
-		server := object(fieldsOf(new(PuppetServer)))
+	case *map[string]settings.PuppetServer:
+		server := object(fieldsOf(new(settings.PuppetServer)))
 		server["required"] = []string{"address"}
 		s = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": server}
 	case *Provider:

@@ -8,30 +8,32 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"pulley/internal/puppet/settings"
 )
 
 // A wrong server gives a node the code of another region, or none.
 func TestChooseServer(t *testing.T) {
 	t.Parallel()
-	servers := map[string]PuppetServer{
+	servers := map[string]settings.PuppetServer{
 		"eu1": {Address: "10.0.0.1", Attributes: map[string]string{"region": "eu", "country": "nl"}},
 		"eu2": {Address: "10.0.0.2", Attributes: map[string]string{"region": "eu", "country": "de"}},
 		"us1": {Address: "fd00::1", Attributes: map[string]string{"region": "us", "os.family": "RedHat"}},
 	}
 	for _, c := range []struct {
 		sentence string
-		p        PuppetSettings
+		p        settings.PuppetSettings
 		values   map[string]string
 		want     string
 	}{
-		{"the first criterion decides, whatever later ones say", PuppetSettings{Choose: []string{"region", "country"}}, map[string]string{"region": "us", "country": "nl"}, `server us1, because region is "us"`},
-		{"a later criterion decides where the first matches nothing", PuppetSettings{Choose: []string{"region", "country"}}, map[string]string{"region": "asia", "country": "de"}, `server eu2, because country is "de"`},
-		{"a fact", PuppetSettings{Choose: []string{"region", "os.family"}}, map[string]string{"os.family": "RedHat"}, `server us1, because os.family is "RedHat"`},
-		{"values are compared exactly", PuppetSettings{Choose: []string{"region"}}, map[string]string{"region": "EU"}, "no server: no criterion matches, and there is no fallback"},
-		{"a node without values", PuppetSettings{Choose: []string{"region"}}, nil, "no server: no criterion matches, and there is no fallback"},
-		{"a fallback", PuppetSettings{Choose: []string{"region"}, Fallback: "us1"}, nil, "server us1: no criterion matches, and it is the fallback"},
-		{"a fallback that would match is no fallback", PuppetSettings{Choose: []string{"region"}, Fallback: "us1"}, map[string]string{"region": "us"}, `server us1, because region is "us"`},
-		{"a match goes before the fallback", PuppetSettings{Choose: []string{"country"}, Fallback: "us1"}, map[string]string{"country": "nl"}, `server eu1, because country is "nl"`},
+		{"the first criterion decides, whatever later ones say", settings.PuppetSettings{Choose: []string{"region", "country"}}, map[string]string{"region": "us", "country": "nl"}, `server us1, because region is "us"`},
+		{"a later criterion decides where the first matches nothing", settings.PuppetSettings{Choose: []string{"region", "country"}}, map[string]string{"region": "asia", "country": "de"}, `server eu2, because country is "de"`},
+		{"a fact", settings.PuppetSettings{Choose: []string{"region", "os.family"}}, map[string]string{"os.family": "RedHat"}, `server us1, because os.family is "RedHat"`},
+		{"values are compared exactly", settings.PuppetSettings{Choose: []string{"region"}}, map[string]string{"region": "EU"}, "no server: no criterion matches, and there is no fallback"},
+		{"a node without values", settings.PuppetSettings{Choose: []string{"region"}}, nil, "no server: no criterion matches, and there is no fallback"},
+		{"a fallback", settings.PuppetSettings{Choose: []string{"region"}, Fallback: "us1"}, nil, "server us1: no criterion matches, and it is the fallback"},
+		{"a fallback that would match is no fallback", settings.PuppetSettings{Choose: []string{"region"}, Fallback: "us1"}, map[string]string{"region": "us"}, `server us1, because region is "us"`},
+		{"a match goes before the fallback", settings.PuppetSettings{Choose: []string{"country"}, Fallback: "us1"}, map[string]string{"country": "nl"}, `server eu1, because country is "nl"`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			c.p.Servers = servers
@@ -40,7 +42,7 @@ func TestChooseServer(t *testing.T) {
 			}
 		})
 	}
-	if got := new(PuppetSettings).ChooseServer("web1", func(string) string { return "" }); got.Reason != ChoiceNoFile || got.String() != "no server: the release has no puppet.servers in the file of this environment" {
+	if got := new(settings.PuppetSettings).ChooseServer("web1", func(string) string { return "" }); got.Reason != settings.ChoiceNoFile || got.String() != "no server: the release has no puppet.servers in the file of this environment" {
 		t.Errorf("without servers: %+v", got)
 	}
 }
@@ -48,7 +50,7 @@ func TestChooseServer(t *testing.T) {
 // Nodes of one region must use all of its servers, and a node must not change its server when another one is added elsewhere.
 func TestEqualServersShareTheNodes(t *testing.T) {
 	t.Parallel()
-	p := PuppetSettings{Choose: []string{"region"}, Failover: true, Fallback: "us1", Servers: map[string]PuppetServer{
+	p := settings.PuppetSettings{Choose: []string{"region"}, Failover: true, Fallback: "us1", Servers: map[string]settings.PuppetServer{
 		"eu1": {Address: "a", Attributes: map[string]string{"region": "eu"}}, "eu2": {Address: "b", Attributes: map[string]string{"region": "eu"}},
 		"us1": {Address: "c", Attributes: map[string]string{"region": "us"}}, "us2": {Address: "d", Attributes: map[string]string{"region": "us"}},
 	}}
@@ -66,7 +68,7 @@ func TestEqualServersShareTheNodes(t *testing.T) {
 	if count["eu1"] < 400 || count["eu2"] < 400 {
 		t.Errorf("the nodes are distributed unevenly: %v", count)
 	}
-	p.Servers["eu3"] = PuppetServer{Address: "e", Attributes: map[string]string{"region": "eu"}}
+	p.Servers["eu3"] = settings.PuppetServer{Address: "e", Attributes: map[string]string{"region": "eu"}}
 	moved := 0
 	for node, server := range before {
 		switch now := p.ChooseServer(node, eu).Server; now {
@@ -84,7 +86,7 @@ func TestEqualServersShareTheNodes(t *testing.T) {
 	count = map[string]int{}
 	for node := range before {
 		c := p.ChooseServer(node, eu)
-		if c.Reason != ChoiceSpread {
+		if c.Reason != settings.ChoiceSpread {
 			t.Fatalf("%s: %+v", node, c)
 		}
 		count[c.Server]++
@@ -99,16 +101,16 @@ func TestChoicesKeepInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name, value := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}), rapid.SampledFrom([]string{"", "x", "y", "z"})
-		p := PuppetSettings{Servers: map[string]PuppetServer{}, Failover: true, Choose: rapid.SliceOfDistinct(rapid.SampledFrom([]string{"r", "s"}), rapid.ID[string]).Draw(t, "choose")}
+		p := settings.PuppetSettings{Servers: map[string]settings.PuppetServer{}, Failover: true, Choose: rapid.SliceOfDistinct(rapid.SampledFrom([]string{"r", "s"}), rapid.ID[string]).Draw(t, "choose")}
 		for _, n := range rapid.SliceOfDistinct(name, rapid.ID[string]).Draw(t, "servers") {
-			p.Servers[n] = PuppetServer{Attributes: map[string]string{"r": value.Draw(t, "r"), "s": value.Draw(t, "s")}}
+			p.Servers[n] = settings.PuppetServer{Attributes: map[string]string{"r": value.Draw(t, "r"), "s": value.Draw(t, "s")}}
 		}
 		if len(p.Servers) > 0 && rapid.Bool().Draw(t, "fallback") {
 			p.Fallback = slices.Sorted(maps.Keys(p.Servers))[0]
 		}
 		of := map[string]string{"r": value.Draw(t, "of r"), "s": value.Draw(t, "of s")}
 		c := p.ChooseServer("n", func(key string) string { return of[key] })
-		if c.Reason == ChoiceNoServer || c.Reason == ChoiceNoFile {
+		if c.Reason == settings.ChoiceNoServer || c.Reason == settings.ChoiceNoFile {
 			if c.Server != "" || c.Others != nil || p.Fallback != "" {
 				t.Fatalf("%+v", c)
 			}
@@ -118,7 +120,7 @@ func TestChoicesKeepInvariants(t *testing.T) {
 		if slices.Sort(all); !slices.Equal(all, slices.Sorted(maps.Keys(p.Servers))) {
 			t.Fatalf("it tries %q of %v", all, p.Servers)
 		}
-		if c.Reason == ChoiceMatched && (c.Value == "" || p.Servers[c.Server].Attributes[c.Criterion] != of[c.Criterion]) {
+		if c.Reason == settings.ChoiceMatched && (c.Value == "" || p.Servers[c.Server].Attributes[c.Criterion] != of[c.Criterion]) {
 			t.Fatalf("%+v does not match %v", c, of)
 		}
 	})
@@ -127,13 +129,13 @@ func TestChoicesKeepInvariants(t *testing.T) {
 func TestNamesOfServers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		s              PuppetServer
+		s              settings.PuppetServer
 		hostPort, name string
 	}{
-		{PuppetServer{Address: "10.0.0.1"}, "10.0.0.1:8140", "puppet"},
-		{PuppetServer{Address: "fd00::1", Port: 18140, Name: "p.example"}, "[fd00::1]:18140", "p.example"},
-		{PuppetServer{Address: "puppet.example.com"}, "puppet.example.com:8140", "puppet.example.com"},
-		{PuppetServer{Address: "lb.example.com", Name: "puppet"}, "lb.example.com:8140", "puppet"},
+		{settings.PuppetServer{Address: "10.0.0.1"}, "10.0.0.1:8140", "puppet"},
+		{settings.PuppetServer{Address: "fd00::1", Port: 18140, Name: "p.example"}, "[fd00::1]:18140", "p.example"},
+		{settings.PuppetServer{Address: "puppet.example.com"}, "puppet.example.com:8140", "puppet.example.com"},
+		{settings.PuppetServer{Address: "lb.example.com", Name: "puppet"}, "lb.example.com:8140", "puppet"},
 	} {
 		if c.s.HostPort() != c.hostPort || c.s.CertificateName() != c.name {
 			t.Errorf("%+v: %s, %s", c.s, c.s.HostPort(), c.s.CertificateName())
@@ -212,8 +214,8 @@ func TestMistakesInServers(t *testing.T) {
 // Otherwise an operator does not see that an apply moves nodes to another server.
 func TestDiffShowsServers(t *testing.T) {
 	t.Parallel()
-	old := &Environment{Name: "dev", Puppet: PuppetSettings{Servers: map[string]PuppetServer{"eu1": {Address: "10.0.0.1"}}}}
-	changed := &Environment{Name: "dev", Puppet: PuppetSettings{Fallback: "eu1", CA: PuppetCA{How: CertificatesMade}, Servers: map[string]PuppetServer{"eu1": {Address: "10.0.0.2", Port: 1}}}}
+	old := &Environment{Name: "dev", Puppet: settings.PuppetSettings{Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1"}}}}
+	changed := &Environment{Name: "dev", Puppet: settings.PuppetSettings{Fallback: "eu1", CA: settings.PuppetCA{How: settings.CertificatesMade}, Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.2", Port: 1}}}}
 	want := []string{"puppet.servers.eu1.address: 10.0.0.1 → 10.0.0.2", "puppet.servers.eu1.port: none → 1", "puppet.fallback: none → eu1", "puppet.ca.how: none → presigned"}
 	if got := Diff(old, changed).Lines(); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("%q", got)
@@ -223,9 +225,9 @@ func TestDiffShowsServers(t *testing.T) {
 // A node with the name of a server would have the server's certificate revoked at its removal.
 func TestServersAreKnownByTheirNames(t *testing.T) {
 	t.Parallel()
-	p := PuppetSettings{
-		Servers:  map[string]PuppetServer{"eu1": {Address: "10.0.0.1", Name: "eu1.example.com"}, "us1": {Address: "us1.example.com"}},
-		CA:       PuppetCA{URL: "https://ca.example.com:8140", Also: []string{"https://old.example.com"}},
+	p := settings.PuppetSettings{
+		Servers:  map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "eu1.example.com"}, "us1": {Address: "us1.example.com"}},
+		CA:       settings.PuppetCA{URL: "https://ca.example.com:8140", Also: []string{"https://old.example.com"}},
 		PuppetDB: "https://db.example.com:8081",
 	}
 	for name, want := range map[string]bool{
@@ -236,7 +238,7 @@ func TestServersAreKnownByTheirNames(t *testing.T) {
 			t.Errorf("%q is a server: %t", name, got)
 		}
 	}
-	if (&PuppetSettings{}).IsServer("") {
+	if (&settings.PuppetSettings{}).IsServer("") {
 		t.Error("no name is that of a server")
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // Window is a time of the week in which staged rollouts begin nodes, by the wall clock of a time zone.
@@ -35,10 +37,10 @@ func ParseWindow(text string) (Window, error) {
 
 const windowLike = "write it like mon-fri 22:00-04:00 Europe/Berlin"
 
-func parseWindow(text string) (w Window, flaw *Error) {
+func parseWindow(text string) (w Window, flaw *model.Error) {
 	parts := strings.Split(text, " ")
 	if !forms()["window"].matches.MatchString(text) || len(parts) != 3 {
-		return w, &Error{Problem: "it is not days, hours and a time zone", Advice: windowLike}
+		return w, &model.Error{Problem: "it is not days, hours and a time zone", Advice: windowLike}
 	}
 	for days := range strings.SplitSeq(parts[0], ",") {
 		first, last, ranged := strings.Cut(days, "-")
@@ -57,11 +59,11 @@ func parseWindow(text string) (w Window, flaw *Error) {
 	}
 	from, to, _ := strings.Cut(parts[1], "-")
 	if w.from, w.to = minuteOf(from), minuteOf(to); w.from == w.to {
-		return w, &Error{Problem: "it ends when it begins", Advice: "a whole day is 00:00-24:00"}
+		return w, &model.Error{Problem: "it ends when it begins", Advice: "a whole day is 00:00-24:00"}
 	}
 	zone, err := time.LoadLocation(parts[2])
 	if err != nil || parts[2] == "Local" {
-		return w, &Error{Problem: fmt.Sprintf("there is no time zone %s", quoted(parts[2])), Advice: "write the name of a zone of the IANA database, like UTC or Europe/Berlin"}
+		return w, &model.Error{Problem: fmt.Sprintf("there is no time zone %s", model.Quoted(parts[2])), Advice: "write the name of a zone of the IANA database, like UTC or Europe/Berlin"}
 	}
 	w.zone = zone
 	return w, nil

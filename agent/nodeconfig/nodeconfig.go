@@ -24,11 +24,11 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/upgrade"
-	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/release/mirror"
 	"pulley/internal/store"
@@ -215,7 +215,7 @@ func (c *Config) identify(f Flags, env cli.Env) error {
 	if environment == "" {
 		return cli.Usagef("missing the environment of this node: give -e NAME, or `environment:` in %s", c.Path)
 	}
-	ref, err := environments.ParseRef(environment)
+	ref, err := model.ParseRef(environment)
 	if err != nil {
 		return err
 	}
@@ -224,14 +224,14 @@ func (c *Config) identify(f Flags, env cli.Env) error {
 			return fmt.Errorf("cannot read the hostname: %w", err)
 		}
 		name, _, _ = strings.Cut(name, ".")
-		if n, err := environments.ParseHostname(name); err == nil {
+		if n, err := model.ParseHostname(name); err == nil {
 			name = n.String()
 		} else if role == "" {
 			return fmt.Errorf("cannot determine the name of this node: %w\ngive --node NAME, or --role ROLE for a machine of another name", err)
 		}
 	}
 	certname := name
-	if n, err := environments.ParseNode(name); err == nil {
+	if n, err := model.ParseNode(name); err == nil {
 		if ref, err = ref.Of(n); err != nil {
 			return err
 		}

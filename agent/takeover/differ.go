@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/puppet"
+	"pulley/internal/puppet/settings"
 )
 
 // Difference is a setting of the machine's puppet.conf that runs of Pulley do not have.
@@ -57,7 +57,7 @@ func (d Difference) Sentence() string {
 	if strings.HasSuffix(d.Setting, "password") {
 		d.Value = "…"
 	}
-	what, flaw := differences[d.Setting], environments.SettingFlaw(d.Setting)
+	what, flaw := differences[d.Setting], settings.SettingFlaw(d.Setting)
 	switch {
 	case what != "":
 	case flaw != nil:

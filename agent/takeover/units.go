@@ -178,7 +178,7 @@ func (m *Machine) agentUnits(ctx context.Context) []Unit {
 		found[name] = Unit{Name: name, Own: services[name].own}
 	}
 	for name, f := range services {
-		for _, command := range settings(f.text, "Service", "ExecStart") {
+		for _, command := range unitSettings(f.text, "Service", "ExecStart") {
 			sub := puppet.Starts(command)
 			if sub == "" && f.own {
 				_, sub = m.called(ctx, command)
@@ -186,13 +186,13 @@ func (m *Machine) agentUnits(ctx context.Context) []Unit {
 			if sub == "" {
 				continue
 			}
-			kinds := settings(f.text, "Service", "Type")
+			kinds := unitSettings(f.text, "Service", "Type")
 			found[name] = Unit{Name: name, Own: f.own, Starts: sub, Oneshot: len(kinds) > 0 && kinds[len(kinds)-1] == "oneshot"}
 		}
 	}
 	for name, f := range m.unitFiles(".timer") {
 		of := strings.TrimSuffix(name, ".timer") + ".service"
-		if said := settings(f.text, "Timer", "Unit"); len(said) > 0 {
+		if said := unitSettings(f.text, "Timer", "Unit"); len(said) > 0 {
 			of = said[0]
 		}
 		if to := services[of].alias; to != "" {
@@ -234,7 +234,7 @@ func (m *Machine) unitFiles(kind string) map[string]unitFile {
 	for _, d := range inOrder {
 		if f, more := files[d.unit], dropIns[d]; f.text != "" {
 			f.text += "\n" + more.text
-			f.own = f.own || more.own && len(settings(more.text, "Service", "ExecStart")) > 0
+			f.own = f.own || more.own && len(unitSettings(more.text, "Service", "ExecStart")) > 0
 			files[d.unit] = f
 		}
 	}
@@ -254,9 +254,9 @@ func (m *Machine) eachUnitPath(pattern string, visit func(under, target string))
 	}
 }
 
-// settings returns the values of a setting in the text of a unit, see systemd.syntax(7). An empty value resets the
+// unitSettings returns the values of a setting in the text of a unit, see systemd.syntax(7). An empty value resets the
 // values before it.
-func settings(text, section, name string) (values []string) {
+func unitSettings(text, section, name string) (values []string) {
 	in, whole := "", ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

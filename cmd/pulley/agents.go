@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/publish"
 	"pulley/internal/store"
 )
@@ -82,7 +82,7 @@ func newAgentsShow(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o agentsCommand) showAgents(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (o agentsCommand) showAgents(ctx context.Context, s *store.Store, ref model.Ref) error {
 	v, err := change.VersionsOf(ctx, s, ref)
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				done, err := change.PromoteAgent(ctx, s, ref, sc, args[0], downgrade, o.changing())
 				if err != nil {
 					return err
@@ -255,7 +255,7 @@ func newAgentsUnpin(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				done, err := change.UnpinAgent(ctx, s, ref, sc, o.changing())
 				switch {
 				case err != nil:
@@ -282,7 +282,7 @@ func newAgentsRetry(o *options) *cobra.Command {
 		Short: "Let nodes retry versions that failed on them",
 		Args:  arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				if err := change.RetryAgent(ctx, s, ref, o.changing()); err != nil {
 					return err
 				}

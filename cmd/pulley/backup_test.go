@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 )
 
 // A lost machine of serve must not mean a new fleet: CA, users and rights come back with etcd's data, and a backup that
@@ -133,7 +133,7 @@ func (s *stuck) Read(p []byte) (int, error) {
 // retirement returns the id of the confirmed request to retire controller1. With begin, an administrator requests it.
 func retirement(t *testing.T, dir string, out *said, begin bool) string {
 	t.Helper()
-	st, ctx, dev := administrator(t, dir, out), t.Context(), environments.Ref{Environment: "dev"}
+	st, ctx, dev := administrator(t, dir, out), t.Context(), model.Ref{Environment: "dev"}
 	defer st.Close()
 	if begin {
 		a, err := st.Machines.BeginApply(ctx, dev, "ann")

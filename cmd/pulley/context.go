@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/access/contexts"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/serve/member"
 )
 
@@ -416,7 +416,7 @@ func (o contextCommand) setContext(c *cobra.Command, v *contexts.Context, server
 		case !changed(f.flag):
 			continue
 		case f.flag == "environment" && f.value != "":
-			if _, err := environments.ParseRef(f.value); err != nil {
+			if _, err := model.ParseRef(f.value); err != nil {
 				return cli.Usagef("%v", err)
 			}
 		case f.file && f.value != "":

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -32,7 +32,7 @@ type dataOptions struct {
 	encrypted bool
 }
 
-func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *store.Store, environments.Ref, []string) error) *cobra.Command {
+func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *store.Store, model.Ref, []string) error) *cobra.Command {
 	d.fleet.AddFlag(cmd.Flags())
 	d.scope.add(cmd, "the layer")
 	d.addLayer(cmd)
@@ -46,7 +46,7 @@ func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *sto
 		if err := d.sign.check(d.env); err != nil && c.Flags().Lookup("sign-key") != nil {
 			return err
 		}
-		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return run(ctx, s, ref, args) })
+		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
 }
@@ -145,7 +145,7 @@ EXIT STATUS
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
 	cmd.Flags().StringVar(&file, "from-file", "", "set the keys of this YAML file; - for standard input")
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		e := d.editing()
 		var texts []string
 		for i := 0; i+1 < len(args); i += 2 {
@@ -201,7 +201,7 @@ EXIT STATUS
 		Args: arguments(1, 1000, "takes keys"),
 	}
 	d.addChange(cmd)
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		e := d.editing()
 		for _, key := range args {
 			e.Keys = append(e.Keys, change.KeyEdit{Key: key})
@@ -210,7 +210,7 @@ EXIT STATUS
 	})
 }
 
-func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments.Ref, e change.DataEdit) error {
+func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e change.DataEdit) error {
 	done, err := change.EditData(ctx, s, ref, e, d.changing())
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref environments
 }
 
 // changed reports a change of live data, and waits for its nodes if the flags say so.
-func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref environments.Ref, done change.Data) error {
+func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref, done change.Data) error {
 	announcePermit(d.env, done.Change)
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, done)
@@ -230,7 +230,7 @@ func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref environme
 	return d.await(ctx, s, change.AwaitingData(ref, done))
 }
 
-func (d *dataOptions) announceData(ref environments.Ref, done change.Data) {
+func (d *dataOptions) announceData(ref model.Ref, done change.Data) {
 	same := fmt.Sprintf("%s of %s has this value already", change.LayerNames(done.Layers), ref)
 	if len(done.Layers) == 0 {
 		same = fmt.Sprintf("the data of %s is the same already", ref)
@@ -328,7 +328,7 @@ layer. Of a secret it shows the recipient. With --show-secrets, ` + "`pulley ser
 	}
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "show the plaintexts of secrets; needs an administrator")
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		values, err := change.ReadData(ctx, s, ref, d.only(), strings.Join(args, ""))
 		if err != nil {
 			return err

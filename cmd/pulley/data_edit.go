@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/child"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -38,7 +38,7 @@ EXIT STATUS
 	}
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, _ []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
 		e := d.editing()
 		opened, number, err := change.OpenLayer(ctx, s, ref, e)
 		if err != nil {
@@ -80,7 +80,7 @@ func temporary(layer hieradata.Layer, head string, text []byte) (string, error) 
 var errSame = errors.New("the file is as it was opened")
 
 // edited opens the editor until what was saved parses, or the user gives up, and changes the layer.
-func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref environments.Ref, e change.DataEdit, file string) (change.Data, error) {
+func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref, e change.DataEdit, file string) (change.Data, error) {
 	given, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
 	if err != nil {
 		return change.Data{}, err

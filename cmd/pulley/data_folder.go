@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -29,7 +29,7 @@ EXIT STATUS
 	}
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
-	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		done, err := change.ImportData(ctx, s, ref, args[0], d.encrypted, d.sealer, d.changing())
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ data until it is stopped.`,
 		case interval < time.Second:
 			return cli.Usagef("cannot look at the data every %s: give --interval at least 1s", interval)
 		}
-		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 			if watch {
 				change.FollowData(ctx, s, ref, args[0], interval, o.serverData(ref))
 				return nil
@@ -88,7 +88,7 @@ data until it is stopped.`,
 }
 
 // serverData prints the new results of exports for a server: data, keys that were left out, and errors.
-func (o *options) serverData(ref environments.Ref) func(change.ServerData, error) {
+func (o *options) serverData(ref model.Ref) func(change.ServerData, error) {
 	var failed string
 	printed := false
 	return func(d change.ServerData, err error) {

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -27,7 +27,7 @@ changed this layer. ` + "`pulley data diff`" + ` shows the keys, and ` + "`pulle
 	}
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of generations; 0 for all")
 	o.out.AddFlags(cmd.Flags())
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, _ []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
 		list, left, err := change.Generations(ctx, s, ref, d.only(), limit)
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ force. 0 is the state before the first generation. Of a secret it shows the reci
 		if err != nil {
 			return err
 		}
-		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 			diffs, second, err := change.DiffData(ctx, s, ref, from, to)
 			if err != nil {
 				return err
@@ -125,7 +125,7 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes the number of a generation"),
 	}
 	d.addChange(cmd)
-	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		to, err := parseGeneration(args[0])
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ EXIT STATUS
 }
 
 // ofAll makes the command of a verb that changes all layers.
-func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *store.Store, environments.Ref, []string) error) *cobra.Command {
+func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *store.Store, model.Ref, []string) error) *cobra.Command {
 	d.fleet.AddFlag(cmd.Flags())
 	cmd.RunE = func(c *cobra.Command, args []string) error {
 		if err := d.checkWait(c); err != nil {
@@ -148,7 +148,7 @@ func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *store
 		if err := d.sign.check(d.env); err != nil {
 			return err
 		}
-		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return run(ctx, s, ref, args) })
+		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
 }

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/doctor"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -118,7 +118,7 @@ func (o doctorCommand) secrets(ctx context.Context, s *store.Store, dataDir stri
 	if err != nil || len(o.servers()) == 0 {
 		return nil, nil // a fleet without certificates has no secrets; else serve is not known
 	}
-	return doctor.ExamineSecrets(ctx, s, func(ctx context.Context, ref environments.Ref, role string, _ store.Recipients) (bool, error) {
+	return doctor.ExamineSecrets(ctx, s, func(ctx context.Context, ref model.Ref, role string, _ store.Recipients) (bool, error) {
 		_, err := sealer.Reveal(ctx, join.RevealRequest{Environment: ref.String(), Role: role})
 		var refused *join.RefusedError
 		if errors.As(err, &refused) && refused.Reason == join.IdentityLost {

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/enc"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -38,7 +38,7 @@ EXIT STATUS
 			if unknown != string(enc.Fail) && unknown != string(enc.Empty) {
 				return cli.Usagef("cannot use --unknown %s: give one of %s, %s", quoted(unknown), enc.Fail, enc.Empty)
 			}
-			var ref environments.Ref
+			var ref model.Ref
 			if o.fleet.Name != "" || o.env.Getenv("PULLEY_ENVIRONMENT") != "" || o.fleet.Default != "" || c.Flags().Changed("environment") {
 				var err error
 				if ref, err = o.fleet.Ref(o.env); err != nil {

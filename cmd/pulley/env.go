@@ -17,6 +17,8 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/where"
 )
@@ -56,7 +58,7 @@ func newEnvShow(o *options) *cobra.Command {
 			if len(args) == 1 {
 				o.fleet.Name = args[0]
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 				if err != nil {
 					return err
@@ -89,7 +91,7 @@ type shownEnvironment struct {
 	Trusted     map[string]string           `json:"trusted,omitempty"`
 	Layers      []string                    `json:"layers,omitempty"`
 	ENC         environments.Classification `json:"enc,omitzero"`
-	Puppet      environments.PuppetSettings `json:"puppet,omitzero"`
+	Puppet      settings.PuppetSettings     `json:"puppet,omitzero"`
 	Hosts       environments.HostSettings   `json:"hosts,omitzero"`
 	Userdata    environments.Userdata       `json:"userdata,omitzero"`
 	Roles       []environments.Role         `json:"roles"`
@@ -99,7 +101,7 @@ type shownEnvironment struct {
 	Applications environments.Applications            `json:"applications,omitempty"`
 }
 
-func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment {
+func shownOf(ref model.Ref, e *environments.Environment) shownEnvironment {
 	return shownEnvironment{ref.String(), e.Provider, e.Flavors, e.Images, e.Networks, e.Trusted, e.DataLayers, e.ENC, e.Puppet, e.Hosts, e.Userdata, append([]environments.Role{}, e.Roles...), e.Count(), e.ByNode, e.Applications}
 }
 
@@ -123,7 +125,7 @@ func (o *options) showSettings(e *environments.Environment) {
 
 // span formats a role's nodes: "compute1 … compute40".
 func span(e *environments.Environment, r environments.Role) string {
-	node := func(n int) string { return environments.Node{Role: r.Name, Num: n, Stack: e.Stack}.String() }
+	node := func(n int) string { return model.Node{Role: r.Name, Num: n, Stack: e.Stack}.String() }
 	switch r.Cardinality {
 	case 0:
 		return "none"
@@ -196,7 +198,7 @@ func (f *envFileFlags) add(c *cobra.Command) {
 }
 
 // environmentFile returns the path of an environment's file, relative to the top of a control repository.
-func environmentFile(ref environments.Ref) string {
+func environmentFile(ref model.Ref) string {
 	return filepath.Join("environments", ref.Environment+".yaml")
 }
 
@@ -207,13 +209,13 @@ func namesFile(arg string) bool {
 }
 
 // ref parses the name of an environment, and adds the stack of the flag.
-func (f envFileFlags) ref(name string) (environments.Ref, error) {
-	ref, err := environments.ParseRef(name)
+func (f envFileFlags) ref(name string) (model.Ref, error) {
+	ref, err := model.ParseRef(name)
 	if err == nil && f.stack != "" && ref.Stack != f.stack {
 		if ref.Stack != "" {
 			return ref, cli.Usagef("--stack %s excludes %s, which is of another stack", f.stack, ref)
 		}
-		ref, err = environments.ParseRef(ref.Environment + "@" + f.stack)
+		ref, err = model.ParseRef(ref.Environment + "@" + f.stack)
 	}
 	if err != nil {
 		return ref, cli.Usagef("%v", err)
@@ -257,7 +259,7 @@ func (o *options) readEnvironment(file string, f envFileFlags) (*environments.En
 
 // readCloud reads clouds/<name>.yaml beside the environment's folder.
 func readCloud(file, name string) (*environments.Source, error) {
-	if err := environments.CheckCloud(name); err != nil {
+	if err := model.CheckCloud(name); err != nil {
 		return nil, cli.Usagef("%v", err)
 	}
 	folder := filepath.Join(filepath.Dir(file), "..", "clouds")

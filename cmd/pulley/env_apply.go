@@ -24,6 +24,7 @@ import (
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/progress"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/userdata"
 )
@@ -461,7 +462,7 @@ func writePlan(path string, p plan.Plan) error {
 }
 
 // prepare reads the flags. It returns the machine settings of the operator's connection.
-func (u *firstBootFlags) prepare(c *cobra.Command, ref environments.Ref) (*boots.Connection, error) {
+func (u *firstBootFlags) prepare(c *cobra.Command, ref model.Ref) (*boots.Connection, error) {
 	if u.signers == noneGiven {
 		u.signers, u.unsigned = "", true
 	}
@@ -567,7 +568,7 @@ func (o *options) newFleet(a *store.Applying, want *environments.Environment, fo
 		if r.Cardinality == 0 {
 			continue
 		}
-		n := environments.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the node with the longest name
+		n := model.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the node with the longest name
 		p, err := boot.ForMachine(want, r, n.String(), n.Hostname(), f.now())
 		if err == nil {
 			_, err = userdata.Render(p, form)

@@ -12,6 +12,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/machines"
 	"pulley/internal/machines/boots"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/userdata"
@@ -57,7 +58,7 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 // boots records the order for a node's machine, replacing the earlier one, and returns the machine's userdata.
 func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 	t.Helper()
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -89,11 +90,11 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 }
 
 // named returns the environment that an argument names, and its provider if the argument is a file.
-func (d *destroyOptions) named(arg string) (environments.Ref, *environments.Provider, error) {
+func (d *destroyOptions) named(arg string) (model.Ref, *environments.Provider, error) {
 	if namesFile(arg) {
 		e, err := d.readEnvironment(arg, d.file)
 		if err != nil {
-			return environments.Ref{}, nil, err
+			return model.Ref{}, nil, err
 		}
 		return e.Ref(), &e.Provider, nil
 	}
@@ -103,7 +104,7 @@ func (d *destroyOptions) named(arg string) (environments.Ref, *environments.Prov
 
 // stored returns the stored environment with the provider of its file. If an earlier destroy deleted it already, it is
 // empty.
-func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref environments.Ref, provider *environments.Provider) (*environments.Environment, error) {
+func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref model.Ref, provider *environments.Provider) (*environments.Environment, error) {
 	want, _, err := s.Environments.Spec(ctx, ref)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -35,7 +36,7 @@ func (h *historyOptions) add(cmd *cobra.Command) *cobra.Command {
 
 // filter returns which entries the flags select, by time and by scope. A node has the role of the environment, or of
 // its name.
-func (h *historyOptions) filter(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment) (func(time.Time, store.Scope) bool, error) {
+func (h *historyOptions) filter(ctx context.Context, s *store.Store, ref model.Ref, e *environments.Environment) (func(time.Time, store.Scope) bool, error) {
 	sel, err := h.selected.value()
 	if err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ or --node it lists the changes that concern them, and those of all nodes. ` + "`
 	})
 }
 
-func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref model.Ref) error {
 	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ the newest 1,000 entries. ` + "`pulley history`" + ` lists the changes of target
 	})
 }
 
-func (h *historyOptions) acts(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (h *historyOptions) acts(ctx context.Context, s *store.Store, ref model.Ref) error {
 	all, damaged, err := s.Machines.Acts(ctx, ref, time.Time{})
 	if err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -49,7 +49,7 @@ EXIT STATUS
 			if wait < time.Second {
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --wait 30m", wait)
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				sc, err := o.scope.find(ctx, s, ref)
 				if err != nil {
 					return err
@@ -91,7 +91,7 @@ EXIT STATUS
 }
 
 // drain waits until the runs have ended that were in progress when a hold was set.
-func (o *options) drain(ctx context.Context, s *store.Store, ref environments.Ref, sc store.Scope, limit time.Duration) error {
+func (o *options) drain(ctx context.Context, s *store.Store, ref model.Ref, sc store.Scope, limit time.Duration) error {
 	line := o.newWaitLine()
 	d, err := fleet.Drain(ctx, s.Fleet, ref, sc, limit, o.env.Now, func(d fleet.Drained) { line.show(d.Sentence()) })
 	line.done()
@@ -116,7 +116,7 @@ func newUnhold(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				// Not checked against the environment: a hold of a removed role must stay removable.
 				err := s.Fleet.Unhold(ctx, ref, sc)
 				if errors.Is(err, store.ErrNotFound) {
@@ -146,7 +146,7 @@ func newHolds(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o *options) holds(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (o *options) holds(ctx context.Context, s *store.Store, ref model.Ref) error {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return err
 	}

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/environments/applications"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -101,7 +101,7 @@ from nodes that are not selected, the nodes that could not run now, and how long
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				p, err := change.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
 				if err != nil {
 					return err

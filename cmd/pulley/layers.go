@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -28,7 +28,7 @@ EXIT STATUS
 			if node == "" {
 				return cli.Usagef("cannot show layers without a node: give --node NODE")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				of, err := change.LayersOf(ctx, s, ref, node)
 				if err != nil {
 					return err

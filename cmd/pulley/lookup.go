@@ -11,9 +11,9 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/lookup"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -49,7 +49,7 @@ EXIT STATUS
 			case q.Merge != "" && !lookup.Merges(q.Merge):
 				return cli.Usagef("--merge is first, unique, hash or deep")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				a, err := lookup.Run(ctx, s, ref, q)
 				if err != nil {
 					return err

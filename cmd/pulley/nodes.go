@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/machines/nodes"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -42,7 +42,7 @@ are not registered or have a note first.`,
 			if !c.Flags().Changed("limit") && n.env.Terminal && n.out.ForPeople() {
 				n.selected.limit = rowsOnTerminal
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return n.list(ctx, s, ref, sel) })
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return n.list(ctx, s, ref, sel) })
 		},
 	}
 	o.fleet.AddFlag(cmd.PersistentFlags())
@@ -54,7 +54,7 @@ are not registered or have a note first.`,
 	return cmd
 }
 
-func (n nodesOptions) list(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {
+func (n nodesOptions) list(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
 	r, err := fleet.ReadHosts(ctx, s, ref, sel, n.env.Now())
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func newNodesAdd(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NODE -e ENVIRONMENT", Short: "Add a node to the host list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 				if err != nil {
 					return err
@@ -138,7 +138,7 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 			if err := o.sign.check(o.env); err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message), Rotate: true}, forget)
 			})
 		},
@@ -152,7 +152,7 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 	return cmd
 }
 
-func (o *options) removeNode(ctx context.Context, s *store.Store, ref environments.Ref, node string, removal store.Removal, forget bool) error {
+func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref, node string, removal store.Removal, forget bool) error {
 	identity, _, err := s.Identities.Get(ctx, ref, node)
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 }
 
 // removalOf asks for the removal of a node, with its effects.
-func removalOf(ref environments.Ref, node string, identity *store.Identity, forget bool) string {
+func removalOf(ref model.Ref, node string, identity *store.Identity, forget bool) string {
 	effects := "its entry in the host list, its holds and its own target are deleted"
 	if identity.Live() {
 		effects = "its certificate is rejected, and " + effects
@@ -240,7 +240,7 @@ EXIT STATUS
 				return err
 			}
 			wait := o.wait.limit
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				node, r := args[0], nodes.NewRun(o.env.User, o.message, o.env.Now())
 				r.Do = many.kind()
 				if cancelRetirement {
@@ -295,7 +295,7 @@ unlock asks for confirmation. In scripts, use --yes.`,
 			if err := o.mayConfirm(); err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				question := fmt.Sprintf("Another machine can join %s as %s with a token for this node.\nUnlock it?", ref, cli.Clean(args[0]))
 				if err := o.confirm(ctx, question); err != nil {
 					return err
@@ -348,7 +348,7 @@ func newNodesResume(o *options) *cobra.Command {
 
 // pauseProvisioning pauses the provisioning of an environment, or resumes it.
 func (o *options) pauseProvisioning(c *cobra.Command, pause bool) error {
-	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 		if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines/nodes"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -84,7 +84,7 @@ func (o *options) runMany(c *cobra.Command, m manyRuns) error {
 	if err := o.mayConfirm(); err != nil {
 		return err
 	}
-	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 		names, notes, err := nodes.Select(ctx, s, ref, sel, o.env.Now())
 		o.warn(notes)
 		if err != nil {
@@ -125,7 +125,7 @@ func (o *options) runMany(c *cobra.Command, m manyRuns) error {
 }
 
 // concludeMany prints the summary of many runs.
-func (o *options) concludeMany(ref environments.Ref, all []nodes.RanNode, of int, took time.Duration, err error) error {
+func (o *options) concludeMany(ref model.Ref, all []nodes.RanNode, of int, took time.Duration, err error) error {
 	ends := map[nodes.RunEnd][]string{}
 	for _, one := range all {
 		ends[one.End] = append(ends[one.End], one.Node)

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
@@ -59,7 +59,7 @@ EXIT STATUS
 			case q.Wait < time.Second:
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --wait 10m", q.Wait)
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				q.By = o.env.User // of the connection
 				return o.preview(ctx, s, ref, q, selected.limit)
 			})
@@ -76,7 +76,7 @@ EXIT STATUS
 }
 
 // look runs a preview, and shows which nodes answered.
-func (o *options) look(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query) (preview.Page, error) {
+func (o *options) look(ctx context.Context, s *store.Store, ref model.Ref, q preview.Query) (preview.Page, error) {
 	progress := cli.NewProgress(o.env)
 	defer progress.Done()
 	page, notes, err := preview.Run(ctx, s, ref, q, o.env.Now, func(p preview.Progress) {
@@ -96,7 +96,7 @@ func (o *options) look(ctx context.Context, s *store.Store, ref environments.Ref
 }
 
 // lookFirst runs the preview that the policy of rollouts demands, and prints its page.
-func (o *options) lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query) (preview.Page, time.Time, error) {
+func (o *options) lookFirst(ctx context.Context, s *store.Store, ref model.Ref, q preview.Query) (preview.Page, time.Time, error) {
 	q.Wait = cmp.Or(o.previewWait, preview.DefaultWait)
 	page, err := o.look(ctx, s, ref, q)
 	to := o.env.Stdout
@@ -110,7 +110,7 @@ func (o *options) lookFirst(ctx context.Context, s *store.Store, ref environment
 	return page, o.env.Now(), err
 }
 
-func (o *options) preview(ctx context.Context, s *store.Store, ref environments.Ref, q preview.Query, limit int) error {
+func (o *options) preview(ctx context.Context, s *store.Store, ref model.Ref, q preview.Query, limit int) error {
 	page, err := o.look(ctx, s, ref, q)
 	if err != nil {
 		return err

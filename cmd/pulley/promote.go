@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -51,7 +51,7 @@ EXIT STATUS
 			} else if sc == (store.Scope{}) {
 				return cli.Usagef("--inherit needs --role or --node: an environment has nothing to inherit from")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				done, err := change.Promote(ctx, s, ref, sc, version, o.changing())
 				if err != nil {
 					return err
@@ -94,7 +94,7 @@ func (o *options) changing() change.Author {
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.
-func (o *options) announce(ref environments.Ref, t change.Targets) {
+func (o *options) announce(ref model.Ref, t change.Targets) {
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		t.Scope(), ref, describeTarget(t.Before), describeTarget(t.After), t.Epoch, takers(len(t.Moves), "takes", "take"))
 	o.announceTrust(ref, t)
@@ -108,7 +108,7 @@ func (o *options) announce(ref environments.Ref, t change.Targets) {
 }
 
 // announceTrust prints what a change permits nodes with allowed signers, or lacks for them, and a hold that keeps all nodes.
-func (o *options) announceTrust(ref environments.Ref, t change.Targets) {
+func (o *options) announceTrust(ref model.Ref, t change.Targets) {
 	if t.Unsigned {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
 	}
@@ -138,7 +138,7 @@ func announcePermit(env cli.Env, c store.Change) {
 }
 
 // signAgain is the remedy of an unsigned change: the command that sets the same target with a signed permit.
-func signAgain(ref environments.Ref, t change.Targets) string {
+func signAgain(ref model.Ref, t change.Targets) string {
 	flags := change.Flags(t.Scope())
 	switch {
 	case t.After.Release != "":

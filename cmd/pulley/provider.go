@@ -19,6 +19,7 @@ import (
 	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/drivers/command"
 	"pulley/internal/machines/drivers/conform"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -89,14 +90,14 @@ EXIT STATUS
 				return err
 			}
 			node := args[1]
-			if err := environments.CheckMember(node); err != nil {
+			if err := model.CheckMember(node); err != nil {
 				return cli.Usagef("%v", err)
 			}
 			owner, err := o.ownerOf(c, e)
 			if err != nil {
 				return err
 			}
-			pid, err := o.opener().Process(e, owner, environments.MachineName(node))
+			pid, err := o.opener().Process(e, owner, model.MachineName(node))
 			if err != nil {
 				return fmt.Errorf("cannot enter the machine of %s: %w\n`pulley provider list %s` lists the machines", node, err, args[0])
 			}

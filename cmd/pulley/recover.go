@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -39,7 +39,7 @@ EXIT STATUS
 			if err := o.sign.check(o.env); err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				until := o.env.Now().Add(valid)
 				done, err := change.Recover(ctx, s, ref, until, o.dryRun, o.changing())
 				for _, r := range done.Scopes {
@@ -73,7 +73,7 @@ EXIT STATUS
 }
 
 // announceHead prints the recovery of the number after which the next data has its number; nil: there was none.
-func (o *options) announceHead(ref environments.Ref, h *store.DataHead) {
+func (o *options) announceHead(ref model.Ref, h *store.DataHead) {
 	if h == nil {
 		return
 	}
@@ -88,7 +88,7 @@ func (o *options) announceHead(ref environments.Ref, h *store.DataHead) {
 }
 
 // announceRecovery prints the recovery of a scope.
-func (o *options) announceRecovery(ref environments.Ref, r change.Recovery, until time.Time) {
+func (o *options) announceRecovery(ref model.Ref, r change.Recovery, until time.Time) {
 	if o.dryRun {
 		cli.Cleanf(o.env.Stdout, "would recover %s in %s to %s\n", r.Scope(), ref, describeTarget(r.Target))
 	} else {

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -62,7 +62,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				return r.rollback(ctx, s, ref, scope)
 			})
 		},
@@ -82,7 +82,7 @@ EXIT STATUS
 // maxUndone bounds the changes that a rollback lists.
 const maxUndone = 10
 
-func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref environments.Ref, scope store.Scope) error {
+func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref model.Ref, scope store.Scope) error {
 	u, err := change.PlanRollback(ctx, s, ref, scope, r.to)
 	if err != nil {
 		return err

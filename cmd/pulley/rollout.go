@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/environments/applications"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
@@ -77,7 +77,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --preview-wait 10m", o.previewWait)
 			}
 			to.Version, to.Data = strings.Join(args, ""), agent.Generation(data)
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				r, err := change.StartRollout(ctx, s, ref, sc, to, o.changing())
 				if err != nil {
 					return err
@@ -103,7 +103,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 }
 
 // announceRollout prints a rollout that starts.
-func (o *options) announceRollout(ref environments.Ref, r change.Rollout) error {
+func (o *options) announceRollout(ref model.Ref, r change.Rollout) error {
 	fmt.Fprintf(o.env.Stdout, "%s of %s in %s: %s, of which %d may fail\n", strings.TrimSpace("rollout "+r.ID), r.What(), ref, cli.Count(r.Nodes, "node"), r.MayFail)
 	if err := o.showGroups(r); err != nil {
 		return err
@@ -158,7 +158,7 @@ func newRolloutList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list -e ENVIRONMENT", Short: "List the rollouts of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				all, damaged, err := change.Rollouts(ctx, s, ref, rollout.Take)
 				if err != nil {
 					return err
@@ -191,7 +191,7 @@ func newRolloutShow(o *options) *cobra.Command {
 			if len(args) > 0 {
 				id = args[0]
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				r, err := change.LookAtRollout(ctx, s, ref, rollout.Take, id, o.env.Now())
 				if err == nil {
 					err = change.ReadChanges(ctx, s, ref, &r)
@@ -211,7 +211,7 @@ func newRolloutShow(o *options) *cobra.Command {
 // shownMembers limits the nodes that `rollout show` lists.
 const shownMembers = 20
 
-func (o *options) showRollout(ref environments.Ref, r change.Rollout) error {
+func (o *options) showRollout(ref model.Ref, r change.Rollout) error {
 	cli.Cleanf(o.env.Stdout, "%s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.Name(), ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
 	cli.Cleanf(o.env.Stdout, "started by %s at %s", r.By, r.At.UTC().Format(time.RFC3339))
 	if !r.Ended.IsZero() {
@@ -341,7 +341,7 @@ func (o *options) addRolloutAct(cmd *cobra.Command) *cobra.Command {
 }
 
 func (o *options) actOnRollout(c *cobra.Command, act change.Act, node string) error {
-	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 		r, err := change.ActOnRollout(ctx, s, ref, act, node, o.changing())
 		if err != nil {
 			return err

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -46,7 +46,7 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) revertRollout(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (o *options) revertRollout(ctx context.Context, s *store.Store, ref model.Ref) error {
 	r, err := change.PlanRevert(ctx, s, ref)
 	if err != nil {
 		return err

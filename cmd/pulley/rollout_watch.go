@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -31,7 +31,7 @@ EXIT STATUS
 			if len(args) > 0 {
 				id = args[0]
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				return o.watchRollout(ctx, s, ref, rollout.Take, id)
 			})
 		},
@@ -40,7 +40,7 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind, id string) error {
+func (o *options) watchRollout(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind, id string) error {
 	out, shown, before := o.env.Stdout, "", change.Rollout{}
 	r, err := change.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
 	for ; ; r, err = before.Again(ctx, s, ref, o.env.Now()) { // also after another one began
@@ -83,14 +83,14 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref environm
 }
 
 // detached prints what an interrupted view of a job leaves, and the ways to continue.
-func (o *options) detached(r change.Rollout, ref environments.Ref) {
+func (o *options) detached(r change.Rollout, ref model.Ref) {
 	if r.Kind == rollout.Run && r.State == change.RolloutAdvancing {
 		fmt.Fprintf(o.env.Stdout, "the view ended, and %s continues\n%s", r.Name(), waysOn(ref))
 	}
 }
 
 // waysOn lists what an operator can do about a job in progress.
-func waysOn(ref environments.Ref) string {
+func waysOn(ref model.Ref) string {
 	return fmt.Sprintf("to see it: `pulley job watch -e %s`; to end it: `pulley job abort -e %[1]s`\n"+
 		"to run the nodes that failed or never ran, once it ended: `pulley job retry -e %[1]s`\n", ref)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -202,7 +202,7 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 			}
 			problem := "cannot find verb " + quoted(args[0])
 			lists := args[0] == "ls" || args[0] == "list"
-			switch near := environments.SuggestName(args[0], verbs); {
+			switch near := model.SuggestName(args[0], verbs); {
 			case lists && c.Parent() != nil && !slices.Contains(verbs, "list"):
 				problem += fmt.Sprintf("\n`%s` without a verb lists them", c.CommandPath())
 			case lists && c.Parent() == nil:
@@ -243,7 +243,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 }
 
 // inFleet is withStore for a verb of one environment.
-func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Store, environments.Ref) error) error {
+func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Store, model.Ref) error) error {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return cmp.Or(o.context.err, err) // an unreadable context would have named the environment
@@ -295,7 +295,7 @@ func (f *scopeFlags) value() (store.Scope, error) {
 }
 
 // find returns the scope that the flags name, checked against the environment.
-func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.Scope, error) {
+func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref model.Ref) (store.Scope, error) {
 	scope, err := f.value()
 	if err != nil {
 		return scope, err

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -34,7 +34,7 @@ changed ones, then Puppet's log. With puppet.settings.show_diff in the environme
 			if follows && len(args) > 1 {
 				return cli.Usagef("--follow takes no id of a run")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				if follows {
 					return runsCommand{o}.followRuns(ctx, s, ref, args[0])
 				}
@@ -48,7 +48,7 @@ changed ones, then Puppet's log. With puppet.settings.show_diff in the environme
 	return cmd
 }
 
-func (o runsCommand) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+func (o runsCommand) runs(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (o runsCommand) runs(ctx context.Context, s *store.Store, ref environments.
 const latestRun = "latest"
 
 // readRuns reads a node's runs, the newest first. The node must exist.
-func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]agent.Run, error) {
+func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]agent.Run, error) {
 	runs, damaged, err := s.Fleet.Runs(ctx, ref, node)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref environme
 const runsPoll = time.Second
 
 // followRuns prints the newest run of a node, and each later one, until ctx ends.
-func (o runsCommand) followRuns(ctx context.Context, s *store.Store, ref environments.Ref, node string) error {
+func (o runsCommand) followRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) error {
 	tick := time.NewTicker(runsPoll)
 	defer tick.Stop()
 	var shown *agent.Run

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -37,7 +37,7 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes a key; the secret comes from standard input"),
 	}
 	d.addChange(cmd)
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		sealer, err := d.sealer()
 		if err != nil {
 			return fmt.Errorf("cannot set secret %s: %w", args[0], err)
@@ -129,7 +129,7 @@ asks for confirmation; in scripts, use --yes.`,
 		if err := o.sign.check(o.env); err != nil {
 			return err
 		}
-		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 			sealer, err := o.sealer()
 			if err != nil {
 				return fmt.Errorf("cannot rotate the secrets of %s: %w", ref, err)
@@ -151,7 +151,7 @@ asks for confirmation; in scripts, use --yes.`,
 }
 
 // confirmLost asks for the end of identities, after each server reported that they are lost.
-func (o *options) confirmLost(ctx context.Context, ref environments.Ref, role string) error {
+func (o *options) confirmLost(ctx context.Context, ref model.Ref, role string) error {
 	bundle, err := bounded.ReadFile(o.connection.CACert, 1<<20)
 	if err != nil {
 		return fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
@@ -166,7 +166,7 @@ func (o *options) confirmLost(ctx context.Context, ref environments.Ref, role st
 	return o.confirm(ctx, fmt.Sprintf("A backup of pki/secrets.key cannot restore the secrets of %s afterwards.\nForget their identities?", scopeOf(ref, role)))
 }
 
-func (o *options) announceRotation(ref environments.Ref, role string, lost bool, done change.Rotated) {
+func (o *options) announceRotation(ref model.Ref, role string, lost bool, done change.Rotated) {
 	announcePermit(o.env, done.Change)
 	warnUnstated(o.env, ref, done.Unstated)
 	again := cli.Count(len(done.Secrets), "secret") + " encrypted again"
@@ -191,7 +191,7 @@ func (o *options) announceRotation(ref environments.Ref, role string, lost bool,
 }
 
 // rotateAfter rotates the secrets that a removed node could read. The node is removed already: it gets no new identity.
-func (o *options) rotateAfter(ctx context.Context, s *store.Store, ref environments.Ref, node string, identity *store.Identity) error {
+func (o *options) rotateAfter(ctx context.Context, s *store.Store, ref model.Ref, node string, identity *store.Identity) error {
 	rotations, err := change.RotationsAfter(ctx, s, ref, identity)
 	if err != nil {
 		return fmt.Errorf("cannot find the secrets that %s could read: %w\nrotate them: `pulley secret rotate -e %s --role ROLE`, and without --role", node, err, ref)
@@ -216,7 +216,7 @@ func (o *options) rotateAfter(ctx context.Context, s *store.Store, ref environme
 	return errors.Join(failed...)
 }
 
-func scopeOf(ref environments.Ref, role string) string {
+func scopeOf(ref model.Ref, role string) string {
 	if role == "" {
 		return "environment " + ref.String()
 	}
@@ -231,7 +231,7 @@ func newSecretList(o *options) *cobra.Command {
 former recipient of its role.`,
 	}
 	o.out.AddFlags(cmd.Flags())
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, _ []string) error {
+	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
 		list, err := change.ListSecrets(ctx, s, ref, d.only())
 		if err != nil {
 			return err

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/where"
 )
 
@@ -60,7 +60,7 @@ func (f *selectFlags) value() (fleet.Selection, error) {
 		state := agent.NodeState(name)
 		if !slices.Contains(agent.NodeStates(), state) {
 			problem := "cannot find state " + quoted(name)
-			if near := environments.SuggestName(name, strings.Split(fleet.States(), ", ")); near != "" {
+			if near := model.SuggestName(name, strings.Split(fleet.States(), ", ")); near != "" {
 				problem += "\ndid you mean " + near + "?"
 			}
 			return sel, cli.Usagef("%s\nthe states are %s", problem, fleet.States())

@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -90,7 +91,7 @@ func TestServeJoinsMachineAndSendsNotices(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	dev := environments.Ref{Environment: "dev"}
+	dev := model.Ref{Environment: "dev"}
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 2}\n"))
 	if err == nil {
 		err = st.Environments.PutSpec(t.Context(), e, 0)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -49,7 +49,7 @@ EXIT STATUS
 					return err
 				}
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				st, err := change.Sign(ctx, s, ref, off, signers, o.changing())
 				if err == nil {
 					o.announceStatement(ref, st)
@@ -69,7 +69,7 @@ EXIT STATUS
 }
 
 // announceStatement prints what was signed.
-func (o *options) announceStatement(ref environments.Ref, st change.Signed) {
+func (o *options) announceStatement(ref model.Ref, st change.Signed) {
 	signed := "signed"
 	if o.dryRun {
 		signed = "would sign"
@@ -89,7 +89,7 @@ func (o *options) announceStatement(ref environments.Ref, st change.Signed) {
 }
 
 // warnUnstated warns of a change without the statement that its environment demands.
-func warnUnstated(env cli.Env, ref environments.Ref, unstated bool) {
+func warnUnstated(env cli.Env, ref model.Ref, unstated bool) {
 	if unstated {
 		fmt.Fprintf(env.Stderr, "%s: no statement: nodes that need one stay on their target\n  to sign it, run `pulley sign -e %s --sign-key FILE`\n", program, ref)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -84,7 +84,7 @@ EXIT STATUS
 			if v.all || v.fleet.None(v.env) && v.context.err == nil {
 				return v.showAll(c)
 			}
-			return v.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return v.run(ctx, s, ref, sel) })
+			return v.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return v.run(ctx, s, ref, sel) })
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
@@ -162,7 +162,7 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 	})
 }
 
-func (v statusOptions) run(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {
+func (v statusOptions) run(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
 	if v.watches {
 		return v.watch(ctx, s, ref, sel)
 	}
@@ -195,7 +195,7 @@ func (v statusOptions) run(ctx context.Context, s *store.Store, ref environments
 }
 
 // read reads the state of the selected nodes, and prints what disturbs the whole environment.
-func (v statusOptions) read(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) (fleet.Status, error) {
+func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) (fleet.Status, error) {
 	f, err := fleet.Find(ctx, s, ref, sel)
 	if err != nil {
 		return fleet.Status{}, err
@@ -307,7 +307,7 @@ func (v statusOptions) printHead(status fleet.Status) {
 
 // watch shows the state until ctx ends: on a terminal the whole screen, elsewhere the two lines of the summary
 // whenever they change.
-func (v statusOptions) watch(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection) error {
+func (v statusOptions) watch(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
 	out, shown := v.env.Stdout, ""
 	for {
 		began := time.Now()
@@ -396,7 +396,7 @@ func newExplain(o *options) *cobra.Command {
 its result.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				f, err := fleet.FindNode(ctx, s, ref, args[0])
 				if err != nil {
 					return err

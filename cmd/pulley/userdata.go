@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
@@ -22,6 +21,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/join/tokens"
 	"pulley/internal/machines/boots"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/userdata"
 )
@@ -141,7 +141,7 @@ func (u *userdataOptions) checkFlags(args []string) error {
 }
 
 // name sets the node, its role and the name of the machine.
-func (u *userdataOptions) name(ref environments.Ref, args []string) (environments.Ref, error) {
+func (u *userdataOptions) name(ref model.Ref, args []string) (model.Ref, error) {
 	node := ""
 	if len(args) > 0 {
 		node = args[0]
@@ -168,7 +168,7 @@ func (u *userdataOptions) name(ref environments.Ref, args []string) (environment
 
 // addStored adds the settings of the stored environment for a machine that gets a new token, unless flags set the
 // servers. It skips scripts and steps, because an existing machine has its own.
-func (u *userdataOptions) addStored(c *cobra.Command, ref environments.Ref) error {
+func (u *userdataOptions) addStored(c *cobra.Command, ref model.Ref) error {
 	if !u.newToken || len(u.plan.Servers) > 0 {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (u *userdataOptions) addConnection(c *cobra.Command) error {
 }
 
 // addToken adds the machine's join token. It creates a new token last, after all checks.
-func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err error) {
+func (u *userdataOptions) addToken(c *cobra.Command, ref model.Ref) (err error) {
 	u.plan.Token = u.token
 	if u.tokenFile != "" {
 		u.plan.Token, err = readToken(u.env, u.tokenFile)
@@ -315,7 +315,7 @@ func (u *firstBootFlags) add(f *pflag.FlagSet) {
 }
 
 // read adds the settings from the files that the flags name, and from PULLEY_SERVERS.
-func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error) {
+func (u *firstBootFlags) read(c *cobra.Command, ref model.Ref) (err error) {
 	if s := u.env.Getenv("PULLEY_SERVERS"); s != "" && !c.Flags().Changed("servers") {
 		u.plan.Servers = strings.Split(s, ",")
 	}

@@ -21,6 +21,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/join/server"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/release/mirror"
 	"pulley/internal/serve"
@@ -56,7 +57,7 @@ type joinServer struct {
 	etcd   *member.Secured
 	st     *store.Store
 	server string
-	ref    environments.Ref
+	ref    model.Ref
 }
 
 func secureConfig(dir string) member.SecureConfig {
@@ -75,7 +76,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &joinServer{t: t, etcd: etcd, ref: environments.Ref{Environment: "dev"}}
+	d := &joinServer{t: t, etcd: etcd, ref: model.Ref{Environment: "dev"}}
 	if d.st, err = store.Open(etcd.Connection); err != nil {
 		t.Fatal(err)
 	}

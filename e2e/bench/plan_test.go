@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -27,7 +28,7 @@ const (
 func TestBenchPlan(t *testing.T) {
 	w := newWorld(t)
 	w.mkdir(w.dir(""))
-	ctx, dev := t.Context(), environments.Ref{Environment: "dev"}
+	ctx, dev := t.Context(), model.Ref{Environment: "dev"}
 	st, err := store.Open(store.Config{Endpoints: []string{w.server.Endpoint}, CACert: w.pki.CA, Cert: w.pki.ClientCert, Key: w.pki.ClientKey, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)

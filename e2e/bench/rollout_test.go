@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
@@ -48,7 +48,7 @@ func TestBenchRollout(t *testing.T) {
 // benchController prints the row of a policy, and returns those of its controller.
 func benchController(t *testing.T, p rollout.Policy, name string) (lines []string) {
 	t.Helper()
-	server, ctx, dev := etcdtest.Start(t), t.Context(), environments.Ref{Environment: "dev"}
+	server, ctx, dev := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
 	registered(t, server, rolled)
 	through := startTap(t, server.Endpoint)
 	st, err := store.Open(store.Config{Endpoints: []string{through.endpoint}, Timeout: time.Minute})
@@ -112,7 +112,7 @@ func benchController(t *testing.T, p rollout.Policy, name string) (lines []strin
 }
 
 // benchSteps measures the functions on what the controller reads, and writes nothing.
-func benchSteps(t *testing.T, st *store.Store, ref environments.Ref, plan rollout.Plan) []float64 {
+func benchSteps(t *testing.T, st *store.Store, ref model.Ref, plan rollout.Plan) []float64 {
 	t.Helper()
 	c, err := st.Campaigns.Get(t.Context(), ref, plan.ID, nil)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/change"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -392,7 +392,7 @@ func (w *world) inForce() map[string]map[string]bool {
 	fail(err)
 	defer st.Close()
 	ctx := w.t.Context()
-	ref, err := environments.ParseRef("dev")
+	ref, err := model.ParseRef("dev")
 	fail(err)
 	all := map[string]map[string]bool{}
 	for _, kind := range []string{tokenWrite, dataWrite, releaseWrite, promotionWrite, joinWrite, runWrite} {

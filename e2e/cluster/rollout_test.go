@@ -21,7 +21,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -287,7 +287,7 @@ func (o *observer) fetch(ctx context.Context, id string) *rollout.Plan {
 			return err
 		}
 		defer st.Close()
-		c, err := st.Campaigns.Get(ctx, environments.Ref{Environment: "dev"}, id, nil)
+		c, err := st.Campaigns.Get(ctx, model.Ref{Environment: "dev"}, id, nil)
 		if err == nil {
 			plan = &c.Plan
 		}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/publish"
 	"pulley/internal/store"
 )
@@ -45,7 +45,7 @@ type AgentVersion struct {
 }
 
 // PromoteAgent sets the wanted version of pulley-agent for a scope to a published version.
-func PromoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (done AgentVersion, err error) {
+func PromoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (done AgentVersion, err error) {
 	err = Retry(func() error {
 		done, err = promoteAgent(ctx, s, ref, scope, version, downgrade, a)
 		return err
@@ -53,7 +53,7 @@ func PromoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	return done, err
 }
 
-func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (AgentVersion, error) {
+func promoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (AgentVersion, error) {
 	if err := CheckScope(ctx, s, ref, scope); err != nil {
 		return AgentVersion{}, err
 	}
@@ -96,20 +96,20 @@ func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 }
 
 // nodesOf reads the nodes of a scope with their statuses.
-func nodesOf(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
+func nodesOf(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (store.FleetState, error) {
 	if scope.Node != "" {
 		return s.Fleet.One(ctx, ref, scope.Node)
 	}
 	return s.Fleet.State(ctx, ref)
 }
 
-func putWish(ctx context.Context, s *store.Store, ref environments.Ref, w store.AgentWish, revision int64, a Author) error {
+func putWish(ctx context.Context, s *store.Store, ref model.Ref, w store.AgentWish, revision int64, a Author) error {
 	w.By, w.Why, w.At = a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
 }
 
 // UnpinAgent removes the wanted version of a scope. The scope need not exist any more.
-func UnpinAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, a Author) (done AgentVersion, err error) {
+func UnpinAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, a Author) (done AgentVersion, err error) {
 	if scope.Role != "" && scope.Node != "" {
 		return done, errScope
 	}
@@ -134,7 +134,7 @@ func UnpinAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope
 }
 
 // RetryAgent allows nodes to try versions again that failed before.
-func RetryAgent(ctx context.Context, s *store.Store, ref environments.Ref, a Author) error {
+func RetryAgent(ctx context.Context, s *store.Store, ref model.Ref, a Author) error {
 	return Retry(func() error {
 		w, revision, err := s.Fleet.AgentWish(ctx, ref)
 		if err != nil {

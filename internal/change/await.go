@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"slices"
 
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // Awaiting returns the wait for the registered nodes that changes of one environment reach. The wait ends if somebody
 // replaces the target of one of them.
-func Awaiting(ref environments.Ref, changes ...store.Change) fleet.Awaited {
+func Awaiting(ref model.Ref, changes ...store.Change) fleet.Awaited {
 	a := fleet.Awaited{Ref: ref, What: fmt.Sprintf("the changes in %s", ref)}
 	if len(changes) == 1 {
 		a.What = fmt.Sprintf("the change of %s in %s", changes[0].Scope(), ref)
@@ -45,7 +45,7 @@ func Awaiting(ref environments.Ref, changes ...store.Change) fleet.Awaited {
 }
 
 // AwaitingData is Awaiting for the nodes that see a changed layer of live data: the target of all nodes changed.
-func AwaitingData(ref environments.Ref, done Data) fleet.Awaited {
+func AwaitingData(ref model.Ref, done Data) fleet.Awaited {
 	a := Awaiting(ref, done.Change)
 	a.What = fmt.Sprintf("the change of data in %s of %s", LayerNames(done.Layers), ref)
 	concerned := map[string]bool{}

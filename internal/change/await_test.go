@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -42,7 +42,7 @@ func TestChangesOfDataReachPinnedNodes(t *testing.T) {
 		}
 		after := f
 		after.Desires = f.Desires.With(c.change.Scope(), c.change.After)
-		awaited := Awaiting(environments.Ref{Environment: "dev"}, c.change)
+		awaited := Awaiting(model.Ref{Environment: "dev"}, c.change)
 		for node := range f.Hosts {
 			if shown[node] != c.want[node] {
 				t.Errorf("%s: the preview shows %s: %t", name, node, shown[node])

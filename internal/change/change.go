@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
@@ -34,7 +34,7 @@ type Author struct {
 }
 
 // Look runs a preview and shows its page. It returns the time of its end.
-type Look func(context.Context, *store.Store, environments.Ref, preview.Query) (preview.Page, time.Time, error)
+type Look func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error)
 
 func (a Author) store() store.Author {
 	if a.Key != nil {
@@ -51,7 +51,7 @@ var errScope = errors.New("--role and --node exclude each other")
 
 // Find reads the environment. It refuses a role or a node that is neither in the environment nor
 // registered: a removed node keeps its status, and is no target.
-func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
+func Find(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (store.FleetState, error) {
 	if scope.Role != "" && scope.Node != "" {
 		return store.FleetState{}, errScope
 	}
@@ -70,7 +70,7 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 
 // listed reads an environment that must exist, with its targets, holds and host list. With a node, its Hosts contain
 // only that node: a change of one node reads no fleet.
-func listed(ctx context.Context, s *store.Store, ref environments.Ref, node string) (store.FleetState, error) {
+func listed(ctx context.Context, s *store.Store, ref model.Ref, node string) (store.FleetState, error) {
 	f, err := s.Fleet.Listed(ctx, ref, node)
 	if err != nil || f.Spec != nil {
 		return f, err
@@ -82,7 +82,7 @@ func listed(ctx context.Context, s *store.Store, ref environments.Ref, node stri
 }
 
 // checkNode refuses a node that is neither registered nor called for. It reads the host list only to suggest a name.
-func checkNode(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, node string) error {
+func checkNode(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, node string) error {
 	if _, registered := f.Hosts[node]; registered {
 		return nil
 	}
@@ -101,7 +101,7 @@ func checkNode(ctx context.Context, s *store.Store, ref environments.Ref, f stor
 }
 
 // CheckScope refuses a scope that Find refuses, with point reads.
-func CheckScope(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) error {
+func CheckScope(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) error {
 	if scope.Role != "" && scope.Node != "" {
 		return errScope
 	}
@@ -205,7 +205,7 @@ func made(before store.FleetState, c store.Change) Targets {
 
 // direct refuses a change of more nodes than the policy allows without a rollout, which has more than one node. doing is what
 // the change does to nodes, and remedy how a rollout does it.
-func direct(f store.FleetState, ref environments.Ref, scope Scope, nodes int, a Author, doing, remedy string) error {
+func direct(f store.FleetState, ref model.Ref, scope Scope, nodes int, a Author, doing, remedy string) error {
 	limit := rollout.Share(f.Spec.Rollout.DirectLimit)
 	if limit == "" || scope.Node != "" {
 		return nil
@@ -221,7 +221,7 @@ func direct(f store.FleetState, ref environments.Ref, scope Scope, nodes int, a 
 }
 
 // directPromotion is direct for a promotion. Nodes without a release have nothing to lose.
-func directPromotion(f store.FleetState, ref environments.Ref, scope Scope, after agent.Target, a Author) error {
+func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after agent.Target, a Author) error {
 	changed := 0
 	for _, m := range moves(f, scope, after) {
 		if m.From.Release != "" && m.From.Release != m.To.Release {
@@ -234,13 +234,13 @@ func directPromotion(f store.FleetState, ref environments.Ref, scope Scope, afte
 }
 
 // taker is what decides which releases a scope takes.
-func taker(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, scope Scope, a Author) (store.Taker, error) {
+func taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (store.Taker, error) {
 	return s.Releases.Taker(ctx, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
 }
 
 // Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
 // With a key, Promote repeats a target that is in force without a signed permit.
-func Promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (done Targets, err error) {
+func Promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		done, err = promote(ctx, s, ref, scope, version, a)
 		return err
@@ -248,7 +248,7 @@ func Promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 	return done, err
 }
 
-func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (Targets, error) {
+func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, a Author) (Targets, error) {
 	f, err := Find(ctx, s, ref, scope)
 	if err != nil {
 		return Targets{}, err

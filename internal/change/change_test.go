@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -18,7 +18,7 @@ import (
 func TestFindRejectsRemovedNode(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "extra1", Role: "extra"})
 	if err == nil {
 		err = s.Node.Report(ctx, agent.Identity{Node: "removed1", Environment: "dev"}, agent.Status{Node: "removed1"}, nil, nil)
@@ -39,7 +39,7 @@ func TestFindRejectsRemovedNode(t *testing.T) {
 func TestRenewOnlyWhatIsInForce(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "statement: 24h\nroles:\n  web: {cardinality: 1}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	file := filepath.Join(t.TempDir(), "ann")
 	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file).CombinedOutput(); err != nil {
 		t.Fatalf("cannot make a key: %v\n%s", err, out)

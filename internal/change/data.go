@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -33,7 +33,7 @@ type Data struct {
 
 // EditData makes the next generation of live data with one layer edited. It returns a ChangedLayer if an edit of a whole layer was
 // based on another state of it.
-func EditData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (done Data, err error) {
+func EditData(ctx context.Context, s *store.Store, ref model.Ref, e DataEdit, a Author) (done Data, err error) {
 	return changeData(ctx, s, ref, a, func() (Data, error) { return editData(ctx, s, ref, e, a) })
 }
 
@@ -42,7 +42,7 @@ var errDataChanged = errors.New("the live data changed meanwhile")
 
 // changeData makes a change of live data: do makes a generation. With a.Rollout, the rollout of it starts then. If the data in force changed
 // before the start, the change is made again from it, and no target ever names the first generation.
-func changeData(ctx context.Context, s *store.Store, ref environments.Ref, a Author, do func() (Data, error)) (done Data, err error) {
+func changeData(ctx context.Context, s *store.Store, ref model.Ref, a Author, do func() (Data, error)) (done Data, err error) {
 	var target agent.Target
 	for again := true; again; {
 		err = Retry(func() error {
@@ -67,7 +67,7 @@ func changeData(ctx context.Context, s *store.Store, ref environments.Ref, a Aut
 }
 
 // commit makes the next generation from data with these layers. With a.Rollout, it does not become the target.
-func commit(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, data store.Data, layers map[hieradata.Layer][]byte, a Author) (store.Change, error) {
+func commit(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, data store.Data, layers map[hieradata.Layer][]byte, a Author) (store.Change, error) {
 	if !a.Rollout {
 		return s.Targets.ChangeData(ctx, ref, d, data, layers, a.store())
 	}
@@ -79,7 +79,7 @@ func commit(ctx context.Context, s *store.Store, ref environments.Ref, d store.D
 }
 
 // findLayer is Find, which also accepts a role or a node that only has a layer: what a removed one left can be read and removed.
-func findLayer(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
+func findLayer(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (store.FleetState, error) {
 	f, err := Find(ctx, s, ref, scope)
 	if err == nil || f.Spec == nil {
 		return f, err
@@ -91,7 +91,7 @@ func findLayer(ctx context.Context, s *store.Store, ref environments.Ref, scope 
 	return f, errors.Join(err, unread)
 }
 
-func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (Data, error) {
+func editData(ctx context.Context, s *store.Store, ref model.Ref, e DataEdit, a Author) (Data, error) {
 	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return Data{}, err
@@ -134,7 +134,7 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 }
 
 // OpenLayer reads the layer of an edit in the form that EditData takes back, and the number of the generation in force.
-func OpenLayer(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit) (LayerText, int64, error) {
+func OpenLayer(ctx context.Context, s *store.Store, ref model.Ref, e DataEdit) (LayerText, int64, error) {
 	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return LayerText{}, 0, err
@@ -148,7 +148,7 @@ func OpenLayer(ctx context.Context, s *store.Store, ref environments.Ref, e Data
 }
 
 // readLayer reads a layer of a generation; nil if it has none.
-func readLayer(ctx context.Context, s *store.Store, ref environments.Ref, data store.Data, layer hieradata.Layer) ([]byte, error) {
+func readLayer(ctx context.Context, s *store.Store, ref model.Ref, data store.Data, layer hieradata.Layer) ([]byte, error) {
 	digest, has := data.Layers[layer]
 	if !has {
 		return nil, nil
@@ -218,7 +218,7 @@ func LayerNames(layers []hieradata.Layer) string {
 
 // ChangedLayer is the error of an edit of a layer that somebody else changed after it was opened.
 type ChangedLayer struct {
-	Ref          environments.Ref
+	Ref          model.Ref
 	Layer        hieradata.Layer
 	Number       int64  // of the generation in force
 	By           string // author of that generation
@@ -230,7 +230,7 @@ func (e *ChangedLayer) Error() string {
 	return fmt.Sprintf("cannot change layer %s of %s: it changed after you opened it (data %d is by %s)", e.Layer, e.Ref, e.Number, e.By)
 }
 
-func changedLayer(ctx context.Context, s *store.Store, ref environments.Ref, data store.Data, layer hieradata.Layer, opened string, now, ours []byte) error {
+func changedLayer(ctx context.Context, s *store.Store, ref model.Ref, data store.Data, layer hieradata.Layer, opened string, now, ours []byte) error {
 	e := &ChangedLayer{Ref: ref, Layer: layer, Number: data.Number, By: data.By}
 	var base []byte
 	if opened != "" {
@@ -250,7 +250,7 @@ func changedLayer(ctx context.Context, s *store.Store, ref environments.Ref, dat
 }
 
 // signData adds a missing signature to existing data. A generation never changes, so it creates a signed new one.
-func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a Author) (Data, error) {
+func signData(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a Author) (Data, error) {
 	done := Data{Same: true, Generation: agent.Generation(data.Number), Change: store.Change{Kind: store.DataChange, After: f.Desires.Default}}
 	if layer != "" {
 		done.Layers = []hieradata.Layer{layer}
@@ -285,7 +285,7 @@ type Value struct {
 
 // ReadData returns one key of the environment's current live data, or all keys if key is "". It reads all layers, or
 // only the layer only, if it is not "".
-func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer, key string) ([]Value, error) {
+func ReadData(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Layer, key string) ([]Value, error) {
 	f, err := findLayer(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err

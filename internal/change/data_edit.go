@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -88,7 +88,7 @@ func KeysOf(text []byte) (keys []KeyEdit, err error) {
 }
 
 // apply returns the layer after the edit, and what differs.
-func (e DataEdit) apply(before []byte, ref environments.Ref) (after []byte, diffs []Difference, err error) {
+func (e DataEdit) apply(before []byte, ref model.Ref) (after []byte, diffs []Difference, err error) {
 	after = before
 	if e.Whole != nil {
 		if after, err = hieradata.Parse(e.Whole.Text); err != nil {
@@ -116,7 +116,7 @@ func (e DataEdit) apply(before []byte, ref environments.Ref) (after []byte, diff
 	return after, diffs, nil
 }
 
-func (k KeyEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
+func (k KeyEdit) apply(layer []byte, ref model.Ref) ([]byte, error) {
 	if k.Value != nil {
 		return hieradata.Set(layer, k.Key, *k.Value)
 	}
@@ -128,7 +128,7 @@ func (k KeyEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
 }
 
 // check refuses values that no node can use, and plain values in the place of a secret.
-func (e DataEdit) check(d Difference, ref environments.Ref) error {
+func (e DataEdit) check(d Difference, ref model.Ref) error {
 	if d.To == nil || e.secret != nil {
 		return nil
 	}

@@ -12,17 +12,17 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // ImportData makes the live data of an environment that of a folder: a generation in which each layer is the folder's, and others are
 // removed. A secret that differs must have been set at its place in this environment: sealer asks serve.
-func ImportData(ctx context.Context, s *store.Store, ref environments.Ref, dir string, encrypted bool, sealer func() (Sealer, error), a Author) (done Data, err error) {
+func ImportData(ctx context.Context, s *store.Store, ref model.Ref, dir string, encrypted bool, sealer func() (Sealer, error), a Author) (done Data, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Data{}, fmt.Errorf("cannot import %s: %w", dir, err)
@@ -38,7 +38,7 @@ func ImportData(ctx context.Context, s *store.Store, ref environments.Ref, dir s
 	return changeData(ctx, s, ref, a, func() (Data, error) { return importData(ctx, s, ref, wanted, encrypted, sealer, a) })
 }
 
-func importData(ctx context.Context, s *store.Store, ref environments.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a Author) (Data, error) {
+func importData(ctx context.Context, s *store.Store, ref model.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a Author) (Data, error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return Data{}, err
@@ -110,7 +110,7 @@ func known(f store.FleetState, scope Scope) error {
 // ExportData writes the live data of an environment into a folder, in the form that ImportData reads. It returns the generation, and the
 // files that it wrote. Without replace, it refuses to change a file, and to leave a layer there that the data does not have; with
 // replace, it removes these layers.
-func ExportData(ctx context.Context, s *store.Store, ref environments.Ref, dir string, replace bool) (number agent.Generation, files []string, err error) {
+func ExportData(ctx context.Context, s *store.Store, ref model.Ref, dir string, replace bool) (number agent.Generation, files []string, err error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return 0, nil, err

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestLargeFolderIsOneGeneration(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 400}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	author := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "nodes"), 0o700); err != nil {
@@ -77,7 +77,7 @@ func TestFolderRefuses(t *testing.T) {
 	}
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
 	value := strings.Repeat("x", 600<<10)
-	_, err = EditData(t.Context(), s, environments.Ref{Environment: "dev"}, DataEdit{Keys: []KeyEdit{{"a", &value}}}, Author{Author: store.Author{By: "ann", At: time.Now()}})
+	_, err = EditData(t.Context(), s, model.Ref{Environment: "dev"}, DataEdit{Keys: []KeyEdit{{"a", &value}}}, Author{Author: store.Author{By: "ann", At: time.Now()}})
 	if err == nil || !strings.Contains(err.Error(), "a layer may be at most") {
 		t.Errorf("%v", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestServerDataCostsWhatChanges(t *testing.T) {
 	// Not parallel: it counts the requests of this process.
 	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
-	dev, dir := environments.Ref{Environment: "dev"}, t.TempDir()
+	dev, dir := model.Ref{Environment: "dev"}, t.TempDir()
 	const layers = 100
 	at := time.Now()
 	set := func(texts map[hieradata.Layer][]byte) {

@@ -9,6 +9,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
@@ -168,7 +169,7 @@ func (l *layering) related(a, b hieradata.Layer) bool {
 func concerns(e *environments.Environment, layer hieradata.Layer, file string) bool {
 	kind, name, _ := strings.Cut(string(layer), "/")
 	role := name
-	if n, err := environments.ParseNode(name); kind == "nodes" && err == nil {
+	if n, err := model.ParseNode(name); kind == "nodes" && err == nil {
 		role = n.Role
 	}
 	if kind != "roles" && kind != "nodes" {

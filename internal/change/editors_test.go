@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
@@ -30,7 +30,7 @@ type editor struct {
 func TestEditorsLoseNoUpdate(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	expected := map[string]string{} // the layer, by what was acknowledged
@@ -95,7 +95,7 @@ func TestEditorsLoseNoUpdate(t *testing.T) {
 func TestEditorsAtOnceLoseNoUpdate(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	for round := range 20 {
 		results := make(chan error, 2)
 		for _, key := range []string{"a", "b"} {
@@ -120,12 +120,12 @@ func TestEditorsAtOnceLoseNoUpdate(t *testing.T) {
 func TestRolloutOfDataUndoesNoOtherChange(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\nrollout: {preview: {required: true}}\n")
-	dev, ctx, value, looks := environments.Ref{Environment: "dev"}, t.Context(), "yes", 0
+	dev, ctx, value, looks := model.Ref{Environment: "dev"}, t.Context(), "yes", 0
 	edit := func(key string, a Author) (Data, error) {
 		return EditData(ctx, s, dev, DataEdit{Keys: []KeyEdit{{key, &value}}}, a)
 	}
 	ann := Author{Author: store.Author{By: "ann", At: time.Now()}, Rollout: true}
-	ann.Look = func(context.Context, *store.Store, environments.Ref, preview.Query) (preview.Page, time.Time, error) {
+	ann.Look = func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error) {
 		if looks++; looks > 1 {
 			return preview.Page{}, time.Now(), nil
 		}
@@ -146,7 +146,7 @@ func TestRolloutOfDataUndoesNoOtherChange(t *testing.T) {
 	}
 }
 
-func layerNow(t *testing.T, s *store.Store, ref environments.Ref) map[string]string {
+func layerNow(t *testing.T, s *store.Store, ref model.Ref) map[string]string {
 	t.Helper()
 	opened, _, err := OpenLayer(t.Context(), s, ref, DataEdit{})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -28,7 +28,7 @@ type GenerationEntry struct {
 
 // Generations lists the newest generations of an environment's live data, highest first, and how many more there are. Only
 // generations that changed the layer only count, unless it is "". A limit of 0 is no limit.
-func Generations(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer, limit int) (list []GenerationEntry, left int, err error) {
+func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Layer, limit int) (list []GenerationEntry, left int, err error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return nil, 0, err
@@ -87,7 +87,7 @@ func Generations(ctx context.Context, s *store.Store, ref environments.Ref, only
 
 // dataInRollout returns the generation that the rollout in progress brings to nodes, and the rollout; 0 without one. Its start is the
 // last change of the history.
-func dataInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate) (agent.Generation, string, error) {
+func dataInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate) (agent.Generation, string, error) {
 	if gate.Rollout == "" {
 		return 0, "", nil
 	}
@@ -113,7 +113,7 @@ func changedLayers(from, to hieradata.Generation) []hieradata.Layer {
 
 // DiffData returns what differs between two generations of live data, by layer and key, without the ciphertexts of secrets; 0 is the
 // generation in force. It returns the number of the second.
-func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, to agent.Generation) ([]Difference, agent.Generation, error) {
+func DiffData(ctx context.Context, s *store.Store, ref model.Ref, from, to agent.Generation) ([]Difference, agent.Generation, error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return nil, 0, err
@@ -137,7 +137,7 @@ func DiffData(ctx context.Context, s *store.Store, ref environments.Ref, from, t
 }
 
 // generation reads a generation; 0 is the one before the first, without layers.
-func generation(ctx context.Context, s *store.Store, ref environments.Ref, n agent.Generation) (store.SignedGeneration, error) {
+func generation(ctx context.Context, s *store.Store, ref model.Ref, n agent.Generation) (store.SignedGeneration, error) {
 	if n == 0 {
 		return store.SignedGeneration{}, nil
 	}
@@ -149,7 +149,7 @@ func generation(ctx context.Context, s *store.Store, ref environments.Ref, n age
 }
 
 // diffGenerations returns the layers of the second that differ, an empty one for each that it lacks, and the keys.
-func diffGenerations(ctx context.Context, s *store.Store, ref environments.Ref, from, to store.Data) (map[hieradata.Layer][]byte, []Difference, error) {
+func diffGenerations(ctx context.Context, s *store.Store, ref model.Ref, from, to store.Data) (map[hieradata.Layer][]byte, []Difference, error) {
 	layers, all := map[hieradata.Layer][]byte{}, []Difference{}
 	changed := changedLayers(from.Generation, to.Generation)
 	slices.SortFunc(changed, hieradata.CompareLayers)
@@ -172,7 +172,7 @@ func diffGenerations(ctx context.Context, s *store.Store, ref environments.Ref, 
 }
 
 // RevertData makes the next generation of live data with the layers of an earlier one; 0 is the state before the first.
-func RevertData(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Generation, a Author) (Data, error) {
+func RevertData(ctx context.Context, s *store.Store, ref model.Ref, to agent.Generation, a Author) (Data, error) {
 	return changeData(ctx, s, ref, a, func() (Data, error) {
 		f, err := Find(ctx, s, ref, Scope{})
 		if err != nil {

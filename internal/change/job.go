@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/environments/applications"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -31,7 +31,7 @@ var errNoJob = errors.New("no job is in progress")
 
 // StartJob starts a planned job. It refuses nodes that could not run now. From then on `pulley serve` lets all of them wait,
 // and runs group after group.
-func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, p JobPlan, o JobOrder, a Author) (r Rollout, err error) {
+func StartJob(ctx context.Context, s *store.Store, ref model.Ref, p JobPlan, o JobOrder, a Author) (r Rollout, err error) {
 	err = Retry(func() error {
 		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {
@@ -41,7 +41,7 @@ func StartJob(ctx context.Context, s *store.Store, ref environments.Ref, p JobPl
 			return fmt.Errorf("cannot start a job in %s: %s", ref, strings.Join(causes, "\n"))
 		}
 		made, err := rollout.MakeJob(rollout.Order{
-			Policy: rollout.Policy{Batch: o.Batch, Concurrency: o.Concurrency, Deadline: environments.Duration(o.Deadline), KeepWaiting: environments.Duration(o.KeepWaiting)},
+			Policy: rollout.Policy{Batch: o.Batch, Concurrency: o.Concurrency, Deadline: model.Duration(o.Deadline), KeepWaiting: model.Duration(o.KeepWaiting)},
 			Noop:   o.Noop, By: a.By, Why: a.Why, At: a.At,
 		}, p.layers())
 		if errors.Is(err, rollout.ErrEmpty) {
@@ -93,7 +93,7 @@ func viewOf(f store.FleetState, node string, now time.Time) agent.View {
 }
 
 // AbortJob ends the job in progress: the nodes that did not begin do not run, and nobody waits any longer.
-func AbortJob(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (r Rollout, err error) {
+func AbortJob(ctx context.Context, s *store.Store, ref model.Ref, a Author) (r Rollout, err error) {
 	err = Retry(func() error {
 		c, _, err := s.Campaigns.Open(ctx, ref, nil)
 		switch {
@@ -116,7 +116,7 @@ func AbortJob(ctx context.Context, s *store.Store, ref environments.Ref, a Autho
 
 // RestOfJob plans a job over the selected nodes of an ended one that failed or never ran, and returns how that job ran its groups. "" is
 // the newest. skipOutside is that of the new job.
-func RestOfJob(ctx context.Context, s *store.Store, ref environments.Ref, id string, sel JobSelection, skipOutside bool, now time.Time) (p JobPlan, o JobOrder, err error) {
+func RestOfJob(ctx context.Context, s *store.Store, ref model.Ref, id string, sel JobSelection, skipOutside bool, now time.Time) (p JobPlan, o JobOrder, err error) {
 	r, err := LookAtRollout(ctx, s, ref, rollout.Run, id, now)
 	if err != nil {
 		return p, o, err

@@ -14,6 +14,7 @@ import (
 	"pulley/environments"
 	"pulley/environments/applications"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -88,7 +89,7 @@ type JobTime struct {
 
 // PlanJob plans a job over the selected nodes, in groups: by the applications of the environment, or of a catalog, and by the order of
 // roles.
-func PlanJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobSelection, o JobOrder, now time.Time) (p JobPlan, err error) {
+func PlanJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelection, o JobOrder, now time.Time) (p JobPlan, err error) {
 	if p, err = planJob(ctx, s, ref, sel, now); err != nil {
 		return p, fmt.Errorf("cannot plan a job in %s: %w", ref, err)
 	}
@@ -99,7 +100,7 @@ func PlanJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobS
 	return p, nil
 }
 
-func planJob(ctx context.Context, s *store.Store, ref environments.Ref, sel JobSelection, now time.Time) (p JobPlan, err error) {
+func planJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelection, now time.Time) (p JobPlan, err error) {
 	spec, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 	if err != nil {
 		return p, err
@@ -302,7 +303,7 @@ func (s JobSelection) components(all []applications.Component) (nodes map[string
 			}
 			known := slices.Sorted(maps.Keys(one.known))
 			hint := "they are " + strings.Join(known, ", ")
-			if near := environments.SuggestName(name, known); near != "" {
+			if near := model.SuggestName(name, known); near != "" {
 				hint = "did you mean " + near + "?"
 			} else if len(known) == 0 {
 				hint = "list them in `applications:` of the environment file, or give --site-catalog"
@@ -351,7 +352,7 @@ func notReady(f store.FleetState, p JobPlan, now time.Time) (all []NotReady) {
 const readMost = 2000
 
 // readRuns reads how long the last runs of the nodes took. Of many nodes it reads some, from all groups.
-func (p *JobPlan) readRuns(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState) error {
+func (p *JobPlan) readRuns(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState) error {
 	ids, i := map[string]string{}, 0
 	for n := range p.each() {
 		if id := f.Statuses[n.Node].LastRun; id != "" && i%(p.Nodes/readMost+1) == 0 {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -77,7 +77,7 @@ applications:
       database: {node: db1, produces: ["Sql[app1]"]}
       web: {node: web2, consumes: ["Sql[app1]"]}
 `)
-	dev, ctx, now, author := environments.Ref{Environment: "dev"}, t.Context(), time.Now(), Author{Author: store.Author{By: "ann", At: time.Now()}}
+	dev, ctx, now, author := model.Ref{Environment: "dev"}, t.Context(), time.Now(), Author{Author: store.Author{By: "ann", At: time.Now()}}
 	publishing, err := s.Releases.BeginPublish(ctx, "ann")
 	if err != nil {
 		t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
@@ -20,13 +20,13 @@ import (
 type layering struct {
 	ctx    context.Context
 	s      *store.Store
-	ref    environments.Ref
+	ref    model.Ref
 	f      store.FleetState
 	read   map[string]hieradata.Hierarchy // by release
 	served map[string]bool                // releases that were read, and name an environment of a Puppet server
 }
 
-func newLayering(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState) *layering {
+func newLayering(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState) *layering {
 	return &layering{ctx: ctx, s: s, ref: ref, f: f, read: map[string]hieradata.Hierarchy{"": {}}, served: map[string]bool{}}
 }
 
@@ -95,7 +95,7 @@ func (l *layering) check(layer hieradata.Layer) error {
 	file := "environments/" + l.ref.Environment + ".yaml"
 	if !declares {
 		hint := fmt.Sprintf("its layers are %s; add %s to `layers:` of %s, then publish and promote the release", strings.Join(order, ", "), name, file)
-		if near := environments.SuggestName(name, order); near != "" {
+		if near := model.SuggestName(name, order); near != "" {
 			hint = fmt.Sprintf("did you mean %s=%s?", near, value)
 		}
 		return fmt.Errorf("cannot use layer %s: no release that is promoted in %s has attribute %s\n%s", layer, l.ref, name, hint)
@@ -104,7 +104,7 @@ func (l *layering) check(layer hieradata.Layer) error {
 		return nil
 	}
 	hint := fmt.Sprintf("give the attribute to a role or a node in %s, then publish and promote the release", file)
-	if near := environments.SuggestName(value, values); near != "" {
+	if near := model.SuggestName(value, values); near != "" {
 		hint = fmt.Sprintf("did you mean %s=%s?", name, near)
 	}
 	return fmt.Errorf("cannot use layer %s: no role and no node of %s has %s=%s\n%s", layer, l.ref, name, value, hint)
@@ -149,7 +149,7 @@ type NodeLayer struct {
 }
 
 // LayersOf returns the layers of a node with its desired target.
-func LayersOf(ctx context.Context, s *store.Store, ref environments.Ref, node string) (NodeLayers, error) {
+func LayersOf(ctx context.Context, s *store.Store, ref model.Ref, node string) (NodeLayers, error) {
 	f, err := fleet.FindNode(ctx, s, ref, node)
 	if err != nil {
 		return NodeLayers{}, err

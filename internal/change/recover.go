@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/release/trust/refusal"
 	"pulley/internal/rollout"
@@ -40,7 +40,7 @@ var errUnsigned = errors.New("nodes with allowed signers need a signed permit\ng
 
 // Recover writes the target of the last change to each scope whose target in etcd differs, and the head of the data if it is not
 // that of the history. For nodes that reported a high-water mark above their target, it signs a permit that ends at until.
-func Recover(ctx context.Context, s *store.Store, ref environments.Ref, until time.Time, dryRun bool, a Author) (done Recovered, err error) {
+func Recover(ctx context.Context, s *store.Store, ref model.Ref, until time.Time, dryRun bool, a Author) (done Recovered, err error) {
 	if done.Scopes, err = recoverScopes(ctx, s, ref, until, dryRun, a); err != nil {
 		return done, err
 	}
@@ -58,7 +58,7 @@ func Recover(ctx context.Context, s *store.Store, ref environments.Ref, until ti
 	return done, err
 }
 
-func recoverScopes(ctx context.Context, s *store.Store, ref environments.Ref, until time.Time, dryRun bool, a Author) (done []Recovery, err error) {
+func recoverScopes(ctx context.Context, s *store.Store, ref model.Ref, until time.Time, dryRun bool, a Author) (done []Recovery, err error) {
 	handled := map[Scope]bool{}
 	for {
 		var r *Recovery
@@ -78,7 +78,7 @@ func recoverScopes(ctx context.Context, s *store.Store, ref environments.Ref, un
 
 // recoverNext recovers the first scope that needs it and is not handled yet; nil: none. All nodes come first: the target
 // of a role may inherit parts.
-func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, handled map[Scope]bool, until time.Time, dryRun bool, a Author) (*Recovery, error) {
+func recoverNext(ctx context.Context, s *store.Store, ref model.Ref, handled map[Scope]bool, until time.Time, dryRun bool, a Author) (*Recovery, error) {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref environments.Ref, hand
 
 // restoredRollout returns why the rollout in progress stopped, if it did because etcd was restored, and its ID if it is lost: only a recovery ends
 // either. One of a newer Pulley prevents no recovery.
-func restoredRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate) (stop *rollout.Stop, lost string, err error) {
+func restoredRollout(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate) (stop *rollout.Stop, lost string, err error) {
 	if gate.Rollout == "" {
 		return nil, "", nil
 	}
@@ -171,7 +171,7 @@ func restoredRollout(ctx context.Context, s *store.Store, ref environments.Ref, 
 // stopped, or the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, the newest
 // changes of the history may have been deleted, and the holder of a stolen key may have signed under a high epoch. It ignores a
 // number that no change can have: nodes ignore it, too.
-func epochs(s *store.Store, ref environments.Ref, f store.FleetState, history []store.Change, stop *rollout.Stop, now time.Time) (newest, reached agent.Epoch, err error) {
+func epochs(s *store.Store, ref model.Ref, f store.FleetState, history []store.Change, stop *rollout.Stop, now time.Time) (newest, reached agent.Epoch, err error) {
 	if len(history) > 0 {
 		newest = history[0].Epoch
 	}
@@ -205,7 +205,7 @@ func corrected(d store.Desires, found []fleet.Contradiction, history []store.Cha
 // blockedNodes returns the high-water marks of the nodes that refuse their target: it is below their mark, and no
 // signed permit that they have not used covers it. It does not verify the permits, and believes a node that refuses its target
 // in spite of one.
-func blockedNodes(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]agent.Target, error) {
+func blockedNodes(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]agent.Target, error) {
 	above := map[string]trust.HighWaterMark{}
 	for node, st := range f.Statuses {
 		if _, listed := f.Hosts[node]; listed && fleet.Above(fleet.Mark(st), right.For(f.Hosts[node].Role, node).Wanted()) {
@@ -244,7 +244,7 @@ func refuses(s agent.Status, t agent.Target) bool {
 }
 
 // exists returns an error if etcd does not have the contents of a target, or has others.
-func exists(ctx context.Context, s *store.Store, ref environments.Ref, t agent.Target) error {
+func exists(ctx context.Context, s *store.Store, ref model.Ref, t agent.Target) error {
 	if t.Release != "" {
 		r, err := s.Releases.Get(ctx, t.Release)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/release/trust/refusal"
 	"pulley/internal/store"
@@ -43,7 +44,7 @@ func fleetOfOne(t *testing.T, spec string) (*etcdtest.Server, *store.Store) {
 func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	t.Parallel()
 	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	const root = "/pulley/v1/environments/dev/"
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	recovered := func(want ...agent.Epoch) {
@@ -117,7 +118,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 func TestRecoverAboveTheHighestEpoch(t *testing.T) {
 	t.Parallel()
 	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	highest := agent.Epoch(trust.MaxEpoch(a.At))
 	for _, scope := range []store.Scope{{}, {Role: "web"}} {
@@ -156,7 +157,7 @@ func TestRecoverAboveTheHighestEpoch(t *testing.T) {
 func TestForgedPermitHidesNoNode(t *testing.T) {
 	t.Parallel()
 	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	d, err := s.Targets.Desires(ctx, dev)
 	if err == nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -22,12 +22,12 @@ type Undoing struct {
 
 // PlanRollback returns the rollback of a scope: of its newest change in force or, with an epoch, of all its changes after
 // that epoch. It returns nil if the epoch's target is in force already.
-func PlanRollback(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, to *agent.Epoch) (*Undoing, error) {
+func PlanRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *agent.Epoch) (*Undoing, error) {
 	_, u, err := planRollback(ctx, s, ref, scope, to)
 	return u, err
 }
 
-func planRollback(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, to *agent.Epoch) (f store.FleetState, u *Undoing, err error) {
+func planRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *agent.Epoch) (f store.FleetState, u *Undoing, err error) {
 	if f, err = listed(ctx, s, ref, scope.Node); err != nil {
 		return f, nil, err
 	}
@@ -50,7 +50,7 @@ func planRollback(ctx context.Context, s *store.Store, ref environments.Ref, sco
 }
 
 // undone returns the change that a rollback of a scope undoes; nil: the target of the epoch is in force.
-func undone(ref environments.Ref, history []store.Change, scope Scope, to *agent.Epoch) (*store.Change, error) {
+func undone(ref model.Ref, history []store.Change, scope Scope, to *agent.Epoch) (*store.Change, error) {
 	if to != nil {
 		newest := agent.Epoch(0)
 		if len(history) > 0 {
@@ -106,7 +106,7 @@ func Flags(s Scope) string {
 
 // Rollback carries out a planned rollback. It refuses one that other changes have overtaken: the operator confirmed
 // another one.
-func Rollback(ctx context.Context, s *store.Store, ref environments.Ref, planned Undoing, to *agent.Epoch, a Author) (done Targets, err error) {
+func Rollback(ctx context.Context, s *store.Store, ref model.Ref, planned Undoing, to *agent.Epoch, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		f, u, err := planRollback(ctx, s, ref, planned.Scope, to)
 		if err != nil {

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/environments/applications"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/trust/refusal"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
@@ -125,12 +125,12 @@ const (
 var errNoRollout = errors.New("no rollout is in progress")
 
 // noRollout returns the error of an environment without a rollout in progress.
-func noRollout(ref environments.Ref) error {
+func noRollout(ref model.Ref) error {
 	return fmt.Errorf("%w in %s\n`pulley rollout list -e %s` lists earlier ones", errNoRollout, ref, ref)
 }
 
 // isJob returns the error of a verb for rollouts while a job is in progress.
-func isJob(ref environments.Ref, id string) error {
+func isJob(ref model.Ref, id string) error {
 	return fmt.Errorf("%w in %s: %s is a job\n`pulley job show -e %s` shows it, `pulley job abort -e %s` ends it", errNoRollout, ref, id, ref, ref)
 }
 
@@ -159,7 +159,7 @@ type RolloutTarget struct {
 }
 
 // find reads the target. remedy is what signs the part of it that nobody signed; "" if all of it is signed.
-func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, a Author) (target agent.Target, remedy string, err error) {
+func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, a Author) (target agent.Target, remedy string, err error) {
 	if t.Version != "" {
 		d, err := s.Targets.Desires(ctx, ref)
 		if err != nil {
@@ -191,7 +191,7 @@ func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref environment
 
 // StartRollout starts a staged rollout of a target to all nodes, or to those of a role. From then on `pulley serve`
 // orders its nodes to take the target, batch by batch.
-func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, to RolloutTarget, a Author) (r Rollout, err error) {
+func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to RolloutTarget, a Author) (r Rollout, err error) {
 	if scope.Node != "" {
 		return r, errors.New("a rollout is for all nodes or for a role: promote the release for one node")
 	}
@@ -210,7 +210,7 @@ func StartRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 }
 
 // startRollout starts a rollout of a target. remedy is what signs an unsigned one.
-func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, target agent.Target, remedy string, a Author) (r Rollout, err error) {
+func startRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, target agent.Target, remedy string, a Author) (r Rollout, err error) {
 	if scope.Role != "" && target.Data != 0 {
 		return r, errors.New("a generation of data is that of all nodes, and the rollout is of one role\nroll it out without --role")
 	}
@@ -247,7 +247,7 @@ func startRollout(ctx context.Context, s *store.Store, ref environments.Ref, sco
 
 // lookFirst runs the preview that the policy demands, and refuses a target that the policy does not allow. It returns the time of its
 // end. The start compares the targets that were read before it: a change in the meantime repeats it.
-func lookFirst(ctx context.Context, s *store.Store, ref environments.Ref, p *PlannedRollout, a Author) (time.Time, error) {
+func lookFirst(ctx context.Context, s *store.Store, ref model.Ref, p *PlannedRollout, a Author) (time.Time, error) {
 	target, scope := p.Plan.Target, Scope{Role: p.Plan.Role}
 	if p.Desires.Gate.Rollout != "" { // the start refuses it
 		return p.Plan.At, nil
@@ -300,7 +300,7 @@ const (
 )
 
 // ActOnRollout carries out an operator's act on the rollout in progress. node is for Skip only.
-func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act Act, node string, a Author) (r Rollout, err error) {
+func ActOnRollout(ctx context.Context, s *store.Store, ref model.Ref, act Act, node string, a Author) (r Rollout, err error) {
 	err = Retry(func() error {
 		c, _, err := s.Campaigns.Open(ctx, ref, nil)
 		switch {
@@ -356,7 +356,7 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref environments.Ref, act
 }
 
 // Rollouts lists the staged rollouts, or the jobs, of an environment, newest first. damaged names unreadable keys.
-func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind) (all []Rollout, damaged []string, err error) {
+func Rollouts(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind) (all []Rollout, damaged []string, err error) {
 	campaigns, damaged, err := s.Campaigns.List(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -379,7 +379,7 @@ func Rollouts(ctx context.Context, s *store.Store, ref environments.Ref, kind ro
 
 // LookAtRollout reads one rollout or job, also one that ended; "" is the one in progress, or else the newest, of this kind. It computes
 // what it waits for as `pulley serve` does. With an id, an empty kind is any.
-func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, kind rollout.Kind, id string, now time.Time) (Rollout, error) {
+func LookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind, id string, now time.Time) (Rollout, error) {
 	var known *rollout.Plan
 	if id == "" {
 		c, _, err := s.Campaigns.Open(ctx, ref, nil)
@@ -416,13 +416,13 @@ func LookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, ki
 }
 
 // Again reads the same rollout or job again, but not its plan, which never changes and may be of ten thousand nodes.
-func (r Rollout) Again(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) (Rollout, error) {
+func (r Rollout) Again(ctx context.Context, s *store.Store, ref model.Ref, now time.Time) (Rollout, error) {
 	r, _, err := lookAtRollout(ctx, s, ref, r.ID, r.plan, now)
 	return r, err
 }
 
 // lookAtRollout reads one rollout or job. known is its plan, or nil.
-func lookAtRollout(ctx context.Context, s *store.Store, ref environments.Ref, id string, known *rollout.Plan, now time.Time) (r Rollout, c *store.Campaign, err error) {
+func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string, known *rollout.Plan, now time.Time) (r Rollout, c *store.Campaign, err error) {
 	c, err = s.Campaigns.Get(ctx, ref, id, known)
 	if err != nil {
 		return r, nil, err

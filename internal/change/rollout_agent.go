@@ -6,15 +6,15 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
 // startAgentRollout starts a staged rollout of a published version of the agent. It refuses one without a way back: without a desired
 // version, a revert leaves each node on the version that it has.
-func startAgentRollout(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (r Rollout, err error) {
+func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (r Rollout, err error) {
 	published, err := s.Releases.Agent(ctx, version)
 	if err != nil {
 		return r, err

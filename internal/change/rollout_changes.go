@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -46,7 +46,7 @@ const maxNodesRead = 200
 
 // ReadChanges reads what the runs of a rollout that has ended changed on its nodes. It does nothing for one in progress, and for one
 // of an agent, which runs no Puppet.
-func ReadChanges(ctx context.Context, s *store.Store, ref environments.Ref, r *Rollout) error {
+func ReadChanges(ctx context.Context, s *store.Store, ref model.Ref, r *Rollout) error {
 	if r.Ended.IsZero() || r.Kind != rollout.Take || r.Agent != "" {
 		return nil
 	}

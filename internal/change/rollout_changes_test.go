@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestReadChangesOfARollout(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles: {web: {cardinality: 4}}\n")
-	dev, ctx, now := environments.Ref{Environment: "dev"}, t.Context(), time.Now().UTC().Truncate(time.Second)
+	dev, ctx, now := model.Ref{Environment: "dev"}, t.Context(), time.Now().UTC().Truncate(time.Second)
 	run := func(node, id, assignment string, kind agent.Kind, counts agent.Counts, resources ...agent.ResourceEvent) {
 		t.Helper()
 		r := agent.Run{ID: id, Node: node, Assignment: assignment, Started: now, Duration: 4 * time.Second}

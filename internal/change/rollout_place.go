@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
 // PlaceInRollout returns a sentence about the place of a node in the rollout in progress, or in that which the last change reverted; ""
 // without one.
-func PlaceInRollout(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
+func PlaceInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
 	if gate.Rollout == "" {
 		return placeAfterRevert(ctx, s, ref, gate, node)
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/where"
@@ -30,12 +30,12 @@ type PlannedRollout struct {
 
 // PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
 // inherited. The policy is that of the environment file as `env apply` stored it.
-func PlanRollout(ctx context.Context, s *store.Store, ref environments.Ref, target agent.Target, role string, a store.Author) (PlannedRollout, error) {
+func PlanRollout(ctx context.Context, s *store.Store, ref model.Ref, target agent.Target, role string, a store.Author) (PlannedRollout, error) {
 	return planned(ctx, s, ref, rollout.Plan{Role: role, Target: target}, a)
 }
 
 // planned plans a rollout with the role and the target, or the agent, of a plan.
-func planned(ctx context.Context, s *store.Store, ref environments.Ref, of rollout.Plan, a store.Author) (PlannedRollout, error) {
+func planned(ctx context.Context, s *store.Store, ref model.Ref, of rollout.Plan, a store.Author) (PlannedRollout, error) {
 	p, err := planRollout(ctx, s, ref, of, a)
 	if err != nil {
 		return PlannedRollout{}, fmt.Errorf("cannot plan a rollout in %s: %w", ref, err)
@@ -43,7 +43,7 @@ func planned(ctx context.Context, s *store.Store, ref environments.Ref, of rollo
 	return p, nil
 }
 
-func planRollout(ctx context.Context, s *store.Store, ref environments.Ref, of rollout.Plan, a store.Author) (p PlannedRollout, err error) {
+func planRollout(ctx context.Context, s *store.Store, ref model.Ref, of rollout.Plan, a store.Author) (p PlannedRollout, err error) {
 	scope := Scope{Role: of.Role}
 	f, err := Find(ctx, s, ref, scope)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *PlannedRollout) findUnready(f store.FleetState, now time.Time) {
 }
 
 // markCanaries marks the candidates for which the expression is true. It refuses one that is true for none.
-func markCanaries(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, text string, candidates []rollout.Candidate, a store.Author) ([]string, error) {
+func markCanaries(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, text string, candidates []rollout.Candidate, a store.Author) ([]string, error) {
 	expression, err := where.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("canaries_where: %w", err)

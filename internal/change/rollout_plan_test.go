@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -29,7 +29,7 @@ roles:
   db: {cardinality: 3}
   web: {cardinality: 2}
 `)
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	for _, node := range []string{"web1", "web2", "db1", "db2", "db3"} {
 		if err := s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node}); err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ roles:
   web: {cardinality: 1}
   db: {cardinality: 1}
 `)
-	dev, ctx := environments.Ref{Environment: "dev"}, t.Context()
+	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	if err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "db1", Role: "db", MachineID: "m-db1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestPlanRolloutNamesNodesThatCannotBegin(t *testing.T) {
 		"unready: {silent: skip, disabled: fail}": "[{silent skip [web2 web10]} {disabled fail [web1]}]",
 	} {
 		_, s := fleetOfOne(t, "rollout: {"+policy+"}\nroles: {web: {cardinality: 10}}\n")
-		dev, ctx, now := environments.Ref{Environment: "dev"}, t.Context(), time.Now()
+		dev, ctx, now := model.Ref{Environment: "dev"}, t.Context(), time.Now()
 		var err error
 		for node, st := range map[string]agent.Status{"web1": {SeenAt: now, Disabled: "maintenance"}, "web2": {SeenAt: now.Add(-24 * time.Hour)}, "web3": {SeenAt: now}, "web10": {SeenAt: now.Add(-24 * time.Hour)}} {
 			if node != "web1" && err == nil {
@@ -243,7 +243,7 @@ func TestRolloutWaitsForAnOperator(t *testing.T) {
 		if c.wait.Stop != nil {
 			r.State = RolloutPaused
 		}
-		ways := strings.Join(r.WaysOut(environments.Ref{Environment: "dev"}), ", ")
+		ways := strings.Join(r.WaysOut(model.Ref{Environment: "dev"}), ", ")
 		if r.Waits() != c.waits || !strings.Contains(ways, c.way) || c.way == "" && ways != "" {
 			t.Errorf("%+v needs an operator: %t; ways out: %s", c.wait, r.Waits(), ways)
 		}

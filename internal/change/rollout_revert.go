@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -22,12 +22,12 @@ type Reverting struct {
 }
 
 // PlanRevert returns the revert of the rollout in progress, also of a paused or aborted one.
-func PlanRevert(ctx context.Context, s *store.Store, ref environments.Ref) (Reverting, error) {
+func PlanRevert(ctx context.Context, s *store.Store, ref model.Ref) (Reverting, error) {
 	_, _, r, err := planRevert(ctx, s, ref)
 	return r, err
 }
 
-func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f store.FleetState, c *store.Campaign, r Reverting, err error) {
+func planRevert(ctx context.Context, s *store.Store, ref model.Ref) (f store.FleetState, c *store.Campaign, r Reverting, err error) {
 	if c, _, err = s.Campaigns.Open(ctx, ref, nil); err != nil {
 		return f, nil, r, err
 	}
@@ -60,7 +60,7 @@ func planRevert(ctx context.Context, s *store.Store, ref environments.Ref) (f st
 
 // RevertRollout carries out a planned revert: the rollout ends, and each node takes what is desired for it. It refuses the revert of
 // another rollout than the planned one.
-func RevertRollout(ctx context.Context, s *store.Store, ref environments.Ref, planned Reverting, a Author) (done Targets, err error) {
+func RevertRollout(ctx context.Context, s *store.Store, ref model.Ref, planned Reverting, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		f, c, r, err := planRevert(ctx, s, ref)
 		if err != nil {
@@ -89,7 +89,7 @@ func RevertRollout(ctx context.Context, s *store.Store, ref environments.Ref, pl
 }
 
 // AwaitingRevert returns the wait for the nodes that a revert brings back.
-func AwaitingRevert(ref environments.Ref, done Targets) fleet.Awaited {
+func AwaitingRevert(ref model.Ref, done Targets) fleet.Awaited {
 	a := Awaiting(ref, done.Change)
 	a.What = fmt.Sprintf("the revert of rollout %s in %s", done.Rollout.ID, ref)
 	back := map[string]bool{}
@@ -107,7 +107,7 @@ func AwaitingRevert(ref environments.Ref, done Targets) fleet.Awaited {
 }
 
 // placeAfterRevert tells where a node stood in the rollout that the last change reverted; "" if it was another change.
-func placeAfterRevert(ctx context.Context, s *store.Store, ref environments.Ref, gate agent.Gate, node string) (string, error) {
+func placeAfterRevert(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate, node string) (string, error) {
 	last, err := s.Targets.Last(ctx, ref)
 	if err != nil || last == nil || last.Kind != store.Reverted || last.Epoch != gate.Epoch {
 		return "", err

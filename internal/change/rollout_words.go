@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -95,7 +95,7 @@ func (r Rollout) Since(before Rollout) (lines []string) {
 }
 
 // WaysOut lists what an operator can do about a rollout that does not continue by itself.
-func (r Rollout) WaysOut(ref environments.Ref) (ways []string) {
+func (r Rollout) WaysOut(ref model.Ref) (ways []string) {
 	if r.Kind == rollout.Run {
 		if r.Policy != nil && r.Policy.KeepWaiting > 0 && r.Failed > 0 && r.State != RolloutAdvancing {
 			ways = append(ways, fmt.Sprintf("to end the hold of a failed node first: `pulley unhold --node NODE -e %s`", ref))

@@ -14,6 +14,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -30,7 +31,7 @@ type Sealer struct {
 }
 
 // SetSecret makes the next generation of live data with one secret set in the layer of e.
-func SetSecret(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, key, value string, sealer Sealer, a Author) (Data, error) {
+func SetSecret(ctx context.Context, s *store.Store, ref model.Ref, e DataEdit, key, value string, sealer Sealer, a Author) (Data, error) {
 	if len(value) > secrets.MaxBytes {
 		return Data{}, fmt.Errorf("cannot set secret %s: it is %d bytes, and %d is the most", key, len(value), secrets.MaxBytes)
 	}
@@ -69,7 +70,7 @@ func SetSecret(ctx context.Context, s *store.Store, ref environments.Ref, e Data
 }
 
 // RevealSecrets replaces the secrets among values by their plaintexts.
-func RevealSecrets(ctx context.Context, s *store.Store, ref environments.Ref, values []Value, sealer Sealer) error {
+func RevealSecrets(ctx context.Context, s *store.Store, ref model.Ref, values []Value, sealer Sealer) error {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return err
@@ -140,7 +141,7 @@ func roleOf(f store.FleetState, e DataEdit, key string) (string, error) {
 }
 
 // recipient returns the newest recipient of a scope, which a CA of the fleet certified, and the recipients in etcd, which guard its use.
-func (x Sealer) recipient(ctx context.Context, s *store.Store, ref environments.Ref, role string) (string, store.Recipients, error) {
+func (x Sealer) recipient(ctx context.Context, s *store.Store, ref model.Ref, role string) (string, store.Recipients, error) {
 	have, err := s.Identities.Recipients(ctx, ref, role)
 	if err != nil {
 		return "", have, err
@@ -168,7 +169,7 @@ func (x Sealer) recipient(ctx context.Context, s *store.Store, ref environments.
 	return answer.Recipient, have, err
 }
 
-func (x Sealer) check(ref environments.Ref, role, recipient, certificate string) error {
+func (x Sealer) check(ref model.Ref, role, recipient, certificate string) error {
 	return pki.CheckRecipient(x.Bundle, []byte(certificate), ref.String(), store.RecipientScope(role), recipient)
 }
 
@@ -192,7 +193,7 @@ const maxSealing = 32 << 10
 
 // RotateSecrets makes a new recipient, and the next generation of live data with the secrets of the scope encrypted to
 // it. It refuses what it cannot finish before serve stores the recipient. After an interruption, the next call encrypts the rest again.
-func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r Rotation, sealer Sealer, a Author) (done Rotated, err error) {
+func RotateSecrets(ctx context.Context, s *store.Store, ref model.Ref, r Rotation, sealer Sealer, a Author) (done Rotated, err error) {
 	if done.Secrets, done.LeftOut, err = secretsOf(ctx, s, ref, r); err != nil {
 		return done, err
 	}
@@ -223,7 +224,7 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref environments.Ref, r 
 }
 
 // mayRotate refuses what the change of the data would refuse.
-func mayRotate(f store.FleetState, ref environments.Ref, a Author) error {
+func mayRotate(f store.FleetState, ref model.Ref, a Author) error {
 	if a.Key == nil && !a.Unsigned && signers(f, Scope{}) {
 		return unsignedError("rotate the secrets of "+ref.String(), ref, "give --sign-key FILE")
 	}
@@ -235,7 +236,7 @@ func mayRotate(f store.FleetState, ref environments.Ref, a Author) error {
 
 // RotationsAfter returns the rotations that a removed node makes necessary: of each scope whose identities it received and
 // that has a recipient older than the removal.
-func RotationsAfter(ctx context.Context, s *store.Store, ref environments.Ref, i *store.Identity) (all []Rotation, err error) {
+func RotationsAfter(ctx context.Context, s *store.Store, ref model.Ref, i *store.Identity) (all []Rotation, err error) {
 	if i == nil {
 		return nil, nil
 	}
@@ -270,7 +271,7 @@ func PendingRotations(spec *environments.Environment, have map[string]store.Reci
 
 // secretsOf lists the secrets that a rotation encrypts again, or forgets, and those that it leaves out: of another scope's recipient, of an
 // unknown one, or of a node in no list.
-func secretsOf(ctx context.Context, s *store.Store, ref environments.Ref, r Rotation) (its, leftOut []Secret, err error) {
+func secretsOf(ctx context.Context, s *store.Store, ref model.Ref, r Rotation) (its, leftOut []Secret, err error) {
 	all, err := ListSecrets(ctx, s, ref, "")
 	for _, one := range all {
 		switch {
@@ -283,7 +284,7 @@ func secretsOf(ctx context.Context, s *store.Store, ref environments.Ref, r Rota
 	return its, leftOut, err
 }
 
-func sealAgain(ctx context.Context, s *store.Store, ref environments.Ref, role string, sealer Sealer, a Author, done *Rotated) error {
+func sealAgain(ctx context.Context, s *store.Store, ref model.Ref, role string, sealer Sealer, a Author, done *Rotated) error {
 	f, err := Find(ctx, s, ref, Scope{Role: role})
 	if err != nil {
 		return err
@@ -362,7 +363,7 @@ func patiently(ctx context.Context, do func() error) error {
 }
 
 // again returns secrets encrypted to the newest recipient of a role. Serve refuses a secret that was set at another place.
-func (x Sealer) again(ctx context.Context, ref environments.Ref, role string, all []join.Sealed) (done []join.Sealed, err error) {
+func (x Sealer) again(ctx context.Context, ref model.Ref, role string, all []join.Sealed) (done []join.Sealed, err error) {
 	for len(all) > 0 {
 		n, size := 0, 0
 		for n < len(all) && (n == 0 || size+len(all[n].Text) <= maxSealing) {
@@ -389,7 +390,7 @@ func (x Sealer) again(ctx context.Context, ref environments.Ref, role string, al
 }
 
 // guardRecipients reads all recipients of an environment. The next generation, which takes secrets from elsewhere, conflicts with their change.
-func guardRecipients(ctx context.Context, s *store.Store, ref environments.Ref, data *store.Data) (map[string]store.Recipients, error) {
+func guardRecipients(ctx context.Context, s *store.Store, ref model.Ref, data *store.Data) (map[string]store.Recipients, error) {
 	all, _, err := s.Identities.AllRecipients(ctx, ref)
 	for _, to := range all {
 		data.Encrypted(to)
@@ -398,7 +399,7 @@ func guardRecipients(ctx context.Context, s *store.Store, ref environments.Ref, 
 }
 
 // importedSecrets refuses secrets of a folder that the nodes of their layers cannot decrypt. A dry run does not ask serve.
-func importedSecrets(ctx context.Context, ref environments.Ref, f store.FleetState, known map[string]store.Recipients, diffs []Difference, sealer func() (Sealer, error)) error {
+func importedSecrets(ctx context.Context, ref model.Ref, f store.FleetState, known map[string]store.Recipients, diffs []Difference, sealer func() (Sealer, error)) error {
 	if len(diffs) == 0 {
 		return nil
 	}
@@ -442,7 +443,7 @@ func importedSecrets(ctx context.Context, ref environments.Ref, f store.FleetSta
 	return nil
 }
 
-func notHere(ref environments.Ref, layer hieradata.Layer, key, why string) error {
+func notHere(ref model.Ref, layer hieradata.Layer, key, why string) error {
 	return fmt.Errorf("cannot import secret %s of layer %s: %s\nremove it from %s and import again; then run `pulley secret set %s -e %s%s`", key, layer, why, layer.File(), key, ref, layer.Flags())
 }
 
@@ -467,7 +468,7 @@ type Secret struct {
 }
 
 // ListSecrets lists the secrets of the environment's current live data.
-func ListSecrets(ctx context.Context, s *store.Store, ref environments.Ref, only hieradata.Layer) ([]Secret, error) {
+func ListSecrets(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Layer) ([]Secret, error) {
 	f, err := findLayer(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err

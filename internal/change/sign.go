@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -33,7 +33,7 @@ type Signed struct {
 
 // Sign signs a statement of the targets in force. With off, it ends the demand of nodes for one. With signers, it only
 // renews: the present statement must be authentic, and must name exactly the targets in force.
-func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, signers *trust.Signers, a Author) (st Signed, err error) {
+func Sign(ctx context.Context, s *store.Store, ref model.Ref, off bool, signers *trust.Signers, a Author) (st Signed, err error) {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return st, err
 	}
@@ -71,7 +71,7 @@ func Sign(ctx context.Context, s *store.Store, ref environments.Ref, off bool, s
 }
 
 // renewable refuses a statement that only a signer may sign: an old one that somebody put back would stay in force.
-func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d store.Desires, signers *trust.Signers, a Author) error {
+func renewable(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, signers *trust.Signers, a Author) error {
 	if d.Statement == nil {
 		return fmt.Errorf("there is none to renew\na signer signs the first one: `pulley sign -e %s --sign-key FILE`", ref)
 	}
@@ -97,7 +97,7 @@ func renewable(ctx context.Context, s *store.Store, ref environments.Ref, d stor
 	return nil
 }
 
-func renewRemedy(ref environments.Ref) string {
+func renewRemedy(ref model.Ref) string {
 	return fmt.Sprintf("check the targets with `pulley history -e %s`; a signer signs them: `pulley sign -e %[1]s --sign-key FILE`", ref)
 }
 
@@ -114,7 +114,7 @@ func inTime(st trust.SignedStatement, now time.Time, remedy string) error {
 
 // Restate signs a statement after a recovery, if the environment demands one. Without a key it signs nothing, and reports
 // that the statement is missing.
-func Restate(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (st Signed, missing bool, err error) {
+func Restate(ctx context.Context, s *store.Store, ref model.Ref, a Author) (st Signed, missing bool, err error) {
 	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
 	if err != nil || e.Statement == 0 || a.Key == nil {
 		return st, err == nil && e.Statement != 0, err

@@ -9,6 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -26,7 +27,7 @@ func signers(f store.FleetState, scope Scope) bool {
 }
 
 // unsignedError refuses a change that nodes with allowed signers would refuse. remedy is a command line that signs it.
-func unsignedError(doing string, ref environments.Ref, remedy string) error {
+func unsignedError(doing string, ref model.Ref, remedy string) error {
 	return fmt.Errorf("cannot %s: it would be unsigned, and the nodes of %s have allowed signers\n%s\nto do it unsigned, give --unsigned", doing, ref, remedy)
 }
 
@@ -38,7 +39,7 @@ func CheckUnsigned(ctx context.Context, s *store.Environments, version string) e
 		return err
 	}
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue
 		}

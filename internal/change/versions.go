@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/publish"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -47,7 +47,7 @@ type Want struct {
 	Of          Scope  `json:"-"`
 }
 
-func wants(ref environments.Ref, w store.AgentWish) []Want {
+func wants(ref model.Ref, w store.AgentWish) []Want {
 	all := []Want{}
 	for _, c := range choices(w) {
 		own, _ := w.Choice(c.Scope)
@@ -85,7 +85,7 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 		return nil, err
 	}
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // it can have no nodes
 		}
@@ -134,7 +134,7 @@ type NodeVersion struct {
 }
 
 // VersionsOf returns the wanted and the running agents of an environment.
-func VersionsOf(ctx context.Context, s *store.Store, ref environments.Ref) (FleetVersions, error) {
+func VersionsOf(ctx context.Context, s *store.Store, ref model.Ref) (FleetVersions, error) {
 	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
 		return FleetVersions{}, err
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -38,7 +38,7 @@ func TestVersionOfNode(t *testing.T) {
 }
 
 func TestAgentVersionsNameTheirScopes(t *testing.T) {
-	all := wants(environments.Ref{Environment: "dev"}, store.AgentWish{
+	all := wants(model.Ref{Environment: "dev"}, store.AgentWish{
 		Default: agent.AgentChoice{Version: "1.1.0"},
 		Roles:   map[string]agent.AgentChoice{"compute": {Version: "1.0.0", Downgrade: true}},
 		Nodes:   map[string]agent.AgentChoice{"web10": {Version: "1.2.0"}, "web9": {Version: "1.2.0"}},

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"pulley/environments"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -162,7 +162,7 @@ func (v *EnvironmentFlag) None(e Env) bool {
 }
 
 // Ref returns the chosen environment. A missing flag is a usage error.
-func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
+func (v *EnvironmentFlag) Ref(e Env) (model.Ref, error) {
 	name := v.Name
 	given := slices.ContainsFunc(v.flags, func(f *pflag.Flag) bool { return f.Changed })
 	if name == "" && !given { // -e "$UNSET" must not select another fleet
@@ -171,9 +171,9 @@ func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 		}
 	}
 	if name == "" {
-		return environments.Ref{}, Usagef("missing environment: give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them; `pulley context set --environment NAME` sets a default")
+		return model.Ref{}, Usagef("missing environment: give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them; `pulley context set --environment NAME` sets a default")
 	}
-	ref, err := environments.ParseRef(name)
+	ref, err := model.ParseRef(name)
 	if err == nil {
 		v.Used = ref.String()
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -180,7 +180,7 @@ func Delete(ctx context.Context, st *store.Store, keys []string, sure func([]sto
 		return err
 	}
 	var found []store.Unreadable
-	of := map[string]environments.Ref{}
+	of := map[string]model.Ref{}
 	for _, key := range keys {
 		for ref, some := range all {
 			for _, u := range some {

@@ -16,12 +16,13 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/doctor"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 const (
 	nodeA  = "pulley/node/dev/controller1/00000000000000a1"

@@ -19,6 +19,7 @@ import (
 	"pulley/internal/change"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -82,7 +83,7 @@ const (
 
 // environment is what etcd has of one environment.
 type environment struct {
-	ref        environments.Ref
+	ref        model.Ref
 	spec       *environments.Environment // nil: there is none, or it cannot be read
 	hosts      map[string]agent.Host
 	exports    map[string]agent.Export // with address_fact
@@ -178,12 +179,12 @@ func (f *facts) readEnvironments(ctx context.Context, st *store.Store) error {
 	if err != nil {
 		return err
 	}
-	f.environments, f.unreadable = nil, unreadable[environments.Ref{}]
-	if err := unread[environments.Ref{}]; err != nil {
+	f.environments, f.unreadable = nil, unreadable[model.Ref{}]
+	if err := unread[model.Ref{}]; err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
-	for _, ref := range slices.SortedFunc(maps.Keys(unreadable), func(a, b environments.Ref) int { return strings.Compare(a.String(), b.String()) }) {
-		if ref == (environments.Ref{}) {
+	for _, ref := range slices.SortedFunc(maps.Keys(unreadable), func(a, b model.Ref) int { return strings.Compare(a.String(), b.String()) }) {
+		if ref == (model.Ref{}) {
 			continue
 		}
 		e := environment{ref: ref, damaged: unreadable[ref], wanted: map[string]bool{}}

@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/change"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -50,7 +50,7 @@ func unreadableSecrets(f *facts) (all []Finding) {
 
 // Decrypts reports whether the identities of a scope's recipients are not lost. lost is true if they are; err is any other
 // reason why this cannot be found out.
-type Decrypts func(ctx context.Context, ref environments.Ref, role string, r store.Recipients) (lost bool, err error)
+type Decrypts func(ctx context.Context, ref model.Ref, role string, r store.Recipients) (lost bool, err error)
 
 // KeyIn returns a Decrypts with the key in the data folder of serve.
 func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
@@ -59,7 +59,7 @@ func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
 		return nil, err
 	}
 	key, keyErr := ca.SecretsKey(false)
-	return func(_ context.Context, _ environments.Ref, _ string, r store.Recipients) (bool, error) {
+	return func(_ context.Context, _ model.Ref, _ string, r store.Recipients) (bool, error) {
 		if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) { // it is not lost
 			return false, keyErr
 		}

@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -37,7 +38,7 @@ func TestBlockedTurnsAreNamed(t *testing.T) {
 		"a silent head":   {boots: []store.FirstBoot{silent, waits}, want: []string{"web3 is the first machine that waits for its turn, and has not requested it for 3m0s; 1 machines wait behind it: web2"}},
 		"a turn that end": {boots: []store.FirstBoot{boot("web1", store.FirstBoot{Turn: ago(3 * time.Hour), Until: ago(time.Hour)}), waits}},
 	} {
-		e := environment{ref: environments.Ref{Environment: "dev"}, boots: map[string]store.FirstBoot{}}
+		e := environment{ref: model.Ref{Environment: "dev"}, boots: map[string]store.FirstBoot{}}
 		for _, b := range c.boots {
 			e.boots[b.Key()] = b
 		}
@@ -77,7 +78,7 @@ func TestLongPreviewsAreNamed(t *testing.T) {
 	for n := range someOf + 2 {
 		orders[fmt.Sprintf("web%d", n)] = agent.PreviewOrder{ID: "long", By: "ann", At: now.Add(-2 * time.Hour)}
 	}
-	got := previews(&facts{now: now, environments: []environment{{ref: environments.Ref{Environment: "dev"}, previews: orders}}})
+	got := previews(&facts{now: now, environments: []environment{{ref: model.Ref{Environment: "dev"}, previews: orders}}})
 	const want = "ann previews a target in dev for 2h0m0s, and blocks other previews of web0, web1, web2, web3, web4 and 2 more, and rollouts that demand one"
 	if len(got) != 1 || got[0].Sentence() != want || got[0].Remedy() == "" {
 		t.Errorf("got %+v, want %s", got, want)
@@ -95,8 +96,8 @@ func TestOneMachineIDOfTwoNodesIsNamed(t *testing.T) {
 		return all
 	}
 	f := &facts{environments: []environment{
-		{ref: environments.Ref{Environment: "dev"}, hosts: hosts(map[string]string{"web1": "one", "web2": "one", "web3": "two", "web4": "", "web5": ""})},
-		{ref: environments.Ref{Environment: "prod"}, hosts: hosts(map[string]string{"db1": "one", "db2": "three"})},
+		{ref: model.Ref{Environment: "dev"}, hosts: hosts(map[string]string{"web1": "one", "web2": "one", "web3": "two", "web4": "", "web5": ""})},
+		{ref: model.Ref{Environment: "prod"}, hosts: hosts(map[string]string{"db1": "one", "db2": "three"})},
 	}}
 	got := machineIDs(f)
 	if len(got) != 1 || got[0].Severity != Warning || got[0].Sentence() != "3 nodes have the machine id one: web1 of dev, web2 of dev, db1 of prod" || !strings.Contains(got[0].Remedy(), "systemd-machine-id-setup") {
@@ -133,7 +134,7 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 			}
 			return c.checked + n
 		}
-		e := environment{ref: environments.Ref{Environment: "dev"}, exports: export, hosts: map[string]agent.Host{
+		e := environment{ref: model.Ref{Environment: "dev"}, exports: export, hosts: map[string]agent.Host{
 			"web1": host("web1", of("1"), "10.0.0.1", "10.1.0.9"), "web2": host("web2", of("2"), "10.0.0.2", "10.1.0.9"),
 		}}
 		e.spec = &environments.Environment{Hosts: c.spec, Roles: []environments.Role{{Name: "lb", Sees: []string{c.seen}}}}
@@ -166,7 +167,7 @@ func TestLocalMachinesShareTheirHostsAddress(t *testing.T) {
 // An environment that could not be examined must not look like one without problems.
 func TestUnexaminedEnvironmentIsNamed(t *testing.T) {
 	t.Parallel()
-	got := readable(&facts{environments: []environment{{ref: environments.Ref{Environment: "dev"}, unexamined: []error{errors.New("cannot list first boots")}}}})
+	got := readable(&facts{environments: []environment{{ref: model.Ref{Environment: "dev"}, unexamined: []error{errors.New("cannot list first boots")}}}})
 	if len(got) != 1 || got[0].Severity != Warning || got[0].Environment != "dev" || got[0].Sentence() != "cannot be examined: cannot list first boots" || got[0].Remedy() == "" {
 		t.Errorf("%+v", got)
 	}

@@ -16,6 +16,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -64,7 +65,7 @@ func (e *UnknownError) Error() string {
 type Cache string
 
 // Classify answers for a certname in an environment; the zero Ref means any environment. When etcd fails, it returns the kept answer.
-func (c Cache) Classify(ctx context.Context, s *store.Store, ref environments.Ref, certname string, unknown Unknown) (Answer, error) {
+func (c Cache) Classify(ctx context.Context, s *store.Store, ref model.Ref, certname string, unknown Unknown) (Answer, error) {
 	file, named := c.file(ref, certname)
 	kept, since := read(file)
 	if string(kept) == noClasses && unknown != Empty { // kept by an earlier setting
@@ -75,7 +76,7 @@ func (c Cache) Classify(ctx context.Context, s *store.Store, ref environments.Re
 		ctx, cancel = context.WithTimeout(ctx, Patience)
 		defer cancel()
 	}
-	text, err := classify(ctx, s, ref, environments.NodeOf(certname))
+	text, err := classify(ctx, s, ref, model.NodeOf(certname))
 	if of := (*UnknownError)(nil); errors.As(err, &of) {
 		if kept != nil && string(kept) != noClasses { // the classes of a removed node
 			_ = os.Remove(file)
@@ -120,19 +121,19 @@ func keep(file string, text, kept []byte) error {
 }
 
 // file returns the file of a kept answer. A name that is none of a node has no file.
-func (c Cache) file(ref environments.Ref, certname string) (string, bool) {
+func (c Cache) file(ref model.Ref, certname string) (string, bool) {
 	if c == "" || certname == "" || strings.HasPrefix(certname, ".") || strings.ContainsAny(certname, "/\\\x00") || len(certname) > 255 {
 		return "", false
 	}
 	in := ref.String()
-	if ref == (environments.Ref{}) {
+	if ref == (model.Ref{}) {
 		in = "any"
 	}
 	return filepath.Join(string(c), in, certname+".yaml"), true
 }
 
-func classify(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]byte, error) {
-	if ref != (environments.Ref{}) {
+func classify(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]byte, error) {
+	if ref != (model.Ref{}) {
 		return inEnvironment(ctx, s, ref, node)
 	}
 	names, err := s.Environments.List(ctx)
@@ -143,7 +144,7 @@ func classify(ctx context.Context, s *store.Store, ref environments.Ref, node st
 	var found member
 	var unreadable error
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // no environment of Pulley
 		}
@@ -169,7 +170,7 @@ func classify(ctx context.Context, s *store.Store, ref environments.Ref, node st
 	return found.classify(node)
 }
 
-func inEnvironment(ctx context.Context, s *store.Store, ref environments.Ref, node string) ([]byte, error) {
+func inEnvironment(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]byte, error) {
 	m, err := find(ctx, s, ref, node)
 	if err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func inEnvironment(ctx context.Context, s *store.Store, ref environments.Ref, no
 
 // member is a node of a host list.
 type member struct {
-	ref     environments.Ref
+	ref     model.Ref
 	role    string
 	spec    *environments.Environment
 	specErr error // it cannot be read
@@ -187,7 +188,7 @@ type member struct {
 
 // find looks for a node in the host list of an environment. It needs nothing else that can be read there: an environment that is damaged, or
 // of a newer version, must neither hide the nodes of others nor keep the classes of those that it does not list.
-func find(ctx context.Context, s *store.Store, ref environments.Ref, node string) (member, error) {
+func find(ctx context.Context, s *store.Store, ref model.Ref, node string) (member, error) {
 	host, spec, specErr, err := s.Fleet.Host(ctx, ref, node)
 	switch {
 	case err != nil:

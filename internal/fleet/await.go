@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // Awaited are nodes of which somebody waits until they are converged.
 type Awaited struct {
-	Ref  environments.Ref
+	Ref  model.Ref
 	What string                            // what the wait completes, for its error: "the change of role compute"
 	Has  func(store.FleetState, Node) bool // selects the nodes
 
@@ -29,7 +29,7 @@ type Awaited struct {
 
 // AwaitHealth is the wait for the selected nodes of those that the environment calls for, registered or not. A node that the
 // selection names is awaited in any case. An expression of the selection must have been evaluated: its nodes stay the same.
-func AwaitHealth(ref environments.Ref, sel Selection) Awaited {
+func AwaitHealth(ref model.Ref, sel Selection) Awaited {
 	return Awaited{Ref: ref, What: "the wait for " + ref.String(), Has: func(f store.FleetState, n Node) bool {
 		if f.Spec == nil || !sel.Has(n.Role, n.Node) {
 			return false

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -43,7 +43,7 @@ func some(nodes []string) string {
 // Drain waits until the runs have ended that are in progress on the nodes of a scope. A caller that set a hold before misses
 // none: a node announces a run in a transaction that compares the holds. While etcd is unreachable, Drain tries again until the
 // deadline. It calls progress after each read. It returns *StillRunningError at the deadline.
-func Drain(ctx context.Context, s *store.Fleet, ref environments.Ref, scope store.Scope, limit time.Duration, now func() time.Time, progress func(Drained)) (d Drained, err error) {
+func Drain(ctx context.Context, s *store.Fleet, ref model.Ref, scope store.Scope, limit time.Duration, now func() time.Time, progress func(Drained)) (d Drained, err error) {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	var runs map[string]string // of nodes; nil before the first read
@@ -109,7 +109,7 @@ func silentIn(f store.FleetState, scope store.Scope, now time.Time) (nodes []str
 
 // StillRunningError is the result of a drain in which not all runs ended.
 type StillRunningError struct {
-	Ref environments.Ref
+	Ref model.Ref
 	Drained
 	After time.Duration
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -15,7 +15,7 @@ import (
 // An operator begins work on a machine after a drain: a run that is in progress must not be overlooked, and a later one not awaited.
 func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 	t.Parallel()
-	server, ctx, ref := etcdtest.Start(t), t.Context(), environments.Ref{Environment: "dev"}
+	server, ctx, ref := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)

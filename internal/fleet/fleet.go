@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -100,7 +101,7 @@ type Node struct {
 
 // Look judges the selected nodes of those that the environment calls for, that are registered or that have reported, in
 // the order of CompareNatural.
-func Look(f store.FleetState, ref environments.Ref, sel Selection, now time.Time) Status {
+func Look(f store.FleetState, ref model.Ref, sel Selection, now time.Time) Status {
 	out := Status{
 		Contradictions: []Contradiction{}, Environment: ref.String(), Revision: f.Revision, Counts: Counts{}, Nodes: []Node{},
 		Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch,
@@ -275,7 +276,7 @@ type Explanation struct {
 type WholeStatus agent.Status
 
 // Explain runs the node's own decision on its last status.
-func Explain(f store.FleetState, ref environments.Ref, node string, now time.Time) Explanation {
+func Explain(f store.FleetState, ref model.Ref, node string, now time.Time) Explanation {
 	n := lookAt(f, node, "", now)
 	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
 	x := Explanation{Environment: ref.String(), Node: node, State: n.State, Why: n.Cause, View: n.View}
@@ -295,14 +296,14 @@ func CompareNatural(a, b string) int { return compareNodes(keyOf(a), keyOf(b)) }
 
 // naturalKey is the key of a name in the natural order.
 type naturalKey struct {
-	environments.Node
+	model.Node
 	name string
 }
 
 func keyOf(name string) naturalKey {
-	n, err := environments.ParseNode(name)
+	n, err := model.ParseNode(name)
 	if err != nil {
-		n = environments.Node{Role: name}
+		n = model.Node{Role: name}
 	}
 	return naturalKey{n, name}
 }
@@ -331,7 +332,7 @@ func CheckRole(e *environments.Environment, role string) error {
 		return nil
 	}
 	hint := "its roles are " + strings.Join(e.RoleNames(), ", ")
-	if near := environments.SuggestName(role, e.RoleNames()); near != "" {
+	if near := model.SuggestName(role, e.RoleNames()); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	return fmt.Errorf("cannot find role %s in %s\n%s", quoted(role), e.Ref(), hint)
@@ -345,9 +346,9 @@ func CheckNode(e *environments.Environment, known map[string]bool, node string) 
 	if _, ok := e.RoleOf(node); ok {
 		return nil
 	}
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	hint := "`pulley nodes -e " + e.Ref().String() + "` lists the nodes"
-	if near := environments.SuggestName(node, slices.Collect(maps.Keys(known))); near != "" {
+	if near := model.SuggestName(node, slices.Collect(maps.Keys(known))); near != "" {
 		hint = "did you mean " + near + "?"
 	} else if err == nil {
 		if r, ok := e.Role(n.Role); ok {

@@ -9,12 +9,13 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 var (
 	now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	dev = environments.Ref{Environment: "dev"}
+	dev = model.Ref{Environment: "dev"}
 	one = agent.Target{Release: "1.0.0", Tree: "t1"}
 	two = agent.Target{Release: "2.0.0", Tree: "t2", Data: 3}
 )

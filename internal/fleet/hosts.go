@@ -12,6 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -60,7 +61,7 @@ type HostsRead struct {
 }
 
 // ReadHosts reads the arguments of Hosts for the selected nodes; one node with point reads.
-func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection, now time.Time) (r HostsRead, err error) {
+func ReadHosts(ctx context.Context, s *store.Store, ref model.Ref, sel Selection, now time.Time) (r HostsRead, err error) {
 	if len(sel.States) > 0 || len(sel.Nodes) == 1 || sel.Where != nil && sel.Where.Judged() {
 		f, err := Find(ctx, s, ref, sel)
 		if err != nil {
@@ -112,7 +113,7 @@ func ReadHosts(ctx context.Context, s *store.Store, ref environments.Ref, sel Se
 	return r, r.readBoots(ctx, s, ref)
 }
 
-func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref environments.Ref) error {
+func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref model.Ref) error {
 	boots, damaged, err := s.FirstBoots.List(ctx, ref)
 	r.FirstBoots, r.Damaged = boots, append(r.Damaged, damaged...)
 	if err == nil {
@@ -127,7 +128,7 @@ func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref environme
 }
 
 // BootsOf reads the unfinished first boots of those of some nodes that have not reported, by node. It reads nothing if each one has.
-func BootsOf(ctx context.Context, s *store.Store, ref environments.Ref, nodes []Node, now time.Time) (map[string]*FirstBoot, error) {
+func BootsOf(ctx context.Context, s *store.Store, ref model.Ref, nodes []Node, now time.Time) (map[string]*FirstBoot, error) {
 	if !slices.ContainsFunc(nodes, func(n Node) bool { return n.LastSeen == nil }) {
 		return nil, nil
 	}
@@ -148,7 +149,7 @@ func (s *Status) AddBoots(boots map[string]*FirstBoot) {
 }
 
 // narrow evaluates the expression of a selection.
-func (r *HostsRead) narrow(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, sel *Selection, now time.Time) (err error) {
+func (r *HostsRead) narrow(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, sel *Selection, now time.Time) (err error) {
 	*sel, r.Notes, err = Narrow(ctx, s, ref, f, *sel, now)
 	r.selected = sel.Has
 	return err
@@ -169,7 +170,7 @@ func Hosts(r HostsRead, now time.Time) []Host {
 		h, registered := r.Hosts[name]
 		if !registered {
 			h = agent.Host{Node: name, Role: called[name]}
-			if n, err := environments.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
+			if n, err := model.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
 				h.Role, h.Hostname = n.Role, n.Hostname()
 			}
 		}

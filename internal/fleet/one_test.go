@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -93,7 +94,7 @@ func (g *generate) node(node string, epoch agent.Epoch) {
 // Commands about one node read it alone: they must not show another state than those that read the whole fleet.
 func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 	t.Parallel()
-	server, ref, now := etcdtest.Start(t), environments.Ref{Environment: "dev"}, time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	server, ref, now := etcdtest.Start(t), model.Ref{Environment: "dev"}, time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +153,7 @@ func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 // A removed node needs a token, also if so many nodes were removed that their identities are listed at once.
 func TestRemovedNodesAreNamed(t *testing.T) {
 	t.Parallel()
-	server, ref := etcdtest.Start(t), environments.Ref{Environment: "dev"}
+	server, ref := etcdtest.Start(t), model.Ref{Environment: "dev"}
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +209,7 @@ func indented(v any) string {
 func TestUnreadableProvisioningHidesNoNode(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
-	st, ref := server.Admin(), environments.Ref{Environment: "dev"}
+	st, ref := server.Admin(), model.Ref{Environment: "dev"}
 	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 1}}}
 	if err := st.Environments.PutSpec(t.Context(), spec, 0); err != nil {
 		t.Fatal(err)

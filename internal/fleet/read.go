@@ -8,11 +8,12 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // FindEnvironment reads an environment that must exist. Its error suggests a similar name.
-func FindEnvironment(ctx context.Context, s *store.Environments, ref environments.Ref) (*environments.Environment, error) {
+func FindEnvironment(ctx context.Context, s *store.Environments, ref model.Ref) (*environments.Environment, error) {
 	e, _, err := s.Spec(ctx, ref)
 	if err != nil || e != nil {
 		return e, err
@@ -22,7 +23,7 @@ func FindEnvironment(ctx context.Context, s *store.Environments, ref environment
 		hint += " --stack " + ref.Stack
 	}
 	if known, err := s.List(ctx); err == nil {
-		if near := environments.SuggestName(ref.String(), known); near != "" {
+		if near := model.SuggestName(ref.String(), known); near != "" {
 			hint = "did you mean " + near + "?"
 		}
 	}
@@ -30,7 +31,7 @@ func FindEnvironment(ctx context.Context, s *store.Environments, ref environment
 }
 
 // FindNode reads one node of an environment, with point reads. Both must exist: the error suggests a similar name.
-func FindNode(ctx context.Context, s *store.Store, ref environments.Ref, node string) (store.FleetState, error) {
+func FindNode(ctx context.Context, s *store.Store, ref model.Ref, node string) (store.FleetState, error) {
 	f, err := s.Fleet.One(ctx, ref, node)
 	if err != nil {
 		return f, err
@@ -56,7 +57,7 @@ func FindNode(ctx context.Context, s *store.Store, ref environments.Ref, node st
 }
 
 // Find reads what a selection needs: one node with point reads, else the whole fleet. Its roles and nodes must exist.
-func Find(ctx context.Context, s *store.Store, ref environments.Ref, sel Selection) (store.FleetState, error) {
+func Find(ctx context.Context, s *store.Store, ref model.Ref, sel Selection) (store.FleetState, error) {
 	if len(sel.Nodes) == 1 {
 		return FindNode(ctx, s, ref, sel.Nodes[0])
 	}
@@ -79,7 +80,7 @@ const fewReads = 16
 
 // removals reads why nodes that reported are not on the host list. An unreadable identity, and one that the caller may not read,
 // leaves the reason open.
-func removals(ctx context.Context, s *store.Store, ref environments.Ref, f *store.FleetState) (err error) {
+func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.FleetState) (err error) {
 	var unlisted []string
 	for node := range f.Statuses {
 		if _, listed := f.Hosts[node]; !listed {
@@ -125,7 +126,7 @@ func JoinAgain(env, node string) string {
 }
 
 // Count reads an environment in numbers, with one read of everything that its nodes wrote. Its memory does not grow with their reports.
-func Count(ctx context.Context, s *store.Store, ref environments.Ref, now time.Time) (Tally, error) {
+func Count(ctx context.Context, s *store.Store, ref model.Ref, now time.Time) (Tally, error) {
 	t := newTally(now)
 	f, err := s.Fleet.Each(ctx, ref, now, t.add)
 	if err != nil {

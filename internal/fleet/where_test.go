@@ -11,6 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/where"
 )
@@ -27,7 +28,7 @@ func narrowed(t *testing.T, text string, published map[string]string, hosts int)
 		name := fmt.Sprintf("web%d", i+1)
 		f.Hosts[name] = agent.Host{Node: name, Role: "web"}
 	}
-	e := newEvaluation(t.Context(), Selection{Where: expression}, f, environments.Ref{Environment: "dev"}, time.Now())
+	e := newEvaluation(t.Context(), Selection{Where: expression}, f, model.Ref{Environment: "dev"}, time.Now())
 	for name, text := range published {
 		p, err := facts.Source{Facts: map[string]json.RawMessage{"os": json.RawMessage(text)}}.From(nil, time.Now())
 		if err != nil {

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 )
 
@@ -91,11 +92,11 @@ func (s Status) Divided() (lines []string) {
 func ServedWords(s agent.Served) string {
 	why := ""
 	switch s.Reason {
-	case string(environments.ChoiceMatched):
+	case string(settings.ChoiceMatched):
 		why = fmt.Sprintf(", because %s is %q", s.Criterion, s.Value)
-	case string(environments.ChoiceFallback):
+	case string(settings.ChoiceFallback):
 		why = ", the fallback"
-	case string(environments.ChoiceFailover):
+	case string(settings.ChoiceFailover):
 		why = ", because its own server did not answer"
 	}
 	code := "; its code cannot be told: the environment has no config_version"
@@ -384,7 +385,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 func oneLine(text agent.Prose) string { return strings.ReplaceAll(string(text), "\n", "; ") }
 
 // PauseSentence renders a pause of the provisioning of new machines.
-func PauseSentence(ref environments.Ref, by store.Revoked, now time.Time) string {
+func PauseSentence(ref model.Ref, by store.Revoked, now time.Time) string {
 	return fmt.Sprintf("%s paused the provisioning of %s %s, no new machine begins: %s\nrun `pulley nodes resume -e %[2]s` to continue it",
 		by.By, ref, cli.Ago(now, by.At), by.Why)
 }

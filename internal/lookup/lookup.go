@@ -21,11 +21,11 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/clip"
 	"pulley/internal/fleet"
 	"pulley/internal/hosts"
+	"pulley/internal/model"
 	"pulley/internal/publish"
 	"pulley/internal/puppet"
 	"pulley/internal/store"
@@ -57,7 +57,7 @@ type Answer struct {
 const deadline = 10 * time.Minute
 
 // Run answers a query. Its error names the cause: no Puppet on this machine, no published facts, a catalog that does not compile.
-func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (a Answer, err error) {
+func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query) (a Answer, err error) {
 	f, err := fleet.FindNode(ctx, s, ref, q.Node)
 	if err != nil {
 		return Answer{}, err
@@ -133,7 +133,7 @@ func certname(n fleet.NodeFacts, node string) string {
 }
 
 // layers writes the node's live data below root and returns its folder; "" without live data.
-func layers(ctx context.Context, s *store.Store, ref environments.Ref, job agent.Job, root string) (string, error) {
+func layers(ctx context.Context, s *store.Store, ref model.Ref, job agent.Job, root string) (string, error) {
 	if job.Target.Data == 0 {
 		return "", nil
 	}
@@ -197,7 +197,7 @@ func hide(data string, levels hieradata.Levels, g hieradata.Generation, contents
 }
 
 // seen writes the nodes that the node sees as the data file of its runs; "" if it sees none.
-func seen(ctx context.Context, s *store.Store, ref environments.Ref, job agent.Job, dir string) (string, error) {
+func seen(ctx context.Context, s *store.Store, ref model.Ref, job agent.Job, dir string) (string, error) {
 	view, err := hosts.ViewOf(job.Tree, job.Identity)
 	if err != nil || view == nil {
 		return "", err

@@ -13,6 +13,7 @@ import (
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 // operator applies files to a site, as `pulley env apply --yes` does.
@@ -24,7 +25,7 @@ type operator struct {
 	dies   func(*session, apply.Event) // may crash the program at an event
 }
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 func newOperator(t testing.TB) *operator {
 	site := newSim(dev, time.Now)

@@ -18,6 +18,7 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/watch"
+	"pulley/internal/model"
 )
 
 // player plays a story.
@@ -134,7 +135,7 @@ func (p *player) move(m move) error {
 		})
 	case "plant":
 		planted := p.site.plant(m.Name, p.site.mark())
-		if n, err := environments.ParseHostname(m.Name); err != nil || n.Stack != p.story.Stack {
+		if n, err := model.ParseHostname(m.Name); err != nil || n.Stack != p.story.Stack {
 			p.foreign = append(p.foreign, planted)
 		}
 	case "hold":
@@ -146,7 +147,7 @@ func (p *player) move(m move) error {
 // ours returns the machines with the fleet's mark and names of nodes.
 func (p *player) ours() (all []seen) {
 	for _, m := range p.site.machines() {
-		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.mark() && n.Stack == p.story.Stack {
+		if n, err := model.ParseHostname(m.Name); err == nil && m.Mark == p.site.mark() && n.Stack == p.story.Stack {
 			all = append(all, m)
 		}
 	}
@@ -155,7 +156,7 @@ func (p *player) ours() (all []seen) {
 
 // stacked returns the name of a node in the story's stack.
 func (p *player) stacked(node string) string {
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	if err != nil {
 		return node
 	}
@@ -164,7 +165,7 @@ func (p *player) stacked(node string) string {
 }
 
 func nodeOf(machine string) string {
-	n, err := environments.ParseHostname(machine)
+	n, err := model.ParseHostname(machine)
 	if err != nil {
 		return machine
 	}
@@ -385,7 +386,7 @@ func TestAppliesConvergeWhateverHappens(t *testing.T) {
 		s := drawStory(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) {
-			p := &player{operator: &operator{t: t, site: newSim(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
+			p := &player{operator: &operator{t: t, site: newSim(model.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
 			if err = p.play(); err != nil {
 				err = fmt.Errorf("%w\n%s\nthe story: %+v", err, strings.Join(p.site.Past(), "\n"), p.story)
 			}

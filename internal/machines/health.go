@@ -3,6 +3,7 @@ package machines
 import (
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // Health shows whether all nodes of an environment are registered and converged.
@@ -36,10 +37,10 @@ func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[s
 	for _, r := range e.Roles {
 		one := RoleHealth{Role: r.Name}
 		for num := 1; num <= r.Cardinality; num++ {
-			one.add(environments.Node{Role: r.Name, Num: num, Stack: e.Stack}.String(), hosts, views)
+			one.add(model.Node{Role: r.Name, Num: num, Stack: e.Stack}.String(), hosts, views)
 		}
 		for _, name := range r.Members {
-			if n, err := environments.ParseNode(name); err != nil || !e.Has(n) {
+			if n, err := model.ParseNode(name); err != nil || !e.Has(n) {
 				one.add(name, hosts, views)
 			}
 		}

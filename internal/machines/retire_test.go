@@ -12,6 +12,7 @@ import (
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 // A node must not be switched off with work on it while its hooks run, or after they failed.
@@ -244,7 +245,7 @@ func racked(e *environments.Environment, racks map[string]string) *environments.
 	e.Rollout.MaxUnavailable = map[string]int{"rack": 1}
 	e.ByNode = map[string]environments.NodeSettings{}
 	for node, rack := range racks {
-		if n, err := environments.ParseNode(node); err != nil || !e.Has(n) {
+		if n, err := model.ParseNode(node); err != nil || !e.Has(n) {
 			continue // its values are those of the stored environment
 		}
 		e.ByNode[node] = environments.NodeSettings{Attributes: map[string]string{"rack": rack}}
@@ -302,7 +303,7 @@ func TestRetireKeepsPlacesAvailable(t *testing.T) {
 func TestRetireWaitsForUnavailableNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		racks := map[string]string{"web1": "r1", "web2": "r1"}
-		quick := func(r *environments.Role) { r.Replace.Timeout = environments.Duration(5 * time.Minute) } // simulated nodes are silent after 20
+		quick := func(r *environments.Role) { r.Replace.Timeout = model.Duration(5 * time.Minute) } // simulated nodes are silent after 20
 		o := newOperator(t)
 		o.well(racked(fleet(role("web", 2, quick)), racks))
 		held := agent.Hold{Scope: "nodes/web1", Mode: agent.Stop, Who: "ann", Since: time.Now()}
@@ -389,7 +390,7 @@ func (s *sim) serves(node string) (ok bool) {
 func TestWaitingForAPlaceOccupiesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		racks := map[string]string{"web1": "r1", "web2": "r2", "web3": "r1"}
-		quick := func(r *environments.Role) { r.Replace.Timeout = environments.Duration(5 * time.Minute) }
+		quick := func(r *environments.Role) { r.Replace.Timeout = model.Duration(5 * time.Minute) }
 		o := newOperator(t)
 		o.well(racked(fleet(role("web", 3, quick)), racks))
 		o.site.holds["web1"] = agent.Hold{Scope: "nodes/web1", Mode: agent.Stop, Who: "ann", Since: time.Now()}

@@ -8,16 +8,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/drivers/conform"
+	"pulley/internal/model"
 	"pulley/internal/testbed/machinestest"
 )
 
 // Tests with the provider in memory would not hold for real ones if it were more tolerant.
 func TestSimIsConformingProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(environments.Ref{Environment: "dev"}, time.Now)
+		s := newSim(model.Ref{Environment: "dev"}, time.Now)
 		s.Latency = 100 * time.Millisecond
 		x := s.Open("ann", nil)
 		config := conform.Config{
@@ -74,7 +74,7 @@ func TestSimIsConformingProvider(t *testing.T) {
 // Tests with the fleet in memory would not hold for the one in etcd if the two differed.
 func TestSimKeepsContract(t *testing.T) {
 	machinestest.FleetContract(t, func(*testing.T) machinestest.Subject {
-		s := newSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
+		s := newSim(model.Ref{Environment: "dev", Stack: "t42"}, time.Now)
 		s.Demote()
 		admits := func(token string) bool { return s.Tokens()[token] != "" }
 		return machinestest.Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Report: s.Report, Admits: admits, LoseLock: func() { s.Open("bob", nil) }}

@@ -70,7 +70,7 @@ func (x *session) Unchanged(ctx context.Context, w machines.World) (same bool, e
 	return same, err
 }
 
-func (s *model) view(node string) agent.View {
+func (s *modelled) view(node string) agent.View {
 	d := agent.Desired{Default: s.target}
 	if h, ok := s.hosts[node]; ok {
 		d.Host = &h
@@ -173,7 +173,7 @@ func (x *session) put(r machines.Record, was *machines.Record, t machines.Token)
 }
 
 // revoke revokes a token, if id is one.
-func (s *model) revoke(id string) {
+func (s *modelled) revoke(id string) {
 	if t, ok := s.tokens[id]; ok {
 		s.tokens[id] = token{node: t.node, dead: true}
 	}
@@ -204,7 +204,7 @@ func (x *session) Drop(ctx context.Context, was machines.Record) error {
 }
 
 // forgets deletes the status of a retired node, unless the node is still in the host list.
-func (s *model) forgets(node string) {
+func (s *modelled) forgets(node string) {
 	_, listed := s.hosts[node]
 	if off := s.off[node]; listed || off != 0 && s.said[node] > off {
 		return
@@ -271,7 +271,7 @@ func (x *session) Ask(ctx context.Context, node string, q agent.Request) error {
 }
 
 // unlist removes a node from the host list; its record keeps that the node had joined.
-func (s *model) unlist(node string) {
+func (s *modelled) unlist(node string) {
 	if r, ok := s.records[node]; ok && r.Phase == machines.Made && s.hosts[node].Node != "" {
 		r.Joined = true
 		s.records[node] = r

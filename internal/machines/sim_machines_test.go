@@ -11,7 +11,7 @@ import (
 )
 
 // pass advances all machines to the present: they are built, join, converge, answer and end.
-func (s *model) pass() {
+func (s *modelled) pass() {
 	now := s.Now()
 	s.boxes = slices.DeleteFunc(s.boxes, func(b *box) bool { return !b.goneAt.IsZero() && !now.Before(b.goneAt) })
 	for _, b := range s.boxes {
@@ -19,10 +19,10 @@ func (s *model) pass() {
 	}
 }
 
-func (s *model) listed(b *box) bool { return !s.Now().Before(b.appears) }
+func (s *modelled) listed(b *box) bool { return !s.Now().Before(b.appears) }
 
 // live advances one machine.
-func (s *model) live(b *box, now time.Time) {
+func (s *modelled) live(b *box, now time.Time) {
 	if b.State == machines.Building && !now.Before(b.runs) {
 		b.State = machines.Running
 		switch b.fate {
@@ -51,7 +51,7 @@ func (s *model) live(b *box, now time.Time) {
 }
 
 // join adds a machine to the fleet, if its token is valid and its name is free.
-func (s *model) join(b *box, at time.Time) {
+func (s *modelled) join(b *box, at time.Time) {
 	t, ok := s.tokens[string(b.userdata)]
 	_, taken := s.hosts[t.node]
 	if !ok || t.dead || taken {
@@ -63,7 +63,7 @@ func (s *model) join(b *box, at time.Time) {
 }
 
 // report writes the node's status: once a minute, as real nodes do, and after a request.
-func (s *model) report(b *box, host agent.Host, now time.Time) {
+func (s *modelled) report(b *box, host agent.Host, now time.Time) {
 	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(reportInterval))
 	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}
 	if b.fate != noRun && !now.Before(b.converges) {

@@ -9,6 +9,7 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 // aim is the wanted state of a fleet. The oracle judges each act by it and by the true state of machines, never by data
@@ -35,7 +36,7 @@ const young = 2 * time.Minute
 const moment = 30 * time.Second
 
 // alive reports whether a machine runs, is the registered node, and reported lately.
-func (s *model) alive(b *box) bool {
+func (s *modelled) alive(b *box) bool {
 	h, listed := s.hosts[b.node]
 	st, reported := s.statuses[b.node]
 	return b.State == machines.Running && b.goneAt.IsZero() && b.joined && listed && h.MachineID == b.ID && reported && st.Machine == b.ID &&
@@ -44,7 +45,7 @@ func (s *model) alive(b *box) bool {
 
 // wants reports whether the aim has a node of this name, and its role.
 func (a aim) wants(node string) (environments.Role, bool) {
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	if a.Destroy || a.Want == nil || err != nil || !a.Want.Has(n) {
 		return environments.Role{}, false
 	}
@@ -120,7 +121,7 @@ func (x *session) mayEnd(b *box) {
 	if x.aim == nil || b.State == machines.Deleting {
 		return
 	}
-	n, err := environments.ParseHostname(b.Name)
+	n, err := model.ParseHostname(b.Name)
 	if err != nil {
 		return // reported already
 	}
@@ -206,7 +207,7 @@ func whyOf(p plan.Plan, v machines.Ref) string {
 // condemned reports whether the state of the world justifies the end of a machine.
 func (x *session) condemned(b *box, want *environments.Environment) bool {
 	s := x.site
-	n, err := environments.ParseHostname(b.Name)
+	n, err := model.ParseHostname(b.Name)
 	if err != nil || n.Stack != s.Ref.Stack {
 		return false
 	}

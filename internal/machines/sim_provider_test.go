@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // cloud is the provider of one session with one mark.
@@ -104,7 +104,7 @@ func (c cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine
 }
 
 // shown returns a machine as this provider reports it.
-func (s *model) shown(m machines.Machine) machines.Machine {
+func (s *modelled) shown(m machines.Machine) machines.Machine {
 	if s.NoIDs {
 		m.ID = ""
 	}
@@ -113,7 +113,7 @@ func (s *model) shown(m machines.Machine) machines.Machine {
 
 // accepts refuses the orders that a cloud refuses.
 func (c cloud) accepts(o machines.Order, f fault) error {
-	_, err := environments.ParseHostname(o.Name)
+	_, err := model.ParseHostname(o.Name)
 	switch {
 	case f == refuses:
 		return fmt.Errorf("%w: not accepted", machines.ErrRefused)
@@ -141,7 +141,7 @@ func (c cloud) claimed(o machines.Order) {
 	}
 }
 
-func (s *model) box(o machines.Order, mark machines.Mark) *box {
+func (s *modelled) box(o machines.Order, mark machines.Mark) *box {
 	s.count++
 	now := s.Now()
 	spread := time.Duration(sha256.Sum256(fmt.Append(nil, s.count))[0]) * time.Second / 16
@@ -195,7 +195,7 @@ func (c cloud) approved(b *box) {
 	if !named && !ordered {
 		x.site.violated("machine %s (%s, %s) was deleted, and approved to were %v", b.Name, b.ID, b.State, x.approved)
 	}
-	n, err := environments.ParseHostname(b.Name)
+	n, err := model.ParseHostname(b.Name)
 	if err != nil {
 		x.site.violated("machine %q was deleted, whose name is not a node's", b.Name)
 	}
@@ -212,7 +212,7 @@ func (c cloud) approved(b *box) {
 }
 
 func roleOf(node string) string {
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	if err != nil {
 		return ""
 	}

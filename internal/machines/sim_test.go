@@ -11,16 +11,17 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // sim is a fleet in memory: its keys in etcd, and a provider with its machines and foreign ones. Machines boot, join,
 // converge and die as time passes, with every known fault: each call first advances them to the present. Sim must never
 // be more tolerant than the systems that it replaces: TestSimKeepsContract, TestSimIsConformingProvider.
-type sim struct{ model }
+type sim struct{ modelled }
 
-// model is the state of a Sim; its methods need the lock.
-type model struct {
-	Ref       environments.Ref
+// modelled is the state of a Sim; its methods need the lock.
+type modelled struct {
+	Ref       model.Ref
 	Now       func() time.Time
 	Latency   time.Duration           // of each call
 	Trouble   func(call string) fault // is called at each call and returns its fault; nil: no faults
@@ -97,8 +98,8 @@ type box struct {
 }
 
 // newSim returns an empty Sim with a promoted release.
-func newSim(ref environments.Ref, now func() time.Time) *sim {
-	return &sim{model{
+func newSim(ref model.Ref, now func() time.Time) *sim {
+	return &sim{modelled{
 		Ref: ref, Now: now, target: agent.Target{Release: "1.0.0", Tree: "aa"},
 		records: map[string]machines.Record{}, hosts: map[string]agent.Host{}, holds: map[string]agent.Hold{}, statuses: map[string]agent.Status{},
 		answers: map[string]string{}, tokens: map[string]token{}, said: map[string]int{}, off: map[string]int{}, booked: map[string]time.Time{},
@@ -107,7 +108,7 @@ func newSim(ref environments.Ref, now func() time.Time) *sim {
 }
 
 // hidden reports whether a list omits an existing machine; with byName, whether other calls do, too.
-func (s *model) hidden(b *box, byName bool) bool {
+func (s *modelled) hidden(b *box, byName bool) bool {
 	if !s.Now().Before(s.hidesTo) {
 		return false
 	}
@@ -122,7 +123,7 @@ func (s *model) hidden(b *box, byName bool) bool {
 	return false
 }
 
-func (s *model) moment() int {
+func (s *modelled) moment() int {
 	s.moments++
 	return s.moments
 }
@@ -132,7 +133,7 @@ func (s *sim) mark() machines.Mark {
 	return machines.Mark{Owner: "0123456789abcdef", Fleet: s.Ref.String()}
 }
 
-func (s *model) locked(f func()) {
+func (s *modelled) locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pass()
@@ -140,13 +141,13 @@ func (s *model) locked(f func()) {
 }
 
 // violated records a violation of a rule.
-func (s *model) violated(format string, args ...any) {
+func (s *modelled) violated(format string, args ...any) {
 	s.note("WRONG: "+format, args...)
 	s.wrong = append(s.wrong, fmt.Sprintf(format, args...))
 }
 
 // remembers records an event, for the analysis of a violation.
-func (s *model) note(format string, args ...any) {
+func (s *modelled) note(format string, args ...any) {
 	const most = 80
 	if len(s.wrong) > 0 {
 		return // later events do not explain the violation
@@ -225,7 +226,7 @@ func (s *sim) held(node string) (h agent.Hold) {
 	return h
 }
 
-func (s *model) fault(call string) fault {
+func (s *modelled) fault(call string) fault {
 	if s.Trouble == nil {
 		return none
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -56,7 +56,7 @@ type Notifier struct {
 
 	mu        sync.Mutex
 	recent    map[string]count
-	announced map[environments.Ref]announced
+	announced map[model.Ref]announced
 }
 
 // count is the number of notices of a subject since a time.
@@ -79,12 +79,12 @@ func New(c Config) (*Notifier, error) {
 	}
 	return &Notifier{
 		Config: c, senders: senders, queue: make(chan store.Notice, maxWaiting), firstRetry: firstRetry, recent: map[string]count{},
-		announced: map[environments.Ref]announced{},
+		announced: map[model.Ref]announced{},
 	}, nil
 }
 
 // FirstBoot sends a notice if a first boot has finished or failed at a step. It never blocks.
-func (n *Notifier) FirstBoot(ref environments.Ref, b store.FirstBoot) {
+func (n *Notifier) FirstBoot(ref model.Ref, b store.FirstBoot) {
 	switch {
 	case !b.Finished.IsZero():
 		n.ofBoot(store.FirstBootFinished, ref, b, "")
@@ -94,11 +94,11 @@ func (n *Notifier) FirstBoot(ref environments.Ref, b store.FirstBoot) {
 }
 
 // Stalled sends a notice of a first boot that is silent. It never blocks.
-func (n *Notifier) Stalled(ref environments.Ref, b store.FirstBoot) {
+func (n *Notifier) Stalled(ref model.Ref, b store.FirstBoot) {
 	n.ofBoot(store.FirstBootStalled, ref, b, b.Step)
 }
 
-func (n *Notifier) ofBoot(kind store.NoticeKind, ref environments.Ref, b store.FirstBoot, step string) {
+func (n *Notifier) ofBoot(kind store.NoticeKind, ref model.Ref, b store.FirstBoot, step string) {
 	notice := store.Notice{
 		ID: id(kind, ref, b.Machine, b.Started.UTC().Format(time.RFC3339), step), Kind: kind, Environment: ref.String(),
 		Node: b.Node, Machine: b.Machine, Step: step, Since: b.Heard, Problem: b.Error,
@@ -114,7 +114,7 @@ func (n *Notifier) ofBoot(kind store.NoticeKind, ref environments.Ref, b store.F
 }
 
 // DuplicateRefused sends a notice of a duplicate machine that requested a node's name. It never blocks.
-func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.Duplicate) {
+func (n *Notifier) DuplicateRefused(ref model.Ref, node string, c store.Duplicate) {
 	kind := store.DuplicateRefused
 	n.send(store.Notice{
 		ID: id(kind, ref, node, c.Machine, c.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(),
@@ -123,7 +123,7 @@ func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.D
 }
 
 // SecretsGiven sends a notice of a machine that joined, and can decrypt secrets from then on. It never blocks.
-func (n *Notifier) SecretsGiven(ref environments.Ref, i store.Identity, from string) {
+func (n *Notifier) SecretsGiven(ref model.Ref, i store.Identity, from string) {
 	kind := store.SecretsGiven
 	n.send(store.Notice{
 		ID: id(kind, ref, i.Node, i.Incarnation), Kind: kind, Environment: ref.String(), Node: i.Node, Machine: i.Machine, From: from, Token: i.Token, Operator: i.By,
@@ -131,13 +131,13 @@ func (n *Notifier) SecretsGiven(ref environments.Ref, i store.Identity, from str
 }
 
 // DuplicateRuns sends a notice of two machines that run as one node. It never blocks.
-func (n *Notifier) DuplicateRuns(ref environments.Ref, node string, boots [2]string) {
+func (n *Notifier) DuplicateRuns(ref model.Ref, node string, boots [2]string) {
 	kind := store.DuplicateRuns
 	n.send(store.Notice{ID: id(kind, ref, node, boots[0], boots[1]), Kind: kind, Environment: ref.String(), Node: node, Boots: boots[:]}, "")
 }
 
 // Flood sends a notice of a node that writes too much. It never blocks.
-func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
+func (n *Notifier) Flood(ref model.Ref, f store.Flood) {
 	kind := store.NodeFloods
 	n.send(store.Notice{
 		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes, Calls: f.Calls, Shown: f.Shown,
@@ -146,20 +146,20 @@ func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
 
 // Rollout sends a notice of a staged rollout. what tells two events of one kind apart, and text describes the event. It never
 // blocks.
-func (n *Notifier) Rollout(ref environments.Ref, kind store.NoticeKind, p *rollout.Plan, what, text string) {
+func (n *Notifier) Rollout(ref model.Ref, kind store.NoticeKind, p *rollout.Plan, what, text string) {
 	n.send(store.Notice{
 		ID: id(kind, ref, p.ID, p.Nonce, what), Kind: kind, Environment: ref.String(), Rollout: p.ID, Problem: agent.Prose(text),
 	}, ref.String()+" "+p.ID+p.Nonce)
 }
 
 // HoldEnded sends a notice of a hold that its time ended. It never blocks.
-func (n *Notifier) HoldEnded(ref environments.Ref, h agent.Hold) {
+func (n *Notifier) HoldEnded(ref model.Ref, h agent.Hold) {
 	kind := store.HoldEnded
 	n.send(store.Notice{ID: id(kind, ref, h.Scope, h.Until.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Hold: &h}, "")
 }
 
 // WentBack sends a notice of an environment whose etcd went back in time. It never blocks.
-func (n *Notifier) WentBack(ref environments.Ref, epoch agent.Epoch) {
+func (n *Notifier) WentBack(ref model.Ref, epoch agent.Epoch) {
 	kind := store.WentBack
 	n.send(store.Notice{ID: id(kind, ref, fmt.Sprint(epoch)), Kind: kind, Environment: ref.String()}, "")
 }
@@ -168,21 +168,21 @@ func (n *Notifier) WentBack(ref environments.Ref, epoch agent.Epoch) {
 // operator at its limit. It never blocks.
 func (n *Notifier) ConnectionsRefused(of store.Notice) {
 	of.Kind = store.ConnectionsRefused
-	of.ID = id(of.Kind, environments.Ref{}, of.Listener, of.Environment, of.Node, of.Operator, n.hour())
+	of.ID = id(of.Kind, model.Ref{}, of.Listener, of.Environment, of.Node, of.Operator, n.hour())
 	n.send(of, "")
 }
 
 // CallsRefused sends a notice of an operator whose calls etcd refuses. It never blocks.
 func (n *Notifier) CallsRefused(operator string, calls int64) {
 	kind := store.CallsRefused
-	n.send(store.Notice{ID: id(kind, environments.Ref{}, operator, n.hour()), Kind: kind, Operator: operator, Calls: calls}, "")
+	n.send(store.Notice{ID: id(kind, model.Ref{}, operator, n.hour()), Kind: kind, Operator: operator, Calls: calls}, "")
 }
 
 // hour makes the ID of a notice that repeats while its cause lasts.
 func (n *Notifier) hour() string { return n.Now().UTC().Truncate(repeatEvery).Format(time.RFC3339) }
 
 // id returns the same text for the same event.
-func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
+func id(kind store.NoticeKind, ref model.Ref, parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{ref.String()}, parts...), "\x00")))
 	return string(kind) + "-" + hex.EncodeToString(sum[:8])
 }

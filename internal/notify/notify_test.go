@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
@@ -27,7 +27,7 @@ type receiver struct {
 	tries int
 }
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 func open(t *testing.T) *store.Store {
 	t.Helper()
@@ -290,7 +290,7 @@ func TestNoticesOfOneNodeOrTokenAreLimited(t *testing.T) {
 func TestNumberOfATroubleIsOneKey(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	ref := environments.Ref{Environment: "dev"}
+	ref := model.Ref{Environment: "dev"}
 	trouble := Trouble{Kind: store.NodesFail, Cause: "c", Count: 1, Stuck: true}
 	known := []store.Notice{{Kind: store.NodesFail, Environment: "dev", Cause: trouble.ID(ref), Number: 1, Count: 1, At: at}}
 	kinds := []store.NoticeKind{store.NodesFail}

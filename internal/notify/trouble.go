@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -29,7 +29,7 @@ type Trouble struct {
 }
 
 // ID is the same for the same trouble, in every serve. That of nodes that fail does not change when they are stuck.
-func (t Trouble) ID(ref environments.Ref) string { return id(t.Kind, ref, t.Release, t.Cause) }
+func (t Trouble) ID(ref model.Ref) string { return id(t.Kind, ref, t.Release, t.Cause) }
 
 // announced are the notices of the troubles of an environment, or of the fleet, as etcd had them.
 type announced struct {
@@ -42,7 +42,7 @@ const announcedKept = 5 * time.Minute
 
 // Troubles sends a notice of each trouble that began, has ten times as many nodes, or is stuck, since the last notice of it; and of each one of
 // these kinds that ended, unless it lasts. It does not block for receivers.
-func (n *Notifier) Troubles(ctx context.Context, ref environments.Ref, kinds []store.NoticeKind, now []Trouble, lasts func(id string) bool) error {
+func (n *Notifier) Troubles(ctx context.Context, ref model.Ref, kinds []store.NoticeKind, now []Trouble, lasts func(id string) bool) error {
 	if len(n.senders) == 0 {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (n *Notifier) Troubles(ctx context.Context, ref environments.Ref, kinds []s
 }
 
 // due returns the notices that troubles call for after those that were announced.
-func due(ref environments.Ref, kinds []store.NoticeKind, now []Trouble, lasts func(string) bool, known []store.Notice, at time.Time) (all []store.Notice) {
+func due(ref model.Ref, kinds []store.NoticeKind, now []Trouble, lasts func(string) bool, known []store.Notice, at time.Time) (all []store.Notice) {
 	last, lately := map[string]store.Notice{}, map[string]int{}
 	for _, notice := range known {
 		if notice.Number > last[notice.Cause].Number {
@@ -168,7 +168,7 @@ func in(n store.Notice) string {
 
 // Drifted sends a notice of nodes that something else than Pulley changed, and that their runs corrected: one a day for each resource. more is the
 // number of other resources of one run. It reports whether the notice is queued, and never blocks.
-func (n *Notifier) Drifted(ref environments.Ref, resource string, more int, nodes []string) bool {
+func (n *Notifier) Drifted(ref model.Ref, resource string, more int, nodes []string) bool {
 	kind := store.NodesDrifted
 	text := resource
 	if strings.HasPrefix(resource, "Exec[") {
@@ -185,7 +185,7 @@ func (n *Notifier) Drifted(ref environments.Ref, resource string, more int, node
 
 // Removed sends a notice of nodes that one operator removed for one reason, within the minute that began at r.At. It reports whether
 // the notice is queued, and never blocks.
-func (n *Notifier) Removed(ref environments.Ref, r store.Removal, nodes []string) bool {
+func (n *Notifier) Removed(ref model.Ref, r store.Removal, nodes []string) bool {
 	kind := store.NodesRemoved
 	why := agent.Prose(strings.TrimSuffix("by "+r.By+": "+string(r.Why), ": "))
 	if r.Left {

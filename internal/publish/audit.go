@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
 	"pulley/internal/release/trust"
@@ -117,7 +117,7 @@ func (a Audit) Remedies() []string {
 // Trust selects the signatures that an audit verifies: those for one environment.
 type Trust struct {
 	Signers     *trust.Signers
-	Environment environments.Ref
+	Environment model.Ref
 	Now         time.Time
 }
 
@@ -473,7 +473,7 @@ func (a *audit) data(ctx context.Context) error {
 		return err
 	}
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // not a key of Pulley
 		}
@@ -487,7 +487,7 @@ func (a *audit) data(ctx context.Context) error {
 	return nil
 }
 
-func (a *audit) dataOf(ctx context.Context, ref environments.Ref) error {
+func (a *audit) dataOf(ctx context.Context, ref model.Ref) error {
 	digests, wanted, err := generationsOf(ctx, a.store, ref)
 	if err != nil {
 		return err
@@ -541,7 +541,7 @@ func (a *audit) dataOf(ctx context.Context, ref environments.Ref) error {
 
 // generationsOf returns the digests of the generations in an environment's history and targets, and the generations
 // that a target uses now.
-func generationsOf(ctx context.Context, s *store.Store, ref environments.Ref) (digests map[agent.Generation]string, wanted map[agent.Generation]bool, err error) {
+func generationsOf(ctx context.Context, s *store.Store, ref model.Ref) (digests map[agent.Generation]string, wanted map[agent.Generation]bool, err error) {
 	d, err := s.Targets.Desires(ctx, ref)
 	if err != nil {
 		return nil, nil, err

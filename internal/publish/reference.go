@@ -11,6 +11,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/puppet"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/release/content"
 )
 
@@ -28,7 +29,7 @@ func (r Reference) Check() error {
 	if r.Server == "" {
 		return nil
 	}
-	if _, err := environments.ParsePuppetServer(r.Server); err != nil {
+	if _, err := settings.ParsePuppetServer(r.Server); err != nil {
 		return fmt.Errorf("cannot name a Puppet server: %w", err)
 	}
 	return nil

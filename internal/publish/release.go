@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/publish/source"
 	"pulley/internal/release/content"
@@ -167,7 +167,7 @@ func (f *Folder) record(w Wish) store.Release {
 		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), FirstCommit: facts.First, At: w.At.UTC().Truncate(time.Second),
 	}
 	for _, e := range f.Manifest.Entries {
-		ref, err := environments.ParseRef(strings.TrimSuffix(path.Base(e.Path), path.Ext(e.Path)))
+		ref, err := model.ParseRef(strings.TrimSuffix(path.Base(e.Path), path.Ext(e.Path)))
 		if err == nil && ref.Stack == "" && controlrepo.IsEnvironment(e.Path) {
 			r.Environments = append(r.Environments, ref.Environment)
 		}

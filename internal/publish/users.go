@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -71,7 +71,7 @@ func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 	shown := Shown{List(r, withdrawn), []User{}}
 	var problems []error
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // not an environment's key
 		}

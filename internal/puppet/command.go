@@ -14,10 +14,10 @@ import (
 	"unicode"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/child"
 	"pulley/internal/facts"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/shellquote"
 )
 
@@ -412,7 +412,7 @@ func (p *Puppet) puppetConf(job agent.Job, core bool, in inputs, node [][2]strin
 		{"codedir", filepath.Join(dir, "code")}, // $codedir/environments/$environment is the release, as everywhere
 		{"environmentpath", filepath.Join(dir, "code", "environments")},
 		{"libdir", filepath.Join(dir, "lib")},
-		{"factpath", environments.FactPath(filepath.Join(dir, "lib", "facter"), in.settings)},
+		{"factpath", settings.FactPath(filepath.Join(dir, "lib", "facter"), in.settings)},
 		{"pluginfactdest", filepath.Join(dir, "facts.d")},
 		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
 		{"ssldir", filepath.Join(own, "ssl")},

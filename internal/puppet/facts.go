@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/facts"
+	"pulley/internal/puppet/settings"
 )
 
 // runFacts is the file in a run's folder where the terminus leaves the facts.
@@ -163,7 +163,7 @@ func (p *Puppet) gather(ctx context.Context, id agent.Identity, tree string) err
 		if err != nil {
 			return err
 		}
-		args = append(args, "--factpath", environments.FactPath(filepath.Join(plugins, "facter"), given))
+		args = append(args, "--factpath", settings.FactPath(filepath.Join(plugins, "facter"), given))
 	}
 	quiet := *p
 	quiet.Deadline, quiet.Stdout, quiet.seen = inquiryDeadline, nil, "" // a run may have asked

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/environments"
 	"pulley/internal/bounded"
+	"pulley/internal/puppet/settings"
 )
 
 // replaced are the settings by which a machine or a repository classifies nodes, or finds code and data, and that Pulley sets itself; with
@@ -24,7 +24,7 @@ func LostSettings(own, run map[string]string) []string {
 	var lost []string
 	for _, name := range slices.Sorted(maps.Keys(own)) {
 		value := own[name]
-		usual, changes := environments.CatalogSettings[name]
+		usual, changes := settings.CatalogSettings[name]
 		instead, ours := replaced[name]
 		switch {
 		case value == "", !changes && !ours, changes && value == usual, ours && value == instead, value == run[name] && !ours:

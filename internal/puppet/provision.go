@@ -5,15 +5,15 @@ import (
 	"errors"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/puppet/settings"
 )
 
 // ServedNode is what the release of a node says about its Puppet server.
 type ServedNode struct {
 	Environment string // of the server
-	Settings    environments.PuppetSettings
-	Server      environments.PuppetServer
-	Choice      environments.Choice // without a server, the reason
+	Settings    settings.PuppetSettings
+	Server      settings.PuppetServer
+	Choice      settings.Choice // without a server, the reason
 }
 
 // ServedNode returns what the job's release says about the Puppet server of its node; nil if the release has its code.

@@ -10,8 +10,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/environments"
 	"pulley/internal/bounded"
+	"pulley/internal/puppet/settings"
 )
 
 // LiveData is the position of live data in a release's hierarchy.
@@ -104,7 +104,7 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 				return s, &ReleaseError{Err: fmt.Errorf("line %d: puppet_environment is %q, not the name of a Puppet environment: lower-case letters, digits and _ only", value.Line, value.Value)}
 			}
 		case "puppet_server":
-			if _, err := environments.ParsePuppetServer(value.Value); err != nil {
+			if _, err := settings.ParsePuppetServer(value.Value); err != nil {
 				return s, &ReleaseError{Err: fmt.Errorf("line %d: puppet_server: %w", value.Line, err)}
 			}
 			s.PuppetServer = value.Value

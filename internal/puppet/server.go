@@ -23,9 +23,9 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/child"
 	"pulley/internal/facts"
+	"pulley/internal/puppet/settings"
 )
 
 // addresses makes Puppet connect to an address while it verifies the name in the server's certificate. It is a terminus, because
@@ -38,13 +38,13 @@ var addresses []byte
 type served struct {
 	environment string
 	settings    map[string]string // of Puppet
-	choice      environments.Choice
+	choice      settings.Choice
 	servers     []namedServer // in the order in which the node tries them
 }
 
 type namedServer struct {
 	name string
-	environments.PuppetServer
+	settings.PuppetServer
 }
 
 // servedBy returns what the release of a job says about Puppet servers; nil if the release has its code. The problem is that of
@@ -64,8 +64,8 @@ func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.P
 	}
 	s.settings = of.Settings
 	if release.PuppetServer != "" {
-		server, err := environments.ParsePuppetServer(release.PuppetServer)
-		s.servers, s.choice = []namedServer{{release.PuppetServer, server}}, environments.Choice{Server: release.PuppetServer, Reason: environments.ChoiceRelease}
+		server, err := settings.ParsePuppetServer(release.PuppetServer)
+		s.servers, s.choice = []namedServer{{release.PuppetServer, server}}, settings.Choice{Server: release.PuppetServer, Reason: settings.ChoiceRelease}
 		return s, nil, err
 	}
 	if len(of.Servers) == 0 {
@@ -87,7 +87,7 @@ func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.P
 
 // puppetSettings reads `puppet` of the environment file of the release. Unlike package environments, it ignores unknown keys: a
 // newer file may have them.
-func puppetSettings(job agent.Job) (s environments.PuppetSettings, name string, root *yaml.Node, err error) {
+func puppetSettings(job agent.Job) (s settings.PuppetSettings, name string, root *yaml.Node, err error) {
 	name, root, err = environmentFile(job, mentionsPuppet)
 	part := entry(root, "puppet")
 	if err != nil || part == nil {
@@ -123,7 +123,7 @@ func givenSettings(job agent.Job) (map[string]string, error) {
 func settingsOf(name string, root *yaml.Node) (map[string]string, error) {
 	given, err := texts(entry(root, "puppet", "settings"), "puppet.settings")
 	for setting, value := range given {
-		if flaw := environments.SettingFlaw(setting); flaw != nil && err == nil {
+		if flaw := settings.SettingFlaw(setting); flaw != nil && err == nil {
 			err = fmt.Errorf("puppet.settings.%s: %s: %s", setting, flaw.Problem, flaw.Advice)
 		}
 		if strings.ContainsAny(value, "\n\r\x00") && err == nil {
@@ -167,7 +167,7 @@ func attributesOf(job agent.Job, root *yaml.Node) func(name string) string {
 
 // criteria returns the values of the criteria: attributes, else facts. It gathers the facts if a criterion needs them and the node
 // never did.
-func (p *Puppet) criteria(ctx context.Context, job agent.Job, of environments.PuppetSettings, attribute func(string) string) (func(string) string, error) {
+func (p *Puppet) criteria(ctx context.Context, job agent.Job, of settings.PuppetSettings, attribute func(string) string) (func(string) string, error) {
 	var known []byte
 	if slices.ContainsFunc(of.Choose, func(criterion string) bool { return attribute(criterion) == "" }) {
 		var err error
@@ -202,7 +202,7 @@ func (p *Puppet) Reach(ctx context.Context, job agent.Job) *agent.Problem {
 
 // answering returns the first of the servers that answers. The problem is that of the node's own server if it does not fail by
 // its certificate, else that of the first server.
-func (p *Puppet) answering(ctx context.Context, job agent.Job, s *served) (namedServer, environments.Choice, *agent.Problem) {
+func (p *Puppet) answering(ctx context.Context, job agent.Job, s *served) (namedServer, settings.Choice, *agent.Problem) {
 	identity, cas, problem := p.serverIdentity(job.Certname, time.Now())
 	if problem != nil {
 		return namedServer{}, s.choice, problem
@@ -214,7 +214,7 @@ func (p *Puppet) answering(ctx context.Context, job agent.Job, s *served) (named
 		if problem == nil {
 			choice := s.choice
 			if i > 0 {
-				choice = environments.Choice{Server: server.name, Reason: environments.ChoiceFailover}
+				choice = settings.Choice{Server: server.name, Reason: settings.ChoiceFailover}
 			}
 			return server, choice, nil
 		}
@@ -435,10 +435,10 @@ func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, ser
 	b.WriteString(confHeader)
 	writeGiven(&b, more)
 	p.writeSettings(&b, job, core, own, [][2]string{
-		{"serverport", strconv.Itoa(cmp.Or(server.Port, environments.DefaultPort))},
+		{"serverport", strconv.Itoa(cmp.Or(server.Port, settings.DefaultPort))},
 		{"ssldir", p.sslDir()},
 		{"route_file", filepath.Join(p.seenDir(job.ID), "conf", "routes.yaml")},
-		{"factpath", environments.FactPath(environments.AgentFacts, more)},
+		{"factpath", settings.FactPath(settings.AgentFacts, more)},
 		{"codedir", filepath.Join(own, "code")},
 		{"manage_internal_file_permissions", "false"}, // the key stays readable for root only
 		{"noop", "false"},

@@ -18,6 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
+	"pulley/internal/puppet/settings"
 )
 
 // DeployFile is the file in the root of a release that names its commit, in r10k's format. Scripts of config_version
@@ -96,6 +97,7 @@ var (
 	confOption  = regexp.MustCompile(`^\s*(?:(?:owner|group)\s*=\s*\w+|mode\s*=\s*\d+)\s*$`)
 	confTimeout = regexp.MustCompile(`^(?:\d+[ydhms]?|unlimited)$`)
 	confName    = regexp.MustCompile(`\$\w+`)
+	confValue   = regexp.MustCompile(`\$(\w+)|\$\{(\w+)\}`) // as Puppet::Settings::ChainedValues replaces it
 )
 
 // environmentSettings are those that Puppet reads in environment.conf.
@@ -179,8 +181,15 @@ func (c *ConfLine) take(name string, before []ConfLine) {
 				c.Refused = name + " is a boolean"
 			}
 		}
-		if strings.Contains(c.Value, "\x00") && slices.Contains([]string{"modulepath", "manifest", "config_version"}, name) {
-			c.Refused = name + " contains a NUL byte"
+		if slices.Contains([]string{"modulepath", "manifest", "config_version"}, name) {
+			if strings.Contains(c.Value, "\x00") {
+				c.Refused = name + " contains a NUL byte"
+			}
+			for _, variable := range confValue.FindAllStringSubmatch(c.Value, -1) {
+				if v := cmp.Or(variable[1], variable[2]); !settings.Known(v) {
+					c.Refused = name + " contains " + variable[0] + ", and Puppet has no setting " + clip.Text(v, maxVersion)
+				}
+			}
 		}
 		if name == "environment_timeout" && !confTimeout.MatchString(c.Value) {
 			c.Refused = name + " is no number of seconds, as 5m, and not unlimited"

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/pki"
 	"pulley/internal/pki/connect"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/testbed/puppetservertest"
 )
@@ -429,7 +429,7 @@ func TestCheckFindsFaults(t *testing.T) {
 	site := shared.Site(t)
 	site.Up(t)
 	ctx := t.Context()
-	settings := &environments.PuppetSettings{CA: environments.PuppetCA{URL: site.First.URL()}, Servers: map[string]environments.PuppetServer{
+	settings := &settings.PuppetSettings{CA: settings.PuppetCA{URL: site.First.URL()}, Servers: map[string]settings.PuppetServer{
 		"eu1": {Address: site.First.Address}, "us1": {Address: site.Second.Address, Name: puppetservertest.SecondName},
 	}}
 	site.Put(t, "checked", "manifests/site.pp", "notify { $facts['color']: }\n")

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/puppet/settings"
 )
 
 // Site is the Puppet servers and the CAs of an environment file, each with a client.
@@ -23,7 +23,7 @@ type Server struct {
 }
 
 // Open returns clients of the servers and CAs of an environment file. It connects to none.
-func Open(p *environments.PuppetSettings, own Credentials, now func() time.Time) (Site, error) {
+func Open(p *settings.PuppetSettings, own Credentials, now func() time.Time) (Site, error) {
 	var s Site
 	var err error
 	for _, name := range slices.Sorted(maps.Keys(p.Servers)) {
@@ -50,7 +50,7 @@ func Open(p *environments.PuppetSettings, own Credentials, now func() time.Time)
 }
 
 // OpenCA returns a client of the CA at a URL. A CA on one of the servers has that server's name in its certificate.
-func OpenCA(p *environments.PuppetSettings, address string, own Credentials, now func() time.Time) (*Client, error) {
+func OpenCA(p *settings.PuppetSettings, address string, own Credentials, now func() time.Time) (*Client, error) {
 	c, err := NewNamed(address, p.NameAt(address), own, now)
 	if err == nil {
 		c.isServer = p.IsServer

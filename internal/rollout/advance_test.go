@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 var (
@@ -204,7 +204,7 @@ func TestAdvanceStops(t *testing.T) {
 		change(&p)
 		return p
 	}
-	minute, hour := environments.Duration(time.Minute), environments.Duration(time.Hour)
+	minute, hour := model.Duration(time.Minute), model.Duration(time.Hour)
 	for _, c := range []struct {
 		name   string
 		policy Policy
@@ -433,7 +433,7 @@ func TestAdvanceForgetsPlacesOfFormerMachines(t *testing.T) {
 // TestAdvanceStallsForAnOperator: without it, a rollout waits for ever for one held node, or for a place, and nobody hears of it.
 func TestAdvanceStallsForAnOperator(t *testing.T) {
 	t.Parallel()
-	hour := environments.Duration(time.Hour)
+	hour := model.Duration(time.Hour)
 	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "2", Deadline: hour, Progress: 2 * hour}).settle()
 	b.edit("web1", func(n *Node) { n.View.State = agent.Held })
 	b.reports("ok", "web2").after(time.Hour - time.Second).is("advancing; ordered web1; 1 done; waits for held")
@@ -574,7 +574,7 @@ func TestAdvanceCountsReplacedMachines(t *testing.T) {
 // time outside is no lack of progress.
 func TestAdvanceWaitsForWindow(t *testing.T) {
 	t.Parallel()
-	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Windows: []string{"daily 22:00-23:00 UTC"}, Settle: environments.Duration(time.Minute)})
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Windows: []string{"daily 22:00-23:00 UTC"}, Settle: model.Duration(time.Minute)})
 	at := func(clock string) *bench {
 		h, err := time.ParseDuration(clock)
 		if err != nil {
@@ -622,7 +622,7 @@ func TestAdvanceWaitsForWindow(t *testing.T) {
 // that blocks for too long pauses it.
 func TestAdvanceAsksGates(t *testing.T) {
 	t.Parallel()
-	b := begin(t, "web*2", Policy{Canaries: "1", Batch: "1", Gates: []string{"errors", "smoke"}, Progress: environments.Duration(time.Hour)})
+	b := begin(t, "web*2", Policy{Canaries: "1", Batch: "1", Gates: []string{"errors", "smoke"}, Progress: model.Duration(time.Hour)})
 	answer := func(errors, smoke AnswerCode) *bench {
 		b.o.Answers = map[string]Answer{"errors": {Code: errors, Text: "503", At: b.now}, "smoke": {Code: smoke, At: b.now}}
 		return b
@@ -677,7 +677,7 @@ func TestStateComesFirst(t *testing.T) {
 // TestSlotOfARunningNodeIsNeverFree: a deletion must not be ordered while the last status is that of a run.
 func TestSlotOfARunningNodeIsNeverFree(t *testing.T) {
 	t.Parallel()
-	b := begin(t, "web*1", Policy{Deadline: environments.Duration(time.Minute)}).settle()
+	b := begin(t, "web*1", Policy{Deadline: model.Duration(time.Minute)}).settle()
 	step := Advance(b.plan, b.state, b.o, b.now.Add(time.Hour))
 	if step.State == nil || step.State.Slots["web1"].State != Withdrawing {
 		t.Fatalf("the late node is %+v", step)

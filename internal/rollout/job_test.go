@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // job begins a job over layers of nodes: "db*1 | web*4".
@@ -192,7 +192,7 @@ func TestJobStops(t *testing.T) {
 func TestJobWaitsForItsDeadline(t *testing.T) {
 	t.Parallel()
 	b := job(t, "db*1", "", 0)
-	p, err := MakeJob(Order{Policy: Policy{Deadline: environments.Duration(5 * time.Hour)}, At: t0}, [][]Member{b.plan.Groups[0].Nodes})
+	p, err := MakeJob(Order{Policy: Policy{Deadline: model.Duration(5 * time.Hour)}, At: t0}, [][]Member{b.plan.Groups[0].Nodes})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // TestMayFail: a percentage of the first few nodes would stop a rollout for one failure, and one of all nodes too late.
@@ -93,7 +93,7 @@ func TestAdvanceLimitsABatchThatIsOrderedAgain(t *testing.T) {
 // while it settles still pauses it.
 func TestAdvanceSettlesForLongerThanProgress(t *testing.T) {
 	t.Parallel()
-	policy := Policy{Canaries: "0", Batch: "1", Settle: environments.Duration(3 * time.Hour)}
+	policy := Policy{Canaries: "0", Batch: "1", Settle: model.Duration(3 * time.Hour)}
 	b := begin(t, "web*2", policy).settle()
 	b.reports("ok", "web1").settle().after(3*time.Hour - time.Second).is("advancing; healthy web1; 0 done; waits for settle")
 	b.after(time.Second).reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for nodes")

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // TestAdvanceWaitsForApproval: with manual promotion, nothing follows the canaries until an operator approves it.
@@ -45,7 +45,7 @@ func TestAdvanceRetry(t *testing.T) {
 // TestAdvanceSkip: an operator gives up a node; one that runs keeps its slot until it is lost.
 func TestAdvanceSkip(t *testing.T) {
 	t.Parallel()
-	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Deadline: environments.Duration(time.Minute)}).settle()
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Deadline: model.Duration(time.Minute)}).settle()
 	skip := func(node string) {
 		t.Helper()
 		var err error
@@ -135,7 +135,7 @@ func TestSmallFleetHasCanary(t *testing.T) {
 // TestAdvanceSkipOfASettlingNode: without it, a skip reports success, and the settle time of the node begins once more.
 func TestAdvanceSkipOfASettlingNode(t *testing.T) {
 	t.Parallel()
-	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Settle: environments.Duration(time.Hour)}).settle()
+	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "1", Settle: model.Duration(time.Hour)}).settle()
 	b.reports("ok", "web1").is("advancing; healthy web1; 0 done; waits for settle")
 	skip := func(node string) {
 		t.Helper()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // Order is a campaign to plan.
@@ -218,14 +218,14 @@ func pick(roles []string, members map[string][]Member, n int, rank func(Member) 
 // natural sorts nodes by role, stack and number of their names.
 func natural(candidates []Candidate) []Candidate {
 	type keyed struct {
-		environments.Node
+		model.Node
 		Candidate
 	}
 	all := make([]keyed, len(candidates))
 	for i, c := range candidates {
-		n, err := environments.ParseNode(c.Node)
+		n, err := model.ParseNode(c.Node)
 		if err != nil {
-			n = environments.Node{Role: c.Node}
+			n = model.Node{Role: c.Node}
 		}
 		all[i] = keyed{n, c}
 	}

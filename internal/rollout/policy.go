@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // Policy is how a campaign proceeds. A Share is a number of nodes, or a percentage.
@@ -16,14 +17,14 @@ type Policy struct {
 	CanariesWhere  string                   `json:"canaries_where,omitempty"` // expression that selects them; the candidates have its answers
 	Batch          Share                    `json:"batch,omitempty"`          // nodes of a group at a time
 	Concurrency    int                      `json:"concurrency,omitempty"`    // of a job: nodes at a time, also within a batch
-	KeepWaiting    environments.Duration    `json:"keep_waiting,omitempty"`   // of a job: how long the nodes that failed are held
+	KeepWaiting    model.Duration           `json:"keep_waiting,omitempty"`   // of a job: how long the nodes that failed are held
 	Failures       Share                    `json:"failures,omitempty"`       // nodes of the campaign that may fail
 	BatchFailures  Share                    `json:"batch_failures,omitempty"` // nodes of a batch that may fail
 	Sample         int                      `json:"sample,omitempty"`         // nodes of which a percentage of failures is at least; 0: of all
 	Retries        int                      `json:"retries,omitempty"`        // runs after a failed one
-	Settle         environments.Duration    `json:"settle,omitempty"`         // how long a node must stay healthy
-	Deadline       environments.Duration    `json:"deadline,omitempty"`       // time for one node
-	Progress       environments.Duration    `json:"progress,omitempty"`       // time without any node that ends
+	Settle         model.Duration           `json:"settle,omitempty"`         // how long a node must stay healthy
+	Deadline       model.Duration           `json:"deadline,omitempty"`       // time for one node
+	Progress       model.Duration           `json:"progress,omitempty"`       // time without any node that ends
 	Promote        Promotion                `json:"promote,omitempty"`
 	Unready        map[UnreadyCause]Unready `json:"unready,omitempty"`
 	Skip           Share                    `json:"skip,omitempty"`            // nodes that may be skipped because they cannot begin

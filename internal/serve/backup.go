@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
@@ -189,7 +189,7 @@ func anchor(ctx context.Context, st *store.Store, a store.Author) ([]Anchored, e
 	var all []Anchored
 	var problems []error
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // it can have no nodes
 		}

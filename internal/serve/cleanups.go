@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 )
@@ -77,7 +77,7 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 			left.Steps = append(left.Steps, step)
 			continue
 		}
-		returned, moved, failed := false, (*environments.Ref)(nil), error(nil)
+		returned, moved, failed := false, (*model.Ref)(nil), error(nil)
 		err := c.Store.Joins.AtPuppetCA(ctx, of.Certname, func(ctx context.Context) error {
 			holder, err := c.Store.Joins.Holder(ctx, of.Environment, of.Node)
 			if err == nil && holder.Returned() {

@@ -6,6 +6,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -16,13 +18,13 @@ import (
 // killed, the nodes are as before.
 func TestCleanupsOfADestructionStay(t *testing.T) {
 	t.Parallel()
-	server, ctx, dev := etcdtest.Start(t), t.Context(), environments.Ref{Environment: "dev"}
+	server, ctx, dev := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	spec := &environments.Environment{Name: "dev", Puppet: environments.PuppetSettings{PuppetDB: "https://127.0.0.1:1"}}
+	spec := &environments.Environment{Name: "dev", Puppet: settings.PuppetSettings{PuppetDB: "https://127.0.0.1:1"}}
 	err = s.Environments.PutSpec(ctx, spec, 0)
 	if err == nil {
 		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
@@ -81,7 +83,7 @@ func TestCleanupsOfADestructionStay(t *testing.T) {
 // A node that was removed while its environment was damaged must be cleaned once that is repaired, and not before.
 func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {
 	t.Parallel()
-	server, ctx, dev := etcdtest.Start(t), t.Context(), environments.Ref{Environment: "dev"}
+	server, ctx, dev := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
@@ -115,8 +117,8 @@ func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {
 	if _, err := server.Client().Delete(ctx, spec); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Environments.PutSpec(ctx, &environments.Environment{Name: "dev", Puppet: environments.PuppetSettings{
-		Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}}, CA: environments.PuppetCA{URL: "https://10.0.0.1"}}}, 0); err != nil {
+	if err := s.Environments.PutSpec(ctx, &environments.Environment{Name: "dev", Puppet: settings.PuppetSettings{
+		Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}}, CA: settings.PuppetCA{URL: "https://10.0.0.1"}}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if left := look(); left == nil || len(left.Steps) != 1 || left.Steps[0].Kind != store.CleanCertificate || left.Steps[0].URL != "https://10.0.0.1" {

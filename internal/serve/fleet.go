@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/rollout"
@@ -91,11 +91,11 @@ func (b *board) set(s subject, metrics ...prometheus.Metric) {
 }
 
 // keep drops the environments that do not exist any more.
-func (b *board) keep(refs []environments.Ref) {
+func (b *board) keep(refs []model.Ref) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for s := range b.shown {
-		if s.environment != "" && !slices.ContainsFunc(refs, func(ref environments.Ref) bool { return ref.String() == s.environment }) {
+		if s.environment != "" && !slices.ContainsFunc(refs, func(ref model.Ref) bool { return ref.String() == s.environment }) {
 			delete(b.shown, s)
 		}
 	}
@@ -162,7 +162,7 @@ func (r runs) forget(env string) {
 
 // countNodes counts the nodes of all environments until ctx ends.
 func (t *Tasks) countNodes(ctx context.Context) {
-	c := counting{Tasks: t, troubles: &troubles{Tasks: t, of: map[environments.Ref]*troubled{}}, known: map[environments.Ref]bool{}}
+	c := counting{Tasks: t, troubles: &troubles{Tasks: t, of: map[model.Ref]*troubled{}}, known: map[model.Ref]bool{}}
 	for {
 		began := time.Now()
 		if t.Clock == nil || t.Clock(ctx) == nil {
@@ -184,7 +184,7 @@ func (t *Tasks) countNodes(ctx context.Context) {
 type counting struct {
 	*Tasks
 	troubles *troubles
-	known    map[environments.Ref]bool // environments with metrics
+	known    map[model.Ref]bool // environments with metrics
 }
 
 // count reads each environment once. One that cannot be read keeps its numbers, whose time says how old they are.
@@ -294,7 +294,7 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return t.certificatesEnd(ctx, environments.Ref{}, ending, len(damaged) > 0)
+	return t.certificatesEnd(ctx, model.Ref{}, ending, len(damaged) > 0)
 }
 
 // showIdentities shows the first end of the certificates of an environment's nodes.

@@ -17,7 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/testbed/observe"
 )
@@ -98,7 +98,7 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 		return strings.Contains(scraped(t, registry), `pulley_runs_with_drift_total{environment="dev"}`)
 	})
 	tasks.board.showRollout("dev", &rollout.Plan{ID: "r1", At: now}, rollout.Wait{Code: rollout.WaitApproval})
-	c := counting{Tasks: tasks, troubles: &troubles{Tasks: tasks, of: map[environments.Ref]*troubled{}}, known: map[environments.Ref]bool{}}
+	c := counting{Tasks: tasks, troubles: &troubles{Tasks: tasks, of: map[model.Ref]*troubled{}}, known: map[model.Ref]bool{}}
 	if err := c.count(ctx); err != nil {
 		t.Fatal(err)
 	}

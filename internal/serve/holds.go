@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -16,7 +16,7 @@ const clocksApart = time.Minute
 // holds announces holds that their time ended. It is not safe for concurrent use.
 type holds struct {
 	*Tasks
-	seen map[environments.Ref]map[store.Scope]agent.Hold // at the last look
+	seen map[model.Ref]map[store.Scope]agent.Hold // at the last look
 }
 
 // look announces the holds that ended since the last look. An operator who ends or replaces a hold knows it.
@@ -26,7 +26,7 @@ func (h *holds) look(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	seen := map[environments.Ref]map[store.Scope]agent.Hold{}
+	seen := map[model.Ref]map[store.Scope]agent.Hold{}
 	for _, ref := range refs {
 		now, _, err := h.Store.Fleet.Holds(ctx, ref)
 		if err != nil {

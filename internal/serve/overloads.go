@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
 	"pulley/internal/store"
@@ -111,7 +111,7 @@ func (o *overloads) callRefused(user, call string) {
 	o.mu.Unlock()
 	t := o.tasks.Load()
 	name, err := pki.ParseName(user)
-	if ref, bad := environments.ParseRef(name.Environment); err == nil && bad == nil && name.Kind == pki.KindNode && t != nil {
+	if ref, bad := model.ParseRef(name.Environment); err == nil && bad == nil && name.Kind == pki.KindNode && t != nil {
 		t.watcher.refused(nodeKey{ref, name.Subject})
 	}
 	if !due {

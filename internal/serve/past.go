@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -49,7 +49,7 @@ func (t *Tasks) unlessBehind(do func(context.Context) error) func(context.Contex
 }
 
 // rewound reports whether nothing may act on what etcd has of an environment, because etcd went back in time and no operator continued.
-func (t *Tasks) rewound(ctx context.Context, ref environments.Ref) (bool, error) {
+func (t *Tasks) rewound(ctx context.Context, ref model.Ref) (bool, error) {
 	t.past.mu.Lock()
 	_, pending := t.past.pending[ref.String()]
 	t.past.mu.Unlock()
@@ -111,7 +111,7 @@ func (t *Tasks) lookBack(ctx context.Context) error {
 }
 
 // goBack marks one environment, once.
-func (t *Tasks) goBack(ctx context.Context, ref environments.Ref, before store.Moment, revision int64) error {
+func (t *Tasks) goBack(ctx context.Context, ref model.Ref, before store.Moment, revision int64) error {
 	why := fmt.Sprintf("etcd went back in time, from revision %d to %d", before.Revision, revision)
 	epoch, err := t.Store.Targets.GoneBack(ctx, ref, before, store.Author{By: "pulley serve", Why: why, At: t.Now()})
 	if err != nil {

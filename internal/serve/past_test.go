@@ -14,6 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -312,7 +313,7 @@ func TestLostAbortIsNoticed(t *testing.T) {
 				return err == nil && act(f, c) == nil
 			})
 			if name != "skip" { // the file has it at once, also if serve is killed now
-				moment, err := f.s.Targets.Moment(t.Context(), []environments.Ref{dev}, store.Moment{})
+				moment, err := f.s.Targets.Moment(t.Context(), []model.Ref{dev}, store.Moment{})
 				if err != nil {
 					t.Fatal(err)
 				}

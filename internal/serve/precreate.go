@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -59,10 +60,10 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 	if err != nil {
 		return err
 	}
-	var refs []environments.Ref
+	var refs []model.Ref
 	var problems []error // of one environment; they stop no others
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // it can have no nodes
 		}
@@ -100,7 +101,7 @@ func (e damagedError) Error() string {
 
 // precreateIn creates the missing users of one environment, at most left, and deletes superfluous ones. It returns the
 // remaining number.
-func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int) (int, error) {
+func (t *Tasks) precreateIn(ctx context.Context, ref model.Ref, left int) (int, error) {
 	spec, _, err := t.Store.Environments.Spec(ctx, ref)
 	if err != nil || spec == nil {
 		return left, err
@@ -122,7 +123,7 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 }
 
 // precreateOf is precreateIn with the records of the environment.
-func (t *Tasks) precreateOf(ctx context.Context, ref environments.Ref, spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, left int) (int, error) {
+func (t *Tasks) precreateOf(ctx context.Context, ref model.Ref, spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, left int) (int, error) {
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
 	made := len(reserves) - len(superfluous)
@@ -158,7 +159,7 @@ func (t *Tasks) precreateOf(ctx context.Context, ref environments.Ref, spec *env
 // recordsOf reads the holders of an environment's names. It reads pre-created users before identities: a user that
 // becomes an identity meanwhile is seen twice, not never. A node with a record that cannot be read has an empty identity
 // and no pre-created user: it may have joined.
-func (t *Tasks) recordsOf(ctx context.Context, ref environments.Ref) (p map[string]store.Precreated, i map[string]store.Identity, damaged damagedError, err error) {
+func (t *Tasks) recordsOf(ctx context.Context, ref model.Ref) (p map[string]store.Precreated, i map[string]store.Identity, damaged damagedError, err error) {
 	p, bad, err := t.Store.Identities.Precreated(ctx, ref)
 	if err != nil {
 		return nil, nil, nil, err
@@ -250,7 +251,7 @@ func unreadableOwners(string) (_ store.Owners, readable bool) { return store.Own
 
 // ownersIn reads the owners of the names of an environment, which may have no spec. Unreadable records name any user.
 func (t *Tasks) ownersIn(ctx context.Context, env string) (func(node string) (_ store.Owners, readable bool), error) {
-	ref, err := environments.ParseRef(env)
+	ref, err := model.ParseRef(env)
 	if err != nil {
 		return unreadableOwners, nil
 	}

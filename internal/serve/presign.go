@@ -9,6 +9,8 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/join/server"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 )
@@ -65,7 +67,7 @@ func (p place) next(node string, now time.Time) task {
 // expected reports whether a machine with a certificate of serve's may join as the node. A token that is older than the node's removal
 // lets none join.
 func (p place) expected(node string) bool {
-	if p.spec == nil || p.spec.Puppet.CA.URL == "" || p.spec.Puppet.CA.How != environments.CertificatesMade || p.token == nil {
+	if p.spec == nil || p.spec.Puppet.CA.URL == "" || p.spec.Puppet.CA.How != settings.CertificatesMade || p.token == nil {
 		return false
 	}
 	if i := p.holder.Identity; i != nil && i.Removed != nil && p.token.Created.Before(i.Removed.At.Truncate(time.Second)) {
@@ -81,10 +83,10 @@ func (s *presigning) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	of, specs := map[environments.Ref]map[string]place{}, map[environments.Ref]*environments.Environment{}
+	of, specs := map[model.Ref]map[string]place{}, map[model.Ref]*environments.Environment{}
 	var problems []error
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue
 		}
@@ -102,7 +104,7 @@ func (s *presigning) work(ctx context.Context) error {
 			problems = append(problems, err)
 			continue
 		}
-		if len(made) == 0 && (spec == nil || spec.Puppet.CA.How != environments.CertificatesMade) {
+		if len(made) == 0 && (spec == nil || spec.Puppet.CA.How != settings.CertificatesMade) {
 			continue
 		}
 		of[ref], specs[ref] = map[string]place{}, spec
@@ -118,7 +120,7 @@ func (s *presigning) work(ctx context.Context) error {
 		return err
 	}
 	for _, t := range tokens { // the newest first
-		ref, err := environments.ParseRef(t.Environment)
+		ref, err := model.ParseRef(t.Environment)
 		if err != nil || of[ref] == nil || t.Node == "" || t.Ended(s.Now()) {
 			continue
 		}
@@ -142,7 +144,7 @@ func (s *presigning) work(ctx context.Context) error {
 }
 
 // one works on one place.
-func (s *presigning) one(ctx context.Context, ref environments.Ref, node string, p place) (err error) {
+func (s *presigning) one(ctx context.Context, ref model.Ref, node string, p place) (err error) {
 	if p.holder, err = s.Store.Joins.Holder(ctx, ref, node); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 )
 
@@ -13,10 +14,10 @@ func TestPresignOnlyForAwaitedMachines(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	spec := func(how string) *environments.Environment {
 		return &environments.Environment{
-			Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: environments.PuppetSettings{CA: environments.PuppetCA{URL: "https://ca", How: how}},
+			Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: settings.PuppetSettings{CA: settings.PuppetCA{URL: "https://ca", How: how}},
 		}
 	}
-	made := spec(environments.CertificatesMade)
+	made := spec(settings.CertificatesMade)
 	token := &store.Token{Node: "web1", Created: now.Add(-time.Hour)}
 	key, signed := &store.Presigned{Key: "k"}, &store.Presigned{Key: "k", Certificate: "c"}
 	live := func(age time.Duration) store.Holder {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
 	"pulley/internal/rollout/gates"
@@ -16,9 +16,9 @@ import (
 // rollouts advances the staged rollouts of all environments. It is not safe for concurrent use.
 type rollouts struct {
 	*Tasks
-	controllers map[environments.Ref]*control.Controller
-	waits       map[environments.Ref]told            // what was logged and sent last
-	told        map[environments.Ref]map[string]bool // lost nodes and blocking gates that were logged and sent
+	controllers map[model.Ref]*control.Controller
+	waits       map[model.Ref]told            // what was logged and sent last
+	told        map[model.Ref]map[string]bool // lost nodes and blocking gates that were logged and sent
 }
 
 // told is a wait of a campaign. The wait is "" when none is in progress.
@@ -31,7 +31,7 @@ func (r *rollouts) advance(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	known := map[environments.Ref]bool{}
+	known := map[model.Ref]bool{}
 	for _, ref := range refs {
 		known[ref] = true
 		c := r.controllers[ref]
@@ -65,7 +65,7 @@ func (r *rollouts) advance(ctx context.Context) error {
 }
 
 // tell logs and sends what changed about the rollout of an environment.
-func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout.Plan, wait rollout.Wait) {
+func (r *rollouts) tell(ctx context.Context, ref model.Ref, plan *rollout.Plan, wait rollout.Wait) {
 	if plan == nil {
 		return
 	}
@@ -99,7 +99,7 @@ func (r *rollouts) tell(ctx context.Context, ref environments.Ref, plan *rollout
 }
 
 // tellEnd logs and sends how a rollout or a job ended.
-func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, of told) {
+func (r *rollouts) tellEnd(ctx context.Context, ref model.Ref, of told) {
 	c, err := r.Store.Campaigns.Get(ctx, ref, of.id, nil)
 	if err != nil {
 		r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", of.id, "error", err)
@@ -131,7 +131,7 @@ func (r *rollouts) tellEnd(ctx context.Context, ref environments.Ref, of told) {
 }
 
 // warn logs and sends at once that a node was lost, or waits for an operator, and that a gate blocks: a rollout may wait for hours before either pauses it.
-func (r *rollouts) warn(ref environments.Ref, plan *rollout.Plan, wait rollout.Wait) {
+func (r *rollouts) warn(ref model.Ref, plan *rollout.Plan, wait rollout.Wait) {
 	before, now := r.told[ref], map[string]bool{}
 	r.told[ref] = now
 	if plan == nil {

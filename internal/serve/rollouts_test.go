@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -35,7 +35,7 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 	plan, again := &rollout.Plan{ID: "r2", Nonce: "a", Kind: rollout.Take}, &rollout.Plan{ID: "r2", Nonce: "b", Kind: rollout.Take}
 	r := &rollouts{
 		Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: log.Logger()}, Notifier: n},
-		told:  map[environments.Ref]map[string]bool{}, waits: map[environments.Ref]told{},
+		told:  map[model.Ref]map[string]bool{}, waits: map[model.Ref]told{},
 	}
 	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	lost := func(nodes ...string) rollout.Wait { return rollout.Wait{Code: rollout.WaitNodes, Lost: nodes} }

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/rollout/control"
 	"pulley/internal/store"
@@ -89,7 +89,7 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 }
 
 // duplicateRefused counts a duplicate machine that requested a node's name, and sends a notice. It never blocks.
-func (t *Tasks) duplicateRefused(ref environments.Ref, node string, c store.Duplicate) {
+func (t *Tasks) duplicateRefused(ref model.Ref, node string, c store.Duplicate) {
 	t.events.WithLabelValues("duplicate").Inc()
 	t.Notifier.DuplicateRefused(ref, node, c)
 }
@@ -102,9 +102,9 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
-	h := &holds{Tasks: t, seen: map[environments.Ref]map[store.Scope]agent.Hold{}}
+	h := &holds{Tasks: t, seen: map[model.Ref]map[store.Scope]agent.Hold{}}
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
-	r := &rollouts{Tasks: t, controllers: map[environments.Ref]*control.Controller{}, waits: map[environments.Ref]told{}, told: map[environments.Ref]map[string]bool{}}
+	r := &rollouts{Tasks: t, controllers: map[model.Ref]*control.Controller{}, waits: map[model.Ref]told{}, told: map[model.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", t.unlessBehind(r.advance)) })
 	c, cleanupEvery := &cleanups{Tasks: t, dir: t.Puppet, failed: pauses{}}, cleanupInterval
 	if t.Puppet == "" {
@@ -200,7 +200,7 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 	names, err := t.Store.Environments.List(ctx)
 	problems := []error{err}
 	for _, name := range names {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue
 		}
@@ -215,7 +215,7 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-func (t *Tasks) forgetFloods(ctx context.Context, ref environments.Ref) error {
+func (t *Tasks) forgetFloods(ctx context.Context, ref model.Ref) error {
 	floods, _, err := t.Store.Fleet.Floods(ctx, ref)
 	if err != nil {
 		return err

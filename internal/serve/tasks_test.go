@@ -18,13 +18,14 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 // startTasks runs the tasks of one serve until the test ends, or stop is called.
 func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, log *observe.Log, stop func()) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/store"
 )
@@ -30,7 +30,7 @@ var nodeTroubles = []store.NoticeKind{store.NodesFail, store.PromotionFails, sto
 // concurrent use.
 type troubles struct {
 	*Tasks
-	of map[environments.Ref]*troubled
+	of map[model.Ref]*troubled
 }
 
 // troubled is what the reads of an environment found.
@@ -42,7 +42,7 @@ type troubled struct {
 }
 
 // look announces what a read found.
-func (t *troubles) look(ctx context.Context, ref environments.Ref, tally fleet.Tally) error {
+func (t *troubles) look(ctx context.Context, ref model.Ref, tally fleet.Tally) error {
 	now, s := t.Now(), t.of[ref]
 	if s == nil {
 		s = &troubled{since: now, folded: map[string]bool{}, lacks: map[string]time.Time{}}
@@ -130,10 +130,10 @@ func (s *troubled) degraded(lacking map[string]agent.NodeState, now time.Time) (
 }
 
 // unread forgets what an earlier read found: how long nodes have been silent is not known while etcd does not answer.
-func (t *troubles) unread(ref environments.Ref) { delete(t.of, ref) }
+func (t *troubles) unread(ref model.Ref) { delete(t.of, ref) }
 
 // identified announces removals of nodes, and nodes that do not renew their certificates, from the holders of an environment's names.
-func (t *Tasks) identified(ctx context.Context, ref environments.Ref, identities map[string]store.Identity) error {
+func (t *Tasks) identified(ctx context.Context, ref model.Ref, identities map[string]store.Identity) error {
 	now := t.Now()
 	removed := map[store.Removal][]string{}
 	ending := notify.Trouble{Kind: store.CertificatesEnd, Text: "They renew them when a third of their time is left. Check the nodes: `pulley doctor` names each."}
@@ -181,7 +181,7 @@ func (t *Tasks) once(key string, until time.Time, send func() bool) {
 }
 
 // certificatesEnd announces certificates that end soon, or have ended, until they were renewed. unsure is that some could not be read: none was renewed.
-func (t *Tasks) certificatesEnd(ctx context.Context, ref environments.Ref, ending []notify.Trouble, unsure bool) error {
+func (t *Tasks) certificatesEnd(ctx context.Context, ref model.Ref, ending []notify.Trouble, unsure bool) error {
 	lasts := map[string]bool{}
 	for _, one := range ending {
 		lasts[one.ID(ref)] = true
@@ -193,7 +193,7 @@ func (t *Tasks) certificatesEnd(ctx context.Context, ref environments.Ref, endin
 const maxDrifts = 100
 
 // drifts gathers the runs that corrected something, until the next read of all nodes: by environment and resource.
-type drifts map[environments.Ref]map[string]*drift
+type drifts map[model.Ref]map[string]*drift
 
 // drift is what runs corrected beside one resource.
 type drift struct {
@@ -202,7 +202,7 @@ type drift struct {
 }
 
 // drifted notes a run that corrected something. The catalog of a Puppet server may differ without a change of the node.
-func (t *Tasks) drifted(ref environments.Ref, run agent.Run, node string) {
+func (t *Tasks) drifted(ref model.Ref, run agent.Run, node string) {
 	if run.Outcome != agent.Changed || run.Served != nil {
 		return
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -92,7 +92,7 @@ func (p *pager) serve() counting {
 	done := make(chan struct{})
 	go func() { k.Notifier.Run(ctx); close(done) }()
 	p.Cleanup(func() { cancel(); <-done })
-	return counting{Tasks: k, troubles: &troubles{Tasks: k, of: map[environments.Ref]*troubled{}}, known: map[environments.Ref]bool{}}
+	return counting{Tasks: k, troubles: &troubles{Tasks: k, of: map[model.Ref]*troubled{}}, known: map[model.Ref]bool{}}
 }
 
 // read makes two reads, 15 seconds apart, of each serve.
@@ -415,7 +415,7 @@ func TestCertificatesOfOperatorsEndOneByOne(t *testing.T) {
 		for _, name := range names {
 			ending = append(ending, notify.Trouble{Kind: store.CertificatesEnd, Cause: name, Nodes: []string{name}, Count: 1})
 		}
-		if err := one.certificatesEnd(t.Context(), environments.Ref{}, ending, unsure); err != nil {
+		if err := one.certificatesEnd(t.Context(), model.Ref{}, ending, unsure); err != nil {
 			t.Fatal(err)
 		}
 	}

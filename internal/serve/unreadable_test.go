@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
@@ -83,7 +83,7 @@ func TestUnreadableEnvironmentStopsNoOther(t *testing.T) {
 		t.Errorf("a namesake: %v, %v", other, err)
 	}
 	refs, err := st.Environments.Named(ctx)
-	if err != nil || len(refs) != 2 || refs[0] != (environments.Ref{Environment: "bad"}) {
+	if err != nil || len(refs) != 2 || refs[0] != (model.Ref{Environment: "bad"}) {
 		t.Errorf("%v, %v", refs, err)
 	}
 }

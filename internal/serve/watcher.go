@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -40,7 +40,7 @@ var kernelID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
 // nodeKey names a node of any environment.
 type nodeKey struct {
-	ref  environments.Ref
+	ref  model.Ref
 	node string
 }
 

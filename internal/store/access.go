@@ -12,8 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
@@ -133,7 +133,7 @@ func (s *Access) DropNodeRole(ctx context.Context, env, node string) error {
 // DropSharedRole deletes the shared role of an environment's nodes if the environment does not exist (any more). A
 // missing role is no error. Etcd cannot check and delete at one moment: an environment that was recreated in between
 // gets its role back.
-func (s *Access) DropSharedRole(ctx context.Context, ref environments.Ref) error {
+func (s *Access) DropSharedRole(ctx context.Context, ref model.Ref) error {
 	env := ref.String()
 	stored, err := s.specs.hasSpec(ctx, env)
 	if err == nil && !stored {

@@ -8,9 +8,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // maxWords bounds the text in a machine record or an act that came from a node or a provider.
@@ -66,7 +66,7 @@ func actTime(at time.Time) string {
 }
 
 // Acts lists the acts on an environment's machines since a time, oldest first. damaged names the unreadable ones.
-func (s *Machines) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
+func (s *Machines) Acts(ctx context.Context, ref model.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
 	from := actTime(since)
 	err = s.db.Scan(ctx, s.db.Env(ref).Acts(), func(rest string, kv *etcd.KV) error {
 		if rest < from { // not decoded: an unreadable old act must not stop a watch

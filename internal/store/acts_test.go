@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -385,7 +386,7 @@ func TestRightToRetireIsCheckedFirst(t *testing.T) {
 			t.Errorf("an operator's %s: %v", what, err)
 		}
 	}
-	if _, err := server.Store(viewer).Machines.BeginApply(ctx, environments.Ref{Environment: "other"}, "vic"); err == nil {
+	if _, err := server.Store(viewer).Machines.BeginApply(ctx, model.Ref{Environment: "other"}, "vic"); err == nil {
 		t.Error("a viewer applies")
 	}
 }

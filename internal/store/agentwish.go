@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -103,7 +103,7 @@ func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
 }
 
 // AgentWish reads an environment's document and the revision of its last write, or 0 if there is none.
-func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
+func (s *Fleet) AgentWish(ctx context.Context, ref model.Ref) (w AgentWish, revision int64, err error) {
 	stored, revision, err := etcd.Single[AgentWish](ctx, s.db, s.db.Env(ref).AgentChoice())
 	if stored != nil {
 		w = *stored
@@ -112,7 +112,7 @@ func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWis
 }
 
 // PutAgentWish stores the document. If the document was written since revision, the error wraps ErrConflict.
-func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+func (s *Fleet) PutAgentWish(ctx context.Context, ref model.Ref, w AgentWish, revision int64) error {
 	err := w.fits()
 	if err == nil {
 		err = s.putAgentWish(ctx, ref, w, revision)
@@ -139,7 +139,7 @@ func (d Desires) wish(p rollout.Plan, at time.Time) AgentWish {
 }
 
 // putAgentWish refuses a change while a rollout is in progress: a failed node must have one cause.
-func (s *Fleet) putAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+func (s *Fleet) putAgentWish(ctx context.Context, ref model.Ref, w AgentWish, revision int64) error {
 	k := s.db.Env(ref)
 	gate, gateRevision, err := etcd.Single[agent.Gate](ctx, s.db, k.Gate())
 	if err != nil {

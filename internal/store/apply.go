@@ -15,6 +15,7 @@ import (
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 var (
@@ -33,11 +34,11 @@ type Applying struct {
 
 // BeginApply locks the fleet for this apply, until Close or until etcd is unreachable for 45 seconds. If another apply
 // is in progress, it returns a *BusyError. The environment need not exist.
-func (s *Machines) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
+func (s *Machines) BeginApply(ctx context.Context, ref model.Ref, by string) (*Applying, error) {
 	return s.beginApply(ctx, ref, by, etcd.LockLasts)
 }
 
-func (s *Machines) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
+func (s *Machines) beginApply(ctx context.Context, ref model.Ref, by string, lasts time.Duration) (*Applying, error) {
 	key := s.db.Keys.Env(ref.String()).Applying()
 	l, holder, err := s.db.Lock(ctx, etcd.LockSpec{
 		Key: func(string) string { return key }, Kind: etcd.LockApply, By: by, Lasts: lasts, Free: etcd.Same(key, 0), Rival: clientv3.OpGet(key),
@@ -52,14 +53,14 @@ func (s *Machines) beginApply(ctx context.Context, ref environments.Ref, by stri
 }
 
 // ApplyHolder reads the holder of an environment's apply lock; nil if there is none.
-func (s *Machines) ApplyHolder(ctx context.Context, ref environments.Ref) (*LockHolder, error) {
+func (s *Machines) ApplyHolder(ctx context.Context, ref model.Ref) (*LockHolder, error) {
 	holder, _, err := etcd.Single[LockHolder](ctx, s.db, s.db.Keys.Env(ref.String()).Applying())
 	return holder, err
 }
 
 // BusyError means that another apply of the environment is in progress.
 type BusyError struct {
-	Ref    environments.Ref
+	Ref    model.Ref
 	Holder etcd.LockHolder
 }
 
@@ -90,7 +91,7 @@ func (a *Applying) Close() error {
 }
 
 // Ref returns the fleet of the apply.
-func (a *Applying) Ref() environments.Ref { return a.ref }
+func (a *Applying) Ref() model.Ref { return a.ref }
 
 // lost returns the reason why writes are no longer allowed.
 func (a *Applying) lost() error {

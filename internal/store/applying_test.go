@@ -14,14 +14,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/machinestest"
 )
 
-func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *store.Applying {
+func begin(t *testing.T, st *store.Store, ref model.Ref, by string) *store.Applying {
 	t.Helper()
 	a, err := st.Machines.BeginApply(t.Context(), ref, by)
 	if err != nil {
@@ -35,7 +35,7 @@ func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *stor
 func TestEtcdKeepsLockGuarantees(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
-	for _, ref := range []environments.Ref{{Environment: "dev"}, {Environment: "dev", Stack: "t4"}} {
+	for _, ref := range []model.Ref{{Environment: "dev"}, {Environment: "dev", Stack: "t4"}} {
 		t.Run(ref.String(), func(t *testing.T) {
 			var opened atomic.Int32
 			machinestest.FleetContract(t, func(t *testing.T) machinestest.Subject {
@@ -87,7 +87,7 @@ func oust(t *testing.T, raw *clientv3.Client, key string) {
 func TestOneApplyAtATime(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
-	dev4, dev42 := environments.Ref{Environment: "dev", Stack: "t4"}, environments.Ref{Environment: "dev", Stack: "t42"}
+	dev4, dev42 := model.Ref{Environment: "dev", Stack: "t4"}, model.Ref{Environment: "dev", Stack: "t42"}
 	first := begin(t, st, dev4, "ann")
 	_, err := st.Machines.BeginApply(t.Context(), dev4, "bob")
 	var busy *store.BusyError

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -167,7 +168,7 @@ func TestRecreatedEnvironmentKeepsNodeRole(t *testing.T) {
 	if _, err := server.Store(nodeA).Node.Desire(ctx, id); err != nil {
 		t.Errorf("the node can't read what is wanted of it: %v", err)
 	}
-	if err := admin.Access.DropSharedRole(ctx, environments.Ref{Environment: "dev", Stack: "t4"}); err != nil { // it never existed
+	if err := admin.Access.DropSharedRole(ctx, model.Ref{Environment: "dev", Stack: "t4"}); err != nil { // it never existed
 		t.Error(err)
 	}
 	if err := admin.Access.DropSharedRole(ctx, dev); err != nil {

@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -44,7 +44,7 @@ func (e *CampaignError) Is(target error) bool { return target == ErrCampaign }
 type LostError struct {
 	ID    string
 	cause error
-	ref   environments.Ref
+	ref   model.Ref
 }
 
 func (e *LostError) Error() string {
@@ -95,7 +95,7 @@ const outside = -1
 
 // Start writes a campaign into the gate: from then on it owns the targets of the environment. The plan's ID and epoch are
 // set here. It returns ErrCampaign if there is one already, and ErrConflict if the targets changed since d was read.
-func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, p rollout.Plan, a Author) (rollout.Plan, error) {
+func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollout.Plan, a Author) (rollout.Plan, error) {
 	fail := func(err error) (rollout.Plan, error) {
 		if p.Kind == rollout.Run {
 			return rollout.Plan{}, fmt.Errorf("cannot start a job in %s: %w", ref, err)
@@ -170,7 +170,7 @@ func (s *Campaigns) Start(ctx context.Context, ref environments.Ref, d Desires, 
 
 // sign adds what nodes with allowed signers need for a rollout and for its end: permits to go back, and statements if the environment
 // demands them. Without a key it adds nothing.
-func (s *Campaigns) sign(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, start Change, a Author) error {
+func (s *Campaigns) sign(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, start Change, a Author) error {
 	if a.Sign == nil {
 		if d.demands.Statement != 0 {
 			return errors.New("the environment demands a statement of its targets, and nothing signs one\ngive --sign-key FILE")
@@ -233,7 +233,7 @@ type Gated struct {
 
 // Open returns the campaign that owns an environment; nil if there is none; and how far its gate is. The nodes of the
 // known plan, which never change, are not read again.
-func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollout.Plan) (*Campaign, Gated, error) {
+func (s *Campaigns) Open(ctx context.Context, ref model.Ref, known *rollout.Plan) (*Campaign, Gated, error) {
 	var gate agent.Gate
 	var at Gated
 	_, err := s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Env(ref).Gate(), Read: func(kv *etcd.KV) error {
@@ -251,7 +251,7 @@ func (s *Campaigns) Open(ctx context.Context, ref environments.Ref, known *rollo
 }
 
 // Get reads a campaign, also one that ended. It returns ErrNotFound if there was none, and a LostError for the one that owns the environment.
-func (s *Campaigns) Get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
+func (s *Campaigns) Get(ctx context.Context, ref model.Ref, id string, known *rollout.Plan) (*Campaign, error) {
 	c, err := s.get(ctx, ref, id, known)
 	damaged := new(etcd.UnreadableError)
 	if errors.Is(err, ErrNotFound) || errors.As(err, &damaged) && strings.HasPrefix(damaged.Key, s.db.Env(ref).Campaigns()) && !damaged.Newer {
@@ -263,7 +263,7 @@ func (s *Campaigns) Get(ctx context.Context, ref environments.Ref, id string, kn
 	return c, etcd.Wrap(err, "cannot read %s %s of %s", rollout.Noun(id), id, ref)
 }
 
-func (s *Campaigns) get(ctx context.Context, ref environments.Ref, id string, known *rollout.Plan) (*Campaign, error) {
+func (s *Campaigns) get(ctx context.Context, ref model.Ref, id string, known *rollout.Plan) (*Campaign, error) {
 	k, c := s.db.Env(ref), &Campaign{}
 	var state *rollout.State
 	var plan *rollout.Plan
@@ -323,7 +323,7 @@ func (s *Campaigns) members(ctx context.Context, k etcd.EnvKeys, p *rollout.Plan
 // Take carries out a step. It returns ErrConflict if the campaign or its gate changed since they were read: another
 // serve, or an operator, was faster. Assignments and withdrawals of nodes that changed meanwhile are left out; the next
 // step repeats them.
-func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign, o rollout.Observed, step rollout.Step, now time.Time) error {
+func (s *Campaigns) Take(ctx context.Context, ref model.Ref, c *Campaign, o rollout.Observed, step rollout.Step, now time.Time) error {
 	k, p := s.db.Env(ref), c.Plan
 	guards := []clientv3.Cmp{etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(p.ID), c.state)}
 	if step.State != nil {
@@ -355,7 +355,7 @@ func (s *Campaigns) Take(ctx context.Context, ref environments.Ref, c *Campaign,
 }
 
 // move writes the next state; and with it, at the end, the targets.
-func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign, step rollout.Step, guards []clientv3.Cmp, now time.Time) error {
+func (s *Campaigns) move(ctx context.Context, ref model.Ref, c *Campaign, step rollout.Step, guards []clientv3.Cmp, now time.Time) error {
 	k, p := s.db.Env(ref), c.Plan
 	b := etcd.If(guards...).Put(k.CampaignState(p.ID), step.State)
 	switch {
@@ -389,7 +389,7 @@ func (s *Campaigns) move(ctx context.Context, ref environments.Ref, c *Campaign,
 // Revert ends a campaign: with the next epoch its assignments are void, and each node takes what is desired for it, which the campaign
 // never changed. Permit and statement are signed by the author or, without a key, were signed at the start: where nodes accept
 // neither, the change is Unsigned or Unstated.
-func (s *Campaigns) Revert(ctx context.Context, ref environments.Ref, c *Campaign, a Author) (Change, error) {
+func (s *Campaigns) Revert(ctx context.Context, ref model.Ref, c *Campaign, a Author) (Change, error) {
 	if c.Gate.Rollout != c.Plan.ID {
 		return Change{}, fmt.Errorf("cannot revert rollout %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
 	}
@@ -399,7 +399,7 @@ func (s *Campaigns) Revert(ctx context.Context, ref environments.Ref, c *Campaig
 	return done, etcd.Wrap(err, "cannot revert rollout %s of %s", c.Plan.ID, ref)
 }
 
-func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, a Author) (Change, error) {
+func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref model.Ref, c *Campaign, a Author) (Change, error) {
 	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
 	if err != nil {
 		return Change{}, err
@@ -412,7 +412,7 @@ func (s *Campaigns) revert(ctx context.Context, b *etcd.Batch, ref environments.
 }
 
 // Abort ends a job: its nodes wait no longer.
-func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign, a Author) (rollout.State, error) {
+func (s *Campaigns) Abort(ctx context.Context, ref model.Ref, c *Campaign, a Author) (rollout.State, error) {
 	if c.Gate.Rollout != c.Plan.ID {
 		return c.State, fmt.Errorf("cannot abort job %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
 	}
@@ -423,7 +423,7 @@ func (s *Campaigns) Abort(ctx context.Context, ref environments.Ref, c *Campaign
 }
 
 // endJob ends a job in a state: with the next epoch its assignments are void.
-func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, end rollout.State, a Author) (Change, error) {
+func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref model.Ref, c *Campaign, end rollout.State, a Author) (Change, error) {
 	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
 	if err != nil {
 		return Change{}, err
@@ -455,7 +455,7 @@ func (s *Campaigns) endJob(ctx context.Context, b *etcd.Batch, ref environments.
 }
 
 // notHeld returns the nodes that failed in a job and that its policy holds. A node with a hold keeps it, also an unreadable one.
-func (s *Campaigns) notHeld(ctx context.Context, ref environments.Ref, c *Campaign, end rollout.State) ([]string, error) {
+func (s *Campaigns) notHeld(ctx context.Context, ref model.Ref, c *Campaign, end rollout.State) ([]string, error) {
 	if c.Plan.Policy.KeepWaiting == 0 || len(end.Failed) == 0 {
 		return nil, nil
 	}
@@ -469,7 +469,7 @@ func (s *Campaigns) notHeld(ctx context.Context, ref environments.Ref, c *Campai
 
 // keepWaiting adds holds of nodes to a batch. In the transaction that ends the job, they belong to that end: one that fails, is killed or loses
 // a race holds no node. The caller then calls SettleLease.
-func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref environments.Ref, c *Campaign, nodes []string, a Author) (l etcd.LeaseSwap, err error) {
+func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref model.Ref, c *Campaign, nodes []string, a Author) (l etcd.LeaseSwap, err error) {
 	if len(nodes) == 0 {
 		return l, nil
 	}
@@ -489,7 +489,7 @@ func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref environm
 }
 
 // keepOthersWaiting holds the failed nodes that the transaction which ended the job had no room for, until there is a later change.
-func (s *Campaigns) keepOthersWaiting(ctx context.Context, ref environments.Ref, c *Campaign, end rollout.State, done Change, a Author) error {
+func (s *Campaigns) keepOthersWaiting(ctx context.Context, ref model.Ref, c *Campaign, end rollout.State, done Change, a Author) error {
 	for {
 		gate, revision, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
 		if err != nil || gate == nil || gate.Epoch != done.Epoch {
@@ -512,7 +512,7 @@ func (s *Campaigns) keepOthersWaiting(ctx context.Context, ref environments.Ref,
 }
 
 // KeepAlive renews the lease of a job. It does nothing when the job has ended.
-func (s *Campaigns) KeepAlive(ctx context.Context, ref environments.Ref) error {
+func (s *Campaigns) KeepAlive(ctx context.Context, ref model.Ref) error {
 	resp, err := s.db.Get(ctx, s.db.Env(ref).Job())
 	if err == nil && len(resp.Kvs) > 0 && resp.Kvs[0].Lease != 0 {
 		_, err = s.db.Client.KeepAliveOnce(ctx, clientv3.LeaseID(resp.Kvs[0].Lease))
@@ -521,7 +521,7 @@ func (s *Campaigns) KeepAlive(ctx context.Context, ref environments.Ref) error {
 }
 
 // Set opens or closes the gate of a campaign for an operator, and replaces its state if next is not nil.
-func (s *Campaigns) Set(ctx context.Context, ref environments.Ref, c *Campaign, to agent.GateState, next *rollout.State, a Author) error {
+func (s *Campaigns) Set(ctx context.Context, ref model.Ref, c *Campaign, to agent.GateState, next *rollout.State, a Author) error {
 	k, gate := s.db.Env(ref), c.Gate
 	if gate.Rollout != c.Plan.ID {
 		return fmt.Errorf("cannot change rollout %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
@@ -536,14 +536,14 @@ func (s *Campaigns) Set(ctx context.Context, ref environments.Ref, c *Campaign, 
 
 // Update replaces the state of a campaign for an operator. It returns ErrConflict if the state or the gate changed since
 // they were read.
-func (s *Campaigns) Update(ctx context.Context, ref environments.Ref, c *Campaign, to rollout.State) error {
+func (s *Campaigns) Update(ctx context.Context, ref model.Ref, c *Campaign, to rollout.State) error {
 	k := s.db.Env(ref)
 	b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), to)
 	return etcd.Wrap(s.db.Commit(ctx, b), "cannot change rollout %s of %s", c.Plan.ID, ref)
 }
 
 // List returns the campaigns of an environment, newest first, without their nodes and targets. damaged names unreadable keys.
-func (s *Campaigns) List(ctx context.Context, ref environments.Ref) (all []Campaign, damaged []string, err error) {
+func (s *Campaigns) List(ctx context.Context, ref model.Ref) (all []Campaign, damaged []string, err error) {
 	k := s.db.Env(ref)
 	var ids []string
 	err = s.db.Scan(ctx, k.Campaigns(), func(rest string, _ *etcd.KV) error {

@@ -14,11 +14,12 @@ import (
 	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
 // Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely all keys or the host list.
-func (s *Campaigns) Observe(ctx context.Context, ref environments.Ref, c *Campaign, need rollout.Needs, now time.Time) (rollout.Observed, error) {
+func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, need rollout.Needs, now time.Time) (rollout.Observed, error) {
 	o := rollout.Observed{Gate: c.Gate, Nodes: map[string]rollout.Node{}}
 	f := FleetState{Desires: c.Desires, Hosts: map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{}}
 	k := s.db.Env(ref)
@@ -176,7 +177,7 @@ func (c *Campaign) look(f FleetState, name string, n rollout.Node, now time.Time
 }
 
 // candidates lists the registered nodes, with the places that the campaign's policy limits.
-func (s *Campaigns) candidates(ctx context.Context, ref environments.Ref, c *Campaign) ([]rollout.Candidate, error) {
+func (s *Campaigns) candidates(ctx context.Context, ref model.Ref, c *Campaign) ([]rollout.Candidate, error) {
 	hosts, err := s.fleet.Hosts(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -210,7 +211,7 @@ const maxPlace = 100
 
 // Place sets the places of candidates: their values of attributes of the environment, and of published facts that it trusts, by their
 // paths. It returns the names of which no candidate has a value.
-func (s *Campaigns) Place(ctx context.Context, ref environments.Ref, e *environments.Environment, limits []string, candidates []rollout.Candidate) (unknown []string, err error) {
+func (s *Campaigns) Place(ctx context.Context, ref model.Ref, e *environments.Environment, limits []string, candidates []rollout.Candidate) (unknown []string, err error) {
 	var paths []string
 	found := map[string]bool{}
 	at := map[string]*rollout.Candidate{}

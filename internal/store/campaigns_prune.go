@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // CampaignsKept is the number of ended campaigns of an environment that are kept, the newest ones. Their starts and ends stay in the
@@ -21,7 +21,7 @@ const CampaignsKept = 50
 
 // Prune deletes ended campaigns of an environment with all their keys, beyond the newest keep ones. It returns their number. It
 // never deletes the campaign that owns the gate, also a paused or aborted one.
-func (s *Campaigns) Prune(ctx context.Context, ref environments.Ref, keep int) (deleted int, err error) {
+func (s *Campaigns) Prune(ctx context.Context, ref model.Ref, keep int) (deleted int, err error) {
 	fail := func(err error) (int, error) {
 		return deleted, etcd.Wrap(err, "cannot delete the oldest rollouts of %s", ref)
 	}

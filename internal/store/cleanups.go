@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // CleanupKind is the code of what Puppet servers still have of a removed node.
@@ -41,7 +42,7 @@ type Cleanup struct {
 	By       string        `json:"by"`
 	Steps    []CleanupStep `json:"steps"`
 
-	Environment environments.Ref `json:"-"`
+	Environment model.Ref `json:"-"`
 }
 
 // Former are the CAs and PuppetDBs that an environment named before: they may still have nodes of that time.
@@ -79,7 +80,7 @@ func (p *places) points(k etcd.EnvKeys) []etcd.Point {
 
 // cleanup returns what a removal leaves at the Puppet servers; nil for nothing. i may be nil. Without a spec, not all is known yet.
 func (p places) cleanup(node string, i *Identity, r Removal) *Cleanup {
-	c := Cleanup{Node: node, Certname: environments.Certname(node), Removed: r.At.UTC(), By: r.By}
+	c := Cleanup{Node: node, Certname: model.Certname(node), Removed: r.At.UTC(), By: r.By}
 	if p.spec != nil {
 		c.Steps = CleanupSteps(p.spec, c.Certname)
 	} else {
@@ -159,7 +160,7 @@ func (c *Cleanup) Unread() bool {
 func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, damaged []string, err error) {
 	names, err := s.db.Segments(ctx, s.db.Keys.AllCleanups())
 	for i := 0; err == nil && i < len(names); i++ {
-		ref, bad := environments.ParseRef(names[i])
+		ref, bad := model.ParseRef(names[i])
 		if bad != nil {
 			continue // not ours
 		}
@@ -201,7 +202,7 @@ func (s *Joins) FindSteps(ctx context.Context, of Cleanup) (Cleanup, error) {
 }
 
 // Cleanup reads what Puppet servers still have of a removed node; nil for nothing.
-func (s *Joins) Cleanup(ctx context.Context, ref environments.Ref, node string) (*Cleanup, error) {
+func (s *Joins) Cleanup(ctx context.Context, ref model.Ref, node string) (*Cleanup, error) {
 	c, _, err := etcd.Single[Cleanup](ctx, s.db, s.db.Env(ref).Cleanup(node))
 	return c, etcd.Wrap(err, "cannot read what Puppet servers have of node %s", node)
 }
@@ -232,10 +233,10 @@ func (s *Joins) AtPuppetCA(ctx context.Context, certname string, do func(context
 }
 
 // NamesakeAt returns another environment whose node, or next machine, has a node's name at a CA or PuppetDB; nil if there is none.
-func (s *Joins) NamesakeAt(ctx context.Context, ref environments.Ref, node, url string) (*environments.Ref, error) {
+func (s *Joins) NamesakeAt(ctx context.Context, ref model.Ref, node, url string) (*model.Ref, error) {
 	names, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	for i := 0; err == nil && i < len(names); i++ {
-		other, bad := environments.ParseRef(names[i])
+		other, bad := model.ParseRef(names[i])
 		if bad != nil || other == ref {
 			continue
 		}

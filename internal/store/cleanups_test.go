@@ -10,6 +10,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -20,9 +22,9 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
-	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: environments.PuppetSettings{
-		Servers:  map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}},
-		CA:       environments.PuppetCA{URL: "https://10.0.0.1", Also: []string{"https://ca.example:8141"}},
+	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: settings.PuppetSettings{
+		Servers:  map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}},
+		CA:       settings.PuppetCA{URL: "https://10.0.0.1", Also: []string{"https://ca.example:8141"}},
 		PuppetDB: "https://puppetdb.example:8081",
 	}}
 	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
@@ -98,7 +100,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	}
 
 	// A node of another environment may have the name at the same CA or PuppetDB.
-	prod := environments.Ref{Environment: "prod"}
+	prod := model.Ref{Environment: "prod"}
 	namesake := func(url, want string) {
 		t.Helper()
 		other, err := st.Joins.NamesakeAt(ctx, dev, "web2", url)
@@ -106,8 +108,8 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 			t.Errorf("at %s, %s has web2, %v; want %s", url, got, err, want)
 		}
 	}
-	if err := st.Environments.PutSpec(ctx, &environments.Environment{Name: "prod", Roles: spec.Roles, Puppet: environments.PuppetSettings{
-		Servers: spec.Puppet.Servers, CA: environments.PuppetCA{URL: "https://10.0.0.2", Also: []string{"https://10.0.0.1:8140"}}, PuppetDB: "https://puppetdb.example",
+	if err := st.Environments.PutSpec(ctx, &environments.Environment{Name: "prod", Roles: spec.Roles, Puppet: settings.PuppetSettings{
+		Servers: spec.Puppet.Servers, CA: settings.PuppetCA{URL: "https://10.0.0.2", Also: []string{"https://10.0.0.1:8140"}}, PuppetDB: "https://puppetdb.example",
 	}}, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -187,8 +189,8 @@ func TestDestructionRecordsWhatPuppetServersHave(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
-	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: environments.PuppetSettings{
-		Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}}, CA: environments.PuppetCA{URL: "https://10.0.0.1"},
+	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}, Puppet: settings.PuppetSettings{
+		Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}}, CA: settings.PuppetCA{URL: "https://10.0.0.1"},
 	}}
 	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
 		t.Fatal(err)
@@ -216,9 +218,9 @@ func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		revision, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 4}}, Puppet: environments.PuppetSettings{
-			Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}},
-			CA:      environments.PuppetCA{URL: ca}, PuppetDB: puppetdb,
+		revision, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 4}}, Puppet: settings.PuppetSettings{
+			Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}},
+			CA:      settings.PuppetCA{URL: ca}, PuppetDB: puppetdb,
 		}}, revision)
 		if err := errors.Join(err, a.Close()); err != nil {
 			t.Fatal(err)

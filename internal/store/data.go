@@ -11,9 +11,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -98,7 +98,7 @@ func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error)
 }
 
 // Generations lists the numbers of an environment's generations, highest first. A prune removes old ones.
-func (s *Targets) Generations(ctx context.Context, ref environments.Ref) ([]agent.Generation, error) {
+func (s *Targets) Generations(ctx context.Context, ref model.Ref) ([]agent.Generation, error) {
 	var all []agent.Generation
 	k := s.db.Env(ref)
 	err := s.db.Scan(ctx, k.Generations(), func(rest string, kv *etcd.KV) error {
@@ -114,7 +114,7 @@ func (s *Targets) Generations(ctx context.Context, ref environments.Ref) ([]agen
 }
 
 // InForce reads the default target of an environment; zero for none. It is one request.
-func (s *Targets) InForce(ctx context.Context, ref environments.Ref) (agent.Target, error) {
+func (s *Targets) InForce(ctx context.Context, ref model.Ref) (agent.Target, error) {
 	t, _, err := etcd.Single[agent.Target](ctx, s.db, s.db.Env(ref).Target(etcd.Scope{}))
 	if err != nil || t == nil {
 		return agent.Target{}, etcd.Wrap(err, "cannot read the target of %s", ref)
@@ -124,7 +124,7 @@ func (s *Targets) InForce(ctx context.Context, ref environments.Ref) (agent.Targ
 
 // Data reads the generation of d's default target, on which a change is based. Without one it returns the zero
 // generation.
-func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
+func (s *Targets) Data(ctx context.Context, ref model.Ref, d Desires) (Data, error) {
 	var data Data
 	head, revision, err := etcd.Single[dataHead](ctx, s.db, s.db.Env(ref).DataHead())
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Da
 // ChangeData makes the next generation from data with these layers (canonical bytes; empty removes a layer). It
 // becomes the data of the default target. One transaction writes the layers, the generation signed by a, its head, the
 // target, the gate and the history record. Layers that are too many for it are written before.
-func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (c Change, err error) {
+func (s *Targets) ChangeData(ctx context.Context, ref model.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (c Change, err error) {
 	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next agent.Target) error {
 		c, err = s.change(ctx, b, ref, d, Change{Kind: DataChange, Before: d.Default, After: next.Overlay(d.Default), Edit: data.Edit}, a)
 		return err
@@ -156,7 +156,7 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 
 // AddData makes the next generation as ChangeData does, and changes no target. It returns the generation as a target
 // without a release. It returns ErrConflict if the targets changed since d was read.
-func (s *Targets) AddData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (added agent.Target, err error) {
+func (s *Targets) AddData(ctx context.Context, ref model.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (added agent.Target, err error) {
 	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next agent.Target) error {
 		added = next
 		b.If(etcd.Same(s.db.Env(ref).Gate(), d.gateRevision)).Touch(s.db.Keys.Targets()) // a prune in progress notices the layers
@@ -166,7 +166,7 @@ func (s *Targets) AddData(ctx context.Context, ref environments.Ref, d Desires, 
 }
 
 // nextData makes the next generation. commit commits the batch, to which it may add: until it returns, no prune removes the layers.
-func (s *Targets) nextData(ctx context.Context, ref environments.Ref, data Data, layers map[hieradata.Layer][]byte, a Author, commit func(*etcd.Batch, agent.Target) error) error {
+func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers map[hieradata.Layer][]byte, a Author, commit func(*etcd.Batch, agent.Target) error) error {
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (h DataHead) Wrong() bool { return h.Head != h.Newest }
 
 // DataHead compares the head of the data with the newest generation: of the history, or one that follows it without a gap. It
 // ignores numbers that no change can have.
-func (s *Targets) DataHead(ctx context.Context, ref environments.Ref, now time.Time) (h DataHead, err error) {
+func (s *Targets) DataHead(ctx context.Context, ref model.Ref, now time.Time) (h DataHead, err error) {
 	k := s.db.Env(ref)
 	resp, err := s.db.Get(ctx, k.DataHead())
 	if err != nil {
@@ -287,7 +287,7 @@ func (s *Targets) DataHead(ctx context.Context, ref environments.Ref, now time.T
 }
 
 // RecoverHead writes the head as it must be. It returns ErrConflict if the head changed since h was read.
-func (s *Targets) RecoverHead(ctx context.Context, ref environments.Ref, h DataHead) error {
+func (s *Targets) RecoverHead(ctx context.Context, ref model.Ref, h DataHead) error {
 	key := s.db.Env(ref).DataHead()
 	err := s.db.Commit(ctx, etcd.If(etcd.Same(key, h.revision)).Put(key, dataHead{h.Newest}))
 	return etcd.Wrap(err, "cannot restore the head of the data of %s", ref)

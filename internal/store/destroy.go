@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Bounds of a destruction.
@@ -116,13 +116,13 @@ func (a *Applying) reached(ctx context.Context) (agent.Epoch, error) {
 }
 
 // destruction reads the record of the last destruction of an environment of this name; zero: there was none.
-func (s *Machines) destruction(ctx context.Context, ref environments.Ref) (d Destruction, err error) {
+func (s *Machines) destruction(ctx context.Context, ref model.Ref) (d Destruction, err error) {
 	_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Env(ref).Destroyed(), Read: etcd.Into(&d)})
 	return d, err
 }
 
 // Destroying reports whether a destruction of the environment has begun and is not finished.
-func (s *Machines) Destroying(ctx context.Context, ref environments.Ref) (bool, error) {
+func (s *Machines) Destroying(ctx context.Context, ref model.Ref) (bool, error) {
 	d, err := s.destruction(ctx, ref)
 	return d.Unfinished, err
 }
@@ -307,7 +307,7 @@ func (a *Applying) delete(ctx context.Context, d *Destroyed, b *etcd.Batch) erro
 
 // PartsOf counts what a destruction of an environment would delete, also of one that is not stored, or was destroyed in
 // part. Users and roles count if this connection may read them.
-func (s *Machines) PartsOf(ctx context.Context, ref environments.Ref) (d Destroyed, err error) {
+func (s *Machines) PartsOf(ctx context.Context, ref model.Ref) (d Destroyed, err error) {
 	env, k := ref.String(), s.db.Env(ref)
 	listed := func(all []string, err error) error { d.Keys += int64(len(all)); return err }
 	allowed := func(n *int, found int, err error) error {
@@ -350,7 +350,7 @@ func (s *Machines) PartsOf(ctx context.Context, ref environments.Ref) (d Destroy
 }
 
 // Recorded counts the machine records of an environment.
-func (s *Machines) Recorded(ctx context.Context, ref environments.Ref) (int64, error) {
+func (s *Machines) Recorded(ctx context.Context, ref model.Ref) (int64, error) {
 	resp, err := s.db.Get(ctx, s.db.Env(ref).MachineRecords(), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, etcd.Wrap(err, "cannot count the machines of %s", ref)

@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -101,7 +102,7 @@ func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 		t.Run(env, func(t *testing.T) {
 			server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 			settled(t, server, neighbours)
-			ref, err := environments.ParseRef(env)
+			ref, err := model.ParseRef(env)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +206,7 @@ func TestEnvironmentWithMachinesIsNotDestroyed(t *testing.T) {
 func TestInterruptedDestroyResumes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
-	ref := environments.Ref{Environment: "dev", Stack: "t4"}
+	ref := model.Ref{Environment: "dev", Stack: "t4"}
 	cuts := 0
 	for calls := int32(1); ; calls++ {
 		settled(t, server, []string{"dev@t4", "dev"})
@@ -256,7 +257,7 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	settled(t, server, []string{"dev@t4", "dev@t421", "de"})
-	ref := environments.Ref{Environment: "dev", Stack: "t42"}
+	ref := model.Ref{Environment: "dev", Stack: "t42"}
 	env := ref.String()
 	found := func(what string, want bool) {
 		t.Helper()

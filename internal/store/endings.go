@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -54,7 +54,7 @@ func (p past) started(g agent.Gate) *Change {
 
 // putEndings adds the documents with which a rollout may end. All ends have the epoch after its start, because nothing else changes a
 // target meanwhile. The epoch of d is that of the start, which is the last change of the history.
-func (s *Targets) putEndings(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, start Change, a Author) error {
+func (s *Targets) putEndings(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, history past, start Change, a Author) error {
 	if a.Sign == nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (s *Targets) putEndings(ctx context.Context, b *etcd.Batch, ref environment
 }
 
 // endings reads the documents with which a rollout may end. Without any, it returns empty ones.
-func (s *Targets) endings(ctx context.Context, ref environments.Ref, id string) (e endings, revision int64, err error) {
+func (s *Targets) endings(ctx context.Context, ref model.Ref, id string) (e endings, revision int64, err error) {
 	stored, revision, err := etcd.Single[endings](ctx, s.db, s.db.Env(ref).CampaignEndings(id))
 	if stored != nil {
 		e = *stored
@@ -92,7 +92,7 @@ func (s *Targets) endings(ctx context.Context, ref environments.Ref, id string) 
 }
 
 // renewEndings adds the statements with which the rollout in progress may end, with another end of their validity.
-func (s *Targets) renewEndings(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, authentic func(trust.SignedStatement) error, valid time.Duration, a Author) error {
+func (s *Targets) renewEndings(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, authentic func(trust.SignedStatement) error, valid time.Duration, a Author) error {
 	if d.Gate.Rollout == "" {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (s *Targets) renewEndings(ctx context.Context, b *etcd.Batch, ref environme
 
 // MayRevert reports whether nodes with allowed signers accept the revert of a campaign without a key: no target is lower, or its
 // permit was signed at the start and did not end.
-func (s *Campaigns) MayRevert(ctx context.Context, ref environments.Ref, c *Campaign, now time.Time) (bool, error) {
+func (s *Campaigns) MayRevert(ctx context.Context, ref model.Ref, c *Campaign, now time.Time) (bool, error) {
 	scope := etcd.Scope{Role: c.Plan.Role}
 	lower, err := s.targets.Lowers(ctx, ref, c.Desires, scope, c.Desires.Target(scope), now)
 	if err != nil || !lower {

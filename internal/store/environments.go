@@ -12,10 +12,11 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Named lists every environment that any key names, including one without a spec.
-func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
+func (s *Environments) Named(ctx context.Context) ([]model.Ref, error) {
 	k, names := s.db.Keys, map[string]bool{}
 	for _, root := range []string{k.Environments(), k.AllStatuses(), k.AllRuns(), k.AllFacts(), k.AllIdentities(), k.AllPrecreated()} {
 		found, err := s.db.Segments(ctx, root)
@@ -26,9 +27,9 @@ func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
 			names[name] = true
 		}
 	}
-	var refs []environments.Ref
+	var refs []model.Ref
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if ref, err := environments.ParseRef(name); err == nil {
+		if ref, err := model.ParseRef(name); err == nil {
 			refs = append(refs, ref)
 		}
 	}
@@ -36,7 +37,7 @@ func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
 }
 
 // Spec reads an environment and the revision of its last write. It returns nil and 0 if there is none.
-func (s *Environments) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+func (s *Environments) Spec(ctx context.Context, ref model.Ref) (*environments.Environment, int64, error) {
 	resp, err := s.db.Get(ctx, s.db.Env(ref).Spec())
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, 0, err
@@ -84,9 +85,9 @@ func (s *Environments) HasPuppetServers(ctx context.Context, env string) (bool, 
 
 // demands is the part of an environment that nodes and signers obey, and that judges nodes.
 type demands struct {
-	Signatures string                `json:"signatures"`
-	Statement  environments.Duration `json:"statement"`
-	Silence    environments.Duration `json:"silence"`
+	Signatures string         `json:"signatures"`
+	Statement  model.Duration `json:"statement"`
+	Silence    model.Duration `json:"silence"`
 }
 
 func demandsOf(specs []*etcd.KV) (d demands) {
@@ -111,7 +112,7 @@ func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment,
 func (s *Environments) List(ctx context.Context) (names []string, err error) {
 	all, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	for i := 0; err == nil && i < len(all); i++ {
-		if _, bad := environments.ParseRef(all[i]); bad != nil {
+		if _, bad := model.ParseRef(all[i]); bad != nil {
 			continue
 		}
 		var stored bool

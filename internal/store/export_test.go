@@ -8,16 +8,16 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // BeginApplyFor is BeginApply with a lock that lasts as long as the test needs.
-func BeginApplyFor(ctx context.Context, s *Store, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
+func BeginApplyFor(ctx context.Context, s *Store, ref model.Ref, by string, lasts time.Duration) (*Applying, error) {
 	return s.Machines.beginApply(ctx, ref, by, lasts)
 }
 
 // DestroyEnvironment destroys an environment in an apply of its own.
-func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
+func (s *Machines) DestroyEnvironment(ctx context.Context, ref model.Ref, by string, hosts bool) (Destroyed, error) {
 	a, err := s.BeginApply(ctx, ref, by)
 	if err != nil {
 		return Destroyed{}, err
@@ -27,7 +27,7 @@ func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref,
 }
 
 // ShutOut is the first part of a removal. Tests interrupt the removal after it.
-var ShutOut = func(s *Store, ctx context.Context, ref environments.Ref, node string) (bool, error) {
+var ShutOut = func(s *Store, ctx context.Context, ref model.Ref, node string) (bool, error) {
 	return s.Joins.shutOut(ctx, ref, node)
 }
 

@@ -8,9 +8,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // StandsStill is the silence after which a first boot is shown as stalled. The longest silence of a working first boot
@@ -79,13 +79,13 @@ func BootKey(machine, id string) string {
 func (f FirstBoot) Key() string { return BootKey(f.Machine, f.ID) }
 
 // List lists the first boots of an environment, by key. damaged names the unreadable ones.
-func (s *FirstBoots) List(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
+func (s *FirstBoots) List(ctx context.Context, ref model.Ref) (all map[string]FirstBoot, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoots())
 	return all, damaged, etcd.Wrap(err, "cannot list the first boots of %s", ref)
 }
 
 // Get reads the progress of a first boot by its key, and the revision of its last write. It returns nil and 0 if there is none.
-func (s *FirstBoots) Get(ctx context.Context, ref environments.Ref, key string) (*FirstBoot, int64, error) {
+func (s *FirstBoots) Get(ctx context.Context, ref model.Ref, key string) (*FirstBoot, int64, error) {
 	return etcd.Single[FirstBoot](ctx, s.db, s.db.Env(ref).FirstBoot(key))
 }
 
@@ -104,7 +104,7 @@ const (
 
 // Put writes the progress of a machine. It returns ErrConflict if the progress was written since revision. It leaves
 // no unused lease, because a machine may report often.
-func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, boot FirstBoot, revision int64) error {
+func (s *FirstBoots) Put(ctx context.Context, ref model.Ref, boot FirstBoot, revision int64) error {
 	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Key()), revision))
 	l, err := s.put(ctx, b, ref, boot, revision)
 	if err == nil {
@@ -115,7 +115,7 @@ func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, boot FirstBo
 }
 
 // put adds the write to a batch, which compares revision. The caller then calls SettleLease. A lease ends the record.
-func (s *FirstBoots) put(ctx context.Context, b *etcd.Batch, ref environments.Ref, boot FirstBoot, revision int64) (l etcd.LeaseSwap, err error) {
+func (s *FirstBoots) put(ctx context.Context, b *etcd.Batch, ref model.Ref, boot FirstBoot, revision int64) (l etcd.LeaseSwap, err error) {
 	boot.Hostname, boot.Step = clip.Text(boot.Hostname, maxBootWord), clip.Text(boot.Step, maxBootWord)
 	boot.Error = agent.Prose(clip.Text(string(boot.Error), maxBootError))
 	key, lasts := s.db.Env(ref).FirstBoot(boot.Key()), firstBootKept

@@ -16,6 +16,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // FleetState is the state of an environment's nodes in etcd.
@@ -37,7 +38,7 @@ type FleetState struct {
 }
 
 // State reads an environment's view: seven ranges in one or more pages.
-func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
+func (s *Fleet) State(ctx context.Context, ref model.Ref) (FleetState, error) {
 	f, err := s.view(ctx, ref)
 	if err != nil {
 		return FleetState{}, err
@@ -55,7 +56,7 @@ func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, er
 
 // Listed is State without the nodes' statuses and assignments, which are most of its bytes. With a node, its Hosts
 // contain only that node.
-func (s *Fleet) Listed(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
+func (s *Fleet) Listed(ctx context.Context, ref model.Ref, node string) (FleetState, error) {
 	f, err := s.view(ctx, ref)
 	if err != nil {
 		return FleetState{}, err
@@ -67,7 +68,7 @@ func (s *Fleet) Listed(ctx context.Context, ref environments.Ref, node string) (
 }
 
 // view reads the environment and its targets.
-func (s *Fleet) view(ctx context.Context, ref environments.Ref) (FleetState, error) {
+func (s *Fleet) view(ctx context.Context, ref model.Ref) (FleetState, error) {
 	spec, _, err := s.specs.Spec(ctx, ref)
 	if err != nil {
 		return FleetState{}, err
@@ -78,7 +79,7 @@ func (s *Fleet) view(ctx context.Context, ref environments.Ref) (FleetState, err
 
 // Each is State without keeping the statuses: it calls each for every node that reported, with a state whose Statuses is that one's. Its
 // memory does not grow with the reports. Those of nodes whose clocks are ahead come last. It returns the rest of the state.
-func (s *Fleet) Each(ctx context.Context, ref environments.Ref, now time.Time, each func(f FleetState, node string)) (FleetState, error) {
+func (s *Fleet) Each(ctx context.Context, ref model.Ref, now time.Time, each func(f FleetState, node string)) (FleetState, error) {
 	f, err := s.view(ctx, ref)
 	if err == nil {
 		err = s.ordersOf(ctx, ref, &f)
@@ -119,7 +120,7 @@ func (s *Fleet) Each(ctx context.Context, ref environments.Ref, now time.Time, e
 }
 
 // One is State for one node. It reads the reports of the fleet only if the clock of the node is ahead: a node can cause that.
-func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
+func (s *Fleet) One(ctx context.Context, ref model.Ref, node string) (FleetState, error) {
 	f, err := s.OneAsReported(ctx, ref, node)
 	if err == nil {
 		err = etcd.Wrap(s.compare(ctx, ref, f.Statuses), "cannot read the reports of %s", ref)
@@ -129,7 +130,7 @@ func (s *Fleet) One(ctx context.Context, ref environments.Ref, node string) (Fle
 
 // OneAsReported is State for one node, with point reads: its size does not grow with the fleet, and a clock that is ahead hides that the node is
 // silent. No change may rest on its Desires: they have no guards.
-func (s *Fleet) OneAsReported(ctx context.Context, ref environments.Ref, node string) (FleetState, error) {
+func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (FleetState, error) {
 	f := FleetState{
 		Desires: Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}},
 		Hosts:   map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{},
@@ -187,7 +188,7 @@ func (s *Fleet) OneAsReported(ctx context.Context, ref environments.Ref, node st
 }
 
 // Host reads a node's entry of the host list, nil for none, and its environment. An environment that cannot be read is specErr.
-func (s *Fleet) Host(ctx context.Context, ref environments.Ref, node string) (host *agent.Host, spec *environments.Environment, specErr, err error) {
+func (s *Fleet) Host(ctx context.Context, ref model.Ref, node string) (host *agent.Host, spec *environments.Environment, specErr, err error) {
 	k := s.db.Env(ref)
 	_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
@@ -211,7 +212,7 @@ func readable[T any](f *FleetState, put func(T)) func(*etcd.KV) error {
 }
 
 // listOf reads the host list, or one entry of it, and the holds.
-func (s *Fleet) listOf(ctx context.Context, ref environments.Ref, f *FleetState, node string, more ...clientv3.OpOption) (err error) {
+func (s *Fleet) listOf(ctx context.Context, ref model.Ref, f *FleetState, node string, more ...clientv3.OpOption) (err error) {
 	k := s.db.Env(ref)
 	var damaged []string
 	if node == "" {
@@ -237,7 +238,7 @@ func (s *Fleet) listOf(ctx context.Context, ref environments.Ref, f *FleetState,
 }
 
 // fleetOf reads the ranges of a fleet. It returns unreadable statuses separately, because each affects one node.
-func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
+func (s *Fleet) fleetOf(ctx context.Context, ref model.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
 	if err := s.ordersOf(ctx, ref, f, more...); err != nil {
 		return nil, err
 	}
@@ -245,7 +246,7 @@ func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState
 	return unread, err
 }
 
-func (s *Fleet) statuses(ctx context.Context, ref environments.Ref, more ...clientv3.OpOption) (all map[string]agent.Status, unread []string, err error) {
+func (s *Fleet) statuses(ctx context.Context, ref model.Ref, more ...clientv3.OpOption) (all map[string]agent.Status, unread []string, err error) {
 	var read []*report
 	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st agent.Status, revision int64) {
 		read = append(read, &report{etcd.Unescape(rest), revision, st.SeenAt, &st})
@@ -289,7 +290,7 @@ func inOrder(all []*report, now time.Time) {
 }
 
 // ordersOf reads the host list, the holds, the assignments and the lockouts.
-func (s *Fleet) ordersOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) error {
+func (s *Fleet) ordersOf(ctx context.Context, ref model.Ref, f *FleetState, more ...clientv3.OpOption) error {
 	err := s.listOf(ctx, ref, f, "", more...)
 	if err != nil {
 		return err
@@ -344,19 +345,19 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 }
 
 // HostList is Hosts, and names the unreadable entries.
-func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, damaged []string, err error) {
+func (s *Fleet) HostList(ctx context.Context, ref model.Ref) (hosts map[string]agent.Host, damaged []string, err error) {
 	hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, s.db.Env(ref).Hosts())
 	return hosts, damaged, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
 // Exports returns the host list with the exported facts of its nodes, as nodes read both.
-func (s *Fleet) Exports(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, exports map[string]agent.Export, err error) {
+func (s *Fleet) Exports(ctx context.Context, ref model.Ref) (hosts map[string]agent.Host, exports map[string]agent.Export, err error) {
 	hosts, exports, _, err = listed(ctx, s.db, s.db.Env(ref))
 	return hosts, exports, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
 // Statuses returns the last readable reports of all nodes.
-func (s *Fleet) Statuses(ctx context.Context, ref environments.Ref) (map[string]agent.Status, error) {
+func (s *Fleet) Statuses(ctx context.Context, ref model.Ref) (map[string]agent.Status, error) {
 	statuses, _, err := s.statuses(ctx, ref)
 	return statuses, etcd.Wrap(err, "cannot list the statuses of %s", ref)
 }
@@ -365,7 +366,7 @@ func (s *Fleet) Statuses(ctx context.Context, ref environments.Ref) (map[string]
 const statusesInTxn = 40
 
 // StatusesOf returns the statuses of some nodes, by name. A node without a readable status is left out. As One, it may read all reports.
-func (s *Fleet) StatusesOf(ctx context.Context, ref environments.Ref, names []string) (map[string]agent.Status, error) {
+func (s *Fleet) StatusesOf(ctx context.Context, ref model.Ref, names []string) (map[string]agent.Status, error) {
 	all, err := s.StatusesAsReported(ctx, ref, names)
 	if err == nil {
 		err = etcd.Wrap(s.compare(ctx, ref, all), "cannot read the reports of %s", ref)
@@ -374,7 +375,7 @@ func (s *Fleet) StatusesOf(ctx context.Context, ref environments.Ref, names []st
 }
 
 // StatusesAsReported is StatusesOf by point reads alone.
-func (s *Fleet) StatusesAsReported(ctx context.Context, ref environments.Ref, names []string) (map[string]agent.Status, error) {
+func (s *Fleet) StatusesAsReported(ctx context.Context, ref model.Ref, names []string) (map[string]agent.Status, error) {
 	k, all := s.db.Env(ref), map[string]agent.Status{}
 	for part := range slices.Chunk(names, statusesInTxn) {
 		var points []etcd.Point
@@ -394,7 +395,7 @@ func (s *Fleet) StatusesAsReported(ctx context.Context, ref environments.Ref, na
 }
 
 // compare compares statuses whose clocks are ahead with the statuses of all nodes, as statuses does. Without such a clock it reads nothing.
-func (s *Fleet) compare(ctx context.Context, ref environments.Ref, some map[string]agent.Status) error {
+func (s *Fleet) compare(ctx context.Context, ref model.Ref, some map[string]agent.Status) error {
 	now := time.Now()
 	ahead := func(st agent.Status) bool { return st.SeenAt.Sub(now) > agent.ClockOff }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(some)), ahead) {
@@ -411,18 +412,18 @@ func (s *Fleet) compare(ctx context.Context, ref environments.Ref, some map[stri
 }
 
 // HostNames lists names of the host list that begin with a prefix, at most limit.
-func (s *Fleet) HostNames(ctx context.Context, ref environments.Ref, prefix string, limit int64) ([]string, error) {
+func (s *Fleet) HostNames(ctx context.Context, ref model.Ref, prefix string, limit int64) ([]string, error) {
 	return s.db.Names(ctx, s.db.Env(ref).Hosts(), prefix, limit)
 }
 
 // Hosts returns the host list.
-func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
+func (s *Fleet) Hosts(ctx context.Context, ref model.Ref) (map[string]agent.Host, error) {
 	hosts, _, err := s.HostList(ctx, ref)
 	return hosts, err
 }
 
 // ReportedKeys counts the keys that each node wrote: its status, runs and facts. The answer to a preview counts as a run.
-func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[string]int64, error) {
+func (s *Fleet) ReportedKeys(ctx context.Context, ref model.Ref) (map[string]int64, error) {
 	counts, k := map[string]int64{}, s.db.Env(ref)
 	for _, prefix := range []string{k.Statuses(), k.NodesRuns(), k.NodesFacts()} {
 		err := s.db.Scan(ctx, prefix, func(rest string, _ *etcd.KV) error {
@@ -438,7 +439,7 @@ func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[str
 }
 
 // Runs lists a node's run records, oldest first. damaged names the unreadable ones.
-func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
+func (s *Fleet) Runs(ctx context.Context, ref model.Ref, node string) (runs []agent.Run, damaged []string, err error) {
 	err = s.db.Scan(ctx, s.db.Env(ref).Runs(node), func(rest string, kv *etcd.KV) error {
 		if rest == agent.PreviewRun {
 			return nil
@@ -458,7 +459,7 @@ func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (ru
 const runsInPage = 50
 
 // Took returns how long runs took, by node: ids has one run of each. A run without a readable record is left out.
-func (s *Fleet) Took(ctx context.Context, ref environments.Ref, ids map[string]string) (map[string]time.Duration, error) {
+func (s *Fleet) Took(ctx context.Context, ref model.Ref, ids map[string]string) (map[string]time.Duration, error) {
 	k, took := s.db.Env(ref), map[string]time.Duration{}
 	for nodes := range slices.Chunk(slices.Sorted(maps.Keys(ids)), runsInPage) {
 		var points []etcd.Point
@@ -481,7 +482,7 @@ func (s *Fleet) Took(ctx context.Context, ref environments.Ref, ids map[string]s
 const factsInPage = 500
 
 // Facts calls each with the facts that each node published. Package internal/facts decodes them.
-func (s *Fleet) Facts(ctx context.Context, ref environments.Ref, each func(node string, facts []byte)) error {
+func (s *Fleet) Facts(ctx context.Context, ref model.Ref, each func(node string, facts []byte)) error {
 	err := s.db.Scan(ctx, s.db.Env(ref).NodesFacts(), func(rest string, kv *etcd.KV) error {
 		each(etcd.Unescape(rest), kv.Value)
 		return nil
@@ -490,7 +491,7 @@ func (s *Fleet) Facts(ctx context.Context, ref environments.Ref, each func(node 
 }
 
 // FactsOf returns the facts that one node published; nil without any.
-func (s *Fleet) FactsOf(ctx context.Context, ref environments.Ref, node string) ([]byte, error) {
+func (s *Fleet) FactsOf(ctx context.Context, ref model.Ref, node string) ([]byte, error) {
 	resp, err := s.db.Get(ctx, s.db.Env(ref).Facts(node))
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, etcd.Wrap(err, "cannot read the facts of %s", node)
@@ -511,7 +512,7 @@ func (f FleetState) RoleOf(node string) string {
 			return r.Name
 		}
 	}
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	if err != nil {
 		return ""
 	}
@@ -544,7 +545,7 @@ func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
 // Request stores a one-time request to a node in its entry of the host list. It returns machines.ErrNotListed for a
 // node outside the list, and ErrRetires for a node with a retirement request, whose author waits for the answer. It
 // does not touch the head of the list: the list itself is unchanged.
-func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
+func (s *Fleet) Request(ctx context.Context, ref model.Ref, node string, r agent.Request) error {
 	err := s.ask(ctx, ref, node, r, s.db.Commit, func(h agent.Host, _ *etcd.Batch) error {
 		if h.Retires() {
 			return ErrRetires
@@ -555,7 +556,7 @@ func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, 
 }
 
 // Withdraw deletes a request: the node begins no run for it from then on. A run in progress continues. Another request stays.
-func (s *Fleet) Withdraw(ctx context.Context, ref environments.Ref, node, request string) error {
+func (s *Fleet) Withdraw(ctx context.Context, ref model.Ref, node, request string) error {
 	gone := errors.New("it has no such request")
 	key := s.db.Env(ref).Host(node)
 	err := etcd.Update(ctx, s.db, key, s.db.Commit, func(h *agent.Host, b *etcd.Batch) error {
@@ -578,7 +579,7 @@ var ErrRetires = errors.New("it is being retired")
 // ask changes the current entry, unless also refuses it. also may add writes to the transaction. A join of the node may
 // write the same entry.
 func (s *Fleet) ask(
-	ctx context.Context, ref environments.Ref, node string, r agent.Request, commit func(context.Context, *etcd.Batch) error,
+	ctx context.Context, ref model.Ref, node string, r agent.Request, commit func(context.Context, *etcd.Batch) error,
 	also func(agent.Host, *etcd.Batch) error,
 ) error {
 	key := s.db.Env(ref).Host(node)

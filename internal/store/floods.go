@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Flood means that a node writes or calls far more than normal. The note exists while the flood lasts, and one day longer.
@@ -26,7 +26,7 @@ type Flood struct {
 }
 
 // Floods lists the nodes of an environment with a recent flood. damaged names the unreadable ones.
-func (s *Fleet) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
+func (s *Fleet) Floods(ctx context.Context, ref model.Ref) (all map[string]Flood, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Flood](ctx, s.db, s.db.Env(ref).Flood(""))
 	return all, damaged, etcd.Wrap(err, "cannot list the nodes of %s that flood", ref)
 }
@@ -34,7 +34,7 @@ func (s *Fleet) Floods(ctx context.Context, ref environments.Ref) (all map[strin
 // NoteFlood stores that a node flooded within the last minute, and adds to an earlier note. first is true if there was
 // none: of several serves that see the same flood, one gets true. There is no lease, because a full etcd grants none.
 // ForgetFlood deletes the note.
-func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
+func (s *Fleet) NoteFlood(ctx context.Context, ref model.Ref, now Flood) (first bool, err error) {
 	key := s.db.Env(ref).Flood(now.Node)
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Flood, b *etcd.Batch) error {
 		sum := now
@@ -49,7 +49,7 @@ func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) 
 }
 
 // ForgetFlood deletes the note unless the node flooded after it. A flood that continues is noted again.
-func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
+func (s *Fleet) ForgetFlood(ctx context.Context, ref model.Ref, node string, last time.Time) error {
 	key := s.db.Env(ref).Flood(node)
 	return etcd.Update(ctx, s.db, key, s.db.Commit, func(old *Flood, b *etcd.Batch) error {
 		if old != nil && !old.Last.After(last) {
@@ -61,7 +61,7 @@ func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node stri
 
 // NodeWrite is one write of a node, as a watch reports it.
 type NodeWrite struct {
-	Ref    environments.Ref
+	Ref    model.Ref
 	Node   string        // "" for the head of the host list, if the same transaction has no other key of the list: any node may have written it
 	Bytes  int64         // of the key and of the value; 0 for an entry in the host list, which the node does not write itself
 	Status *agent.Status // nil if the write is no readable status
@@ -133,7 +133,7 @@ func (s *Fleet) nodeWrite(e *clientv3.Event) (w NodeWrite, ok bool) {
 	if !ours || len(parts) < 3 {
 		return w, false
 	}
-	ref, err := environments.ParseRef(etcd.Unescape(parts[1]))
+	ref, err := model.ParseRef(etcd.Unescape(parts[1]))
 	if err != nil {
 		return w, false
 	}

@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
@@ -86,13 +86,13 @@ func (o Owners) Own(user pki.Name) bool {
 }
 
 // List lists the identities of an environment's nodes, including removed nodes. damaged names the unreadable ones.
-func (s *Identities) List(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
+func (s *Identities) List(ctx context.Context, ref model.Ref) (all map[string]Identity, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Identity](ctx, s.db, s.db.Env(ref).Identities())
 	return all, damaged, etcd.Wrap(err, "cannot list the identities of %s", ref)
 }
 
 // Names calls each with the names of identities, which joined, and of pre-created users, also with those whose records cannot be read.
-func (s *Identities) Names(ctx context.Context, ref environments.Ref, each func(node string, joined bool)) (err error) {
+func (s *Identities) Names(ctx context.Context, ref model.Ref, each func(node string, joined bool)) (err error) {
 	k := s.db.Env(ref)
 	for joined, prefix := range map[bool]string{true: k.Identities(), false: k.Precreated("")} {
 		if err == nil {
@@ -106,12 +106,12 @@ func (s *Identities) Names(ctx context.Context, ref environments.Ref, each func(
 }
 
 // Get reads the holder of a node's name, and the revision of its last write. It returns nil and 0 if there is none.
-func (s *Identities) Get(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
+func (s *Identities) Get(ctx context.Context, ref model.Ref, node string) (*Identity, int64, error) {
 	return etcd.Single[Identity](ctx, s.db, s.db.Env(ref).Identity(node))
 }
 
 // Put replaces an identity. It returns ErrConflict if the identity was written since revision.
-func (s *Identities) Put(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
+func (s *Identities) Put(ctx context.Context, ref model.Ref, i Identity, revision int64) error {
 	_, err := s.db.Replace(ctx, s.db.Env(ref).Identity(i.Node), i, revision)
 	return err
 }
@@ -121,7 +121,7 @@ const duplicateNoted = time.Minute
 
 // Credible returns what may be said of a duplicate machine of a node. Its sender has proven no other identity than the node's: the
 // machine ID, hostname and addresses of a machine that joined as another node are therefore no evidence, and are left out.
-func (s *Identities) Credible(ctx context.Context, ref environments.Ref, node string, c Duplicate) (Duplicate, error) {
+func (s *Identities) Credible(ctx context.Context, ref model.Ref, node string, c Duplicate) (Duplicate, error) {
 	past, _, err := etcd.Single[Past](ctx, s.db, s.db.Env(ref).Past(c.Machine))
 	if err != nil || past == nil || past.Node == node {
 		return c, err
@@ -134,7 +134,7 @@ func (s *Identities) Credible(ctx context.Context, ref environments.Ref, node st
 }
 
 // NoteDuplicate stores that a duplicate machine came under a node's name. Every other concurrent write wins over it.
-func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, node string, c Duplicate) error {
+func (s *Identities) NoteDuplicate(ctx context.Context, ref model.Ref, node string, c Duplicate) error {
 	i, revision, err := s.Get(ctx, ref, node)
 	if err != nil || !i.Live() || i.Machine == c.Machine {
 		return err
@@ -155,7 +155,7 @@ func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, no
 
 // UpdateHost writes into the host list what a machine may say of itself: its hostname and addresses. A request to the previous machine
 // does not carry over to another machine. It returns ErrConflict if the identity was written since revision.
-func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, is agent.Host, now time.Time) error {
+func (s *Identities) UpdateHost(ctx context.Context, ref model.Ref, i Identity, revision int64, is agent.Host, now time.Time) error {
 	k := s.db.Env(ref)
 	old, listed, err := etcd.Single[agent.Host](ctx, s.db, k.Host(i.Node))
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Ide
 
 // NoteDuplicateBoot stores that two machines run under a node's name with one machine's identity, as their boot IDs
 // show. It reports whether this is new: of several serves that see the same, one gets true.
-func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Duplicate) (first bool, err error) {
+func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref model.Ref, node string, c Duplicate) (first bool, err error) {
 	key := s.db.Env(ref).Identity(node)
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(i *Identity, b *etcd.Batch) error {
 		first = false
@@ -195,7 +195,7 @@ func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref
 }
 
 // TakenNames reads the taken names of a role, by a live identity or by an entry of the host list.
-func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role string) (map[string]bool, error) {
+func (s *Identities) TakenNames(ctx context.Context, ref model.Ref, role string) (map[string]bool, error) {
 	k, taken := s.db.Env(ref), map[string]bool{}
 	damaged, err := etcd.Collect(ctx, s.db, k.Identities(), func(rest string, i Identity, _ int64) {
 		if i.Live() {
@@ -216,7 +216,7 @@ func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role 
 
 // DropFormer deletes the users of all incarnations of a node except user. Interrupted joins may have left several. If
 // the node now has another user, or none, nothing happens.
-func (s *Identities) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
+func (s *Identities) DropFormer(ctx context.Context, ref model.Ref, node, user string) error {
 	// Users first, then the records that may claim them. A later join creates or takes a user outside this list, or
 	// changes the records.
 	users, err := s.access.usersOf(ctx, ref.String(), node)
@@ -244,7 +244,7 @@ type Precreated struct {
 }
 
 // Precreated lists the pre-created users of an environment's nodes.
-func (s *Identities) Precreated(ctx context.Context, ref environments.Ref) (all map[string]Precreated, damaged []string, err error) {
+func (s *Identities) Precreated(ctx context.Context, ref model.Ref) (all map[string]Precreated, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Precreated](ctx, s.db, s.db.Env(ref).Precreated(""))
 	return all, damaged, etcd.Wrap(err, "cannot list the pre-created users of %s", ref)
 }
@@ -256,7 +256,7 @@ var ErrJoined = errors.New("a machine has joined as this node")
 // ErrJoined if a machine has already joined. It writes the entry before it creates the user: after a crash no unknown
 // user remains, and the next call resumes. Two concurrent calls end with the same user. It does not change the shared
 // role of the environment's nodes: see EnsureEnvironment.
-func (s *Identities) Precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (p Precreated, err error) {
+func (s *Identities) Precreate(ctx context.Context, ref model.Ref, node string, now time.Time) (p Precreated, err error) {
 	err = etcd.Retry(ctx, func() (err error) {
 		p, err = s.precreate(ctx, ref, node, now)
 		return err
@@ -264,7 +264,7 @@ func (s *Identities) Precreate(ctx context.Context, ref environments.Ref, node s
 	return p, etcd.Wrap(err, "cannot create the etcd user of node %s", node)
 }
 
-func (s *Identities) precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, error) {
+func (s *Identities) precreate(ctx context.Context, ref model.Ref, node string, now time.Time) (Precreated, error) {
 	env := ref.String()
 	key := s.db.Env(ref).Precreated(node)
 	old, revision, err := etcd.Single[Precreated](ctx, s.db, key)
@@ -322,7 +322,7 @@ func (s *Identities) reserve(ctx context.Context, env, node string, p Precreated
 
 // DropPrecreated deletes a node's pre-created user and its entry. The user goes last: a machine that joins with it
 // meanwhile keeps it.
-func (s *Identities) DropPrecreated(ctx context.Context, ref environments.Ref, node string) error {
+func (s *Identities) DropPrecreated(ctx context.Context, ref model.Ref, node string) error {
 	key := s.db.Env(ref).Precreated(node)
 	p, revision, err := etcd.Single[Precreated](ctx, s.db, key)
 	if err != nil || p == nil {

@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // JoinFacts is the input of a join. Revisions are etcd's order of events, which does not depend on clocks; 0 means
@@ -36,7 +37,7 @@ type JoinFacts struct {
 
 // Facts reads the input of a join: the token of this ID, the environment, the name, the machine and its first boot. Commit fails if
 // any of it has changed since.
-func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, node, machine, boot string) (JoinFacts, error) {
+func (s *Joins) Facts(ctx context.Context, token string, ref model.Ref, node, machine, boot string) (JoinFacts, error) {
 	k := s.db.Env(ref)
 	f := JoinFacts{token: s.db.Keys.NodeToken(token), guards: map[string]int64{}}
 	revision, err := s.db.Read(ctx, f.guards,
@@ -93,7 +94,7 @@ type Join struct {
 
 // Commit writes a join if its input is unchanged since facts were read. Otherwise it returns ErrConflict. It deletes
 // the node's pre-created user entry: the identity now names that user.
-func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
+func (s *Joins) Commit(ctx context.Context, ref model.Ref, facts JoinFacts, j Join) error {
 	k, node := s.db.Env(ref), j.Identity.Node
 	j.Host.Request = askedBefore(facts.Host, j.Host)
 	b := etcd.If(etcd.Unchanged(facts.guards)...).Put(facts.token, j.Token).Put(k.Identity(node), j.Identity).Put(k.Host(node), j.Host)

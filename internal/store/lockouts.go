@@ -10,13 +10,14 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
 // NoteLockout records that etcd refused a certificate of this fleet, issued at a time, because it has no user of its name. It records nothing
 // of a node that the environment does not expect, of one that was removed after that time, and of the former machine of a node.
 func (s *Identities) NoteLockout(ctx context.Context, name pki.Name, issued, now time.Time) error {
-	ref, err := environments.ParseRef(name.Environment)
+	ref, err := model.ParseRef(name.Environment)
 	if err != nil || name.Kind != pki.KindNode || name.Prefix != s.db.Prefix() {
 		return nil
 	}
@@ -24,7 +25,7 @@ func (s *Identities) NoteLockout(ctx context.Context, name pki.Name, issued, now
 	return etcd.Wrap(err, "cannot record that etcd refuses node %s", name.Subject)
 }
 
-func (s *Identities) noteLockout(ctx context.Context, ref environments.Ref, name pki.Name, issued, now time.Time) error {
+func (s *Identities) noteLockout(ctx context.Context, ref model.Ref, name pki.Name, issued, now time.Time) error {
 	k, node, guards := s.db.Env(ref), name.Subject, map[string]int64{}
 	var identity *Identity
 	var spec *environments.Environment
@@ -68,7 +69,7 @@ func (i *Identity) supersedes(name pki.Name, issued time.Time) bool {
 }
 
 // ForgetLockouts deletes the notes of nodes of which etcd refused no call after a time.
-func (s *Identities) ForgetLockouts(ctx context.Context, ref environments.Ref, last time.Time) error {
+func (s *Identities) ForgetLockouts(ctx context.Context, ref model.Ref, last time.Time) error {
 	prefix := s.db.Env(ref).Lockout("")
 	var old []*etcd.Batch
 	_, err := etcd.Collect(ctx, s.db, prefix, func(rest string, l agent.Lockout, revision int64) {

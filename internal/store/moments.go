@@ -14,8 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Moment is how far an etcd is: a later look that finds less shows that it went back in time.
@@ -50,7 +50,7 @@ type Acts struct {
 const environmentsAtOnce = 24
 
 // Moment reads how far etcd is, all at one revision. It leaves out an environment without a gate, or with an unreadable one.
-func (s *Targets) Moment(ctx context.Context, refs []environments.Ref, before Moment) (Moment, error) {
+func (s *Targets) Moment(ctx context.Context, refs []model.Ref, before Moment) (Moment, error) {
 	now := Moment{Reached: map[string]Reach{}}
 	for part := range slices.Chunk(refs, environmentsAtOnce) {
 		var ops []clientv3.Op
@@ -116,7 +116,7 @@ func actsIn(all []*etcdserverpb.ResponseOp) Acts {
 
 // actsAt reads what etcd now says that it had at an earlier moment; nil if it does not know. Its past changes only if it went back in time, and new
 // writes have the revisions of lost ones.
-func (s *Targets) actsAt(ctx context.Context, refs []environments.Ref, before Moment) ([]Acts, error) {
+func (s *Targets) actsAt(ctx context.Context, refs []model.Ref, before Moment) ([]Acts, error) {
 	if before.Revision == 0 {
 		return nil, nil
 	}
@@ -178,7 +178,7 @@ func (m Moment) Behind(before Moment) (names []string) {
 
 // GoneBack marks an environment whose etcd was seen to be farther: as Anchor does after a restore. It does nothing, and returns 0, if
 // that was done since then, by `pulley restore`, by an operator or by another serve.
-func (s *Targets) GoneBack(ctx context.Context, ref environments.Ref, before Moment, a Author) (epoch agent.Epoch, err error) {
+func (s *Targets) GoneBack(ctx context.Context, ref model.Ref, before Moment, a Author) (epoch agent.Epoch, err error) {
 	err = etcd.Retry(ctx, func() error {
 		if marked, err := s.Rewound(ctx, ref); err != nil || marked {
 			return err
@@ -191,7 +191,7 @@ func (s *Targets) GoneBack(ctx context.Context, ref environments.Ref, before Mom
 
 // Rewound reports whether etcd went back in time, or was restored from a backup, and no operator continued an environment since then.
 // Nothing but operators may change its nodes until then: what etcd has of them is old.
-func (s *Targets) Rewound(ctx context.Context, ref environments.Ref) (bool, error) {
+func (s *Targets) Rewound(ctx context.Context, ref model.Ref) (bool, error) {
 	k := s.db.Env(ref)
 	gate, _, err := etcd.Single[agent.Gate](ctx, s.db, k.Gate())
 	if err != nil || gate == nil || gate.State == agent.GateOpen || gate.Rollout != "" {

@@ -9,6 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -24,7 +25,7 @@ func TestMomentsThatGoBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refs := []environments.Ref{dev, {Environment: "other"}}
+	refs := []model.Ref{dev, {Environment: "other"}}
 	change := func() {
 		t.Helper()
 		d := desires(t, st, dev)
@@ -122,14 +123,14 @@ func TestMomentOfManyEnvironments(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, client := open(t, server, ""), server.Client()
-	var refs []environments.Ref
+	var refs []model.Ref
 	for i := range 30 {
-		refs = append(refs, environments.Ref{Environment: fmt.Sprintf("e%02d", i)})
+		refs = append(refs, model.Ref{Environment: fmt.Sprintf("e%02d", i)})
 	}
 	epoch := 0
 	set := func() {
 		epoch++
-		for _, ref := range []environments.Ref{refs[0], refs[29]} {
+		for _, ref := range []model.Ref{refs[0], refs[29]} {
 			if _, err := client.Put(t.Context(), "/pulley/v1/environments/"+ref.Environment+"/gate", fmt.Sprintf(`{"v":1,"epoch":%d,"state":"open"}`, epoch)); err != nil {
 				t.Error(err)
 			}

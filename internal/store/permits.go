@@ -9,8 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -52,7 +52,7 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 
 // permit adds the permit for nodes to follow c to a lower target: a new one, or that which was signed before. It adds none if no
 // target is lower, or without both. A node without allowed signers needs no permit, and a node with them accepts no unsigned one.
-func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, c *Change, sign Sign) error {
+func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, history past, c *Change, sign Sign) error {
 	document, err := s.signedPermit(ctx, ref, d, history, c, sign)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref environments.Re
 }
 
 // signedPermit returns the permit of c; "" if it needs none, or without sign: then it sets c.Unsigned.
-func (s *Targets) signedPermit(ctx context.Context, ref environments.Ref, d Desires, history past, c *Change, sign Sign) (string, error) {
+func (s *Targets) signedPermit(ctx context.Context, ref model.Ref, d Desires, history past, c *Change, sign Sign) (string, error) {
 	env := ref.String()
 	p, lower, err := s.permitOf(ctx, env, d, history, *c)
 	if err != nil {
@@ -266,7 +266,7 @@ func (s *Targets) Implausible(env string, epoch agent.Epoch) error {
 // Permitted reports whether nodes at a higher target may follow a scope to its target. Either no part is lower than
 // any earlier target, or a signed permit covers it that no node can have used before: the permit of the change that set
 // the part, or of a later one. The signature is not verified.
-func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, now time.Time) (bool, error) {
+func (s *Targets) Permitted(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, now time.Time) (bool, error) {
 	env := ref.String()
 	history, err := s.past(ctx, env, d)
 	if err != nil {
@@ -325,7 +325,7 @@ func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release
 
 // Lowers reports whether a scope's target is lower than an earlier one: nodes with allowed signers then need a signed
 // permit to take it.
-func (s *Targets) Lowers(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, after agent.Target, now time.Time) (bool, error) {
+func (s *Targets) Lowers(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, after agent.Target, now time.Time) (bool, error) {
 	history, err := s.past(ctx, ref.String(), d)
 	if err != nil {
 		return false, err

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Presigned is what serve makes for a node at Puppet's CA, until the node has it. With all of it, the node needs no CA at its join.
@@ -19,20 +19,20 @@ type Presigned struct {
 }
 
 // Presigned reads what was made for a node; nil for nothing.
-func (s *Identities) Presigned(ctx context.Context, ref environments.Ref, node string) (*Presigned, error) {
+func (s *Identities) Presigned(ctx context.Context, ref model.Ref, node string) (*Presigned, error) {
 	p, _, err := etcd.Single[Presigned](ctx, s.db, s.db.Env(ref).Presigned(node))
 	return p, etcd.Wrap(err, "cannot read the key of node %s for Puppet's CA", node)
 }
 
 // AllPresigned reads what was made for the nodes of an environment. damaged names the unreadable ones.
-func (s *Identities) AllPresigned(ctx context.Context, ref environments.Ref) (all map[string]Presigned, damaged []string, err error) {
+func (s *Identities) AllPresigned(ctx context.Context, ref model.Ref) (all map[string]Presigned, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Presigned](ctx, s.db, s.db.Env(ref).Presigned(""))
 	return all, damaged, etcd.Wrap(err, "cannot list the keys of %s for Puppet's CA", ref)
 }
 
 // EnsurePresigned returns what was made for a node, and stores a key first if there is none, as the function fresh encrypted it. Several
 // serves get the same key.
-func (s *Identities) EnsurePresigned(ctx context.Context, ref environments.Ref, node string, fresh func() (string, error)) (p Presigned, err error) {
+func (s *Identities) EnsurePresigned(ctx context.Context, ref model.Ref, node string, fresh func() (string, error)) (p Presigned, err error) {
 	at := s.db.Env(ref).Presigned(node)
 	err = etcd.Update(ctx, s.db, at, s.db.Commit, func(have *Presigned, b *etcd.Batch) (err error) {
 		if have != nil {
@@ -49,7 +49,7 @@ func (s *Identities) EnsurePresigned(ctx context.Context, ref environments.Ref, 
 }
 
 // PutPresigned stores the progress of a node's key. It returns ErrNotFound if the key was deleted or replaced meanwhile.
-func (s *Identities) PutPresigned(ctx context.Context, ref environments.Ref, node string, p Presigned) error {
+func (s *Identities) PutPresigned(ctx context.Context, ref model.Ref, node string, p Presigned) error {
 	at := s.db.Env(ref).Presigned(node)
 	err := etcd.Update(ctx, s.db, at, s.db.Commit, func(have *Presigned, b *etcd.Batch) error {
 		switch {
@@ -64,13 +64,13 @@ func (s *Identities) PutPresigned(ctx context.Context, ref environments.Ref, nod
 }
 
 // DropPresigned deletes the key that was made for a node: the node has it.
-func (s *Identities) DropPresigned(ctx context.Context, ref environments.Ref, node string) error {
+func (s *Identities) DropPresigned(ctx context.Context, ref model.Ref, node string) error {
 	_, err := s.db.Run(ctx, etcd.If().Delete(s.db.Env(ref).Presigned(node))) // whoever deletes it first; no guard is needed
 	return etcd.Wrap(err, "cannot delete the key of node %s for Puppet's CA", node)
 }
 
 // GiveUpPresigned deletes the key that was made for a node which will not join, and records that its certificate is to be cleaned.
-func (s *Joins) GiveUpPresigned(ctx context.Context, ref environments.Ref, node string, r Removal) error {
+func (s *Joins) GiveUpPresigned(ctx context.Context, ref model.Ref, node string, r Removal) error {
 	k := s.db.Env(ref)
 	var at places
 	_, err := s.db.Read(ctx, map[string]int64{}, at.points(k)...)
@@ -103,7 +103,7 @@ func (h Holder) Returned() bool { return h.Identity.Live() || h.Listed || h.Pres
 
 // Leaves reports whether an environment is destroyed, or may be at this moment: a node that its destruction recorded as removed is no node that is
 // back, although it is still there. An apply has the same lock, and ends.
-func (s *Joins) Leaves(ctx context.Context, ref environments.Ref) (bool, error) {
+func (s *Joins) Leaves(ctx context.Context, ref model.Ref) (bool, error) {
 	k, exists, locked := s.db.Env(ref), false, false
 	_, err := s.db.Read(ctx, map[string]int64{},
 		etcd.Point{Key: k.Spec(), Read: func(*etcd.KV) error { exists = true; return nil }},
@@ -116,7 +116,7 @@ func (s *Joins) Leaves(ctx context.Context, ref environments.Ref) (bool, error) 
 func (h Holder) Awaited() bool { return !h.Identity.Live() && !h.Listed && !h.Unclean }
 
 // Holder reads the holder of a node's name.
-func (s *Joins) Holder(ctx context.Context, ref environments.Ref, node string) (h Holder, err error) {
+func (s *Joins) Holder(ctx context.Context, ref model.Ref, node string) (h Holder, err error) {
 	k := s.db.Env(ref)
 	var host *agent.Host
 	var cleanup *Cleanup

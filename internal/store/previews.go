@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // AnswerPreview writes a node's answer to its preview order in d, or deletes its last one. Only the node writes this key.
@@ -46,7 +46,7 @@ type Previews struct {
 
 // OrderPreviews writes an order for each node. A node has one order at a time: with a second one, OrderPreviews writes none
 // and returns an error that wraps ErrConflict.
-func (s *Fleet) OrderPreviews(ctx context.Context, ref environments.Ref, orders map[string]agent.PreviewOrder) (*Previews, error) {
+func (s *Fleet) OrderPreviews(ctx context.Context, ref model.Ref, orders map[string]agent.PreviewOrder) (*Previews, error) {
 	lease, err := s.db.Grant(ctx, previewLasts)
 	if err != nil {
 		return nil, fmt.Errorf("cannot order a preview: %w", err)
@@ -71,7 +71,7 @@ func (s *Fleet) OrderPreviews(ctx context.Context, ref environments.Ref, orders 
 }
 
 // PreviewOrders lists the preview orders of an environment, by node. damaged names unreadable keys.
-func (s *Fleet) PreviewOrders(ctx context.Context, ref environments.Ref) (orders map[string]agent.PreviewOrder, damaged []string, err error) {
+func (s *Fleet) PreviewOrders(ctx context.Context, ref model.Ref) (orders map[string]agent.PreviewOrder, damaged []string, err error) {
 	orders, damaged, err = etcd.ReadAll[agent.PreviewOrder](ctx, s.db, s.db.Env(ref).PreviewOrders())
 	return orders, damaged, etcd.Wrap(err, "cannot list the preview orders of %s", ref)
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Provisioning is what the machines of an environment share that are provisioned into Puppet servers. Their order and their turns
@@ -51,7 +51,7 @@ func (f *FirstBoot) ReturnTurn() {
 }
 
 // Provisioning reads what an environment's new machines share, and the revision of its last write.
-func (s *FirstBoots) Provisioning(ctx context.Context, ref environments.Ref) (Provisioning, int64, error) {
+func (s *FirstBoots) Provisioning(ctx context.Context, ref model.Ref) (Provisioning, int64, error) {
 	p, revision, err := etcd.Single[Provisioning](ctx, s.db, s.db.Env(ref).Provisioning())
 	if p == nil {
 		p = &Provisioning{}
@@ -60,7 +60,7 @@ func (s *FirstBoots) Provisioning(ctx context.Context, ref environments.Ref) (Pr
 }
 
 // Pause pauses the provisioning of an environment, or resumes it for nil. It returns the pause that it replaces or ends, if there is one.
-func (s *FirstBoots) Pause(ctx context.Context, ref environments.Ref, by *Revoked) (was *Revoked, err error) {
+func (s *FirstBoots) Pause(ctx context.Context, ref model.Ref, by *Revoked) (was *Revoked, err error) {
 	key := s.db.Env(ref).Provisioning()
 	err = etcd.Update(ctx, s.db, key, s.db.Commit, func(p *Provisioning, b *etcd.Batch) error {
 		if p == nil {
@@ -77,7 +77,7 @@ func (s *FirstBoots) Pause(ctx context.Context, ref environments.Ref, by *Revoke
 
 // Begin gives a machine its turn, if neither its record nor the turns of the environment changed since they were read. Two
 // machines that begin at the same moment, at any serve, conflict.
-func (s *FirstBoots) Begin(ctx context.Context, ref environments.Ref, boot FirstBoot, revision int64, p Provisioning, turns int64) error {
+func (s *FirstBoots) Begin(ctx context.Context, ref model.Ref, boot FirstBoot, revision int64, p Provisioning, turns int64) error {
 	key := s.db.Env(ref).Provisioning()
 	p.Last = boot.Turn
 	b := etcd.If(etcd.Same(s.db.Env(ref).FirstBoot(boot.Key()), revision), etcd.Same(key, turns)).Put(key, p)

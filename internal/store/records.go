@@ -7,10 +7,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // booked is a machine record as it is stored. Off is the etcd revision at which its node last left the host list,
@@ -148,13 +148,13 @@ func clipped(r machines.Record) machines.Record {
 }
 
 // Record reads the machine record of a node. It returns nil if the node has none.
-func (s *Machines) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
+func (s *Machines) Record(ctx context.Context, ref model.Ref, node string) (*machines.Record, error) {
 	r, _, err := etcd.Single[machines.Record](ctx, s.db, s.db.Env(ref).MachineRecord(node))
 	return r, etcd.Wrap(err, "cannot read the record of the machine of %s", node)
 }
 
 // Records reads the machine records of an environment, by node. damaged names the unreadable ones.
-func (s *Machines) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
+func (s *Machines) Records(ctx context.Context, ref model.Ref) (all map[string]machines.Record, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.db, s.db.Env(ref).MachineRecords())
 	return all, damaged, etcd.Wrap(err, "cannot list the machines of %s", ref)
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -293,7 +293,7 @@ func TestNewMachineGetsNoOldRequest(t *testing.T) {
 		return hosts["web1"].Request
 	}
 	update("m1", "10.0.0.1")
-	if err := st.Fleet.Request(ctx, environments.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}); err != nil {
+	if err := st.Fleet.Request(ctx, model.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}); err != nil {
 		t.Fatal(err)
 	}
 	if r := update("m1", "10.0.0.2"); r == nil {

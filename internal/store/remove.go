@@ -10,9 +10,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // RemoveNode removes a node from the fleet. First it deletes the node's etcd users of all incarnations and its role:
@@ -21,7 +21,7 @@ import (
 // its pre-created user, its first boot and notes about it, and records what Puppet servers have of it. Its status and runs stay. Its machine record, if any, also stays and is marked as joined,
 // because the machine still exists. It returns ErrNotFound if there was nothing to remove. It may be repeated after a
 // crash at any point.
-func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
+func (s *Joins) RemoveNode(ctx context.Context, ref model.Ref, node string, r Removal) error {
 	shut := false
 	err := etcd.Retry(ctx, func() error {
 		found, err := s.shutOut(ctx, ref, node)
@@ -44,7 +44,7 @@ func unfinished(err error, shut bool) error {
 // shutOut deletes a node's users and its role, and reports whether there were any. It runs first: the guards of the
 // transaction find users of a concurrent join, and the next round deletes them. It deletes the pre-created user's
 // entry before all else. Otherwise, after an interruption, the entry would promise a deleted user to the next join.
-func (s *Joins) shutOut(ctx context.Context, ref environments.Ref, node string) (found bool, err error) {
+func (s *Joins) shutOut(ctx context.Context, ref model.Ref, node string) (found bool, err error) {
 	if node == "" { // the keys of "" are those of all nodes: the hold and the target of the environment
 		return false, etcd.ErrNotFound
 	}
@@ -66,7 +66,7 @@ func (s *Joins) shutOut(ctx context.Context, ref environments.Ref, node string) 
 
 // takeOff is the transaction of a removal. It returns ErrConflict if the node joined, or was changed, since it was
 // read.
-func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
+func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Removal, found bool) error {
 	k, read := s.db.Env(ref), map[string]int64{}
 	var identity *Identity
 	var host *agent.Host
@@ -171,7 +171,7 @@ type Forgotten struct {
 
 // ForgetNode is RemoveNode, and also deletes the node's status and runs. If etcd is full, for example after a flood,
 // it also frees space. It revokes the node's access before any deletion: the node cannot write its reports again.
-func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (f Forgotten, err error) {
+func (s *Joins) ForgetNode(ctx context.Context, ref model.Ref, node string, r Removal) (f Forgotten, err error) {
 	known, err := s.shutOut(ctx, ref, node)
 	shut := known
 	if err == nil {
@@ -201,7 +201,7 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 
 // dropUnnamed deletes from the record of an earlier removal what failed at Puppet servers that the environment no longer names, and the record if
 // they are not known because the environment no longer exists.
-func (s *Joins) dropUnnamed(ctx context.Context, ref environments.Ref, node string) (dropped bool, err error) {
+func (s *Joins) dropUnnamed(ctx context.Context, ref model.Ref, node string) (dropped bool, err error) {
 	var at places
 	key, spec, read := s.db.Env(ref).Cleanup(node), s.db.Env(ref).Spec(), map[string]int64{}
 	if _, err := s.db.Read(ctx, read, at.points(s.db.Env(ref))...); err != nil || at.spec == nil && read[spec] > 0 {
@@ -231,7 +231,7 @@ func (s *Joins) dropUnnamed(ctx context.Context, ref environments.Ref, node stri
 }
 
 // forget deletes a node's reports, and returns the number of their keys. It contains no puts: a full etcd accepts it.
-func (s *Joins) forget(ctx context.Context, ref environments.Ref, node string) (keys int64, err error) {
+func (s *Joins) forget(ctx context.Context, ref model.Ref, node string) (keys int64, err error) {
 	k := s.db.Env(ref)
 	resp, err := s.db.Run(ctx, etcd.If().Delete(k.Status(node), k.Facts(node)).Op(clientv3.OpDelete(k.Runs(node), clientv3.WithPrefix())))
 	if err != nil {
@@ -245,7 +245,7 @@ func (s *Joins) forget(ctx context.Context, ref environments.Ref, node string) (
 
 // Unlock frees a node's name from the machine that is in its first boot under it. It also deletes the note of a
 // duplicate machine under the name, which needs an administrator. It returns ErrNotFound if there was neither.
-func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
+func (s *Joins) Unlock(ctx context.Context, ref model.Ref, node string, r Revoked) ([]FirstBoot, error) {
 	var freed []FirstBoot
 	all, _, err := s.boots.List(ctx, ref)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Repository returns the name of the repository of a release: what follows + in its version. It is "" for a repository without a name.
@@ -53,7 +53,7 @@ type Taker struct {
 }
 
 // Taker returns an environment with its releases in some targets. A release that is lost or unreadable does not count.
-func (s *Releases) Taker(ctx context.Context, ref environments.Ref, foreign bool, has ...string) (Taker, error) {
+func (s *Releases) Taker(ctx context.Context, ref model.Ref, foreign bool, has ...string) (Taker, error) {
 	t := Taker{Environment: ref.Environment, Foreign: foreign}
 	for _, version := range has {
 		if version == "" {

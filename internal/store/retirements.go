@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Confirmation reads the confirmation of a request to retire the node; nil if there is none.
@@ -20,7 +20,7 @@ func (s *Node) Confirmation(ctx context.Context, id agent.Identity) (*agent.Conf
 
 // confirm finds the requests to retire without a confirmation. It reads the host list again before it accuses: a
 // request may have ended after the first read.
-func (s *Fleet) confirm(ctx context.Context, ref environments.Ref, f *FleetState) error {
+func (s *Fleet) confirm(ctx context.Context, ref model.Ref, f *FleetState) error {
 	k := s.db.Env(ref)
 	confirmed, damaged, err := etcd.ReadAll[agent.Confirmation](ctx, s.db, k.Retirement(""))
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Fleet) confirm(ctx context.Context, ref environments.Ref, f *FleetState
 
 // EndRetirements deletes the confirmations whose request ended. An operator can cancel a retirement, and cannot delete
 // its confirmation: with it, the operator could write the same request again.
-func (s *Fleet) EndRetirements(ctx context.Context, ref environments.Ref) error {
+func (s *Fleet) EndRetirements(ctx context.Context, ref model.Ref) error {
 	nodes, k := []string{}, s.db.Env(ref)
 	err := s.db.Scan(ctx, k.Retirement(""), func(rest string, _ *etcd.KV) error {
 		nodes = append(nodes, etcd.Unescape(rest))

@@ -14,12 +14,13 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
-func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires {
+func desires(t *testing.T, st *store.Store, ref model.Ref) store.Desires {
 	t.Helper()
 	d, err := st.Targets.Desires(t.Context(), ref)
 	if err != nil {
@@ -39,7 +40,7 @@ func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err err
 }
 
 // set makes the next generation of data.
-func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string, a store.Author) store.Change {
+func set(t *testing.T, st *store.Store, ref model.Ref, key, value string, a store.Author) store.Change {
 	t.Helper()
 	d := desires(t, st, ref)
 	data, err := st.Targets.Data(t.Context(), ref, d)
@@ -63,7 +64,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
 	ctx := t.Context()
-	stack := environments.Ref{Environment: "dev", Stack: "t42"}
+	stack := model.Ref{Environment: "dev", Stack: "t42"}
 	key, allowed := signer(t, "ann", "*")
 	author := me
 	author.Sign = key.Sign

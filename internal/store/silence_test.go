@@ -6,6 +6,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -21,7 +22,7 @@ func TestAllReadersJudgeSilenceAlike(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	ctx, now := t.Context(), time.Now()
-	spec := &environments.Environment{Name: "dev", Silence: environments.Duration(15 * time.Minute), Roles: []environments.Role{{Name: "web", Cardinality: 3}}}
+	spec := &environments.Environment{Name: "dev", Silence: model.Duration(15 * time.Minute), Roles: []environments.Role{{Name: "web", Cardinality: 3}}}
 	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -27,7 +27,7 @@ func TestSizeLimitsHaveWords(t *testing.T) {
 	if resp, err := raw.Get(ctx, "/pulley/v1/environments/dev/hosts/nodes/db1", clientv3.WithCountOnly()); err != nil || resp.Count != 0 {
 		t.Errorf("it is stored: %v, %v", resp, err)
 	}
-	if f, err := st.Fleet.One(ctx, environments.Ref{Environment: "dev"}, "db1"); err != nil || f.Known()["db1"] {
+	if f, err := st.Fleet.One(ctx, model.Ref{Environment: "dev"}, "db1"); err != nil || f.Known()["db1"] {
 		t.Errorf("one node: %v", err)
 	}
 }

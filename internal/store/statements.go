@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -20,7 +20,7 @@ var ErrNoStatement = errors.New("its file demands no statement")
 
 // restate adds a statement of the targets after c, if the environment demands one: a new one, or that which was signed before. A
 // recovery changes several scopes, and is followed by one statement.
-func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, history past, c *Change, a Author) error {
+func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, history past, c *Change, a Author) error {
 	document, err := s.signedStatement(ctx, ref, d, history, c, a)
 	if c.Unstated && c.ending != nil && len(c.ending.Statement) > 0 {
 		document, c.Unstated = string(c.ending.Statement), false
@@ -33,7 +33,7 @@ func (s *Targets) restate(ctx context.Context, b *etcd.Batch, ref environments.R
 
 // signedStatement returns the statement of the targets after c; "" if the environment demands none, or nothing signs it: then it sets
 // c.Unstated.
-func (s *Targets) signedStatement(ctx context.Context, ref environments.Ref, d Desires, history past, c *Change, a Author) (string, error) {
+func (s *Targets) signedStatement(ctx context.Context, ref model.Ref, d Desires, history past, c *Change, a Author) (string, error) {
 	if d.demands.Statement == 0 {
 		return "", nil
 	}
@@ -71,7 +71,7 @@ const (
 // State signs a statement of the targets in d, valid as long as the environment's file says, and with it those with which a rollout
 // in progress may end. A renewal calls authentic for these. State refuses targets that are not those of the history, and returns
 // ErrConflict if they changed since d was read.
-func (s *Targets) State(ctx context.Context, ref environments.Ref, d Desires, kind Stating, a Author, authentic func(trust.SignedStatement) error) (trust.Statement, error) {
+func (s *Targets) State(ctx context.Context, ref model.Ref, d Desires, kind Stating, a Author, authentic func(trust.SignedStatement) error) (trust.Statement, error) {
 	fail := func(err error) (trust.Statement, error) {
 		return trust.Statement{}, fmt.Errorf("cannot sign the statement of the targets of %s: %w", ref, err)
 	}
@@ -131,7 +131,7 @@ func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duratio
 
 // decided returns an error if a target in d is not that of its last change, or of c. A signer must not sign a target that
 // somebody wrote by hand.
-func (d Desires) decided(ref environments.Ref, history past, c Change) error {
+func (d Desires) decided(ref model.Ref, history past, c Change) error {
 	decided := map[etcd.Scope]agent.Target{}
 	for _, scope := range d.scopes() {
 		decided[scope] = agent.Target{}
@@ -152,7 +152,7 @@ func (d Desires) decided(ref environments.Ref, history past, c Change) error {
 
 // continued returns an error if another scope than the changed one differs from the present statement. A change decides one
 // scope: with the next statement, its author would sign what somebody wrote for the others.
-func (d Desires) continued(ref environments.Ref, changed etcd.Scope) error {
+func (d Desires) continued(ref model.Ref, changed etcd.Scope) error {
 	remedy := fmt.Sprintf("check `pulley history -e %s` and `pulley sign -e %[1]s --dry-run --sign-key FILE`, which lists what is new; without --dry-run, it signs all targets", ref)
 	if d.Statement == nil {
 		for _, scope := range d.scopes() {
@@ -187,7 +187,7 @@ func (d Desires) Differing() (scopes []etcd.Scope) {
 }
 
 // Stated returns an unsigned statement of the targets in d.
-func (d Desires) Stated(ref environments.Ref, epoch agent.Epoch) trust.Statement {
+func (d Desires) Stated(ref model.Ref, epoch agent.Epoch) trust.Statement {
 	parts := func(targets map[string]agent.Target) map[string]trust.Part {
 		var all map[string]trust.Part
 		for name, t := range targets {
@@ -224,7 +224,7 @@ func (d Desires) ByStatement() Desires {
 }
 
 // Covered reports whether the statement in etcd names the targets and the epoch in d.
-func (d Desires) Covered(ref environments.Ref) bool {
+func (d Desires) Covered(ref model.Ref) bool {
 	if d.Statement == nil || d.Statement.Off || d.Statement.Epoch != int64(d.Gate.Epoch) {
 		return false
 	}

@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -51,7 +52,7 @@ func open(t *testing.T, s *etcdtest.Server, prefix string) *store.Store {
 }
 
 var (
-	dev = environments.Ref{Environment: "dev"}
+	dev = model.Ref{Environment: "dev"}
 	id  = agent.Identity{Node: "controller1", Certname: "controller1", Role: "controller", Environment: "dev", PuppetEnvironment: "dev"}
 	me  = store.Author{By: "ann", Why: "test", At: time.Now()}
 )

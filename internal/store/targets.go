@@ -13,9 +13,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -133,7 +133,7 @@ func (d Desires) For(role, node string) agent.Desired {
 }
 
 // Desires reads an environment's gate and targets, page by page at one revision.
-func (s *Targets) Desires(ctx context.Context, ref environments.Ref) (d Desires, err error) {
+func (s *Targets) Desires(ctx context.Context, ref model.Ref) (d Desires, err error) {
 	err = etcd.Retry(ctx, func() error { // a prune may compact the revision between two pages
 		d, err = s.desires(ctx, ref.String())
 		return uncompacted(err)
@@ -228,7 +228,7 @@ func (d Desires) MayChange(a Author) error {
 // Promote sets the target of a scope to after and raises the epoch, which voids every assignment. With a zero target,
 // a role or node inherits again. It returns ErrConflict if the targets changed since d was read, or if the release
 // does not exist: a prune may have deleted it after the lookup.
-func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
+func (s *Targets) Promote(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, s.there(ref, after), ref, d, c, a)
 }
@@ -236,7 +236,7 @@ func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, 
 // Recover writes a scope's target again, and a signed permit that lets nodes with any of these marks take it. The
 // permit has an end, because its steps begin at marks that no release and no data ever had: no later release is above
 // them. The epoch follows epoch. The gate in etcd may have another.
-func (s *Targets) Recover(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, epoch agent.Epoch, r Recovery, a Author) (Change, error) {
+func (s *Targets) Recover(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, epoch agent.Epoch, r Recovery, a Author) (Change, error) {
 	d.Gate.Epoch = epoch
 	c := Change{Kind: Recovered, Role: scope.Role, Node: scope.Node, Before: r.Target, After: r.Target, recovery: &r}
 	c, err := s.change(ctx, s.there(ref, r.Target), ref, d, c, a)
@@ -264,12 +264,12 @@ func aheadOfTime(reached agent.Epoch, changed, now time.Time) agent.Epoch {
 // backup that is restored again gets a higher epoch. After a recovery from a stolen key, the epochs of the backup may be ahead of the
 // time: then the new one is as far ahead. Its gate is paused until the next change: nodes would otherwise
 // return to the targets of the backup.
-func (s *Targets) Anchor(ctx context.Context, ref environments.Ref, a Author) (agent.Epoch, error) {
+func (s *Targets) Anchor(ctx context.Context, ref model.Ref, a Author) (agent.Epoch, error) {
 	return s.anchor(ctx, ref, 0, a)
 }
 
 // anchor is Anchor of an environment that is known to have reached an epoch. It returns 0 if it was anchored since that epoch.
-func (s *Targets) anchor(ctx context.Context, ref environments.Ref, known agent.Epoch, a Author) (agent.Epoch, error) {
+func (s *Targets) anchor(ctx context.Context, ref model.Ref, known agent.Epoch, a Author) (agent.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
 	if err != nil {
 		return 0, err
@@ -300,7 +300,7 @@ func (s *Targets) anchor(ctx context.Context, ref environments.Ref, known agent.
 
 // change adds a target, the gate, the history record, and the permit for nodes that go to a lower release to a batch,
 // and commits it.
-func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Ref, d Desires, c Change, a Author) (Change, error) {
+func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, c Change, a Author) (Change, error) {
 	k, scope := s.db.Env(ref), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	fail := func(err error) (Change, error) {
@@ -353,7 +353,7 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref environments.Re
 }
 
 // there guards that the contents of a target exist. A prune may have deleted them after the lookup.
-func (s *Targets) there(ref environments.Ref, t agent.Target) *etcd.Batch {
+func (s *Targets) there(ref model.Ref, t agent.Target) *etcd.Batch {
 	b := etcd.If()
 	if t.Release != "" {
 		b.If(etcd.Exists(s.db.Keys.Release(t.Release)))
@@ -366,7 +366,7 @@ func (s *Targets) there(ref environments.Ref, t agent.Target) *etcd.Batch {
 
 // pruned returns an error that names the missing contents of a target. It returns nil if nothing is missing, or if
 // etcd cannot be read.
-func (s *Targets) pruned(ctx context.Context, ref environments.Ref, t agent.Target) error {
+func (s *Targets) pruned(ctx context.Context, ref model.Ref, t agent.Target) error {
 	missing := func(key string) bool {
 		resp, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
 		return err == nil && resp.Count == 0
@@ -395,13 +395,13 @@ func (s *Targets) outcome(ctx context.Context, key, value string, unanswered err
 
 // History lists an environment's changes, newest first, at most limit of them (0: all). damaged names the unreadable ones: no decision may rest on
 // the list.
-func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int) (all []Change, damaged []string, err error) {
+func (s *Targets) History(ctx context.Context, ref model.Ref, limit int) (all []Change, damaged []string, err error) {
 	all, err = s.history(ctx, ref.String(), limit, &damaged)
 	return all, damaged, err
 }
 
 // Last returns an environment's newest change; nil for none.
-func (s *Targets) Last(ctx context.Context, ref environments.Ref) (*Change, error) {
+func (s *Targets) Last(ctx context.Context, ref model.Ref) (*Change, error) {
 	all, err := s.history(ctx, ref.String(), 1, nil)
 	if err != nil || len(all) == 0 {
 		return nil, err
@@ -411,7 +411,7 @@ func (s *Targets) Last(ctx context.Context, ref environments.Ref) (*Change, erro
 
 // HistoryOf lists all changes that led to d, newest first. It reads them at d's revision. The guards of d then also
 // cover the history, and a decision from both uses one state.
-func (s *Targets) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
+func (s *Targets) HistoryOf(ctx context.Context, ref model.Ref, d Desires) ([]Change, error) {
 	return s.history(ctx, ref.String(), 0, nil, clientv3.WithRev(d.Revision))
 }
 
@@ -494,7 +494,7 @@ func UndoTo(history []Change, scope etcd.Scope, epoch agent.Epoch) (undo Change,
 // Rollback undoes a change and all later ones of its scope: the scope gets the target that it had before, release and
 // data. The change must come from HistoryOf(d). A change from another revision would also undo later changes. Rollback
 // fails if a prune deleted the contents of that target.
-func (s *Targets) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
+func (s *Targets) Rollback(ctx context.Context, ref model.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, s.there(ref, c.After), ref, d, c, a)
 }

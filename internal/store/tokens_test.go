@@ -9,7 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -82,7 +82,7 @@ func TestOldTokensAreDeleted(t *testing.T) {
 func TestKeyDeterminesScopeOfToken(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
-	s, c, ref := open(t, server, ""), server.Client(), environments.Ref{Environment: "dev"}
+	s, c, ref := open(t, server, ""), server.Client(), model.Ref{Environment: "dev"}
 	now := time.Now().UTC().Truncate(time.Second)
 	_, ann, err := s.Tokens.Create(t.Context(), store.Token{Operator: "ann", As: store.RoleAdmin, Created: now, Expires: now.Add(time.Hour)})
 	if err != nil {
@@ -176,7 +176,7 @@ func TestKeyDeterminesScopeOfToken(t *testing.T) {
 func TestRecordsOfFirstBootsEnd(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
-	s, ref := open(t, server, ""), environments.Ref{Environment: "dev"}
+	s, ref := open(t, server, ""), model.Ref{Environment: "dev"}
 	lease := func(machine string) time.Duration {
 		t.Helper()
 		c := server.Client()

@@ -10,10 +10,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 )
@@ -52,7 +52,7 @@ func (s *Fleet) unreadable(kv *etcd.KV, node string, err error) Unreadable {
 
 // Unreadable lists the keys of an environment that this program cannot read, in order. It does not decode content, generations and layers
 // of live data, whose bytes `pulley releases verify` checks.
-func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unreadable, err error) {
+func (s *Fleet) Unreadable(ctx context.Context, ref model.Ref) (all []Unreadable, err error) {
 	k := s.db.Env(ref)
 	known := map[string]bool{k.HostsHead(): true}
 	prefixes := []string{k.Generations(), k.Layers()}
@@ -161,17 +161,17 @@ func (s *Fleet) Unreadable(ctx context.Context, ref environments.Ref) (all []Unr
 
 // AllUnreadable lists the keys that this program cannot read, by environment, of every environment that any key names. Those of no environment
 // are below the zero Ref, with a few of each name that is none of an environment. What could not be looked at is in unread.
-func (s *Fleet) AllUnreadable(ctx context.Context) (all map[environments.Ref][]Unreadable, unread map[environments.Ref]error, err error) {
-	all, unread = map[environments.Ref][]Unreadable{}, map[environments.Ref]error{}
+func (s *Fleet) AllUnreadable(ctx context.Context) (all map[model.Ref][]Unreadable, unread map[model.Ref]error, err error) {
+	all, unread = map[model.Ref][]Unreadable{}, map[model.Ref]error{}
 	none := s.db.Keys.Env("")
-	refs := map[environments.Ref]bool{{}: true}
+	refs := map[model.Ref]bool{{}: true}
 	for _, below := range []string{
 		none.Root(), none.Statuses(), none.NodesRuns(), none.NodesFacts(), none.Identities(), none.Precreated(""), none.Cleanup(""), none.Presigned(""),
 		none.FirstBoots(), none.Past(""), none.Flood(""), none.Lockout(""), none.Recipients(), none.Retirement(""),
 	} {
 		root := strings.TrimSuffix(below, "/")
 		err := s.db.EachSegment(ctx, root, func(segment string, below bool) error {
-			ref, err := environments.ParseRef(etcd.Unescape(segment))
+			ref, err := model.ParseRef(etcd.Unescape(segment))
 			if below && err == nil && etcd.IsSegment(segment) {
 				refs[ref] = true
 				return nil
@@ -181,7 +181,7 @@ func (s *Fleet) AllUnreadable(ctx context.Context) (all map[environments.Ref][]U
 				strange, left = strange+"/", fewStrange
 			}
 			return s.db.Scan(ctx, strange, func(_ string, kv *etcd.KV) error {
-				all[environments.Ref{}] = append(all[environments.Ref{}], s.unreadable(kv, "", errNotOurs))
+				all[model.Ref{}] = append(all[model.Ref{}], s.unreadable(kv, "", errNotOurs))
 				if left--; left == 0 {
 					return etcd.ErrEnough
 				}
@@ -194,7 +194,7 @@ func (s *Fleet) AllUnreadable(ctx context.Context) (all map[environments.Ref][]U
 	}
 	for ref := range refs {
 		read := s.Unreadable
-		if ref == (environments.Ref{}) {
+		if ref == (model.Ref{}) {
 			read = s.unreadableOfNone
 		}
 		found, err := read(ctx, ref)
@@ -213,7 +213,7 @@ const fewStrange = 5
 
 // unreadableOfNone lists the keys of no environment that this program cannot read. It does not decode content and deltas, whose bytes
 // `pulley releases verify` checks.
-func (s *Fleet) unreadableOfNone(ctx context.Context, _ environments.Ref) (all []Unreadable, err error) {
+func (s *Fleet) unreadableOfNone(ctx context.Context, _ model.Ref) (all []Unreadable, err error) {
 	k, releases, tokens := s.db.Keys, &Releases{db: s.db}, &Tokens{s.db}
 	token := func(_ string, kv *etcd.KV) error {
 		_, err := tokens.decodeToken(kv)
@@ -321,7 +321,7 @@ func campaignPart(rest string, kv *etcd.KV) error {
 
 // DeleteUnreadable deletes a key that this program cannot read, as Unreadable lists it. It returns ErrConflict if somebody wrote it since. A gate
 // is not deleted: epochs would begin again. It gets that of the newest change, whose key names it.
-func (s *Fleet) DeleteUnreadable(ctx context.Context, ref environments.Ref, u Unreadable) error {
+func (s *Fleet) DeleteUnreadable(ctx context.Context, ref model.Ref, u Unreadable) error {
 	k := s.db.Env(ref)
 	b := etcd.If(etcd.Same(u.Key, u.revision))
 	if u.Key == k.Gate() {

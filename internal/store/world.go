@@ -14,6 +14,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -21,12 +22,12 @@ import (
 type FleetReader struct {
 	machines *Machines
 	db       *etcd.DB
-	ref      environments.Ref
+	ref      model.Ref
 	keys     etcd.EnvKeys
 }
 
 // FleetReader returns the reader of a fleet.
-func (s *Machines) FleetReader(ref environments.Ref) FleetReader {
+func (s *Machines) FleetReader(ref model.Ref) FleetReader {
 	return FleetReader{s, s.db, ref, s.db.Env(ref)}
 }
 
@@ -101,7 +102,7 @@ func (r FleetReader) Acts(ctx context.Context, since time.Time) ([]machines.Act,
 // World reads the input of a plan from etcd, at one revision. An unreadable value is an error: a plan without it could
 // create a second machine, or delete a good one. An unreadable status counts as none: its node counts as one that
 // never reported.
-func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
+func (s *Machines) World(ctx context.Context, ref model.Ref, now time.Time) (machines.World, error) {
 	for try := 0; ; try++ {
 		w, err := s.world(ctx, ref, now)
 		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a concurrent prune
@@ -111,7 +112,7 @@ func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Tim
 	}
 }
 
-func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
+func (s *Machines) world(ctx context.Context, ref model.Ref, now time.Time) (machines.World, error) {
 	k := s.db.Env(ref)
 	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]agent.Hold{}}
 	guards := map[string]int64{}

@@ -10,8 +10,8 @@ import (
 
 	"pulley/agent/node"
 	"pulley/agent/nodeconfig"
-	"pulley/environments"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
@@ -51,7 +51,7 @@ func (b *boot) forgetServerKeys() error {
 		}
 	}
 	for name := range names {
-		if err := removeAll(keyFiles(dirs, name, environments.Certname(name))); err != nil {
+		if err := removeAll(keyFiles(dirs, name, model.Certname(name))); err != nil {
 			return fmt.Errorf("cannot remove another machine's identity: %w", err)
 		}
 	}
@@ -79,7 +79,7 @@ func certnameFiles(c nodeconfig.Config) ([]string, error) {
 	if err != nil || got.State == "" || got.Replaced != "" || c.Identity.Node == "" {
 		return nil, err
 	}
-	certname := environments.Certname(c.Identity.Node)
+	certname := model.Certname(c.Identity.Node)
 	return keyFiles(slices.DeleteFunc(sslDirs(c), func(dir string) bool {
 		info, err := os.Lstat(sslFiles{dir, certname}.key())
 		return got.State != firstboot.Done && (err != nil || info.ModTime().Before(first.Started))

@@ -17,12 +17,12 @@ import (
 	"pulley/agent"
 	"pulley/agent/node"
 	"pulley/agent/nodeconfig"
-	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/puppet"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 )
 
@@ -105,19 +105,19 @@ func (b *server) useServer(context.Context) error {
 	if b.Choice.Server != "" {
 		return nil
 	}
-	if b.Choice.Reason == environments.ChoiceNoFile {
+	if b.Choice.Reason == settings.ChoiceNoFile {
 		return fmt.Errorf("%s\nwrite them into environments/ENVIRONMENT.yaml; then publish and promote it", b.Choice)
 	}
 	return fmt.Errorf("%s\nadd the value to a server's attributes, or name a fallback, in the environment file; then publish and promote it", b.Choice)
 }
 
 // chosen returns the chosen server.
-func (b *server) chosen(ctx context.Context) (environments.PuppetServer, error) {
+func (b *server) chosen(ctx context.Context) (settings.PuppetServer, error) {
 	if err := b.find(ctx); err != nil {
-		return environments.PuppetServer{}, err
+		return settings.PuppetServer{}, err
 	}
 	if b.Choice.Server == "" {
-		return environments.PuppetServer{}, b.useServer(ctx)
+		return settings.PuppetServer{}, b.useServer(ctx)
 	}
 	return b.ServedNode.Server, nil
 }
@@ -190,16 +190,16 @@ func (b *server) puppetConf(ctx context.Context) (*change, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := map[string]string{}
-	maps.Copy(settings, b.Settings.Settings)
-	if settings["factpath"] != "" {
-		settings["factpath"] = environments.FactPath(environments.AgentFacts, settings)
+	conf := map[string]string{}
+	maps.Copy(conf, b.Settings.Settings)
+	if conf["factpath"] != "" {
+		conf["factpath"] = settings.FactPath(settings.AgentFacts, conf)
 	}
-	settings["certname"], settings["server"], settings["environment"] = b.certname, s.CertificateName(), b.Environment
-	if s.Port != 0 && s.Port != environments.DefaultPort {
-		settings["serverport"] = strconv.Itoa(s.Port)
+	conf["certname"], conf["server"], conf["environment"] = b.certname, s.CertificateName(), b.Environment
+	if s.Port != 0 && s.Port != settings.DefaultPort {
+		conf["serverport"] = strconv.Itoa(s.Port)
 	}
-	return b.changeOf(filepath.Join(puppet.ConfDir(b.Root, b.sslDir), "puppet.conf"), func(old string) string { return withAgentSettings(old, settings) })
+	return b.changeOf(filepath.Join(puppet.ConfDir(b.Root, b.sslDir), "puppet.conf"), func(old string) string { return withAgentSettings(old, conf) })
 }
 
 func (b *server) confLeft(ctx context.Context) (string, error) {
@@ -297,7 +297,7 @@ func (b *server) inTurn(left func(context.Context) (string, error)) func(context
 
 // daemonLeft concerns environments whose nodes have Puppet's own daemon instead of the agent's runs.
 func (b *server) daemonLeft(ctx context.Context) (string, error) {
-	if err := b.find(ctx); err != nil || !b.on || b.Settings.Enforce != environments.EnforceDaemon {
+	if err := b.find(ctx); err != nil || !b.on || b.Settings.Enforce != settings.EnforceDaemon {
 		return "", err
 	}
 	if !b.systemd() {

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"pulley/environments"
 	"pulley/internal/puppet"
+	"pulley/internal/puppet/settings"
 )
 
 // Puppet itself judges the file.
@@ -42,16 +42,16 @@ func TestDaemonIsEnabled(t *testing.T) {
 		}
 	}
 	of := func(enforce string) *server {
-		b := &server{boot: &boot{}, read: true, on: true, ServedNode: puppet.ServedNode{Settings: environments.PuppetSettings{Enforce: enforce}}}
+		b := &server{boot: &boot{}, read: true, on: true, ServedNode: puppet.ServedNode{Settings: settings.PuppetSettings{Enforce: enforce}}}
 		b.Root, b.Log = root, slog.New(slog.DiscardHandler)
 		return b
 	}
-	for _, enforce := range []string{"", environments.EnforceOff} {
+	for _, enforce := range []string{"", settings.EnforceOff} {
 		if left, err := of(enforce).daemonLeft(t.Context()); err != nil || left != "" {
 			t.Errorf("with enforce %q: %q, %v", enforce, left, err)
 		}
 	}
-	b := of(environments.EnforceDaemon)
+	b := of(settings.EnforceDaemon)
 	if left, err := b.daemonLeft(t.Context()); err != nil || left == "" {
 		t.Errorf("with a daemon: %q, %v", left, err)
 	}

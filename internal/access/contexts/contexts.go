@@ -23,9 +23,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
@@ -151,7 +151,7 @@ func (f File) Get(name string) (Context, error) {
 		return c, nil
 	}
 	hint := "`pulley context list` lists them"
-	if near := environments.SuggestName(name, f.Names()); near != "" {
+	if near := model.SuggestName(name, f.Names()); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	return Context{}, fmt.Errorf("cannot find context %q\n%s", name, hint)

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/pki/connect"
 	"pulley/internal/store"
@@ -58,7 +58,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 	}
 	var damaged []string
 	for _, name := range known {
-		ref, err := environments.ParseRef(name)
+		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue // it can have no nodes
 		}

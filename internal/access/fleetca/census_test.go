@@ -9,6 +9,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -44,7 +45,7 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 		{Node: "compute4", CA: pins[0], Issued: before, Until: end, Removed: &store.Removal{At: now}},
 		{Node: "compute5", User: "u5", CA: "sha256:gone", Issued: now, Until: end},
 	} {
-		if err := s.Identities.Put(t.Context(), environments.Ref{Environment: "dev"}, i, 0); err != nil {
+		if err := s.Identities.Put(t.Context(), model.Ref{Environment: "dev"}, i, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

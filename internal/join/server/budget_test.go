@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -237,7 +237,7 @@ func TestLogOfRequestIsBounded(t *testing.T) {
 func TestProgressRejectsInvalidStepNames(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	notices := 0
-	s := w.serve(func(c *Config) { c.OnFirstBoot = func(environments.Ref, store.FirstBoot) { notices++ } })
+	s := w.serve(func(c *Config) { c.OnFirstBoot = func(model.Ref, store.FirstBoot) { notices++ } })
 	token := w.token(store.Token{Role: "compute"})
 	for _, step := range []string{"", "call 555 now", "https://evil", "s1", "-x", strings.Repeat("x", 21)} {
 		want(t, w.machine("m1", s).Progress(t.Context(), token, join.Progress{Machine: "m1", Step: step, State: "failed"}), join.BadRequest)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -13,7 +13,7 @@ import (
 // certified is the current owner of a name, authenticated by its certificate.
 type certified struct {
 	name     pki.Name
-	ref      environments.Ref
+	ref      model.Ref
 	identity *store.Identity
 	revision int64
 }
@@ -45,7 +45,7 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 		return certified{}, no(join.WrongKind, join.Params{Claimed: string(name.Kind)})
 	}
 	c.about("env", name.Environment, "node", name.Subject)
-	ref, err := environments.ParseRef(name.Environment)
+	ref, err := model.ParseRef(name.Environment)
 	if err != nil {
 		return certified{}, no(join.UntrustedCertificate, join.Params{})
 	}
@@ -190,7 +190,7 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 }
 
 // noteDuplicate records a duplicate machine under a taken name. A failure to record it must not change the answer.
-func (d *Server) noteDuplicate(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) {
+func (d *Server) noteDuplicate(ctx context.Context, ref model.Ref, node string, m join.Machine, from string) {
 	d.metrics.duplicates.Inc()
 	m, refused := tidy(m)
 	if refused != nil {

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -23,7 +23,7 @@ const certifyTime = time.Minute
 
 // certify creates the user of a recorded identity, and its certificate. It first deletes the users of former
 // incarnations.
-func (d *Server) certify(ctx context.Context, ref environments.Ref, a joining, i placed) (join.Answer, error) {
+func (d *Server) certify(ctx context.Context, ref model.Ref, a joining, i placed) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
 	defer cancel()
 	failed := d.makeUser(ctx, ref, i)
@@ -57,7 +57,7 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a joining, i
 
 // makeUser creates the user, and the shared role of its environment. After an interruption, any part of them may
 // exist.
-func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) error {
+func (d *Server) makeUser(ctx context.Context, ref model.Ref, i placed) error {
 	ctx, cancel := context.WithTimeout(ctx, certifyTime)
 	defer cancel()
 	env := ref.String()
@@ -87,7 +87,7 @@ func (i issuer) pin() string {
 	return ""
 }
 
-func (i issuer) node(ref environments.Ref, csr string, of store.Identity) (join.Answer, error) {
+func (i issuer) node(ref model.Ref, csr string, of store.Identity) (join.Answer, error) {
 	answer, err := i.sign(csr, of.User, i.NodeLifetime)
 	answer.Environment, answer.Node, answer.Role = ref.String(), of.Node, of.Role
 	return answer, err

@@ -9,6 +9,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -51,7 +52,7 @@ func (r *roleClaims) handedOut() int {
 	return len(r.pending)
 }
 
-func (c *claims) role(ref environments.Ref, role string) *roleClaims {
+func (c *claims) role(ref model.Ref, role string) *roleClaims {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := ref.String() + "/" + role
@@ -70,7 +71,7 @@ type claimed struct {
 // claim picks the lowest free number of a role. before is the number of the last conflicting attempt ("" for none). If
 // another serve got that number, claim also considers higher ones: otherwise two serves would keep competing for the
 // same number.
-func (c *claims) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
+func (c *claims) claim(ctx context.Context, ref model.Ref, role string, attempt int, before string) (claimed, error) {
 	e, _, err := c.store.Environments.Spec(ctx, ref)
 	if err != nil {
 		return claimed{}, err
@@ -112,7 +113,7 @@ func (c *claims) claim(ctx context.Context, ref environments.Ref, role string, a
 }
 
 // readNames reads the taken names unless the cache is fresh.
-func (c *claims) readNames(ctx context.Context, r *roleClaims, ref environments.Ref, role string) error {
+func (c *claims) readNames(ctx context.Context, r *roleClaims, ref model.Ref, role string) error {
 	now := c.now()
 	if age := now.Sub(r.read); age >= 0 && age < namesLast {
 		return nil
@@ -139,7 +140,7 @@ func (r *roleClaims) pick(e *environments.Environment, of environments.Role, att
 	}
 	last := ""
 	for num := 1; num <= of.Cardinality; num++ {
-		node := environments.Node{Role: of.Name, Num: num, Stack: e.Stack}.String()
+		node := model.Node{Role: of.Name, Num: num, Stack: e.Stack}.String()
 		if r.names[node] || r.pending[node] {
 			continue
 		}

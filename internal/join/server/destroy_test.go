@@ -12,13 +12,14 @@ import (
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // stack stores a stack of dev, lets one machine join, report and be held, and gives it a machine record and an act.
-func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string) {
+func (w *world) stack(s *serve, stack string) (model.Ref, machine, string) {
 	w.t.Helper()
-	ctx, ref := w.t.Context(), environments.Ref{Environment: "dev", Stack: stack}
+	ctx, ref := w.t.Context(), model.Ref{Environment: "dev", Stack: stack}
 	must := func(err error) {
 		w.t.Helper()
 		if err != nil {
@@ -29,7 +30,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 	must(err)
 	_, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Stack: stack, Roles: []environments.Role{role("controller", 2)}}, 0)
 	must(err)
-	node := environments.Node{Role: "controller", Num: 1, Stack: stack}.String()
+	node := model.Node{Role: "controller", Num: 1, Stack: stack}.String()
 	must(a.Note(ctx, machines.Act{At: time.Now(), Node: node, Did: machines.Created, Reasons: []machines.Reason{{Code: machines.NoMachine}}, By: "ann"}))
 	must(a.Hold(ctx, node, agent.Hold{Mode: agent.Freeze, Who: "ann"}))
 	must(a.Close())
@@ -39,7 +40,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 	must(err)
 	is := w.joined(m, answer, s)
 	must(is.Progress(ctx, "", join.Progress{Environment: ref.String(), Node: node, Role: "controller", Machine: is.is.ID, Step: "puppet", State: "started"}))
-	_, err = w.st.Identities.Precreate(ctx, ref, environments.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
+	_, err = w.st.Identities.Precreate(ctx, ref, model.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
 	must(err)
 	i, _, err := w.st.Identities.Get(ctx, ref, node)
 	must(err)
@@ -83,7 +84,7 @@ func TestDestroyedStackLeavesOthersAlone(t *testing.T) {
 func TestJoinDuringDestroyLeavesNothing(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	ref := environments.Ref{Environment: "dev"}
+	ref := model.Ref{Environment: "dev"}
 	token := w.token(store.Token{Environment: "dev"})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

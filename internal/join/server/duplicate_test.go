@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -26,7 +26,7 @@ func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	var mu sync.Mutex
 	var notices []string
 	s := w.serve(func(c *Config) {
-		c.OnDuplicate = func(ref environments.Ref, node string, c store.Duplicate) {
+		c.OnDuplicate = func(ref model.Ref, node string, c store.Duplicate) {
 			mu.Lock()
 			defer mu.Unlock()
 			notices = append(notices, ref.String()+" "+node+" "+c.Machine)

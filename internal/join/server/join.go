@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -136,7 +136,7 @@ func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t store.Tok
 	if refused != nil {
 		return join.Answer{}, "", refused
 	}
-	ref, err := environments.ParseRef(t.Environment)
+	ref, err := model.ParseRef(t.Environment)
 	if err != nil {
 		return join.Answer{}, "", err
 	}
@@ -179,7 +179,7 @@ type placed struct {
 }
 
 // place decides the machine's node and stores it, even under many concurrent requests.
-func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a joining) (p placed, err error) {
+func (d *Server) place(ctx context.Context, c *caller, ref model.Ref, role string, a joining) (p placed, err error) {
 	before := ""
 	err = retry(ctx, func(attempt int) error {
 		claim := claimed{node: a.node, free: func(bool) {}}
@@ -204,7 +204,7 @@ func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, rol
 
 // try settles a claim, and always releases it. Another serve may have taken the number meanwhile. That is a conflict and
 // no reason to refuse: there may be a next number.
-func (d *Server) try(ctx context.Context, ref environments.Ref, a joining, claim claimed) (p placed, err error) {
+func (d *Server) try(ctx context.Context, ref model.Ref, a joining, claim claimed) (p placed, err error) {
 	taken := false
 	defer func() { claim.free(taken) }()
 	a.node = claim.node
@@ -223,7 +223,7 @@ func nameIsTaken(r join.Reason) bool {
 
 // before returns the node that this machine already has with this key, from the record of its first boot. Then an
 // earlier request claimed a number and its answer was lost. It returns "" for none.
-func (d *Server) before(ctx context.Context, ref environments.Ref, a joining) (string, error) {
+func (d *Server) before(ctx context.Context, ref model.Ref, a joining) (string, error) {
 	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, store.BootKey(a.Machine.ID, a.Machine.FirstBoot))
 	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
 		return "", err
@@ -236,7 +236,7 @@ func (d *Server) before(ctx context.Context, ref environments.Ref, a joining) (s
 }
 
 // settle decides on a request for a named node, and stores the join. After a conflict it repeats with a fresh read.
-func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (placed, error) {
+func (d *Server) settle(ctx context.Context, ref model.Ref, a joining) (placed, error) {
 	unlock, err := d.tokens.lock(ctx, a.id)
 	if err != nil {
 		return placed{}, busy(3 * time.Second)
@@ -278,7 +278,7 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a joining) (p
 }
 
 // newIdentity returns the machine's new identity, with the incarnation of the pre-created user, if any.
-func (d *Server) newIdentity(ref environments.Ref, a joining, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
+func (d *Server) newIdentity(ref model.Ref, a joining, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
 	name := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindNode, Environment: ref.String(), Subject: a.node, Incarnation: pki.NewIncarnation()}
 	if f.Reserve != nil {
 		name.Incarnation = f.Reserve.Incarnation

@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -73,7 +73,7 @@ func naming(t store.Token, r join.Request) (node, role string, refused *join.Ref
 	case r.Role != "":
 		return "", r.Role, nil
 	}
-	n, err := environments.ParseHostname(r.Machine.Hostname)
+	n, err := model.ParseHostname(r.Machine.Hostname)
 	if err != nil {
 		return "", "", no(join.NoName, join.Params{Claimed: clip.Text(r.Machine.Hostname, maxSaid)})
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -58,7 +58,7 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 
 // reporter is the sender of a progress report.
 type reporter struct {
-	ref   environments.Ref
+	ref   model.Ref
 	token store.Token // zero for a sender with a certificate
 	node  string      // "" while it is not known
 	role  string
@@ -98,13 +98,13 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 	if refused := judgeScope(*t, join.Request{Environment: p.Environment, Node: p.Node, Role: p.Role}); refused != nil {
 		return reporter{}, refused
 	}
-	ref, err := environments.ParseRef(t.Environment)
+	ref, err := model.ParseRef(t.Environment)
 	if err != nil {
 		return reporter{}, err
 	}
 	who := reporter{ref: ref, token: *t, node: t.Node, role: t.Role}
 	if who.node == "" && p.Node != "" {
-		if err := environments.CheckMember(p.Node); err != nil {
+		if err := model.CheckMember(p.Node); err != nil {
 			return reporter{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 		}
 		who.node = p.Node

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -20,7 +20,7 @@ func TestFirstBootIsRecorded(t *testing.T) {
 	reports := make(chan store.FirstBoot, 10)
 	s := w.serve(func(c *Config) {
 		c.Now = func() time.Time { return at }
-		c.OnFirstBoot = func(_ environments.Ref, b store.FirstBoot) { reports <- b }
+		c.OnFirstBoot = func(_ model.Ref, b store.FirstBoot) { reports <- b }
 	})
 	token := w.token(store.Token{Role: "controller", Uses: 1})
 	m := w.machine("m1", s)

@@ -12,7 +12,9 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -84,16 +86,16 @@ func puppetFailure(err error) error {
 // puppetNode is a node whose certificate is requested.
 type puppetNode struct {
 	*Server
-	ref        environments.Ref
+	ref        model.Ref
 	node       string
-	settings   *environments.PuppetSettings
+	settings   *settings.PuppetSettings
 	name       string // certname
 	extensions map[string]string
 	say        []any
 }
 
-func (d *Server) puppetNode(ref environments.Ref, spec *environments.Environment, node, role string, say []any) (puppetNode, error) {
-	p := puppetNode{d, ref, node, &spec.Puppet, environments.Certname(node), spec.ExtensionsOf(node, role), say}
+func (d *Server) puppetNode(ref model.Ref, spec *environments.Environment, node, role string, say []any) (puppetNode, error) {
+	p := puppetNode{d, ref, node, &spec.Puppet, model.Certname(node), spec.ExtensionsOf(node, role), say}
 	for name := range p.extensions {
 		if _, err := puppetserver.ExtensionOID(name); err != nil {
 			return p, err
@@ -124,7 +126,7 @@ func (p puppetNode) kept(ctx context.Context, r join.PuppetRequest) (a join.Pupp
 		}
 		return a, a.Valid, err
 	}
-	if p.settings.CA.How != environments.CertificatesMade || stored.CRL == "" {
+	if p.settings.CA.How != settings.CertificatesMade || stored.CRL == "" {
 		return a, false, nil
 	}
 	ca, err := p.client(p.settings.CA.URL)
@@ -148,7 +150,7 @@ func (p puppetNode) answer(ctx context.Context, r join.PuppetRequest) (join.Pupp
 		return a, err
 	}
 	defer ca.Close()
-	if r.Certificate == "" && p.settings.CA.How == environments.CertificatesMade {
+	if r.Certificate == "" && p.settings.CA.How == settings.CertificatesMade {
 		stored, key, err := p.presigned(ctx, ca, p.issue)
 		if err == nil {
 			a.Certificate, a.Key, a.CA, a.CRL = stored.Certificate, key, stored.CA, stored.CRL
@@ -331,7 +333,7 @@ func (p puppetNode) presigned(
 
 // Presign gets the certificate of a node before its machine joins. It does nothing if a machine has the name, or if a former one left
 // its certificate. It returns ErrConflict while another serve works on the name.
-func (d *Server) Presign(ctx context.Context, ref environments.Ref, spec *environments.Environment, node, role string) error {
+func (d *Server) Presign(ctx context.Context, ref model.Ref, spec *environments.Environment, node, role string) error {
 	p, err := d.puppetNode(ref, spec, node, role, []any{"env", ref.String(), "node", node})
 	if err != nil {
 		return err
@@ -397,7 +399,7 @@ func (p puppetNode) sealKey(ctx context.Context) (string, error) {
 }
 
 // masterKey returns the key of the CA folder that encrypts what only serve may read in etcd.
-func (p puppetNode) masterKey(ctx context.Context, ref environments.Ref) (string, error) {
+func (p puppetNode) masterKey(ctx context.Context, ref model.Ref) (string, error) {
 	key, err := p.secretsKey(false)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -28,7 +28,7 @@ func TestHangingPuppetCAIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Puppet.Servers = map[string]environments.PuppetServer{"eu1": {Address: "127.0.0.1"}}
+	spec.Puppet.Servers = map[string]settings.PuppetServer{"eu1": {Address: "127.0.0.1"}}
 	spec.Puppet.CA.URL = "https://" + l.Addr().String()
 	if err := w.st.Environments.PutSpec(t.Context(), spec, revision); err != nil {
 		t.Fatal(err)

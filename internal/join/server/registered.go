@@ -10,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/hosts"
 	"pulley/internal/join"
+	"pulley/internal/model"
 )
 
 // names are the nodes of an environment, with their entries in the host list. A node that the environment calls for has an empty one
@@ -21,7 +22,7 @@ type names struct {
 }
 
 // readNames reads the nodes of an environment.
-func (d *Server) readNames(ctx context.Context, ref environments.Ref) (names, error) {
+func (d *Server) readNames(ctx context.Context, ref model.Ref) (names, error) {
 	spec, _, err := d.Store.Environments.Spec(ctx, ref)
 	if err != nil {
 		return names{}, err
@@ -68,7 +69,7 @@ func (d *Server) readNames(ctx context.Context, ref environments.Ref) (names, er
 
 // described returns what a machine may say of itself, for the entry of its node in the host list, which the caller writes. The names are read
 // again before a refusal, and before a listed node gets another address: another serve may have given it away a moment ago.
-func (d *Server) described(ctx context.Context, ref environments.Ref, node, role string, m join.Machine, from string) (h agent.Host, err error) {
+func (d *Server) described(ctx context.Context, ref model.Ref, node, role string, m join.Machine, from string) (h agent.Host, err error) {
 	again := false
 	describe := func(all names) {
 		was := all.listed[node]
@@ -85,7 +86,7 @@ func (d *Server) described(ctx context.Context, ref environments.Ref, node, role
 
 // add adds an entry before it is written, for the next requests. It stays pending until a read finds it. Two nodes that register one address at
 // two instances of serve at the same instant may both be accepted: it is then the main one of neither, and doctor names both.
-func (d *Server) add(ref environments.Ref, all names, h agent.Host) {
+func (d *Server) add(ref model.Ref, all names, h agent.Host) {
 	all.listed[h.Node] = h
 	for a := range all.main(h) {
 		all.owned[a] = h.Node

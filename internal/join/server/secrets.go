@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -56,7 +56,7 @@ func scopesOf(role string) []string {
 
 // identitiesFor is identities for a join or a renewal, which no secret may prevent: the node repeats the request at its
 // first run with a secret.
-func (d *Server) identitiesFor(ctx context.Context, ref environments.Ref, role string) (all []string) {
+func (d *Server) identitiesFor(ctx context.Context, ref model.Ref, role string) (all []string) {
 	for _, scope := range scopesOf(role) {
 		some, err := d.identitiesOf(ctx, ref, scope)
 		if err != nil {
@@ -68,7 +68,7 @@ func (d *Server) identitiesFor(ctx context.Context, ref environments.Ref, role s
 }
 
 // identitiesOf decrypts the identities of a role, or of the environment for role "".
-func (d *Server) identitiesOf(ctx context.Context, ref environments.Ref, role string) ([]string, error) {
+func (d *Server) identitiesOf(ctx context.Context, ref model.Ref, role string) ([]string, error) {
 	r, err := d.Store.Identities.Recipients(ctx, ref, role)
 	if err != nil || len(r.Recipients) == 0 {
 		return nil, err
@@ -76,7 +76,7 @@ func (d *Server) identitiesOf(ctx context.Context, ref environments.Ref, role st
 	return d.unwrap(ref, role, r)
 }
 
-func (d *Server) unwrap(ref environments.Ref, role string, r store.Recipients) (all []string, err error) {
+func (d *Server) unwrap(ref model.Ref, role string, r store.Recipients) (all []string, err error) {
 	kept, all, err := d.readable(r)
 	if err == nil && len(kept) < len(r.Recipients) {
 		return nil, no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
@@ -115,7 +115,7 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	if r.Lost && o.As != store.RoleAdmin { // the key may be on another serve, or in a backup
 		return nil, no(join.NotAnAdmin, join.Params{})
 	}
-	ref, err := environments.ParseRef(r.Environment)
+	ref, err := model.ParseRef(r.Environment)
 	if err != nil {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
@@ -160,7 +160,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 	if o.As != store.RoleAdmin {
 		return nil, no(join.NotAnAdmin, join.Params{})
 	}
-	ref, err := environments.ParseRef(r.Environment)
+	ref, err := model.ParseRef(r.Environment)
 	if err != nil {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
@@ -188,7 +188,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 	return answer, nil
 }
 
-func placeOf(ref environments.Ref, s join.Sealed) secrets.Place {
+func placeOf(ref model.Ref, s join.Sealed) secrets.Place {
 	return secrets.Place{Environment: ref.String(), Layer: hieradata.Layer(s.Layer), Key: s.Key}
 }
 
@@ -215,7 +215,7 @@ func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdenti
 
 // recipients returns the recipients of a scope with at least one, and a new one first if the request rotates. It
 // certifies the newest again after a rotation of the CA.
-func (d *Server) recipients(ctx context.Context, ref environments.Ref, r join.SealingRequest, by string) (store.Recipients, error) {
+func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRequest, by string) (store.Recipients, error) {
 	have, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return have, err
@@ -275,7 +275,7 @@ func bounded(all []store.Recipient, used map[string]bool) []store.Recipient {
 }
 
 // notLost returns the recipients whose identities this serve decrypts. It refuses if it decrypts all: then nothing is lost.
-func (d *Server) notLost(ref environments.Ref, role string, have store.Recipients) ([]store.Recipient, error) {
+func (d *Server) notLost(ref model.Ref, role string, have store.Recipients) ([]store.Recipient, error) {
 	kept, _, err := d.readable(have)
 	if err == nil && len(kept) == len(have.Recipients) {
 		err = no(join.NothingLost, join.Params{Environment: ref.String(), Role: role})
@@ -294,7 +294,7 @@ func (d *Server) secretsKey(create bool) (string, error) {
 }
 
 // keyIsKept refuses where the key is lost: a new one beside recipients of the former would hide that.
-func (d *Server) keyIsKept(ctx context.Context, ref environments.Ref, role string) error {
+func (d *Server) keyIsKept(ctx context.Context, ref model.Ref, role string) error {
 	if _, err := d.secretsKey(false); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -311,7 +311,7 @@ func (d *Server) keyIsKept(ctx context.Context, ref environments.Ref, role strin
 	return err
 }
 
-func (d *Server) newRecipient(ref environments.Ref, scope, by string) (store.Recipient, error) {
+func (d *Server) newRecipient(ref model.Ref, scope, by string) (store.Recipient, error) {
 	key, err := d.secretsKey(true)
 	if err != nil {
 		return store.Recipient{}, err
@@ -333,7 +333,7 @@ func (d *Server) newRecipient(ref environments.Ref, scope, by string) (store.Rec
 }
 
 // sealAgain encrypts secrets to the newest recipient. No answer has a plaintext.
-func (d *Server) sealAgain(ref environments.Ref, r join.SealingRequest, have store.Recipients) ([]join.Sealed, error) {
+func (d *Server) sealAgain(ref model.Ref, r join.SealingRequest, have store.Recipients) ([]join.Sealed, error) {
 	if len(r.Secrets) == 0 {
 		return nil, nil
 	}

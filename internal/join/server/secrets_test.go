@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -18,7 +18,7 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	w := newWorld(t, role("controller", 2), role("compute", 2))
 	var given []store.Identity
 	s := w.serve(func(c *Config) {
-		c.OnSecrets = func(_ environments.Ref, i store.Identity, _ string) { given = append(given, i) }
+		c.OnSecrets = func(_ model.Ref, i store.Identity, _ string) { given = append(given, i) }
 	})
 	ann := w.operator("ann", store.RoleOperator, s)
 	seal := func(role string) string {
@@ -81,7 +81,7 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if r, err := own.Identities.Recipients(t.Context(), environments.Ref{Environment: "dev"}, "controller"); err == nil {
+	if r, err := own.Identities.Recipients(t.Context(), model.Ref{Environment: "dev"}, "controller"); err == nil {
 		t.Errorf("etcd lets a node read %d recipients", len(r.Recipients))
 	}
 }

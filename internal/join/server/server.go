@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/stablehash"
 	"pulley/internal/store"
@@ -65,11 +65,11 @@ type Config struct {
 	Puppet string
 
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
-	OnFirstBoot func(environments.Ref, store.FirstBoot)
+	OnFirstBoot func(model.Ref, store.FirstBoot)
 	// OnDuplicate gets each machine that requests another machine's name. It must not block.
-	OnDuplicate func(environments.Ref, string, store.Duplicate)
+	OnDuplicate func(model.Ref, string, store.Duplicate)
 	// OnSecrets gets each machine that joined and can decrypt secrets from then on, and its address. It must not block.
-	OnSecrets func(environments.Ref, store.Identity, string)
+	OnSecrets func(model.Ref, store.Identity, string)
 }
 
 // Server answers requests to join, renew, register, leave and report progress. Several may work on one etcd.
@@ -84,8 +84,8 @@ type Server struct {
 	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
 	boots   cache[map[string]store.FirstBoot] // by key
 	names   cache[names]
-	pending map[environments.Ref]map[string]agent.Host // entries of the host list that are being written; names.mu guards it
-	joined  cache[map[string]bool]                     // first boots that hold a name, by key
+	pending map[model.Ref]map[string]agent.Host // entries of the host list that are being written; names.mu guards it
+	joined  cache[map[string]bool]              // first boots that hold a name, by key
 }
 
 // New returns a server of joins.
@@ -103,12 +103,12 @@ func New(c Config) *Server {
 		claims: claims{store: c.Store, now: c.Now, roles: map[string]*roleClaims{}},
 		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c}, caTime: caTime,
 	}
-	d.boots = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]store.FirstBoot, error) {
+	d.boots = newCache(c.Now, func(ctx context.Context, ref model.Ref) (map[string]store.FirstBoot, error) {
 		all, _, err := c.Store.FirstBoots.List(ctx, ref)
 		return all, err
 	})
-	d.names, d.pending = newCache(c.Now, d.readNames), map[environments.Ref]map[string]agent.Host{}
-	d.joined = newCache(c.Now, func(ctx context.Context, ref environments.Ref) (map[string]bool, error) {
+	d.names, d.pending = newCache(c.Now, d.readNames), map[model.Ref]map[string]agent.Host{}
+	d.joined = newCache(c.Now, func(ctx context.Context, ref model.Ref) (map[string]bool, error) {
 		all, _, err := c.Store.Identities.List(ctx, ref)
 		machines := map[string]bool{}
 		for _, i := range all {
@@ -184,10 +184,10 @@ func (s stripes) lock(ctx context.Context, name string) (unlock func(), err erro
 // cache holds a value of each environment for a moment, because hundreds of machines may begin at the same time.
 type cache[T any] struct {
 	now  func() time.Time
-	read func(context.Context, environments.Ref) (T, error)
+	read func(context.Context, model.Ref) (T, error)
 
 	mu *sync.Mutex
-	of map[environments.Ref]cached[T]
+	of map[model.Ref]cached[T]
 }
 
 type cached[T any] struct {
@@ -195,12 +195,12 @@ type cached[T any] struct {
 	value T
 }
 
-func newCache[T any](now func() time.Time, read func(context.Context, environments.Ref) (T, error)) cache[T] {
-	return cache[T]{now: now, read: read, mu: &sync.Mutex{}, of: map[environments.Ref]cached[T]{}}
+func newCache[T any](now func() time.Time, read func(context.Context, model.Ref) (T, error)) cache[T] {
+	return cache[T]{now: now, read: read, mu: &sync.Mutex{}, of: map[model.Ref]cached[T]{}}
 }
 
 // use calls do with the value of an environment, which is at most age old.
-func (c cache[T]) use(ctx context.Context, ref environments.Ref, age time.Duration, do func(T)) error {
+func (c cache[T]) use(ctx context.Context, ref model.Ref, age time.Duration, do func(T)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock() // other callers wait for the same read
 	now := c.now()
@@ -218,7 +218,7 @@ func (c cache[T]) use(ctx context.Context, ref environments.Ref, age time.Durati
 }
 
 // change calls do with the value of an environment if it is in the cache.
-func (c cache[T]) change(ref environments.Ref, do func(T)) {
+func (c cache[T]) change(ref model.Ref, do func(T)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v, known := c.of[ref]; known {

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"time"
 
-	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/join"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/where"
 )
@@ -111,7 +112,7 @@ func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machi
 }
 
 // ownBoot refuses the record of a first boot that is another live node's.
-func (d *Server) ownBoot(ctx context.Context, ref environments.Ref, node string, b *store.FirstBoot) error {
+func (d *Server) ownBoot(ctx context.Context, ref model.Ref, node string, b *store.FirstBoot) error {
 	if b == nil || b.Node == "" || b.Node == node {
 		return nil
 	}
@@ -124,7 +125,7 @@ func (d *Server) ownBoot(ctx context.Context, ref environments.Ref, node string,
 
 // queue is the input of a decision about a machine's turn.
 type queue struct {
-	settings environments.PuppetProvision
+	settings settings.PuppetProvision
 	selected bool // by the expression of the settings
 	shared   store.Provisioning
 	boots    map[string]store.FirstBoot // of all machines of the environment

@@ -15,12 +15,14 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
+	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
 // provisioned is a world whose environment has a Puppet server.
-func provisioned(t *testing.T, p environments.PuppetProvision) *world {
+func provisioned(t *testing.T, p settings.PuppetProvision) *world {
 	t.Helper()
 	w := newWorld(t, environments.Role{Name: "compute", Cardinality: 50}, environments.Role{Name: "controller", Cardinality: 50})
 	spec, revision, err := w.st.Environments.Spec(t.Context(), dev)
@@ -29,7 +31,7 @@ func provisioned(t *testing.T, p environments.PuppetProvision) *world {
 	}
 	spec.DataLayers = []string{"node", "role", "region", "environment", "common"}
 	spec.Roles[0].Attributes = map[string]string{"region": "eu"}
-	spec.Puppet = environments.PuppetSettings{Servers: map[string]environments.PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: p}
+	spec.Puppet = settings.PuppetSettings{Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: p}
 	if err := w.st.Environments.PutSpec(t.Context(), spec, revision); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,7 @@ func (m machine) says(t *testing.T, state string, finished bool) {
 // machines ask several serves at the same moment.
 func TestTurnsAreBoundedAndInOrder(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{Concurrency: 3})
+	w := provisioned(t, settings.PuppetProvision{Concurrency: 3})
 	var ahead atomic.Int64 // the serves read again what the other one wrote
 	clock := func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } }
 	one, two := w.serve(clock), w.serve(clock)
@@ -141,7 +143,7 @@ func TestTurnsAreBoundedAndInOrder(t *testing.T) {
 // keeps its turn.
 func TestTurnOfFailedMachine(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{Concurrency: 1})
+	w := provisioned(t, settings.PuppetProvision{Concurrency: 1})
 	s := w.serve(nil)
 	bad, good := w.member("compute", 1, s), w.member("compute", 2, s)
 	ask := func(m machine) join.TurnAnswer {
@@ -187,7 +189,7 @@ func TestTurnOfFailedMachine(t *testing.T) {
 // machines that need something else.
 func TestWaitForServerReturnsTurn(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{Concurrency: 1})
+	w := provisioned(t, settings.PuppetProvision{Concurrency: 1})
 	s := w.serve(nil)
 	waits, other := w.member("compute", 1, s), w.member("compute", 2, s)
 	ask := func(m machine) join.TurnAnswer {
@@ -251,7 +253,7 @@ func TestWaitForServerReturnsTurn(t *testing.T) {
 // reports about, nor at the head of the queue without a request.
 func TestHangingMachineBlocksNoTurn(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{Concurrency: 1, Sleeptime: environments.Duration(3 * time.Minute), Turn: environments.Duration(time.Hour)})
+	w := provisioned(t, settings.PuppetProvision{Concurrency: 1, Sleeptime: model.Duration(3 * time.Minute), Turn: model.Duration(time.Hour)})
 	var ahead time.Duration
 	clock := func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } }
 	one, two := w.serve(clock), w.serve(clock)
@@ -408,7 +410,7 @@ func BenchmarkTurnOfThreeThousand(b *testing.B) {
 // An operator must be able to stop the queue, to let only some machines through, and to spread them over time.
 func TestTurnsFollowTheOperator(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{Concurrency: 2, Sleeptime: environments.Duration(time.Minute), Where: `region == "eu"`})
+	w := provisioned(t, settings.PuppetProvision{Concurrency: 2, Sleeptime: model.Duration(time.Minute), Where: `region == "eu"`})
 	var ahead time.Duration
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } })
 	other, one, two := w.member("controller", 1, s), w.member("compute", 2, s), w.member("compute", 3, s)
@@ -459,7 +461,7 @@ func TestTurnsFollowTheOperator(t *testing.T) {
 // new turns or removes the node.
 func TestInventedFirstBootsHaveOneTurn(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{Concurrency: 3})
+	w := provisioned(t, settings.PuppetProvision{Concurrency: 3})
 	var ahead time.Duration
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(ahead) } })
 	bad, good, other := w.member("compute", 1, s), w.member("compute", 2, s), w.member("compute", 3, s)
@@ -514,7 +516,7 @@ func TestInventedFirstBootsHaveOneTurn(t *testing.T) {
 // A node must not write into the record of another one, whose machine has the same machine id.
 func TestNodeWritesNoFirstBootOfAnother(t *testing.T) {
 	t.Parallel()
-	w := provisioned(t, environments.PuppetProvision{})
+	w := provisioned(t, settings.PuppetProvision{})
 	s := w.serve(nil)
 	one := w.member("compute", 1, s)
 	if err := w.st.FirstBoots.Put(t.Context(), dev, store.FirstBoot{Machine: "same", Node: "compute2", Step: "turn", State: store.BootStarted, Heard: time.Now(), Joined: true}, 0); err != nil {

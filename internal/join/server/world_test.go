@@ -18,13 +18,14 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 // world is an etcd with authentication, a CA, and serves on real TLS.
 type world struct {
@@ -35,7 +36,7 @@ type world struct {
 }
 
 // destroy destroys an environment.
-func (w *world) destroy(ref environments.Ref) {
+func (w *world) destroy(ref model.Ref) {
 	w.t.Helper()
 	a, err := w.st.Machines.BeginApply(w.t.Context(), ref, "ann")
 	if err != nil {

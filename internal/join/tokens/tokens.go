@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -27,7 +27,7 @@ const maxAttempts = 5
 
 // Request describes the token: for a node, a role or any node of an environment, or for an operator.
 type Request struct {
-	Ref      environments.Ref
+	Ref      model.Ref
 	Node     string
 	Role     string
 	RoleIs   string // the role that Node must have; "" is any
@@ -49,7 +49,7 @@ func (r Request) Check() error {
 		return errors.New("--role and --node exclude each other")
 	case r.Operator == "" && r.As != "":
 		return errors.New("--as is the role of an operator: give --operator NAME too")
-	case r.Operator != "" && (r.Node != "" || r.Role != "" || r.Ref != environments.Ref{}):
+	case r.Operator != "" && (r.Node != "" || r.Role != "" || r.Ref != model.Ref{}):
 		return errors.New("a token is for an operator or for nodes: leave out --operator, or -e, --role and --node")
 	case r.Operator == "":
 		return nil

@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // A token with a wrong scope admits the wrong machine, or none.
 func TestCheckRefusesContradictions(t *testing.T) {
 	t.Parallel()
-	dev := environments.Ref{Environment: "dev"}
+	dev := model.Ref{Environment: "dev"}
 	for name, c := range map[string]struct {
 		r  Request
 		ok bool

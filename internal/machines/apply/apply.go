@@ -17,6 +17,7 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 	"pulley/userdata"
 )
 
@@ -95,7 +96,7 @@ type Draft struct {
 type Source struct {
 	Reader   machines.Reader
 	Provider machines.Provider // nil: Pulley makes no machines here
-	Ref      environments.Ref
+	Ref      model.Ref
 	Place    string // as in machine records; "" is unknown
 	Now      func() time.Time
 }

@@ -21,6 +21,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/release/trust"
 )
@@ -222,17 +223,17 @@ func ReadSigners(file, environment string, now time.Time) (string, error) {
 // ForNode returns the plan of one machine: of the node called name or, with a role, of a machine of any name. Without a
 // name, the machine claims the next free number of the role. With keep, the machine exists and keeps its name, even if
 // it looks like a node of another role. The returned environment has the stack of the name.
-func ForNode(ref environments.Ref, name, role string, keep bool) (firstboot.Plan, environments.Ref, error) {
+func ForNode(ref model.Ref, name, role string, keep bool) (firstboot.Plan, model.Ref, error) {
 	p := firstboot.Plan{Role: role, Hostname: firstboot.NodeHostname}
 	if name == "" {
 		p.Environment = ref.String()
-		return p, ref, environments.CheckRole(role)
+		return p, ref, model.CheckRole(role)
 	}
-	n, err := environments.ParseNode(name)
+	n, err := model.ParseNode(name)
 	switch {
 	case role != "" && (err != nil || role != n.Role && keep):
 		p.Node, p.Hostname = name, ""
-		err = environments.CheckMember(name)
+		err = model.CheckMember(name)
 	case err != nil:
 		err = fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
 	case role != "" && role != n.Role:

@@ -12,6 +12,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 )
 
 const signer = "alice@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb\n"
@@ -20,7 +21,7 @@ var (
 	now          = time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	oldPin       = "sha256:" + strings.Repeat("a", 64)
 	newPin       = "sha256:" + strings.Repeat("b", 64)
-	noStack      = environments.Ref{Environment: "dev"}
+	noStack      = model.Ref{Environment: "dev"}
 	serverOnly   = firstboot.Settings{Servers: []string{"https://s.example"}}
 	pinnedServer = firstboot.Settings{Servers: serverOnly.Servers, CA: []string{newPin}}
 )
@@ -36,7 +37,7 @@ func fails(t *testing.T, err error, want string) {
 // A machine with another name, role or stack than its operator meant would get the settings of other nodes.
 func TestForNode(t *testing.T) {
 	for name, c := range map[string]struct {
-		ref        environments.Ref
+		ref        model.Ref
 		node, role string
 		keep       bool
 		want       firstboot.Plan
@@ -51,7 +52,7 @@ func TestForNode(t *testing.T) {
 		"another role":            {noStack, "db1", "web", false, firstboot.Plan{}, "db1 is of role db, not of web\nfor a machine that exists"},
 		"no role":                 {noStack, "old.example.com", "", false, firstboot.Plan{}, "give its role: --role ROLE"},
 		"neither":                 {noStack, "", "", false, firstboot.Plan{}, "cannot use role name"},
-		"a node of another stack": {environments.Ref{Environment: "dev", Stack: "t1"}, "web1_t42", "", false, firstboot.Plan{}, "it is not of stack t1"},
+		"a node of another stack": {model.Ref{Environment: "dev", Stack: "t1"}, "web1_t42", "", false, firstboot.Plan{}, "it is not of stack t1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ref, err := ForNode(c.ref, c.node, c.role, c.keep)

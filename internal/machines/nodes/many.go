@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -59,7 +59,7 @@ const (
 )
 
 // Select returns the registered nodes of a selection, in order. It refuses an environment in which a job lets the nodes wait.
-func Select(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet.Selection, now time.Time) (names, notes []string, err error) {
+func Select(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection, now time.Time) (names, notes []string, err error) {
 	f, err := fleet.Find(ctx, s, ref, sel)
 	if err == nil {
 		sel, notes, err = fleet.Narrow(ctx, s, ref, f, sel, now)
@@ -85,7 +85,7 @@ func Select(ctx context.Context, s *store.Store, ref environments.Ref, sel fleet
 // Run requests a run of each node, until all have ended or ctx ends. A node in another run comes after the others. It returns the nodes
 // in the order in which they ended; those whose request stays come last. While etcd does not answer, Run retries: it returns the error
 // only after Deadline without an answer. Deadlines do not count this time.
-func (m Many) Run(ctx context.Context, s *store.Store, ref environments.Ref, names []string) (all []RanNode, err error) {
+func (m Many) Run(ctx context.Context, s *store.Store, ref model.Ref, names []string) (all []RanNode, err error) {
 	m.queue, m.busy, m.asked = slices.Clone(names), map[string]time.Time{}, map[string]asked{}
 	spec, _, err := s.Environments.Spec(ctx, ref)
 	if err != nil && !errors.Is(err, agent.ErrUnreachable) { // without it, the default holds
@@ -161,7 +161,7 @@ func (m *Many) postpone(by time.Duration) {
 
 // look reads the answers. A node that did not answer before its deadline loses its request: it must not run when nobody expects it. One
 // that is in a run keeps its place for twice as long.
-func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
+func (m *Many) look(ctx context.Context, s *store.Store, ref model.Ref, ended func(RanNode)) error {
 	names := slices.SortedFunc(maps.Keys(m.asked), fleet.CompareNatural)
 	now := m.Now()                                               // before the read: what a node reports later is in the next look
 	statuses, err := s.Fleet.StatusesAsReported(ctx, ref, names) // each second; silence only doubles the deadline here
@@ -203,7 +203,7 @@ func (m *Many) look(ctx context.Context, s *store.Store, ref environments.Ref, e
 }
 
 // fill requests runs while some are missing. It looks at each node of the queue at most once.
-func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, ended func(RanNode)) error {
+func (m *Many) fill(ctx context.Context, s *store.Store, ref model.Ref, ended func(RanNode)) error {
 	most := max(m.Concurrency, 1)
 	if len(m.asked) >= most {
 		return nil
@@ -250,7 +250,7 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref environments.Ref, e
 
 // request writes a request. After an error, the node keeps its place, and the next look repeats the same request: the first one may be in
 // force.
-func (m *Many) request(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request, ended func(RanNode)) error {
+func (m *Many) request(ctx context.Context, s *store.Store, ref model.Ref, node string, r agent.Request, ended func(RanNode)) error {
 	m.asked[node] = asked{request: r}
 	now := m.Now()
 	err := RequestRun(ctx, s, ref, node, r)

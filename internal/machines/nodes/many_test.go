@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 // crowd are nodes that answer requests, on a real etcd.
 type crowd struct {

@@ -14,12 +14,13 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // NewHost is the entry in the host list of a node whose name contains its role, or of a machine of any name with a role.
 func NewHost(e *environments.Environment, name, role string) (agent.Host, error) {
-	n, err := environments.ParseNode(name)
+	n, err := model.ParseNode(name)
 	of, called := e.RoleOf(name)
 	member := called && (err != nil || !e.Has(n))
 	switch _, named := e.Role(n.Role); {
@@ -37,7 +38,7 @@ func NewHost(e *environments.Environment, name, role string) (agent.Host, error)
 	case err == nil && named:
 		return agent.Host{}, fmt.Errorf("cannot add %s as \"%s\": its name contains role %s\nomit --role, or rename the machine", name, cli.Clean(role), n.Role)
 	}
-	if err := environments.CheckMember(name); err != nil {
+	if err := model.CheckMember(name); err != nil {
 		return agent.Host{}, err
 	}
 	return agent.Host{Node: name, Role: role}, fleet.CheckRole(e, role)
@@ -51,7 +52,7 @@ func NewRun(by, why string, now time.Time) agent.Request {
 
 // RequestRun writes a request for a node that is not being retired: neither by its entry in the host list, nor by the
 // machine record of an apply that has not requested it yet.
-func RequestRun(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) error {
+func RequestRun(ctx context.Context, s *store.Store, ref model.Ref, node string, r agent.Request) error {
 	record, err := s.Machines.Record(ctx, ref, node)
 	if err == nil && record != nil && record.Phase == machines.Retiring {
 		err = fmt.Errorf("cannot ask node %s: %w", node, store.ErrRetires)
@@ -71,7 +72,7 @@ func RequestRun(ctx context.Context, s *store.Store, ref environments.Ref, node 
 // CancelRetirement ends the retirement of a node, and requests a run: the retire hooks may have undone the work of earlier
 // runs. It holds the lock of an apply: none retires the node meanwhile. It writes the request last: after an interrupt the
 // node is still retired, and the same call ends that. It returns the hold that it ended; nil for none.
-func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) (ended *agent.Hold, err error) {
+func CancelRetirement(ctx context.Context, s *store.Store, ref model.Ref, node string, r agent.Request) (ended *agent.Hold, err error) {
 	a, err := s.Machines.BeginApply(ctx, ref, r.By)
 	if err != nil {
 		return nil, fmt.Errorf("cannot cancel the retirement of %s: %w", node, err)
@@ -100,13 +101,13 @@ func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref,
 }
 
 // PreviewCancel returns what CancelRetirement would: the hold that it would end, or its refusal. An apply may hold the lock.
-func PreviewCancel(ctx context.Context, s *store.Store, ref environments.Ref, node string, _ agent.Request) (*agent.Hold, error) {
+func PreviewCancel(ctx context.Context, s *store.Store, ref model.Ref, node string, _ agent.Request) (*agent.Hold, error) {
 	_, hold, err := retirement(ctx, s, ref, node)
 	return hold, err
 }
 
 // retirement returns the machine record of a node that is being retired, nil for none, and the hold of the retirement.
-func retirement(ctx context.Context, s *store.Store, ref environments.Ref, node string) (*machines.Record, *agent.Hold, error) {
+func retirement(ctx context.Context, s *store.Store, ref model.Ref, node string) (*machines.Record, *agent.Hold, error) {
 	f, err := s.Fleet.One(ctx, ref, node)
 	if err != nil {
 		return nil, nil, err
@@ -134,7 +135,7 @@ func retirement(ctx context.Context, s *store.Store, ref environments.Ref, node 
 	return record, &hold, nil
 }
 
-func notListed(err error, ref environments.Ref) error {
+func notListed(err error, ref model.Ref) error {
 	return fmt.Errorf("%w\n`pulley nodes -e %s` lists the nodes; `pulley-agent bootstrap` registers a machine", err, ref)
 }
 
@@ -154,7 +155,7 @@ func (e answerError) ExitStatus() int { return e.status }
 
 // AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run. A node
 // that refuses, and a failed run, are errors.
-func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
+func AwaitAnswer(ctx context.Context, s *store.Node, ref model.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(answerPoll)
@@ -181,7 +182,7 @@ func AwaitAnswer(ctx context.Context, s *store.Node, ref environments.Ref, node 
 }
 
 // MayAdd refuses a node that was removed from the fleet: etcd rejects its certificate, and its last report would count.
-func MayAdd(ctx context.Context, s *store.Identities, ref environments.Ref, node string) error {
+func MayAdd(ctx context.Context, s *store.Identities, ref model.Ref, node string) error {
 	i, _, err := s.Get(ctx, ref, node)
 	if err != nil || i == nil || i.Live() || i.Removed == nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"strings"
 
-	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // sortMachines sorts the listed machines by node. A machine whose name is not a node's name is unknown.
@@ -16,7 +16,7 @@ func (p *planner) sortMachines() {
 	p.machines = map[string][]machines.Machine{}
 	members := map[string]string{} // of trials with the driver local, by machine
 	for node, rec := range p.Records {
-		if _, err := environments.ParseNode(node); err != nil {
+		if _, err := model.ParseNode(node); err != nil {
 			members[rec.Name] = node
 		}
 	}
@@ -42,7 +42,7 @@ func quoted(name string) string { return strconv.Quote(clip.Text(name, 80)) }
 
 // nodeOf returns the node of a machine by its name, or the reason why it has none.
 func (p *planner) nodeOf(machine string) (node string, problem machines.Code) {
-	n, err := environments.ParseHostname(machine)
+	n, err := model.ParseHostname(machine)
 	switch {
 	case err != nil || n.Hostname() != machine:
 		return "", machines.NameNotNode

@@ -8,6 +8,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // leaving plans the known nodes that are not wanted: first those that retire, in their order, then the others.
@@ -114,7 +115,7 @@ func (p *planner) roleOf(node string) string {
 			return r.Name
 		}
 	}
-	if n, err := environments.ParseNode(node); err == nil {
+	if n, err := model.ParseNode(node); err == nil {
 		return n.Role
 	}
 	return p.Hosts[node].Role

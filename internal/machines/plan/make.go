@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // format is the version of plans, printed and stored.
@@ -158,7 +159,7 @@ func (p *planner) wanted() func(yield func(planned) bool) {
 		for _, r := range p.want.Roles {
 			role := p.role(r.Name)
 			for num := 1; num <= r.Cardinality; num++ {
-				n := environments.Node{Role: r.Name, Num: num, Stack: p.want.Stack}
+				n := model.Node{Role: r.Name, Num: num, Stack: p.want.Stack}
 				node := planned{name: n.String(), host: n.Hostname(), role: role}
 				p.seen[node.name] = true
 				if !yield(node) {
@@ -170,7 +171,7 @@ func (p *planner) wanted() func(yield func(planned) bool) {
 					continue
 				}
 				p.seen[name] = true
-				if !yield(planned{name: name, host: environments.MachineName(name), role: role, member: p.driver != environments.DriverLocal}) {
+				if !yield(planned{name: name, host: model.MachineName(name), role: role, member: p.driver != environments.DriverLocal}) {
 					return
 				}
 			}
@@ -238,7 +239,7 @@ func (p *planner) inRetireOrder(steps []Step) {
 
 // numOf returns a node's number; 0 if it has none.
 func numOf(node string) int {
-	n, err := environments.ParseNode(node)
+	n, err := model.ParseNode(node)
 	if err != nil {
 		return 0
 	}

@@ -9,6 +9,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // Verb is the action of a step.
@@ -87,7 +88,7 @@ func (s Step) Ends() bool {
 // Plan is the list of changes that an apply would make now.
 type Plan struct {
 	Format   int                       `json:"v"`
-	Fleet    environments.Ref          `json:"environment"`
+	Fleet    model.Ref                 `json:"environment"`
 	Driver   string                    `json:"provider"`
 	At       time.Time                 `json:"at"`
 	Spec     *environments.Environment `json:"-"`                  // stored separately: environments.Encode

@@ -13,6 +13,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // drawEnvironment draws an environment of three roles, each of which may be missing.
@@ -181,7 +182,7 @@ func checkMachines(t *rapid.T, p Plan, want *environments.Environment, w testWor
 	unknown := 0
 	for _, m := range w.Machines {
 		has := func(s Step) bool { return s.Verb != Duplicate && s.Node == m.Name }
-		if n, err := environments.ParseHostname(m.Name); err != nil || n.Hostname() != m.Name || n.Stack != want.Stack {
+		if n, err := model.ParseHostname(m.Name); err != nil || n.Hostname() != m.Name || n.Stack != want.Stack {
 			unknown++
 		} else if !slices.ContainsFunc(p.Steps, has) {
 			t.Fatalf("nothing is said of %v: %s", m, brief(p))
@@ -251,11 +252,11 @@ func carriedOut(p Plan, w testWorld, o Options) testWorld {
 			n.Machines = append(n.Machines, m)
 			n.Records[s.Node] = machines.Record{Node: s.Node, Name: m.Name, ID: m.ID, Phase: machines.Made, Driver: p.Driver, Flavor: s.Order.Flavor, Image: s.Order.Image, Tries: 1, At: n.Now}
 		}
-		if rec, booked := w.Records[s.Node]; s.Verb == Wait && booked && !slices.ContainsFunc(w.Machines, func(m machines.Machine) bool { return m.Name == environments.MachineName(s.Node) }) {
+		if rec, booked := w.Records[s.Node]; s.Verb == Wait && booked && !slices.ContainsFunc(w.Machines, func(m machines.Machine) bool { return m.Name == model.MachineName(s.Node) }) {
 			// listed by now
 			n.Machines = append(n.Machines, machines.Machine{Name: rec.Name, ID: rec.ID, State: machines.Running, Created: rec.At})
 		}
-		i := slices.IndexFunc(n.Machines, func(m machines.Machine) bool { return m.Name == environments.MachineName(s.Node) })
+		i := slices.IndexFunc(n.Machines, func(m machines.Machine) bool { return m.Name == model.MachineName(s.Node) })
 		if i < 0 || p.Driver == environments.DriverNone || s.Verb == Keep || s.Verb == Duplicate || s.Verb == Unknown {
 			continue
 		}

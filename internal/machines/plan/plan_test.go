@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -681,17 +682,17 @@ func TestSilentFromMatchesAgent(t *testing.T) {
 		beat  time.Duration
 		phase agent.Phase
 		quiet time.Duration
-		set   environments.Duration
+		set   model.Duration
 	}{
 		{0, agent.Idle, 20 * time.Minute, 0},
 		{time.Minute, agent.Idle, 20 * time.Minute, 0},
 		{10 * time.Minute, agent.Idle, 30 * time.Minute, 0},
 		{10 * time.Minute, agent.Running, 75 * time.Minute, 0},
 		{time.Hour, agent.Running, 3 * time.Hour, 0},
-		{5 * time.Minute, agent.Idle, 15 * time.Minute, environments.Duration(15 * time.Minute)},
-		{10 * time.Minute, agent.Idle, 30 * time.Minute, environments.Duration(15 * time.Minute)},
-		{5 * time.Minute, agent.Idle, 2 * time.Hour, environments.Duration(2 * time.Hour)},
-		{5 * time.Minute, agent.Running, 2 * time.Hour, environments.Duration(2 * time.Hour)},
+		{5 * time.Minute, agent.Idle, 15 * time.Minute, model.Duration(15 * time.Minute)},
+		{10 * time.Minute, agent.Idle, 30 * time.Minute, model.Duration(15 * time.Minute)},
+		{5 * time.Minute, agent.Idle, 2 * time.Hour, model.Duration(2 * time.Hour)},
+		{5 * time.Minute, agent.Running, 2 * time.Hour, model.Duration(2 * time.Hour)},
 	} {
 		st := agent.Status{SeenAt: noon, Phase: c.phase}
 		st.Settings.Heartbeat = c.beat

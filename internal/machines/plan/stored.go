@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // stored is a plan in a file: the output of `pulley env plan -o json`, and the stored form of the environment.
@@ -67,7 +68,7 @@ func decode(data []byte) (Plan, error) {
 	}
 	p := s.Plan
 	var err error
-	if p.Fleet, err = environments.ParseRef(s.Fleet); err != nil {
+	if p.Fleet, err = model.ParseRef(s.Fleet); err != nil {
 		return Plan{}, err
 	}
 	p.Spec, err = environments.Decode(s.Spec)

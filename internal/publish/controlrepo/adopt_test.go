@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // A team that brings a repository could not judge it, or would get an environment file that Pulley refuses.
@@ -125,7 +125,7 @@ func TestAdoptKeepsRolesApart(t *testing.T) {
 		all.add(fmt.Sprintf("%s%d", long, i), "f")
 	}
 	for name := range all {
-		if err := environments.CheckRole(name); err != nil {
+		if err := model.CheckRole(name); err != nil {
 			t.Error(err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -154,7 +154,7 @@ func (r *reading) checkAnswers() {
 		any = any || !e.IsDir()
 		if node, ok := strings.CutSuffix(e.Name(), ".yaml"); ok && !e.IsDir() {
 			answered[node] = true
-			if n, err := environments.ParseNode(node); err == nil {
+			if n, err := model.ParseNode(node); err == nil {
 				n.Stack = "" // the file does not say which stacks there are
 				answered[n.Hostname()] = true
 			}

@@ -10,6 +10,7 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 )
 
 // Draft is an environment file with the roles that the repository suggests.
@@ -116,7 +117,7 @@ func roleName(original string) string {
 		}
 	}
 	name = strings.TrimLeft(strings.Join(parts, "-"), "0123456789-")
-	if environments.CheckRole(name) != nil {
+	if model.CheckRole(name) != nil {
 		return ""
 	}
 	return name
@@ -149,7 +150,7 @@ func (r *reading) draft() *Draft {
 		}
 	}
 	for _, value := range r.captured(paths, nodeVariable) {
-		if value.text != "default" && !taken[value.text] && environments.CheckMember(value.text) == nil {
+		if value.text != "default" && !taken[value.text] && model.CheckMember(value.text) == nil {
 			taken[value.text] = true
 			g := all.addHost(firstLabel(value.text), value.file)
 			g.members = append(g.members, value.text)
@@ -173,7 +174,7 @@ func (g guesses) addBlock(b nodeBlock) {
 			if literal := literalPrefix.FindStringSubmatch(m.text); literal != nil {
 				g.addEither(role, literal[1], b.file)
 			}
-		case environments.CheckMember(m.text) == nil:
+		case model.CheckMember(m.text) == nil:
 			one := g.addEither(role, firstLabel(m.text), b.file)
 			one.members = append(one.members, m.text)
 		}
@@ -299,7 +300,7 @@ func (g *guess) entry(name, extension, value string, before int) string {
 	var b strings.Builder
 	members, cardinality := []string{}, 0
 	for _, m := range g.members {
-		if n, err := environments.ParseNode(m); err == nil && n.Role == name && n.Stack == "" && n.Num <= maxGuessedNodes {
+		if n, err := model.ParseNode(m); err == nil && n.Role == name && n.Stack == "" && n.Num <= maxGuessedNodes {
 			cardinality = max(cardinality, n.Num)
 		} else {
 			members = append(members, m)

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // WantClass reports whether the class of a key of Hiera may be in a file of a release, or another part of its module.
@@ -47,7 +47,7 @@ func KeyFlaw(files map[string][]byte, key, kind string) string {
 			switch {
 			case !known:
 				advice := ""
-				if near := environments.SuggestName(name, slices.Sorted(maps.Keys(types))); near != "" {
+				if near := model.SuggestName(name, slices.Sorted(maps.Keys(types))); near != "" {
 					advice = fmt.Sprintf("; did you mean %s::%s?", class, near)
 				}
 				return fmt.Sprintf("class %s has no parameter %s%s", class, name, advice)

@@ -18,6 +18,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/where"
 )
 
@@ -111,7 +112,7 @@ func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.En
 		names := slices.Clone(role.Members)
 		if role.Cardinality > 0 {
 			for _, num := range []int{1, role.Cardinality} {
-				names = append(names, environments.Node{Role: role.Name, Num: num, Stack: e.Stack}.Hostname())
+				names = append(names, model.Node{Role: role.Name, Num: num, Stack: e.Stack}.Hostname())
 			}
 		}
 		if i := slices.IndexFunc(names, func(name string) bool { return !n.match(name) }); i >= 0 {

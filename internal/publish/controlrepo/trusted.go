@@ -11,7 +11,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // extensionRead is a place where code or data reads a trusted extension.
@@ -168,7 +168,7 @@ func (s supplier) lacks(extension string) []string {
 	for role, own := range s.Roles {
 		_, has := own.Trusted[extension]
 		for node, of := range s.Nodes {
-			n, err := environments.ParseNode(node)
+			n, err := model.ParseNode(node)
 			_, supplied := of.Trusted[extension]
 			has = has || supplied && (err == nil && n.Role == role || slices.Contains(own.Members, node))
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -18,7 +18,7 @@ import (
 // Controller advances the campaigns of one environment. It is not safe for concurrent use.
 type Controller struct {
 	Store *store.Store
-	Ref   environments.Ref
+	Ref   model.Ref
 	Now   func() time.Time
 	Ask   func(ctx context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer // nil: no gate is defined
 

@@ -18,6 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var dev = environments.Ref{Environment: "dev"}
+var dev = model.Ref{Environment: "dev"}
 
 func author() store.Author { return store.Author{By: "ann", Why: "test", At: time.Now()} }
 

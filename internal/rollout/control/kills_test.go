@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -221,7 +221,7 @@ func TestJobSurvivesKills(t *testing.T) {
 func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 2)
-	plan := f.startJob(rollout.Policy{KeepWaiting: environments.Duration(time.Hour)}, []string{"web1", "web2"})
+	plan := f.startJob(rollout.Policy{KeepWaiting: model.Duration(time.Hour)}, []string{"web1", "web2"})
 	if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestKilledEndHoldsNoNode(t *testing.T) {
 	nodes := []string{"web1", "web2", "web3"}
 	for n := 1; ; n++ {
 		for _, after := range []bool{false, true} {
-			plan := f.startJob(rollout.Policy{KeepWaiting: environments.Duration(time.Hour)}, nodes)
+			plan := f.startJob(rollout.Policy{KeepWaiting: model.Duration(time.Hour)}, nodes)
 			c := f.campaign(plan.ID)
 			c.State.Failed = map[string]rollout.Failure{}
 			for _, node := range nodes {
@@ -313,7 +313,7 @@ func TestKeepWaitingHoldsManyNodes(t *testing.T) {
 			for i := range 200 {
 				nodes = append(nodes, fmt.Sprintf("web%d", i+1))
 			}
-			plan := f.startJob(rollout.Policy{KeepWaiting: environments.Duration(time.Hour)}, nodes)
+			plan := f.startJob(rollout.Policy{KeepWaiting: model.Duration(time.Hour)}, nodes)
 			c := f.campaign(plan.ID)
 			c.State.Failed, c.State.Stop = map[string]rollout.Failure{}, &rollout.Stop{Code: rollout.StopFailures}
 			for _, node := range nodes {

@@ -27,10 +27,10 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/bounded"
 	"pulley/internal/child"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -46,11 +46,11 @@ const (
 
 // Gate is one definition. It has one of Command, HTTP and Prometheus.
 type Gate struct {
-	Command    []string              `yaml:"command"`    // passes if it exits with 0
-	HTTP       string                `yaml:"http"`       // URL; passes if the status is from 200 to 299
-	Prometheus string                `yaml:"prometheus"` // URL of the server
-	Query      string                `yaml:"query"`      // passes if it has samples, and none of them is 0 or NaN
-	Timeout    environments.Duration `yaml:"timeout"`
+	Command    []string       `yaml:"command"`    // passes if it exits with 0
+	HTTP       string         `yaml:"http"`       // URL; passes if the status is from 200 to 299
+	Prometheus string         `yaml:"prometheus"` // URL of the server
+	Query      string         `yaml:"query"`      // passes if it has samples, and none of them is 0 or NaN
+	Timeout    model.Duration `yaml:"timeout"`
 }
 
 // Load reads the definitions of a file: gates by name, below the key gates.

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 )
 
 // Page is the result of a preview; `pulley preview -o json` prints it.
@@ -105,7 +105,7 @@ func resultOf(n fleet.Node, p agent.Preview) NodeResult {
 }
 
 // pageOf groups the results.
-func pageOf(ref environments.Ref, target agent.Target, results []NodeResult, notChosen int) Page {
+func pageOf(ref model.Ref, target agent.Target, results []NodeResult, notChosen int) Page {
 	p := Page{Environment: ref.String(), Release: target.Release, Data: target.Data, Nodes: results, Failures: []Failure{}, Changes: []Change{}, NotChosen: notChosen}
 	index := map[string]int{} // of Changes
 	for _, r := range results {

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -51,7 +51,7 @@ const (
 
 // Run orders a preview and waits for the answers. It withdraws the orders before it returns. It returns the page also if
 // nodes did not answer in time. notes are about the selection, for the user.
-func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now func() time.Time, progress func(Progress)) (page Page, notes []string, err error) {
+func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query, now func() time.Time, progress func(Progress)) (page Page, notes []string, err error) {
 	target, err := candidate(ctx, s, ref, q)
 	if err != nil {
 		return page, nil, err
@@ -92,7 +92,7 @@ func Run(ctx context.Context, s *store.Store, ref environments.Ref, q Query, now
 }
 
 // candidate returns the target to show. Nodes fill in what the query does not name.
-func candidate(ctx context.Context, s *store.Store, ref environments.Ref, q Query) (agent.Target, error) {
+func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (agent.Target, error) {
 	var t agent.Target
 	if q.Release != "" {
 		d, err := s.Targets.Desires(ctx, ref)

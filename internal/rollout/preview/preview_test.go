@@ -17,6 +17,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -82,7 +83,7 @@ func results() []NodeResult {
 // Operators decide by the page: it must show failures first, each change once, and what it lacks.
 func TestPageGroupsAlikeChanges(t *testing.T) {
 	t.Parallel()
-	p := pageOf(environments.Ref{Environment: "production"}, agent.Target{Release: "1.5.0", Data: 12}, results(), 5)
+	p := pageOf(model.Ref{Environment: "production"}, agent.Target{Release: "1.5.0", Data: 12}, results(), 5)
 	var b bytes.Buffer
 	p.Print(&b, 3, 15*time.Minute)
 	want, err := os.ReadFile("testdata/page.txt")
@@ -100,7 +101,7 @@ func TestPageGroupsAlikeChanges(t *testing.T) {
 func TestPageShowsAFailureBesideChanges(t *testing.T) {
 	t.Parallel()
 	failed := agent.Preview{Problem: agent.Problem{Code: agent.NoopFailed, Text: "cannot apply the transaction"}, Changes: []agent.ResourceEvent{{Resource: "File[/etc/motd]", Status: "noop"}}}
-	p := pageOf(environments.Ref{Environment: "dev"}, agent.Target{Release: "1.5.0"}, []NodeResult{resultOf(node("web1", "web", agent.Converged), failed)}, 0)
+	p := pageOf(model.Ref{Environment: "dev"}, agent.Target{Release: "1.5.0"}, []NodeResult{resultOf(node("web1", "web", agent.Converged), failed)}, 0)
 	var b bytes.Buffer
 	p.Print(&b, 0, time.Minute)
 	if !strings.Contains(b.String(), "FAILURES\n  new, on 1 node: web1\n") || !strings.Contains(b.String(), "cannot apply the transaction") {
@@ -111,7 +112,7 @@ func TestPageShowsAFailureBesideChanges(t *testing.T) {
 // A rollout must not begin on a page that shows harm, or nothing.
 func TestObjectionsOfAPage(t *testing.T) {
 	t.Parallel()
-	ref, target := environments.Ref{Environment: "production"}, agent.Target{Release: "1.5.0"}
+	ref, target := model.Ref{Environment: "production"}, agent.Target{Release: "1.5.0"}
 	got := strings.Join(pageOf(ref, target, append(results(), silent(node("ns1", "ns", agent.Silent))), 0).Objections(8), "\n")
 	want := `it fails on 3 nodes, where the last run did not fail: db1, db2, app1
 it would change more than 8 resources on 1 node: web2 (9)
@@ -125,7 +126,7 @@ no node of role ns ran the preview`
 }
 
 // fleetOf starts a fleet of converged nodes with the release 1.5.0.
-func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, environments.Ref) {
+func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, model.Ref) {
 	t.Helper()
 	server, ctx := etcdtest.Start(t), t.Context()
 	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/environments"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -259,7 +259,7 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 	}
 	stop()
 	hammers.Wait()
-	hosts, err := connect(t, s.Connection).Fleet.Hosts(t.Context(), environments.Ref{Environment: "dev"})
+	hosts, err := connect(t, s.Connection).Fleet.Hosts(t.Context(), model.Ref{Environment: "dev"})
 	if err != nil || len(hosts) > 0 || wrote.Load() > 0 {
 		t.Errorf("%d writes by a certificate without a user got through; hosts are %v, %v", wrote.Load(), hosts, err)
 	}

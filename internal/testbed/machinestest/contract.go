@@ -16,6 +16,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // Fleet is the part of a fleet that the contract covers: all but userdata.
@@ -28,7 +29,7 @@ type Fleet interface {
 // Subject is an empty fleet with the lock of an apply, and functions for the changes of others.
 type Subject struct {
 	Fleet    Fleet
-	Ref      environments.Ref
+	Ref      model.Ref
 	Join     func(node, role string) // adds a node to the host list, as its own join does
 	Report   func(agent.Status)      // writes a node's status
 	LoseLock func()                  // ends the lock, and another apply takes it
@@ -93,7 +94,7 @@ func (s *subject) is(err, want error) {
 
 // node returns the name of a node of the fleet, with its stack.
 func (s *subject) node(role string, num int) string {
-	return environments.Node{Role: role, Num: num, Stack: s.Ref.Stack}.String()
+	return model.Node{Role: role, Num: num, Stack: s.Ref.Stack}.String()
 }
 
 func (s *subject) record(node string) machines.Record {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -17,7 +17,7 @@ func jobOf(seed uint64) JobConfig {
 		Chaos: []float64{0, 0.05, 0.2, 0.5}[pick(3)%4], Operators: []float64{0, 2, 6}[pick(5)%3], Broken: []float64{0, 0, 0.02, 0.2}[pick(7)%4],
 		Restore: seed%5 == 0,
 		Policy: rollout.Policy{
-			Batch: []rollout.Share{"", "3", "25%"}[pick(2)%3], Concurrency: []int{0, 2, 1}[pick(11)%3], Deadline: environments.Duration(20 * time.Minute),
+			Batch: []rollout.Share{"", "3", "25%"}[pick(2)%3], Concurrency: []int{0, 2, 1}[pick(11)%3], Deadline: model.Duration(20 * time.Minute),
 		},
 	}}
 	if seed%7 == 5 && !c.Restore {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -25,8 +25,8 @@ func configOf(seed uint64) Config {
 		Restore: seed%5 == 0,
 		Policy: rollout.Policy{
 			Canaries: "2", Batch: []rollout.Share{"10%", "1", "25%"}[pick(2)%3], Failures: []rollout.Share{"0", "2", "10%"}[pick(11)%3],
-			Settle: environments.Duration([]time.Duration{0, 2 * time.Minute}[pick(2)%2]), Deadline: environments.Duration(20 * time.Minute),
-			Progress: environments.Duration(time.Hour), Retries: int(pick(4) % 2),
+			Settle: model.Duration([]time.Duration{0, 2 * time.Minute}[pick(2)%2]), Deadline: model.Duration(20 * time.Minute),
+			Progress: model.Duration(time.Hour), Retries: int(pick(4) % 2),
 			Unready: []map[rollout.UnreadyCause]rollout.Unready{
 				nil, {rollout.UnreadyOthers: rollout.UnreadySkip}, {rollout.UnreadyOthers: rollout.UnreadyFail},
 				{rollout.UnreadySilent: rollout.UnreadySkip, rollout.UnreadyStuck: rollout.UnreadyFail}, {rollout.UnreadyHeld: rollout.UnreadyFail, rollout.UnreadyOthers: rollout.UnreadySkip},

@@ -1,4 +1,4 @@
-package environments
+package model
 
 import (
 	"fmt"
@@ -10,34 +10,34 @@ import (
 // The limits of names, in bytes. A hostname label has at most 63 (RFC 1035, 2.3.4); a role shares it with at least one
 // digit, a stack with at least one letter, one digit and a dash.
 const (
-	maxHostname    = 63
-	maxRole        = maxHostname - 1
-	maxStack       = maxHostname - 3
-	maxEnvironment = 63
-	maxFlavor      = 128
+	MaxHostname    = 63
+	MaxRole        = MaxHostname - 1
+	MaxStack       = MaxHostname - 3
+	MaxEnvironment = 63
+	MaxFlavor      = 128
 	maxCloud       = 63
 )
 
 // CheckRole returns an error unless name is [a-z][a-z0-9-]*, at most 62 bytes long, and each of its parts between
 // dashes ends in a letter. No role has a digit before a dash or at its end. The first such digit of a hostname
 // therefore always belongs to the node's number.
-func CheckRole(name string) error { return cannot("use role name", quoted(name), roleFlaw(name)) }
+func CheckRole(name string) error { return Cannot("use role name", Quoted(name), RoleFlaw(name)) }
 
 // CheckCloud returns an error unless name is a valid name of a cloud file: letters, digits, '-', '_' and '.', with a
 // letter or digit at the start, at most 63 bytes long.
 func CheckCloud(name string) error {
-	return cannot("use cloud name", quoted(name), judge(cloudProblem, name))
+	return Cannot("use cloud name", Quoted(name), judge(cloudProblem, name))
 }
 
 // stackFlaw refuses all but [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
-func stackFlaw(name string) *Error { return judge(stackProblem, name, tidied(name, '-')) }
+func StackFlaw(name string) *Error { return judge(stackProblem, name, tidied(name, '-')) }
 
 // environmentFlaw refuses all but [a-z][a-z0-9_]*, at most 63 bytes long. Puppet accepts these names of environments; the
 // leading letter distinguishes a name from a number.
-func environmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
-func flavorFlaw(name string) *Error      { return judge(flavorProblem, name) }
+func EnvironmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
+func FlavorFlaw(name string) *Error      { return judge(flavorProblem, name) }
 
-func roleFlaw(name string) *Error {
+func RoleFlaw(name string) *Error {
 	tidy := tidied(name, '-')
 	// A common mistake is a node's name instead of its role.
 	return judge(roleProblem, name, tidy, strings.TrimRight(tidy, "0123456789"))
@@ -59,7 +59,7 @@ func judge(problem func(string) string, name string, candidates ...string) *Erro
 }
 
 func environmentProblem(name string) string {
-	if p := charProblem(name, maxEnvironment, '_'); p != "" {
+	if p := charProblem(name, MaxEnvironment, '_'); p != "" {
 		return p
 	}
 	if !isLetter(name[0]) {
@@ -69,7 +69,7 @@ func environmentProblem(name string) string {
 }
 
 func roleProblem(name string) string {
-	if p := charProblem(name, maxRole, '-'); p != "" {
+	if p := charProblem(name, MaxRole, '-'); p != "" {
 		return p
 	}
 	if !isLetter(name[0]) {
@@ -84,7 +84,7 @@ func roleProblem(name string) string {
 }
 
 func stackProblem(name string) string {
-	if p := charProblem(name, maxStack, '-'); p != "" {
+	if p := charProblem(name, MaxStack, '-'); p != "" {
 		return p
 	}
 	if name[0] == '-' || name[len(name)-1] == '-' {
@@ -108,7 +108,7 @@ func cloudProblem(name string) string {
 
 // flavorProblem requires a flavor to be one printable word. Only the provider knows which flavors exist.
 func flavorProblem(flavor string) string {
-	if p := sizeProblem(flavor, maxFlavor); p != "" {
+	if p := sizeProblem(flavor, MaxFlavor); p != "" {
 		return p
 	}
 	for _, r := range flavor {
@@ -135,7 +135,7 @@ func charProblem(name string, most int, joiner rune) string {
 		return p
 	}
 	for _, r := range name {
-		if r != joiner && (r > unicode.MaxASCII || !isLetter(byte(r)) && !isDigit(byte(r))) {
+		if r != joiner && (r > unicode.MaxASCII || !isLetter(byte(r)) && !IsDigit(byte(r))) {
 			return fmt.Sprintf("%q can't be part of it, only a-z, 0-9 and %q can", r, joiner)
 		}
 	}
@@ -154,10 +154,10 @@ func tidied(name string, joiner rune) string {
 }
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' }
-func isDigit(b byte) bool  { return '0' <= b && b <= '9' }
+func IsDigit(b byte) bool  { return '0' <= b && b <= '9' }
 
 // maxMember is the maximum length of an existing machine's name (RFC 1035, 2.3.4).
-const maxMember = 253
+const MaxMember = 253
 
 var memberForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
@@ -171,8 +171,8 @@ func CheckMember(name string) error {
 	switch lower := strings.ToLower(name); {
 	case name == "":
 		flaw = &Error{Problem: "it is empty"}
-	case len(name) > maxMember:
-		flaw = &Error{Problem: fmt.Sprintf("it is %d bytes long, and a name may have %d", len(name), maxMember)}
+	case len(name) > MaxMember:
+		flaw = &Error{Problem: fmt.Sprintf("it is %d bytes long, and a name may have %d", len(name), MaxMember)}
 	case memberForm.MatchString(name):
 		return nil
 	case lower != name && memberForm.MatchString(lower):
@@ -180,7 +180,7 @@ func CheckMember(name string) error {
 	default:
 		flaw = &Error{Problem: "only lower-case letters, digits, dots and dashes are allowed, with a letter or digit at both ends"}
 	}
-	return cannot("use machine name", quoted(name), flaw)
+	return Cannot("use machine name", Quoted(name), flaw)
 }
 
 // SuggestName returns the known name that got is probably a typo of, or "". It returns the nearest name, the first of

@@ -1,4 +1,4 @@
-package environments
+package model
 
 import (
 	"errors"
@@ -55,7 +55,7 @@ func TestCheckRole(t *testing.T) {
 		t.Run(c.sentence, func(t *testing.T) {
 			want := ""
 			if c.problem != "" {
-				want = "cannot use role name " + quoted(c.name) + ": " + c.problem
+				want = "cannot use role name " + Quoted(c.name) + ": " + c.problem
 			}
 			says(t, CheckRole(c.name), want, c.hint)
 		})
@@ -78,16 +78,16 @@ func TestCheckEnvironment(t *testing.T) {
 		t.Run(c.sentence, func(t *testing.T) {
 			want := ""
 			if c.problem != "" {
-				want = "cannot use environment name " + quoted(c.name) + ": " + c.problem
+				want = "cannot use environment name " + Quoted(c.name) + ": " + c.problem
 			}
-			says(t, cannot("use environment name", quoted(c.name), environmentFlaw(c.name)), want, c.hint)
+			says(t, Cannot("use environment name", Quoted(c.name), EnvironmentFlaw(c.name)), want, c.hint)
 		})
 	}
 }
 
 // A stack is the end of a hostname: it must be valid there.
 func TestCheckStack(t *testing.T) {
-	checkStack := func(name string) error { return cannot("use stack name", quoted(name), stackFlaw(name)) }
+	checkStack := func(name string) error { return Cannot("use stack name", Quoted(name), StackFlaw(name)) }
 	for _, good := range []string{"t42", "42", "a", "a-b--c", strings.Repeat("s", 60)} {
 		says(t, checkStack(good), "", "")
 	}
@@ -129,7 +129,7 @@ func TestParseNode(t *testing.T) {
 			}
 			want := ""
 			if c.problem != "" {
-				want = "cannot parse node " + quoted(c.name) + ": " + c.problem
+				want = "cannot parse node " + Quoted(c.name) + ": " + c.problem
 			}
 			says(t, err, want, c.hint)
 		})
@@ -160,7 +160,7 @@ func TestParseHostname(t *testing.T) {
 			}
 			want := ""
 			if c.problem != "" {
-				want = "cannot parse hostname " + quoted(c.name) + ": " + c.problem
+				want = "cannot parse hostname " + Quoted(c.name) + ": " + c.problem
 			}
 			says(t, err, want, c.hint)
 		})
@@ -178,7 +178,7 @@ func TestNodeNamesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := Node{
 			Role:  anyRole.Draw(t, "role"),
-			Num:   rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, maxNum)).Draw(t, "num"),
+			Num:   rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, MaxNum)).Draw(t, "num"),
 			Stack: anyStack.Draw(t, "stack"),
 		}
 		if got, err := ParseNode(n.String()); err != nil || got != n {
@@ -210,7 +210,7 @@ func TestParseRefRefuses(t *testing.T) {
 		{"dev/x", "'/' can't be part of it, only a-z, 0-9 and '_' can", ""},
 	} {
 		_, err := ParseRef(c.ref)
-		says(t, err, "cannot use environment "+quoted(c.ref)+": "+c.problem, c.hint)
+		says(t, err, "cannot use environment "+Quoted(c.ref)+": "+c.problem, c.hint)
 	}
 }
 

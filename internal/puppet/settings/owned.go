@@ -1,8 +1,10 @@
-package environments
+package settings
 
 import (
 	"slices"
 	"strings"
+
+	"pulley/internal/model"
 )
 
 // AgentFacts are the folders in which puppet agent itself looks for facts.
@@ -39,7 +41,7 @@ var ownedSettings = []string{
 	"use_cached_catalog", "usecacheonfailure", "vardir", "vendormoduledir", "versioned_environment_dirs", "waitforcert", "waitforlock", "write_catalog_summary", "yamldir",
 }
 
-var ownedPattern = "^(" + strings.Join(ownedSettings, "|") + ")$"
+var OwnedPattern = "^(" + strings.Join(ownedSettings, "|") + ")$"
 
 // remedies are what to write in the place of a setting that Pulley owns.
 var remedies = map[string]string{
@@ -59,12 +61,34 @@ var remedies = map[string]string{
 }
 
 // SettingFlaw refuses a setting that Pulley owns; nil for others.
-func SettingFlaw(name string) *Error {
+func SettingFlaw(name string) *model.Error {
 	if !slices.Contains(ownedSettings, name) {
 		return nil
 	}
 	if advice := remedies[name]; advice != "" {
-		return &Error{Problem: "Pulley sets it itself", Advice: advice}
+		return &model.Error{Problem: "Pulley sets it itself", Advice: advice}
 	}
-	return &Error{Problem: "Pulley sets it itself", Advice: "leave it out"}
+	return &model.Error{Problem: "Pulley sets it itself", Advice: "leave it out"}
+}
+
+// otherSettings are the settings of Puppet 7.23 (`puppet config print all`) that are neither in CatalogSettings nor in ownedSettings.
+var otherSettings = []string{
+	"allow_duplicate_certs", "always_retry_plugins", "autoflush", "autosign", "binder_config", "bucketdir", "ca_fingerprint", "ca_name", "ca_ttl",
+	"cacert", "cacrl", "cakey", "capub", "cert_inventory", "certificate_revocation", "ciphers", "crl_refresh_interval", "deviceconfdir", "deviceconfig",
+	"devicedir", "document_all", "environment_timeout", "evaltrace", "fact_name_length_soft_limit", "fact_value_length_soft_limit", "fileserverconfig",
+	"forge_authorization", "graph", "graphdir", "group", "http_connect_timeout", "http_debug", "http_extra_headers", "http_keepalive_timeout",
+	"http_read_timeout", "http_user_agent", "ignore_plugin_errors", "key_type", "keylength", "ldapattrs", "ldapbase", "ldapclassattrs", "ldapparentattr",
+	"ldappassword", "ldapport", "ldapserver", "ldapssl", "ldapstackedattrs", "ldapstring", "ldaptls", "ldapuser", "localedest", "localesource",
+	"max_deprecations", "max_warnings", "merge_dependency_warnings", "mkusers", "module_groups", "module_repository", "module_working_dir", "name",
+	"named_curve", "node_cache_terminus", "number_of_facts_soft_limit", "path", "payload_soft_limit", "pluginfactsource", "pluginsignore", "pluginsource",
+	"pluginsync", "preferred_serialization_format", "preview_outputdir", "profile", "puppet_trace", "puppetdlog", "report_include_system_store",
+	"report_port", "report_server", "reportdir", "resubmit_facts", "runtimeout", "serial", "server_datadir", "settings_catalog", "sourceaddress",
+	"srv_domain", "ssl_client_header", "ssl_client_verify_header", "ssl_lockfile", "ssl_trust_store", "static_catalogs", "summarize", "syslogfacility",
+	"tasks", "top_level_facts_soft_limit", "trace", "use_last_environment", "use_srv_records", "user",
+}
+
+// Known reports whether Puppet has a value for $name in its settings.
+func Known(name string) bool {
+	_, catalog := CatalogSettings[name]
+	return catalog || name == "run_mode" || slices.Contains(ownedSettings, name) || slices.Contains(otherSettings, name)
 }

@@ -1,4 +1,4 @@
-package environments
+package model
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 )
 
 // maxNum is the highest number of a node.
-const maxNum = 9_999_999
+const MaxNum = 9_999_999
 
 // Node is the parsed name of a node.
 type Node struct {
@@ -41,12 +41,12 @@ func ParseNode(s string) (Node, error) {
 		// The text is a hostname instead of a node's name.
 		if head, stack, inStack := cutHostname(s); inStack && !strings.ContainsAny(s, "_.") {
 			if n, flaw := node(head, stack, true); flaw == nil {
-				return Node{}, cannot("parse node", quoted(s), &Error{
+				return Node{}, Cannot("parse node", Quoted(s), &Error{
 					Problem: "that is a hostname", Advice: fmt.Sprintf("did you mean %s?", n)})
 			}
 		}
 	}
-	return n, cannot("parse node", quoted(s), flaw)
+	return n, Cannot("parse node", Quoted(s), flaw)
 }
 
 // ParseHostname parses the format of Hostname. It ignores all but the first label of a domain name.
@@ -59,13 +59,13 @@ func ParseHostname(s string) (Node, error) {
 			flaw.Advice = fmt.Sprintf("did you mean %s?", n.Hostname())
 		}
 	}
-	return n, cannot("parse hostname", quoted(s), flaw)
+	return n, Cannot("parse hostname", Quoted(s), flaw)
 }
 
 // cutHostname cuts a label after its number: after the first digit before a dash or the end. A role has no such digit.
 func cutHostname(label string) (head, stack string, inStack bool) {
 	for i := range len(label) - 1 {
-		if isDigit(label[i]) && label[i+1] == '-' {
+		if IsDigit(label[i]) && label[i+1] == '-' {
 			return label[:i+1], label[i+2:], true
 		}
 	}
@@ -78,21 +78,21 @@ func node(head, stack string, inStack bool) (Node, *Error) {
 	if role == head {
 		return Node{}, &Error{Problem: "it has no number", Advice: "nodes are called <role><number>, or <role><number>_<stack>"}
 	}
-	if flaw := roleFlaw(role); flaw != nil {
-		return Node{}, &Error{Problem: "its role " + quoted(role) + " is not a role name: " + flaw.Problem, Advice: flaw.Advice}
+	if flaw := RoleFlaw(role); flaw != nil {
+		return Node{}, &Error{Problem: "its role " + Quoted(role) + " is not a role name: " + flaw.Problem, Advice: flaw.Advice}
 	}
 	num, flaw := nodeNum(head[len(role):])
 	if flaw != nil {
 		return Node{}, flaw
 	}
 	if inStack {
-		if flaw := stackFlaw(stack); flaw != nil {
-			return Node{}, &Error{Problem: "its stack " + quoted(stack) + " is not a stack name: " + flaw.Problem, Advice: flaw.Advice}
+		if flaw := StackFlaw(stack); flaw != nil {
+			return Node{}, &Error{Problem: "its stack " + Quoted(stack) + " is not a stack name: " + flaw.Problem, Advice: flaw.Advice}
 		}
 	}
 	n := Node{Role: role, Num: num, Stack: stack}
-	if size := len(n.Hostname()); size > maxHostname {
-		return Node{}, &Error{Problem: fmt.Sprintf("its hostname would be %d bytes long, at most %d are allowed", size, maxHostname)}
+	if size := len(n.Hostname()); size > MaxHostname {
+		return Node{}, &Error{Problem: fmt.Sprintf("its hostname would be %d bytes long, at most %d are allowed", size, MaxHostname)}
 	}
 	return n, nil
 }
@@ -106,8 +106,8 @@ func nodeNum(digits string) (int, *Error) {
 		return 0, &Error{Problem: "its number starts with 0", Advice: "write it without leading zeros"}
 	}
 	num, err := strconv.Atoi(digits)
-	if err != nil || num > maxNum {
-		return 0, &Error{Problem: fmt.Sprintf("its number is above %d", maxNum)}
+	if err != nil || num > MaxNum {
+		return 0, &Error{Problem: fmt.Sprintf("its number is above %d", MaxNum)}
 	}
 	return num, nil
 }
@@ -132,13 +132,13 @@ func (r Ref) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 // ParseRef parses the format of String.
 func ParseRef(s string) (Ref, error) {
 	environment, stack, inStack := strings.Cut(s, "@")
-	if flaw := environmentFlaw(environment); flaw != nil {
-		return Ref{}, cannot("use environment", quoted(s), flaw)
+	if flaw := EnvironmentFlaw(environment); flaw != nil {
+		return Ref{}, Cannot("use environment", Quoted(s), flaw)
 	}
 	if inStack {
-		if flaw := stackFlaw(stack); flaw != nil {
-			flaw.Problem = "its stack " + quoted(stack) + " is not a stack name: " + flaw.Problem
-			return Ref{}, cannot("use environment", quoted(s), flaw)
+		if flaw := StackFlaw(stack); flaw != nil {
+			flaw.Problem = "its stack " + Quoted(stack) + " is not a stack name: " + flaw.Problem
+			return Ref{}, Cannot("use environment", Quoted(s), flaw)
 		}
 	}
 	return Ref{Environment: environment, Stack: stack}, nil
@@ -155,4 +155,20 @@ func (r Ref) Of(n Node) (Ref, error) {
 		}
 	}
 	return Ref{Environment: r.Environment, Stack: n.Stack}, nil
+}
+
+// NodeOf returns the name of the node with this certname: a certname with a stack has a dash where the node's name has _.
+func NodeOf(certname string) string {
+	if n, err := ParseHostname(certname); err == nil && n.Hostname() == certname {
+		return n.String()
+	}
+	return certname
+}
+
+// Certname returns the certname of a node: the opposite of NodeOf.
+func Certname(node string) string {
+	if n, err := ParseNode(node); err == nil {
+		return n.Hostname()
+	}
+	return node
 }

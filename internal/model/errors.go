@@ -1,0 +1,44 @@
+// Package model has what all of Pulley names: nodes, environments and their stacks, and the problems of such names. It must never read
+// a file, etcd or the network.
+package model
+
+import (
+	"fmt"
+	"strconv"
+
+	"pulley/internal/clip"
+)
+
+// Error is one problem of an environment or a name.
+type Error struct {
+	File    string // as the caller gave it; "" if the problem has no file
+	Line    int    // from 1; 0 if the problem concerns the file itself
+	Column  int    // from 1, in characters
+	Problem string
+	Advice  string // the remedy, one sentence; "" if there is none
+}
+
+// Error returns "file:line:column: problem", without the parts that are unknown.
+func (e *Error) Error() string {
+	switch {
+	case e.File == "":
+		return e.Problem
+	case e.Line == 0:
+		return e.File + ": " + e.Problem
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Problem)
+}
+
+// Hint returns the remedy, or "".
+func (e *Error) Hint() string { return e.Advice }
+
+// cannot returns "cannot <verb> <object>: problem" with the problem's hint; nil if flaw is nil.
+func Cannot(verb, object string, flaw *Error) error {
+	if flaw == nil {
+		return nil // a nil *Error in an error is not nil
+	}
+	return &Error{Problem: fmt.Sprintf("cannot %s %s: %s", verb, object, flaw.Problem), Advice: flaw.Advice}
+}
+
+// quoted returns s quoted for a message, cut to a length that does not flood the terminal.
+func Quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }
