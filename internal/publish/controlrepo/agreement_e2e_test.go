@@ -24,6 +24,7 @@ import (
 type reality struct {
 	Whole    string            // why every lookup fails; "" if it does not
 	Failed   []string          // lookups of keys that fail, with the causes
+	Unvalued bool              // there are options of a key that has no value: no lookup shows whether they fail
 	Settings map[string]string // of environment.conf
 }
 
@@ -99,7 +100,7 @@ func (k *generated) compare(t *testing.T, judged map[int][]Finding, ofKeys bool)
 		if fatal {
 			refused++
 		}
-		if fatal != (real[i].Whole != "") || ofKeys && !fatal && one != (len(real[i].Failed) > 0) {
+		if fatal != (real[i].Whole != "") || ofKeys && !fatal && !real[i].Unvalued && one != (len(real[i].Failed) > 0) {
 			if odd++; odd <= 20 {
 				t.Errorf("%s\n--- Puppet: %q %q\n--- Pulley: %v", text, real[i].Whole, real[i].Failed, found)
 			}
@@ -142,7 +143,7 @@ func TestFilesAreReadAsPuppetDoes(t *testing.T) {
 	}
 	hiera := func(text string) map[string]string {
 		all := map[string]string{"hiera.yaml": text}
-		for _, name := range []string{"data/common.yaml", "data/x.yaml", "data/x.json", "other/common.yaml", "data/nodes/.yaml", "other/nodes/.yaml"} {
+		for _, name := range []string{"data/common.yaml", "data/x.yaml", "data/x.json", "other/common.yaml", "data/nodes/.yaml", "other/nodes/.yaml", ".yaml", "data/.yaml", "other/.yaml"} {
 			all[name] = "{}\n"
 		}
 		return all
@@ -260,7 +261,7 @@ func (g generator) yaml() string {
 			case 0:
 				b.WriteString("lookup_options: " + g.scalar() + "\n")
 			default:
-				b.WriteString("a: v\nb: v\ns: v\nx: v\nz: v\nlookup_options:\n") // options that convert need a value
+				b.WriteString("a: v\nax: v\nb: v\nmod::x: v\ns: v\nx: v\nz: v\nlookup_options:\n") // options that convert need a value
 				for range 1 + g.IntN(3) {
 					b.WriteString("  " + g.of("a", "b", "z", "'^a'", "'^('", "'^mod::'", "'^(?<n>x)'", "'^[z-a]'", "1", ":s", "true") + ": " + g.options() + "\n")
 				}
@@ -361,7 +362,7 @@ func (g generator) conf() string {
 	b.WriteString(g.rarely("\ufeff"))
 	for range g.IntN(5) {
 		b.WriteString(g.of("", "", "", " ", "\t") + g.of("modulepath", "manifest", "config_version", "environment_timeout", "parser", "Modulepath", "module-path", "# manifest", ";manifest", "é", "") + g.of(" = ", "=", " =", "= ", " : ", " ", "\t=\t") +
-			g.of("site:modules", "modules", "site:modules # ours", "'site:modules'", "\"site\"", "'site", "", "  ", "true", "FALSE", "$codedir/x", "${environmentpath}/x", "{owner=root}", "x {mode = 0644, owner = a}", "{x=y}", "a = b", "m\\", "é", "*/modules", "a,b", "5m", "x   ", "''", "\" x \"", "{}", "a{ }b", "x{mode=abc}") + g.of("\n", "\n", "\n", "\n", "\r\n", "\r", " \n", "\n\n", ""))
+			g.of("site:modules", "modules", "site:modules # ours", "'site:modules'", "\"site\"", "'site", "", "  ", "true", "FALSE", "$codedir/x", "${environmentpath}/x", "$nothing/x", "a${enviroment}", "$environment", "$run_mode", "$forge_authorization$c:dir", "{owner=root}", "x {mode = 0644, owner = a}", "{x=y}", "a = b", "m\\", "é", "*/modules", "a,b", "5m", "x   ", "''", "\" x \"", "{}", "a{ }b", "x{mode=abc}") + g.of("\n", "\n", "\n", "\n", "\r\n", "\r", " \n", "\n\n", ""))
 		b.WriteString(g.rarely(g.of("[main]\n", "[dev]\n", " [agent] \n", "[a b]\n", "[]\n", "[main] # x\n", "text\n", "#x\n", "   #x\n", "\x00\n", "[é]\n")))
 	}
 	return g.broken(b.String())

@@ -25,13 +25,15 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     env = Puppet.lookup(:environments).get(name)
     compiler = Puppet::Parser::Compiler.new(Puppet::Node.new('web1', environment: env))
     failed = []
+    unvalued = false
     Puppet.override(loaders: compiler.loaders, current_environment: env) do
       whole = problem(compiler, 'no_such_key')
       return { whole: whole } if whole
 
-      keys(dir).each { |k| (e = problem(compiler, k)) && failed << "#{k}: #{e}" }
+      keys, unvalued = keys(dir)
+      keys.each { |k| (e = problem(compiler, k)) && failed << "#{k}: #{e}" }
     end
-    { failed: failed }
+    { failed: failed, unvalued: unvalued }
   ensure
     Puppet.lookup(:environments).clear(name)
   end
@@ -44,18 +46,20 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     "#{e.class}: #{e.message}"
   end
 
-  # the keys of the data, and those with options
+  # the keys of the data, and those with options; and whether options are of a key without a value
   def keys(dir)
     file, more = Dir.glob(File.join(dir, 'data', '*'))
-    return [] if more # it is about hiera.yaml
+    return [[], false] if more # it is about hiera.yaml
 
     text = File.read(file, encoding: 'utf-8')
     hash = file.end_with?('.json') ? JSON.parse(text) : Puppet::Util::Yaml.safe_load(text, [Symbol])
-    return [] unless hash.is_a?(Hash)
+    return [[], false] unless hash.is_a?(Hash)
 
     options = hash['lookup_options'] || hash[:lookup_options]
-    all = hash.keys.map(&:to_s) + (options.is_a?(Hash) ? options.keys.map(&:to_s) : [])
-    (all.select(&:valid_encoding?) + %w[a b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
+    optional = options.is_a?(Hash) ? options.keys.map(&:to_s) : []
+    all = hash.keys.map(&:to_s) + optional
+    keys = (all.select(&:valid_encoding?) + %w[a ax b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
+    [keys, optional.any? { |k| !k.start_with?('^') && !hash.keys.map(&:to_s).include?(k) }]
   end
 
   def settings(dir)
