@@ -276,7 +276,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		"subnet":            {pattern: "."},
 		"network":           {pattern: "."},
 		"interval":          {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
-		"signatures":        {pattern: `^` + SignaturesRequired + `$`, allowed: "the only value is " + SignaturesRequired},
+		"signatures":        {pattern: `^` + model.SignaturesRequired + `$`, allowed: "the only value is " + model.SignaturesRequired},
 		"stack":             {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: model.MaxStack},
 		"role":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: model.MaxRole},
 		"seen":              {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: model.MaxRole},
@@ -294,9 +294,6 @@ const maxExports = 32
 
 // AllRoles in a role's Sees stands for every role.
 const AllRoles = "all"
-
-// SignaturesRequired is the value of an environment whose nodes must check signatures.
-const SignaturesRequired = "required"
 
 const (
 	maxText      = 2048 // bytes of a one-line value

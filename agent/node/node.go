@@ -16,13 +16,13 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/host"
 	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
 	"pulley/agent/takeover"
 	"pulley/internal/clip"
 	"pulley/internal/puppet"
-	"pulley/internal/store"
 )
 
 // Setup is a node's configuration, with the agent's streams, clock and root.
@@ -46,7 +46,7 @@ type Node struct {
 
 	disk  *agent.Disk
 	lock  *os.File
-	store *store.Store
+	store *control.Client
 	parts *stage.Content
 	agent *agent.Agent
 }

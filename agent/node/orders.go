@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pulley/internal/store"
+	"pulley/agent/control"
 )
 
 // The life of one watch: a connection keeps the certificate with which it was opened. watchPause is the wait after one that failed,
@@ -33,7 +33,7 @@ func (s Setup) Orders(ctx context.Context) <-chan struct{} {
 				continue
 			}
 			pause := watchPause
-			if errors.Is(err, store.ErrWatchRefused) { // more attempts would look like a flood
+			if errors.Is(err, control.ErrWatchRefused) { // more attempts would look like a flood
 				pause = watchLife
 				if !refused {
 					s.Log.Warn("etcd refuses the watch for orders: the node sees them in its ticks; update pulley serve", "err", err)
@@ -54,7 +54,7 @@ func (s Setup) Orders(ctx context.Context) <-chan struct{} {
 func (s Setup) watchOrders(ctx context.Context, each func()) error {
 	ctx, cancel := context.WithTimeout(ctx, watchLife/2+rand.N(watchLife/2))
 	defer cancel()
-	st, err := store.Open(s.Store)
+	st, err := control.Open(s.Store)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/upgrade"
 	"pulley/internal/failpoint"
-	"pulley/internal/store"
 )
 
 // probation lets the candidate run this tick, judges it, and acts on the result. This agent runs every tick that does
@@ -197,7 +197,7 @@ func (u *supervisor) peek(ctx context.Context) (agent.Decision, agent.Desired, e
 // reported reports whether etcd has a status of this node from the candidate. If etcd does not answer, it returns no
 // problem.
 func (u *supervisor) reported(ctx context.Context, p upgrade.Program) (why agent.Problem, ok bool) {
-	s, err := store.Open(u.Store)
+	s, err := control.Open(u.Store)
 	if err != nil {
 		return agent.Problem{}, false
 	}

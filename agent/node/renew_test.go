@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/join"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // renewing is a node with a certificate of 90 days, and a server with configurable answers.
@@ -68,7 +68,7 @@ func newRenewing(t *testing.T) *renewing {
 	c.Identity = agent.Identity{Node: "compute1", Environment: "dev"}
 	c.Servers = []string{w.server.URL}
 	c.Store.Cert = c.IdentityFile()
-	w.node = &Node{Setup: Setup{Config: c}, store: &store.Store{}}
+	w.node = &Node{Setup: Setup{Config: c}, store: &control.Client{}}
 	if err := os.MkdirAll(filepath.Dir(c.IdentityFile()), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/stage"
 	"pulley/agent/upgrade"
 	"pulley/internal/child"
 	"pulley/internal/failpoint"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 )
 
 // TurnOptions are the options of one turn.
@@ -304,14 +305,14 @@ func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.S
 	if s.Installed != nil {
 		own = s.Installed.Version
 	}
-	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade && !s.Returns() {
+	if _, err := release.ParseVersion(own); err == nil && release.CompareVersions(want.Version, own) < 0 && !want.Downgrade && !s.Returns() {
 		return p, false, &problemError{agent.Problem{Code: agent.UpgradeOlder, Version: own}}
 	}
 	return p, false, u.authentic(parts, r)
 }
 
 // authentic reports whether an authorised signer has signed a version, as of now.
-func (u *supervisor) authentic(parts *stage.Content, r store.SignedAgent) error {
+func (u *supervisor) authentic(parts *stage.Content, r release.SignedAgent) error {
 	signers, _, err := parts.Verifier.Signers()
 	if err == nil && signers != nil {
 		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.Now())
@@ -382,7 +383,7 @@ func (s Setup) testState(context.Context) error {
 
 // testEtcd reads the values that a tick reads, and rewrites the node's own status.
 func (s Setup) testEtcd(ctx context.Context) error {
-	st, err := store.Open(s.Store)
+	st, err := control.Open(s.Store)
 	if err != nil {
 		return err
 	}

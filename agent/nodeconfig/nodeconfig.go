@@ -27,11 +27,11 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/release/mirror"
-	"pulley/internal/store"
 )
 
 // File is agent.yaml. An unknown key is an error: a typo must not silently keep a default.
@@ -103,7 +103,7 @@ type Config struct {
 	File
 	Identity agent.Identity
 	Settings agent.Settings
-	Store    store.Config
+	Store    etcd.Config
 	Root     string
 	Path     string // of agent.yaml
 }

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
+	"pulley/internal/etcd"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -20,7 +21,7 @@ import (
 func TestNodeThatChangesInALoopIsShownSixTimesAnHour(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
-	st, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
+	st, err := control.Open(etcd.Config{Endpoints: []string{server.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,7 @@ func TestNodeThatChangesInALoopIsShownSixTimesAnHour(t *testing.T) {
 	}
 	web := agent.Identity{Node: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"}
 	balancer := agent.Identity{Node: "balancer1", Role: "balancer", Environment: "dev", PuppetEnvironment: "dev"}
-	if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: web.Node, Role: web.Role}); err != nil {
+	if err := st.Node.Register(t.Context(), "dev", agent.Host{Node: web.Node, Role: web.Role}); err != nil {
 		t.Fatal(err)
 	}
 	shown := map[string]bool{}

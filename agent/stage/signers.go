@@ -7,8 +7,9 @@ import (
 	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
+	"pulley/internal/desired"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 )
 
 // markFile contains the node's high-water mark, in the state folder.
@@ -92,10 +93,10 @@ func wanted(id agent.Identity, t agent.Target) trust.Target {
 	return trust.Target{Environment: id.Environment, Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
 }
 
-func releaseRecord(r store.SignedRelease) trust.Record {
+func releaseRecord(r release.SignedRelease) trust.Record {
 	return trust.Record{Version: r.Version, Tree: r.Content.Tree, Bytes: r.Record, Signatures: r.Signatures}
 }
 
-func dataRecord(g store.SignedGeneration) trust.Record {
+func dataRecord(g desired.SignedGeneration) trust.Record {
 	return trust.Record{Environment: g.Environment, Number: g.Number, Digest: hieradata.Digest(g.Record), Bytes: g.Record, Signatures: g.Signatures}
 }

@@ -15,17 +15,20 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/desired"
+	"pulley/internal/etcd"
 	"pulley/internal/hosts"
 	"pulley/internal/puppet"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
 	"pulley/internal/release/trust"
 	"pulley/internal/release/trust/refusal"
-	"pulley/internal/store"
 )
 
 // keptReleases is the number of unneeded trees that stay on disk, to make a rollback possible without a download.
@@ -33,7 +36,7 @@ const keptReleases = 3
 
 // Content puts a target's release and data on this machine's disk, from etcd and mirrors.
 type Content struct {
-	Store    *store.Store
+	Store    *control.Client
 	Objects  content.Source // of releases and agents, without deltas
 	Verifier *trust.Verifier
 
@@ -61,12 +64,12 @@ func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content
 	if err != nil {
 		return nil, err
 	}
-	s, err := store.Open(c.Store)
+	s, err := control.Open(c.Store)
 	if err != nil {
 		return nil, err
 	}
 	p := &Content{
-		Store: s, Objects: s.Releases, mirrors: mirrors, Verifier: &trust.Verifier{Files: Signers(c), Permits: s.Targets.Permits, Now: now},
+		Store: s, Objects: s.Releases, mirrors: mirrors, Verifier: &trust.Verifier{Files: Signers(c), Permits: s.Records.Permits, Now: now},
 		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log, now: now,
 	}
 	if mirrors != nil {
@@ -85,9 +88,9 @@ func (c *Content) Close() error {
 
 // found caches etcd's answers about one target, to read each only once.
 type found struct {
-	release *store.SignedRelease
+	release *release.SignedRelease
 	delta   ahead
-	data    *store.SignedGeneration
+	data    *desired.SignedGeneration
 }
 
 // Stage fetches the missing parts of a target. A new target must be authentic. Stage records it as attempted before
@@ -102,7 +105,7 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 		return agent.Staged{}, err
 	}
 	if signers == nil {
-		required, err := c.Store.Environments.RequiresSignatures(ctx, id.Environment)
+		required, err := c.Store.Node.RequiresSignatures(ctx, id.Environment)
 		if err == nil && required {
 			err = refusal.New(refusal.SignersRequired, "environment", id.Environment)
 		}
@@ -128,20 +131,20 @@ func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust
 	r, err := c.release(ctx, t, f)
 	if err == nil {
 		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
-	} else if errors.Is(err, store.ErrNotFound) {
+	} else if errors.Is(err, etcd.ErrNotFound) {
 		err = refusal.New(refusal.RecordMissing, "release", t.Release)
 	}
 	// Expired data that is already verified must not block a new release.
 	if err == nil && t.Data != 0 && !mark.Knows(wanted(id, t)) {
-		var g store.SignedGeneration
+		var g desired.SignedGeneration
 		if g, err = c.record(ctx, id, t, f); err == nil {
 			err = c.Verifier.Data(signers, wanted(id, t), dataRecord(g))
-		} else if errors.Is(err, store.ErrNotFound) {
+		} else if errors.Is(err, etcd.ErrNotFound) {
 			err = refusal.New(refusal.RecordMissing, "data", t.Data)
 		}
 	}
 	if err != nil {
-		var unreadable *store.UnreadableError
+		var unreadable *etcd.UnreadableError
 		if errors.As(err, &unreadable) {
 			err = trust.Unreadable(err)
 		}
@@ -215,7 +218,7 @@ func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 
 // release returns the record of a target's release from etcd. The delta from the tree in place comes with it, and is
 // mostly all that the node lacks.
-func (c *Content) release(ctx context.Context, t agent.Target, f *found) (store.SignedRelease, error) {
+func (c *Content) release(ctx context.Context, t agent.Target, f *found) (release.SignedRelease, error) {
 	if f.release != nil {
 		return *f.release, nil
 	}
@@ -339,11 +342,11 @@ func (c *Content) generation(ctx context.Context, id agent.Identity, t agent.Tar
 }
 
 // record returns the record of a target's data from etcd.
-func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (store.SignedGeneration, error) {
+func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (desired.SignedGeneration, error) {
 	if f.data != nil {
 		return *f.data, nil
 	}
-	g, err := c.Store.Targets.Generation(ctx, id.Environment, t.Data)
+	g, err := c.Store.Records.Generation(ctx, id.Environment, t.Data)
 	if err == nil {
 		f.data = &g
 	}
@@ -376,7 +379,7 @@ func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradat
 		}
 		b, err := bounded.ReadFile(filepath.Join(inPlace, l.File()), hieradata.MaxInputBytes)
 		if err != nil || hieradata.Digest(b) != digest {
-			if b, err = c.Store.Targets.Layer(ctx, id.Environment, digest); err != nil {
+			if b, err = c.Store.Records.Layer(ctx, id.Environment, digest); err != nil {
 				return "", err
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/store"
 )
 
@@ -143,7 +144,7 @@ EXIT STATUS
 				return err
 			}
 			if p.version != "" {
-				if _, err := store.ParseVersion(p.version); err != nil {
+				if _, err := release.ParseVersion(p.version); err != nil {
 					return cli.Usagef("%v", err)
 				}
 			}

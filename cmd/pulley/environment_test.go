@@ -18,6 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -62,7 +63,7 @@ func blueFleet(t *testing.T, s *store.Store) (dir string) {
 			return err
 		})
 		must(err)
-		_, err = s.Releases.PutAgent(ctx, p, store.AgentRelease{
+		_, err = s.Releases.PutAgent(ctx, p, release.AgentRelease{
 			Version: version, Platforms: map[string]content.Program{"linux/amd64": packed}, Author: "ann", At: time.Now().UTC(),
 		}, nil)
 		must(err)

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/publish"
 	"pulley/internal/publish/source"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -141,7 +142,7 @@ func (p *publishOptions) check(c *cobra.Command) error {
 		return err
 	}
 	if p.version != "" {
-		if _, err := store.ParseVersion(p.version); err != nil {
+		if _, err := release.ParseVersion(p.version); err != nil {
 			return cli.Usagef("%v", err)
 		}
 	}
@@ -309,7 +310,7 @@ func (p publishOptions) show(ctx context.Context, s *store.Store, dir string) (e
 		cli.Cleanf(p.env.Stdout, "%s\n", about)
 	}
 	for _, o := range from.Overlays {
-		cli.Cleanf(p.env.Stdout, "overlay %s\n", describeOverlay(store.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty}))
+		cli.Cleanf(p.env.Stdout, "overlay %s\n", describeOverlay(release.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty}))
 	}
 	return nil
 }
@@ -346,7 +347,7 @@ func describeSource(f source.Facts) string {
 	return strings.Join(parts, "; ")
 }
 
-func describeOverlay(o store.Overlay) string {
+func describeOverlay(o release.Overlay) string {
 	text := o.Source
 	if o.Folder != "" {
 		text += " in " + o.Folder
@@ -364,7 +365,7 @@ func describeOverlay(o store.Overlay) string {
 }
 
 // referenced describes what a reference release names.
-func referenced(r store.Release) string {
+func referenced(r release.Release) string {
 	text := "environment " + r.PuppetEnvironment + " of the Puppet server"
 	if r.PuppetServer != "" {
 		text += " " + r.PuppetServer

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -39,7 +40,7 @@ func newReleases(o *options) *cobra.Command {
 
 func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
 	published, err := s.Releases.List(ctx)
-	var unreadable *store.UnreadableReleases
+	var unreadable *release.UnreadableReleases
 	if errors.As(err, &unreadable) {
 		for _, err := range unreadable.Errors {
 			cli.Complain(o.env, program, fmt.Errorf("warning: the list is incomplete: %w", err))
@@ -123,7 +124,7 @@ withdraw asks for confirmation. In scripts, use --yes.`,
 				if err := o.confirm(ctx, fmt.Sprintf("No promotion will pick %s.\nWithdraw it?", cli.Clean(args[0]))); err != nil {
 					return err
 				}
-				err := s.Releases.Withdraw(ctx, args[0], store.Withdrawal{By: o.env.User, Why: agent.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
+				err := s.Releases.Withdraw(ctx, args[0], release.Withdrawal{By: o.env.User, Why: agent.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
 				if err != nil {
 					return err
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
@@ -56,7 +57,7 @@ func benchController(t *testing.T, p rollout.Policy, name string) (lines []strin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	r := store.Release{Version: "1.5.0", Author: "bench", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064d", 2)}}
+	r := release.Release{Version: "1.5.0", Author: "bench", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064d", 2)}}
 	publishing, err := st.Releases.BeginPublish(ctx, "bench")
 	if err == nil {
 		_, err = st.Releases.Put(ctx, publishing, r, nil, nil)

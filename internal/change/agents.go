@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/store"
 )
 
@@ -21,7 +23,7 @@ type Choice struct {
 }
 
 // choices lists the wanted versions of an environment, the default first.
-func choices(w store.AgentWish) []Choice {
+func choices(w desired.AgentWish) []Choice {
 	var all []Choice
 	if w.Default.Version != "" {
 		all = append(all, Choice{Scope{}, w.Default.Version})
@@ -76,7 +78,7 @@ func promoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 	switch {
 	case own == after:
 		return done, nil
-	case before.Version != "" && store.CompareVersions(r.Version, before.Version) < 0 && !downgrade:
+	case before.Version != "" && release.CompareVersions(r.Version, before.Version) < 0 && !downgrade:
 		return done, fmt.Errorf("cannot promote agent %s: the version for %s in %s is the newer %s\nto go back to it, give --allow-downgrade", r.Version, scope, ref, before.Version)
 	}
 	w.Choose(scope, after)
@@ -103,7 +105,7 @@ func nodesOf(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (s
 	return s.Fleet.State(ctx, ref)
 }
 
-func putWish(ctx context.Context, s *store.Store, ref model.Ref, w store.AgentWish, revision int64, a Author) error {
+func putWish(ctx context.Context, s *store.Store, ref model.Ref, w desired.AgentWish, revision int64, a Author) error {
 	w.By, w.Why, w.At = a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
 }

@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
@@ -234,7 +235,7 @@ func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after agent
 }
 
 // taker is what decides which releases a scope takes.
-func taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (store.Taker, error) {
+func taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (release.Taker, error) {
 	return s.Releases.Taker(ctx, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
 }
 

@@ -33,7 +33,7 @@ func TestLargeFolderIsOneGeneration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prune, err := s.Releases.BeginPrune(ctx, "ben")
+	prune, err := s.Prunes.BeginPrune(ctx, "ben")
 	if err != nil {
 		t.Fatal(err)
 	}

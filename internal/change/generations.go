@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/desired"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -41,8 +42,8 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 	if err != nil {
 		return nil, 0, err
 	}
-	read := map[agent.Generation]store.SignedGeneration{}
-	get := func(n agent.Generation) (store.SignedGeneration, error) {
+	read := map[agent.Generation]desired.SignedGeneration{}
+	get := func(n agent.Generation) (desired.SignedGeneration, error) {
 		if g, has := read[n]; has {
 			return g, nil
 		}
@@ -64,7 +65,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 		if err != nil {
 			return nil, 0, err
 		}
-		var before store.SignedGeneration
+		var before desired.SignedGeneration
 		if g.Previous > 0 {
 			if before, err = get(agent.Generation(g.Previous)); err != nil && !errors.Is(err, store.ErrNotFound) {
 				return nil, 0, err
@@ -137,9 +138,9 @@ func DiffData(ctx context.Context, s *store.Store, ref model.Ref, from, to agent
 }
 
 // generation reads a generation; 0 is the one before the first, without layers.
-func generation(ctx context.Context, s *store.Store, ref model.Ref, n agent.Generation) (store.SignedGeneration, error) {
+func generation(ctx context.Context, s *store.Store, ref model.Ref, n agent.Generation) (desired.SignedGeneration, error) {
 	if n == 0 {
-		return store.SignedGeneration{}, nil
+		return desired.SignedGeneration{}, nil
 	}
 	g, err := s.Targets.Generation(ctx, ref.String(), n)
 	if errors.Is(err, store.ErrNotFound) {

@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -82,7 +83,7 @@ applications:
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := store.Release{Version: "1.0.0", Author: "ann", At: now.UTC(), Content: content.Record{Tree: strings.Repeat("b", 64)}}
+	release := release.Release{Version: "1.0.0", Author: "ann", At: now.UTC(), Content: content.Record{Tree: strings.Repeat("b", 64)}}
 	_, err = s.Releases.Put(ctx, publishing, release, nil, nil)
 	var d store.Desires
 	if err = errors.Join(err, publishing.Close()); err == nil {

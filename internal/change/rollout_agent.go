@@ -8,6 +8,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -33,7 +34,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope
 		return fail("no version of the agent is desired for %s, and a revert could bring no node back\npublish the version that the nodes run, and promote it: `pulley agents promote VERSION -e %s%s`", scope, ref, Flags(scope))
 	case own.Version == published.Version:
 		return fail("agent %s is the version for %s already\nto let nodes retry it: `pulley agents retry -e %s`", published.Version, scope, ref)
-	case store.CompareVersions(published.Version, own.Version) < 0 && !downgrade:
+	case release.CompareVersions(published.Version, own.Version) < 0 && !downgrade:
 		return fail("agent %s is older than %s, the version for %s\nto go back to it, give --allow-downgrade", published.Version, own.Version, scope)
 	case !a.Unsigned && p.demandsSigned && len(published.Signatures) == 0:
 		return r, unsignedError("roll out agent "+published.Version, ref, "sign it: `pulley agents publish FILE --sign-key FILE`, with the same programs")

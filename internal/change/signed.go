@@ -17,7 +17,7 @@ import (
 // nodes refuse everything unsigned.
 func signers(f store.FleetState, scope Scope) bool {
 	e := f.Spec
-	if e == nil || e.Signatures == environments.SignaturesRequired {
+	if e == nil || e.Signatures == model.SignaturesRequired {
 		return e != nil
 	}
 	role := cmp.Or(scope.Role, f.RoleOf(scope.Node))

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -47,7 +49,7 @@ type Want struct {
 	Of          Scope  `json:"-"`
 }
 
-func wants(ref model.Ref, w store.AgentWish) []Want {
+func wants(ref model.Ref, w desired.AgentWish) []Want {
 	all := []Want{}
 	for _, c := range choices(w) {
 		own, _ := w.Choice(c.Scope)
@@ -60,7 +62,7 @@ func wants(ref model.Ref, w store.AgentWish) []Want {
 func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 	var problems []error
 	published, err := s.Releases.Agents(ctx)
-	if errors.As(err, new(*store.UnreadableReleases)) {
+	if errors.As(err, new(*release.UnreadableReleases)) {
 		problems = append(problems, err)
 	} else if err != nil {
 		return nil, err
@@ -110,7 +112,7 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 	for _, v := range byVersion {
 		all = append(all, *v)
 	}
-	slices.SortFunc(all, func(a, b Version) int { return store.CompareVersions(b.Version, a.Version) })
+	slices.SortFunc(all, func(a, b Version) int { return release.CompareVersions(b.Version, a.Version) })
 	return all, errors.Join(problems...)
 }
 

@@ -4,18 +4,19 @@ import (
 	"testing"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
 // An operator must see which nodes do not run the wanted agent, and why.
 func TestVersionOfNode(t *testing.T) {
-	w := store.AgentWish{Default: agent.AgentChoice{Version: "1.1.0"}, Roles: map[string]agent.AgentChoice{"compute": {Version: "1.2.0"}}}
+	w := desired.AgentWish{Default: agent.AgentChoice{Version: "1.1.0"}, Roles: map[string]agent.AgentChoice{"compute": {Version: "1.2.0"}}}
 	dropped := &agent.Upgrade{Wanted: "1.1.0", Phase: agent.UpgradeDropped}
 	former := &agent.Upgrade{Wanted: "1.0.0", Phase: agent.UpgradeDropped}
 	for name, c := range map[string]struct {
 		status *agent.Status
-		wish   store.AgentWish
+		wish   desired.AgentWish
 		want   NodeVersion
 	}{
 		"before its first report":       {wish: w, want: NodeVersion{Wanted: "1.1.0"}},
@@ -38,7 +39,7 @@ func TestVersionOfNode(t *testing.T) {
 }
 
 func TestAgentVersionsNameTheirScopes(t *testing.T) {
-	all := wants(model.Ref{Environment: "dev"}, store.AgentWish{
+	all := wants(model.Ref{Environment: "dev"}, desired.AgentWish{
 		Default: agent.AgentChoice{Version: "1.1.0"},
 		Roles:   map[string]agent.AgentChoice{"compute": {Version: "1.0.0", Downgrade: true}},
 		Nodes:   map[string]agent.AgentChoice{"web10": {Version: "1.2.0"}, "web9": {Version: "1.2.0"}},

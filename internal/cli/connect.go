@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/internal/bounded"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // DefaultEndpoint is the default address of `pulley serve`.
@@ -35,8 +35,8 @@ func (c *Connection) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.CACert, "cacert", "", "PEM file of the CA that signed etcd's certificate [PULLEY_CACERT]")
 	f.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate [PULLEY_CERT]")
 	f.StringVar(&c.Key, "key", "", "PEM file of its key [PULLEY_KEY]")
-	f.StringVar(&c.Prefix, "prefix", "", "first part of every key in etcd [PULLEY_PREFIX] (default "+store.DefaultPrefix+")")
-	DurationVar(f, &c.Timeout, "timeout", 0, "how long one call to etcd may take [PULLEY_TIMEOUT] (default "+store.DefaultTimeout.String()+")")
+	f.StringVar(&c.Prefix, "prefix", "", "first part of every key in etcd [PULLEY_PREFIX] (default "+etcd.DefaultPrefix+")")
+	DurationVar(f, &c.Timeout, "timeout", 0, "how long one call to etcd may take [PULLEY_TIMEOUT] (default "+etcd.DefaultTimeout.String()+")")
 }
 
 // Fill sets unset flags from the environment.
@@ -133,12 +133,12 @@ func (c *Connection) Author(e Env) string {
 }
 
 // Config returns the configuration of the store.
-func (c *Connection) Config() store.Config {
+func (c *Connection) Config() etcd.Config {
 	endpoints := c.Endpoints
 	if len(endpoints) == 0 {
 		endpoints = []string{DefaultEndpoint}
 	}
-	return store.Config{Endpoints: endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Prefix: c.Prefix, Timeout: c.Timeout}
+	return etcd.Config{Endpoints: endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Prefix: c.Prefix, Timeout: c.Timeout}
 }
 
 // EnvironmentFlag is the flag -e/--environment.

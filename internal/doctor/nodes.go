@@ -11,6 +11,7 @@ import (
 	"pulley/internal/clip"
 	"pulley/internal/fleet"
 	"pulley/internal/hosts"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -85,7 +86,7 @@ func statements(f *facts) (all []Finding) {
 // different lists of signers.
 func signatures(f *facts) (all []Finding) {
 	for _, e := range f.environments {
-		env, required := e.ref.String(), e.spec != nil && (e.spec.Signatures == environments.SignaturesRequired || e.spec.Statement != 0)
+		env, required := e.ref.String(), e.spec != nil && (e.spec.Signatures == model.SignaturesRequired || e.spec.Statement != 0)
 		if n := len(e.unchecked); n > 0 && (required || len(e.signers) > 0) {
 			found := Finding{Code: signaturesUnchecked, Severity: Warning, Environment: env, Params: Params{Nodes: e.unchecked[:min(n, someOf)], Count: int64(n)}}
 			if required {

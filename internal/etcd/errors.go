@@ -222,3 +222,16 @@ func (s *DB) revoked() bool {
 	_, err := s.Client.UserGet(ctx, s.user)
 	return errors.Is(err, rpctypes.ErrUserNotFound)
 }
+
+// WatchEnd returns the error of an ended watch if etcd gives no reason.
+func WatchEnd(err error) error {
+	if err == nil {
+		return errors.New("etcd ended the watch")
+	}
+	return err
+}
+
+// NotOurs is the error for a key that has no form of Pulley's.
+func NotOurs(kv *KV) error {
+	return &UnreadableError{Key: string(kv.Key), Problem: "it is not a key of pulley's"}
+}

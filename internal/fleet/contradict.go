@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/release"
 	"pulley/internal/store"
 )
 
@@ -220,7 +221,7 @@ func Mark(s agent.Status) agent.Target {
 
 // Above reports whether a mark is above a target in its release or in its data.
 func Above(mark, t agent.Target) bool {
-	return mark.Data > t.Data || mark.Release != "" && store.CompareVersions(mark.Release, t.Release) > 0
+	return mark.Data > t.Data || mark.Release != "" && release.CompareVersions(mark.Release, t.Release) > 0
 }
 
 // Highest returns the highest release and the highest data of the history, as a target without hashes. It ignores data that no
@@ -230,7 +231,7 @@ func Highest(history []store.Change, now time.Time) agent.Target {
 	for _, c := range history {
 		for _, named := range c.Named(now) { // not c.Before, which may have been written without Pulley
 			t.Data = max(t.Data, named.Data)
-			if r := named.Release; r != "" && (t.Release == "" || store.CompareVersions(r, t.Release) > 0) {
+			if r := named.Release; r != "" && (t.Release == "" || release.CompareVersions(r, t.Release) > 0) {
 				t.Release = r
 			}
 		}

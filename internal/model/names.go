@@ -232,3 +232,6 @@ func differ(a, b byte) int {
 }
 
 func abs(n int) int { return max(n, -n) }
+
+// SignaturesRequired is the value of an environment whose nodes must check signatures.
+const SignaturesRequired = "required"

@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
 	"pulley/internal/release/trust"
@@ -125,12 +126,12 @@ type Trust struct {
 // releases, all programs of the agent, unused objects, and live data. Signatures may be nil.
 func Verify(ctx context.Context, s *store.Store, versions []string, signatures *Trust, r Reporter) (Audit, error) {
 	releases, err := releasesOf(ctx, s.Releases, versions)
-	var unreadable *store.UnreadableReleases
+	var unreadable *release.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return Audit{}, err
 	}
 	// Sort by line and position: neighbours share values.
-	slices.SortStableFunc(releases, func(a, b store.SignedRelease) int {
+	slices.SortStableFunc(releases, func(a, b release.SignedRelease) int {
 		x, y := a.Content.Chain, b.Content.Chain
 		return cmp.Or(strings.Compare(x.Line, y.Line), cmp.Compare(x.Seq, y.Seq))
 	})
@@ -164,12 +165,12 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 
 // releasesOf reads these releases, each once; without versions, all releases. Like store.Releases, it returns the
 // readable releases together with *store.UnreadableReleases.
-func releasesOf(ctx context.Context, s *store.Releases, versions []string) ([]store.SignedRelease, error) {
+func releasesOf(ctx context.Context, s *release.Releases, versions []string) ([]release.SignedRelease, error) {
 	if len(versions) == 0 {
 		return s.List(ctx)
 	}
-	var all []store.SignedRelease
-	var unreadable store.UnreadableReleases
+	var all []release.SignedRelease
+	var unreadable release.UnreadableReleases
 	for i, version := range versions {
 		if slices.Contains(versions[:i], version) {
 			continue
@@ -343,7 +344,7 @@ func (a *audit) keep(key string, b []byte) {
 
 // release checks every value that an installation of the release needs. It checks them one by one to name each bad
 // value, and then checks that they produce the tree.
-func (a *audit) release(ctx context.Context, r store.SignedRelease) error {
+func (a *audit) release(ctx context.Context, r release.SignedRelease) error {
 	a.Releases++
 	good := true
 	concerned := func(key string, err error) error {
@@ -446,7 +447,7 @@ func (a *audit) unused(ctx context.Context) error {
 // programs reads the complete programs of all versions of pulley-agent.
 func (a *audit) programs(ctx context.Context) error {
 	all, err := a.store.Releases.Agents(ctx)
-	var unreadable *store.UnreadableReleases
+	var unreadable *release.UnreadableReleases
 	if errors.As(err, &unreadable) {
 		for i, version := range unreadable.Versions {
 			a.find("agents/"+version, Unreadable, unreadable.Errors[i].Error(), "")

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"pulley/internal/publish/source"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // ChangeKind is the difference of one path between two releases.
@@ -77,7 +77,7 @@ type ModuleChange struct {
 }
 
 // Compare compares two releases. If paths are given, it compares only these files and the files in these folders.
-func Compare(ctx context.Context, s *store.Releases, from, to string, paths []string) (Comparison, error) {
+func Compare(ctx context.Context, s *release.Releases, from, to string, paths []string) (Comparison, error) {
 	for i, p := range paths {
 		paths[i] = path.Clean(strings.Trim(p, "/"))
 	}
@@ -112,9 +112,9 @@ func Compare(ctx context.Context, s *store.Releases, from, to string, paths []st
 }
 
 // compareModules compares the modules that two releases name in their deploy files.
-func compareModules(ctx context.Context, s *store.Releases, from, to store.SignedRelease) (changes []ModuleChange, err error) {
+func compareModules(ctx context.Context, s *release.Releases, from, to release.SignedRelease) (changes []ModuleChange, err error) {
 	var modules [2]map[string]source.Module
-	for i, r := range []store.SignedRelease{from, to} {
+	for i, r := range []release.SignedRelease{from, to} {
 		files, err := content.ReadFiles(ctx, s, r.Content, func(p string) bool { return p == source.DeployFile })
 		if err != nil {
 			return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", r.Version, err))
@@ -150,7 +150,7 @@ func (c ModuleChange) Describe() string {
 	return state(c.Before) + " → " + state(c.After)
 }
 
-func readManifest(ctx context.Context, s *store.Releases, version string) (*content.Manifest, error) {
+func readManifest(ctx context.Context, s *release.Releases, version string) (*content.Manifest, error) {
 	r, err := s.Get(ctx, version)
 	if err != nil {
 		return nil, err

@@ -18,20 +18,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // ExportTree writes the tree of a release to a new or empty folder, or to a file NAME.tar, NAME.tar.gz or NAME.tgz. It
 // installs the release like a node, to a private store next to the target.
-func ExportTree(ctx context.Context, s *store.Releases, r store.SignedRelease, to string) error {
+func ExportTree(ctx context.Context, s *release.Releases, r release.SignedRelease, to string) error {
 	if err := exportTree(ctx, s, r, to); err != nil {
 		return fmt.Errorf("cannot export %s to %s: %w", r.Version, to, err)
 	}
 	return nil
 }
 
-func exportTree(ctx context.Context, s *store.Releases, r store.SignedRelease, to string) (err error) {
+func exportTree(ctx context.Context, s *release.Releases, r release.SignedRelease, to string) (err error) {
 	if to, err = filepath.Abs(to); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func exportedMode(mode fs.FileMode) fs.FileMode {
 
 // ExportRecord writes the signed bytes of a release's record to a file, and the signatures to FILE.sig. If the release
 // is not signed, it removes the FILE.sig of an earlier export.
-func ExportRecord(r store.SignedRelease, file string) (signed bool, err error) {
+func ExportRecord(r release.SignedRelease, file string) (signed bool, err error) {
 	err = writeFile(file, append(append([]byte{}, r.Record...), '\n'))
 	if err == nil && len(r.Signatures) > 0 {
 		err = writeFile(file+".sig", r.Signatures)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"pulley/internal/bounded"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
 	"pulley/internal/store"
@@ -26,8 +27,8 @@ type Mirrored struct {
 
 // ExportMirror writes the files that installing these releases needs to a folder; without versions, those of all
 // releases. It removes no files. A node that reads at the same time finds complete files or none.
-func ExportMirror(ctx context.Context, s *store.Releases, dir string, versions []string, r Reporter) (Mirrored, error) {
-	var unreadable *store.UnreadableReleases
+func ExportMirror(ctx context.Context, s *release.Releases, dir string, versions []string, r Reporter) (Mirrored, error) {
+	var unreadable *release.UnreadableReleases
 	releases, err := releasesOf(ctx, s, versions)
 	if err != nil && !errors.As(err, &unreadable) {
 		return Mirrored{}, err
@@ -50,9 +51,9 @@ func ExportMirror(ctx context.Context, s *store.Releases, dir string, versions [
 }
 
 // deltaHashes returns the hashes of all deltas by name, from the records of all releases.
-func deltaHashes(ctx context.Context, s *store.Releases) (map[string]string, error) {
+func deltaHashes(ctx context.Context, s *release.Releases) (map[string]string, error) {
 	all, err := s.List(ctx)
-	var unreadable *store.UnreadableReleases
+	var unreadable *release.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ type mirrorFolder struct {
 	bytes   int64
 }
 
-func (m *mirrorFolder) release(ctx context.Context, s *store.Releases, r store.SignedRelease) error {
+func (m *mirrorFolder) release(ctx context.Context, s *release.Releases, r release.SignedRelease) error {
 	src := mirror.Checked(s)
 	objects, err := content.References(ctx, src, r.Content)
 	if err != nil {
@@ -117,7 +118,7 @@ func (m *mirrorFolder) release(ctx context.Context, s *store.Releases, r store.S
 
 // delta writes the delta to a position of a release's line. Its hash is in the record of the release at that position.
 // If that release was pruned, only the complete chain can be checked.
-func (m *mirrorFolder) delta(ctx context.Context, s *store.Releases, r store.SignedRelease, seq int64) error {
+func (m *mirrorFolder) delta(ctx context.Context, s *release.Releases, r release.SignedRelease, seq int64) error {
 	line := r.Content.Chain.Line
 	name, err := mirror.DeltaName(line, seq)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/child"
 	"pulley/internal/clip"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // Programs are builds of one version of pulley-agent, by platform: GOOS/GOARCH.
@@ -64,7 +64,7 @@ func (p *Programs) read(ctx context.Context, file string, from map[string]string
 		return err
 	}
 	if p.Version == "" {
-		if _, err := store.ParseVersion(reported); err != nil {
+		if _, err := release.ParseVersion(reported); err != nil {
 			return fmt.Errorf("it reports version %q, which is not like 1.4.0\nbuild it with a version: make build VERSION=1.4.0", reported)
 		}
 		p.Version = reported
@@ -127,8 +127,8 @@ type ProgramResult struct {
 }
 
 // PublishedProgram reports whether a version exists with these programs. Other programs are an error.
-func PublishedProgram(ctx context.Context, s *store.Releases, p Programs) (bool, error) {
-	record := store.AgentRelease{Version: p.Version, Platforms: map[string]content.Program{}}
+func PublishedProgram(ctx context.Context, s *release.Releases, p Programs) (bool, error) {
+	record := release.AgentRelease{Version: p.Version, Platforms: map[string]content.Program{}}
 	for platform, program := range p.Files {
 		packed, err := content.PackProgram(program, func(string, []byte) error { return nil })
 		if err != nil {
@@ -141,7 +141,7 @@ func PublishedProgram(ctx context.Context, s *store.Releases, p Programs) (bool,
 
 // Program publishes a version of pulley-agent. If the same programs are published under this version already, it only
 // adds a missing signature.
-func Program(ctx context.Context, s *store.Releases, p Programs, w Wish, r Reporter) (_ ProgramResult, err error) {
+func Program(ctx context.Context, s *release.Releases, p Programs, w Wish, r Reporter) (_ ProgramResult, err error) {
 	mark, err := s.BeginPublish(ctx, w.By)
 	if err != nil {
 		return ProgramResult{}, err
@@ -151,7 +151,7 @@ func Program(ctx context.Context, s *store.Releases, p Programs, w Wish, r Repor
 			r.Note(Note{Code: MarkNotRemoved, Cause: closing})
 		}
 	}()
-	record := store.AgentRelease{
+	record := release.AgentRelease{
 		Version: p.Version, Platforms: map[string]content.Program{}, Message: agent.Prose(w.Message), Author: w.By, At: w.At.UTC().Truncate(time.Second),
 	}
 	done := ProgramResult{Signed: w.Key != nil}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
@@ -100,7 +101,7 @@ func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Tim
 	if err != nil {
 		return fail(err)
 	}
-	if p.sizes, err = s.Releases.PruneSizes(ctx, p.PruneSet); err != nil {
+	if p.sizes, err = s.Prunes.PruneSizes(ctx, p.PruneSet); err != nil {
 		return fail(err)
 	}
 	for _, size := range p.sizes {
@@ -110,7 +111,7 @@ func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Tim
 }
 
 func readAndPlan(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, store.PruneFacts, error) {
-	facts, err := s.Releases.PruneFacts(ctx)
+	facts, err := s.Prunes.PruneFacts(ctx)
 	if err != nil {
 		return PrunePlan{}, facts, err
 	}
@@ -121,7 +122,7 @@ func readAndPlan(ctx context.Context, s *store.Store, o PruneOptions, now time.T
 // ApplyPrune removes the values of the plan that are still unused, and compacts etcd. It returns the size of the
 // removed values, also with an error. It blocks publishing, but not promotions and rollbacks.
 func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int64, err error) {
-	under, err := s.Releases.BeginPrune(ctx, plan.options.By)
+	under, err := s.Prunes.BeginPrune(ctx, plan.options.By)
 	if err != nil {
 		return 0, err
 	}
@@ -175,7 +176,7 @@ func (o PruneOptions) filled() (PruneOptions, error) {
 // planPrune selects the values to remove. References returns the objects of a release's base; its error stops the plan.
 func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references func(content.Record) ([]content.Object, error)) (PrunePlan, error) {
 	p := PrunePlan{options: o, now: now, Kept: []KeptRelease{}, PruneSet: store.PruneSet{
-		Releases: []string{}, Deltas: []store.DeltaKey{}, Objects: []string{}, Generations: []store.GenerationKey{}, Layers: []store.LayerKey{},
+		Releases: []string{}, Deltas: []release.DeltaKey{}, Objects: []string{}, Generations: []store.GenerationKey{}, Layers: []store.LayerKey{},
 	}}
 	kept := map[string]KeptRelease{} // by version
 	keep := func(k KeptRelease) {
@@ -199,7 +200,7 @@ func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references fun
 			keep(KeptRelease{Version: r.Version, Reason: KeptLatest, Place: i + 1})
 		}
 	}
-	var stay []store.SignedRelease
+	var stay []release.SignedRelease
 	for _, r := range f.Releases {
 		if k, stays := kept[r.Version]; stays {
 			stay = append(stay, r)
@@ -262,7 +263,7 @@ func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generati
 }
 
 // planDeltas keeps the deltas of each line from its lowest kept base or release to its highest kept release.
-func (p *PrunePlan) planDeltas(deltas []store.DeltaKey, kept []store.SignedRelease) {
+func (p *PrunePlan) planDeltas(deltas []release.DeltaKey, kept []release.SignedRelease) {
 	type span struct{ low, high int64 }
 	lines := map[string]span{}
 	for _, r := range kept {
@@ -281,7 +282,7 @@ func (p *PrunePlan) planDeltas(deltas []store.DeltaKey, kept []store.SignedRelea
 }
 
 // planObjects keeps the objects in the bases of kept releases and in all programs of the agent.
-func (p *PrunePlan) planObjects(f store.PruneFacts, kept []store.SignedRelease, references func(content.Record) ([]content.Object, error)) error {
+func (p *PrunePlan) planObjects(f store.PruneFacts, kept []release.SignedRelease, references func(content.Record) ([]content.Object, error)) error {
 	needed, looked := map[string]bool{}, map[string]bool{}
 	for _, r := range kept {
 		index := r.Content.Base.Index.Hash
@@ -313,16 +314,16 @@ func (p *PrunePlan) planObjects(f store.PruneFacts, kept []store.SignedRelease, 
 }
 
 // newest returns the last n releases, the newest first.
-func newest(all []store.SignedRelease, n int) []store.SignedRelease {
+func newest(all []release.SignedRelease, n int) []release.SignedRelease {
 	last := slices.Clone(all[max(0, len(all)-n):])
 	slices.Reverse(last)
 	return last
 }
 
 // byRepository groups releases. One that is of two groups, as a repository that got an environment, is in the first.
-func byRepository(all []store.SignedRelease) (groups [][]store.SignedRelease) {
+func byRepository(all []release.SignedRelease) (groups [][]release.SignedRelease) {
 	for _, r := range all {
-		i := slices.IndexFunc(groups, func(g []store.SignedRelease) bool { return g[len(g)-1].Beside(r.Release) })
+		i := slices.IndexFunc(groups, func(g []release.SignedRelease) bool { return g[len(g)-1].Beside(r.Release) })
 		if i < 0 {
 			groups, i = append(groups, nil), len(groups)
 		}
@@ -331,6 +332,6 @@ func byRepository(all []store.SignedRelease) (groups [][]store.SignedRelease) {
 	return groups
 }
 
-func byTime(all []store.SignedRelease) []store.SignedRelease {
-	return slices.SortedStableFunc(slices.Values(all), func(a, b store.SignedRelease) int { return a.At.Compare(b.At) })
+func byTime(all []release.SignedRelease) []release.SignedRelease {
+	return slices.SortedStableFunc(slices.Values(all), func(a, b release.SignedRelease) int { return a.At.Compare(b.At) })
 }

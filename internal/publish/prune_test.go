@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
@@ -17,11 +18,11 @@ import (
 var planned = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 // at returns a release of line 1.0.0 at a position, with its base at another, published some days before planned.
-func at(version string, seq, base int64, days int) store.SignedRelease {
-	r := store.Release{Version: version, At: planned.AddDate(0, 0, -days)}
+func at(version string, seq, base int64, days int) release.SignedRelease {
+	r := release.Release{Version: version, At: planned.AddDate(0, 0, -days)}
 	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
 	r.Content.Base = content.Base{Seq: base, Index: content.Object{Hash: fmt.Sprintf("index%d", base)}}
-	return store.SignedRelease{Release: r}
+	return release.SignedRelease{Release: r}
 }
 
 // twoObjects returns the objects of a base: its index, and a pack shared with the next base.
@@ -52,8 +53,8 @@ func removed(p PrunePlan) string {
 // A prune that removes needed values is noticed only in an emergency, when a rollback fails.
 func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 	t.Parallel()
-	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
-	deltas := []store.DeltaKey{{Line: "1.0.0", Seq: 1}, {Line: "1.0.0", Seq: 2}, {Line: "1.0.0", Seq: 3}, {Line: "1.0.0", Seq: 4}, {Line: "1.0.0", Seq: 5}, {Line: "gone", Seq: 1}}
+	releases := []release.SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
+	deltas := []release.DeltaKey{{Line: "1.0.0", Seq: 1}, {Line: "1.0.0", Seq: 2}, {Line: "1.0.0", Seq: 3}, {Line: "1.0.0", Seq: 4}, {Line: "1.0.0", Seq: 5}, {Line: "gone", Seq: 1}}
 	objects := []string{"index0", "index3", "pack0", "stray"}
 	generation := func(n int64, layer string) hieradata.Generation {
 		return hieradata.Generation{Number: n, Layers: map[hieradata.Layer]string{hieradata.Common: layer}}
@@ -109,7 +110,7 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 // A correction of an old version is not among the highest versions and is not promoted yet.
 func TestPrunePlanKeepsNewestReleases(t *testing.T) {
 	t.Parallel()
-	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
+	releases := []release.SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
 	p, err := planPrune(store.PruneFacts{Releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
 	if err != nil || strings.Join(p.Releases, " ") != "1.0.0 1.1.0" {
 		t.Errorf("removes %v, %v", p.Releases, err)
@@ -124,7 +125,7 @@ func TestPrunePlanKeepsNewestReleases(t *testing.T) {
 func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("index0 is damaged")
-	_, err := planPrune(store.PruneFacts{Releases: []store.SignedRelease{at("1.0.0", 0, 0, 1)}, Objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
+	_, err := planPrune(store.PruneFacts{Releases: []release.SignedRelease{at("1.0.0", 0, 0, 1)}, Objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
 		func(content.Record) ([]content.Object, error) { return nil, bad })
 	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "release 1.0.0") {
 		t.Errorf("got %v", err)
@@ -147,12 +148,12 @@ func TestPruneOptionsHaveDefaults(t *testing.T) {
 // A team that publishes often must not remove the releases of another one.
 func TestPruneKeepsReleasesOfEachRepository(t *testing.T) {
 	t.Parallel()
-	of := func(version string, environments ...string) store.SignedRelease {
+	of := func(version string, environments ...string) release.SignedRelease {
 		r := at(version, 0, 0, 1)
 		r.Environments = environments
 		return r
 	}
-	all := []store.SignedRelease{of("0.1.0", "shop"), of("0.2.0", "shop"), of("1.0.0", "dev"), of("1.0.0+web", "dev"), of("2.0.0", "dev", "prod"), of("3.0.0+web", "web")}
+	all := []release.SignedRelease{of("0.1.0", "shop"), of("0.2.0", "shop"), of("1.0.0", "dev"), of("1.0.0+web", "dev"), of("2.0.0", "dev", "prod"), of("3.0.0+web", "web")}
 	p, err := planPrune(store.PruneFacts{Releases: all}, PruneOptions{Keep: 1}, planned, twoObjects)
 	if got := strings.Join(p.Releases, " "); err != nil || got != "0.1.0 1.0.0 1.0.0+web" {
 		t.Errorf("%s %v", got, err)

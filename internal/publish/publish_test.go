@@ -11,8 +11,8 @@ import (
 
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/publish/source"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // treeOf returns the manifest of a tree: content by path, with "-> " before a link's target and "#!" before an
@@ -88,13 +88,13 @@ func TestCompareListsEachChangeOnce(t *testing.T) {
 // not use a taken position, because it could not be published.
 func TestParentIsTheReleaseBelow(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	release := func(version, line string, seq int64, hour int) store.SignedRelease {
-		return store.SignedRelease{Release: store.Release{Version: version, At: at.Add(time.Duration(hour) * time.Hour),
+	aRelease := func(version, line string, seq int64, hour int) release.SignedRelease {
+		return release.SignedRelease{Release: release.Release{Version: version, At: at.Add(time.Duration(hour) * time.Hour),
 			Content: content.Record{Chain: content.Chain{Line: line, Seq: seq}}}}
 	}
-	all := []store.SignedRelease{
-		release("1.0.0", "1.0.0", 0, 0), release("1.2.0", "1.0.0", 1, 1), release("1.10.0", "1.0.0", 2, 2),
-		release("2.0.0-rc1", "2.0.0-rc1", 0, 4), release("2.0.0", "2.0.0-rc1", 1, 3),
+	all := []release.SignedRelease{
+		aRelease("1.0.0", "1.0.0", 0, 0), aRelease("1.2.0", "1.0.0", 1, 1), aRelease("1.10.0", "1.0.0", 2, 2),
+		aRelease("2.0.0-rc1", "2.0.0-rc1", 0, 4), aRelease("2.0.0", "2.0.0-rc1", 1, 3),
 	}
 	for version, want := range map[string]struct {
 		parent string

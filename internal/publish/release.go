@@ -13,6 +13,7 @@ import (
 	"pulley/internal/model"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/publish/source"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -28,7 +29,7 @@ type Wish struct {
 	Cache   string     // folder of cached objects; "" for none
 }
 
-func (w Wish) sign() store.Sign {
+func (w Wish) sign() release.Sign {
 	if w.Key == nil {
 		return nil
 	}
@@ -37,7 +38,7 @@ func (w Wish) sign() store.Sign {
 
 // Result is the result of Release.
 type Result struct {
-	Release   store.Release
+	Release   release.Release
 	Created   bool   // false: this version with this tree existed already
 	Parent    string // start of the delta; "" without a delta
 	Signed    bool   // by this call
@@ -48,7 +49,7 @@ type Result struct {
 
 // Release publishes a folder. If the same tree is published under this version already, it only adds a missing
 // signature. If two operators publish at the same time, the second release is built on the first.
-func Release(ctx context.Context, s *store.Releases, from *Folder, w Wish, r Reporter) (_ Result, err error) {
+func Release(ctx context.Context, s *release.Releases, from *Folder, w Wish, r Reporter) (_ Result, err error) {
 	mark, err := s.BeginPublish(ctx, w.By)
 	if err != nil {
 		return Result{}, err
@@ -75,8 +76,8 @@ func Release(ctx context.Context, s *store.Releases, from *Folder, w Wish, r Rep
 // build is a folder being published.
 type build struct {
 	wish  Wish
-	store *store.Releases
-	mark  *store.Publishing
+	store *release.Releases
+	mark  *release.Publishing
 	from  *Folder
 	r     Reporter
 	cache *source.Cached
@@ -135,7 +136,7 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 }
 
 // existing adds the missing signature to a release that has the same tree.
-func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, error) {
+func (b *build) existing(ctx context.Context, r release.SignedRelease) (Result, error) {
 	done := Result{Release: r.Release}
 	if b.wish.Key == nil {
 		return done, nil
@@ -149,7 +150,7 @@ func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, er
 }
 
 // releases lists the published releases. An unreadable release causes a new line, but it does not stop publishing.
-func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
+func (b *build) releases(ctx context.Context) ([]release.SignedRelease, error) {
 	all, err := b.store.List(ctx)
 	var unreadable *store.UnreadableError
 	if errors.As(err, &unreadable) {
@@ -160,9 +161,9 @@ func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
 }
 
 // record describes the release, without its content.
-func (f *Folder) record(w Wish) store.Release {
+func (f *Folder) record(w Wish) release.Release {
 	facts := f.Facts
-	r := store.Release{
+	r := release.Release{
 		Version: w.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: agent.Prose(w.Message), Author: w.By,
 		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), FirstCommit: facts.First, At: w.At.UTC().Truncate(time.Second),
 	}
@@ -173,7 +174,7 @@ func (f *Folder) record(w Wish) store.Release {
 		}
 	}
 	for _, o := range f.Overlays {
-		r.Overlays = append(r.Overlays, store.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty})
+		r.Overlays = append(r.Overlays, release.Overlay{Folder: o.Folder, Source: o.Source, Commit: o.Commit, Ref: o.Ref, Dirty: o.Dirty})
 		r.Dirty = r.Dirty || o.Dirty
 	}
 	if ref := f.Reference; ref != nil {
@@ -186,18 +187,18 @@ func (f *Folder) record(w Wish) store.Release {
 }
 
 // Published reports whether the folder is published already under this version. Another tree is an error.
-func (f *Folder) Published(ctx context.Context, s *store.Releases, version string) (bool, error) {
+func (f *Folder) Published(ctx context.Context, s *release.Releases, version string) (bool, error) {
 	r := f.record(Wish{Version: version})
 	r.Content.Tree = f.Manifest.Tree()
 	return s.Published(ctx, r)
 }
 
 // openParent reads the release to build on. If it is unreadable, a new line begins.
-func (b *build) openParent(ctx context.Context, own store.Release, all []store.SignedRelease, taken content.Chain) (content.Parent, string, error) {
+func (b *build) openParent(ctx context.Context, own release.Release, all []release.SignedRelease, taken content.Chain) (content.Parent, string, error) {
 	if b.from.Reference != nil { // the trees have nothing in common
 		return content.Parent{}, "", nil
 	}
-	r, last := parentOf(own.Version, slices.DeleteFunc(slices.Clone(all), func(r store.SignedRelease) bool { return r.PuppetEnvironment != "" || !own.Beside(r.Release) }))
+	r, last := parentOf(own.Version, slices.DeleteFunc(slices.Clone(all), func(r release.SignedRelease) bool { return r.PuppetEnvironment != "" || !own.Beside(r.Release) }))
 	if r == nil {
 		return content.Parent{}, "", nil
 	}
@@ -217,8 +218,8 @@ func (b *build) openParent(ctx context.Context, own store.Release, all []store.S
 }
 
 // noteMoved reports tags and branches that lead to other commits than in the release of.
-func (b *build) noteMoved(ctx context.Context, all []store.SignedRelease, of string) error {
-	i := slices.IndexFunc(all, func(r store.SignedRelease) bool { return r.Version == of })
+func (b *build) noteMoved(ctx context.Context, all []release.SignedRelease, of string) error {
+	i := slices.IndexFunc(all, func(r release.SignedRelease) bool { return r.Version == of })
 	if of == "" || i < 0 || len(b.from.Resolved) == 0 {
 		return nil
 	}
@@ -247,14 +248,14 @@ func (b *build) noteMoved(ctx context.Context, all []store.SignedRelease, of str
 
 // parentOf returns the release with the highest version below this one, or else the most recently published one. Last
 // reports whether the parent is the last on its line.
-func parentOf(version string, all []store.SignedRelease) (parent *store.Release, last bool) {
-	v, err := store.ParseVersion(version)
+func parentOf(version string, all []release.SignedRelease) (parent *release.Release, last bool) {
+	v, err := release.ParseVersion(version)
 	if err != nil || len(all) == 0 {
 		return nil, false
 	}
-	var below *store.SignedRelease
+	var below *release.SignedRelease
 	for i := range all {
-		if have, err := store.ParseVersion(all[i].Version); err == nil && have.LessThan(v) {
+		if have, err := release.ParseVersion(all[i].Version); err == nil && have.LessThan(v) {
 			below = &all[i] // all is sorted by version
 		}
 	}
@@ -267,7 +268,7 @@ func parentOf(version string, all []store.SignedRelease) (parent *store.Release,
 		}
 	}
 	at := below.Content.Chain
-	follows := func(r store.SignedRelease) bool {
+	follows := func(r release.SignedRelease) bool {
 		return r.Content.Chain.Line == at.Line && r.Content.Chain.Seq > at.Seq
 	}
 	return &below.Release, !slices.ContainsFunc(all, follows)

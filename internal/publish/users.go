@@ -6,21 +6,22 @@ import (
 	"fmt"
 
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
 
 // Listed is a published release with facts that its record does not contain.
 type Listed struct {
-	store.Release
+	release.Release
 	Cold       int64             `json:"cold"` // download size for a node without any release, in bytes
 	Signatures []trust.Signature `json:"signatures"`
 
-	Withdrawn *store.Withdrawal `json:"withdrawn,omitempty"`
+	Withdrawn *release.Withdrawal `json:"withdrawn,omitempty"`
 }
 
 // List describes a release, withdrawn by version.
-func List(r store.SignedRelease, withdrawn map[string]store.Withdrawal) Listed {
+func List(r release.SignedRelease, withdrawn map[string]release.Withdrawal) Listed {
 	l := Listed{Release: r.Release, Cold: r.Content.Cold(), Signatures: trust.SignedBy(r.Signatures)}
 	if w, is := withdrawn[r.Version]; is {
 		l.Withdrawn = &w

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pulley/internal/pki"
+	"pulley/internal/puppetserver/requests"
 )
 
 // Each form of the CA's list that was seen, and what must not be taken for one.
@@ -53,7 +54,7 @@ func TestExtensionOID(t *testing.T) {
 		"pp_cli_auth": "", "pp_auth_role": "", "pp_authorization": "", "1.3.6.1.4.1.34380.1.3.39": "", "2.5.29.17": "", "subjectAltName": "", "": "",
 		"1.3.6.1.4.1.34380.1.2.": "", "1.3.6.1.4.1.34380.1.2.01": "", "1.3.6.1.4.1.34380.1.2.-1": "", "1.3.6.1.4.1.34380.1.2.99999999999999999999": "",
 	} {
-		oid, err := ExtensionOID(name)
+		oid, err := requests.OID(name)
 		if got := oid.String(); (err == nil) != (want != "") || err == nil && got != want {
 			t.Errorf("%q: %s, %v", name, got, err)
 		}

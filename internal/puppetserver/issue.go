@@ -9,6 +9,7 @@ import (
 	"errors"
 
 	"pulley/internal/pki"
+	"pulley/internal/puppetserver/requests"
 )
 
 // Issue gets a certificate for a request that CheckCSR accepts, as PEM: it submits and signs it, and verifies the answer. It
@@ -102,7 +103,7 @@ func (c *Client) Verify(cert []byte, name string, public crypto.PublicKey, exten
 	if err != nil {
 		return bad(err.Error())
 	}
-	want, err := encoded(extensions)
+	want, err := requests.Encoded(extensions)
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (c *Client) Verify(cert []byte, name string, public crypto.PublicKey, exten
 			found = found || has.Id.Equal(e.Id) && bytes.Equal(has.Value, e.Value)
 		}
 		if !found {
-			return bad("its extension " + nameOf(e.Id) + " is missing")
+			return bad("its extension " + requests.NameOf(e.Id) + " is missing")
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/join/server"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
@@ -42,7 +43,7 @@ const (
 // programs is the source of published programs of the agent.
 type programs interface {
 	content.ObjectSource
-	Agents(ctx context.Context) ([]store.SignedAgent, error)
+	Agents(ctx context.Context) ([]release.SignedAgent, error)
 }
 
 // Agents serves GET /agent/<sha256>: programs of the agent by their digest, from files of this machine and from etcd.
@@ -229,7 +230,7 @@ func (a *Agents) find(ctx context.Context, digest string) (content.Program, erro
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
 		defer cancel()
 		all, err := a.src.Agents(ctx)
-		if err != nil && !errors.As(err, new(*store.UnreadableReleases)) {
+		if err != nil && !errors.As(err, new(*release.UnreadableReleases)) {
 			return content.Program{}, err
 		}
 		a.published, a.read = map[string]content.Program{}, time.Now()

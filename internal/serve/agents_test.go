@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
@@ -26,11 +27,11 @@ type published struct {
 	reads   atomic.Int64
 }
 
-func (p *published) Agents(context.Context) ([]store.SignedAgent, error) {
+func (p *published) Agents(context.Context) ([]release.SignedAgent, error) {
 	p.reads.Add(1)
-	r := store.SignedAgent{}
+	r := release.SignedAgent{}
 	r.Platforms = map[string]content.Program{"linux/amd64": p.program}
-	return []store.SignedAgent{r}, &store.UnreadableReleases{Versions: []string{"9.9.9"}, Errors: []error{&store.UnreadableError{}}}
+	return []release.SignedAgent{r}, &release.UnreadableReleases{Versions: []string{"9.9.9"}, Errors: []error{&store.UnreadableError{}}}
 }
 
 func (p *published) Object(_ context.Context, hash string) ([]byte, error) {

@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -52,7 +53,7 @@ func beginSetBack(t *testing.T) *setBack {
 		err = s.Environments.PutSpec(t.Context(), spec, 0)
 	}
 	for i, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
-		r := store.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", i+1)}}
+		r := release.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", i+1)}}
 		p, publishing := s.Releases.BeginPublish(t.Context(), "ann")
 		if err = errors.Join(err, publishing); err == nil {
 			_, err = s.Releases.Put(t.Context(), p, r, nil, nil)

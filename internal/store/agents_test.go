@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	pruning "pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -18,7 +20,7 @@ import (
 )
 
 // putAgent publishes a version like `pulley agents publish`, and returns its record and its program.
-func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease, []byte) {
+func putAgent(t *testing.T, st *store.Store, version string) (release.AgentRelease, []byte) {
 	t.Helper()
 	program := bytes.Repeat([]byte("agent "+version+"\n"), 10_000)
 	p := publishing(t, st, "ann")
@@ -29,7 +31,7 @@ func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := store.AgentRelease{Version: version, Platforms: map[string]content.Program{"linux/amd64": packed}, Author: "ann", At: time.Now().UTC().Truncate(time.Second)}
+	r := release.AgentRelease{Version: version, Platforms: map[string]content.Program{"linux/amd64": packed}, Author: "ann", At: time.Now().UTC().Truncate(time.Second)}
 	if created, err := st.Releases.PutAgent(t.Context(), p, r, nil); err != nil || !created {
 		t.Fatal(created, err)
 	}
@@ -54,10 +56,10 @@ func TestAgentVersionNeverChanges(t *testing.T) {
 	if _, err := st.Releases.PutAgent(t.Context(), p, other, nil); err == nil || !strings.Contains(err.Error(), "it is published already, with other programs") {
 		t.Errorf("other programs under the same version: %v", err)
 	}
-	for name, change := range map[string]func(*store.AgentRelease){
-		"no version": func(r *store.AgentRelease) { r.Version = "newest" },
-		"no program": func(r *store.AgentRelease) { r.Platforms = nil },
-		"no real hash": func(r *store.AgentRelease) {
+	for name, change := range map[string]func(*release.AgentRelease){
+		"no version": func(r *release.AgentRelease) { r.Version = "newest" },
+		"no program": func(r *release.AgentRelease) { r.Platforms = nil },
+		"no real hash": func(r *release.AgentRelease) {
 			r.Platforms = map[string]content.Program{"linux/amd64": {SHA256: "../x", Size: 1}}
 		},
 	} {
@@ -142,7 +144,7 @@ func TestAgentVersionOfClosestScope(t *testing.T) {
 			t.Errorf("%s: %+v, %v", when, d.Agent, err)
 		}
 	}
-	put := func(change func(*store.AgentWish)) {
+	put := func(change func(*desired.AgentWish)) {
 		t.Helper()
 		w, revision, err := st.Fleet.AgentWish(ctx, dev)
 		if err != nil {
@@ -158,7 +160,7 @@ func TestAgentVersionOfClosestScope(t *testing.T) {
 	}
 	choose := func(s store.Scope, version string, downgrade bool) {
 		t.Helper()
-		put(func(w *store.AgentWish) { w.Choose(s, agent.AgentChoice{Version: version, Downgrade: downgrade}) })
+		put(func(w *desired.AgentWish) { w.Choose(s, agent.AgentChoice{Version: version, Downgrade: downgrade}) })
 	}
 	wants("no version is set", "", false, 0)
 	choose(store.Scope{}, "1.0.0", false)
@@ -170,7 +172,7 @@ func TestAgentVersionOfClosestScope(t *testing.T) {
 	wants("the role's", "2.0.0", false, 0)
 	choose(store.Scope{Node: id.Node}, "1.0.0", true)
 	wants("its own", "1.0.0", true, 0)
-	put(func(w *store.AgentWish) { w.Try++ })
+	put(func(w *desired.AgentWish) { w.Try++ })
 	wants("once more", "1.0.0", true, 1)
 	choose(store.Scope{Node: id.Node}, "", false)
 	choose(store.Scope{Role: id.Role}, "", false)
@@ -183,7 +185,7 @@ func TestAgentVersionOfClosestScope(t *testing.T) {
 func TestAgentVersionsRecordIsBounded(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
-	var w store.AgentWish
+	var w desired.AgentWish
 	for n := range 1000 {
 		w.Choose(store.Scope{Node: fmt.Sprintf("compute%d", n)}, agent.AgentChoice{Version: "1.0.0"})
 	}

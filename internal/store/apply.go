@@ -16,6 +16,7 @@ import (
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
 	"pulley/internal/model"
+	"pulley/internal/release"
 )
 
 var (
@@ -70,7 +71,7 @@ func (e *BusyError) Error() string {
 
 // Hint returns the remedy.
 func (e *BusyError) Hint() string {
-	return lockHint
+	return release.LockHint
 }
 
 // Context ends with ctx, and when another apply may change this fleet. Then its cause is machines.ErrLost. Every

@@ -129,7 +129,7 @@ func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollo
 		return fail(fmt.Errorf("the gate has epoch %d, after which no change is possible", d.Gate.Epoch))
 	}
 	if p.Agent.Version != "" {
-		if err := d.wish(p, a.At).fits(); err != nil {
+		if err := d.wish(p, a.At).Fits(); err != nil {
 			return fail(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/release"
 )
 
 // Decode returns an error that names the key, or a value. It never panics.
@@ -14,7 +15,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, into := range []any{&agent.Target{}, &agent.Gate{}, &agent.Hold{}, &agent.Host{}, &agent.Status{}, &agent.Assignment{}, &Change{}, &Release{}} {
+		for _, into := range []any{&agent.Target{}, &agent.Gate{}, &agent.Hold{}, &agent.Host{}, &agent.Status{}, &agent.Assignment{}, &Change{}, &release.Release{}} {
 			if err := etcd.Decode("k", b, into); err != nil && !strings.Contains(err.Error(), "cannot read key k") {
 				t.Errorf("%T: %v", into, err)
 			}

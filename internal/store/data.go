@@ -14,6 +14,7 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 )
 
@@ -40,63 +41,6 @@ type dataHead struct {
 	Newest agent.Generation `json:"newest"`
 }
 
-// SignedGeneration is a generation with the exact bytes that its signatures cover. The signatures are unverified.
-type SignedGeneration struct {
-	hieradata.Generation
-	Record     []byte // one line of JSON, without its newline; a target's DataDigest is the digest of this
-	Signatures []byte // nil when it is not signed
-}
-
-// Generation reads generation n. It returns ErrNotFound if there is none.
-func (s *Targets) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
-	key := s.db.Keys.Env(env).Generation(n)
-	resp, err := s.db.Get(ctx, key)
-	if err != nil {
-		return SignedGeneration{}, err
-	}
-	if len(resp.Kvs) == 0 {
-		return SignedGeneration{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, etcd.ErrNotFound)
-	}
-	return s.decodeGeneration(env, resp.Kvs[0])
-}
-
-// decodeGeneration reads a generation's document. A document that was copied from another key is unreadable. A
-// document without an environment is from an early Pulley. A node with allowed signers refuses it.
-func (s *Targets) decodeGeneration(env string, kv *etcd.KV) (g SignedGeneration, err error) {
-	g.Record, g.Signatures = trust.Split(kv.Value)
-	problem := ""
-	switch g.Generation, err = hieradata.DecodeGeneration(g.Record); {
-	case err != nil:
-		problem = err.Error()
-	case g.Environment != "" && g.Environment != env:
-		problem = fmt.Sprintf("it is data of environment %.64q", g.Environment)
-	case s.db.Keys.Env(env).Generation(agent.Generation(g.Number)) != string(kv.Key):
-		problem = fmt.Sprintf("it is data generation %d", g.Number)
-	default:
-		return g, nil
-	}
-	return SignedGeneration{}, &etcd.UnreadableError{Key: string(kv.Key), Problem: problem}
-}
-
-// Layer reads a layer's bytes by their digest, and verifies the digest.
-func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error) {
-	key := s.db.Keys.Env(env).Layer(digest)
-	resp, err := s.db.Get(ctx, key, clientv3.WithSerializable())
-	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.db.Get(ctx, key) // the member that answered may lag
-	}
-	if err != nil {
-		return nil, err
-	}
-	if len(resp.Kvs) == 0 {
-		return nil, fmt.Errorf("cannot find data layer %.12s of %s: %w", digest, env, etcd.ErrNotFound)
-	}
-	if b := resp.Kvs[0].Value; hieradata.Digest(b) == digest {
-		return b, nil
-	}
-	return nil, &etcd.UnreadableError{Key: key, Problem: "its bytes do not match its digest"}
-}
-
 // Generations lists the numbers of an environment's generations, highest first. A prune removes old ones.
 func (s *Targets) Generations(ctx context.Context, ref model.Ref) ([]agent.Generation, error) {
 	var all []agent.Generation
@@ -104,7 +48,7 @@ func (s *Targets) Generations(ctx context.Context, ref model.Ref) ([]agent.Gener
 	err := s.db.Scan(ctx, k.Generations(), func(rest string, kv *etcd.KV) error {
 		n, err := strconv.ParseInt(rest, 10, 64)
 		if err != nil || k.Generation(agent.Generation(n)) != string(kv.Key) {
-			return notOurs(kv)
+			return etcd.NotOurs(kv)
 		}
 		all = append(all, agent.Generation(n))
 		return nil
@@ -191,7 +135,7 @@ func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers
 	if err != nil {
 		return err
 	}
-	document, err := a.Sign.document(ctx, trust.Data, record)
+	document, err := a.Sign.Document(ctx, trust.Data, record)
 	if err != nil {
 		return fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
 	}
@@ -205,7 +149,7 @@ func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers
 	if puts := putLayers(k, layers); len(puts) == 1 {
 		b.Op(puts[0]...)
 	} else if len(puts) > 1 {
-		l, err := publishing(ctx, s.db, a.By) // no prune removes the layers before the generation names them
+		l, err := release.PublishLock(ctx, s.db, a.By) // no prune removes the layers before the generation names them
 		if err != nil {
 			return err
 		}

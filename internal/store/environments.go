@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -57,46 +56,6 @@ func decodeSpec(kv *etcd.KV) (*environments.Environment, error) {
 	return e, nil
 }
 
-// RequiresSignatures reports whether an environment demands signed targets of its nodes. It reads only this value: a
-// node understands environments of later versions. An environment that is unreadable demands nothing.
-func (s *Environments) RequiresSignatures(ctx context.Context, env string) (bool, error) {
-	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
-	if err != nil {
-		return false, etcd.Wrap(err, "cannot read environment %s", env)
-	}
-	d := demandsOf(resp.Kvs)
-	return d.Signatures == environments.SignaturesRequired || d.Statement != 0, nil
-}
-
-// HasPuppetServers reports whether an environment names existing Puppet servers. Like RequiresSignatures, it reads only that.
-func (s *Environments) HasPuppetServers(ctx context.Context, env string) (bool, error) {
-	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
-	if err != nil || len(resp.Kvs) == 0 {
-		return false, etcd.Wrap(err, "cannot read environment %s", env)
-	}
-	var of struct {
-		Puppet struct {
-			Servers map[string]json.RawMessage `json:"servers"`
-		} `json:"puppet"`
-	}
-	_ = json.Unmarshal(resp.Kvs[0].Value, &of) // operators see that it is unreadable
-	return len(of.Puppet.Servers) > 0, nil
-}
-
-// demands is the part of an environment that nodes and signers obey, and that judges nodes.
-type demands struct {
-	Signatures string         `json:"signatures"`
-	Statement  model.Duration `json:"statement"`
-	Silence    model.Duration `json:"silence"`
-}
-
-func demandsOf(specs []*etcd.KV) (d demands) {
-	for _, kv := range specs {
-		_ = json.Unmarshal(kv.Value, &d) // operators see that it is unreadable
-	}
-	return d
-}
-
 // PutSpec stores an environment. It fails if the environment was written since revision.
 func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
 	b, err := environments.Encode(e)
@@ -142,5 +101,5 @@ func (s *Environments) Watch(ctx context.Context, each func()) error {
 			}
 		}
 	}
-	return watchEnd(ctx.Err())
+	return etcd.WatchEnd(ctx.Err())
 }

@@ -14,6 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -140,7 +141,7 @@ func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (
 	var confirmed *agent.Confirmation
 	_, err := s.db.Read(ctx, guards,
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
-			f.Desires.demands = demandsOf([]*etcd.KV{kv})
+			f.Desires.demands = desired.DemandsOf([]*etcd.KV{kv})
 			f.Spec, err = decodeSpec(kv)
 			return err
 		}},
@@ -171,7 +172,7 @@ func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (
 		{Key: k.Gate(), Read: etcd.Into(&f.Desires.Gate)},
 		{Key: k.Job(), Read: etcd.Into(&f.Desires.Job)},
 		{Key: k.AgentChoice(), Read: func(kv *etcd.KV) error {
-			f.Desires.Agents = wishOf(kv)
+			f.Desires.Agents = desired.WishOf(kv)
 			return nil
 		}},
 		{Key: k.Assignment(node), Read: readable(&f, func(a agent.Assignment) { f.Assigned[node] = a })},
@@ -352,7 +353,7 @@ func (s *Fleet) HostList(ctx context.Context, ref model.Ref) (hosts map[string]a
 
 // Exports returns the host list with the exported facts of its nodes, as nodes read both.
 func (s *Fleet) Exports(ctx context.Context, ref model.Ref) (hosts map[string]agent.Host, exports map[string]agent.Export, err error) {
-	hosts, exports, _, err = listed(ctx, s.db, s.db.Env(ref))
+	hosts, exports, _, err = desired.Listed(ctx, s.db, s.db.Env(ref))
 	return hosts, exports, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
@@ -519,27 +520,9 @@ func (f FleetState) RoleOf(node string) string {
 	return n.Role
 }
 
-// Register adds a node to the host list. The entry has no lease, because a powered-off host stays on the list.
-// Register keeps a pending request to the node.
+// Register adds a node to the host list, as desired.Register does.
 func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
-	k := s.db.Keys.Env(env)
-	return etcd.Retry(ctx, func() error {
-		old, revision, err := etcd.Single[agent.Host](ctx, s.db, k.Host(h.Node))
-		if err != nil && !errors.As(err, new(*etcd.UnreadableError)) { // an unreadable entry is overwritten
-			return err
-		}
-		h.Request = askedBefore(old, h)
-		return s.db.Commit(ctx, etcd.If(etcd.Same(k.Host(h.Node), revision)).Put(k.Host(h.Node), h).Touch(k.HostsHead()))
-	})
-}
-
-// askedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
-// machine.
-func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
-	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
-		return nil
-	}
-	return old.Request
+	return desired.Register(ctx, s.db, env, h)
 }
 
 // Request stores a one-time request to a node in its entry of the host list. It returns machines.ErrNotListed for a

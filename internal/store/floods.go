@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -94,7 +93,7 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 			return ctx.Err()
 		}
 		if err := resp.Err(); err != nil || !open {
-			return fmt.Errorf("cannot watch what nodes write: %w", s.db.Explain(watchEnd(err)))
+			return fmt.Errorf("cannot watch what nodes write: %w", s.db.Explain(etcd.WatchEnd(err)))
 		}
 		writers, heads := map[int64]string{}, map[int64]NodeWrite{} // by revision
 		for _, e := range resp.Events {
@@ -116,14 +115,6 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 
 // maxTouch is more than the bytes of the head of a host list, with its key, when a program of Pulley wrote it.
 const maxTouch = 1 << 10
-
-// watchEnd returns the error of an ended watch if etcd gives no reason.
-func watchEnd(err error) error {
-	if err == nil {
-		return errors.New("etcd ended the watch")
-	}
-	return err
-}
 
 // nodeWrite reads the writer from its key: <kind>/<env>/<node>[/…], or environments/<env>/hosts/….
 func (s *Fleet) nodeWrite(e *clientv3.Event) (w NodeWrite, ok bool) {

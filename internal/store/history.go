@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/release"
 )
 
 // HistoryKept is the number of changes of an environment that are kept, the newest ones. A rollback reaches no older
@@ -64,7 +65,7 @@ func newestEpoch(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (newest agent
 // unneeded returns the epochs of a history, newest first, that PruneHistory deletes, oldest first.
 func unneeded(history []Change, keep int, now time.Time) (epochs []agent.Epoch) {
 	needed, last, set := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}, map[etcd.Scope]bool{}
-	release, data, dataSet, highest := agent.Epoch(0), agent.Epoch(0), Change{}, agent.Target{}
+	released, data, dataSet, highest := agent.Epoch(0), agent.Epoch(0), Change{}, agent.Target{}
 	for i, c := range history {
 		if i < keep || !last[c.Scope()] || c.setsRelease() && !set[c.Scope()] {
 			needed[c.Epoch] = true
@@ -74,15 +75,15 @@ func unneeded(history []Change, keep int, now time.Time) (epochs []agent.Epoch) 
 			dataSet = c
 		}
 		for _, t := range c.Named(now) {
-			if _, err := ParseVersion(t.Release); err == nil && (release == 0 || CompareVersions(t.Release, highest.Release) > 0) {
-				release, highest.Release = c.Epoch, t.Release
+			if _, err := release.ParseVersion(t.Release); err == nil && (released == 0 || release.CompareVersions(t.Release, highest.Release) > 0) {
+				released, highest.Release = c.Epoch, t.Release
 			}
 			if data == 0 || t.Data > highest.Data {
 				data, highest.Data = c.Epoch, t.Data
 			}
 		}
 	}
-	needed[release], needed[data], needed[dataSet.Epoch] = true, true, true
+	needed[released], needed[data], needed[dataSet.Epoch] = true, true, true
 	for _, c := range slices.Backward(history) {
 		if !needed[c.Epoch] {
 			epochs = append(epochs, c.Epoch)

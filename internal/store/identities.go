@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
@@ -169,7 +170,7 @@ func (s *Identities) UpdateHost(ctx context.Context, ref model.Ref, i Identity, 
 		return nil
 	}
 	h.Hostname, h.Addresses, h.Checked, h.Refused, h.MachineID, h.At = is.Hostname, is.Addresses, is.Checked, is.Refused, i.Machine, now
-	h.Request = askedBefore(old, h)
+	h.Request = desired.AskedBefore(old, h)
 	b := etcd.If(etcd.Same(k.Host(i.Node), listed), etcd.Same(k.Identity(i.Node), revision))
 	return s.db.Commit(ctx, b.Put(k.Host(i.Node), h).Touch(k.HostsHead()))
 }

@@ -9,6 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -96,7 +97,7 @@ type Join struct {
 // the node's pre-created user entry: the identity now names that user.
 func (s *Joins) Commit(ctx context.Context, ref model.Ref, facts JoinFacts, j Join) error {
 	k, node := s.db.Env(ref), j.Identity.Node
-	j.Host.Request = askedBefore(facts.Host, j.Host)
+	j.Host.Request = desired.AskedBefore(facts.Host, j.Host)
 	b := etcd.If(etcd.Unchanged(facts.guards)...).Put(facts.token, j.Token).Put(k.Identity(node), j.Identity).Put(k.Host(node), j.Host)
 	b.Delete(k.Precreated(node), k.Lockout(node)).Touch(k.HostsHead())
 	if was := facts.Identity; was != nil && was.Machine == j.Identity.Machine && was.FirstBoot != j.Identity.FirstBoot { // it was installed again

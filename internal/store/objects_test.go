@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/etcd"
+	"pulley/internal/release"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -62,9 +63,9 @@ func TestDeltasComeInPages(t *testing.T) {
 	if _, err := st.Releases.Deltas(ctx, "1.0.0", 200, 201); err == nil || !strings.Contains(err.Error(), "position 201:") {
 		t.Errorf("behind the end: %v", err)
 	}
-	facts, err := st.Releases.PruneFacts(ctx)
+	facts, err := st.Prunes.PruneFacts(ctx)
 	keys := facts.Deltas
-	if err != nil || len(keys) != 199+200+10 || keys[200] != (store.DeltaKey{Line: "1.0.0", Seq: 1}) {
+	if err != nil || len(keys) != 199+200+10 || keys[200] != (release.DeltaKey{Line: "1.0.0", Seq: 1}) {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -79,7 +80,7 @@ func TestUndoSkipsChangesWithoutEffect(t *testing.T) {
 func TestVersionsHaveOneSpelling(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"1.0.0", "0.0.1", "1.10.0", "1.0.0-rc1", "1.0.0-rc.1", "1.0.0-1", "1.0.0-alpha-beta.2"} {
-		if _, err := store.ParseVersion(v); err != nil {
+		if _, err := release.ParseVersion(v); err != nil {
 			t.Errorf("%s: %v", v, err)
 		}
 	}
@@ -87,14 +88,14 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 		"1.0": "1.0.0", "v1.0.0": "1.0.0", "01.0.0": "1.0.0", "v1.0.0+b": "1.0.0+b", "1": "1.0.0", "v1.2-rc1": "1.2.0-rc1",
 		"1.0.0.1": "", "1.0.0-01": "", "1.0.0-": "1.0.0", "": "", "1.0.0 ": "", "latest": "", "99999999999999999999.0.0": "",
 	} {
-		_, err := store.ParseVersion(v)
+		_, err := release.ParseVersion(v)
 		if err == nil || meant == "" == strings.Contains(err.Error(), "did you mean") || meant != "" && !strings.HasSuffix(err.Error(), "did you mean "+meant+"?") {
 			t.Errorf("%q: %v, want a hint at %q", v, err, meant)
 		}
 	}
 	st := open(t, shared.Keyspace(t), "")
 	published(t, st, "1.0.0", "a")
-	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0", store.Taker{}); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
+	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0", release.Taker{}); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
 		t.Errorf("promoting v1.0.0: %v", err)
 	}
 }
@@ -264,8 +265,8 @@ func TestLostAnswerIsReadAgain(t *testing.T) {
 func TestWriteThatWasNotSentHasAnOutcome(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
-	for name, write := range map[string]func(*testing.T, *store.Store, store.Sign) error{
-		"a change": func(t *testing.T, st *store.Store, cut store.Sign) error {
+	for name, write := range map[string]func(*testing.T, *store.Store, release.Sign) error{
+		"a change": func(t *testing.T, st *store.Store, cut release.Sign) error {
 			author, d := me, desires(t, st, dev)
 			author.Sign = cut
 			data, err := st.Targets.Data(t.Context(), dev, d)
@@ -274,8 +275,8 @@ func TestWriteThatWasNotSentHasAnOutcome(t *testing.T) {
 			}
 			return err
 		},
-		"a publish": func(t *testing.T, st *store.Store, cut store.Sign) error {
-			_, err := st.Releases.Put(t.Context(), publishing(t, st, "ann"), release("2.0.0", "a"), nil, cut)
+		"a publish": func(t *testing.T, st *store.Store, cut release.Sign) error {
+			_, err := st.Releases.Put(t.Context(), publishing(t, st, "ann"), aRelease("2.0.0", "a"), nil, cut)
 			return err
 		},
 	} {

@@ -11,48 +11,13 @@ import (
 	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 )
 
-// Each permit covers the complete target of its change. Nodes therefore need only the newest permit of their scope,
-// which is mostly on the first page. A node that was offline may have to read past the later permits of every other
-// scope.
-const (
-	permitPage  = 64
-	mostPermits = 2048 // bound of one search
-)
-
-// Permits calls more with the rollback permits, newest first, page by page, until more has enough. It skips a permit
-// that is unreadable or was copied from another key: such a permit permits nothing, and must not hide valid ones.
-func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
-	k, read := s.db.Keys.Env(env), 0
-	var page []trust.SignedPermit
-	err := s.db.ScanDown(ctx, k.Permits(), func(_ string, kv *etcd.KV) error {
-		var p trust.SignedPermit
-		var err error
-		p.Record, p.Signatures = trust.Split(kv.Value)
-		if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && k.Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
-			page = append(page, p)
-		}
-		if read++; read%permitPage != 0 {
-			return nil
-		}
-		if !more(page) || read == mostPermits {
-			page = nil
-			return etcd.ErrEnough
-		}
-		page = nil
-		return nil
-	}, clientv3.WithLimit(permitPage))
-	if err == nil && len(page) > 0 {
-		more(page)
-	}
-	return etcd.Wrap(err, "cannot read the permits to go back in %s", env)
-}
-
 // permit adds the permit for nodes to follow c to a lower target: a new one, or that which was signed before. It adds none if no
 // target is lower, or without both. A node without allowed signers needs no permit, and a node with them accepts no unsigned one.
-func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, history past, c *Change, sign Sign) error {
+func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, history past, c *Change, sign release.Sign) error {
 	document, err := s.signedPermit(ctx, ref, d, history, c, sign)
 	if err != nil {
 		return err
@@ -67,7 +32,7 @@ func (s *Targets) permit(ctx context.Context, b *etcd.Batch, ref model.Ref, d De
 }
 
 // signedPermit returns the permit of c; "" if it needs none, or without sign: then it sets c.Unsigned.
-func (s *Targets) signedPermit(ctx context.Context, ref model.Ref, d Desires, history past, c *Change, sign Sign) (string, error) {
+func (s *Targets) signedPermit(ctx context.Context, ref model.Ref, d Desires, history past, c *Change, sign release.Sign) (string, error) {
 	env := ref.String()
 	p, lower, err := s.permitOf(ctx, env, d, history, *c)
 	if err != nil {
@@ -90,7 +55,7 @@ func (s *Targets) signedPermit(ctx context.Context, ref model.Ref, d Desires, hi
 	if err != nil {
 		return "", err
 	}
-	document, err := sign.document(ctx, trust.Rollback, record)
+	document, err := sign.Document(ctx, trust.Rollback, record)
 	if err != nil {
 		return "", fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
@@ -376,11 +341,11 @@ func permitFor(to agent.Target, named []agent.Target) (p trust.Permit, lower boo
 	highest, newest := "", agent.Generation(0)
 	for _, t := range named {
 		newest = max(newest, t.Data)
-		if _, err := ParseVersion(t.Release); err == nil && (highest == "" || CompareVersions(t.Release, highest) > 0) {
+		if _, err := release.ParseVersion(t.Release); err == nil && (highest == "" || release.CompareVersions(t.Release, highest) > 0) {
 			highest = t.Release
 		}
 	}
-	if _, err := ParseVersion(to.Release); err == nil && highest != "" && CompareVersions(to.Release, highest) < 0 {
+	if _, err := release.ParseVersion(to.Release); err == nil && highest != "" && release.CompareVersions(to.Release, highest) < 0 {
 		p.Release = &trust.ReleaseStep{From: highest, To: to.Release, Tree: to.Tree}
 	}
 	if to.Data < newest {

@@ -17,20 +17,6 @@ import (
 	"pulley/internal/model"
 )
 
-// AnswerPreview writes a node's answer to its preview order in d, or deletes its last one. Only the node writes this key.
-func (s *Node) AnswerPreview(ctx context.Context, id agent.Identity, d agent.Desired, answer []byte) error {
-	k := s.db.Keys.Env(id.Environment)
-	if answer == nil {
-		return s.db.Commit(ctx, etcd.If().Delete(k.Preview(id.Node)))
-	}
-	b := etcd.If(etcd.Same(k.PreviewOrder(id.Node), d.Ordered)).Op(clientv3.OpPut(k.Preview(id.Node), string(answer)))
-	err := s.db.Commit(ctx, b)
-	if errors.Is(err, etcd.ErrConflict) {
-		return agent.ErrChanged
-	}
-	return err
-}
-
 // ordersAtOnce is the number of preview orders, or answers, in one transaction.
 const ordersAtOnce = 100
 

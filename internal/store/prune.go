@@ -12,69 +12,12 @@ import (
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/etcd"
+	"pulley/internal/release"
 )
 
-// Publishing is a publish in progress. While it is held, no prune runs and the content that it found in etcd stays.
-type Publishing struct {
-	lock  *etcd.Lock
-	s     *Releases
-	usage etcd.Usage
-	since int64 // bytes written after usage was read
-}
-
-// Close ends the publish.
-func (p *Publishing) Close() error { return p.lock.Close() }
-
-// lockHint is the remedy if another lock conflicts.
-const lockHint = "try again after that; the lock of a killed program ends within a minute"
-
-// BeginPublish begins a publish; Close ends it. During a prune it fails with an error that names the prune's author.
-func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, error) {
-	l, err := publishing(ctx, s.db, by)
-	p := &Publishing{lock: l, s: s}
-	if err == nil {
-		p.usage = s.db.Usage(ctx)
-	}
-	return p, err
-}
-
-// publishing takes the lock during which no prune runs: values may be written before one that names them.
-func publishing(ctx context.Context, db *etcd.DB, by string) (*etcd.Lock, error) {
-	pruning := db.Keys.Pruning()
-	return lock(ctx, db, etcd.LockSpec{
-		Key: db.Keys.Publishing, Kind: etcd.LockPublish, By: by, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
-	})
-}
-
-// reserved is the part of etcd's quota that content leaves free: for nodes' reports, for changes, and for the lock of a prune. One
-// object may enlarge etcd's file by more than its size.
-func reserved(quota int64) int64 { return max(quota/10, 4<<20) }
-
-// PutObject is Releases.PutObject, and leaves room in etcd: it refuses content that would fill it.
-func (p *Publishing) PutObject(ctx context.Context, hash string, b []byte) (wrote bool, err error) {
-	if p.usage.Quota > 0 && p.since > p.usage.Quota/128 {
-		// etcd's own figure lacks what was written a moment ago, until the next commit.
-		atLeast := p.usage.Stored + p.since
-		p.usage, p.since = p.s.db.Usage(ctx), 0
-		p.usage.Stored = max(p.usage.Stored, atLeast)
-	}
-	if u := p.usage; u.Quota > 0 && u.Stored+p.since+int64(len(b)) > u.Quota-reserved(u.Quota) {
-		there, err := p.s.db.Get(ctx, p.s.db.Keys.Object(hash), clientv3.WithCountOnly())
-		if err != nil || there.Count > 0 {
-			return false, err
-		}
-		return false, fmt.Errorf("cannot store content %.12s: etcd's file has %d of %d MiB, and publish keeps the last %d MiB free for reports and changes\nrun `pulley releases prune`, then `pulley doctor --fix` as an admin; or raise the quota: `pulley serve --quota`",
-			hash, (u.Stored+p.since)>>20, u.Quota>>20, reserved(u.Quota)>>20)
-	}
-	if wrote, err = p.s.PutObject(ctx, hash, b); wrote {
-		p.since += int64(len(b))
-	}
-	return wrote, err
-}
-
 // BeginPrune blocks publishers until Close. It fails during a publish.
-func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
-	l, err := lock(ctx, s.db, etcd.LockSpec{
+func (s *Prunes) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
+	l, err := release.Lock(ctx, s.db, etcd.LockSpec{
 		Key: func(string) string { return s.db.Keys.Pruning() }, Kind: etcd.LockPrune, By: by,
 		Free:  etcd.NothingBelow(s.db.Keys.Publishings()),
 		Rival: clientv3.OpGet(s.db.Keys.Publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)),
@@ -82,33 +25,13 @@ func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) 
 	return &Pruning{l, s}, err
 }
 
-// LockHolders reads who publishes and who prunes.
-func (s *Releases) LockHolders(ctx context.Context) (all []LockHolder, err error) {
-	for _, prefix := range []string{s.db.Keys.Publishings(), s.db.Keys.Pruning()} {
-		_, err := etcd.Collect(ctx, s.db, prefix, func(_ string, h LockHolder, _ int64) { all = append(all, h) }) // an unreadable one ends with its lease
-		if err != nil {
-			return all, etcd.Wrap(err, "cannot read who publishes or prunes")
-		}
-	}
-	return all, nil
-}
-
-func lock(ctx context.Context, db *etcd.DB, spec etcd.LockSpec) (*etcd.Lock, error) {
-	spec.Lasts = etcd.LockLasts
-	l, holder, err := db.Lock(ctx, spec)
-	if err == nil && l == nil {
-		return nil, fmt.Errorf("cannot %s while %s\n%s", spec.Kind, holder, lockHint)
-	}
-	return l, etcd.Wrap(err, "cannot begin to %s", spec.Kind)
-}
-
 const pruneBatch = 100 // deletions in a transaction
 
 // PruneFacts is the input of a prune.
 type PruneFacts struct {
-	Releases     []SignedRelease // lowest version first
-	Deltas       []DeltaKey
-	Agents       []SignedAgent
+	Releases     []release.SignedRelease // lowest version first
+	Deltas       []release.DeltaKey
+	Agents       []release.SignedAgent
 	Objects      []string // hashes
 	Environments []PruneEnvironment
 
@@ -146,11 +69,11 @@ type Use struct {
 
 // PruneSet names values that a prune removes.
 type PruneSet struct {
-	Releases    []string        `json:"releases"` // versions, lowest first
-	Deltas      []DeltaKey      `json:"deltas"`
-	Objects     []string        `json:"objects"` // hashes
-	Generations []GenerationKey `json:"generations"`
-	Layers      []LayerKey      `json:"layers"`
+	Releases    []string           `json:"releases"` // versions, lowest first
+	Deltas      []release.DeltaKey `json:"deltas"`
+	Objects     []string           `json:"objects"` // hashes
+	Generations []GenerationKey    `json:"generations"`
+	Layers      []LayerKey         `json:"layers"`
 }
 
 // GenerationKey names a generation of an environment's data.
@@ -188,7 +111,7 @@ func (p PruneSet) keys(k etcd.Keys) []string {
 }
 
 // PruneSizes reads the size of each value of a set, by key.
-func (s *Releases) PruneSizes(ctx context.Context, set PruneSet) (map[string]int64, error) {
+func (s *Prunes) PruneSizes(ctx context.Context, set PruneSet) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	for _, key := range set.keys(s.db.Keys) {
 		resp, err := s.db.Get(ctx, key, clientv3.WithSerializable()) // etcd returns a size only with the value
@@ -205,7 +128,7 @@ func (s *Releases) PruneSizes(ctx context.Context, set PruneSet) (map[string]int
 // Pruning is a prune in progress: publishers wait for it. Close ends it.
 type Pruning struct {
 	lock *etcd.Lock
-	s    *Releases
+	s    *Prunes
 }
 
 // Close unblocks publishers.
@@ -236,7 +159,7 @@ func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, re
 }
 
 // PruneFacts reads the input of a prune. An unreadable value is an error: its needs are unknown.
-func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
+func (s *Prunes) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	resp, err := s.db.Get(ctx, s.db.Keys.Targets()) // first: Remove notices a later change
 	if err != nil {
 		return f, err
@@ -244,16 +167,16 @@ func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	for _, kv := range resp.Kvs {
 		f.targets = kv.ModRevision
 	}
-	if f.Releases, err = s.List(ctx); err != nil {
+	if f.Releases, err = s.releases.List(ctx); err != nil {
 		return f, err
 	}
-	if f.Deltas, err = s.deltaKeys(ctx); err != nil {
+	if f.Deltas, err = s.releases.DeltaKeys(ctx); err != nil {
 		return f, err
 	}
-	if f.Agents, err = s.Agents(ctx); err != nil {
+	if f.Agents, err = s.releases.Agents(ctx); err != nil {
 		return f, err
 	}
-	if err = s.Objects(ctx, func(hash string) error { f.Objects = append(f.Objects, hash); return nil }); err != nil {
+	if err = s.releases.Objects(ctx, func(hash string) error { f.Objects = append(f.Objects, hash); return nil }); err != nil {
 		return f, err
 	}
 	// An environment without a spec may have targets, and one without targets may have nodes.
@@ -277,7 +200,7 @@ func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	return f, nil
 }
 
-func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvironment, error) {
+func (s *Prunes) pruneEnvironment(ctx context.Context, env string) (PruneEnvironment, error) {
 	f, k := PruneEnvironment{Name: env}, s.db.Keys.Env(env)
 	d, err := s.targets.desires(ctx, env)
 	if err != nil {
@@ -319,7 +242,7 @@ func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvir
 	}
 	const few = 4 // of up to MaxGenerationBytes
 	err = s.db.Scan(ctx, k.Generations(), func(_ string, kv *etcd.KV) error {
-		g, err := s.targets.decodeGeneration(env, kv)
+		g, err := s.targets.DecodeGeneration(env, kv)
 		f.Generations = append(f.Generations, g.Generation)
 		return err
 	}, clientv3.WithLimit(few))
@@ -329,7 +252,7 @@ func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvir
 	return f, s.db.Scan(ctx, k.Layers(), func(rest string, kv *etcd.KV) error {
 		f.Layers = append(f.Layers, etcd.Unescape(rest))
 		if k.Layer(etcd.Unescape(rest)) != string(kv.Key) {
-			return notOurs(kv)
+			return etcd.NotOurs(kv)
 		}
 		return nil
 	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))

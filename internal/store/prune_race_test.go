@@ -11,6 +11,7 @@ import (
 	"time"
 
 	pruning "pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -35,7 +36,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 	wg.Go(func() {
 		defer close(stop)
 		for _, i := range rand.Perm(n) {
-			r, err := st.Releases.Resolve(ctx, all[i].Version, store.Taker{})
+			r, err := st.Releases.Resolve(ctx, all[i].Version, release.Taker{})
 			if errors.Is(err, store.ErrNotFound) {
 				continue
 			}
@@ -102,7 +103,7 @@ func TestPromotionOfPrunedReleaseConflicts(t *testing.T) {
 	if !errors.Is(err, store.ErrConflict) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := st.Releases.Resolve(ctx, "1.0.0", store.Taker{}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Releases.Resolve(ctx, "1.0.0", release.Taker{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("it was to be pruned: %v", err)
 	}
 }
@@ -167,7 +168,7 @@ func TestPublishersAndPrunesRace(t *testing.T) {
 	for i := range 2 {
 		wg.Go(func() {
 			for round := range rounds {
-				var p *store.Publishing
+				var p *release.Publishing
 				err := patient(func(ctx context.Context) (err error) { p, err = st.Releases.BeginPublish(ctx, "ann"); return err })
 				if err != nil {
 					t.Error(err)

@@ -14,6 +14,7 @@ import (
 
 	"pulley/agent"
 	pruning "pulley/internal/publish"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -24,11 +25,11 @@ var few = pruning.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Cha
 
 // line publishes releases 1.0.0, 1.1.0, … like `pulley publish`, each with a file of its own. Every third release
 // begins a new line.
-func line(t *testing.T, st *store.Store, n int) []store.Release {
+func line(t *testing.T, st *store.Store, n int) []release.Release {
 	t.Helper()
 	ctx := t.Context()
 	dir := t.TempDir()
-	var all []store.Release
+	var all []release.Release
 	var parent content.Parent
 	for i := range n {
 		name := fmt.Sprintf("f%02d", i)
@@ -43,7 +44,7 @@ func line(t *testing.T, st *store.Store, n int) []store.Release {
 			parent = content.Parent{}
 		}
 		p := publishing(t, st, "ann")
-		r := release(fmt.Sprintf("1.%d.0", i), "a")
+		r := aRelease(fmt.Sprintf("1.%d.0", i), "a")
 		r.At = time.Now().UTC().Truncate(time.Second).Add(time.Duration(i-n) * time.Hour)
 		var delta []byte
 		r.Content, delta, err = content.Build(ctx, dir, m, parent, r.Version, func(o content.Object, b []byte) error {
@@ -76,7 +77,7 @@ func promoteTo(t *testing.T, st *store.Store, scope store.Scope, target agent.Ta
 	}
 }
 
-func versions(all []store.SignedRelease) string {
+func versions(all []release.SignedRelease) string {
 	var names []string
 	for _, r := range all {
 		names = append(names, r.Version)
@@ -170,7 +171,7 @@ func TestPruneKeepsReleasesComplete(t *testing.T) {
 	}
 
 	// A pruned version may be published again only if it cannot be confused.
-	r := release("1.0.0", "f")
+	r := aRelease("1.0.0", "f")
 	server.Drop("/pulley/v1/releases/1.0.0")
 	r.Content.Chain.Line = "1.0.0"
 	if _, err := publish(t, st, r); err == nil || !strings.Contains(err.Error(), "under a new version") {
@@ -256,4 +257,14 @@ func TestPruneStopsAtUnreadableRecord(t *testing.T) {
 	if freed, err := pruning.ApplyPrune(ctx, st, plan); err != nil || freed != plan.Bytes {
 		t.Errorf("all can be read again: %d, %v", freed, err)
 	}
+}
+
+func publishing(t *testing.T, st *store.Store, by string) *release.Publishing {
+	t.Helper()
+	p, err := st.Releases.BeginPublish(t.Context(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
 }

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -47,19 +48,9 @@ func signers(t *testing.T, allowed ...string) *trust.Signers {
 	return s
 }
 
-func publishing(t *testing.T, st *store.Store, by string) *store.Publishing {
-	t.Helper()
-	p, err := st.Releases.BeginPublish(t.Context(), by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
-}
-
 // following returns a release at a position of line 1.0.0, with the delta that leads to it.
-func following(v, tree string, seq int64, delta string) (store.Release, []byte) {
-	r := release(v, tree)
+func following(v, tree string, seq int64, delta string) (release.Release, []byte) {
+	r := aRelease(v, tree)
 	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
 	if delta == "" {
 		return r, nil
@@ -86,7 +77,7 @@ func TestSSHKeygenVerifiesRelease(t *testing.T) {
 	ctx := t.Context()
 	ann, annAllowed := signer(t, "ann", "*")
 	bob, bobAllowed := signer(t, "bob", "dev")
-	r := release("1.0.0", "a")
+	r := aRelease("1.0.0", "a")
 	r.Message, r.Commit, r.Ref, r.CommitAuthor, r.Modules = "line\nbreak and ünicode <&>", "c0ffee", "v1", "Eve <eve@example.com>", "r10k"
 	if created, err := st.Releases.Put(ctx, publishing(t, st, "ann"), r, nil, ann.Sign); err != nil || !created {
 		t.Fatal(created, err)
@@ -217,12 +208,12 @@ func TestOneReleaseAPosition(t *testing.T) {
 	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "do not match") {
 		t.Errorf("a record without its delta: %v", err)
 	}
-	r, delta = following("2.0.0", "e", 3, strings.Repeat("x", store.MaxValueBytes+1))
+	r, delta = following("2.0.0", "e", 3, strings.Repeat("x", release.MaxValueBytes+1))
 	if _, err := st.Releases.Put(ctx, p, r, delta, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
 		t.Errorf("a delta that is too large: %v", err)
 	}
-	r = release("2.0.0", "e")
-	r.Message = agent.Prose(strings.Repeat("x", store.MaxValueBytes))
+	r = aRelease("2.0.0", "e")
+	r.Message = agent.Prose(strings.Repeat("x", release.MaxValueBytes))
 	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
 		t.Errorf("a record that is too large: %v", err)
 	}
@@ -234,13 +225,13 @@ func TestOnePuppetEnvironmentAVersion(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
 	key, _ := signer(t, "ann", "*")
-	put := func(version, environment string, sign store.Sign) error {
-		r := release(version, version)
+	put := func(version, environment string, sign release.Sign) error {
+		r := aRelease(version, version)
 		r.PuppetEnvironment = environment
 		_, err := st.Releases.Put(ctx, publishing(t, st, "publisher "+version), r, nil, sign)
 		return err
 	}
-	between := func(version, environment string) store.Sign {
+	between := func(version, environment string) release.Sign {
 		return func(ctx context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
 			if err := put(version, environment, nil); err != nil {
 				t.Error(err)
@@ -326,7 +317,7 @@ func TestLostAnswerOfPublishIsReadAgain(t *testing.T) {
 				}
 			}
 		}()
-		created, err := st.Releases.Put(ctx, p, release(version, "a"), nil, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
+		created, err := st.Releases.Put(ctx, p, aRelease(version, "a"), nil, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
 			wire.mute() // all reads are done; only the write remains
 			return nil, nil
 		})
@@ -408,7 +399,7 @@ func TestOneDamagedRecordHidesNoOther(t *testing.T) {
 		}
 	}
 	all, err := st.Releases.List(ctx)
-	var unreadable *store.UnreadableReleases
+	var unreadable *release.UnreadableReleases
 	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -418,33 +409,33 @@ func TestOneDamagedRecordHidesNoOther(t *testing.T) {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())
 		}
 	}
-	if r, err := st.Releases.Resolve(ctx, "~> 1.0", store.Taker{}); !errors.As(err, new(*store.UnreadableError)) {
+	if r, err := st.Releases.Resolve(ctx, "~> 1.0", release.Taker{}); !errors.As(err, new(*store.UnreadableError)) {
 		t.Errorf("the newest is %s, %v", r.Version, err)
 	}
-	if r, err := st.Releases.Resolve(ctx, "1.0.0", store.Taker{}); err != nil || r.Version != "1.0.0" {
+	if r, err := st.Releases.Resolve(ctx, "1.0.0", release.Taker{}); err != nil || r.Version != "1.0.0" {
 		t.Errorf("%s, %v", r.Version, err)
 	}
 }
 
 // A team's fleet must not get another team's code because its version is higher. A repository has few certain marks.
 func TestReleasesOfOneRepository(t *testing.T) {
-	release := func(version, first string, environments ...string) store.Release {
-		return store.Release{Version: version, FirstCommit: first, Environments: environments}
+	aRelease := func(version, first string, environments ...string) release.Release {
+		return release.Release{Version: version, FirstCommit: first, Environments: environments}
 	}
 	for _, c := range []struct {
-		a, b store.Release
+		a, b release.Release
 		want bool
 	}{
-		{release("1.0.0+web", "a", "dev"), release("2.0.0+web", "b", "shop"), true},
-		{release("1.0.0+web", "a", "dev"), release("1.0.0", "a", "dev"), false},
-		{release("1.0.0+web", "a", "dev"), release("1.0.0+shop", "a", "dev"), false},
-		{release("1.0.0", "a", "dev"), release("2.0.0", "a", "shop"), true},
-		{release("1.0.0", "a", "dev"), release("2.0.0", "b", "dev"), false},
-		{release("1.0.0", "a", "dev"), release("2.0.0", "", "prod", "dev"), true},
-		{release("1.0.0", "", "dev"), release("2.0.0", "b", "shop"), false},
-		{release("1.0.0", ""), release("2.0.0", ""), true},
-		{release("1.0.0", ""), release("2.0.0", "a", "dev"), false},
-		{store.Release{Version: "1.0.0", PuppetEnvironment: "v1"}, release("2.0.0", "a", "dev"), true},
+		{aRelease("1.0.0+web", "a", "dev"), aRelease("2.0.0+web", "b", "shop"), true},
+		{aRelease("1.0.0+web", "a", "dev"), aRelease("1.0.0", "a", "dev"), false},
+		{aRelease("1.0.0+web", "a", "dev"), aRelease("1.0.0+shop", "a", "dev"), false},
+		{aRelease("1.0.0", "a", "dev"), aRelease("2.0.0", "a", "shop"), true},
+		{aRelease("1.0.0", "a", "dev"), aRelease("2.0.0", "b", "dev"), false},
+		{aRelease("1.0.0", "a", "dev"), aRelease("2.0.0", "", "prod", "dev"), true},
+		{aRelease("1.0.0", "", "dev"), aRelease("2.0.0", "b", "shop"), false},
+		{aRelease("1.0.0", ""), aRelease("2.0.0", ""), true},
+		{aRelease("1.0.0", ""), aRelease("2.0.0", "a", "dev"), false},
+		{release.Release{Version: "1.0.0", PuppetEnvironment: "v1"}, aRelease("2.0.0", "a", "dev"), true},
 	} {
 		if got := c.a.Beside(c.b); got != c.want || c.b.Beside(c.a) != got {
 			t.Errorf("%+v and %+v: %t", c.a, c.b, got)

@@ -12,12 +12,6 @@ import (
 	"pulley/internal/model"
 )
 
-// Confirmation reads the confirmation of a request to retire the node; nil if there is none.
-func (s *Node) Confirmation(ctx context.Context, id agent.Identity) (*agent.Confirmation, error) {
-	c, _, err := etcd.Single[agent.Confirmation](ctx, s.db, s.db.Keys.Env(id.Environment).Retirement(id.Node))
-	return c, etcd.Wrap(err, "cannot read the confirmation of the retirement")
-}
-
 // confirm finds the requests to retire without a confirmation. It reads the host list again before it accuses: a
 // request may have ended after the first read.
 func (s *Fleet) confirm(ctx context.Context, ref model.Ref, f *FleetState) error {

@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -166,7 +167,7 @@ func TestSignaturePermitsRollback(t *testing.T) {
 		d := desires(t, st, dev)
 		var after agent.Target
 		if wish != "" {
-			r, err := st.Releases.Resolve(ctx, wish, store.Taker{})
+			r, err := st.Releases.Resolve(ctx, wish, release.Taker{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -125,7 +125,7 @@ func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duratio
 	if err != nil {
 		return st, "", err
 	}
-	document, err := a.Sign.document(ctx, trust.Current, record)
+	document, err := a.Sign.Document(ctx, trust.Current, record)
 	return st, document, err
 }
 

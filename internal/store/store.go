@@ -15,7 +15,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/agent/control"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
+	"pulley/internal/release"
 )
 
 // Types of package etcd that callers need.
@@ -52,10 +55,11 @@ var (
 type Store struct {
 	Cluster      *Cluster
 	Environments *Environments
-	Node         *Node
+	Node         *control.Node
 	Fleet        *Fleet
 	Targets      *Targets
-	Releases     *Releases
+	Releases     *release.Releases
+	Prunes       *Prunes
 	Access       *Access
 	Identities   *Identities
 	Tokens       *Tokens
@@ -87,13 +91,14 @@ func newStore(db *etcd.DB) *Store {
 	s := &Store{db: db}
 	s.Cluster = &Cluster{db}
 	s.Environments = &Environments{db}
-	s.Node = &Node{db}
-	s.Targets = &Targets{db}
+	s.Node = control.In(db)
+	s.Targets = &Targets{desired.In(db), db}
 	s.Tokens = &Tokens{db}
 	s.FirstBoots = &FirstBoots{db}
 	s.Notices = &Notices{db}
 	s.Fleet = &Fleet{db, s.Environments, s.Targets}
-	s.Releases = &Releases{db, s.Cluster, s.Targets}
+	s.Releases = release.In(db)
+	s.Prunes = &Prunes{db, s.Releases, s.Targets}
 	s.Access = &Access{db, s.Cluster, s.Environments}
 	s.Identities = &Identities{db, s.Access}
 	s.Joins = &Joins{db, s.Environments, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
@@ -119,11 +124,11 @@ type Cluster struct{ db *etcd.DB }
 // Environments stores the environments as their files describe them.
 type Environments struct{ db *etcd.DB }
 
-// Node is the node's side: it reads the node's input in a tick and writes the node's reports.
-type Node struct{ db *etcd.DB }
-
 // Targets stores the desired state: targets, their history, live data, and rollback permits.
-type Targets struct{ db *etcd.DB }
+type Targets struct {
+	*desired.Records
+	db *etcd.DB
+}
 
 // Tokens stores the join tokens.
 type Tokens struct{ db *etcd.DB }
@@ -148,11 +153,11 @@ type Campaigns struct {
 	fleet   *Fleet
 }
 
-// Releases stores releases of content and of pulley-agent, and prunes unneeded ones.
-type Releases struct {
-	db      *etcd.DB
-	cluster *Cluster
-	targets *Targets
+// Prunes deletes unneeded releases, content and data.
+type Prunes struct {
+	db       *etcd.DB
+	releases *release.Releases
+	targets  *Targets
 }
 
 // Access manages etcd's users and roles.

@@ -16,6 +16,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -57,12 +58,12 @@ var (
 	me  = store.Author{By: "ann", Why: "test", At: time.Now()}
 )
 
-func release(v, tree string) store.Release {
-	return store.Release{Version: v, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)[:64]}}
+func aRelease(v, tree string) release.Release {
+	return release.Release{Version: v, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)[:64]}}
 }
 
 // publish stores a release without a delta, as the first of its line.
-func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err error) {
+func publish(t *testing.T, st *store.Store, r release.Release) (created bool, err error) {
 	t.Helper()
 	p, err := st.Releases.BeginPublish(t.Context(), "ann")
 	if err != nil {
@@ -79,7 +80,7 @@ func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err 
 // published returns the target of an existing release.
 func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
 	t.Helper()
-	r := release(v, tree)
+	r := aRelease(v, tree)
 	if _, err := publish(t, st, r); err != nil {
 		t.Fatal(err)
 	}
@@ -185,17 +186,17 @@ func TestReleasesNeverChange(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
-	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || !created {
+	if created, err := publish(t, st, aRelease("1.0.0", "a")); err != nil || !created {
 		t.Fatal(created, err)
 	}
-	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || created {
+	if created, err := publish(t, st, aRelease("1.0.0", "a")); err != nil || created {
 		t.Errorf("the same tree again: created %v, %v", created, err)
 	}
-	if _, err := publish(t, st, release("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") || !strings.Contains(err.Error(), "or as 1.0.0+NAME") {
+	if _, err := publish(t, st, aRelease("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") || !strings.Contains(err.Error(), "or as 1.0.0+NAME") {
 		t.Errorf("another tree: %v", err)
 	}
 	for _, v := range []string{"1.10.0", "1.2.0", "1.2.0-rc1", "2.0.0"} {
-		if _, err := publish(t, st, release(v, "c")); err != nil {
+		if _, err := publish(t, st, aRelease(v, "c")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,16 +212,16 @@ func TestReleasesNeverChange(t *testing.T) {
 		t.Errorf("order is %s", got)
 	}
 	for wish, want := range map[string]string{"~> 1.2": "1.10.0", "~> 1.2.0": "1.2.0", ">= 1, < 2": "1.10.0", "2.0.0": "2.0.0"} {
-		if r, err := st.Releases.Resolve(ctx, wish, store.Taker{}); err != nil || r.Version != want {
+		if r, err := st.Releases.Resolve(ctx, wish, release.Taker{}); err != nil || r.Version != want {
 			t.Errorf("%q resolves to %q (%v), want %s", wish, r.Version, err, want)
 		}
 	}
 	for _, wish := range []string{"3.0.0", "~> 4", "newest", ""} {
-		if _, err := st.Releases.Resolve(ctx, wish, store.Taker{}); err == nil {
+		if _, err := st.Releases.Resolve(ctx, wish, release.Taker{}); err == nil {
 			t.Errorf("%q resolved", wish)
 		}
 	}
-	if _, err := publish(t, st, release("latest", "c")); err == nil {
+	if _, err := publish(t, st, aRelease("latest", "c")); err == nil {
 		t.Error("a release named latest was published")
 	}
 }
@@ -228,16 +229,16 @@ func TestReleasesNeverChange(t *testing.T) {
 // A preview shows what a promotion of the same version would take: in a named repository's environment, that of this repository.
 func TestVersionWithoutRepositoryIsTheTakersOwn(t *testing.T) {
 	t.Parallel()
-	st, shop := open(t, shared.Keyspace(t), ""), store.Taker{Environment: "dev", Has: []store.Release{{Version: "1.4.0+shop"}}}
+	st, shop := open(t, shared.Keyspace(t), ""), release.Taker{Environment: "dev", Has: []release.Release{{Version: "1.4.0+shop"}}}
 	for _, v := range []string{"1.5.0", "1.5.0+shop", "1.6.0"} {
-		if _, err := publish(t, st, release(v, "tree of "+v)); err != nil {
+		if _, err := publish(t, st, aRelease(v, "tree of "+v)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	shows, foreign := shop, shop
 	shows.Shows, foreign.Foreign = true, true
 	for _, c := range []struct {
-		by         store.Taker
+		by         release.Taker
 		wish, want string
 	}{
 		{shop, "1.5.0", "1.5.0+shop"},

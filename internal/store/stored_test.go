@@ -9,8 +9,10 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 )
@@ -18,8 +20,8 @@ import (
 // stored is the type of the value at each row of the table of keys. It is nil for bytes, and for keys of which only
 // the revision counts.
 var stored = map[string]any{
-	"releases/<version>":      Release{},
-	"withdrawn/<version>":     Withdrawal{},
+	"releases/<version>":      release.Release{},
+	"withdrawn/<version>":     release.Withdrawal{},
 	"content/<sha256>":        nil,
 	"deltas/<line>/<seq>":     nil,
 	"publishing/<id>":         etcd.LockHolder{},
@@ -48,7 +50,7 @@ var stored = map[string]any{
 	"environments/<env>/hosts/nodes/<node>":                agent.Host{},
 	"environments/<env>/hosts/exports/<node>":              agent.Export{},
 	"environments/<env>/holds/{all,roles/R,nodes/N}":       agent.Hold{},
-	"environments/<env>/agent":                             AgentWish{},
+	"environments/<env>/agent":                             desired.AgentWish{},
 	"environments/<env>/machines/<node>":                   booked{},
 	"environments/<env>/applying":                          etcd.LockHolder{},
 	"environments/<env>/acts/<id>":                         machines.Act{},
@@ -60,7 +62,7 @@ var stored = map[string]any{
 	"runs/<env>/<node>/<id>":                               agent.Run{},
 	"facts/<env>/<node>":                                   nil,
 	"runs/<env>/<node>/preview":                            agent.Preview{},
-	"agents/<version>":                                     AgentRelease{},
+	"agents/<version>":                                     release.AgentRelease{},
 	"tokens/nodes/<id>":                                    Token{},
 	"tokens/operators/<id>":                                Token{},
 	"identities/<env>/<node>":                              Identity{},

@@ -14,8 +14,10 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 )
 
@@ -98,9 +100,9 @@ func (c Change) Scope() etcd.Scope { return etcd.Scope{Role: c.Role, Node: c.Nod
 type Author struct {
 	By, Why string
 	At      time.Time
-	Sign    Sign   // with their key; nil: unsigned
-	Ends    string // the staged rollout that the change ends
-	Aborts  bool   // the change ends any staged rollout
+	Sign    release.Sign // with their key; nil: unsigned
+	Ends    string       // the staged rollout that the change ends
+	Aborts  bool         // the change ends any staged rollout
 }
 
 // Desires is all targets of an environment, at one revision.
@@ -113,10 +115,10 @@ type Desires struct {
 	Damaged  []string // keys of unknown meaning, with the reason
 
 	Job       *agent.LiveJob         // that lets nodes wait; nil: none
-	Agents    AgentWish              // desired versions of the agent
+	Agents    desired.AgentWish      // desired versions of the agent
 	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
 
-	demands      demands
+	demands      desired.Demands
 	gateRevision int64
 	revisions    map[string]int64 // of each target's key
 }
@@ -159,7 +161,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 		}
 	}
 	for _, kv := range resp.Responses[3].GetResponseRange().Kvs {
-		d.revisions[k.AgentChoice()], d.Agents = kv.ModRevision, wishOf(kv)
+		d.revisions[k.AgentChoice()], d.Agents = kv.ModRevision, desired.WishOf(kv)
 	}
 	for _, kv := range resp.Responses[4].GetResponseRange().Kvs {
 		if err := etcd.Into(&d.Job)(kv); err != nil {
@@ -174,7 +176,7 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	if err != nil {
 		return Desires{}, etcd.Wrap(uncompacted(err), "cannot read the targets of %s", env)
 	}
-	d.demands = demandsOf(resp.Responses[2].GetResponseRange().Kvs)
+	d.demands = desired.DemandsOf(resp.Responses[2].GetResponseRange().Kvs)
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
 		d.revisions[k.Statement()] = kv.ModRevision
 		if st, err := trust.ParseStatement(kv.Value); err == nil && st.Environment == env {

@@ -10,10 +10,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/machines"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 )
@@ -69,7 +71,7 @@ func (s *Fleet) Unreadable(ctx context.Context, ref model.Ref) (all []Unreadable
 			}
 			return err
 		},
-		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[AgentWish],
+		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[desired.AgentWish],
 		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning], k.Former(): decodes[Former],
 	} {
 		known[key] = true
@@ -214,7 +216,7 @@ const fewStrange = 5
 // unreadableOfNone lists the keys of no environment that this program cannot read. It does not decode content and deltas, whose bytes
 // `pulley releases verify` checks.
 func (s *Fleet) unreadableOfNone(ctx context.Context, _ model.Ref) (all []Unreadable, err error) {
-	k, releases, tokens := s.db.Keys, &Releases{db: s.db}, &Tokens{s.db}
+	k, releases, tokens := s.db.Keys, release.In(s.db), &Tokens{s.db}
 	token := func(_ string, kv *etcd.KV) error {
 		_, err := tokens.decodeToken(kv)
 		return err
@@ -224,18 +226,18 @@ func (s *Fleet) unreadableOfNone(ctx context.Context, _ model.Ref) (all []Unread
 		read func(rest string, kv *etcd.KV) error
 	}{
 		{k.Releases(), func(_ string, kv *etcd.KV) error {
-			_, err := releases.decodeRelease(kv)
+			_, err := releases.DecodeRelease(kv)
 			return err
 		}},
 		{k.AgentReleases(), func(_ string, kv *etcd.KV) error {
-			_, err := releases.decodeAgent(kv)
+			_, err := releases.DecodeAgent(kv)
 			return err
 		}},
 		{k.Installation(), func(_ string, kv *etcd.KV) error {
 			_, err := installationID(kv)
 			return err
 		}},
-		{k.Withdrawals(), valued[Withdrawal]}, {k.NodeTokens(), token}, {k.OperatorTokens(), token}, {k.Operators(), valued[OperatorIdentity]},
+		{k.Withdrawals(), valued[release.Withdrawal]}, {k.NodeTokens(), token}, {k.OperatorTokens(), token}, {k.Operators(), valued[OperatorIdentity]},
 		{k.Notices(), valued[Notice]}, {k.Disk(), valued[Disk]}, {k.Backup(), valued[Backup]}, {k.Publishings(), valued[LockHolder]}, {k.Pruning(), valued[LockHolder]},
 		{k.Certificate(""), valued[LockHolder]}, {k.AllDestroyed(), valued[Destruction]},
 	} {

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
-	"pulley/internal/store"
 )
 
 func (b *member) registerLeft(ctx context.Context) (string, error) {
@@ -20,7 +20,7 @@ func (b *member) registerLeft(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s, err := store.Open(c.Store)
+	s, err := control.Open(c.Store)
 	if err != nil {
 		return "", err
 	}
@@ -65,11 +65,11 @@ func (b *member) register(ctx context.Context) error {
 		}
 		return passingJoin(err)
 	}
-	s, err := store.Open(c.Store)
+	s, err := control.Open(c.Store)
 	if err != nil {
 		return err
 	}
-	err = s.Fleet.Register(ctx, c.Identity.Environment, b.host(c))
+	err = s.Node.Register(ctx, c.Identity.Environment, b.host(c))
 	return passingStore(errors.Join(err, s.Close()))
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/agent/node"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/atomicfile"
@@ -23,7 +24,6 @@ import (
 	"pulley/internal/join"
 	"pulley/internal/puppet"
 	"pulley/internal/puppet/settings"
-	"pulley/internal/store"
 )
 
 // server provisions a machine into an existing Puppet server, if the promoted release names an environment of one. Its settings
@@ -62,11 +62,11 @@ func (b *server) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := store.Open(c.Store)
+	s, err := control.Open(c.Store)
 	if err != nil {
 		return err
 	}
-	has, err := s.Environments.HasPuppetServers(ctx, c.Identity.Environment)
+	has, err := s.Node.HasPuppetServers(ctx, c.Identity.Environment)
 	if err = passingStore(errors.Join(err, s.Close())); err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (b *server) publishFacts(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	s, err := store.Open(n.Config.Store)
+	s, err := control.Open(n.Config.Store)
 	if err == nil {
 		err = errors.Join(s.Node.PublishFacts(ctx, job.Identity, facts), s.Close())
 	}

@@ -18,7 +18,7 @@ import (
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/pki"
-	"pulley/internal/puppetserver"
+	"pulley/internal/puppetserver/requests"
 )
 
 // sslFiles are the files of one certname in the ssldir of the machine's own Puppet.
@@ -170,7 +170,7 @@ func (b *server) getCertificate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		csr, err := puppetserver.NewCSR(key, files.certname, answer.Extensions)
+		csr, err := requests.New(key, files.certname, answer.Extensions)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -97,7 +98,7 @@ func (n node) update(ctx context.Context, version string) error {
 
 // approach is etcd, with the one delta that came with the record.
 type approach struct {
-	*store.Releases
+	*release.Releases
 	line  string
 	seq   int64
 	delta []byte

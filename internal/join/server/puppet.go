@@ -18,6 +18,7 @@ import (
 	"pulley/internal/puppetserver"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
+	"pulley/internal/puppetserver/requests"
 )
 
 // puppet gives a node its certificate at the CA of its Puppet servers. A repeated request gets the same certificate: by its key,
@@ -97,7 +98,7 @@ type puppetNode struct {
 func (d *Server) puppetNode(ref model.Ref, spec *environments.Environment, node, role string, say []any) (puppetNode, error) {
 	p := puppetNode{d, ref, node, &spec.Puppet, model.Certname(node), spec.ExtensionsOf(node, role), say}
 	for name := range p.extensions {
-		if _, err := puppetserver.ExtensionOID(name); err != nil {
+		if _, err := requests.OID(name); err != nil {
 			return p, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
@@ -155,7 +156,7 @@ func (e answerError) ExitStatus() int { return e.status }
 
 // AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run. A node
 // that refuses, and a failed run, are errors.
-func AwaitAnswer(ctx context.Context, s *store.Node, ref model.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
+func AwaitAnswer(ctx context.Context, s *control.Node, ref model.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(answerPoll)

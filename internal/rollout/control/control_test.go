@@ -18,7 +18,9 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
+	"pulley/internal/desired"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -81,7 +83,7 @@ func begin(t *testing.T, nodes int) *fleet {
 
 func (f *fleet) publish(version string, tree int) agent.Target {
 	f.t.Helper()
-	r := store.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", tree)}}
+	r := release.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", tree)}}
 	p, err := f.s.Releases.BeginPublish(f.t.Context(), "ann")
 	if err != nil {
 		f.t.Fatal(err)
@@ -248,7 +250,7 @@ func TestRolloutCompletes(t *testing.T) {
 	if _, err := f.s.Campaigns.Start(t.Context(), dev, f.desires(), plan, author()); !errors.Is(err, store.ErrCampaign) {
 		t.Errorf("a second rollout: %v", err)
 	}
-	if err := f.s.Fleet.PutAgentWish(t.Context(), dev, store.AgentWish{}, 0); !errors.Is(err, store.ErrCampaign) {
+	if err := f.s.Fleet.PutAgentWish(t.Context(), dev, desired.AgentWish{}, 0); !errors.Is(err, store.ErrCampaign) {
 		t.Errorf("another agent during the rollout: %v", err)
 	}
 	f.run(8, 2)

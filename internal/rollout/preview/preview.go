@@ -16,6 +16,7 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/store"
 )
 
@@ -99,7 +100,7 @@ func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (age
 		if err != nil {
 			return t, err
 		}
-		_, exact := store.ParseVersion(q.Release)
+		_, exact := release.ParseVersion(q.Release)
 		taker, err := s.Releases.Taker(ctx, ref, false, d.Default.Release)
 		if err != nil {
 			return t, err

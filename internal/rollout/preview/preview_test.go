@@ -18,6 +18,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -148,7 +149,7 @@ func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, model.Ref
 	if err = errors.Join(err, beginErr); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Releases.Put(ctx, p, store.Release{Version: "1.5.0", Content: content.Record{Tree: strings.Repeat("a", 64)}}, nil, nil); err != nil {
+	if _, err := s.Releases.Put(ctx, p, release.Release{Version: "1.5.0", Content: content.Record{Tree: strings.Repeat("a", 64)}}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Close(); err != nil {

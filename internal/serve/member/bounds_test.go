@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"pulley/agent"
+	"pulley/agent/control"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
 	"pulley/internal/store"
@@ -153,7 +154,7 @@ func TestNodeWatchesOneKey(t *testing.T) {
 	of.Cert = identity(t, s.Certificates, name)
 	of.Key = of.Cert
 	node, who := connect(t, of).Node, agent.Identity{Environment: "dev", Node: "controller1"}
-	if err := node.WatchOrders(t.Context(), agent.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, store.ErrWatchRefused) {
+	if err := node.WatchOrders(t.Context(), agent.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, control.ErrWatchRefused) {
 		t.Errorf("a watch of the orders in another environment: %v", err)
 	}
 	if calls.Swap(0) != 1 {
@@ -185,7 +186,7 @@ func TestNodeWatchesOneKey(t *testing.T) {
 	if calls.Load() != 0 {
 		t.Errorf("%d calls of a daemon were refused", calls.Load())
 	}
-	if err := node.WatchOrders(t.Context(), who, func() {}); err == nil || errors.Is(err, store.ErrWatchRefused) || calls.Load() != 1 {
+	if err := node.WatchOrders(t.Context(), who, func() {}); err == nil || errors.Is(err, control.ErrWatchRefused) || calls.Load() != 1 {
 		t.Errorf("watch %d is open, after %d refusals: %v", watchesOfNode+1, calls.Load(), err)
 	}
 	end[0]()

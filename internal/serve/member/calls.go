@@ -24,6 +24,7 @@ import (
 
 	"pulley/internal/etcd"
 	"pulley/internal/pki"
+	"pulley/internal/release"
 	"pulley/internal/store"
 )
 
@@ -315,7 +316,7 @@ func (b *bounds) mayWrite(user string, r *request, now time.Time) bool {
 // no bytes. What the user may not read is not measured, because etcd refuses it.
 func (b *bounds) measure(ctx context.Context, c caller, r *request) (size int64, err error) {
 	if !r.ranges && len(r.reads) <= pointsUnread {
-		return int64(len(r.reads)) * store.MaxValueBytes, nil
+		return int64(len(r.reads)) * release.MaxValueBytes, nil
 	}
 	users, kv := b.users.Load(), b.kv.Load()
 	if users == nil || kv == nil {

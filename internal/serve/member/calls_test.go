@@ -32,6 +32,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"pulley/internal/pki"
+	"pulley/internal/release"
 	"pulley/internal/store"
 )
 
@@ -52,7 +53,7 @@ func stolen(t *testing.T) (s *Secured, node, viewer *clientv3.Client, refused *a
 		t.Fatal(err)
 	}
 	serve := rawClient(t, s.Connection)
-	value := make([]byte, store.MaxValueBytes) // which nothing compresses
+	value := make([]byte, release.MaxValueBytes) // which nothing compresses
 	_, _ = rand.NewChaCha8([32]byte{}).Read(value)
 	for n := range 48 {
 		if _, err := serve.Put(t.Context(), fmt.Sprintf("/pulley/v1/content/%02d", n), string(value)); err != nil {
@@ -539,7 +540,7 @@ func TestSlowReadersGiveWay(t *testing.T) {
 				}
 				for i := range 40 { // at any moment of a minute
 					<-time.After(1370 * time.Millisecond)
-					all.Go(func() { honest(node("web", i), pointsUnread*store.MaxValueBytes) })
+					all.Go(func() { honest(node("web", i), pointsUnread*release.MaxValueBytes) })
 					at := time.Now()
 					if honest("pulley/operator/ann/0123456789abcdef", readByOperator); time.Since(at) > 0 {
 						t.Errorf("an operator waits for %s", time.Since(at))

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"pulley/agent/control"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // watchCall is the only call of a node that stays open: its daemon watches the key with its orders. A daemon has one, and for a while
@@ -59,7 +59,7 @@ func (b *bounds) watch(srv any, s grpc.ServerStream, handler grpc.StreamHandler)
 		return false, status.Error(codes.ResourceExhausted, "etcdserver: too many requests")
 	}
 	defer b.closes(user)
-	return false, handler(srv, &nodeWatch{ServerStream: s, key: store.OrdersKey(name.Prefix, name.Environment, name.Subject), refused: refused})
+	return false, handler(srv, &nodeWatch{ServerStream: s, key: control.OrdersKey(name.Prefix, name.Environment, name.Subject), refused: refused})
 }
 
 func (b *bounds) opens(user string) bool {

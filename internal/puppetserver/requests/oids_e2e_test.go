@@ -1,6 +1,6 @@
 //go:build e2e
 
-package puppetserver
+package requests
 
 import (
 	"os"

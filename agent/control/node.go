@@ -1,7 +1,8 @@
-package store
+package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,10 +10,44 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 var _ agent.Control = (*Node)(nil)
+
+// Node is the node's side: it reads the node's input in a tick and writes the node's reports.
+type Node struct{ db *etcd.DB }
+
+// In returns the node's side of a keyspace.
+func In(db *etcd.DB) *Node { return &Node{db} }
+
+// RequiresSignatures reports whether an environment demands signed targets of its nodes. It reads only this value: a
+// node understands environments of later versions. An environment that is unreadable demands nothing.
+func (s *Node) RequiresSignatures(ctx context.Context, env string) (bool, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
+	if err != nil {
+		return false, etcd.Wrap(err, "cannot read environment %s", env)
+	}
+	d := desired.DemandsOf(resp.Kvs)
+	return d.Signatures == model.SignaturesRequired || d.Statement != 0, nil
+}
+
+// HasPuppetServers reports whether an environment names existing Puppet servers. Like RequiresSignatures, it reads only that.
+func (s *Node) HasPuppetServers(ctx context.Context, env string) (bool, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec())
+	if err != nil || len(resp.Kvs) == 0 {
+		return false, etcd.Wrap(err, "cannot read environment %s", env)
+	}
+	var of struct {
+		Puppet struct {
+			Servers map[string]json.RawMessage `json:"servers"`
+		} `json:"puppet"`
+	}
+	_ = json.Unmarshal(resp.Kvs[0].Value, &of) // operators see that it is unreadable
+	return len(of.Puppet.Servers) > 0, nil
+}
 
 // Desire reads all input of a node: fourteen point keys in one transaction, at one revision.
 func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
@@ -38,7 +73,7 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 			return nil
 		}},
 		etcd.Point{Key: k.AgentChoice(), Read: func(kv *etcd.KV) error {
-			d.Agent = wishOf(kv).For(id.Role, id.Node)
+			d.Agent = desired.WishOf(kv).For(id.Role, id.Node)
 			return nil
 		}},
 		etcd.Point{Key: k.HostsHead()}, // nodes write it: its value must not make every tick large
@@ -64,19 +99,13 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 // Hosts reads the host list with the exports of its nodes. It leaves out unreadable entries, and counts them. An unreadable
 // export is none.
 func (s *Node) Hosts(ctx context.Context, id agent.Identity) (hosts map[string]agent.Host, exports map[string]agent.Export, unreadable int, err error) {
-	hosts, exports, damaged, err := listed(ctx, s.db, s.db.Keys.Env(id.Environment))
+	hosts, exports, damaged, err := desired.Listed(ctx, s.db, s.db.Keys.Env(id.Environment))
 	return hosts, exports, len(damaged), etcd.Wrap(err, "cannot read the host list")
 }
 
-func listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]agent.Host, exports map[string]agent.Export, damaged []string, err error) {
-	if hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, db, k.Hosts()); err == nil {
-		exports = map[string]agent.Export{}
-		_, err = etcd.Collect(ctx, db, k.Exports(), func(rest string, e agent.Export, revision int64) {
-			e.Revision = revision
-			exports[etcd.Unescape(rest)] = e
-		})
-	}
-	return hosts, exports, damaged, err
+// Register adds the node to the host list, as desired.Register does.
+func (s *Node) Register(ctx context.Context, env string, h agent.Host) error {
+	return desired.Register(ctx, s.db, env, h)
 }
 
 // OrdersKey is the key with the orders to a node, which its daemon watches. prefix is that of Config.
@@ -105,7 +134,7 @@ func (s *Node) WatchOrders(ctx context.Context, id agent.Identity, each func()) 
 			}
 		}
 	}
-	return watchEnd(ctx.Err())
+	return etcd.WatchEnd(ctx.Err())
 }
 
 // Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns
@@ -182,4 +211,24 @@ func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
 		}
 	}
 	return etcd.Wrap(err, "cannot write the node's own status")
+}
+
+// AnswerPreview writes a node's answer to its preview order in d, or deletes its last one. Only the node writes this key.
+func (s *Node) AnswerPreview(ctx context.Context, id agent.Identity, d agent.Desired, answer []byte) error {
+	k := s.db.Keys.Env(id.Environment)
+	if answer == nil {
+		return s.db.Commit(ctx, etcd.If().Delete(k.Preview(id.Node)))
+	}
+	b := etcd.If(etcd.Same(k.PreviewOrder(id.Node), d.Ordered)).Op(clientv3.OpPut(k.Preview(id.Node), string(answer)))
+	err := s.db.Commit(ctx, b)
+	if errors.Is(err, etcd.ErrConflict) {
+		return agent.ErrChanged
+	}
+	return err
+}
+
+// Confirmation reads the confirmation of a request to retire the node; nil if there is none.
+func (s *Node) Confirmation(ctx context.Context, id agent.Identity) (*agent.Confirmation, error) {
+	c, _, err := etcd.Single[agent.Confirmation](ctx, s.db, s.db.Keys.Env(id.Environment).Retirement(id.Node))
+	return c, etcd.Wrap(err, "cannot read the confirmation of the retirement")
 }

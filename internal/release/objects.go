@@ -1,4 +1,4 @@
-package store
+package release
 
 import (
 	"context"
@@ -25,6 +25,16 @@ const (
 
 var _ content.Source = (*Releases)(nil)
 
+// contentTimeout bounds one read of content. Half a megabyte arrives in that time over a very slow link. All other
+// reads are small.
+const contentTimeout = 45 * time.Second
+
+// DeltaKey names a delta: its line and its target position.
+type DeltaKey struct {
+	Line string `json:"line"`
+	Seq  int64  `json:"seq"`
+}
+
 // Object reads immutable bytes by their hash. A serializable read is enough: a member's value under a hash is right,
 // and the reader verifies it. A member that lags may lack the value. Object therefore repeats a read without a result
 // as a read of the cluster.
@@ -41,10 +51,6 @@ func (s *Releases) Object(ctx context.Context, hash string) ([]byte, error) {
 	}
 	return resp.Kvs[0].Value, nil
 }
-
-// contentTimeout bounds one read of content. Half a megabyte arrives in that time over a very slow link. All other
-// reads are small.
-const contentTimeout = 45 * time.Second
 
 func (s *Releases) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(s.db.Timeout, contentTimeout))
@@ -110,21 +116,15 @@ func (s *Releases) deltas(ctx context.Context, line string, from, to, limit int6
 	return nil, fmt.Errorf("there is none to position %d: %w in etcd", from, etcd.ErrNotFound)
 }
 
-// DeltaKey names a delta: its line and its target position.
-type DeltaKey struct {
-	Line string `json:"line"`
-	Seq  int64  `json:"seq"`
-}
-
-// deltaKeys lists the taken positions of all lines, by line and position.
-func (s *Releases) deltaKeys(ctx context.Context) ([]DeltaKey, error) {
+// DeltaKeys lists the taken positions of all lines, by line and position.
+func (s *Releases) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	var all []DeltaKey
 	err := s.db.Scan(ctx, s.db.Keys.Deltas(), func(rest string, kv *etcd.KV) error {
 		line, position, _ := strings.Cut(rest, "/")
 		seq, err := strconv.ParseInt(position, 10, 64)
 		k := DeltaKey{Line: etcd.Unescape(line), Seq: seq}
 		if err != nil || s.db.Keys.Delta(k.Line, k.Seq) != string(kv.Key) {
-			return notOurs(kv)
+			return etcd.NotOurs(kv)
 		}
 		all = append(all, k)
 		return nil
@@ -140,13 +140,9 @@ func (s *Releases) Objects(ctx context.Context, each func(hash string) error) er
 	err := s.db.Scan(ctx, s.db.Keys.Objects(), func(rest string, kv *etcd.KV) error {
 		hash := etcd.Unescape(rest)
 		if s.db.Keys.Object(hash) != string(kv.Key) {
-			return notOurs(kv)
+			return etcd.NotOurs(kv)
 		}
 		return each(hash)
 	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
 	return etcd.Wrap(err, "cannot list objects")
-}
-
-func notOurs(kv *etcd.KV) error {
-	return &etcd.UnreadableError{Key: string(kv.Key), Problem: "it is not a key of pulley's"}
 }

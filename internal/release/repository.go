@@ -1,4 +1,4 @@
-package store
+package release
 
 import (
 	"cmp"
@@ -52,24 +52,6 @@ type Taker struct {
 	Shows       bool      // it takes nothing, and may be shown any release; a version without a repository is of its own, as for a promotion
 }
 
-// Taker returns an environment with its releases in some targets. A release that is lost or unreadable does not count.
-func (s *Releases) Taker(ctx context.Context, ref model.Ref, foreign bool, has ...string) (Taker, error) {
-	t := Taker{Environment: ref.Environment, Foreign: foreign}
-	for _, version := range has {
-		if version == "" {
-			continue
-		}
-		r, err := s.Get(ctx, version)
-		switch {
-		case err == nil:
-			t.Has = append(t.Has, r.Release)
-		case !errors.Is(err, etcd.ErrNotFound) && !errors.As(err, new(*etcd.UnreadableError)):
-			return t, err
-		}
-	}
-	return t, nil
-}
-
 // refuses returns why a release is of another repository, or "". A repository that got the environment's file later is the same.
 func (t Taker) refuses(r Release) string {
 	owns := slices.Contains(r.Environments, t.Environment)
@@ -102,3 +84,21 @@ func (t Taker) named(version string) string {
 }
 
 const foreignHint = "\nto let %s take releases of that repository, give --foreign"
+
+// Taker returns an environment with its releases in some targets. A release that is lost or unreadable does not count.
+func (s *Releases) Taker(ctx context.Context, ref model.Ref, foreign bool, has ...string) (Taker, error) {
+	t := Taker{Environment: ref.Environment, Foreign: foreign}
+	for _, version := range has {
+		if version == "" {
+			continue
+		}
+		r, err := s.Get(ctx, version)
+		switch {
+		case err == nil:
+			t.Has = append(t.Has, r.Release)
+		case !errors.Is(err, etcd.ErrNotFound) && !errors.As(err, new(*etcd.UnreadableError)):
+			return t, err
+		}
+	}
+	return t, nil
+}

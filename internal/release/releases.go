@@ -1,4 +1,6 @@
-package store
+// Package release stores releases of content and of pulley-agent in etcd: their records as signed documents, and their bytes by hash.
+// It returns documents unchanged, with unverified signatures: package trust verifies them. It must never read a target.
+package release
 
 import (
 	"cmp"
@@ -18,6 +20,12 @@ import (
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 )
+
+// Releases stores releases of content and of pulley-agent.
+type Releases struct{ db *etcd.DB }
+
+// In returns the releases of a keyspace.
+func In(db *etcd.DB) *Releases { return &Releases{db} }
 
 // Release is the record of a published release. It never changes.
 type Release struct {
@@ -63,8 +71,8 @@ type SignedRelease struct {
 // Sign makes armored signatures over a record, for one namespace.
 type Sign func(ctx context.Context, ns trust.Namespace, record []byte) (signatures []byte, err error)
 
-// document joins a record and its signature. Without sign the record stays unsigned.
-func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte) (string, error) {
+// Document joins a record and its signature. Without sign the record stays unsigned.
+func (sign Sign) Document(ctx context.Context, ns trust.Namespace, record []byte) (string, error) {
 	var signatures []byte
 	if sign != nil {
 		var err error
@@ -73,6 +81,87 @@ func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte
 		}
 	}
 	return string(trust.Join(record, signatures)), nil
+}
+
+// same returns an error if a release of the same version has another tree.
+func (r Release) same(other Release) error {
+	if r.Content.Tree == other.Content.Tree {
+		return nil
+	}
+	remedy := "a release never changes: publish this one under a new version"
+	switch {
+	case !r.Beside(other):
+		remedy = fmt.Sprintf("it is of another repository (%s): give this repository a name and versions of its own, as in --version %s+NAME", cmp.Or(r.Origin(), "no environments"), other.Version)
+	case other.Repository() == "" && (r.FirstCommit == "" || other.FirstCommit == ""): // names of environments alone prove little
+		remedy += fmt.Sprintf(", or as %s+NAME if it is of another repository", other.Version)
+	}
+	return fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n%s", r.Content.Tree, other.Content.Tree, remedy)
+}
+
+// UnreadableReleases contains the unreadable records of a list of releases or agents, each an *UnreadableError.
+type UnreadableReleases struct {
+	Versions []string // by their keys
+	Errors   []error
+}
+
+func (e *UnreadableReleases) Error() string {
+	return "cannot list all releases: " + strings.ReplaceAll(errors.Join(e.Errors...).Error(), "\n", "; ")
+}
+
+func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
+
+// Target returns the release as part of a target.
+func (r Release) Target() agent.Target {
+	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
+}
+
+// CompareVersions orders two versions like hashicorp/go-version. It orders any other string by its bytes.
+func CompareVersions(a, b string) int {
+	va, errA := ParseVersion(a)
+	vb, errB := ParseVersion(b)
+	if errA != nil || errB != nil {
+		return strings.Compare(a, b)
+	}
+	return va.Compare(vb)
+}
+
+// Withdrawal is an operator's decision that no node takes a release from now on. Rollbacks to it stay possible.
+type Withdrawal struct {
+	By  string      `json:"by"`
+	Why agent.Prose `json:"why,omitempty"`
+	At  time.Time   `json:"at"`
+}
+
+// canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE][+REPOSITORY], where the repository is what https://semver.org calls
+// build metadata: it has no rank. Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
+var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+
+const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
+
+// ParseVersion parses a release's version as hashicorp/go-version orders it. A version over 64 bytes or not in
+// canonical spelling is an error.
+func ParseVersion(v string) (*version.Version, error) {
+	if len(v) > 64 {
+		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
+	}
+	parsed, err := version.NewVersion(v)
+	if err == nil && canonical.MatchString(v) {
+		return parsed, nil
+	}
+	hint := ""
+	if err == nil && len(parsed.Segments()) == 3 {
+		meant := parsed.Core().String()
+		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
+			meant += "-" + pre
+		}
+		if name := parsed.Metadata(); name != "" {
+			meant += "+" + name
+		}
+		if canonical.MatchString(meant) {
+			hint = "\ndid you mean " + meant + "?"
+		}
+	}
+	return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1%s", v, hint)
 }
 
 // Put publishes a record whose objects are already stored, and the delta that leads to it (nil for none). It writes
@@ -101,7 +190,7 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 		return false, fmt.Errorf("cannot publish %s: %w", r.Version, err)
 	}
 	created, err = s.publish(ctx, p, b, s.db.Keys.Release(r.Version), trust.Release, r, sign, func(kv *etcd.KV) error {
-		have, err := s.decodeRelease(kv)
+		have, err := s.DecodeRelease(kv)
 		if err == nil {
 			err = have.same(r)
 		}
@@ -153,21 +242,6 @@ func (s *Releases) Published(ctx context.Context, r Release) (bool, error) {
 	return err == nil, etcd.Wrap(err, "cannot publish %s", r.Version)
 }
 
-// same returns an error if a release of the same version has another tree.
-func (r Release) same(other Release) error {
-	if r.Content.Tree == other.Content.Tree {
-		return nil
-	}
-	remedy := "a release never changes: publish this one under a new version"
-	switch {
-	case !r.Beside(other):
-		remedy = fmt.Sprintf("it is of another repository (%s): give this repository a name and versions of its own, as in --version %s+NAME", cmp.Or(r.Origin(), "no environments"), other.Version)
-	case other.Repository() == "" && (r.FirstCommit == "" || other.FirstCommit == ""): // names of environments alone prove little
-		remedy += fmt.Sprintf(", or as %s+NAME if it is of another repository", other.Version)
-	}
-	return fmt.Errorf("it is published already, with another tree (%.12s, not %.12s)\n%s", r.Content.Tree, other.Content.Tree, remedy)
-}
-
 // publish adds a signed record at a key to a batch, and commits it while p is held. It does nothing if there is a
 // record: published then judges that one. ErrConflict means that another guard of the batch failed.
 func (s *Releases) publish(
@@ -184,7 +258,7 @@ func (s *Releases) publish(
 	if err != nil {
 		return false, err
 	}
-	document, err := sign.document(ctx, ns, []byte(text))
+	document, err := sign.Document(ctx, ns, []byte(text))
 	if err != nil {
 		return false, err
 	}
@@ -214,8 +288,8 @@ func (s *Releases) publish(
 	return false, etcd.ErrConflict
 }
 
-// decodeRelease reads a release's document. A record that was copied from another version's key is unreadable.
-func (s *Releases) decodeRelease(kv *etcd.KV) (SignedRelease, error) {
+// DecodeRelease reads a release's document. A record that was copied from another version's key is unreadable.
+func (s *Releases) DecodeRelease(kv *etcd.KV) (SignedRelease, error) {
 	key, r := string(kv.Key), SignedRelease{Revision: kv.ModRevision}
 	r.Record, r.Signatures = trust.Split(kv.Value)
 	err := etcd.Decode(key, r.Record, &r.Release)
@@ -231,18 +305,6 @@ func (s *Releases) decodeRelease(kv *etcd.KV) (SignedRelease, error) {
 	}
 	return r, nil
 }
-
-// UnreadableReleases contains the unreadable records of a list of releases or agents, each an *UnreadableError.
-type UnreadableReleases struct {
-	Versions []string // by their keys
-	Errors   []error
-}
-
-func (e *UnreadableReleases) Error() string {
-	return "cannot list all releases: " + strings.ReplaceAll(errors.Join(e.Errors...).Error(), "\n", "; ")
-}
-
-func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
 
 // Get reads one release. It returns ErrNotFound if the version does not exist.
 func (s *Releases) Get(ctx context.Context, v string) (SignedRelease, error) {
@@ -267,7 +329,7 @@ func (s *Releases) GetWithDelta(ctx context.Context, v, line string, seq int64) 
 	if len(kvs) == 0 {
 		return SignedRelease{}, nil, fmt.Errorf("cannot find release %s: %w\n`pulley releases` lists what is published", v, etcd.ErrNotFound)
 	}
-	if r, err = s.decodeRelease(kvs[0]); err != nil {
+	if r, err = s.DecodeRelease(kvs[0]); err != nil {
 		return SignedRelease{}, nil, err
 	}
 	if line != "" {
@@ -284,7 +346,7 @@ func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
 	var unreadable UnreadableReleases
 	err := s.db.Scan(ctx, s.db.Keys.Releases(), func(rest string, kv *etcd.KV) error {
-		r, err := s.decodeRelease(kv)
+		r, err := s.DecodeRelease(kv)
 		if err != nil {
 			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, etcd.Unescape(rest)), append(unreadable.Errors, err)
 			return nil
@@ -340,28 +402,6 @@ func (s *Releases) sign(
 		return fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes)
 	}
 	return s.db.Commit(ctx, etcd.If(etcd.Same(key, revision)).Op(clientv3.OpPut(key, string(document))))
-}
-
-// Target returns the release as part of a target.
-func (r Release) Target() agent.Target {
-	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
-}
-
-// CompareVersions orders two versions like hashicorp/go-version. It orders any other string by its bytes.
-func CompareVersions(a, b string) int {
-	va, errA := ParseVersion(a)
-	vb, errB := ParseVersion(b)
-	if errA != nil || errB != nil {
-		return strings.Compare(a, b)
-	}
-	return va.Compare(vb)
-}
-
-// Withdrawal is an operator's decision that no node takes a release from now on. Rollbacks to it stay possible.
-type Withdrawal struct {
-	By  string      `json:"by"`
-	Why agent.Prose `json:"why,omitempty"`
-	At  time.Time   `json:"at"`
 }
 
 // Withdraw withdraws a release. A second withdrawal replaces the first: the newest reason counts.
@@ -462,36 +502,4 @@ func (s *Releases) exact(ctx context.Context, wish string, by Taker, withdrawn m
 		return SignedRelease{}, fmt.Errorf("cannot use release %s: %s withdrew it: %s\nto allow it again: `pulley releases withdraw %s --undo`", r.Version, cmp.Or(w.By, "an operator"), cmp.Or(string(w.Why), "no reason is given"), r.Version)
 	}
 	return r, nil
-}
-
-// canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE][+REPOSITORY], where the repository is what https://semver.org calls
-// build metadata: it has no rank. Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
-var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
-
-const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
-
-// ParseVersion parses a release's version as hashicorp/go-version orders it. A version over 64 bytes or not in
-// canonical spelling is an error.
-func ParseVersion(v string) (*version.Version, error) {
-	if len(v) > 64 {
-		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
-	}
-	parsed, err := version.NewVersion(v)
-	if err == nil && canonical.MatchString(v) {
-		return parsed, nil
-	}
-	hint := ""
-	if err == nil && len(parsed.Segments()) == 3 {
-		meant := parsed.Core().String()
-		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
-			meant += "-" + pre
-		}
-		if name := parsed.Metadata(); name != "" {
-			meant += "+" + name
-		}
-		if canonical.MatchString(meant) {
-			hint = "\ndid you mean " + meant + "?"
-		}
-	}
-	return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1%s", v, hint)
 }

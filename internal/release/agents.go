@@ -1,4 +1,4 @@
-package store
+package release
 
 import (
 	"context"
@@ -52,12 +52,19 @@ func (r AgentRelease) check() error {
 	return nil
 }
 
+func (r AgentRelease) samePrograms(other AgentRelease) error {
+	if maps.EqualFunc(r.Platforms, other.Platforms, func(a, b content.Program) bool { return a.SHA256 == b.SHA256 }) {
+		return nil
+	}
+	return errors.New("it is published already, with other programs\nan agent's release never changes: publish these under a new version")
+}
+
 // PutAgent publishes a record whose chunks are already stored, and only while p is held. If the version exists with
 // the same programs, it changes nothing and returns created false. Other programs are an error.
 func (s *Releases) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
 	if err = r.check(); err == nil {
 		created, err = s.publish(ctx, p, etcd.If(), s.db.Keys.AgentRelease(r.Version), trust.Agent, r, sign, func(kv *etcd.KV) error {
-			have, err := s.decodeAgent(kv)
+			have, err := s.DecodeAgent(kv)
 			if err == nil {
 				err = have.samePrograms(r)
 			}
@@ -79,15 +86,8 @@ func (s *Releases) PublishedAgent(ctx context.Context, r AgentRelease) (bool, er
 	return err == nil, etcd.Wrap(err, "cannot publish agent %s", r.Version)
 }
 
-func (r AgentRelease) samePrograms(other AgentRelease) error {
-	if maps.EqualFunc(r.Platforms, other.Platforms, func(a, b content.Program) bool { return a.SHA256 == b.SHA256 }) {
-		return nil
-	}
-	return errors.New("it is published already, with other programs\nan agent's release never changes: publish these under a new version")
-}
-
-// decodeAgent reads an agent's document. A record that was copied from another version's key is unreadable.
-func (s *Releases) decodeAgent(kv *etcd.KV) (SignedAgent, error) {
+// DecodeAgent reads an agent's document. A record that was copied from another version's key is unreadable.
+func (s *Releases) DecodeAgent(kv *etcd.KV) (SignedAgent, error) {
 	key, r := string(kv.Key), SignedAgent{Revision: kv.ModRevision}
 	r.Record, r.Signatures = trust.Split(kv.Value)
 	if err := etcd.Decode(key, r.Record, &r.AgentRelease); err != nil {
@@ -111,7 +111,7 @@ func (s *Releases) Agent(ctx context.Context, version string) (SignedAgent, erro
 	if len(resp.Kvs) == 0 {
 		return SignedAgent{}, fmt.Errorf("cannot find agent %s: %w\n`pulley agents list` lists what is published", version, etcd.ErrNotFound)
 	}
-	return s.decodeAgent(resp.Kvs[0])
+	return s.DecodeAgent(resp.Kvs[0])
 }
 
 // AgentNames is Names for versions of the agent.
@@ -126,7 +126,7 @@ func (s *Releases) AgentNames(ctx context.Context, prefix string, limit int64) (
 func (s *Releases) Agents(ctx context.Context) (all []SignedAgent, err error) {
 	var unreadable UnreadableReleases
 	err = s.db.Scan(ctx, s.db.Keys.AgentReleases(), func(rest string, kv *etcd.KV) error {
-		r, err := s.decodeAgent(kv)
+		r, err := s.DecodeAgent(kv)
 		if err != nil {
 			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, etcd.Unescape(rest)), append(unreadable.Errors, err)
 			return nil

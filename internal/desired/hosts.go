@@ -1,0 +1,44 @@
+package desired
+
+import (
+	"context"
+	"errors"
+
+	"pulley/agent"
+	"pulley/internal/etcd"
+)
+
+// Register adds a node to the host list. The entry has no lease, because a powered-off host stays on the list. It keeps a pending
+// request to the node.
+func Register(ctx context.Context, db *etcd.DB, env string, h agent.Host) error {
+	k := db.Keys.Env(env)
+	return etcd.Retry(ctx, func() error {
+		old, revision, err := etcd.Single[agent.Host](ctx, db, k.Host(h.Node))
+		if err != nil && !errors.As(err, new(*etcd.UnreadableError)) { // an unreadable entry is overwritten
+			return err
+		}
+		h.Request = AskedBefore(old, h)
+		return db.Commit(ctx, etcd.If(etcd.Same(k.Host(h.Node), revision)).Put(k.Host(h.Node), h).Touch(k.HostsHead()))
+	})
+}
+
+// AskedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
+// machine.
+func AskedBefore(old *agent.Host, h agent.Host) *agent.Request {
+	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
+		return nil
+	}
+	return old.Request
+}
+
+// Listed reads a host list with the exports of its nodes, and names its unreadable entries.
+func Listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]agent.Host, exports map[string]agent.Export, damaged []string, err error) {
+	if hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, db, k.Hosts()); err == nil {
+		exports = map[string]agent.Export{}
+		_, err = etcd.Collect(ctx, db, k.Exports(), func(rest string, e agent.Export, revision int64) {
+			e.Revision = revision
+			exports[etcd.Unescape(rest)] = e
+		})
+	}
+	return hosts, exports, damaged, err
+}
