@@ -39,6 +39,9 @@ const maxKeyFile = 1 << 20
 // the backup may lack etcd's newest writes.
 func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) (old bool, err error) {
 	snapshot, err := os.CreateTemp(dir, ".backup-") // 0600; the archive needs its size first
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("cannot back up %s: there is no such folder\ngive the data folder of `pulley serve`: --data-dir", dir)
+	}
 	if err != nil {
 		return false, fmt.Errorf("cannot write a snapshot: %w", err)
 	}

@@ -48,7 +48,7 @@ func openHTTPS(c Config, o *overloads, cert, key string) (*httpsServer, error) {
 		}
 	}
 	if h.listener, err = net.Listen("tcp", c.ListenHTTPS); err != nil {
-		return nil, fmt.Errorf("cannot listen on %s for HTTPS: %w\ngive host:port, as in 0.0.0.0:8443; port 0 picks a free one", c.ListenHTTPS, err)
+		return nil, fmt.Errorf("cannot listen on %s for HTTPS: %w\ngive --listen-https HOST:PORT, as in 0.0.0.0:8443; port 0 picks a free one", c.ListenHTTPS, err)
 	}
 	return h, nil
 }

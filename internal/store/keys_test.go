@@ -22,7 +22,7 @@ var tableRow = regexp.MustCompile(`(?m)^//\t(\S+)\s+([a-z](?:,[a-z])*)(?:  |$)`)
 // tableOfKeys reads the table of keys.go. Environments are env, nodes are node.
 func tableOfKeys(t testing.TB, env, node, name string) (rows []keyRow) {
 	t.Helper()
-	source, err := os.ReadFile("etcd/keys.go")
+	source, err := os.ReadFile("../etcd/keys.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ func TestFilesAreReadAsPuppetDoes(t *testing.T) {
 	}
 	hiera := func(text string) map[string]string {
 		all := map[string]string{"hiera.yaml": text}
-		for _, name := range []string{"data/common.yaml", "data/x.yaml", "data/x.json", "other/common.yaml", "data/nodes/.yaml", "other/nodes/.yaml", ".yaml", "data/.yaml", "other/.yaml"} {
+		for _, name := range []string{"data/common.yaml", "data/x.yaml", "data/x.json", "other/common.yaml", "data/nodes/.yaml", "other/nodes/.yaml", ".yaml", "nodes/.yaml", "data/.yaml", "other/.yaml"} {
 			all[name] = "{}\n"
 		}
 		return all

@@ -110,7 +110,7 @@ var Rules = []RuleText{
 	{HookStart, Error, "nodes cannot start the hook", "begin it with #! and the path of its interpreter, as in #!/bin/sh, with lines that end as on Unix"},
 	{DataDate, Error, "Puppet refuses to read a data file with a date", "write the date in quotes"},
 	{Interpolation, Error, "every lookup of every node fails", "write %{VARIABLE}"},
-	{HieraConfig, Error, "Puppet cannot use this hiera.yaml", "correct the file"},
+	{HieraConfig, Error, "Puppet cannot use this hiera.yaml", "correct the file, or add the module that has the function that it names: `--puppetfile ignore` publishes only the modules in the folder"},
 	{PrivateKey, Error, "git does not track this private key, and every node and every reader of etcd could read it in a release", "keep it outside of the repository, or name it in .pulleyignore"},
 	{Settings, Error, "nodes would refuse the release because of its pulley.yaml", "correct the file: its settings are live_data and silence"},
 	{LiveDataUnused, Error, "live_data is hierarchy, but hiera.yaml has no place for live data", `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"`},

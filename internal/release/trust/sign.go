@@ -97,6 +97,9 @@ func (k Key) Create(ctx context.Context, bare bool) error {
 			return fmt.Errorf("cannot create key %s: %w", k.File, err)
 		}
 	}
+	if err := os.MkdirAll(filepath.Dir(k.File), 0o700); err != nil { // a new user has no ~/.ssh
+		return fmt.Errorf("cannot create key %s: %w", k.File, err)
+	}
 	args := []string{"-q", "-t", "ed25519", "-f", k.File}
 	if bare {
 		args = append(args, "-N", "")
