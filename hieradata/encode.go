@@ -3,9 +3,10 @@ package hieradata
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"pulley/internal/pattern"
 )
 
 // encode returns canonical YAML: block style, sorted keys, two spaces. It quotes every text that any YAML reader might
@@ -88,7 +89,7 @@ func scalarText(v Value) string {
 	case float64:
 		return floatText(x)
 	case string:
-		if plainText.MatchString(x) && !reservedWord.MatchString(x) {
+		if plainText().MatchString(x) && !reservedWord().MatchString(x) {
 			return x
 		}
 		return quoted(x)
@@ -97,10 +98,10 @@ func scalarText(v Value) string {
 }
 
 // plainText matches text that every YAML reader reads as text, except for the reserved words.
-var plainText = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*(::[A-Za-z0-9_./-]+)*$`)
+var plainText = pattern.Lazy(`^[A-Za-z_/][A-Za-z0-9_./-]*(::[A-Za-z0-9_./-]+)*$`)
 
 // reservedWord matches text that YAML 1.1 or 1.2 reads as a boolean or null.
-var reservedWord = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false|null)$`)
+var reservedWord = pattern.Lazy(`^(?i:y|n|yes|no|on|off|true|false|null)$`)
 
 // floatText always writes a point and, with an exponent, its sign: Psych reads 1e20 as a string.
 func floatText(f float64) string {

@@ -2,10 +2,11 @@ package hieradata
 
 import (
 	"path"
-	"regexp"
 	"slices"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/pattern"
 )
 
 // eyamlFunction is the lookup function of hiera-eyaml. Its options: https://github.com/voxpupuli/hiera-eyaml#with-hiera-5
@@ -70,7 +71,7 @@ func (e *Eyaml) add(options *yaml.Node) {
 func (e Eyaml) Files() []string { return slices.Concat(e.PrivateKeys, e.PublicKeys) }
 
 // encrypted matches a value that hiera-eyaml encrypted: ENC[PKCS7,…], ENC[GPG,…].
-var encrypted = regexp.MustCompile(`\bENC\[(?:[A-Z0-9]+,)?[A-Za-z0-9+/=\s]+\]`)
+var encrypted = pattern.Lazy(`\bENC\[(?:[A-Z0-9]+,)?[A-Za-z0-9+/=\s]+\]`)
 
 // IsEncrypted reports whether a text contains a value that hiera-eyaml encrypted.
-func IsEncrypted(text string) bool { return encrypted.MatchString(text) }
+func IsEncrypted(text string) bool { return encrypted().MatchString(text) }

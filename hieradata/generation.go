@@ -148,7 +148,7 @@ func (g Generation) validate() error {
 		if err := layer.Check(); err != nil {
 			return fail("%v", err)
 		}
-		if !digestForm.MatchString(digest) {
+		if !digestForm().MatchString(digest) {
 			return fail("the digest of layer %s is not 64 hex digits", layer)
 		}
 	}

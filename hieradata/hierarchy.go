@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
 	"pulley/internal/bounded"
+
+	"pulley/internal/pattern"
 )
 
 // Hierarchy is the order of the layers of live data, and the attributes of roles and nodes. An environment file declares
@@ -38,12 +39,12 @@ func (l Level) File() string { return l.Name + ".yaml" }
 type Levels []Level
 
 // mentionsLayers excludes files without the key: most fleets have none, and a file may be no environment file of Pulley.
-var mentionsLayers = regexp.MustCompile(`\blayers["']?\s*:`)
+var mentionsLayers = pattern.Lazy(`\blayers["']?\s*:`)
 
 // ReadHierarchy reads the hierarchy of an environment file, which is a part of a release. It ignores all keys that it does
 // not need: a newer file may have keys that this program does not know.
 func ReadHierarchy(environmentFile []byte) (h Hierarchy, err error) {
-	if !mentionsLayers.Match(environmentFile) {
+	if !mentionsLayers().Match(environmentFile) {
 		return Hierarchy{}, nil
 	}
 	defer func() { // the parser is third-party, and a release must not crash the agent

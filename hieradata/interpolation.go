@@ -2,9 +2,10 @@ package hieradata
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"pulley/internal/pattern"
 )
 
 // FlawCode is the code of a flawed interpolation.
@@ -54,10 +55,10 @@ var methods = []string{"lookup", "hiera", "alias", "scope", "literal"}
 
 // The forms of an interpolation, as in puppet/pops/lookup/interpolation.rb and sub_lookup.rb of Puppet 7.23.
 var (
-	interpolationForm = regexp.MustCompile(`%\{([^}]*)\}`)
-	methodForm        = regexp.MustCompile(`(?m)^(\w+)\((?:"([^"]+)"|'([^']+)')\)$`)
-	keyForm           = regexp.MustCompile(`^(?:` + keyPart + `)(?:\.(?:` + keyPart + `))*$`)
-	variableForm      = regexp.MustCompile(`^\s*(?:::)?\w+(?:::\w+)*\s*(?:\.|$)`)
+	interpolationForm = pattern.Lazy(`%\{([^}]*)\}`)
+	methodForm        = pattern.Lazy(`(?m)^(\w+)\((?:"([^"]+)"|'([^']+)')\)$`)
+	keyForm           = pattern.Lazy(`^(?:` + keyPart + `)(?:\.(?:` + keyPart + `))*$`)
+	variableForm      = pattern.Lazy(`^\s*(?:::)?\w+(?:::\w+)*\s*(?:\.|$)`)
 )
 
 const keyPart = `\s*"[^"]+"\s*|\s*'[^']+'\s*|[^'".]+`
@@ -69,7 +70,7 @@ var emptyInterpolations = []string{"", "::", `""`, "''", `"::"`, "'::'"}
 func Flaws(text string, inData bool) []Flaw {
 	var flaws []Flaw
 	end := 0
-	for _, at := range interpolationForm.FindAllStringSubmatchIndex(text, -1) {
+	for _, at := range interpolationForm().FindAllStringSubmatchIndex(text, -1) {
 		end = at[1]
 		whole, inner := text[at[0]:at[1]], strings.TrimSpace(text[at[2]:at[3]])
 		if code := flaw(inner, whole == text, inData); code != "" {
@@ -89,7 +90,7 @@ func flaw(inner string, whole, inData bool) FlawCode {
 		return ""
 	}
 	method, key := "scope", inner
-	m := methodForm.FindStringSubmatch(inner)
+	m := methodForm().FindStringSubmatch(inner)
 	if m != nil {
 		method, key = m[1], m[2]+m[3]
 	}
@@ -102,9 +103,9 @@ func flaw(inner string, whole, inData bool) FlawCode {
 		return FlawMethod
 	case method == "literal":
 		return ""
-	case strings.ContainsAny(key, `'".`) && !keyForm.MatchString(key):
+	case strings.ContainsAny(key, `'".`) && !keyForm().MatchString(key):
 		return FlawKey
-	case method == "scope" && !strings.HasPrefix(strings.TrimSpace(key), `"`) && !strings.HasPrefix(strings.TrimSpace(key), "'") && !variableForm.MatchString(key):
+	case method == "scope" && !strings.HasPrefix(strings.TrimSpace(key), `"`) && !strings.HasPrefix(strings.TrimSpace(key), "'") && !variableForm().MatchString(key):
 		return FlawNotVariable
 	}
 	return ""

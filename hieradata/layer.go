@@ -7,8 +7,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"strings"
+
+	"pulley/internal/pattern"
 )
 
 // maxLayerBytes is the maximum size of a layer's canonical bytes, which are one value in etcd.
@@ -90,7 +91,7 @@ func (l Layer) place() int {
 }
 
 // segment has no count in the pattern: it would take a millisecond to compile.
-var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+var segment = pattern.Lazy(`^[a-z0-9][a-z0-9._-]*$`)
 
 const maxSegment = 253 // bytes, as in a hostname
 
@@ -100,7 +101,7 @@ func (l Layer) Check() error {
 		return nil
 	}
 	kind, name, _ := strings.Cut(string(l), "/")
-	if (kind == "roles" || kind == "nodes") && len(name) <= maxSegment && segment.MatchString(name) {
+	if (kind == "roles" || kind == "nodes") && len(name) <= maxSegment && segment().MatchString(name) {
 		return nil
 	}
 	if CheckAttribute(kind, name) == nil {
@@ -110,13 +111,13 @@ func (l Layer) Check() error {
 }
 
 // The forms of attributes; package environments has them for its schema, too.
-var attributeForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+var attributeForm = pattern.Lazy(`^[a-z][a-z0-9_]*$`)
 
 const maxAttribute = 63 // bytes of a name or a value
 
 // isAttribute reports whether an attribute may have this name: its layers are none of the others.
 func isAttribute(name string) bool {
-	return !isReserved(name) && len(name) <= maxAttribute && attributeForm.MatchString(name)
+	return !isReserved(name) && len(name) <= maxAttribute && attributeForm().MatchString(name)
 }
 
 func isReserved(name string) bool {
@@ -135,7 +136,7 @@ func CheckAttribute(name, value string) error {
 	case !isAttribute(name):
 		return fmt.Errorf("%.100q is not the name of an attribute: it may contain small letters, digits and _, like site", name)
 	}
-	if len(value) > maxAttribute || !segment.MatchString(value) {
+	if len(value) > maxAttribute || !segment().MatchString(value) {
 		return fmt.Errorf("%.100q is not a value of attribute %s: it may contain small letters, digits and . _ -, like ams", value, name)
 	}
 	return nil
@@ -147,7 +148,7 @@ func Digest(canonical []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var digestForm = pattern.Lazy(`^[0-9a-f]{64}$`)
 
 //go:embed all:sample
 var sample embed.FS

@@ -136,7 +136,7 @@ func Collect(root string, keep []string) ([]string, error) {
 	var removed []string
 	var problems []error
 	for _, e := range entries {
-		old := digestForm.MatchString(e.Name()) && !slices.Contains(keep, e.Name())
+		old := digestForm().MatchString(e.Name()) && !slices.Contains(keep, e.Name())
 		if !e.IsDir() || !old && !strings.HasPrefix(e.Name(), stagingPrefix) {
 			continue
 		}

@@ -14,6 +14,8 @@ import (
 	"sync"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/pattern"
 )
 
 // MaxInputBytes is the maximum size of a layer as it is written: blanks and comments may make it larger than its canonical bytes.
@@ -173,21 +175,21 @@ func firstDocument(data []byte) []byte {
 }
 
 var (
-	yaml12  = regexp.MustCompile(`(?m)^%YAML[ \t]+1\.2`)
-	escapes = regexp.MustCompile(`\\.`)
+	yaml12  = pattern.Lazy(`(?m)^%YAML[ \t]+1\.2`)
+	escapes = pattern.Lazy(`\\.`)
 )
 
 // readable replaces what Psych reads and this program's library does not: the directive of YAML 1.2, and the escape \/, which programs
 // that write JSON use for a slash.
 func readable(data []byte) []byte {
-	data = yaml12.ReplaceAll(data, []byte("%YAML 1.1"))
+	data = yaml12().ReplaceAll(data, []byte("%YAML 1.1"))
 	if !bytes.Contains(data, []byte(`\/`)) || yaml.Unmarshal(data, new(yaml.Node)) == nil {
 		return data
 	}
 	var out []byte
 	for line := range bytes.Lines(data) {
 		if at := bytes.IndexByte(line, '"'); at >= 0 {
-			line = slices.Concat(line[:at], escapes.ReplaceAllFunc(line[at:], func(m []byte) []byte {
+			line = slices.Concat(line[:at], escapes().ReplaceAllFunc(line[at:], func(m []byte) []byte {
 				if m[1] == '/' {
 					return m[1:]
 				}
@@ -228,7 +230,7 @@ func parseNode(data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-var yamlErrorForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+var yamlErrorForm = pattern.Lazy(`^yaml: (?:line (\d+): )?(.*)$`)
 
 // yamlError converts an error of the library to a SyntaxError.
 func yamlError(err error) *SyntaxError {
@@ -236,7 +238,7 @@ func yamlError(err error) *SyntaxError {
 	if strings.HasSuffix(first, "unmarshal errors:") {
 		first, _, _ = strings.Cut("yaml: "+strings.TrimSpace(second), "\n")
 	}
-	m := yamlErrorForm.FindStringSubmatch(first)
+	m := yamlErrorForm().FindStringSubmatch(first)
 	if m == nil {
 		return &SyntaxError{Problem: first, Advice: quoteAdvice}
 	}

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +20,8 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/release/trust"
+
+	"pulley/internal/pattern"
 )
 
 // Machine restores the agent's schedule and the lists of signers after a run that damaged them, and runs a release's
@@ -144,20 +145,20 @@ func (m *Machine) keepSchedule(before *kept) (put bool, err error) {
 type CronJob struct{ config, root string }
 
 // cronLine matches a line of /etc/cron.d, see crontab(5): five fields or an @word, the user, the command.
-var cronLine = regexp.MustCompile(`^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+[^\s=]+\s+(\S.*)$`)
+var cronLine = pattern.Lazy(`^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+[^\s=]+\s+(\S.*)$`)
 
-var agentRun = regexp.MustCompile(`(?:^|[\s/'"])pulley-agent\s+run(?:\s|['"]|$)`)
+var agentRun = pattern.Lazy(`(?:^|[\s/'"])pulley-agent\s+run(?:\s|['"]|$)`)
 
 // AgentJobs returns the jobs that run the agent. It skips comments, variables, and commands that only name the agent.
 func AgentJobs(crontab []byte) []CronJob {
 	var jobs []CronJob
 	for line := range strings.Lines(string(crontab)) {
-		m := cronLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		m := cronLine().FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 		if m == nil {
 			continue
 		}
 		command, _, _ := strings.Cut(m[1], " #")
-		if agentRun.MatchString(command) {
+		if agentRun().MatchString(command) {
 			jobs = append(jobs, CronJob{config: flagOf(command, "--config"), root: flagOf(command, "--root")})
 		}
 	}

@@ -6,12 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 
 	"pulley/internal/puppet"
+
+	"pulley/internal/pattern"
 )
 
 // mark is the prefix of a line that cron must not run.
@@ -19,8 +20,8 @@ const mark = "# pulley-takeover: "
 
 var (
 	times      = `^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+`
-	ownLine    = regexp.MustCompile(times + `(\S.*)$`)
-	systemLine = regexp.MustCompile(times + `[^\s=]+\s+(\S.*)$`) // with the user field, as in /etc/crontab
+	ownLine    = pattern.Lazy(times + `(\S.*)$`)
+	systemLine = pattern.Lazy(times + `[^\s=]+\s+(\S.*)$`) // with the user field, as in /etc/crontab
 )
 
 // commandOf returns the command of a line of a crontab (crontab(5)); "" for a comment or a variable.
@@ -29,7 +30,7 @@ func commandOf(line string, system bool) string {
 	if system {
 		shape = systemLine
 	}
-	m := shape.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+	m := shape().FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 	if m == nil {
 		return ""
 	}
@@ -90,18 +91,18 @@ func (f File) read() string {
 }
 
 // cronName matches the file names that Debian's cron reads in its folders (cron(8), run-parts(8)).
-var cronName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var cronName = pattern.Lazy(`^[A-Za-z0-9_-]+$`)
 
 // leavings matches backup files of editors and packages. cronie skips them (cron(8)), and so does Debian's cron for the
 // files of its package manager.
-var leavings = regexp.MustCompile(`^\.|~$|,v$|\.(?:rpmsave|rpmorig|rpmnew|cfsaved|swp|dpkg-[a-z]+|ucf-[a-z]+)$`)
+var leavings = pattern.Lazy(`^\.|~$|,v$|\.(?:rpmsave|rpmorig|rpmnew|cfsaved|swp|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
 // reads reports whether cron reads a file of this name in its folders.
 func (m *Machine) reads(name string) bool {
 	if _, err := os.Stat(m.path("etc/debian_version")); err == nil {
-		return cronName.MatchString(name)
+		return cronName().MatchString(name)
 	}
-	return !leavings.MatchString(name)
+	return !leavings().MatchString(name)
 }
 
 // crontabs returns the crontabs that cron reads.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,8 @@ import (
 
 	"pulley/internal/bounded"
 	"pulley/internal/puppet"
+
+	"pulley/internal/pattern"
 )
 
 // Findings are the units, crontab lines, scripts and processes that run Puppet on this machine without Pulley.
@@ -228,7 +229,7 @@ const (
 )
 
 // shells matches the words after which a shell reads a file, which then needs no #!.
-var shells = regexp.MustCompile(`^(?:\.|source|(?:\S*/)?(?:ba|da|a|k|mk|z)?sh)$`)
+var shells = pattern.Lazy(`^(?:\.|source|(?:\S*/)?(?:ba|da|a|k|mk|z)?sh)$`)
 
 // calledFile is a file that a command names. read says that a shell reads it.
 type calledFile struct {
@@ -266,7 +267,7 @@ func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]
 		default:
 			files = append(files, calledFile{w, read})
 		}
-		read = shells.MatchString(w) || read && strings.HasPrefix(w, "-")
+		read = shells().MatchString(w) || read && strings.HasPrefix(w, "-")
 	}
 	for _, f := range local {
 		for _, folder := range folders {

@@ -17,8 +17,8 @@ func classify(e end, noop bool, report *runReport, out console) (agent.Kind, age
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
 		cause, code := oneLine(out.firstError()), agent.CatalogRefused
-		switch undecrypted := notDecrypted.FindStringSubmatch(cause); {
-		case missingCoreType.MatchString(cause):
+		switch undecrypted := notDecrypted().FindStringSubmatch(cause); {
+		case missingCoreType().MatchString(cause):
 			code = agent.CoreTypeMissing
 		case strings.Contains(cause, missingEyaml):
 			code = agent.EyamlMissing

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -19,6 +18,8 @@ import (
 	"pulley/internal/facts"
 	"pulley/internal/puppet/settings"
 	"pulley/internal/shellquote"
+
+	"pulley/internal/pattern"
 )
 
 // ErrMissing means that Puppet is not installed on this machine.
@@ -121,11 +122,11 @@ func (p *Puppet) settings(job agent.Job) []string {
 
 var (
 	// Puppet refuses other names of environments.
-	environmentName = regexp.MustCompile(`^[a-z0-9_]+$`)
-	runID           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	environmentName = pattern.Lazy(`^[a-z0-9_]+$`)
+	runID           = pattern.Lazy(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	// Puppet refuses other certnames too. The agent checks first, because a newline must not reach a command line or a
 	// log.
-	certname = regexp.MustCompile(`^[a-z0-9._-]+$`)
+	certname = pattern.Lazy(`^[a-z0-9._-]+$`)
 )
 
 // Patterns are compiled at each start of the agent. Neither counts nor classes of Unicode are in them: these become programs of many KiB.
@@ -239,7 +240,7 @@ func (p *Puppet) prepare(job agent.Job) error {
 // checkRun refuses a run that has no folder of its own.
 func (p *Puppet) checkRun(id string) error {
 	switch {
-	case len(id) > maxRunID || !runID.MatchString(id):
+	case len(id) > maxRunID || !runID().MatchString(id):
 		return fmt.Errorf("cannot prepare a run: %q is not a run id", id)
 	case !filepath.IsAbs(p.Dir):
 		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", id, p.Dir)
@@ -253,9 +254,9 @@ func (p *Puppet) checkJob(job agent.Job) error {
 		return err
 	}
 	switch {
-	case !environmentName.MatchString(job.PuppetEnvironment):
+	case !environmentName().MatchString(job.PuppetEnvironment):
 		return fmt.Errorf("cannot prepare run %s: %q is not the name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
-	case !certname.MatchString(job.Certname):
+	case !certname().MatchString(job.Certname):
 		return fmt.Errorf("cannot prepare run %s: %q is not a certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
 	}
 	if err := CheckTags(job.Part); err != nil {

@@ -5,13 +5,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 
 	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
+
+	"pulley/internal/pattern"
 )
 
 // maxConsole limits the part of Puppet's output that is kept in memory, from the end, in bytes.
@@ -38,9 +39,9 @@ const compiledLine = "Notice: Compiled catalog for "
 
 var (
 	// The last line of puppet apply, or a line of puppet agent. Facts and the commands of a catalog can print the same.
-	signalLine  = regexp.MustCompile(`(^|\n)(Error: Could not run: SIG[A-Z]+\s*$|Exiting\s*$|Notice: Caught (TERM|INT); exiting\n)`)
-	levelPrefix = regexp.MustCompile(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
-	colour      = regexp.MustCompile("\x1b\\[[0-9;]*m")
+	signalLine  = pattern.Lazy(`(^|\n)(Error: Could not run: SIG[A-Z]+\s*$|Exiting\s*$|Notice: Caught (TERM|INT); exiting\n)`)
+	levelPrefix = pattern.Lazy(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
+	colour      = pattern.Lazy("\x1b\\[[0-9;]*m")
 )
 
 // readConsole reads the output of a run. It searches all of it for a catalog, and keeps the last part.
@@ -71,7 +72,7 @@ func readConsole(path string) console {
 	if size > maxConsole { // start with a complete line
 		_, tail, _ = bytes.Cut(tail, []byte("\n"))
 	}
-	c.ended = signalLine.Match(tail)
+	c.ended = signalLine().Match(tail)
 	c.lines, c.stray = parseConsole(tail)
 	return c
 }
@@ -100,9 +101,9 @@ func contains(r io.Reader, word []byte) (bool, error) {
 func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
 	diff := false
 	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
-		raw = strings.TrimRight(colour.ReplaceAllString(raw, ""), "\r\n")
-		raw = encryptedValue.ReplaceAllString(raw, "ENC[…]") // else the cause, which follows it, would be cut off
-		m := levelPrefix.FindStringSubmatch(raw)
+		raw = strings.TrimRight(colour().ReplaceAllString(raw, ""), "\r\n")
+		raw = encryptedValue().ReplaceAllString(raw, "ENC[…]") // else the cause, which follows it, would be cut off
+		m := levelPrefix().FindStringSubmatch(raw)
 		last := len(lines) - 1
 		switch {
 		case m != nil:

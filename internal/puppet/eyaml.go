@@ -7,23 +7,24 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
 	"pulley/agent"
 	"pulley/hieradata"
+
+	"pulley/internal/pattern"
 )
 
 // Messages of Puppet and hiera-eyaml (seen with Puppet 7.23 and hiera-eyaml 3.3). The second has the encrypted value, the
 // key, its file and the cause.
 const missingEyaml = "Lookup using eyaml lookup_key function is only supported when the hiera_eyaml library is present"
 
-var notDecrypted = regexp.MustCompile(`hiera-eyaml backend error decrypting .*? when looking up (\S+ in .*)$`)
+var notDecrypted = pattern.Lazy(`hiera-eyaml backend error decrypting .*? when looking up (\S+ in .*)$`)
 
 // encryptedValue is a value in a message of hiera-eyaml.
-var encryptedValue = regexp.MustCompile(`ENC\[[A-Z0-9]+,[A-Za-z0-9+/=]+\]`)
+var encryptedValue = pattern.Lazy(`ENC\[[A-Z0-9]+,[A-Za-z0-9+/=]+\]`)
 
 // prepareEyaml installs hiera-eyaml if the job's release decrypts data, and reports keys that the node lacks. Neither
 // ends the run: a node that reads no encrypted value needs none of it.

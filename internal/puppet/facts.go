@@ -92,7 +92,7 @@ func (p *Puppet) gathered(job agent.Job, now time.Time) error {
 
 // volatileFacts returns the facts that the environment file of the release adds to facts.Volatile.
 func volatileFacts(job agent.Job) ([]string, error) {
-	name, root, err := environmentFile(job, mentionsPuppet)
+	name, root, err := environmentFile(job, mentionsPuppet())
 	if err != nil {
 		return nil, err
 	}

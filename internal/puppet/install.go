@@ -11,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,8 @@ import (
 	"pulley/internal/child"
 	"pulley/internal/clip"
 	"pulley/internal/shellquote"
+
+	"pulley/internal/pattern"
 )
 
 // The limits of an installation.
@@ -169,7 +170,7 @@ func (e *tooOldError) Error() string {
 }
 
 // versionLine matches the output of puppet --version; warnings of Ruby may be before it.
-var versionLine = regexp.MustCompile(`(?m)^(\d+)\.\d+\.\S+$`)
+var versionLine = pattern.Lazy(`(?m)^(\d+)\.\d+\.\S+$`)
 
 // own reports whether the configured Puppet is in none of the packages that are installed by default: they do not make it work.
 func (i *Installer) own() bool {
@@ -222,7 +223,7 @@ func (i *Installer) works(ctx context.Context) (bool, error) {
 // usable reads the output of `puppet --version`; a version that is too old is an error.
 func usable(path, out string) (version string, err error) {
 	version = strings.TrimSpace(out)
-	if m := versionLine.FindStringSubmatch(version); m != nil {
+	if m := versionLine().FindStringSubmatch(version); m != nil {
 		version = m[0]
 		if major, err := strconv.Atoi(m[1]); err == nil && major < oldest {
 			return version, &tooOldError{path, version}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+
+	"pulley/internal/pattern"
 )
 
 // LastRun is where the machine's monitoring reads the result of Puppet's last run. The zero value means nowhere.
@@ -71,9 +72,9 @@ const maxConf = 1 << 20
 
 // The lines of puppet.conf, see puppet/settings/ini_file.rb.
 var (
-	confHead = regexp.MustCompile(`^\s*\[(\w+)\]\s*$`)
-	confLine = regexp.MustCompile(`^\s*(\w+)\s*=\s*(.*?)\s*$`)
-	confVar  = regexp.MustCompile(`\$(\w+|\{\w+\})`)
+	confHead = pattern.Lazy(`^\s*\[(\w+)\]\s*$`)
+	confLine = pattern.Lazy(`^\s*(\w+)\s*=\s*(.*?)\s*$`)
+	confVar  = pattern.Lazy(`\$(\w+|\{\w+\})`)
 )
 
 // ParseConf parses the text of a puppet.conf.
@@ -82,9 +83,9 @@ func ParseConf(text string) Conf {
 	in := "main"
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
-		if m := confHead.FindStringSubmatch(line); m != nil {
+		if m := confHead().FindStringSubmatch(line); m != nil {
 			in = m[1]
-		} else if m := confLine.FindStringSubmatch(line); m != nil && sections[in] != nil {
+		} else if m := confLine().FindStringSubmatch(line); m != nil && sections[in] != nil {
 			sections[in][m[1]] = strings.Trim(m[2], `"'`)
 		}
 	}
@@ -110,7 +111,7 @@ func (c Conf) LastRun(root string) LastRun {
 	path := func(name string) string {
 		text := values[name]
 		for range len(values) { // a setting that names itself has no value
-			text = confVar.ReplaceAllStringFunc(text, func(v string) string { return values[strings.Trim(v, "${}")] })
+			text = confVar().ReplaceAllStringFunc(text, func(v string) string { return values[strings.Trim(v, "${}")] })
 		}
 		if !filepath.IsAbs(text) || strings.Contains(text, "$") {
 			return ""

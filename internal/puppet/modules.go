@@ -8,13 +8,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
 	"pulley/internal/bounded"
+
+	"pulley/internal/pattern"
 )
 
 // coreTypes are the types that Puppet's own packages contain, and that distributions split from Puppet. The module of
@@ -31,12 +32,12 @@ const (
 const coreTypeNames = `(augeas|cron|host|mailalias|mount|nagios_\w+|selboolean|selmodule|ssh_authorized_key|sshkey|yumrepo|zfs|zpool|zone)`
 
 // missingCoreType matches Puppet's error about a missing type of one of coreTypes.
-var missingCoreType = regexp.MustCompile(`Unknown resource type: '` + coreTypeNames + `'`)
+var missingCoreType = pattern.Lazy(`Unknown resource type: '` + coreTypeNames + `'`)
 
-var coreTypeForm = regexp.MustCompile(`^(` + coreTypeNames + `|scheduled_task)$`)
+var coreTypeForm = pattern.Lazy(`^(` + coreTypeNames + `|scheduled_task)$`)
 
 // IsCoreType reports whether a resource type is one of a module that Puppet's own packages contain, or that distributions split from Puppet.
-func IsCoreType(name string) bool { return coreTypeForm.MatchString(name) }
+func IsCoreType(name string) bool { return coreTypeForm().MatchString(name) }
 
 // linkCoreTypes links the installed modules of the split core types into dir, and those that were fetched for a noop run.
 // A run sees no other module of the machine. It reports whether it linked any.
@@ -99,7 +100,7 @@ func (p *Puppet) supplyTypes(ctx context.Context, job agent.Job, problem agent.P
 }
 
 // declaration matches a declaration of a core type, or its name as a text, as in create_resources('cron', …).
-var declaration = regexp.MustCompile(`["'](?:::)?` + coreTypeNames + `["']|\b` + coreTypeNames + `\s*\{`)
+var declaration = pattern.Lazy(`["'](?:::)?` + coreTypeNames + `["']|\b` + coreTypeNames + `\s*\{`)
 
 // moduleOf returns which of coreTypes has a type.
 func moduleOf(name string) string {
@@ -128,7 +129,7 @@ func usedCoreTypes(tree string) []string {
 			return nil // what cannot be read is not used
 		}
 		if text, err := bounded.ReadFile(path, maxManifest); err == nil {
-			for _, m := range declaration.FindAllSubmatch(text, -1) {
+			for _, m := range declaration().FindAllSubmatch(text, -1) {
 				used[moduleOf(string(m[1])+string(m[2]))] = true
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +11,8 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/clip"
+
+	"pulley/internal/pattern"
 )
 
 // containers returns the classes, stages and other resources of a preview that only contain resources. Puppet reports that
@@ -75,7 +76,7 @@ func wouldRefresh(line agent.LogLine) bool {
 }
 
 // checksum is the value of the property content of a file, of more than minChecksum characters.
-var checksum = regexp.MustCompile(`^\{\w+\}[0-9a-f]+$`)
+var checksum = pattern.Lazy(`^\{\w+\}[0-9a-f]+$`)
 
 const minChecksum = 32
 
@@ -83,7 +84,7 @@ const minChecksum = 32
 func flat(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.ScalarNode:
-		if b, err := base64.StdEncoding.DecodeString(n.Value); err == nil && len(b) > minChecksum && checksum.Match(b) {
+		if b, err := base64.StdEncoding.DecodeString(n.Value); err == nil && len(b) > minChecksum && checksum().Match(b) {
 			return string(b) // Puppet 7 writes the checksum of a wanted content so
 		}
 		return clip.Text(n.Value, maxMessage)

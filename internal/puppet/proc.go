@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,9 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/child"
+
+	"pulley/internal/pattern"
 )
 
-var puppetName = regexp.MustCompile(`puppet(-.*)?$`)
+var puppetName = pattern.Lazy(`puppet(-.*)?$`)
 
 // isPuppet applies Puppet's own test for a held or stale lock (puppet/util/pidlock.rb). An existing process that /proc
 // does not show counts as Puppet.
@@ -29,7 +30,7 @@ func isPuppet(pid int) bool {
 	if p.Zombie {
 		return false
 	}
-	if puppetName.MatchString(p.Comm) {
+	if puppetName().MatchString(p.Comm) {
 		return true
 	}
 	args, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))

@@ -100,7 +100,7 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 				return s, &ReleaseError{Err: fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
 			}
 		case "puppet_environment":
-			if s.PuppetEnvironment = value.Value; !environmentName.MatchString(s.PuppetEnvironment) {
+			if s.PuppetEnvironment = value.Value; !environmentName().MatchString(s.PuppetEnvironment) {
 				return s, &ReleaseError{Err: fmt.Errorf("line %d: puppet_environment is %q, not the name of a Puppet environment: lower-case letters, digits and _ only", value.Line, value.Value)}
 			}
 		case "puppet_server":

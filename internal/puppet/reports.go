@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,8 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
+
+	"pulley/internal/pattern"
 )
 
 // reporter is a Puppet application that hands reports to Puppet's report processors.
@@ -33,7 +34,7 @@ type Reports struct {
 }
 
 // processor is the form of the name of a report processor.
-var processor = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+var processor = pattern.Lazy(`^[a-z][a-z0-9_]{0,63}$`)
 
 // Check refuses settings with which no report can arrive.
 func (r Reports) Check() error {
@@ -42,7 +43,7 @@ func (r Reports) Check() error {
 	}
 	for _, name := range r.Processors {
 		switch {
-		case !processor.MatchString(name):
+		case !processor().MatchString(name):
 			return fmt.Errorf("reports has %q, which is no name of a report processor", name)
 		case name == "store" || name == "none":
 			return fmt.Errorf("reports has %s: `store` would fill the disk, because nothing removes its files, and without the key no processor runs", name)
@@ -68,7 +69,7 @@ func (p *Puppet) reportsOf(job agent.Job) (Reports, error) {
 	if len(p.Reports.Processors) > 0 {
 		return p.Reports, nil
 	}
-	name, root, err := environmentFile(job, mentionsPuppet)
+	name, root, err := environmentFile(job, mentionsPuppet())
 	var r Reports
 	if part := entry(root, "puppet"); err == nil && part != nil {
 		if err = part.Decode(&r); err == nil {
@@ -82,7 +83,7 @@ func (p *Puppet) reportsOf(job agent.Job) (Reports, error) {
 }
 
 // mentionsPuppet excludes files without the key: they may be no environment files of Pulley.
-var mentionsPuppet = regexp.MustCompile(`(?m)^["']?puppet["']?\s*:`)
+var mentionsPuppet = pattern.Lazy(`(?m)^["']?puppet["']?\s*:`)
 
 // unsentFile is the file in a run's folder that names the processors which have not taken the run's report.
 const unsentFile = "unsent.json"
@@ -182,7 +183,7 @@ func (p *Puppet) unsent() []unsent {
 		if err == nil {
 			err = json.Unmarshal(data, &u)
 		}
-		if err != nil || u.Run != filepath.Base(filepath.Dir(path)) || !certname.MatchString(u.Certname) || !environmentName.MatchString(u.Environment) {
+		if err != nil || u.Run != filepath.Base(filepath.Dir(path)) || !certname().MatchString(u.Certname) || !environmentName().MatchString(u.Environment) {
 			p.log().Warn("an unsent report is damaged and is left out", "path", path, "error", err)
 			_ = os.Remove(path)
 			continue

@@ -88,7 +88,7 @@ func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.P
 // puppetSettings reads `puppet` of the environment file of the release. Unlike package environments, it ignores unknown keys: a
 // newer file may have them.
 func puppetSettings(job agent.Job) (s settings.PuppetSettings, name string, root *yaml.Node, err error) {
-	name, root, err = environmentFile(job, mentionsPuppet)
+	name, root, err = environmentFile(job, mentionsPuppet())
 	part := entry(root, "puppet")
 	if err != nil || part == nil {
 		return s, name, root, err
@@ -111,7 +111,7 @@ func puppetSettings(job agent.Job) (s settings.PuppetSettings, name string, root
 
 // givenSettings returns the settings of Puppet in the environment file of the release.
 func givenSettings(job agent.Job) (map[string]string, error) {
-	name, root, err := environmentFile(job, mentionsPuppet)
+	name, root, err := environmentFile(job, mentionsPuppet())
 	if err != nil {
 		return nil, err
 	}

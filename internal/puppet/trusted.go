@@ -15,6 +15,8 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/bounded"
+
+	"pulley/internal/pattern"
 )
 
 // terminus is a facts terminus for Puppet. It sets $trusted before the compilation. Puppet has no setting for the
@@ -60,7 +62,7 @@ func trustedSettings(job agent.Job, external json.RawMessage) ([]byte, error) {
 // YAML, or whose trusted extensions are no texts, is a *ReleaseError: a node without its extensions would apply another
 // catalog.
 func readExtensions(job agent.Job) (extensions map[string]string, err error) {
-	name, root, err := environmentFile(job, mentionsTrusted)
+	name, root, err := environmentFile(job, mentionsTrusted())
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +100,7 @@ func environmentFile(job agent.Job, mentions *regexp.Regexp) (name string, root 
 }
 
 // mentionsTrusted excludes files without the key: they may be no environment files of Pulley.
-var mentionsTrusted = regexp.MustCompile(`(?m)\btrusted\b["']?\s*:`)
+var mentionsTrusted = pattern.Lazy(`(?m)\btrusted\b["']?\s*:`)
 
 func readEnvironmentFile(job agent.Job) (name string, data []byte, err error) {
 	root, err := os.OpenRoot(job.Tree)

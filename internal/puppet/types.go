@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"pulley/internal/pattern"
 )
 
 // types changes types of Puppet for a run without a server.
@@ -29,13 +31,13 @@ type typeSettings struct {
 const maxHieraConfig = 1 << 20
 
 // decrypting matches a level of a hierarchy with a backend for secrets.
-var decrypting = regexp.MustCompile(`(?i)\b(lookup_key|data_dig|data_hash|hiera3_backend)["']?\s*:\s*["']?[\w:]*(eyaml|vault|sops|gpg|secret)`)
+var decrypting = pattern.Lazy(`(?i)\b(lookup_key|data_dig|data_hash|hiera3_backend)["']?\s*:\s*["']?[\w:]*(eyaml|vault|sops|gpg|secret)`)
 
 // keepsSecrets reports whether the release decrypts secrets on its nodes: a hiera.yaml names a backend that does. An
 // unreadable one counts as one with secrets.
 func keepsSecrets(tree, environment string) bool {
 	texts, err := hieraConfigs(tree, environment)
-	return err != nil || slices.ContainsFunc(texts, decrypting.MatchString)
+	return err != nil || slices.ContainsFunc(texts, decrypting().MatchString)
 }
 
 // hieraConfigs returns the hiera.yaml of the environment and those of the modules on its modulepath; with an error, those

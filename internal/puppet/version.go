@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,8 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/puppet/settings"
+
+	"pulley/internal/pattern"
 )
 
 // DeployFile is the file in the root of a release that names its commit, in r10k's format. Scripts of config_version
@@ -89,15 +90,15 @@ func HasConfigVersion(tree string) (bool, error) {
 
 // The lines of environment.conf, as in puppet/settings/ini_file.rb, config_file.rb and value_translator.rb of Puppet 7.23.
 var (
-	confSection = regexp.MustCompile(`^\s*\[([^\s\[\]]+)\]\s*$`)
-	confSetting = regexp.MustCompile(`^\s*([^\s=]+)\s*=\s*(.*?)\s*$`)
-	confBlank   = regexp.MustCompile(`^\s*(?:#|$)`)
-	confQuotes  = regexp.MustCompile(`^["']|["']$`)
-	confFile    = regexp.MustCompile(`\{\s*([^}]+)\s*\}`)
-	confOption  = regexp.MustCompile(`^\s*(?:(?:owner|group)\s*=\s*\w+|mode\s*=\s*\d+)\s*$`)
-	confTimeout = regexp.MustCompile(`^(?:\d+[ydhms]?|unlimited)$`)
-	confName    = regexp.MustCompile(`\$\w+`)
-	confValue   = regexp.MustCompile(`\$(\w+)|\$\{(\w+)\}`) // as Puppet::Settings::ChainedValues replaces it
+	confSection = pattern.Lazy(`^\s*\[([^\s\[\]]+)\]\s*$`)
+	confSetting = pattern.Lazy(`^\s*([^\s=]+)\s*=\s*(.*?)\s*$`)
+	confBlank   = pattern.Lazy(`^\s*(?:#|$)`)
+	confQuotes  = pattern.Lazy(`^["']|["']$`)
+	confFile    = pattern.Lazy(`\{\s*([^}]+)\s*\}`)
+	confOption  = pattern.Lazy(`^\s*(?:(?:owner|group)\s*=\s*\w+|mode\s*=\s*\d+)\s*$`)
+	confTimeout = pattern.Lazy(`^(?:\d+[ydhms]?|unlimited)$`)
+	confName    = pattern.Lazy(`\$\w+`)
+	confValue   = pattern.Lazy(`\$(\w+)|\$\{(\w+)\}`) // as Puppet::Settings::ChainedValues replaces it
 )
 
 // environmentSettings are those that Puppet reads in environment.conf.
@@ -119,7 +120,7 @@ func ParseEnvironmentConf(text string) (lines []ConfLine) {
 		number++
 		c := ConfLine{Number: number}
 		line = strings.TrimRight(line, "\r\n")
-		m, setting := confSection.FindStringSubmatch(line), confSetting.FindStringSubmatch(line)
+		m, setting := confSection().FindStringSubmatch(line), confSetting().FindStringSubmatch(line)
 		if m != nil && !isWord(m[1]) {
 			m = nil
 		}
@@ -133,7 +134,7 @@ func ParseEnvironmentConf(text string) (lines []ConfLine) {
 			if section = m[1]; section != "main" {
 				c.Ignored = "Puppet ignores the section [" + section + "]"
 			}
-		case setting == nil && !confBlank.MatchString(line):
+		case setting == nil && !confBlank().MatchString(line):
 			c.Refused = "the line is no setting: " + clip.Text(line, maxVersion)
 		case setting == nil:
 		default:
@@ -156,10 +157,10 @@ func isWord(name string) bool {
 
 // value reads a value as Puppet does: without quotes, and without the options of a file in braces.
 func (c *ConfLine) value(written string) {
-	c.Value = strings.TrimRight(confQuotes.ReplaceAllString(written, ""), " \t\r\f\v")
-	if options := confFile.FindStringSubmatchIndex(c.Value); options != nil {
+	c.Value = strings.TrimRight(confQuotes().ReplaceAllString(written, ""), " \t\r\f\v")
+	if options := confFile().FindStringSubmatchIndex(c.Value); options != nil {
 		for option := range strings.SplitSeq(c.Value[options[2]:options[3]], ",") {
-			if !confOption.MatchString(option) {
+			if !confOption().MatchString(option) {
 				c.Refused = "braces hold the owner, group and mode of a file: " + clip.Text(written, maxVersion)
 			}
 		}
@@ -185,13 +186,13 @@ func (c *ConfLine) take(name string, before []ConfLine) {
 			if strings.Contains(c.Value, "\x00") {
 				c.Refused = name + " contains a NUL byte"
 			}
-			for _, variable := range confValue.FindAllStringSubmatch(c.Value, -1) {
+			for _, variable := range confValue().FindAllStringSubmatch(c.Value, -1) {
 				if v := cmp.Or(variable[1], variable[2]); !settings.Known(v) {
 					c.Refused = name + " contains " + variable[0] + ", and Puppet has no setting " + clip.Text(v, maxVersion)
 				}
 			}
 		}
-		if name == "environment_timeout" && !confTimeout.MatchString(c.Value) {
+		if name == "environment_timeout" && !confTimeout().MatchString(c.Value) {
 			c.Refused = name + " is no number of seconds, as 5m, and not unlimited"
 		}
 		if strings.Contains(c.Value, "#") {
@@ -228,7 +229,7 @@ func expandVersion(written, dir string) (string, error) {
 		"environmentpath": filepath.Dir(dir), "environment": filepath.Base(dir), "codedir": filepath.Dir(filepath.Dir(dir)),
 	}
 	unknown := ""
-	line = confName.ReplaceAllStringFunc(line, func(name string) string {
+	line = confName().ReplaceAllStringFunc(line, func(name string) string {
 		value, ok := values[name[1:]]
 		if !ok {
 			unknown = cmp.Or(unknown, name)

@@ -16,9 +16,9 @@ import (
 	"pulley/internal/pki"
 	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
+	"pulley/internal/puppetserver/requests"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
-	"pulley/internal/puppetserver/requests"
 )
 
 // puppet gives a node its certificate at the CA of its Puppet servers. A repeated request gets the same certificate: by its key,

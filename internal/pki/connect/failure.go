@@ -9,12 +9,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/internal/pki"
+
+	"pulley/internal/pattern"
 )
 
 // Code names the cause of a failed connection.
@@ -95,9 +96,9 @@ func (f *Failure) Clock() bool { return f.Code == OwnTime || f.Code == ServerTim
 
 // Patterns of the texts of crypto/tls, crypto/x509 and net. gRPC and net/http keep only the text of an error.
 var (
-	validity  = regexp.MustCompile(`x509: certificate has expired or is not yet valid: current time (\S+) is (after|before) ([^\s"]+)`)
-	otherName = regexp.MustCompile(`x509: (?:certificate is (?:not )?valid for ([^"]*), not |cannot validate certificate for )(\S+)`)
-	noHost    = regexp.MustCompile(`lookup (\S+?)(?: on \S+)?: (.*)`)
+	validity  = pattern.Lazy(`x509: certificate has expired or is not yet valid: current time (\S+) is (after|before) ([^\s"]+)`)
+	otherName = pattern.Lazy(`x509: (?:certificate is (?:not )?valid for ([^"]*), not |cannot validate certificate for )(\S+)`)
+	noHost    = pattern.Lazy(`lookup (\S+?)(?: on \S+)?: (.*)`)
 )
 
 // codesOf maps texts of errors to the codes that need no parameter beyond the target's. The first match counts.
@@ -163,7 +164,7 @@ func (t Target) Explain(err error, now time.Time) *Failure {
 		f.Code = PinDiffers
 		return f
 	}
-	if m := validity.FindStringSubmatch(text); m != nil {
+	if m := validity().FindStringSubmatch(text); m != nil {
 		f.Code = ServerTime
 		if at, err := time.Parse(time.RFC3339, m[1]); err == nil {
 			f.Now = at
@@ -176,14 +177,14 @@ func (t Target) Explain(err error, now time.Time) *Failure {
 		}
 		return f
 	}
-	if m := otherName.FindStringSubmatch(text); m != nil {
+	if m := otherName().FindStringSubmatch(text); m != nil {
 		f.Code, f.Host = OtherName, strings.Trim(m[2], `":`)
 		if len(f.Names) == 0 && m[1] != "" {
 			f.Names = strings.Split(m[1], ", ")
 		}
 		return f
 	}
-	if m := noHost.FindStringSubmatch(text); m != nil {
+	if m := noHost().FindStringSubmatch(text); m != nil {
 		f.Code, f.Host = NameServerSilent, m[1]
 		if strings.HasPrefix(m[2], "no such host") {
 			f.Code = HostUnknown
