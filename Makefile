@@ -52,7 +52,7 @@ unit: ## run the tests of packages: no Puppet, no scripts of whole programs, few
 .PHONY: e2e
 e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	@e2e/packages $(TESTED)
-	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/puppetserver ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
+	$(GO) test -count=1 -timeout 40m -tags e2e ./internal/puppet ./internal/release/content ./internal/puppetserver/... ./internal/testbed/puppettest ./internal/machines/... ./internal/publish/source ./internal/release/trust ./puppet ./hieradata ./userdata ./internal/publish/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: full
 full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, 100 interrupted rotations of secrets, long rollouts, 1,000 hostile requests, a Puppet server that is away for an hour
@@ -63,12 +63,12 @@ full: ## run the tests of which `make test` runs a part: all lookups, each crash
 	PULLEY_TEST_MACHINES=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestFirstBootSurvivesPowerCut|TestTakeoverFromSystemd)$$' ./e2e/nspawn
 	PULLEY_TEST_AWAY=1h $(GO) test -count=1 -timeout 100m -tags e2e -run '^TestPuppetServerScenarios$$' ./cmd
 	PULLEY_TEST_HOSTILE=1000 $(GO) test -count=1 -timeout 20m -run '^TestScenarios$$/^serve_survives_hostile_requests$$' ./cmd
-	PULLEY_TEST_FILES=10000 $(GO) test -count=1 -timeout 60m -tags e2e -run '^TestFilesAreReadAsPuppetDoes$$' ./internal/controlrepo
+	PULLEY_TEST_FILES=10000 $(GO) test -count=1 -timeout 60m -tags e2e -run '^TestFilesAreReadAsPuppetDoes$$' ./internal/publish/controlrepo
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
 	PULLEY_TEST_STARTS=500 $(GO) test -count=1 -timeout 40m -run '^TestStartsAtTheSameTime$$' ./internal/rollout/control
 	PULLEY_TEST_ROTATIONS=100 $(GO) test -count=1 -run '^TestUnfinishedRotationsLoseNoSecret$$' ./internal/join/server
 	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/rollout/control
-	$(GO) test -count=1 -timeout 40m ./internal/rollout/sim -sim.seeds 300
+	$(GO) test -count=1 -timeout 40m ./internal/testbed/sim -sim.seeds 300
 	PULLEY_CLUSTER_ROLLOUTS=5 $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestRolloutSurvivesKills$$' ./e2e/cluster
 
 .PHONY: lint

@@ -188,6 +188,35 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 			t.Errorf("imports.yaml has a rule for %s, which does not exist", pkg)
 		}
 	}
+	var named []string
+	for _, r := range rules.Restricted {
+		named = append(named, slices.Concat(r.Only, r.Never)...)
+	}
+	for _, patterns := range rules.Unlinked {
+		named = append(named, patterns...)
+	}
+	all := slices.Collect(maps.Keys(used))
+	for _, pattern := range named {
+		folder, _, _ := strings.Cut(pattern, "/")
+		own := slices.Contains([]string{"agent", "cmd", "e2e", "environments", "internal"}, folder)
+		if own && !slices.ContainsFunc(all, func(pkg string) bool { return matches(pkg, []string{pattern}) }) {
+			t.Errorf("imports.yaml names %s in a rule, and no package is called so", pattern)
+		}
+	}
+}
+
+// A target of the Makefile that CI does not run would fail for a package that moved.
+func TestMakefileNamesPackagesThatExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`\s\./([a-z][\w/]*)`).FindAllStringSubmatch(string(text), -1) {
+		if s, err := os.Stat(strings.TrimSuffix(m[1], "/")); err != nil || !s.IsDir() {
+			t.Errorf("the Makefile names ./%s: there is no such package", m[1])
+		}
+	}
 }
 
 // An agent with a server, a listener or code for tests would be larger, slower to start, and a target.

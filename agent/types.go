@@ -178,7 +178,7 @@ type Result struct {
 type Served struct {
 	Environment string `json:"environment"`
 	Server      string `json:"server"`              // its name in the environment file, or its address
-	Reason      string `json:"reason"`              // why this server: a code of package environments, or failover
+	Reason      string `json:"reason"`              // why this server: a code of package settings, or failover
 	Criterion   string `json:"criterion,omitempty"` // that chose it
 	Value       string `json:"value,omitempty"`     // the node's value of the criterion
 	Code        string `json:"code,omitempty"`      // code id or config_version of the catalog; "": the server names none

@@ -177,7 +177,7 @@ func version(name string) Target {
 	return Target{Release: name, Tree: digest([]byte("tree " + name)), Data: 7, DataDigest: digest([]byte("data " + name))}
 }
 
-// fakeEtcd is a fake of internal/store: Desire reads at one revision, and Admit rejects an older one.
+// fakeEtcd is a fake of agent/control: Desire reads at one revision, and Admit rejects an older one.
 type fakeEtcd struct {
 	file                        string
 	calls                       []string

@@ -1,5 +1,4 @@
-// Package environments reads, checks, stores and compares environment files, and defines the names of environments,
-// roles, stacks and nodes.
+// Package environments reads, checks, stores and compares environment files. Package model has the names in them.
 //
 // The file is environments/<environment>.yaml of a control repo; its name is the name of the environment. Each role has
 // a number of nodes and the properties of their machines:

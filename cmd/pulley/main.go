@@ -3,7 +3,7 @@ package main
 
 import (
 	"os"
-	_ "time/tzdata"
+	_ "time/tzdata" // the windows of rollouts, on machines without time zones
 
 	"pulley/internal/cli"
 	"pulley/internal/machines/drivers"

@@ -1,4 +1,4 @@
-// Package etcd is the lowest layer of the store. It owns the connection, the codec of values, the keys, transactions,
+// Package etcd is below everything that reads or writes etcd. It owns the connection, the codec of values, the keys, transactions,
 // pages, leases and locks. Only keys.go spells keys.
 //
 // It must never know a subject of Pulley, and never decide. Every call has a deadline. Every write is guarded by

@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 // Hint returns the remedy, or "".
 func (e *Error) Hint() string { return e.Advice }
 
-// cannot returns "cannot <verb> <object>: problem" with the problem's hint; nil if flaw is nil.
+// Cannot returns "cannot <verb> <object>: problem" with the problem's hint; nil if flaw is nil.
 func Cannot(verb, object string, flaw *Error) error {
 	if flaw == nil {
 		return nil // a nil *Error in an error is not nil
@@ -40,5 +40,5 @@ func Cannot(verb, object string, flaw *Error) error {
 	return &Error{Problem: fmt.Sprintf("cannot %s %s: %s", verb, object, flaw.Problem), Advice: flaw.Advice}
 }
 
-// quoted returns s quoted for a message, cut to a length that does not flood the terminal.
+// Quoted returns s quoted for a message, cut to a length that does not flood the terminal.
 func Quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }

@@ -29,14 +29,17 @@ func CheckCloud(name string) error {
 	return Cannot("use cloud name", Quoted(name), judge(cloudProblem, name))
 }
 
-// stackFlaw refuses all but [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
+// StackFlaw refuses all but [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
 func StackFlaw(name string) *Error { return judge(stackProblem, name, tidied(name, '-')) }
 
-// environmentFlaw refuses all but [a-z][a-z0-9_]*, at most 63 bytes long. Puppet accepts these names of environments; the
+// EnvironmentFlaw refuses all but [a-z][a-z0-9_]*, at most 63 bytes long. Puppet accepts these names of environments; the
 // leading letter distinguishes a name from a number.
 func EnvironmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
-func FlavorFlaw(name string) *Error      { return judge(flavorProblem, name) }
 
+// FlavorFlaw refuses what is not one printable word.
+func FlavorFlaw(name string) *Error { return judge(flavorProblem, name) }
+
+// RoleFlaw is the problem of CheckRole, with a role that was meant; nil for none.
 func RoleFlaw(name string) *Error {
 	tidy := tidied(name, '-')
 	// A common mistake is a node's name instead of its role.
@@ -154,9 +157,11 @@ func tidied(name string, joiner rune) string {
 }
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' }
-func IsDigit(b byte) bool  { return '0' <= b && b <= '9' }
 
-// maxMember is the maximum length of an existing machine's name (RFC 1035, 2.3.4).
+// IsDigit reports whether b is an ASCII digit.
+func IsDigit(b byte) bool { return '0' <= b && b <= '9' }
+
+// MaxMember is the maximum length of an existing machine's name (RFC 1035, 2.3.4).
 const MaxMember = 253
 
 var memberForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)

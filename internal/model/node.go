@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxNum is the highest number of a node.
+// MaxNum is the highest number of a node.
 const MaxNum = 9_999_999
 
 // Node is the parsed name of a node.
 type Node struct {
 	Role  string
-	Num   int    // from 1 to maxNum
+	Num   int    // from 1 to MaxNum
 	Stack string // "" when the environment has no stacks
 }
 

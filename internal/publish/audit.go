@@ -164,7 +164,7 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 }
 
 // releasesOf reads these releases, each once; without versions, all releases. Like store.Releases, it returns the
-// readable releases together with *store.UnreadableReleases.
+// readable releases together with *release.UnreadableReleases.
 func releasesOf(ctx context.Context, s *release.Releases, versions []string) ([]release.SignedRelease, error) {
 	if len(versions) == 0 {
 		return s.List(ctx)

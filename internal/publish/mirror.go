@@ -22,7 +22,7 @@ type Mirrored struct {
 	Files      int // of these releases
 	New        int
 	NewBytes   int64
-	Unreadable error // *store.UnreadableReleases: these releases are missing
+	Unreadable error // *release.UnreadableReleases: these releases are missing
 }
 
 // ExportMirror writes the files that installing these releases needs to a folder; without versions, those of all

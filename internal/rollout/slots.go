@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"encoding/json"
 	"strconv"
 	"time"
 
@@ -34,33 +35,34 @@ func (a *advance) bounded(f Failure) Failure {
 		f.Problem.Text = ""
 	}
 	f.Problem.Text = agent.Prose(clip.Text(string(f.Problem.Text), textBytes))
-	size := textOf(f.Problem, f.Refusal)
+	f.Refusal = f.Refusal.Clipped()
+	size := bytesOf(f.Problem, f.Refusal)
 	if size == 0 {
 		return f
 	}
 	if a.texts == 0 {
 		for _, other := range a.s.Failed {
-			a.texts += textOf(other.Problem, other.Refusal)
+			a.texts += bytesOf(other.Problem, other.Refusal)
 		}
 		for _, slot := range a.s.Slots {
-			a.texts += textOf(slot.Problem, slot.Refusal)
+			a.texts += bytesOf(slot.Problem, slot.Refusal)
 		}
 	}
-	if a.texts += size; a.texts > keptBytes {
+	if a.texts+size > keptBytes {
 		f.Problem.Text, f.Refusal = "", nil
+		return f
 	}
+	a.texts += size
 	return f
 }
 
-func textOf(p agent.Problem, r *refusal.Error) int {
-	n := len(p.Text)
-	if r != nil {
-		n += len(r.Code)
-		for key, value := range r.Params {
-			n += len(key) + len(value)
-		}
+// bytesOf is the size of a text and a refusal in the state.
+func bytesOf(p agent.Problem, r *refusal.Error) int {
+	if r == nil {
+		return len(p.Text)
 	}
-	return n
+	b, _ := json.Marshal(r) // texts by name: it can't fail
+	return len(p.Text) + len(b)
 }
 
 // order gives a node a slot.
@@ -191,7 +193,7 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 		slot.State, slot.Skip = Ordered, ""
 		a.put(node, slot)
 	case a.taking(n):
-		slot.State = Lost
+		slot.State, slot.Why, slot.Problem, slot.Refusal = Lost, "", agent.Problem{}, nil
 		a.fail(node, Failure{Code: NodeLost})
 		a.put(node, slot)
 	default: // it may have answered meanwhile

@@ -60,42 +60,49 @@ func TestVerdictOnAgent(t *testing.T) {
 	}
 }
 
-// The status loses the cause of a refusal with the order: the rollout would name none.
+// The status loses the cause of a refusal with the order: the rollout would name none. A node must not displace the causes of others.
 func TestFailuresKeepTheirCauses(t *testing.T) {
 	t.Parallel()
 	text := Failure{Code: NodeRefused, Problem: agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(strings.Repeat("x", 10*textBytes))}}
-	signature := Failure{Code: NodeRefused, Refusal: refusal.New(refusal.KeyUnknown, "key", strings.Repeat("k", textBytes-len(refusal.KeyUnknown)-len("key")))}
+	signature := Failure{Code: NodeRefused, Refusal: refusal.New(refusal.KeyUnknown, "key", strings.Repeat("k", textBytes))}
+	hostile := Failure{Code: NodeRefused, Refusal: &refusal.Error{Code: refusal.KeyUnknown, Params: refusal.Params{"key": strings.Repeat("<\x1b", 20<<10)}}}
 	for name, c := range map[string]struct {
-		version string
-		f       Failure
-		most    int
+		version  string
+		first, f Failure
+		least    int
 	}{
-		"of an agent":                {"1.1.0", text, keptBytes / textBytes},
-		"of a run, whose record has": {"", text, 0},
-		"of a signature":             {"", signature, keptBytes / textBytes},
+		"of an agent":                {"1.1.0", text, text, keptBytes / textBytes},
+		"of a run, whose record has": {"", text, text, 0},
+		"of a signature":             {"", signature, signature, keptBytes / (2 * textBytes)},
+		"after a hostile one":        {"", hostile, signature, keptBytes / (2 * textBytes) / 2},
 	} {
 		s := State{Failed: map[string]Failure{}, Slots: map[string]Slot{}}
 		for i := range keptBytes/textBytes + 20 {
 			a := advance{p: Plan{Agent: agent.AgentChoice{Version: c.version}}, s: s}
+			f := c.f
+			if i == 0 {
+				f = c.first
+			}
 			if node := strconv.Itoa(i); i < 10 {
-				a.put(node, withdrawn(Slot{}, a.bounded(c.f), ""))
+				a.put(node, withdrawn(Slot{}, a.bounded(f), ""))
 			} else {
-				a.fail(node, a.bounded(c.f))
+				a.fail(node, a.bounded(f))
 			}
 		}
 		for node, slot := range s.Slots {
 			s.Failed[node] = Failure{Problem: slot.Problem, Refusal: slot.Refusal}
 		}
-		causes := 0
+		causes, bytes := 0, 0
 		for _, f := range s.Failed {
-			if n := textOf(f.Problem, f.Refusal); n > textBytes {
-				t.Errorf("a cause of %d bytes", n)
-			} else if n > 0 {
-				causes++
+			if n := bytesOf(f.Problem, f.Refusal); n > 0 {
+				causes, bytes = causes+1, bytes+n
+			}
+			if len(f.Problem.Text) > textBytes || f.Refusal != nil && strings.ContainsRune(f.Refusal.Error(), 0x1b) {
+				t.Errorf("%s: it kept %q %q", name, f.Problem.Text, f.Refusal)
 			}
 		}
-		if causes != c.most {
-			t.Errorf("%s: %d causes, want %d", name, causes, c.most)
+		if causes < c.least || c.least == 0 && causes > 0 || bytes > keptBytes {
+			t.Errorf("%s: %d causes in %d bytes, want at least %d", name, causes, bytes, c.least)
 		}
 	}
 }

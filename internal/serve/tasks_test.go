@@ -239,6 +239,15 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 // An etcd that is full of old revisions stops the complete fleet: serve must make room without an administrator.
 func TestFullEtcdIsHealed(t *testing.T) {
 	t.Parallel()
+	for _, compacted := range []bool{false, true} { // by another client, before
+		t.Run(fmt.Sprint(compacted), func(t *testing.T) {
+			t.Parallel()
+			fullEtcdIsHealed(t, compacted)
+		})
+	}
+}
+
+func fullEtcdIsHealed(t *testing.T, compacted bool) {
 	c := secureConfig(t)
 	c.QuotaBytes = 16 << 20
 	s, err := member.StartSecure(t.Context(), c)
@@ -264,6 +273,11 @@ func TestFullEtcdIsHealed(t *testing.T) {
 	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), EtcdDir: c.Dir})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if compacted {
+		if err := st.Cluster.Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := k.makeRoom(t.Context()); err != nil {
 		t.Fatal(err)

@@ -250,11 +250,13 @@ const (
 
 // Compact makes etcd drop all overwritten and deleted values, and reuse their space.
 func (s *Cluster) Compact(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, compactWithin)
+	defer cancel()
 	rev, err := s.revision(ctx)
 	// The work of the first is counted by the second: see roomy.
 	for _, before := range []int64{1, 0} {
 		if err == nil {
-			err = s.compact(ctx, rev-before)
+			_, err = s.compact(ctx, rev-before)
 		}
 	}
 	return compacted(s.db.Explain(err))
@@ -268,19 +270,17 @@ func (s *Cluster) revision(ctx context.Context) (int64, error) {
 	return resp.Header.Revision, nil
 }
 
-// compact drops what is older than a revision. It does nothing if another client has, or if only an administrator of etcd may:
+// compact drops what is older than a revision, and reports whether it did: another client may have. Only an administrator of etcd may:
 // `pulley serve` does it regularly.
-func (s *Cluster) compact(ctx context.Context, rev int64) error {
+func (s *Cluster) compact(ctx context.Context, rev int64) (worked bool, err error) {
 	if rev <= 0 {
-		return nil
+		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, compactWithin)
-	defer cancel()
-	_, err := s.db.Client.Compact(ctx, rev, clientv3.WithCompactPhysical())
+	_, err = s.db.Client.Compact(ctx, rev, clientv3.WithCompactPhysical())
 	if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 func compacted(err error) error {
@@ -297,6 +297,23 @@ func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 	if err := s.Compact(ctx); err != nil {
 		return 0, err
 	}
+	if freed, err = s.defragment(ctx); err != nil {
+		return freed, err
+	}
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
+	defer cancel()
+	// Without a member, this lists every alarm. An alarm about damaged data must stay.
+	alarms, err := s.db.Client.AlarmList(within)
+	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
+		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
+			_, err = s.db.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
+		}
+	}
+	return freed, etcd.Wrap(s.db.Explain(err), "cannot make etcd accept writes again")
+}
+
+// defragment rewrites the file of each member without its free pages, the leader's last. It returns the freed bytes.
+func (s *Cluster) defragment(ctx context.Context) (freed int64, err error) {
 	members, err := s.members(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("cannot make room in etcd: %w", err)
@@ -314,16 +331,7 @@ func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 		}
 		freed += before.Stored - after.Stored
 	}
-	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
-	defer cancel()
-	// Without a member, this lists every alarm. An alarm about damaged data must stay.
-	alarms, err := s.db.Client.AlarmList(within)
-	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
-		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
-			_, err = s.db.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
-		}
-	}
-	return freed, etcd.Wrap(s.db.Explain(err), "cannot make etcd accept writes again")
+	return freed, nil
 }
 
 // The shares of the quota below which an etcd that was full may be written again: by itself, and when an operator runs the command
@@ -377,33 +385,60 @@ const (
 // roomy compacts until the values of each member need less than percent of its quota. It returns a *TightError if they need more.
 //
 // bbolt counts the pages that a transaction freed at the end of a later one that began when nobody read the state before, and a full
-// etcd gets no other write. So the last revisions are compacted one by one: the first compaction does the work.
+// etcd gets no other write. So the last revisions are compacted one by one: the first compaction does the work. If another client has
+// compacted them all, only a defragmentation makes the figure right.
 func (s *Cluster) roomy(ctx context.Context, percent int64) error {
-	rev, err := s.revision(ctx)
+	within, cancel := context.WithTimeout(ctx, compactWithin)
+	defer cancel()
+	rev, err := s.revision(within)
 	if err != nil {
 		return compacted(s.db.Explain(err))
 	}
+	works := 0
 	for left := int64(roomyLooks); ; left-- {
-		if err := s.compact(ctx, rev-left); err != nil {
+		worked, err := s.compact(within, rev-left)
+		if err != nil {
 			return compacted(s.db.Explain(err))
 		}
-		members, err := s.Health(ctx)
-		if err != nil {
+		if worked {
+			works++
+		}
+		tight, err := s.tight(ctx, percent)
+		if err != nil || tight == nil {
 			return err
 		}
-		tight := slices.IndexFunc(members, func(m MemberState) bool { return m.Quota > 0 && m.Used*100 >= m.Quota*percent })
-		if tight < 0 {
-			return nil
+		if left > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(roomyPause):
+			}
+			continue
 		}
-		if left == 0 {
-			return &TightError{members[tight].Endpoint, percent}
+		if works > 1 {
+			return tight
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(roomyPause):
+		if _, err := s.defragment(ctx); err != nil {
+			return err
 		}
+		if tight, err = s.tight(ctx, percent); err != nil || tight == nil {
+			return err
+		}
+		return tight
 	}
+}
+
+// tight returns the first member whose values need percent of its quota or more; nil for none.
+func (s *Cluster) tight(ctx context.Context, percent int64) (*TightError, error) {
+	members, err := s.Health(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(members, func(m MemberState) bool { return m.Quota > 0 && m.Used*100 >= m.Quota*percent })
+	if i < 0 {
+		return nil, nil
+	}
+	return &TightError{members[i].Endpoint, percent}, nil
 }
 
 // members returns the members of the cluster that a client can reach, the leader last. A single member is the one that

@@ -1,4 +1,4 @@
-// Package plans makes the plans of new machines from an environment, an operator's flags and the operator's connection
+// Package boots makes the plans of new machines from an environment, an operator's flags and the operator's connection
 // to etcd.
 //
 // It must never talk to etcd, and never return a plan whose machine could not verify its servers, or could accept no

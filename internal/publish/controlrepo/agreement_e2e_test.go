@@ -185,8 +185,8 @@ func TestFilesAreReadAsPuppetDoes(t *testing.T) {
 				got[line.Name] = line.Value
 			}
 		}
-		if strings.HasPrefix(got["modulepath"], "{}") && strings.Contains(got["modulepath"], "$") {
-			continue // Puppet 7.23 leaves the variables of such a modulepath alone, and of no other value
+		if strings.Contains(text, "{") && strings.Contains(text, "$") {
+			continue // Puppet 7.23 leaves the variables of some files alone in which a value has braces
 		}
 		if real := conf.real[i]; (refused != "") != (real.Whole != "") || refused == "" && fmt.Sprint(got) != fmt.Sprint(real.Settings) {
 			odd++

@@ -2,7 +2,7 @@ package controlrepo
 
 import (
 	"context"
-	_ "embed"
+	_ "embed" // judge.rb
 	"encoding/json"
 	"errors"
 	"fmt"

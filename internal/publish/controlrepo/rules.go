@@ -105,7 +105,7 @@ var Rules = []RuleText{
 	{ManifestSyntax, Error, "Puppet cannot parse a manifest that nodes read", "correct the manifest: `puppet parser validate` reports the same"},
 	{DataSyntax, Error, "Hiera cannot parse a data file", "correct the file"},
 	{LookupOptions, Error, "the lookups that read the file fail because of lookup_options", "write a mapping of keys, or of patterns that begin with ^, to their options: {'ntp::servers': {merge: unique}}"},
-	{EnvironmentConf, Error, "Puppet cannot read environment.conf, and every run fails", "correct the line: it is NAME = VALUE, or a comment that begins with #"},
+	{EnvironmentConf, Error, "Puppet cannot read environment.conf, and every run fails", "correct the line: it is NAME = VALUE, or a comment that begins with #; $NAME is a setting of Puppet"},
 	{DeclaredTwice, Error, "every run fails: site manifests declare the same name twice, and Puppet reads all files of their folder", "keep one of them, or name the file to read as manifest in environment.conf"},
 	{HookStart, Error, "nodes cannot start the hook", "begin it with #! and the path of its interpreter, as in #!/bin/sh, with lines that end as on Unix"},
 	{DataDate, Error, "Puppet refuses to read a data file with a date", "write the date in quotes"},

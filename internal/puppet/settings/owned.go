@@ -87,7 +87,7 @@ var otherSettings = []string{
 	"tasks", "top_level_facts_soft_limit", "trace", "use_last_environment", "use_srv_records", "user",
 }
 
-// Known reports whether Puppet has a value for $name in its settings.
+// Known reports whether Puppet 7 or 8 has a setting of this name, or sets run_mode: another $name fails each run.
 func Known(name string) bool {
 	_, catalog := CatalogSettings[name]
 	return catalog || name == "run_mode" || slices.Contains(ownedSettings, name) || slices.Contains(otherSettings, name)

@@ -122,7 +122,7 @@ func Authorizes(extension string) bool {
 		extension == "1.3.6.1.4.1.34380.1.3" || strings.HasPrefix(extension, "1.3.6.1.4.1.34380.1.3.")
 }
 
-// addressFlaw refuses texts with digits that are no IP address, and whole URLs.
+// AddressFlaw refuses texts with digits that are no IP address, and whole URLs.
 func AddressFlaw(text string) *model.Error {
 	if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
 		return &model.Error{Problem: "it is a URL", Advice: fmt.Sprintf("write `address: %s`; a port other than %d is the key port", u.Hostname(), DefaultPort)}

@@ -97,8 +97,10 @@ func (k Key) Create(ctx context.Context, bare bool) error {
 			return fmt.Errorf("cannot create key %s: %w", k.File, err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(k.File), 0o700); err != nil { // a new user has no ~/.ssh
-		return fmt.Errorf("cannot create key %s: %w", k.File, err)
+	if _, err := exec.LookPath(k.program()); err == nil { // run names a missing one
+		if err := os.MkdirAll(filepath.Dir(k.File), 0o700); err != nil { // a new user has no ~/.ssh
+			return fmt.Errorf("cannot create key %s: %w", k.File, err)
+		}
 	}
 	args := []string{"-q", "-t", "ed25519", "-f", k.File}
 	if bare {
@@ -107,10 +109,12 @@ func (k Key) Create(ctx context.Context, bare bool) error {
 	return k.run(ctx, "create key", args...)
 }
 
+func (k Key) program() string { return cmp.Or(k.Program, "ssh-keygen") }
+
 // run runs ssh-keygen on the terminal of this process. It stays in the process group of its parent, unlike other child
 // processes, because a background process may not read a passphrase. The verb is for errors.
 func (k Key) run(ctx context.Context, verb string, args ...string) error {
-	program := cmp.Or(k.Program, "ssh-keygen")
+	program := k.program()
 	path, err := exec.LookPath(program)
 	if err != nil {
 		return fmt.Errorf("cannot %s %s: %s is not installed\n"+

@@ -37,7 +37,7 @@ func TestJobs(t *testing.T) {
 			t.Parallel()
 			r := RunJob(jobOf(seed))
 			for _, v := range r.Violations {
-				t.Errorf("%s\nreplay it: go test ./internal/rollout/sim -run 'TestJobs/^%d$' -sim.seed %[2]d -sim.seeds 1", v, seed)
+				t.Errorf("%s\nreplay it: go test ./internal/testbed/sim -run 'TestJobs/^%d$' -sim.seed %[2]d -sim.seeds 1", v, seed)
 			}
 			t.Logf("%s after %v: %d advances, %d turns, %d at once, %d done, %d failed, %d skipped", r.State.Phase, r.Took, r.Advances, r.Admissions, r.Most, r.State.Done, len(r.State.Failed), len(r.State.Skipped))
 		})

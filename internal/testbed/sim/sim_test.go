@@ -91,7 +91,7 @@ func TestCampaigns(t *testing.T) {
 			t.Parallel()
 			r := Run(configOf(seed))
 			for _, v := range r.Violations {
-				t.Errorf("%s\nreplay it: go test ./internal/rollout/sim -run TestCampaigns -sim.seed %d -sim.seeds 1", v, seed)
+				t.Errorf("%s\nreplay it: go test ./internal/testbed/sim -run TestCampaigns -sim.seed %d -sim.seeds 1", v, seed)
 			}
 			t.Logf("%s after %v: %d advances, %d admissions, %d done, %d failed, waits for %s", r.State.Phase, r.Took, r.Advances, r.Admissions, r.State.Done, len(r.State.Failed), r.Wait.Code)
 		})
@@ -113,7 +113,7 @@ func TestReverts(t *testing.T) {
 			}
 			r := Run(c)
 			for _, v := range r.Violations {
-				t.Errorf("%s\nreplay it: go test ./internal/rollout/sim -run TestReverts -sim.seed %d -sim.seeds 1", v, seed)
+				t.Errorf("%s\nreplay it: go test ./internal/testbed/sim -run TestReverts -sim.seed %d -sim.seeds 1", v, seed)
 			}
 			t.Logf("%s after %v: %d advances, %d admissions, %d done, %d failed, waits for %s", r.State.Phase, r.Took, r.Advances, r.Admissions, r.State.Done, len(r.State.Failed), r.Wait.Code)
 		})

@@ -46,7 +46,7 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     "#{e.class}: #{e.message}"
   end
 
-  # the keys of the data, and those with options; and whether options are of a key without a value
+  # the keys of the data, and those with options; and whether some are not looked up: those with quotes, and options of a key without a value
   def keys(dir)
     file, more = Dir.glob(File.join(dir, 'data', '*'))
     return [[], false] if more # it is about hiera.yaml
@@ -59,7 +59,7 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     optional = options.is_a?(Hash) ? options.keys.map(&:to_s) : []
     all = hash.keys.map(&:to_s) + optional
     keys = (all.select(&:valid_encoding?) + %w[a ax b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
-    [keys, optional.any? { |k| !k.start_with?('^') && !hash.keys.map(&:to_s).include?(k) }]
+    [keys, all.any? { |k| k =~ /['"]/ } || optional.any? { |k| !k.start_with?('^') && !hash.keys.map(&:to_s).include?(k) }]
   end
 
   def settings(dir)

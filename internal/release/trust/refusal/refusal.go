@@ -86,6 +86,7 @@ func (r *Error) Hint() string {
 // Size limits of quoted text: its source may be an attacker.
 const (
 	maxValueBytes  = 300
+	maxNameBytes   = 64 // of a code or a parameter
 	MaxParamsBytes = 1000
 )
 
@@ -98,6 +99,22 @@ func New(code Code, pairs ...any) *Error {
 		}
 	}
 	return r
+}
+
+// Clipped returns a refusal that a node reported, in the limits of New and of NoneOf; nil for none.
+func (r *Error) Clipped() *Error {
+	if r == nil {
+		return nil
+	}
+	c, bytes := &Error{Code: Code(Clean(string(r.Code), maxNameBytes)), Params: Params{}}, 0
+	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
+		key, value := Clean(name, maxNameBytes), Clean(r.Params[name], maxValueBytes)
+		if bytes += len(key) + len(value); bytes > MaxParamsBytes {
+			break
+		}
+		c.Params[key] = value
+	}
+	return c
 }
 
 // Of returns the refusal with the name of its record: a release or a generation of data.
