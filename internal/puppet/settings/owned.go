@@ -41,6 +41,7 @@ var ownedSettings = []string{
 	"use_cached_catalog", "usecacheonfailure", "vardir", "vendormoduledir", "versioned_environment_dirs", "waitforcert", "waitforlock", "write_catalog_summary", "yamldir",
 }
 
+// OwnedPattern matches a setting that Pulley sets itself, for the schema of the environment file.
 var OwnedPattern = "^(" + strings.Join(ownedSettings, "|") + ")$"
 
 // remedies are what to write in the place of a setting that Pulley owns.

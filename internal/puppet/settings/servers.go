@@ -14,6 +14,7 @@ import (
 	"pulley/internal/model"
 )
 
+// MaxPort is the highest TCP port.
 const MaxPort = 65535
 
 // The values of PuppetSettings.Enforce and of PuppetCA.How.

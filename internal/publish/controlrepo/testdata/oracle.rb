@@ -59,7 +59,7 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     optional = options.is_a?(Hash) ? options.keys.map(&:to_s) : []
     all = hash.keys.map(&:to_s) + optional
     keys = (all.select(&:valid_encoding?) + %w[a ax b x z mod::x]).uniq.reject { |k| k == 'lookup_options' || k.empty? || k =~ /['"]|::.*::.*:|\A\^/ }.map { |k| k.include?('.') ? "'#{k}'" : k }
-    [keys, all.any? { |k| k =~ /['"]/ } || optional.any? { |k| !k.start_with?('^') && !hash.keys.map(&:to_s).include?(k) }]
+    [keys, all.any? { |k| !k.valid_encoding? || k =~ /['"]/ } || optional.any? { |k| !k.start_with?('^') && !hash.keys.map(&:to_s).include?(k) }]
   end
 
   def settings(dir)
