@@ -365,7 +365,7 @@ func (g generator) conf() string {
 	b.WriteString(g.rarely("\ufeff"))
 	for range g.IntN(5) {
 		b.WriteString(g.of("", "", "", " ", "\t") + g.of("modulepath", "manifest", "config_version", "environment_timeout", "parser", "Modulepath", "module-path", "# manifest", ";manifest", "é", "") + g.of(" = ", "=", " =", "= ", " : ", " ", "\t=\t") +
-			g.of("site:modules", "modules", "site:modules # ours", "'site:modules'", "\"site\"", "'site", "", "  ", "true", "FALSE", "$codedir/x", "${environmentpath}/x", "$nothing/x", "a${nowhere}", "$environment", "$run_mode", "$forge_authorization$c:dir", "{owner=root}", "x {mode = 0644, owner = a}", "{x=y}", "a = b", "m\\", "é", "*/modules", "a,b", "5m", "x   ", "''", "\" x \"", "{}", "a{ }b", "x{mode=abc}") + g.of("\n", "\n", "\n", "\n", "\r\n", "\r", " \n", "\n\n", ""))
+			g.of("site:modules", "modules", "site:modules # ours", "'site:modules'", "\"site\"", "'site", "", "  ", "true", "FALSE", "$codedir/x", "${environmentpath}/x", "$nothing/x", "a${nowhere}", "$environment", "$run_mode", "$confdir/x$logdir", "$forge_authorization$c:dir", "{owner=root}", "x {mode = 0644, owner = a}", "{x=y}", "a = b", "m\\", "é", "*/modules", "a,b", "5m", "x   ", "''", "\" x \"", "{}", "a{ }b", "x{mode=abc}") + g.of("\n", "\n", "\n", "\n", "\r\n", "\r", " \n", "\n\n", ""))
 		b.WriteString(g.rarely(g.of("[main]\n", "[dev]\n", " [agent] \n", "[a b]\n", "[]\n", "[main] # x\n", "text\n", "#x\n", "   #x\n", "\x00\n", "[é]\n")))
 	}
 	return g.broken(b.String())

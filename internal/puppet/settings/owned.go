@@ -72,24 +72,28 @@ func SettingFlaw(name string) *model.Error {
 	return &model.Error{Problem: "Pulley sets it itself", Advice: "leave it out"}
 }
 
-// otherSettings are the settings of Puppet 7.23 (`puppet config print all`) that are neither in CatalogSettings nor in ownedSettings.
+// otherSettings are the settings of Puppet 7.23 (`puppet config print all`) that are neither in CatalogSettings nor in ownedSettings, and
+// have a value.
 var otherSettings = []string{
-	"allow_duplicate_certs", "always_retry_plugins", "autoflush", "autosign", "binder_config", "bucketdir", "ca_fingerprint", "ca_name", "ca_ttl",
-	"cacert", "cacrl", "cakey", "capub", "cert_inventory", "certificate_revocation", "ciphers", "crl_refresh_interval", "deviceconfdir", "deviceconfig",
+	"allow_duplicate_certs", "always_retry_plugins", "autoflush", "autosign", "bucketdir", "ca_name", "ca_ttl",
+	"cacert", "cacrl", "cakey", "capub", "cert_inventory", "certificate_revocation", "ciphers", "deviceconfdir", "deviceconfig",
 	"devicedir", "document_all", "environment_timeout", "evaltrace", "fact_name_length_soft_limit", "fact_value_length_soft_limit", "fileserverconfig",
-	"forge_authorization", "graph", "graphdir", "group", "http_connect_timeout", "http_debug", "http_extra_headers", "http_keepalive_timeout",
+	"graph", "graphdir", "group", "http_connect_timeout", "http_debug", "http_extra_headers", "http_keepalive_timeout",
 	"http_read_timeout", "http_user_agent", "ignore_plugin_errors", "key_type", "keylength", "ldapattrs", "ldapbase", "ldapclassattrs", "ldapparentattr",
 	"ldappassword", "ldapport", "ldapserver", "ldapssl", "ldapstackedattrs", "ldapstring", "ldaptls", "ldapuser", "localedest", "localesource",
-	"max_deprecations", "max_warnings", "merge_dependency_warnings", "mkusers", "module_groups", "module_repository", "module_working_dir", "name",
-	"named_curve", "node_cache_terminus", "number_of_facts_soft_limit", "path", "payload_soft_limit", "pluginfactsource", "pluginsignore", "pluginsource",
+	"max_deprecations", "max_warnings", "merge_dependency_warnings", "mkusers", "module_repository", "module_working_dir", "name",
+	"named_curve", "number_of_facts_soft_limit", "path", "payload_soft_limit", "pluginfactsource", "pluginsignore", "pluginsource",
 	"pluginsync", "preferred_serialization_format", "preview_outputdir", "profile", "puppet_trace", "puppetdlog", "report_include_system_store",
-	"report_port", "report_server", "reportdir", "resubmit_facts", "runtimeout", "serial", "server_datadir", "settings_catalog", "sourceaddress",
-	"srv_domain", "ssl_client_header", "ssl_client_verify_header", "ssl_lockfile", "ssl_trust_store", "static_catalogs", "summarize", "syslogfacility",
+	"report_port", "report_server", "reportdir", "resubmit_facts", "runtimeout", "serial", "server_datadir", "settings_catalog",
+	"ssl_client_header", "ssl_client_verify_header", "ssl_lockfile", "static_catalogs", "summarize", "syslogfacility",
 	"tasks", "top_level_facts_soft_limit", "trace", "use_last_environment", "use_srv_records", "user",
 }
 
-// Known reports whether Puppet 7 or 8 has a setting of this name, or sets run_mode: another $name fails each run.
+// Known reports whether Puppet 7 or 8 has a setting of this name with a value, or sets run_mode: another $name fails each run.
 func Known(name string) bool {
 	_, catalog := CatalogSettings[name]
+	if name == "logdest" || name == "catalog_cache_terminus" { // without a value of their own
+		return false
+	}
 	return catalog || name == "run_mode" || slices.Contains(ownedSettings, name) || slices.Contains(otherSettings, name)
 }

@@ -67,7 +67,7 @@ class Puppet::Application::Pulley_oracle < Puppet::Application
     Puppet.override(environments: all) { all.get(File.basename(dir)) }
     conf = Puppet::Settings::EnvironmentConf.load_from(dir, [])
     { settings: %i[modulepath manifest config_version].to_h { |s| [s, conf.raw_setting(s)] }.compact.transform_values(&:to_s) }
-  rescue StandardError => e
+  rescue StandardError, SystemStackError => e
     { whole: "#{e.class}: #{e.message}" }
   end
 end
