@@ -464,6 +464,12 @@ func (m machine) reboot(t *testing.T) {
 	if !ok {
 		t.Fatal("cron starts nothing")
 	}
+	if lock, err := os.Open(m.root + "/run/pulley-first-boot.lock"); err == nil { // nothing of before holds it after a reboot
+		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		_ = lock.Close()
+	}
 	m.run(t, 0, "/bin/sh", "-c", command)
 }
 

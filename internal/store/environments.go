@@ -86,14 +86,18 @@ func (s *Environments) hasSpec(ctx context.Context, env string) (bool, error) {
 	return s.db.Exists(ctx, s.db.Keys.Env(env).Spec())
 }
 
-// Watch calls each when any environment was written, until ctx ends or the watch breaks.
+// Watch calls each when any environment was written, until ctx ends or the watch breaks. It calls each once when the watch begins: an
+// earlier write may have been missed.
 func (s *Environments) Watch(ctx context.Context, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	spec := strings.TrimPrefix(s.db.Keys.Env("").Spec(), s.db.Keys.Environments()) // "/spec"
-	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
+	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Environments(), clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithCreatedNotify()) {
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("cannot watch environments: %w", s.db.Explain(err))
+		}
+		if resp.Created {
+			each()
 		}
 		for _, e := range resp.Events {
 			if strings.HasSuffix(string(e.Kv.Key), spec) {
