@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -589,16 +588,4 @@ func (c checker) checkHalves() {
 
 func userdataError(p *firstboot.Problem) *model.Error {
 	return &model.Error{Problem: "userdata." + p.Error(), Advice: p.Advice}
-}
-
-// serviceFlaw requires the URL of a service without a path.
-func serviceFlaw(text, like string) *model.Error {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil:
-		return &model.Error{Problem: "it is not a URL with https", Advice: "write it like " + like}
-	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return &model.Error{Problem: "it is not a URL without a path", Advice: "did you mean https://" + u.Host + "?"}
-	}
-	return nil
 }

@@ -3,8 +3,10 @@ package environments
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"pulley/internal/model"
 	"pulley/internal/puppet/settings"
@@ -88,4 +90,16 @@ func (c checker) checkExtensions() {
 	for _, name := range slices.Sorted(maps.Keys(c.ByNode)) {
 		refuse(noRole, "nodes."+name+".trusted", c.ByNode[name].Trusted)
 	}
+}
+
+// serviceFlaw requires the URL of a service without a path.
+func serviceFlaw(text, like string) *model.Error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil:
+		return &model.Error{Problem: "it is not a URL with https", Advice: "write it like " + like}
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return &model.Error{Problem: "it is not a URL without a path", Advice: "did you mean https://" + u.Host + "?"}
+	}
+	return nil
 }

@@ -415,7 +415,7 @@ func (s *Cluster) roomy(ctx context.Context, percent int64) error {
 			}
 			continue
 		}
-		if works > 1 {
+		if works > 1 || s.defragmented.Swap(rev) == rev { // once: members answer nothing meanwhile
 			return tight
 		}
 		if _, err := s.defragment(ctx); err != nil {

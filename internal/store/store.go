@@ -8,6 +8,7 @@
 package store
 
 import (
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -86,7 +87,7 @@ func Over(client *clientv3.Client, defragment func() error, endpoint, prefix str
 // newStore creates the subjects, lowest first. Each subject calls only the subjects that it receives.
 func newStore(db *etcd.DB) *Store {
 	s := &Store{db: db}
-	s.Cluster = &Cluster{db}
+	s.Cluster = &Cluster{db: db}
 	s.Environments = &Environments{db}
 	s.Node = control.In(db)
 	s.Targets = &Targets{desired.In(db), db}
@@ -116,7 +117,11 @@ func (s *Store) Prefix() string { return s.db.Prefix() }
 func (s *Store) ServerIssuer() []byte { return s.db.ServerIssuer() }
 
 // Cluster is etcd itself, and the ID of this installation.
-type Cluster struct{ db *etcd.DB }
+type Cluster struct {
+	db *etcd.DB
+
+	defragmented atomic.Int64 // revision at which roomy did so
+}
 
 // Environments stores the environments as their files describe them.
 type Environments struct{ db *etcd.DB }
