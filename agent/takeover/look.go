@@ -132,7 +132,8 @@ func (f Findings) Sentences() (all []string) {
 // Look finds everything that starts Puppet on the machine without Pulley, and changes nothing.
 func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	var f Findings
-	for _, may := range m.agentUnits(ctx) {
+	listed := listing{}
+	for _, may := range m.agentUnits(ctx, listed) {
 		u, err := m.unit(ctx, may.Name)
 		if err != nil {
 			return Findings{}, err
@@ -158,12 +159,12 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	if err != nil {
 		return Findings{}, err
 	}
-	f.Scripts = m.scripts(ctx)
+	f.Scripts = m.scripts(ctx, listed)
 	for _, t := range tabs {
 		for line := range strings.Lines(t.Before) {
 			if starts(line, t.system()) {
 				f.Lines = append(f.Lines, Line{t.read(), strings.TrimRight(line, "\r\n")})
-			} else if script, sub := m.called(ctx, commandOf(line, t.system())); sub != "" {
+			} else if script, sub := m.called(ctx, commandOf(line, t.system()), listed); sub != "" {
 				f.Scripts = append(f.Scripts, Script{script, sub, t.read()})
 			}
 		}
@@ -183,7 +184,7 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 var bootScripts = []string{"etc/rc.local", "etc/rc.d/rc.local", "etc/anacrontab", "etc/inittab", "etc/rc[2-5].d/S[0-9][0-9]*"}
 
 // scripts returns the scripts in cron.hourly and similar folders, and those of the boot, that visibly start Puppet.
-func (m *Machine) scripts(ctx context.Context) (found []Script) {
+func (m *Machine) scripts(ctx context.Context, listed listing) (found []Script) {
 	patterns := bootScripts
 	if _, err := os.Lstat(m.path("run/systemd/system")); err == nil {
 		patterns = patterns[:len(patterns)-1] // systemd has units for these
@@ -206,7 +207,7 @@ func (m *Machine) scripts(ctx context.Context) (found []Script) {
 			}
 			sub := puppet.Starts(string(b))
 			if sub == "" {
-				_, sub = m.called(ctx, string(b))
+				_, sub = m.called(ctx, string(b), listed)
 			}
 			if sub != "" {
 				found = append(found, Script{Path: under, Starts: sub})
@@ -238,11 +239,28 @@ type calledFile struct {
 }
 
 // called returns the first script that a command, or a script that it calls, names and that starts Puppet, with the subcommand.
-func (m *Machine) called(ctx context.Context, command string) (script, subcommand string) {
-	return m.calledBy(ctx, command, map[string]bool{})
+func (m *Machine) called(ctx context.Context, command string, listed listing) (script, subcommand string) {
+	return m.calledBy(ctx, command, map[string]bool{}, listed)
 }
 
-func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]bool) (script, subcommand string) {
+// listing are the names in each folder of a search: most words of a script name nothing in most folders.
+type listing map[string]map[string]bool
+
+// names returns the names in a folder: none if it cannot be read.
+func (m *Machine) names(l listing, folder string) map[string]bool {
+	names, known := l[folder]
+	if !known {
+		entries, _ := os.ReadDir(m.path(folder))
+		names = make(map[string]bool, len(entries))
+		for _, e := range entries {
+			names[e.Name()] = true
+		}
+		l[folder] = names
+	}
+	return names
+}
+
+func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]bool, listed listing) (script, subcommand string) {
 	words := strings.FieldsFunc(command, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("'\"`;&|()<>=,", r) })
 	words = words[:min(len(words), maxWords)]
 	folders := slices.Clone(programFolders)
@@ -255,23 +273,28 @@ func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]
 		if ctx.Err() != nil {
 			return "", ""
 		}
-		switch info, err := os.Stat(m.path(w)); {
-		case filepath.IsLocal(w):
-			local = append(local, calledFile{w, read})
-		case !filepath.IsAbs(w) || err != nil:
-		case info.IsDir():
-			folders = append(folders, w)
-			for _, hook := range gitHooks {
-				files = append(files, calledFile{filepath.Join(w, hook), false})
+		if filepath.IsLocal(w) {
+			if f := (calledFile{w, read}); !slices.Contains(local, f) {
+				local = append(local, f)
 			}
-		default:
-			files = append(files, calledFile{w, read})
+		} else if info, err := os.Stat(m.path(w)); filepath.IsAbs(w) && err == nil {
+			if info.IsDir() {
+				folders = append(folders, w)
+				for _, hook := range gitHooks {
+					files = append(files, calledFile{filepath.Join(w, hook), false})
+				}
+			} else {
+				files = append(files, calledFile{w, read})
+			}
 		}
 		read = shells().MatchString(w) || read && strings.HasPrefix(w, "-")
 	}
 	for _, f := range local {
+		first, _, _ := strings.Cut(filepath.Clean(f.path), "/")
 		for _, folder := range folders {
-			files = append(files, calledFile{filepath.Join(folder, f.path), f.read})
+			if m.names(listed, folder)[first] {
+				files = append(files, calledFile{filepath.Join(folder, f.path), f.read})
+			}
 		}
 	}
 	for _, f := range files {
@@ -295,7 +318,7 @@ func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]
 		if sub := puppet.Starts(string(b)); sub != "" {
 			return under, sub
 		}
-		if script, sub := m.calledBy(ctx, string(b), seen); sub != "" {
+		if script, sub := m.calledBy(ctx, string(b), seen, listed); sub != "" {
 			return script, sub
 		}
 	}

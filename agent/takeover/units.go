@@ -172,7 +172,7 @@ func ours(under string) bool {
 
 // agentUnits returns the units that may start Puppet, enabled or not: the packages' units, each service whose ExecStart
 // starts it, in an administrator's unit also by a script, and the timers of these.
-func (m *Machine) agentUnits(ctx context.Context) []Unit {
+func (m *Machine) agentUnits(ctx context.Context, listed listing) []Unit {
 	services, found := m.unitFiles(".service"), map[string]Unit{}
 	for _, name := range packageUnits {
 		found[name] = Unit{Name: name, Own: services[name].own}
@@ -181,7 +181,7 @@ func (m *Machine) agentUnits(ctx context.Context) []Unit {
 		for _, command := range unitSettings(f.text, "Service", "ExecStart") {
 			sub := puppet.Starts(command)
 			if sub == "" && f.own {
-				_, sub = m.called(ctx, command)
+				_, sub = m.called(ctx, command, listed)
 			}
 			if sub == "" {
 				continue

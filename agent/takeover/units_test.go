@@ -11,7 +11,7 @@ import (
 
 // found returns the units that may start the agent, except unmodified units of packages.
 func (f *fixture) found() (names []string) {
-	for _, u := range f.agentUnits(context.Background()) {
+	for _, u := range f.agentUnits(context.Background(), listing{}) {
 		if u.Own || !slices.Contains(packageUnits, u.Name) {
 			name := u.Name
 			if !u.Own {

@@ -24,6 +24,9 @@ var (
 // Starts returns the subcommand with which a command, or a text of commands, starts a working Puppet; "" for none. Apply is the worse one.
 func Starts(text string) (subcommand string) {
 	const ends = ";&|)'\"\n"
+	if !strings.Contains(text, ByAgent) && !strings.Contains(text, ByApply) { // a hundred times faster than the pattern
+		return ""
+	}
 	for _, at := range startCommand().FindAllStringSubmatchIndex(text, -1) {
 		line := text[strings.LastIndexByte(text[:at[2]], '\n')+1 : at[2]]
 		if strings.HasPrefix(strings.TrimSpace(line), "#") || speaks().MatchString(line[strings.LastIndexAny(line, ";&|(`")+1:]) {
