@@ -20,7 +20,7 @@ roles:
 nodes:
   compute1: {attributes: {rack: r2}}
 `)
-	f.publish("2.0.0", "file { '/etc/winner': content => lookup('winner', default_value => 'none') }\n")
+	f.publish("2.0.0", "file { '/etc/winners': content => lookup('winner', { merge => unique }).join(' ') }\n")
 	f.pulley("promote", "2.0.0")
 	f.machine("compute1")
 
@@ -38,41 +38,33 @@ nodes:
 	for layer, of := range flags {
 		f.pulley(append([]string{"data", "set", "winner", layer}, of...)...)
 	}
-	var names []string // of the levels, from the highest
-	layers := 0
+	var names, layers []string // of the levels, and of the layers that the node has, from the highest
 	for _, level := range shown.Layers {
 		names = append(names, "Pulley "+level.Name+" layer")
-		if level.Layer == "" { // the node has no zone
-			continue
+		if level.Layer != "" { // the node has no zone
+			layers = append(layers, level.Layer)
 		}
-		layers++
-		f.agent("compute1", 0, "run")
-		if got := f.read("compute1", "/etc/winner"); got != level.Layer {
-			t.Fatalf("the node's Puppet reads %s first, and data layers shows %s", got, level.Layer)
-		}
-		asked, value := f.explained("compute1", "winner")
-		if value != level.Layer || !slices.Equal(asked, names) {
-			t.Fatalf("the lookup finds %q in the last of %q, and data layers shows %q with %s", value, asked, names, level.Layer)
-		}
-		f.pulley(append([]string{"data", "unset", "winner"}, flags[level.Layer]...)...)
 	}
-	if layers != 6 {
-		t.Errorf("data layers shows %d layers of the node: %+v", layers, shown)
+	if len(layers) != 6 {
+		t.Errorf("data layers shows %d layers of the node: %+v", len(layers), shown)
 	}
 	f.agent("compute1", 0, "run")
-	if got := f.read("compute1", "/etc/winner"); got != "none" {
-		t.Errorf("without the layers of the node, its Puppet reads %s", got)
+	if got := strings.Fields(f.read("compute1", "/etc/winners")); !slices.Equal(got, layers) {
+		t.Errorf("the node's Puppet reads %q, and data layers shows %q", got, layers)
+	}
+	if asked, found := f.explained("compute1", "winner"); !slices.Equal(found, layers) || !slices.Equal(asked, names) {
+		t.Errorf("the lookup finds %q in %q, and data layers shows %q in %q", found, asked, layers, names)
 	}
 }
 
-// explained returns the levels of live data in which a lookup asked for a key, in its order, and the value.
-func (f *fleet) explained(node, key string) (levels []string, value string) {
+// explained returns the levels of live data in which a lookup of all values asked for a key, in its order, and the values.
+func (f *fleet) explained(node, key string) (levels, values []string) {
 	f.t.Helper()
 	var answer struct {
-		Value  string
+		Value  []string
 		Places []struct{ Level, File string }
 	}
-	if err := json.Unmarshal([]byte(f.pulley("data", "lookup", key, "--node", node, "--explain", "--no-compile", "-o", "json")), &answer); err != nil {
+	if err := json.Unmarshal([]byte(f.pulley("data", "lookup", key, "--merge", "unique", "--node", node, "--explain", "--no-compile", "-o", "json")), &answer); err != nil {
 		f.t.Fatal(err)
 	}
 	for _, p := range answer.Places {

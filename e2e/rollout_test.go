@@ -16,7 +16,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.signs()
-	f.spec("signatures: required\nstatement: 24h\nrollout: {canaries: 0, batch: 1}\nroles:\n  web: {cardinality: 6}\n")
+	f.spec("signatures: required\nstatement: 24h\nrollout: {canaries: 0, batch: 1}\nroles:\n  web: {cardinality: 4}\n")
 	const site = `node default {
   file { '/etc/pulley-demo': ensure => directory }
   file { '/etc/pulley-demo/app': content => "%s\n" }
@@ -30,7 +30,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 	f.pulley("promote", "1.1.0")
 	f.publish("1.2.0", fmt.Sprintf(site, "two", breaks))
 	var nodes []string
-	for i := range 6 {
+	for i := range 4 {
 		node := fmt.Sprintf("web%d", i+1)
 		nodes = append(nodes, node)
 		f.start(node)
@@ -61,7 +61,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 		}
 	}
 
-	contains(t, f.pulley("rollout", "start", "1.2.0", "-m", "new tuning"), "rollout r2 of 1.2.0 in dev: 6 nodes")
+	contains(t, f.pulley("rollout", "start", "1.2.0", "-m", "new tuning"), "rollout r2 of 1.2.0 in dev: 4 nodes")
 	f.until("a pause", func() (bool, string) {
 		tick()
 		out := f.pulley("rollout", "show")
@@ -73,7 +73,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 	explained("rollout       r2 of 1.2.0: it took the target", nodes[:2]...)
 	explained("rollout       r2 of 1.2.0: its run failed", nodes[2])
 	for i, node := range nodes[3:] {
-		explained(fmt.Sprintf("rollout       r2 of 1.2.0: waiting for batch %d of 6 of web; the rollout is at batch 3 of 6 of web; it paused by itself", i+4), node)
+		explained(fmt.Sprintf("rollout       r2 of 1.2.0: waiting for batch %d of 4 of web; the rollout is at batch 3 of 4 of web; it paused by itself", i+4), node)
 		if runs := f.pulley("runs", node); strings.Contains(runs, "1.2.0") {
 			t.Errorf("%s ran the release:\n%s", node, runs)
 		}
@@ -86,7 +86,7 @@ func TestRolloutStopsAndIsTakenBack(t *testing.T) {
 	f.until("all nodes on the old release", func() (bool, string) {
 		tick()
 		out := f.pulley("status")
-		return strings.Contains(out, "target 1.1.0, epoch 3; 6 converged"), out
+		return strings.Contains(out, "target 1.1.0, epoch 3; 4 converged"), out
 	})
 	t.Logf("all were back after %v", time.Since(began).Round(time.Second))
 	has("one", nodes...)

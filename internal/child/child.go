@@ -64,6 +64,12 @@ const (
 // leftover is a variable by which processes are found that a child left.
 const leftover = "PULLEY_CHILD="
 
+// The wait for a program whose file is open for writing.
+const (
+	busyDeadline = time.Second
+	busyPause    = 5 * time.Millisecond
+)
+
 // restDeadline limits the wait for output after the end, from processes that it may leave.
 const restDeadline = 2 * time.Second
 
@@ -80,9 +86,8 @@ type Child struct {
 // Start starts the program. The caller must call Wait.
 func (c Command) Start() (*Child, error) {
 	private()
-	name, args := c.Path, c.Args
-	p := &Child{command: c, cmd: exec.Command(name, args...), ended: make(chan struct{})}
-	cmd := p.cmd
+	cmd := exec.Command(c.Path, c.Args...)
+	p := &Child{command: c, cmd: cmd, ended: make(chan struct{})}
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = c.Dir, c.Stdin, c.Stdout, c.Stderr, c.Files
 	cmd.Env = slices.Concat([]string{}, c.Env) // nil would be this process's
 	cmd.WaitDelay = restDeadline
@@ -99,8 +104,8 @@ func (c Command) Start() (*Child, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	p.Process, _ = Read(cmd.Process.Pid)
-	p.PID = cmd.Process.Pid
+	p.Process, _ = Read(p.cmd.Process.Pid)
+	p.PID = p.cmd.Process.Pid
 	return p, nil
 }
 
@@ -124,7 +129,7 @@ func (p *Child) follow(started chan<- error) {
 		err = protect(p.cmd.SysProcAttr, p.command.ReadOnly)
 	}
 	if err == nil {
-		err = explained(p.cmd.Path, p.cmd.Start())
+		err = explained(p.cmd.Path, p.start())
 	}
 	started <- err
 	if err != nil {
@@ -138,6 +143,21 @@ func (p *Child) follow(started chan<- error) {
 		if problem != syscall.EINTR {
 			return
 		}
+	}
+}
+
+// start starts the program, and waits if its file is open for writing: a child that another goroutine starts meanwhile holds the
+// descriptor until it runs its own program. See https://github.com/golang/go/issues/22315.
+func (p *Child) start() error {
+	for end := time.Now().Add(busyDeadline); ; time.Sleep(busyPause) {
+		err := p.cmd.Start()
+		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(end) {
+			return err
+		}
+		again := exec.Command(p.command.Path, p.command.Args...) // one cannot be started twice
+		again.Dir, again.Stdin, again.Stdout, again.Stderr, again.ExtraFiles = p.cmd.Dir, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles
+		again.Env, again.WaitDelay, again.SysProcAttr = p.cmd.Env, p.cmd.WaitDelay, p.cmd.SysProcAttr
+		p.cmd = again
 	}
 }
 
@@ -170,6 +190,8 @@ func explained(path string, err error) error {
 		cause = "its first line has a line end of Windows"
 	case errors.Is(err, syscall.ENOENT) && isScript:
 		cause = "its interpreter " + strings.TrimSpace(interpreter) + " does not exist"
+	case errors.Is(err, syscall.ETXTBSY):
+		cause = "a process has it open for writing"
 	case errors.Is(err, syscall.ENOEXEC) && !isScript:
 		cause = "it does not begin with #! and is no program of this machine"
 	default:

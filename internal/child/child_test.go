@@ -202,3 +202,23 @@ func TestStartErrorsNameTheCause(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A program that is being written starts when it is whole: another child may hold its descriptor for a moment.
+func TestStartWaitsForTheWriter(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Command{Path: path}).Start(); err == nil || !strings.Contains(err.Error(), "a process has it open for writing") {
+		t.Errorf("an open file: %v", err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { _ = f.Close() })
+	if err := (Command{Path: path}).Run(t.Context()); err != nil {
+		t.Errorf("a file that was closed: %v", err)
+	}
+}

@@ -268,6 +268,7 @@ type Explanation struct {
 	FirstBoot   *FirstBoot      `json:"first_boot,omitempty"` // as in Node; set by the caller
 
 	Environment string `json:"-"`
+	Made        bool   `json:"-"` // the environment's provider made its machine
 
 	View agent.View `json:"-"`
 }
@@ -279,7 +280,8 @@ type WholeStatus agent.Status
 func Explain(f store.FleetState, ref model.Ref, node string, now time.Time) Explanation {
 	n := lookAt(f, node, "", now)
 	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
-	x := Explanation{Environment: ref.String(), Node: node, State: n.State, Why: n.Cause, View: n.View}
+	made := f.Spec != nil && f.Spec.Driver() != environments.DriverNone
+	x := Explanation{Environment: ref.String(), Made: made, Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {
 		last, x.Status = st, (*WholeStatus)(&st)
 	}

@@ -317,6 +317,9 @@ func (x Explanation) Words(now time.Time) string {
 	why.Params.Attempt = nil // the list above has its problem
 	if silent {
 		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\nrun `pulley-agent run` on the machine: it names what keeps it from reporting\n", x.Action, why.Sentence())
+		if x.Made {
+			fmt.Fprintf(&b, "`pulley env plan` with the file of %s says whether its machine exists\n", x.Environment)
+		}
 	} else {
 		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, why.Sentence())
 	}
