@@ -15,7 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
@@ -235,8 +235,8 @@ func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after agent
 }
 
 // taker is what decides which releases a scope takes.
-func taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (release.Taker, error) {
-	return s.Releases.Taker(ctx, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
+func taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (choice.Taker, error) {
+	return choice.Of(ctx, s.Releases, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
 }
 
 // Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
@@ -261,7 +261,7 @@ func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 		if err != nil {
 			return Targets{}, err
 		}
-		r, err := s.Releases.Resolve(ctx, version, taker)
+		r, err := taker.Resolve(ctx, s.Releases, version)
 		if err != nil {
 			return Targets{}, err
 		}

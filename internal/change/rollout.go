@@ -169,7 +169,7 @@ func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, 
 		if err != nil {
 			return target, "", err
 		}
-		release, err := s.Releases.Resolve(ctx, t.Version, taker)
+		release, err := taker.Resolve(ctx, s.Releases, t.Version)
 		if err != nil {
 			return target, "", err
 		}

@@ -18,6 +18,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -95,7 +96,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 	}
 	st := open(t, shared.Keyspace(t), "")
 	published(t, st, "1.0.0", "a")
-	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0", release.Taker{}); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
+	if _, err := (choice.Taker{}).Resolve(t.Context(), st.Releases, "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
 		t.Errorf("promoting v1.0.0: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	pruning "pulley/internal/publish"
 	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -36,7 +37,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 	wg.Go(func() {
 		defer close(stop)
 		for _, i := range rand.Perm(n) {
-			r, err := st.Releases.Resolve(ctx, all[i].Version, release.Taker{})
+			r, err := (choice.Taker{}).Resolve(ctx, st.Releases, all[i].Version)
 			if errors.Is(err, store.ErrNotFound) {
 				continue
 			}
@@ -103,7 +104,7 @@ func TestPromotionOfPrunedReleaseConflicts(t *testing.T) {
 	if !errors.Is(err, store.ErrConflict) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := st.Releases.Resolve(ctx, "1.0.0", release.Taker{}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := (choice.Taker{}).Resolve(ctx, st.Releases, "1.0.0"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("it was to be pruned: %v", err)
 	}
 }

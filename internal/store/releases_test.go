@@ -19,6 +19,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -409,10 +410,10 @@ func TestOneDamagedRecordHidesNoOther(t *testing.T) {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())
 		}
 	}
-	if r, err := st.Releases.Resolve(ctx, "~> 1.0", release.Taker{}); !errors.As(err, new(*store.UnreadableError)) {
+	if r, err := (choice.Taker{}).Resolve(ctx, st.Releases, "~> 1.0"); !errors.As(err, new(*store.UnreadableError)) {
 		t.Errorf("the newest is %s, %v", r.Version, err)
 	}
-	if r, err := st.Releases.Resolve(ctx, "1.0.0", release.Taker{}); err != nil || r.Version != "1.0.0" {
+	if r, err := (choice.Taker{}).Resolve(ctx, st.Releases, "1.0.0"); err != nil || r.Version != "1.0.0" {
 		t.Errorf("%s, %v", r.Version, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/model"
-	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -167,7 +167,7 @@ func TestSignaturePermitsRollback(t *testing.T) {
 		d := desires(t, st, dev)
 		var after agent.Target
 		if wish != "" {
-			r, err := st.Releases.Resolve(ctx, wish, release.Taker{})
+			r, err := choice.Taker{}.Resolve(ctx, st.Releases, wish)
 			if err != nil {
 				t.Fatal(err)
 			}

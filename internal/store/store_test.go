@@ -17,6 +17,7 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/model"
 	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -212,12 +213,12 @@ func TestReleasesNeverChange(t *testing.T) {
 		t.Errorf("order is %s", got)
 	}
 	for wish, want := range map[string]string{"~> 1.2": "1.10.0", "~> 1.2.0": "1.2.0", ">= 1, < 2": "1.10.0", "2.0.0": "2.0.0"} {
-		if r, err := st.Releases.Resolve(ctx, wish, release.Taker{}); err != nil || r.Version != want {
+		if r, err := (choice.Taker{}).Resolve(ctx, st.Releases, wish); err != nil || r.Version != want {
 			t.Errorf("%q resolves to %q (%v), want %s", wish, r.Version, err, want)
 		}
 	}
 	for _, wish := range []string{"3.0.0", "~> 4", "newest", ""} {
-		if _, err := st.Releases.Resolve(ctx, wish, release.Taker{}); err == nil {
+		if _, err := (choice.Taker{}).Resolve(ctx, st.Releases, wish); err == nil {
 			t.Errorf("%q resolved", wish)
 		}
 	}
@@ -229,7 +230,7 @@ func TestReleasesNeverChange(t *testing.T) {
 // A preview shows what a promotion of the same version would take: in a named repository's environment, that of this repository.
 func TestVersionWithoutRepositoryIsTheTakersOwn(t *testing.T) {
 	t.Parallel()
-	st, shop := open(t, shared.Keyspace(t), ""), release.Taker{Environment: "dev", Has: []release.Release{{Version: "1.4.0+shop"}}}
+	st, shop := open(t, shared.Keyspace(t), ""), choice.Taker{Environment: "dev", Has: []release.Release{{Version: "1.4.0+shop"}}}
 	for _, v := range []string{"1.5.0", "1.5.0+shop", "1.6.0"} {
 		if _, err := publish(t, st, aRelease(v, "tree of "+v)); err != nil {
 			t.Fatal(err)
@@ -238,7 +239,7 @@ func TestVersionWithoutRepositoryIsTheTakersOwn(t *testing.T) {
 	shows, foreign := shop, shop
 	shows.Shows, foreign.Foreign = true, true
 	for _, c := range []struct {
-		by         release.Taker
+		by         choice.Taker
 		wish, want string
 	}{
 		{shop, "1.5.0", "1.5.0+shop"},
@@ -247,7 +248,7 @@ func TestVersionWithoutRepositoryIsTheTakersOwn(t *testing.T) {
 		{shows, "1.6.0", "1.6.0"},
 		{foreign, "1.5.0", "1.5.0"},
 	} {
-		if r, err := st.Releases.Resolve(t.Context(), c.wish, c.by); r.Version != c.want || (err == nil) != (c.want != "") {
+		if r, err := c.by.Resolve(t.Context(), st.Releases, c.wish); r.Version != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%+v: %s resolves to %q (%v), want %q", c.by, c.wish, r.Version, err, c.want)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
+	"pulley/internal/release/choice"
 	"pulley/internal/store"
 )
 
@@ -101,12 +102,12 @@ func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (age
 			return t, err
 		}
 		_, exact := release.ParseVersion(q.Release)
-		taker, err := s.Releases.Taker(ctx, ref, false, d.Default.Release)
+		taker, err := choice.Of(ctx, s.Releases, ref, false, d.Default.Release)
 		if err != nil {
 			return t, err
 		}
 		taker.Shows = exact == nil
-		r, err := s.Releases.Resolve(ctx, q.Release, taker)
+		r, err := taker.Resolve(ctx, s.Releases, q.Release)
 		if err != nil {
 			return t, err
 		}
