@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/access/contexts"
+	"pulley/internal/access/login"
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/machines/boots"
@@ -123,7 +124,7 @@ func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) er
 	if o.dryRun {
 		return o.previewLogin(ctx, f, &w, file)
 	}
-	l, err := join.LogIn(ctx, f.servers, f.pins, f.token, file)
+	l, err := login.LogIn(ctx, f.servers, f.pins, f.token, file)
 	if err != nil {
 		return err
 	}
@@ -152,20 +153,20 @@ func (o loginCommand) previewLogin(ctx context.Context, f loginFlags, w *context
 	if err != nil {
 		return err
 	}
-	url, err := join.ReachPinned(ctx, f.servers, f.pins)
+	url, err := login.ReachPinned(ctx, f.servers, f.pins)
 	if err != nil {
 		return fmt.Errorf("cannot log in: %w", err)
 	}
 	o.announceDryRun()
 	fmt.Fprintf(o.env.Stdout, "pulley serve at %s has a certificate of the pinned CA\nwould use token %s, and write the identity to %s and %s\nwould write context %s to %s, and make it the current one\n",
-		url, id, file, join.BundleOf(file), name, w.path)
+		url, id, file, login.BundleOf(file), name, w.path)
 	return nil
 }
 
 // loginFile returns the file of the identity: FILE, or the one of the context to write. It is never another fleet's.
 func (o loginCommand) loginFile(w *contextWriter, args []string) (string, error) {
 	if len(args) == 1 {
-		bundle := join.BundleOf(args[0])
+		bundle := login.BundleOf(args[0])
 		if _, err := os.Lstat(bundle); err == nil && !contexts.HasPin(bundle, w.pins) {
 			return "", fmt.Errorf("cannot use %s: it has an identity of another fleet\ngive another FILE, or remove this one", args[0])
 		}
@@ -178,7 +179,7 @@ func (o loginCommand) loginFile(w *contextWriter, args []string) (string, error)
 	of := func(name string) string { return filepath.Join(filepath.Dir(w.path), name+".pem") }
 	name, err := w.choose(known, func(name string) string {
 		file := of(name)
-		if _, err := os.Lstat(file); err == nil && !contexts.HasPin(join.BundleOf(file), w.pins) {
+		if _, err := os.Lstat(file); err == nil && !contexts.HasPin(login.BundleOf(file), w.pins) {
 			return "" // another fleet's identity without a context
 		}
 		return file
@@ -196,7 +197,7 @@ func (o loginCommand) renewLogin(ctx context.Context, f loginFlags, args []strin
 		return cli.Usagef("cannot choose an identity to renew: no context counts\ngive its FILE")
 	}
 	if o.dryRun {
-		url, own, err := join.ReachToRenew(ctx, f.servers, file)
+		url, own, err := login.ReachToRenew(ctx, f.servers, file)
 		if err != nil {
 			return err
 		}
@@ -204,13 +205,13 @@ func (o loginCommand) renewLogin(ctx context.Context, f loginFlags, args []strin
 		fmt.Fprintf(o.env.Stdout, "pulley serve at %s has a certificate of the fleet's CA\nwould renew the certificate in %s, which is valid until %s\n", url, file, own.Leaf().NotAfter.UTC().Format(time.DateOnly))
 		return nil
 	}
-	l, err := join.RenewLogin(ctx, f.servers, file)
+	l, err := login.Renew(ctx, f.servers, file)
 	if err == nil {
 		o.describeLogin(l)
 	}
 	return err
 }
 
-func (o loginCommand) describeLogin(l join.Login) {
+func (o loginCommand) describeLogin(l login.Identity) {
 	fmt.Fprintf(o.env.Stdout, "you are %s, as %s, until %s\n", quoted(l.Operator), quoted(l.As), l.Until.UTC().Format(time.DateOnly))
 }

@@ -1,4 +1,5 @@
-package join
+// Package login gets and renews the identity of an operator, with a token or by the identity itself.
+package login
 
 import (
 	"context"
@@ -13,11 +14,12 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/join"
 	"pulley/internal/pki"
 )
 
-// Login is an operator's identity, stored by LogIn or RenewLogin.
-type Login struct {
+// Identity is an operator's identity, stored by LogIn or Renew.
+type Identity struct {
 	Operator  string
 	As        string // role
 	Until     time.Time
@@ -29,41 +31,41 @@ type Login struct {
 
 // LogIn creates a key, gets a certificate for it with an operator's token, and stores both in file. After a lost
 // answer, the same call continues with the same key.
-func LogIn(ctx context.Context, servers, pins []string, token, file string) (Login, error) {
+func LogIn(ctx context.Context, servers, pins []string, token, file string) (Identity, error) {
 	trust, err := pki.Pinned(pins)
 	if err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
-	client, err := NewClient(servers, trust, 0)
+	client, err := join.NewClient(servers, trust, 0)
 	if err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
 	old, err := pki.LoadIdentity(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Login{}, fmt.Errorf("cannot write to %s: it contains no identity: %w\ngive another FILE", file, err)
+		return Identity{}, fmt.Errorf("cannot write to %s: it contains no identity: %w\ngive another FILE", file, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return Login{}, fmt.Errorf("cannot make the folder of %s: %w", file, err)
+		return Identity{}, fmt.Errorf("cannot make the folder of %s: %w", file, err)
 	}
-	key, err := loginKey(file + ".key")
+	key, err := keyOf(file + ".key")
 	if err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
-	answer, err := client.Join(ctx, key, Request{Token: token})
+	answer, err := client.Join(ctx, key, join.Request{Token: token})
 	if err != nil {
-		return Login{}, fmt.Errorf("cannot log in: %w", err)
+		return Identity{}, fmt.Errorf("cannot log in: %w", err)
 	}
 	if answer.Operator == "" {
-		return Login{}, errors.New("cannot log in: the token is for nodes\nask an administrator for another: pulley token create --operator NAME")
+		return Identity{}, errors.New("cannot log in: the token is for nodes\nask an administrator for another: pulley token create --operator NAME")
 	}
 	if old.Key != nil {
 		if name, err := old.Name(); err == nil && name.Subject != answer.Operator {
-			return Login{}, fmt.Errorf("cannot write to %s: it contains the identity of %s, and the token is for %s\nmove the file, and run this again with the same token", file, name.Subject, answer.Operator)
+			return Identity{}, fmt.Errorf("cannot write to %s: it contains the identity of %s, and the token is for %s\nmove the file, and run this again with the same token", file, name.Subject, answer.Operator)
 		}
 	}
-	l, err := keepLogin(key, answer, file)
+	l, err := keep(key, answer, file)
 	if err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
 	return l, os.Remove(file + ".key")
 }
@@ -74,31 +76,31 @@ func ReachPinned(ctx context.Context, servers, pins []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client, err := NewClient(servers, trust, 0)
+	client, err := join.NewClient(servers, trust, 0)
 	if err != nil {
 		return "", err
 	}
 	return client.Reach(ctx)
 }
 
-// RenewLogin gets a new certificate with the one in file, which must be valid.
-func RenewLogin(ctx context.Context, servers []string, file string) (Login, error) {
+// Renew gets a new certificate with the one in file, which must be valid.
+func Renew(ctx context.Context, servers []string, file string) (Identity, error) {
 	client, _, err := renewing(servers, file)
 	if err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
 	key, err := pki.NewKey()
 	if err != nil {
-		return Login{}, fmt.Errorf("cannot make a key: %w", err)
+		return Identity{}, fmt.Errorf("cannot make a key: %w", err)
 	}
-	answer, err := client.Renew(ctx, key, Machine{})
+	answer, err := client.Renew(ctx, key, join.Machine{})
 	if err != nil {
-		return Login{}, fmt.Errorf("cannot renew the certificate: %w", err)
+		return Identity{}, fmt.Errorf("cannot renew the certificate: %w", err)
 	}
-	return keepLogin(key, answer, file)
+	return keep(key, answer, file)
 }
 
-// ReachToRenew connects to the first server that answers, with the certificate that RenewLogin would use.
+// ReachToRenew connects to the first server that answers, with the certificate that Renew would use.
 func ReachToRenew(ctx context.Context, servers []string, file string) (url string, own pki.Identity, err error) {
 	client, own, err := renewing(servers, file)
 	if err != nil {
@@ -111,7 +113,7 @@ func ReachToRenew(ctx context.Context, servers []string, file string) (url strin
 }
 
 // renewing returns a client with the certificate in file.
-func renewing(servers []string, file string) (*Client, pki.Identity, error) {
+func renewing(servers []string, file string) (*join.Client, pki.Identity, error) {
 	old, err := pki.LoadIdentity(file)
 	if err != nil {
 		return nil, old, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
@@ -127,7 +129,7 @@ func renewing(servers []string, file string) (*Client, pki.Identity, error) {
 	if err != nil {
 		return nil, old, err
 	}
-	client, err := NewClient(servers, trust, 0)
+	client, err := join.NewClient(servers, trust, 0)
 	return client, old, err
 }
 
@@ -135,8 +137,8 @@ func renewing(servers []string, file string) (*Client, pki.Identity, error) {
 // fleet's file may be in the same folder.
 func BundleOf(file string) string { return strings.TrimSuffix(file, ".pem") + "-ca.pem" }
 
-// loginKey returns the key of an interrupted login, or a new one, which it stores before the request.
-func loginKey(file string) (crypto.Signer, error) {
+// keyOf returns the key of an interrupted login, or a new one, which it stores before the request.
+func keyOf(file string) (crypto.Signer, error) {
 	key, err := pki.LoadKey(file)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return key, err
@@ -147,23 +149,23 @@ func loginKey(file string) (crypto.Signer, error) {
 	return key, pki.SaveKey(file, key)
 }
 
-// keepLogin stores an answer. It stores the bundle first: the old certificate works with it, too.
-func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
+// keep stores an answer. It stores the bundle first: the old certificate works with it, too.
+func keep(key crypto.Signer, answer join.Answer, file string) (Identity, error) {
 	identity, err := pki.NewIdentity(key, []byte(answer.Certificate))
 	if err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
 	_, err = pki.ParseCertificates([]byte(answer.CA))
 	if err == nil {
 		err = atomicfile.WriteNamed(BundleOf(file), []byte(answer.CA), 0o600)
 	}
 	if err != nil {
-		return Login{}, fmt.Errorf("cannot store the fleet's CA certificates: %w", err)
+		return Identity{}, fmt.Errorf("cannot store the fleet's CA certificates: %w", err)
 	}
 	if err := identity.Save(file); err != nil {
-		return Login{}, err
+		return Identity{}, err
 	}
-	l := Login{
+	l := Identity{
 		Operator: answer.Operator, As: answer.As, Until: identity.Leaf().NotAfter, File: file, Bundle: BundleOf(file), Endpoints: answer.Endpoints,
 	}
 	if answer.Prefix != "/pulley" {
